@@ -1,4 +1,5 @@
-//! Writing a blob file: records as they come, then the index. And writing the index of a log whose records stay where they are.
+//! Writes a blob file: records as they come, then the index. Also writes the index of a log whose
+//! records stay where they are.
 
 use super::index::IndexBuilder;
 use super::layout::{
@@ -16,18 +17,19 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Values from this length on go to the file from the caller's memory.
+/// Values of at least this many bytes go to the file from the caller's memory.
 const VECTORED_FROM: usize = 64 << 10;
 
-/// What filesystems give back space by.
+/// Bytes of the unit in which filesystems give back space.
 pub const BLOCK: u64 = 4096;
 
-/// The blocks of a log that stay: the first, with its header, and those that records lie in, which come in order.
+/// The blocks that remain of a log: the first, with its header, and those that records lie in.
+/// Records are added in order.
 #[derive(Debug, Clone)]
 pub struct Blocks {
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
-    /// Where the last one ends.
+    /// Offset where the last block ends.
     end: u64,
 }
 
@@ -49,7 +51,7 @@ impl Blocks {
     }
 }
 
-/// What is counted of the records on their way.
+/// Counts of the records that were added.
 struct Contents {
     index: IndexBuilder,
     directory: Directory,
@@ -87,7 +89,8 @@ impl Contents {
         self.index.add(hash, place);
     }
 
-    /// Writes pages, directory and footer behind what the file `file_id` has, and ends it. Size and digest of the file.
+    /// Writes pages, directory and footer behind the contents of the file `file_id`, and ends the
+    /// file. Returns its size and digest.
     fn finish(
         self,
         mut file: FileWriter,
@@ -107,7 +110,7 @@ impl Contents {
                 lens.push(page.len() as u32);
                 let offset = put_block(&mut file, kind, file_id, &page)?;
                 if warm {
-                    // Asked for with every value that is not in memory.
+                    // Lookups read these pages for every value that is not in memory.
                     let key = CacheKey {
                         file: file_id,
                         offset,
@@ -131,7 +134,7 @@ impl Contents {
     }
 }
 
-/// Appends a block: payload, trailer. Where it begins.
+/// Appends a block: payload and trailer. Returns its offset.
 fn put_block(file: &mut FileWriter, kind: BlockKind, file_id: u128, payload: &[u8]) -> Result<u64> {
     let offset = file.position();
     let sum = block_checksum(kind, 0, file_id, offset, payload);
@@ -140,18 +143,20 @@ fn put_block(file: &mut FileWriter, kind: BlockKind, file_id: u128, payload: &[u
     Ok(offset)
 }
 
-/// How a blob file is written.
+/// The settings with which a blob file is written.
 #[derive(Debug, Clone, Copy)]
 pub struct BlobOptions {
-    /// Its new random id.
+    /// The file's new random id.
     pub file_id: u128,
-    /// Before or behind other background I/O.
+    /// The priority among background I/O.
     pub io: IoPriority,
-    /// Index pages go into the cache as they are written: they are asked for with every value that is not in memory.
+    /// If true, index pages go into the cache as they are written: lookups read them for every
+    /// value that is not in memory.
     pub warm_cache: bool,
-    /// Records do, too, those that the cache takes and that are not compressed.
+    /// If true, uncompressed records that the cache accepts go into the cache, too.
     pub warm_records: bool,
-    /// Values may be compressed: builds that do not know that refuse the file instead of taking its records for damaged ones.
+    /// True if values may be compressed. Builds that do not know compressed values then refuse the
+    /// file, instead of reporting its records as damaged.
     pub packed: bool,
 }
 
@@ -164,13 +169,14 @@ impl BlobOptions {
 
 /// Writes a blob file: records side by side, in any order.
 ///
-/// An error from the file ends it: every later call returns it again, and the file is to be removed.
+/// An error from the file ends the blob file: every later call returns it again, and the caller
+/// removes the file.
 pub struct BlobBuilder {
     file: FileWriter,
     options: BlobOptions,
     contents: Contents,
     head: Vec<u8>,
-    /// Where the last record begins.
+    /// Offset of the last record.
     last: u64,
 }
 
@@ -193,7 +199,8 @@ impl BlobBuilder {
         self.file.write_behind();
     }
 
-    /// Adds a version of a key, whose value is stored as these bytes of this form, which is taken as given.
+    /// Adds a version of a key. `value` has the stored bytes, and `form` describes them without a
+    /// check.
     pub fn add(&mut self, name: &Name<'_>, form: &Form, value: &[u8]) -> Result<()> {
         debug_assert_eq!(record::value_sum(value), form.sum, "value checksum");
         debug_assert_eq!(value.len(), form.len, "value length");
@@ -214,7 +221,7 @@ impl BlobBuilder {
         self.contents.add(name, offset..self.file.position());
         self.last = offset;
         let (cache, len) = (self.file.env().cache(), self.head.len() + value.len());
-        // The cache has values decompressed: whoever compressed it knows it so.
+        // The cache has decompressed values. The caller that compressed this one puts it there.
         let plain = form.codec == Compression::None;
         if plain && self.options.warm_records && cache.takes(len) {
             let mut record = AlignedBuf::with_lifetime(len, Lifetime::Cached);
@@ -230,7 +237,7 @@ impl BlobBuilder {
         Ok(())
     }
 
-    /// Where the record that was added last is in the cache, if it is.
+    /// Returns the cache key of the record that was added last.
     pub fn last(&self) -> CacheKey {
         CacheKey {
             file: self.options.file_id,
@@ -238,22 +245,23 @@ impl BlobBuilder {
         }
     }
 
-    /// Its random id.
+    /// Returns the file's random id.
     pub fn file_id(&self) -> u128 {
         self.options.file_id
     }
 
-    /// Bytes so far.
+    /// Returns the bytes of the file so far.
     pub fn size(&self) -> u64 {
         self.file.position()
     }
 
-    /// Records so far.
+    /// Returns the number of records so far.
     pub fn records(&self) -> u64 {
         self.contents.directory.records
     }
 
-    /// Writes the index and syncs data and length. The name's durability is the caller's. Panics when empty.
+    /// Writes the index and syncs data and length. The caller makes the name durable. Panics if the
+    /// file has no records.
     pub fn finish(self) -> Result<BlobMeta> {
         self.file.check()?;
         assert!(self.records() > 0, "a blob file without records");
@@ -273,7 +281,7 @@ pub struct LogIndexBuilder {
 }
 
 impl LogIndexBuilder {
-    /// Starts an index in an empty file with this number, of the log with the id `log_id`.
+    /// Starts an index in an empty file with this number, for the log with the id `log_id`.
     pub fn new(
         env: &Env,
         number: u64,
@@ -292,18 +300,19 @@ impl LogIndexBuilder {
         }
     }
 
-    /// Adds a record at its place in the log. They come in the order of their places.
+    /// Adds a record at its place in the log. Records come in the order of their places.
     pub fn add(&mut self, name: &Name<'_>, place: Range<u64>) {
         self.contents.add(name, place);
     }
 
-    /// As [`LogIndexBuilder::add`], with the hash ([`Name::hash`]) of its name in the log.
+    /// Adds a record with the hash ([`Name::hash`]) of its name in the log. Records come in the
+    /// order of their places.
     pub fn add_hashed(&mut self, family: u32, seq: SeqNo, hash: u64, place: Range<u64>) {
         self.contents.add_hashed(family, seq, hash, place);
     }
 
-    /// Writes the index of a log whose records end at `data_end`, and syncs data and length. The name's durability is the caller's.
-    /// Panics when empty.
+    /// Writes the index of a log whose records end at `data_end`, and syncs data and length. The
+    /// caller makes the name durable. Panics if the index has no records.
     pub fn finish(self, data_end: u64) -> Result<BlobMeta> {
         assert!(self.contents.directory.records > 0, "a log without blobs");
         let (options, kept, number) = (self.options, self.contents.blocks.bytes, self.number);

@@ -1,25 +1,26 @@
-//! What reading values of blob files, and compressing them, comes to, counted for a whole environment, as its cache is.
+//! Counters of reads from blob files and of value compression, for a whole environment, as its
+//! cache is.
 
 use basalt_env::{Counter, Env};
 
-/// The counters. Cheap to clone.
+/// Counters of reads. A clone is cheap.
 #[derive(Clone)]
 pub struct ReadCounts {
     /// Values found in the cache.
     pub hits: Counter,
     /// Values read from the device.
     pub reads: Counter,
-    /// Their bytes, header and key included.
+    /// Bytes of the values read from the device, header and key included.
     pub bytes: Counter,
     /// Headers of records read from the device for the lengths of their values.
     pub heads: Counter,
     /// Values that cursors read before they were asked for.
     pub ahead: Counter,
-    /// Those of them that nobody came to.
+    /// Values that cursors read ahead and did not reach.
     pub ahead_unused: Counter,
 }
 
-/// What compressing values comes to. Cheap to clone.
+/// Counters of value compression. A clone is cheap.
 #[derive(Clone)]
 pub struct PackCounts {
     /// Bytes of values before they were compressed.
@@ -29,7 +30,7 @@ pub struct PackCounts {
 }
 
 impl PackCounts {
-    /// Of an environment.
+    /// Returns the counters of an environment.
     pub fn of(env: &Env) -> PackCounts {
         let c = |name, help| env.metrics().counter(name, &[], help);
         PackCounts {
@@ -44,7 +45,7 @@ impl PackCounts {
         }
     }
 
-    /// Values of so many bytes were compressed to so many.
+    /// Counts a value that was compressed from `before` to `after` bytes.
     pub fn packed(&self, before: usize, after: usize) {
         self.before.add(before as u64);
         self.after.add(after as u64);
@@ -52,7 +53,7 @@ impl PackCounts {
 }
 
 impl ReadCounts {
-    /// Of an environment.
+    /// Returns the counters of an environment.
     pub fn of(env: &Env) -> ReadCounts {
         let c = |name, help| env.metrics().counter(name, &[], help);
         ReadCounts {

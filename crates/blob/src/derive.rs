@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
-/// True for an error after which the index may be derived: damage, or a device that cannot read it.
+/// Returns true for an error after which the index may be derived: damage, or a device that cannot
+/// read it.
 pub fn is_worth_deriving(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Io)
 }
@@ -64,10 +65,11 @@ pub fn places_from_records(
     let bad = |what: &str| Error::corruption(path, 0, what);
     let found: Option<Vec<Place>> = found.into_iter().collect();
     let found = found.ok_or_else(|| bad("a record that lost its reference is not there"))?;
-    // All records that the manifest knows of, and no other: ranks are ordinals. A log may have
-    // records of the same families that its index leaves out, and a file may have lost some. Where
-    // both are of the same count and size, one of the lost records is at least as long as the
-    // shortest that was found. So there is none if no gap between records has room for it.
+    // The walk must have found all records that the manifest knows of, and no other: only then are
+    // ranks ordinals. A log may have records of the same families that its index leaves out, and a
+    // file may have lost some. If both sides have the same count and size, one of the lost records
+    // is at least as long as the shortest that was found. So no record is lost if no gap between
+    // records has room for it.
     let gap = walked.lost.iter().map(|gap| gap.end - gap.start).max();
     let whole = meta.index.is_none() || gap.is_none_or(|gap| gap < shortest);
     if shares == meta.families && whole {
@@ -77,7 +79,7 @@ pub fn places_from_records(
     ordinals_by_place(reader, &found).or_else(|_| ordinals_by_hash(reader, names, found))
 }
 
-/// The ordinals that the position pages have for these places.
+/// Returns the ordinals that the position pages have for these places.
 fn ordinals_by_place(reader: &BlobReader, found: &[Place]) -> Result<Vec<Place>> {
     let starts = found.iter().enumerate();
     let starts: HashMap<u64, usize> = starts.map(|(i, (_, p))| (p.start, i)).collect();
@@ -96,7 +98,7 @@ fn ordinals_by_place(reader: &BlobReader, found: &[Place]) -> Result<Vec<Place>>
     }
 }
 
-/// The ordinals that the hash pages have for these names.
+/// Returns the ordinals that the hash pages have for these names.
 fn ordinals_by_hash(
     reader: &BlobReader,
     names: &[Name<'_>],

@@ -59,7 +59,7 @@ pub const TARGETS: &[Target] = &[
 struct Sample {
     file: Vec<u8>,
     meta: BlobMeta,
-    /// As it is, of lz4, of zstd.
+    /// Records that are uncompressed, compressed by lz4, and compressed by zstd.
     records: Vec<Vec<u8>>,
     directory: Vec<u8>,
 }
@@ -127,7 +127,7 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// A hash page and a position page.
+/// Returns a hash page and a position page.
 fn pages(gaps: bool) -> (Vec<u8>, Vec<u8>) {
     let mut builder = IndexBuilder::default();
     for n in 0..200u64 {
@@ -141,7 +141,8 @@ fn pages(gaps: bool) -> (Vec<u8>, Vec<u8>) {
     (pages.hashes.remove(0), pages.places.remove(0))
 }
 
-/// Any bytes as a record: what is taken for one lies inside the bytes; one that is made anew of its parts is accepted.
+/// Reads any bytes as a record. An accepted record lies inside the bytes, and a record encoded anew
+/// from its parts is accepted.
 fn blob_record(bytes: &[u8]) -> Verdict {
     let path = Path::new(PATH);
     let Ok(head) = Head::parse(bytes) else {
@@ -178,7 +179,7 @@ fn blob_record(bytes: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// A hash and any bytes as a hash page.
+/// Looks up a hash in any bytes as a hash page.
 fn blob_hash_page(input: &[u8]) -> Verdict {
     let Some((hash, page)) = input.split_first_chunk::<8>() else {
         return Verdict::Refused;
@@ -195,7 +196,8 @@ fn blob_hash_page(input: &[u8]) -> Verdict {
     }
 }
 
-/// Any bytes as a position page: places that are all accepted are in order, and each is found alone.
+/// Reads any bytes as a position page. If all places are accepted, they are in order, and each is
+/// found alone.
 fn blob_position_page(page: &[u8]) -> Verdict {
     for n in [0, 1, PLACES_A_PAGE - 1, usize::MAX / 4] {
         if let Ok(place) = index::place(page, n) {
@@ -212,11 +214,11 @@ fn blob_position_page(page: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as a directory: what is read is written back the same.
+/// Reads any bytes as a directory. An accepted directory is written back the same.
 fn blob_directory(bytes: &[u8]) -> Verdict {
     match Directory::decode(bytes) {
         Some(d) => {
-            // What later versions add is passed over.
+            // Fields that later versions add are skipped.
             assert!(bytes.starts_with(&d.encode()));
             Verdict::Accepted
         }
@@ -224,7 +226,8 @@ fn blob_directory(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any bytes as a blob file that the manifest says the sample's is: every lookup ends, with a value or an error.
+/// Reads any bytes as the blob file that the manifest has for the sample: every lookup ends, with a
+/// value or an error.
 fn blob_file(bytes: &[u8]) -> Verdict {
     let disk = SimFs::new(SimOptions::default());
     let path = Path::new(PATH);
@@ -257,7 +260,7 @@ fn blob_file(bytes: &[u8]) -> Verdict {
     for n in 0..RECORDS {
         let key = key(n);
         let name = sample_name(&key, n);
-        // A checksum can be made to fit; what it covers then is another value.
+        // A checksum can be made to fit. The value that it then covers is another one.
         right += u64::from(reader.get(&name, true).is_ok_and(|found| found == value(n)));
         let _ = reader.find(&name, false);
     }

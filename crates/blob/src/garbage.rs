@@ -1,29 +1,31 @@
-//! Garbage of a blob file: which of its records compactions have let go of, and their bytes by family.
+//! Garbage of a blob file: the records that compactions have dropped the references to, and their
+//! bytes by family.
 //!
-//! It is exact: a record is marked by the edit that removes the last reference to it, once, and never unmarked. As remembered in the manifest
-//! it is a list of runs, or a bit a record where that is shorter.
+//! The marks are exact: the edit that removes the last reference to a record marks it, once, and no
+//! record is ever unmarked. The manifest keeps the marks as a list of runs, or as one bit a record
+//! where that is shorter.
 
 use super::FamilyShare;
 use basalt_kv::encoding::{get_varint, put_varint};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A record that lost its reference.
+/// A record that lost its last reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dead {
-    /// The blob file that it was in when it was looked up.
+    /// The number of the blob file that had the record when it was looked up.
     pub file: u64,
-    /// Its place among that file's records.
+    /// The record's rank among the records of that file, from 0.
     pub ordinal: u32,
-    /// Its family.
+    /// The family's id.
     pub family: u32,
-    /// Its bytes, header and key included.
+    /// Bytes of the record, header and key included.
     pub bytes: u64,
-    /// Its hash in that file, see [`super::Name::hash`].
+    /// The record's hash in that file, see [`super::Name::hash`].
     pub hash: u64,
 }
 
-/// Marked records of a file of so many.
+/// The marked records of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Garbage {
     records: u32,
@@ -33,12 +35,12 @@ pub struct Garbage {
     hash_sum: u64,
 }
 
-/// How marks are remembered.
+/// Tags of the two encodings of marks.
 const BITS: u8 = 0;
 const RUNS: u8 = 1;
 
 impl Garbage {
-    /// None yet, of a file with `records` records.
+    /// Returns the garbage of a file with `records` records, none of which is marked.
     pub fn none(records: u32) -> Garbage {
         Garbage {
             records,
@@ -48,8 +50,12 @@ impl Garbage {
         }
     }
 
-    /// Marks a record of a family, of so many bytes with header and key, with this hash ([`super::Name::hash`]). False when it was marked before, and nothing is changed: two
-    /// references to one record are a broken rule of the tree, which the caller has to judge. Panics past the file's records.
+    /// Marks a record of a family, with its bytes (header and key included) and its hash
+    /// ([`super::Name::hash`]).
+    ///
+    /// Returns false and changes nothing if the record was marked before. Two references to one
+    /// record break a rule of the tree, and the caller decides about it. Panics if the file has no
+    /// such record.
     #[must_use = "a record that is marked twice had two references"]
     pub fn mark(&mut self, ordinal: u32, family: u32, bytes: u64, hash: u64) -> bool {
         assert!(
@@ -69,10 +75,12 @@ impl Garbage {
         true
     }
 
-    /// Adds the marks of a later edit. `file` says how many records and bytes each family has in
-    /// the file. An error says why the marks do not fit the file or the marks before them; then
-    /// nothing is changed. Both sides come from disk, so the sums are checked here, where they are
-    /// made: each edit alone may be within a family's records, and their sum not.
+    /// Adds the marks of a later edit. `file` has the number of records and bytes of each family in
+    /// the file.
+    ///
+    /// An error says why the marks do not fit the file or the marks before them; then nothing is
+    /// changed. Both sides come from disk, so the sums are checked here, where they are made. Each
+    /// edit alone may be within a family's records while their sum is not.
     pub fn absorb(
         &mut self,
         more: &Garbage,
@@ -103,7 +111,7 @@ impl Garbage {
         Ok(())
     }
 
-    /// True for a marked record.
+    /// Returns true for a marked record.
     #[inline]
     pub fn has(&self, ordinal: u32) -> bool {
         self.bits
@@ -111,33 +119,34 @@ impl Garbage {
             .is_some_and(|w| w >> (ordinal % 64) & 1 == 1)
     }
 
-    /// What is marked of each family.
+    /// Returns the marked records and bytes of each family.
     pub fn families(&self) -> &BTreeMap<u32, FamilyShare> {
         &self.families
     }
 
-    /// Marked records.
+    /// Returns the number of marked records.
     pub fn records(&self) -> u64 {
         self.families.values().map(|s| s.records).sum()
     }
 
-    /// Their bytes.
+    /// Returns the bytes of the marked records.
     pub fn bytes(&self) -> u64 {
         self.families.values().map(|s| s.bytes).sum()
     }
 
-    /// Sum of the hashes of what is marked, modulo 2^64. With that of what a collection copies it must be the file's own
-    /// ([`super::BlobReader::hash_sum`]): then no mark hit another record than was meant.
+    /// Returns the sum of the hashes of marked records, modulo 2^64. This sum and the sum over the
+    /// records that a garbage collection copies must add up to the file's own
+    /// ([`super::BlobReader::hash_sum`]). Then no mark hit a wrong record.
     pub fn hash_sum(&self) -> u64 {
         self.hash_sum
     }
 
-    /// True when no record is alive.
+    /// Returns true if no record is live.
     pub fn is_all(&self) -> bool {
         self.records() == u64::from(self.records)
     }
 
-    /// Runs of marked records, ascending.
+    /// Returns the runs of marked records, ascending.
     pub fn runs(&self) -> Vec<Range<u32>> {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for (i, word) in self.bits.iter().enumerate().filter(|(_, w)| **w != 0) {
@@ -152,7 +161,7 @@ impl Garbage {
         runs
     }
 
-    /// As the manifest remembers it.
+    /// Encodes the marks for the manifest.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.hash_sum.to_le_bytes().to_vec();
         put_varint(&mut out, u64::from(self.records));
@@ -181,7 +190,8 @@ impl Garbage {
         out
     }
 
-    /// `None` for bytes that [`Garbage::encode`] does not write for a file with so much of each family.
+    /// Decodes marks. Returns `None` for bytes that [`Garbage::encode`] does not write for a file
+    /// with these families.
     pub fn decode(bytes: &[u8], file: &BTreeMap<u32, FamilyShare>) -> Option<Garbage> {
         let records: u64 = file.values().map(|s| s.records).sum();
         let records = u32::try_from(records).ok()?;

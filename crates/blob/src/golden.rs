@@ -1,5 +1,6 @@
-//! The prose of `docs/format/blob.md` is bound to the code: its hexdump is that of a blob file built here, byte for byte.
-//! After a deliberate change run with `BASALT_REWRITE_GOLDEN=1`, and read the difference before it is committed.
+//! Binds the prose of `docs/format/blob.md` to the code: its hexdump is that of a blob file built
+//! here, byte for byte. After a deliberate change run with `BASALT_REWRITE_GOLDEN=1`, and read the
+//! difference before it is committed.
 
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN};
 use super::*;
@@ -19,7 +20,7 @@ const END: &str = "```\n<!-- golden end -->";
 const PATH: &str = "000007.blob";
 const FILE_ID: u128 = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
 
-/// Family, key, sequence number, kind, value.
+/// Family, key, sequence number, kind and value of a record.
 type Given = (u32, &'static [u8], SeqNo, Kind, &'static [u8]);
 
 const RECORDS: [Given; 3] = [
@@ -201,7 +202,8 @@ fn the_documents_hexdump_is_what_the_builder_writes() {
 
 const PACKED_BEGIN: &str = "<!-- golden: a compressed value -->\n```text\n";
 
-/// A record whose value is compressed, where the first record of a file lies; and the value with its expiry.
+/// Returns a record with a compressed value, encoded for the place of a file's first record, and
+/// the value with its expiry.
 fn packed_record() -> (Vec<u8>, Vec<u8>) {
     let payload = [
         &1_800_000_000_000u64.to_le_bytes()[..],
@@ -274,7 +276,8 @@ fn the_documents_compressed_value_is_what_is_written_and_read() {
     assert_eq!(plain[head.value().start..], packed_record().1);
 }
 
-/// Yesterday's bytes stay readable: the file is decoded from the document, not from the builder.
+/// Bytes of earlier builds stay readable: the test decodes the file from the document, not from the
+/// builder.
 #[test]
 fn the_documents_file_opens_and_has_its_values() {
     let dump = DOCUMENT.split_once(BEGIN).expect("begin").1;

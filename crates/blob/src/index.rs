@@ -1,22 +1,25 @@
-//! The index of a blob file: from the hash of a key and its sequence number to the record's place, looked up in the pages' own bytes.
+//! The index of a blob file: from the hash of a key and its sequence number to the record's place.
+//! Lookups read the bytes of the pages directly.
 //!
-//! *Hash pages* share all hashes between them by equal parts. Each is a static function (as in xor filters): three cells of a key's choice,
-//! exclusive-or, are the record's ordinal in the file. *Position pages* hold the places of [`PLACES_A_PAGE`] records each, as Elias-Fano
+//! *Hash pages* divide the range of hashes into equal parts. Each page is a static function (as in
+//! xor filters): the key chooses three cells, and their exclusive-or is the record's ordinal in the
+//! file. *Position pages* hold the places of [`PLACES_A_PAGE`] records each, as Elias-Fano
 //! sequences. Bytes: `docs/format/blob.md`; reasons: decision 0020.
 //!
-//! Promise: what was added is found, at its place. What was not added is "found" somewhere: records say themselves what they are. No bytes
-//! make a lookup panic.
+//! Promise: a key that was added is found, at its place. A key that was not added gets any place,
+//! so readers check the record's own name. No bytes make a lookup panic.
 
 use std::ops::Range;
 
-/// Bytes that a hash page should have.
+/// Target size of a hash page, in bytes.
 const PAGE_BYTES: usize = 4096;
 /// Records whose places one position page has.
 pub const PLACES_A_PAGE: usize = 1024;
-/// Seeds tried for a page: one in two or three has cells for all keys. After so many, the keys that have none are listed.
+/// Seeds that are tried for a page: one in two or three has cells for all keys. After the last one,
+/// the keys without cells are listed.
 const SEEDS: u8 = 64;
 
-/// Found in a page: bytes that no builder writes.
+/// The result of reading a page. The error describes bytes that no builder writes.
 pub type Checked<T> = Result<T, &'static str>;
 
 const H_THIRD: usize = 0;
@@ -24,7 +27,7 @@ const H_TWINS: usize = 4;
 const H_WIDTH: usize = 8;
 const H_SEED: usize = 9;
 const H_LEN: usize = 12;
-/// A twin, a key whose ordinal its cells do not give: hash (8), ordinal (4).
+/// Bytes of a twin, a key whose cells do not give its ordinal: hash (8), ordinal (4).
 const TWIN_LEN: usize = 12;
 
 const P_BASE: usize = 0;
@@ -32,29 +35,30 @@ const P_COUNT: usize = 8;
 const P_LOW: usize = 12;
 const P_PAIRS: usize = 13;
 const P_LEN: usize = 16;
-/// Low bits are read with their neighbours from one word of 64.
+/// The most low bits of a value: they are read with their neighbours from one word of 64 bits.
 const MAX_LOW: u32 = 56;
 
-/// What is to be in an index. Bytes of memory: 24 a record.
+/// The records of an index to be built. The builder needs 24 bytes of memory a record.
 #[derive(Default)]
 pub struct IndexBuilder {
     hashes: Vec<u64>,
     places: Vec<Range<u64>>,
-    /// Some record does not begin where the one before it ends.
+    /// True if some record does not begin where the one before it ends.
     gaps: bool,
 }
 
 /// The pages of an index.
 #[derive(Debug, PartialEq, Eq)]
 pub struct IndexPages {
-    /// See [`page_of`].
+    /// Hash pages, in the order of [`page_of`].
     pub hashes: Vec<Vec<u8>>,
-    /// Of [`PLACES_A_PAGE`] records each.
+    /// Position pages of [`PLACES_A_PAGE`] records each.
     pub places: Vec<Vec<u8>>,
 }
 
 impl IndexBuilder {
-    /// Adds the next record of the file: the hash of its key and number, and its place. Panics when places overlap or go back.
+    /// Adds the next record of the file: the hash of its key and sequence number, and its place.
+    /// Panics if places overlap or descend.
     pub fn add(&mut self, hash: u64, place: Range<u64>) {
         assert!(place.start < place.end, "a record has bytes");
         if let Some(last) = self.places.last() {
@@ -65,17 +69,17 @@ impl IndexBuilder {
         self.places.push(place);
     }
 
-    /// Records so far.
+    /// Returns the number of records so far.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// True when nothing was added.
+    /// Returns true if no record was added.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// The pages.
+    /// Builds the pages.
     pub fn finish(self) -> IndexPages {
         let count = self.hashes.len();
         let width = (usize::BITS - count.saturating_sub(1).leading_zeros()) as usize;
@@ -99,13 +103,13 @@ impl IndexBuilder {
     }
 }
 
-/// Which of `pages` hash pages a hash belongs to.
+/// Returns which of `pages` hash pages a hash belongs to.
 #[inline]
 pub fn page_of(hash: u64, pages: u64) -> u64 {
     ((hash >> 32) * pages) >> 32
 }
 
-/// The ordinal that a hash page gives a hash. Any when it was not added.
+/// Returns the ordinal that a hash page has for a hash, or any ordinal if the hash was not added.
 #[inline]
 pub fn ordinal(page: &[u8], hash: u64) -> Checked<u32> {
     let (third, width) = cells_of(page)?;
@@ -117,7 +121,8 @@ pub fn ordinal(page: &[u8], hash: u64) -> Checked<u32> {
     Ok(found as u32)
 }
 
-/// Ordinals of records with this hash that [`ordinal`] does not give: as good as always none.
+/// Returns the ordinals of records with this hash that [`ordinal`] does not give. There are almost
+/// never any.
 pub fn twins(page: &[u8], hash: u64) -> Checked<impl Iterator<Item = u32> + '_> {
     let (third, width) = cells_of(page)?;
     let list = &page[H_LEN + cell_bytes(third, width)..];
@@ -127,7 +132,7 @@ pub fn twins(page: &[u8], hash: u64) -> Checked<impl Iterator<Item = u32> + '_> 
         .map(|twin| word_at(twin, 8) as u32))
 }
 
-/// Place of the `n`-th record of a position page.
+/// Returns the place of the `n`-th record of a position page.
 #[inline]
 pub fn place(page: &[u8], n: usize) -> Checked<Range<u64>> {
     let list = Places::of(page)?;
@@ -145,7 +150,7 @@ pub fn place(page: &[u8], n: usize) -> Checked<Range<u64>> {
     Ok(start..end)
 }
 
-/// All places of a position page, checked to be in order.
+/// Returns all places of a position page, checked to be in order.
 pub fn places(page: &[u8]) -> Checked<Vec<Range<u64>>> {
     let list = Places::of(page)?;
     let mut values = Vec::with_capacity(list.count.min(2 * PLACES_A_PAGE));
@@ -170,7 +175,7 @@ pub fn places(page: &[u8]) -> Checked<Vec<Range<u64>>> {
     }
 }
 
-/// The cells that are a key's, under a seed: one in each third.
+/// Returns the three cells of a key under a seed: one in each third.
 #[inline]
 fn cells_for(hash: u64, seed: u8, third: u32) -> [u32; 3] {
     let mut x = hash ^ u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -189,7 +194,7 @@ fn cell_bytes(third: u32, width: u32) -> usize {
     (3 * third as usize * width as usize).div_ceil(8)
 }
 
-/// Cells in a third, and bits of a cell, of a page whose lengths fit together.
+/// Returns the cells in a third, and the bits of a cell, of a page whose lengths fit together.
 #[inline]
 fn cells_of(page: &[u8]) -> Checked<(u32, u32)> {
     if page.len() < H_LEN {
@@ -207,7 +212,7 @@ fn cells_of(page: &[u8]) -> Checked<(u32, u32)> {
     }
 }
 
-/// A page over keys sorted by hash.
+/// Builds a page over keys sorted by hash.
 fn hash_page(keys: &[(u64, u32)], width: u32) -> Vec<u8> {
     let mut single: Vec<(u64, u32)> = Vec::with_capacity(keys.len());
     let mut twins: Vec<(u64, u32)> = Vec::new();
@@ -244,11 +249,13 @@ fn hash_page(keys: &[(u64, u32)], width: u32) -> Vec<u8> {
     page
 }
 
-/// Cells so that those of each key give its ordinal, and the keys for which this seed has none. Takes keys off whose cell nobody else has,
-/// as long as there are any, and sets cells in the opposite order.
+/// Returns cells that give each key its ordinal, and the keys for which this seed has none. The
+/// function removes keys that use some cell alone, as long as there are any. It then sets the cells
+/// in the opposite order.
 fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> (Vec<u32>, Vec<u32>) {
     let cells = 3 * third as usize;
-    // How many keys still have the cell, and their exclusive-or: the key itself once it is one.
+    // For each cell: how many keys still use it, and their exclusive-or, which is the key itself
+    // once one is left.
     let mut users = vec![(0u32, 0u32); cells];
     for (k, (hash, _)) in keys.iter().enumerate() {
         for cell in cells_for(*hash, seed, third) {
@@ -284,13 +291,13 @@ fn solve(keys: &[(u64, u32)], seed: u8, third: u32) -> (Vec<u32>, Vec<u32>) {
     for (k, cell) in order.into_iter().rev() {
         let (hash, ordinal) = keys[k as usize];
         let others = cells_for(hash, seed, third).map(|c| values[c as usize]);
-        // Its own cell is 0 so far.
+        // The key's own cell is 0 so far.
         values[cell as usize] = ordinal ^ others[0] ^ others[1] ^ others[2];
     }
     (values, left)
 }
 
-/// A position page of at most [`PLACES_A_PAGE`] records.
+/// Builds a position page of at most [`PLACES_A_PAGE`] records.
 fn position_page(of: &[Range<u64>], pairs: bool) -> Vec<u8> {
     let values: Vec<u64> = if pairs {
         of.iter().flat_map(|p| [p.start, p.end]).collect()
@@ -326,7 +333,7 @@ struct Places<'a> {
     base: u64,
     count: usize,
     low: u32,
-    /// Two values a record instead of one, and one more at the end.
+    /// True if a record has two values instead of one, and the sequence one more at the end.
     pairs: bool,
     lows: &'a [u8],
     highs: &'a [u8],
@@ -358,7 +365,7 @@ impl<'a> Places<'a> {
         })
     }
 
-    /// The `n`-th set bit from bit `from` on, counted from 0.
+    /// Returns the `n`-th set bit from bit `from` on, counted from 0.
     #[inline]
     fn select(&self, from: usize, mut n: usize) -> Option<usize> {
         let mut at = from / 64 * 8;
@@ -384,7 +391,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The `i`-th value, whose bit is `bit`.
+    /// Returns the `i`-th value, whose bit is `bit`.
     #[inline]
     fn value(&self, bit: usize, i: usize) -> Checked<u64> {
         let high = (bit - i) as u64;
@@ -396,7 +403,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Eight bytes, little-endian; zeros past the end.
+/// Returns eight bytes as a little-endian number, with zeros past the end.
 #[inline]
 fn word_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..at + 8) {
@@ -410,13 +417,13 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// `width` bits from bit `at` on, at most 57.
+/// Returns `width` bits from bit `at` on, at most 57.
 #[inline]
 fn bits_at(bytes: &[u8], at: usize, width: u32) -> u64 {
     word_at(bytes, at / 8) >> (at % 8) & ((1 << width) - 1)
 }
 
-/// Sets `width` bits from bit `at` on, at most 57, that are 0 so far.
+/// Sets `width` bits from bit `at` on, at most 57. The bits must be 0 before.
 fn put_bits(bytes: &mut [u8], at: usize, width: u32, value: u64) {
     let shifted = (value << (at % 8)).to_le_bytes();
     let used = (at % 8 + width as usize).div_ceil(8);

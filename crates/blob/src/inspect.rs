@@ -1,5 +1,6 @@
-//! A blob file without the store that it is of: what it says of itself, and whether that is so. A log that is one is named by its own path or by
-//! its index's; the other is looked for beside it.
+//! Inspects a blob file without its store: what the file says of itself, and whether that holds. A
+//! log that is a blob file is named by its own path or by its index's; the other file is searched
+//! beside it.
 
 use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header, is_packed};
 use super::reader::{BlobReader, Layout, read_directory};
@@ -15,25 +16,27 @@ use std::sync::Arc;
 /// What a blob file says of itself.
 #[derive(Debug, Clone)]
 pub struct BlobReport {
-    /// As the manifest would remember it. Its digest is 0 unless all of it was read.
+    /// The metadata that the manifest would have. The digest is 0 unless the whole file was read.
     pub meta: BlobMeta,
-    /// How its index is laid out.
+    /// The layout of the index.
     pub layout: Layout,
-    /// Sum of its records' hashes, modulo 2^64.
+    /// Sum of the records' hashes, modulo 2^64.
     pub hash_sum: u64,
-    /// Its header says that values in it may be compressed.
+    /// True if the header says that values may be compressed.
     pub packed: bool,
-    /// What its values come to, if all of it was read.
+    /// Byte counts of the values, if the whole file was read.
     pub values: Option<ValueBytes>,
 }
 
-/// Header, directory and footer. `Corruption` when they are damaged or not a blob file's.
+/// Reads header, directory and footer. Returns `Corruption` if they are damaged or not those of a
+/// blob file.
 pub fn explain(env: &Env, path: &Path) -> Result<BlobReport> {
     open(env, path).map(|(_, report)| report)
 }
 
-/// Every byte of a blob file: each record is read, verified and found again by the index. The first damage is the error. `progress` is told bytes as
-/// they are read, twice as many as the file has.
+/// Reads every byte of a blob file: each record is read, verified and found again by the index. The
+/// first damage is the error. `progress` is called with the bytes of each read, which add up to
+/// twice the file's size.
 pub fn verify(env: &Env, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<BlobReport> {
     let (reader, mut report) = open(env, path)?;
     let values = verify::verify_records(&reader, path, &report.meta, progress)?;
@@ -137,7 +140,7 @@ fn check_count(path: &Path, directory: &Directory) -> Result<()> {
     }
 }
 
-/// An index's own id and its directory.
+/// Returns an index's own id and its directory.
 fn index_directory(env: &Env, path: &Path) -> Result<(u128, Directory)> {
     let file = env.fs().open(path)?;
     let header = basalt_table::read_exact(&*file, path, 0, HEADER_LEN)?;
@@ -155,7 +158,7 @@ fn log_id(env: &Env, path: &Path) -> Result<u128> {
     }
 }
 
-/// Files beside `path` whose names end so.
+/// Returns the files beside `path` whose names end in `end`.
 fn beside(env: &Env, path: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let dir = path.parent().unwrap_or(Path::new(""));
     let all = env.fs().list(dir)?.into_iter();
@@ -163,8 +166,9 @@ fn beside(env: &Env, path: &Path, end: &str) -> Result<Vec<PathBuf>> {
     Ok(named.map(|e| dir.join(e.name)).collect())
 }
 
-/// Logs that indexes in a folder say they are of, by their ids, and where the records end that they name. Of indexes with numbers from `from` on that
-/// are not `known`: a log was synced before its index was begun.
+/// Returns the ids of the logs that indexes in a directory name, and the offset where the indexed
+/// records of each end. Only indexes with numbers from `from` on that are not `known` count: a log
+/// was synced before its index was begun.
 pub fn indexed_logs(
     env: &Env,
     dir: &Path,
@@ -189,7 +193,8 @@ pub fn indexed_logs(
     Ok(logs)
 }
 
-/// The index of a log: of several, left by flushes that were tried again, the one of the most records.
+/// Returns the index of a log. Flushes that were tried again leave several; the one with the most
+/// records is returned.
 fn index_of(env: &Env, log: &Path, id: u128) -> Result<PathBuf> {
     let mut best: Option<(u64, PathBuf)> = None;
     for path in beside(env, log, ".index")? {
@@ -213,7 +218,7 @@ fn index_of(env: &Env, log: &Path, id: u128) -> Result<PathBuf> {
     })
 }
 
-/// The log whose records an index has.
+/// Returns the log that has the records of an index.
 fn log_with(env: &Env, index: &Path, id: u128) -> Result<PathBuf> {
     for path in beside(env, index, ".log")? {
         match log_id(env, &path) {

@@ -1,7 +1,8 @@
-//! What holds a blob file together: header, directory and footer of the index, which stands at the end of a blob file or in a file
-//! beside a log.
+//! The frame of a blob file: header, and directory and footer of the index. The index stands at the
+//! end of a blob file, or in a file beside a log.
 //!
-//! Owns the persisted numbers, and promises that no bytes make it panic or allocate more than they are long.
+//! Owns the persisted numbers, and promises that no bytes make it panic or allocate more than they
+//! are long.
 
 use super::FamilyShare;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) const BLOB_MAGIC: [u8; 8] = *b"BSLTblb\x01";
 /// First bytes of a log's index.
 pub(super) const INDEX_MAGIC: [u8; 8] = *b"BSLTbix\x01";
-/// Last bytes of both.
+/// Last bytes of a blob file and of a log's index.
 pub(super) const END_MAGIC: [u8; 8] = *b"BSLTbln\x01";
 /// The version of the format that this build writes, and the newest it reads.
 const VERSION: u32 = 1;
@@ -44,7 +45,7 @@ const F_FILE_LEN: usize = 32;
 const F_CHECKSUM: usize = 48;
 const F_MAGIC: usize = 56;
 
-/// The file's first bytes.
+/// Encodes the file's first bytes.
 pub(super) fn header(magic: &[u8; 8], file_id: u128, incompatible: u32) -> [u8; HEADER_LEN] {
     let mut h = [0; HEADER_LEN];
     h[H_INCOMPATIBLE..H_INCOMPATIBLE + 4].copy_from_slice(&incompatible.to_le_bytes());
@@ -93,19 +94,19 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
     Ok(())
 }
 
-/// Whether a header that was checked says that values may be compressed.
+/// Returns true if a header that was checked says that values may be compressed.
 pub(super) fn is_packed(h: &[u8]) -> bool {
     u32_at(h, H_INCOMPATIBLE) & PACKED != 0
 }
 
-/// The id that a header or a footer says, wherever it stands; nothing is checked.
+/// Returns the id at byte `at` of a header or a footer, without any check.
 fn id_at(bytes: &[u8], at: usize) -> Option<u128> {
     Some(u128::from_le_bytes(
         bytes.get(at..at + 16)?.try_into().ok()?,
     ))
 }
 
-/// The id of the blob file with this header. `None` when it does not verify.
+/// Returns the id of the blob file with this header, or `None` if the header does not verify.
 pub(super) fn own_id(path: &Path, h: &[u8]) -> Result<Option<u128>> {
     let Some(id) = id_at(h, H_FILE_ID) else {
         return Ok(None);
@@ -117,7 +118,7 @@ pub(super) fn own_id(path: &Path, h: &[u8]) -> Result<Option<u128>> {
     }
 }
 
-/// Where the directory lies.
+/// The place of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) directory: u64,
@@ -139,7 +140,8 @@ impl Footer {
         f
     }
 
-    /// The id of the file that ends so. `None` when the footer does not verify.
+    /// Returns the id of the file that ends with this footer, or `None` if the footer does not
+    /// verify.
     pub(super) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
         let id = id_at(f, F_FILE_ID)?;
         Footer::decode(path, id, file_len, f).ok().map(|_| id)
@@ -185,7 +187,7 @@ impl Footer {
     }
 }
 
-/// What is in the file, and where its pages lie.
+/// The contents of the file, and the places of its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Directory {
     /// The id of the file that the records lie in.
@@ -195,9 +197,10 @@ pub(super) struct Directory {
     pub(super) families: BTreeMap<u32, FamilyShare>,
     pub(super) min_seq: SeqNo,
     pub(super) max_seq: SeqNo,
-    /// Sum of the records' hashes, modulo 2^64: what is copied and what is garbage add up to it.
+    /// Sum of the records' hashes, modulo 2^64. The sums over copied records and over garbage add
+    /// up to it.
     pub(super) hash_sum: u64,
-    /// Where the first page lies; the others follow.
+    /// Offset of the first page; the others follow.
     pub(super) pages: u64,
     /// Payload bytes of each hash page.
     pub(super) hashes: Vec<u32>,
@@ -268,7 +271,8 @@ impl Directory {
                 list.push(next(32)? as u32);
             }
         }
-        // What later versions add: a tag, a length, so many bytes. Odd tags may be ignored.
+        // Later versions add fields here: a tag, a length, and that many bytes. Odd tags may be
+        // ignored.
         while at < bytes.len() {
             let tag = get_varint(bytes, &mut at, 32)?;
             let len = get_varint(bytes, &mut at, 32)? as usize;
@@ -281,12 +285,12 @@ impl Directory {
     }
 }
 
-/// True when a file's first bytes are those of a blob file.
+/// Returns true if a file's first bytes are those of a blob file.
 pub fn begins_one(first: &[u8]) -> bool {
     first.starts_with(&BLOB_MAGIC)
 }
 
-/// True when a file's first bytes are those of a log's index.
+/// Returns true if a file's first bytes are those of a log's index.
 pub fn begins_index(first: &[u8]) -> bool {
     first.starts_with(&INDEX_MAGIC)
 }

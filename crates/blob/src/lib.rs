@@ -68,20 +68,23 @@ pub use basalt_kv::separated::{Form, Name, Reference, record};
 use basalt_kv::key::SeqNo;
 use std::collections::BTreeMap;
 
-/// What the manifest remembers of a blob file.
+/// A blob file's metadata in the manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobMeta {
-    /// The random id that its records' checksums cover: of the blob file, or of the log.
+    /// The random id that the records' checksums cover: that of the blob file, or of the log.
     pub file_id: u128,
-    /// Where the records lie in it: all between is records, in a log with other bytes between them.
+    /// Offset where the records end. A blob file has records only before it, a log has other bytes
+    /// between them.
     pub data_end: u64,
-    /// Of a log: its index is a file of its own.
+    /// The index of a log, which is a file of its own; `None` for other blob files.
     pub index: Option<IndexFile>,
-    /// Bytes of the blob file; of a log those of the blocks that records lie in, which is what stays of it.
+    /// Bytes of the blob file. For a log: bytes of the blocks that records lie in, which are what
+    /// remains of it.
     pub size: u64,
-    /// XXH3-128 of the whole blob file. Of a log 0: its index has one, and its records have checksums.
+    /// XXH3-128 of the whole blob file. For a log 0: its index has a digest, and its records have
+    /// checksums.
     pub digest: u128,
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Records and their bytes, header and key included, of each family by its id.
     pub families: BTreeMap<u32, FamilyShare>,
@@ -94,22 +97,23 @@ pub struct BlobMeta {
 /// The index of a log that is a blob file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexFile {
-    /// Its file number: not the log's, so that a second try to write it never has the name of the first.
+    /// The index's file number. It is not the log's number, so a second attempt to write the index
+    /// never has the name of the first.
     pub number: u64,
-    /// Its own random id.
+    /// The index's own random id.
     pub file_id: u128,
-    /// Its bytes.
+    /// Bytes of the index.
     pub size: u64,
-    /// XXH3-128 of all of it.
+    /// XXH3-128 of the whole index.
     pub digest: u128,
 }
 
-/// What is a family's in a blob file.
+/// A family's share of a blob file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FamilyShare {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Their bytes, header and key included.
+    /// Bytes of the values read from the device, header and key included.
     pub bytes: u64,
 }
 

@@ -1,50 +1,55 @@
-//! Lineage: what the number of a blob file means after collections have rewritten it.
+//! Lineage: what the number of a blob file means after garbage collections have rewritten the file.
 //!
-//! References in the tree keep the number of the file that their value was written to. A collection moves what is alive of some files, its
-//! sources, into others, its targets, each with a range of keys; from then on a source's number is a *name* that stands for the targets. When
-//! a target is collected in turn, the names that stood for it stand for what came of it: a name is resolved in one step, however often what it
-//! stands for was moved. A name that no table refers to any more is forgotten.
+//! References in the tree keep the number of the file that their value was written to. A collection
+//! moves the live records of some files, its sources, into others, its targets. Each target has a
+//! range of keys. From then on a source's number is a *name* that stands for the targets. If a
+//! target is collected in turn, the names that stood for it stand for its own targets. A name is so
+//! resolved in one step, however often its records were moved. A name that no table refers to any
+//! more is forgotten.
 //!
-//! Promise: the file that a name resolves to is the one that has the record, if the record was alive at each collection.
+//! Promise: the file that a name resolves to has the record, if the record was live at each
+//! collection.
 
 use basalt_kv::key::Cmp;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The targets of a family in the order of keys: each has the keys from its first one up to the next target's. The first one has all that
-/// come before, too.
+/// The targets of a family in the order of keys. Each target has the keys from its first one up to
+/// the next target's. The first one also has all keys before its own.
 pub type Targets = Vec<(Arc<[u8]>, u64)>;
 
-/// What a collection did: where what is alive of each family in its sources is now. Families of which nothing is alive are missing.
+/// The result of a collection: the files that now have the live records of each family in its
+/// sources. A family without live records is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
-    /// Numbers of the files that it rewrote.
+    /// Numbers of the files that the collection rewrote.
     pub sources: Vec<u64>,
-    /// By family.
+    /// Targets by family.
     pub targets: BTreeMap<u32, Targets>,
 }
 
-/// Names that stand for the same, because one collection rewrote their files.
+/// Names with the same targets, because one collection rewrote their files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Ascending.
+    /// The names, ascending.
     pub names: Vec<u64>,
-    /// By family.
+    /// Targets by family.
     pub targets: BTreeMap<u32, Targets>,
 }
 
-/// All names and what they stand for.
+/// All names and their targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// The group of each name.
     names: HashMap<u64, u64>,
-    /// By the lowest name that the group began with.
+    /// Groups by the lowest name that each began with.
     groups: BTreeMap<u64, Arc<Group>>,
 }
 
 impl Lineage {
-    /// The file that has a key's records which refer to `number`. `None` when nothing of the family was alive where it stands.
+    /// Returns the file that has the records of a key which refer to `number`. Returns `None` if no
+    /// record of the family was live there.
     pub fn resolve(&self, number: u64, family: u32, key: &[u8], cmp: &Cmp) -> Option<u64> {
         match self.targets(number) {
             None => Some(number),
@@ -52,36 +57,37 @@ impl Lineage {
         }
     }
 
-    /// True when the number is a name, and no file's.
+    /// Returns true if the number is a name, and not a file's number.
     pub fn is_name(&self, number: u64) -> bool {
         self.names.contains_key(&number)
     }
 
-    /// True when there are no names.
+    /// Returns true if there are no names.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Names, ascending.
+    /// Returns all names, ascending.
     pub fn names(&self) -> Vec<u64> {
         let mut names: Vec<u64> = self.names.keys().copied().collect();
         names.sort_unstable();
         names
     }
 
-    /// What a name stands for, by family.
+    /// Returns the targets of a name, by family.
     pub fn targets(&self, name: u64) -> Option<&BTreeMap<u32, Targets>> {
         let group = self.names.get(&name)?;
         Some(&self.groups[group].targets)
     }
 
-    /// All groups by their ids.
+    /// Returns all groups by their ids.
     pub fn groups(&self) -> &BTreeMap<u64, Arc<Group>> {
         &self.groups
     }
 
-    /// Takes a collection in, and says which groups are new or changed by it. `cmp` gives the order of a family. Panics when a source is a
-    /// name already, and when targets are not in order. Outputs are cut between user keys, never between versions of one.
+    /// Adds a collection, and returns the groups that it makes or changes. `cmp` gives the
+    /// comparator of a family. Panics if a source is already a name, or if targets are out of
+    /// order. Outputs are cut between user keys, never between versions of one key.
     pub fn collect(&mut self, done: &Collected, cmp: &dyn Fn(u32) -> Cmp) -> Vec<u64> {
         for source in &done.sources {
             assert!(
@@ -117,7 +123,7 @@ impl Lineage {
         changed
     }
 
-    /// Forgets a name: no table has it. Nothing when it is none.
+    /// Forgets a name that no table refers to. Does nothing if there is no such name.
     pub fn forget(&mut self, name: u64) {
         let Some(id) = self.names.remove(&name) else {
             return;
@@ -129,8 +135,8 @@ impl Lineage {
         }
     }
 
-    /// Puts a group in as it was remembered, in place of what it was before. False, and nothing is changed, when one of its names is another
-    /// group's, or it has none.
+    /// Inserts a group from the manifest in place of the former one with this id. Returns false and
+    /// changes nothing if one of its names belongs to another group, or if it has no names.
     #[must_use = "what is not taken in is damage"]
     pub fn restore(&mut self, id: u64, group: Group) -> bool {
         let mine = |name| self.names.get(name).is_none_or(|g| *g == id);
@@ -155,26 +161,26 @@ impl Lineage {
         self.groups.insert(id, Arc::new(group));
     }
 
-    /// True when the first keys of all targets of a family ascend.
+    /// Returns true if the first keys of all targets of a family ascend.
     pub fn is_in_order(&self, family: u32, cmp: &Cmp) -> bool {
         let of_family = |g: &'_ Arc<Group>| g.targets.get(&family).is_none_or(|t| in_order(t, cmp));
         self.groups.values().all(of_family)
     }
 }
 
-/// True for some targets with ascending first keys.
+/// Returns true for at least one target with ascending first keys.
 fn in_order(targets: &Targets, cmp: &Cmp) -> bool {
     let ascending = |pair: &[(Arc<[u8]>, u64)]| cmp.user(&pair[0].0, &pair[1].0) == Ordering::Less;
     !targets.is_empty() && targets.windows(2).all(ascending)
 }
 
-/// The target that has the key.
+/// Returns the target that has the key.
 fn covering(targets: &Targets, key: &[u8], cmp: &Cmp) -> Option<u64> {
     let after = targets.partition_point(|(first, _)| cmp.user(first, key) != Ordering::Greater);
     Some(targets.get(after.saturating_sub(1))?.1)
 }
 
-/// What a name stood for, with the collection's targets in place of its sources.
+/// Returns the targets of a name, with the collection's targets in place of its sources.
 fn replaced(
     families: &BTreeMap<u32, Targets>,
     done: &Collected,
@@ -190,7 +196,7 @@ fn replaced(
                 push(&mut new, first, *target);
                 continue;
             }
-            // Nothing of the family was alive in the sources: whatever the neighbours have is as good.
+            // No record of the family was live in the sources, so any neighbour's file will do.
             let Some(into) = into else {
                 continue;
             };

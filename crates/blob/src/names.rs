@@ -1,23 +1,23 @@
-//! Names of blob files: of their own ones, of logs, and of the indexes of logs.
+//! Names of blob files, of logs, and of the indexes of logs.
 
 use super::BlobMeta;
 
-/// The name of a blob file.
+/// Returns the name of a blob file.
 pub fn blob_name(number: u64) -> String {
     format!("{number:06}.blob")
 }
 
-/// The name of a log's file.
+/// Returns the name of a log's file.
 pub fn log_name(number: u64) -> String {
     format!("{number:06}.log")
 }
 
-/// The name of a file with the index of a log that is a blob file.
+/// Returns the name of the file with a log's index.
 pub fn index_name(number: u64) -> String {
     format!("{number:06}.index")
 }
 
-/// The names of a blob file's files, the one with the records first.
+/// Returns the names of a blob file's files, the one with the records first.
 pub fn blob_names(number: u64, meta: &BlobMeta) -> Vec<String> {
     match meta.index {
         None => vec![blob_name(number)],

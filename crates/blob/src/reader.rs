@@ -1,4 +1,5 @@
-//! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
+//! Reads a blob file: its directory when it is opened, then index pages through the cache, then
+//! each value by one device read.
 
 pub mod batch_read;
 
@@ -23,35 +24,37 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The tail of an index that is read at once on open: footer and directory of most files.
+/// Bytes at the end of an index that opening reads at once: footer and directory of most files.
 const TAIL_READ: u64 = 4096;
 
-/// A page is never longer: what lists all keys of its share one by one is no index.
+/// The most bytes of a page. A longer page would list all keys of its part one by one, which is no
+/// index.
 const MAX_PAGE: usize = 16 << 20;
 
-/// Bytes of one read of a walk ...
+/// Bytes of one read of a walk.
 const WALK_STEP: u64 = 1 << 20;
-/// ... and bytes between two records that it reads although nobody wants them.
+/// Bytes of a gap between two wanted records that a walk reads along with them.
 const WALK_GAP: u64 = 64 << 10;
 
-/// [`Source::extra_reads`] is called each time scans have read so many times more.
+/// Number of reads for scans after which [`Source::extra_reads`] is called again.
 const SCANS_TOLD: u64 = 256;
 
-/// Records up to this length are copied out of the memory they were read into, when they go into the cache: direct reads need it aligned to
-/// pages, and so short a record would waste as much as it is long.
+/// Records of up to this many bytes are copied out of the memory that they were read into before
+/// they go into the cache. Direct reads need that memory aligned to pages, and so short a record
+/// would waste as many bytes as it has.
 const MOVED: usize = 32 << 10;
 
-/// How a reading treats the cache and the device.
+/// How a read uses the cache and the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct How {
-    /// What is read goes into the cache.
+    /// If true, blocks and records that are read go into the cache.
     pub fill_cache: bool,
-    /// A user waits for it.
+    /// True if a user waits for the read.
     pub foreground: bool,
 }
 
 impl How {
-    /// For a user who waits.
+    /// Returns the mode for a user who waits.
     pub fn user(fill_cache: bool) -> How {
         How {
             fill_cache,
@@ -59,7 +62,7 @@ impl How {
         }
     }
 
-    /// For a job in the background.
+    /// Returns the mode for a background job.
     pub fn job(fill_cache: bool) -> How {
         How {
             fill_cache,
@@ -71,7 +74,7 @@ impl How {
 /// A record that was read and verified.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Where it begins in the file.
+    /// Offset of the record in the file.
     pub at: u64,
     /// Family id.
     pub family: u32,
@@ -81,16 +84,16 @@ pub struct Record {
     pub seq: SeqNo,
     /// `Put`, or `PutTtl`, whose value begins with its expiry.
     pub kind: Kind,
-    /// How its value is compressed.
+    /// Codec of the value.
     pub codec: Compression,
-    /// Value, as it is stored.
+    /// The value as it is stored.
     pub value: Bytes,
-    /// Its checksum.
+    /// Checksum of the stored value.
     pub value_sum: u64,
 }
 
 impl Record {
-    /// What finds it.
+    /// Returns the name that finds the record.
     pub fn name(&self) -> Name<'_> {
         Name {
             family: self.family,
@@ -99,12 +102,12 @@ impl Record {
         }
     }
 
-    /// Bytes in the file: header, key and stored value.
+    /// Returns the record's bytes in the file: header, key and stored value.
     pub fn stored_len(&self) -> usize {
         RECORD_HEADER + self.key.len() + self.value.len()
     }
 
-    /// How its value is stored.
+    /// Returns the form in which the value is stored.
     pub fn form(&self) -> Form {
         Form {
             kind: self.kind,
@@ -114,12 +117,14 @@ impl Record {
         }
     }
 
-    /// Bytes of its value with its expiry, decompressed; `None` when what is stored does not say.
+    /// Returns the bytes of the value with its expiry, decompressed, or `None` if the stored bytes
+    /// do not give their length.
     pub fn payload_len(&self) -> Option<usize> {
         packed::payload_len(self.kind, self.codec, &self.value).ok()
     }
 
-    /// Its value with its expiry, decompressed; what is wrong with it otherwise.
+    /// Returns the value with its expiry, decompressed. The error describes what is wrong with the
+    /// stored bytes.
     pub fn payload(&self) -> std::result::Result<Bytes, String> {
         match self.codec {
             Compression::None => Ok(self.value.clone()),
@@ -128,24 +133,24 @@ impl Record {
     }
 }
 
-/// How the index of a blob file is laid out, in bytes on disk.
+/// The layout of a blob file's index, in bytes on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Where the first page lies.
+    /// Offset of the first page.
     pub pages_at: u64,
-    /// Hash pages.
+    /// Number of hash pages.
     pub hash_pages: u64,
-    /// Their bytes.
+    /// Bytes of the hash pages.
     pub hash_bytes: u64,
-    /// Position pages.
+    /// Number of position pages.
     pub place_pages: u64,
-    /// Their bytes.
+    /// Bytes of the position pages.
     pub place_bytes: u64,
-    /// Where the directory lies; the footer follows it.
+    /// Offset of the directory; the footer follows it.
     pub directory_at: u64,
 }
 
-/// Footer and directory of the index in a file of `size` bytes.
+/// Reads footer and directory of the index in a file of `size` bytes.
 pub(super) fn read_directory(
     file: &dyn File,
     path: &Path,
@@ -184,22 +189,23 @@ pub(super) fn read_directory(
 pub struct BlobReader {
     env: Env,
     counts: ReadCounts,
-    /// Where the records are.
+    /// The file with the records.
     records: Box<dyn Source>,
     records_path: PathBuf,
-    /// Where the index is: the same file, or the one beside a log.
+    /// The file with the index: the same file, or the one beside a log.
     index: Box<dyn Source>,
     index_path: PathBuf,
     /// The id of the file that has the index.
     index_id: u128,
     directory: Directory,
-    /// Where each page lies, hash pages first; one more at the end.
+    /// Offset of each page, hash pages first, and the end of the last one.
     pages: Vec<u64>,
-    /// Reads keep whole multiples of this alive: 1 when nothing is rounded ...
+    /// A read keeps a multiple of this many bytes alive; 1 if nothing is rounded.
     unit: u64,
-    /// ... but for reads of up to so many bytes.
+    /// Reads of up to this many bytes are not rounded to `unit`.
     own_memory: usize,
-    /// Reads of the device for scans, and the sum of how many like each would have had all that was asked for with it.
+    /// Device reads for scans, and the sum, over these reads, of how many equal reads would have
+    /// returned all that the scan asked for.
     scans: (AtomicU64, AtomicU64),
 }
 
@@ -301,17 +307,17 @@ impl BlobReader {
         })
     }
 
-    /// Records in it.
+    /// Returns the number of records.
     pub fn records(&self) -> u64 {
         self.directory.records
     }
 
-    /// What is whose.
+    /// Returns the records and bytes of each family.
     pub fn families(&self) -> &BTreeMap<u32, FamilyShare> {
         &self.directory.families
     }
 
-    /// How its index is laid out.
+    /// Returns the layout of the index.
     pub fn layout(&self) -> Layout {
         let (pages, hashes) = (&self.pages, self.directory.hashes.len());
         let end = pages[pages.len() - 1];
@@ -325,42 +331,45 @@ impl BlobReader {
         }
     }
 
-    /// Notes a read of values for a scan: so many like it would have what the scan asked for at once.
+    /// Counts a read of values for a scan. `alike` such reads would return all that the scan asked
+    /// for at once.
     pub(super) fn scanned(&self, alike: u64) {
-        // Relaxed, here and below: counts that decide nothing alone.
+        // Relaxed, here and below: these counts decide nothing alone.
         self.scans.1.fetch_add(alike, Relaxed);
         if (self.scans.0.fetch_add(1, Relaxed) + 1).is_multiple_of(SCANS_TOLD) {
             self.records.extra_reads();
         }
     }
 
-    /// How many there were, and the sum of how many like each a scan would take, since they were last forgotten.
+    /// Returns the number of reads for scans since the last reset, and the sum of their `alike`.
     pub fn scans(&self) -> (u64, u64) {
         (self.scans.0.load(Relaxed), self.scans.1.load(Relaxed))
     }
 
-    /// Begins to count anew.
+    /// Resets the counts of [`BlobReader::scans`].
     pub fn forget_scans(&self) {
         self.scans.0.store(0, Relaxed);
         self.scans.1.store(0, Relaxed);
     }
 
-    /// Bytes of memory outside the cache.
+    /// Returns the bytes of memory outside the cache.
     pub fn memory(&self) -> usize {
         size_of::<BlobReader>()
             + self.pages.capacity() * 8
             + (self.directory.hashes.capacity() + self.directory.places.capacity()) * 4
     }
 
-    /// The value of a version of a key that is in the file, by one read of the device when the index is in the cache, or none. `Corruption`
-    /// when it is not what the index says, or not there.
+    /// Returns the value of a version of a key that is in the file. If the index is in the cache,
+    /// this costs at most one device read. Returns `Corruption` if the record is not there or not
+    /// the one that the index names.
     pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
         let value = self.get_within(name, How::user(fill_cache), &mut ReadBudget::unbounded());
         value.map(|v| v.expect("nothing is put off without a bound"))
     }
 
-    /// As [`BlobReader::get`]; the value is taken from `budget`, `None` when that does not reach: before it is read as much as is stored of it,
-    /// and the rest of a compressed one before it is decompressed.
+    /// Does what [`BlobReader::get`] does, and takes the value from `budget`. Returns `None` if the
+    /// budget is too small. The stored bytes are taken before the read, and the further bytes of a
+    /// compressed value before it is decompressed.
     pub fn get_within(
         &self,
         name: &Name<'_>,
@@ -375,8 +384,9 @@ impl BlobReader {
         self.value_within(name, &place, how, |len| budget.take_rest(stored, len))
     }
 
-    /// Returns the decompressed length in bytes of one version's value, its expiry included. Reads
-    /// at most the header and the key of the record, which have a checksum of their own. The
+    /// Returns the decompressed length in bytes of one version's value, its expiry included.
+    ///
+    /// Reads at most the header and the key of the record, which have a checksum of their own. The
     /// length of a compressed value is covered by the checksum of the whole value only. The stored
     /// bytes of such a value are read, verified and charged to `budget`, and not decompressed.
     /// Returns `None` if the budget is too small for that.
@@ -415,8 +425,9 @@ impl BlobReader {
         record::payload_len(&self.records_path, place.start, &head, &bytes).map(Some)
     }
 
-    /// The ordinal of a version of a key that is in the file, and its place. Reads no record unless several have its hash, so what is not in the
-    /// file gets any ordinal: whoever marks garbage by it has [`BlobReader::hash_sum`] to hold all of it against.
+    /// Returns the ordinal and the place of a version of a key that is in the file. Reads no record
+    /// unless several have its hash, so a key that is not in the file gets any ordinal. A caller
+    /// that marks garbage by it compares the sum with [`BlobReader::hash_sum`].
     pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {
         self.find_how(name, How::job(fill_cache))
     }
@@ -432,12 +443,13 @@ impl BlobReader {
         Ok((ordinal, self.place_how(ordinal, how)?))
     }
 
-    /// Sum of the hashes ([`Name::hash`]) of all records, modulo 2^64.
+    /// Returns the sum of the hashes ([`Name::hash`]) of all records, modulo 2^64.
     pub fn hash_sum(&self) -> u64 {
         self.directory.hash_sum
     }
 
-    /// Which of several records is the one. An error of a record that is perhaps the one is told, unless another is it.
+    /// Returns which of several records has this name. If none verifies, returns the error of the
+    /// last one tried.
     fn pick(&self, name: &Name<'_>, ordinal: u32, twins: &[u32], how: How) -> Result<u32> {
         let mut failed = None;
         for ordinal in twins.iter().copied().chain([ordinal]) {
@@ -450,26 +462,27 @@ impl BlobReader {
         Err(failed.expect("at least one was tried"))
     }
 
-    /// What finds a version of a key here.
+    /// Returns the hash of a version's name in this file.
     #[inline]
     pub(super) fn hash_of(&self, name: &Name<'_>) -> u64 {
         name.hash(self.directory.records_in)
     }
 
-    /// The number of the page that has a hash.
+    /// Returns the number of the page that has a hash.
     #[inline]
     pub(super) fn hash_page(&self, hash: u64) -> usize {
         index::page_of(hash, self.directory.hashes.len() as u64) as usize
     }
 
-    /// The ordinal that a hash page has for a hash of it, and all others that may be meant.
+    /// Returns the ordinal that a hash page has for one of its hashes, and all other ordinals that
+    /// it may mean.
     pub(super) fn candidates_in(&self, page: &[u8], hash: u64) -> Result<(u32, Vec<u32>)> {
         let n = self.hash_page(hash);
         in_hash_page(page, hash)
             .map_err(|what| Error::corruption(&self.index_path, self.pages[n], what))
     }
 
-    /// Where the `ordinal`-th record lies.
+    /// Returns the place of the `ordinal`-th record.
     pub fn place(&self, ordinal: u32, fill_cache: bool) -> Result<Range<u64>> {
         self.place_how(ordinal, How::job(fill_cache))
     }
@@ -479,7 +492,7 @@ impl BlobReader {
         self.place_in(&self.page(BlockKind::BlobPlaces, n, how)?, ordinal)
     }
 
-    /// The number of the page that has the place of a record.
+    /// Returns the number of the page that has the place of a record.
     pub(super) fn place_page(&self, ordinal: u32) -> Result<usize> {
         match u64::from(ordinal) < self.directory.records {
             true => Ok(self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE),
@@ -487,7 +500,7 @@ impl BlobReader {
         }
     }
 
-    /// The place that its page has for a record.
+    /// Returns the place of a record from its page.
     pub(super) fn place_in(&self, page: &[u8], ordinal: u32) -> Result<Range<u64>> {
         let n = self.directory.hashes.len() + ordinal as usize / PLACES_A_PAGE;
         let bad = |what: &str| Error::corruption(&self.index_path, self.pages[n], what);
@@ -503,8 +516,8 @@ impl BlobReader {
         Ok(place)
     }
 
-    /// The ordinal of a version of a key that is in the file, by its hash page alone. `Corruption`
-    /// when that cannot be read, or has several records of this hash.
+    /// Returns the ordinal of a version of a key that is in the file, by its hash page alone.
+    /// Returns `Corruption` if that page cannot be read, or if several records have this hash.
     pub(super) fn ordinal(&self, name: &Name<'_>) -> Result<u32> {
         let hash = self.hash_of(name);
         let page = self.page(BlockKind::BlobHashes, self.hash_page(hash), How::job(true))?;
@@ -515,7 +528,7 @@ impl BlobReader {
         }
     }
 
-    /// An error about the index.
+    /// Makes an error about the index.
     pub(super) fn damaged(&self, what: &str) -> Error {
         Error::corruption(&self.index_path, 0, what)
     }
@@ -531,7 +544,7 @@ impl BlobReader {
         )
     }
 
-    /// Where a record is in the cache.
+    /// Returns the cache key of the record at a place.
     pub(super) fn value_key(&self, place: &Range<u64>) -> CacheKey {
         CacheKey {
             file: self.directory.records_in,
@@ -539,7 +552,8 @@ impl BlobReader {
         }
     }
 
-    /// The value of the record at a place, if that is in the cache. An error when the record there is another's.
+    /// Returns the value of the record at a place if it is in the cache. Returns an error if the
+    /// record there has another name.
     pub(super) fn cached_value(
         &self,
         name: &Name<'_>,
@@ -547,7 +561,7 @@ impl BlobReader {
     ) -> Option<Result<Bytes>> {
         let record = self.env.cache().get(self.value_key(place))?;
         self.counts.hits.add(1);
-        // It was verified before it was put there.
+        // The record was verified before it went into the cache.
         let head = record::is(&self.records_path, place.start, &record, name);
         Some(head.map(|head| record.slice(head.value())))
     }
@@ -557,7 +571,7 @@ impl BlobReader {
         Ok(value.expect("every length is taken"))
     }
 
-    /// The value of the record at a place if `take` takes its length, which `take` is asked for
+    /// Returns the value of the record at a place if `take` accepts its length. `take` is called
     /// before a compressed value is decompressed.
     fn value_within(
         &self,
@@ -579,7 +593,7 @@ impl BlobReader {
         self.take_value(name, place, (bytes, false), booked, how, take)
     }
 
-    /// The value of a record that was met at a place before, as it is stored.
+    /// Returns the stored value of a record whose place is known from an earlier read.
     pub fn stored_again(&self, name: &Name<'_>, place: &Range<u64>) -> Result<Bytes> {
         let len = place.end - place.start;
         let booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
@@ -591,7 +605,7 @@ impl BlobReader {
         Ok(self.keep(&head, place, (bytes, false), booked, How::job(false)))
     }
 
-    /// The header of a record as it was read, if all of it verifies.
+    /// Returns the header of a record as it was read, if all of the record verifies.
     fn verified(&self, name: &Name<'_>, place: &Range<u64>, bytes: &Bytes) -> Result<Head> {
         self.counts.reads.add(1);
         self.counts.bytes.add(bytes.len() as u64);
@@ -601,9 +615,13 @@ impl BlobReader {
         Ok(head)
     }
 
-    /// Verifies a record as it was read, and puts it into the cache when asked: its value, which carries its memory's booking. One that is compressed
-    /// goes there, as it is returned, decompressed. Others were read with it into the same memory, or not: who keeps it does not keep them.
-    /// `None` if `take` refuses the length of the value: then nothing was decompressed and nothing goes into the cache.
+    /// Verifies a record as it was read, and returns its value, which carries the booking of its
+    /// memory.
+    ///
+    /// The record goes into the cache if `how` says so; a compressed one goes there decompressed,
+    /// as it is returned. If other records were read into the same memory, `with_others` is true,
+    /// and a value that is kept gets memory of its own. Returns `None` if `take` refuses the length
+    /// of the value. Then no value was decompressed and none goes into the cache.
     pub(super) fn take_value(
         &self,
         name: &Name<'_>,
@@ -639,7 +657,8 @@ impl BlobReader {
         Ok(Some(booked.hold(record).slice(at..)))
     }
 
-    /// The value of a record as the file has it, which goes into the cache when asked.
+    /// Returns the value of a record as the file has it. The record goes into the cache if `how`
+    /// says so.
     fn keep(
         &self,
         head: &Head,
@@ -668,7 +687,7 @@ impl BlobReader {
         record.slice(head.value())
     }
 
-    /// Bytes of the blocks that records lie in.
+    /// Returns the bytes of the blocks that records lie in.
     pub fn blocks(&self) -> Result<u64> {
         let mut kept = Blocks::default();
         self.places(&mut |place| {
@@ -678,7 +697,7 @@ impl BlobReader {
         Ok(kept.bytes)
     }
 
-    /// Tells where each record lies, in order.
+    /// Calls `each` with the place of each record, in order.
     pub fn places(&self, each: &mut dyn FnMut(Range<u64>) -> Result<()>) -> Result<()> {
         let hashes = self.directory.hashes.len();
         for n in 0..self.directory.places.len() {
@@ -692,7 +711,7 @@ impl BlobReader {
         Ok(())
     }
 
-    /// Where a record that begins at `at` is in the cache, if it is there.
+    /// Returns the cache key of the record that begins at `at`, if the record is in the cache.
     pub fn cached_at(&self, at: u64) -> Option<CacheKey> {
         let key = CacheKey {
             file: self.directory.records_in,
@@ -701,20 +720,21 @@ impl BlobReader {
         self.env.cache().contains(key).then_some(key)
     }
 
-    /// Some page of its index is in the cache: somebody reads it.
+    /// Returns true if some page of the index is in the cache, which means that readers use the
+    /// file.
     pub fn index_is_cached(&self) -> bool {
         let n = self.pages.len() - 1;
         (0..n).any(|n| self.env.cache().contains(self.page_key(n)))
     }
 
-    /// Takes its index out of the cache. For a file that nobody asks any more.
+    /// Removes the index from the cache, for a file that is no longer read.
     pub fn forget_index(&self) {
         let n = self.pages.len() - 1;
         (0..n).for_each(|n| self.env.cache().remove(self.page_key(n)));
     }
 
-    /// Reads and verifies the records for which `wanted` says so, in the file's order, side by side in large steps. `before` is told how many bytes
-    /// the next read has.
+    /// Reads and verifies the records that `wanted` accepts, in the file's order and in large
+    /// steps. `before` is called with the bytes of each read before it starts.
     pub fn walk(
         &self,
         wanted: &dyn Fn(u32) -> bool,
@@ -768,7 +788,8 @@ impl BlobReader {
         let all = read_exact(file, &self.records_path, from, len)?;
         drop(turn);
         let id = self.directory.records_in;
-        // Whoever keeps records keeps what was read around them, unless that is much.
+        // A caller that keeps a record keeps the whole read alive. If much of the read was not
+        // wanted, each record is copied.
         let kept: u64 = run.iter().map(|(_, p)| p.end - p.start).sum();
         let sparse = kept < len as u64 / 4 * 3;
         for (ordinal, place) in run.drain(..) {
@@ -810,27 +831,27 @@ impl BlobReader {
         }
     }
 
-    /// Where what it reads is counted.
+    /// Returns the counters of this file's reads.
     pub(super) fn counts(&self) -> &ReadCounts {
         &self.counts
     }
 
-    /// What its memory is of.
+    /// Returns the environment that the file's memory belongs to.
     pub(super) fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Where the records are.
+    /// Returns the file with the records, and its path.
     pub(super) fn records_file(&self) -> (&dyn Source, &Path) {
         (&*self.records, &self.records_path)
     }
 
-    /// Where the index is.
+    /// Returns the file with the index, and its path.
     pub(super) fn index_file(&self) -> (&dyn Source, &Path) {
         (&*self.index, &self.index_path)
     }
 
-    /// Where page `n` is in the cache.
+    /// Returns the cache key of page `n`.
     pub(super) fn page_key(&self, n: usize) -> CacheKey {
         CacheKey {
             file: self.index_id,
@@ -838,14 +859,15 @@ impl BlobReader {
         }
     }
 
-    /// Bytes of page `n` on disk.
+    /// Returns the bytes of page `n` on disk.
     pub(super) fn page_len(&self, n: usize) -> usize {
         (self.pages[n + 1] - self.pages[n]) as usize
     }
 
-    /// Page `n`, hash pages first, from the cache or the file.
+    /// Returns page `n`, hash pages first, from the cache or the file.
     fn page(&self, kind: BlockKind, n: usize, how: How) -> Result<Bytes> {
-        // A job that misses is nobody who reads: what is worth warming is judged by lookups.
+        // A miss of a background job is no sign of readers: lookups alone decide what is worth
+        // warming.
         let key = self.page_key(n);
         if (how.foreground || self.env.cache().contains(key))
             && let Some(page) = self.env.cache().get(key)
@@ -861,7 +883,7 @@ impl BlobReader {
         self.take_page(kind, n, disk, booked, how)
     }
 
-    /// Verifies a page as it was read, and puts it into the cache when asked.
+    /// Verifies a page as it was read. The page goes into the cache if `how` says so.
     pub(super) fn take_page(
         &self,
         kind: BlockKind,
@@ -879,7 +901,7 @@ impl BlobReader {
         if !how.fill_cache {
             return Ok(booked.hold(page));
         }
-        // A copy: what was read directly is longer in memory than it is.
+        // The page is copied, because a direct read takes more memory than the page has.
         let page = AlignedBuf::cached_copy(&page);
         let charge = slot_size(page.len());
         Ok((self.env.cache()).insert(self.page_key(n), page, charge, CachePriority::High))

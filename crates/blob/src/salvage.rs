@@ -1,8 +1,10 @@
-//! The records of a damaged blob file that still verify, and those of a log.
+//! Finds the records of a damaged blob file that still verify, and those of a log.
 //!
-//! A record is found behind the one before it, whose header says how long it is. Behind a header that does not verify it is sought at every
-//! byte: a record's checksum covers the file's random id and the place, so bytes that verify *are* a record of this file at this place.
-//! Nothing of the index is needed. Promises never to give back a record that was not written to this file, and to miss none that verifies.
+//! A record is found behind the one before it, whose header has its length. Behind a header that
+//! does not verify, the salvage searches at every byte. A record's checksum covers the file's
+//! random id and the place, so bytes that verify *are* a record of this file at this place. The
+//! index is not needed. Promises never to return a record that was not written to this file, and to
+//! miss none that verifies.
 
 use super::BlobMeta;
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
@@ -15,21 +17,22 @@ use basalt_table::{BlockHandle, BlockKind, open_block};
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes of a read.
+/// Bytes of one read.
 const STEP: u64 = 1 << 20;
 
-/// What [`salvage`] walked.
+/// The result of [`salvage`].
 #[derive(Debug, Clone, Default)]
 pub struct Salvaged {
-    /// The id that the records verify by.
+    /// The id by which the records verify.
     pub file_id: u128,
-    /// Records given back.
+    /// Number of records that were returned.
     pub records: u64,
-    /// Bytes among the records in which none verifies. Where the directory is lost, the index at the end is among them.
+    /// Ranges of bytes among the records in which no record verifies. If the directory is lost,
+    /// they include the index at the end.
     pub lost: Vec<Range<u64>>,
 }
 
-/// `Ok(None)` for damage; other errors go on.
+/// Returns `Ok(None)` for damage. Other errors are passed on.
 fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     match r {
         Ok(t) => Ok(Some(t)),
@@ -64,9 +67,11 @@ fn tail(file: &dyn File, path: &Path, size: u64) -> Result<Bytes> {
     read_exact(file, path, at, FOOTER_LEN)
 }
 
-/// Hands every record that verifies to `each`, in the file's order. `known` is the id that the manifest says.
+/// Passes every record that verifies to `each`, in the file's order. `known` is the id in the
+/// manifest.
 ///
-/// Errors: `Corruption` when nothing says which file it is; `Unsupported` when a later version wrote it; `Io`; whatever `each` returns.
+/// Errors: `Corruption` if nothing says which file it is; `Unsupported` if a later version wrote
+/// it; `Io`; any error of `each`.
 pub fn salvage(
     file: &dyn File,
     path: &Path,
@@ -84,7 +89,8 @@ pub fn salvage(
     let mut ids: Vec<u128> = [head_id, tail_id, known].into_iter().flatten().collect();
     ids.dedup();
     let mut last = None;
-    // A header that verifies may be another file's, written over this one's: what the records say decides.
+    // A header that verifies may be another file's, written over this one's. The ids of the records
+    // decide.
     for file_id in ids {
         let end = unless_damaged(directory(file, path, file_id, size))?.map(|d| d.data_end);
         let mut window = Window {
@@ -109,8 +115,9 @@ pub fn salvage(
     })
 }
 
-/// Hands every record that verifies in a log with the id `file_id` to `each`, in the log's order. What lies between them is no loss: batches
-/// have other operations, and what was no record may have been given back.
+/// Passes every record that verifies in a log with the id `file_id` to `each`, in the log's order.
+/// The bytes between them are no loss: batches have other operations, and blocks without records
+/// may have been given back.
 pub fn salvage_log(
     file: &dyn File,
     path: &Path,
@@ -131,8 +138,8 @@ pub fn salvage_log(
     })
 }
 
-/// Hands every record that verifies in a blob file that the manifest knows to `each`, in the file's
-/// order. Reads neither header nor index. The file is a log where `meta` says so.
+/// Passes every record that verifies in a blob file of the manifest to `each`, in the file's order.
+/// Reads neither header nor index. The file is a log if `meta` says so.
 pub(crate) fn salvage_known(
     file: &dyn File,
     path: &Path,
@@ -165,7 +172,7 @@ fn walk(
     };
     let end = window.end;
     let mut at = start;
-    // Where the bytes begin in which no record was found.
+    // Offset of the bytes in which no record was found so far.
     let mut hole: Option<u64> = None;
     while at < end {
         let Some(head) = head_at(window, file_id, at)? else {
@@ -178,12 +185,12 @@ fn walk(
         }
         let len = head.record_len();
         let Some(bytes) = window.get(at, len)? else {
-            // Its end is cut off.
+            // The end of the record is cut off.
             out.lost.push(at..end);
             return Ok(out);
         };
         let value = &bytes[head.value()];
-        // One that cannot be decompressed is nobody's value.
+        // A value that cannot be decompressed is not returned.
         let whole = record::value_sum(value) == head.value_sum()
             && (!head.is_packed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
         if whole {
@@ -211,7 +218,7 @@ fn walk(
     Ok(out)
 }
 
-/// The header of the record that begins at `at`, when one does.
+/// Returns the header of the record that begins at `at`, if a record begins there.
 fn head_at(window: &mut Window<'_>, file_id: u128, at: u64) -> Result<Option<Head>> {
     let Some(bytes) = window.get(at, RECORD_HEADER)? else {
         return Ok(None);
@@ -224,18 +231,18 @@ fn head_at(window: &mut Window<'_>, file_id: u128, at: u64) -> Result<Option<Hea
     Ok(bytes.and_then(|b| Head::verified(file_id, at, &b[..len])))
 }
 
-/// A part of a file in memory that moves on.
+/// A moving window of a file in memory.
 struct Window<'a> {
     file: &'a dyn File,
     path: &'a Path,
-    /// Nothing behind this is read.
+    /// Offset behind which nothing is read.
     end: u64,
     start: u64,
     bytes: Bytes,
 }
 
 impl Window<'_> {
-    /// At least `len` bytes from `at` on; `None` when there are not so many.
+    /// Returns at least `len` bytes from `at` on, or `None` if there are fewer.
     fn get(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         if at.checked_add(len as u64).is_none_or(|end| end > self.end) {
             return Ok(None);

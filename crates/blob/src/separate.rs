@@ -1,4 +1,5 @@
-//! Separating values on their way into tables: a flush or a merge hands large ones over and gets the references that the tables hold.
+//! Separates values on their way into tables: a flush or a merge passes large values and gets the
+//! references that the tables hold.
 
 use super::counts::PackCounts;
 use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, packed, record};
@@ -10,26 +11,27 @@ use basalt_kv::codec::Effort;
 use basalt_kv::key::Kind;
 use std::sync::Arc;
 
-/// A blob file ends with the user key that makes it so long.
+/// Bytes at which a blob file ends, after the user key that reaches them.
 pub(crate) const BLOB_BYTES: u64 = 64 << 20;
 
-/// Gives the number of the next file.
+/// Returns the number of the next file.
 pub type NewNumber<'a> = Box<dyn Fn() -> u64 + Send + 'a>;
 
-/// Writes blob files one after the other, each begun when a value comes. Dropped unfinished, it removes what it made.
+/// Writes blob files one after the other. Each is created when its first value comes. If the
+/// separator is dropped unfinished, it removes its files.
 pub struct Separator<'a> {
-    // Dropped before `created`, so that no builder is alive when its file goes.
+    // This field is dropped before `created`, so that no builder is alive when its file is removed.
     open: Option<(u64, BlobBuilder)>,
     created: Created,
     env: Env,
     store: Arc<dyn StoreDir>,
     new_number: NewNumber<'a>,
     io: IoPriority,
-    /// Values may come that are compressed.
+    /// True if values may be compressed.
     packs: bool,
-    /// Entries get other sequence numbers than records.
+    /// True if entries get other sequence numbers than their records.
     prepares: bool,
-    /// Index pages go into the cache, and records.
+    /// Whether index pages go into the cache, and whether records do.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
@@ -37,7 +39,9 @@ pub struct Separator<'a> {
 }
 
 impl<'a> Separator<'a> {
-    /// Writes files into the store's folder, with numbers that `new_number` gives. With `warm_cache` they go into the cache on the way out.
+    /// Makes a separator that writes files into the store's directory, with numbers from
+    /// `new_number`. With `warm_cache`, index pages and records go into the cache as they are
+    /// written.
     pub fn new(
         env: &Env,
         store: Arc<dyn StoreDir>,
@@ -61,24 +65,25 @@ impl<'a> Separator<'a> {
         }
     }
 
-    /// Values may come that are compressed, or are to be: the files say so.
+    /// Allows compressed values, and values to be compressed. The files' headers say so.
     pub fn with_packed(mut self, packs: bool) -> Separator<'a> {
         self.packs = packs;
         self
     }
 
-    /// The entries of what comes get their sequence numbers later: references say which the records have.
+    /// Makes references name their record's sequence number, because the entries get their own
+    /// sequence numbers later.
     pub fn of_prepared(mut self) -> Separator<'a> {
         self.prepares = true;
         self
     }
 
-    /// Indexes go into the cache or not, whatever records do.
+    /// Sets whether index pages go into the cache, independently of records.
     pub fn warm_index(&mut self, warm: bool) {
         self.warm.0 = warm;
     }
 
-    /// True for a payload that a family with this `min_blob_size` keeps out of its tables.
+    /// Returns true for a payload that a family with this `min_blob_size` keeps out of its tables.
     #[inline]
     pub fn wants(min_blob_size: Option<usize>, kind: Kind, payload: &[u8]) -> bool {
         let Some(least) = min_blob_size else {
@@ -86,13 +91,13 @@ impl<'a> Separator<'a> {
         };
         match kind {
             Kind::Put => payload.len() >= least,
-            // Behind its expiry.
+            // The value follows its expiry of 8 bytes.
             Kind::PutTtl => payload.len() >= least + 8,
             _ => false,
         }
     }
 
-    /// Another user key begins: the only place where a file may end.
+    /// Begins another user key. A file may end only here.
     pub fn begin_user_key(&mut self) -> Result<()> {
         if self
             .open
@@ -104,8 +109,9 @@ impl<'a> Separator<'a> {
         Ok(())
     }
 
-    /// Takes the payload of an entry of kind `Put` or `PutTtl`, which is compressed so if that is worth it. What stands in the table instead, until
-    /// the next call.
+    /// Writes the payload of an entry of kind `Put` or `PutTtl`, compressed by `codec` if that is
+    /// worth it. Returns the bytes that stand in the table instead, which are valid until the next
+    /// call.
     pub fn put(
         &mut self,
         name: &Name<'_>,
@@ -113,7 +119,7 @@ impl<'a> Separator<'a> {
         payload: &[u8],
         codec: Compression,
     ) -> Result<&[u8]> {
-        // Somebody waits for what is prepared.
+        // A caller waits for prepared tables.
         let effort = match self.prepares {
             true => Effort::Writer,
             false => Effort::Background,
@@ -132,7 +138,8 @@ impl<'a> Separator<'a> {
         Ok(&self.payload)
     }
 
-    /// As [`Separator::put`], of a value that is stored as these bytes already. Nothing is told of its reference.
+    /// Writes a value whose stored bytes are given. The reference stays inside the separator and is
+    /// not returned.
     pub fn put_stored(&mut self, name: &Name<'_>, form: &Form, stored: &[u8]) -> Result<()> {
         if self.open.is_none() {
             self.open = Some(self.begin_file()?);
@@ -150,13 +157,15 @@ impl<'a> Separator<'a> {
         Ok(())
     }
 
-    /// The file that the last payload went to, its place among that file's records, and the file's id.
+    /// Returns the number of the file that has the last payload, the record's rank among that
+    /// file's records, and the file's id.
     pub fn last(&self) -> (u64, u32, u128) {
         let (number, builder) = self.open.as_ref().expect("a payload was taken");
         (*number, builder.records() as u32 - 1, builder.file_id())
     }
 
-    /// Puts a record that lies elsewhere into the cache, as those that are written here.
+    /// Puts a record of another file into the cache, in the same way as records that are written
+    /// here.
     pub fn warm(&self, at: CacheKey, name: &Name<'_>, kind: Kind, payload: &[u8]) {
         let (cache, len) = (
             self.env.cache(),
@@ -175,7 +184,7 @@ impl<'a> Separator<'a> {
         cache.insert(at, Bytes::from_owner(bytes), charge, CachePriority::Normal);
     }
 
-    /// Where the record of the last payload would be in the cache.
+    /// Returns the cache key of the record with the last payload.
     pub fn last_cached(&self) -> CacheKey {
         let (_, builder) = self.open.as_ref().expect("a payload was taken");
         builder.last()
@@ -206,7 +215,8 @@ impl<'a> Separator<'a> {
         Ok(())
     }
 
-    /// Ends the last file. Data is durable, names are not: sync the directory. From here on the files are the caller's.
+    /// Ends the last file and returns all files, which the caller then owns. Data is durable, names
+    /// are not: the caller syncs the directory.
     pub fn finish(mut self) -> Result<Vec<(u64, BlobMeta)>> {
         self.end_file()?;
         self.created.keep();

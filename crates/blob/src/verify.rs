@@ -1,4 +1,5 @@
-//! Verification of a whole blob file: every byte is digested, every record checked and found again by the index.
+//! Verification of a whole blob file: every byte is digested, and every record is checked and found
+//! again by the index.
 
 use super::reader::BlobReader;
 use super::{BlobMeta, FamilyShare};
@@ -9,10 +10,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of a read.
+/// Bytes of one read.
 const STEP: usize = 1 << 20;
 
-/// Digest of the first `len` bytes of a file.
+/// Returns the digest of the first `len` bytes of a file.
 pub fn digest(file: &dyn File, path: &Path, len: u64) -> Result<u128> {
     let mut digest = Xxh3Default::new();
     let mut at = 0;
@@ -25,7 +26,7 @@ pub fn digest(file: &dyn File, path: &Path, len: u64) -> Result<u128> {
     Ok(digest.digest128())
 }
 
-/// Reads every record of a blob file, and holds all of them against what the manifest says of it.
+/// Reads every record of a blob file, and compares all of them with the manifest's entry.
 pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta) -> Result<()> {
     let bad = |what: String| Error::corruption(path, 0, what);
     if meta.index.is_none() {
@@ -40,18 +41,19 @@ pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta
     verify_records(reader, path, meta, &mut |_| ()).map(|_| ())
 }
 
-/// What the values of a blob file come to, expiries included.
+/// Byte counts of the values in a blob file, expiries included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValueBytes {
-    /// How many are compressed.
+    /// Number of compressed values.
     pub compressed: u64,
-    /// Bytes that are stored of all.
+    /// Stored bytes of all values.
     pub stored: u64,
-    /// Bytes that all have decompressed.
+    /// Bytes of all values after decompression.
     pub own: u64,
 }
 
-/// As [`verify`], without the digest; what the values come to. `progress` is told bytes as they are read.
+/// Does what [`verify`] does without the digest, and returns the byte counts of the values.
+/// `progress` is called with the bytes of each read.
 pub fn verify_records(
     reader: &BlobReader,
     path: &Path,

@@ -40,7 +40,7 @@ pub struct LeftOut {
 pub struct Found {
     /// Path relative to the folder.
     pub path: Vec<u8>,
-    /// The file.
+    /// The file's metadata.
     pub file: File,
     /// Its length when it was opened.
     pub len: u64,

@@ -1,6 +1,8 @@
-//! A file that a background job, or a bulk load, writes from its first byte to its last: small pieces are gathered, large ones go out at multiples of the
-//! write unit, through the I/O limit and in courtesy to those who wait for the device, and all bytes are digested. A load's are written behind it, by a thread
-//! of the file's own (`behind`).
+//! A file that a background job, or a bulk load, writes from its first byte to its last.
+//!
+//! Small pieces are collected, and large ones go out at multiples of the write unit. All writes go
+//! through the I/O limit, and give way to foreground I/O. All bytes are digested. A load's bytes
+//! are written behind it, by a thread of the file's own (`write_behind`).
 //!
 //! Promise: an error ends the file; every later call returns it again.
 
@@ -16,21 +18,21 @@ use std::sync::Arc;
 use write_behind::Behind;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes gathered before they are written.
+/// Bytes that are collected before they are written.
 pub const PIECE: usize = 1 << 20;
 
-/// What appends to the file.
+/// Appends to the file.
 struct Appender {
     env: Env,
     file: Arc<dyn File>,
     path: PathBuf,
     io: IoPriority,
-    /// Bytes appended.
+    /// Bytes that were appended.
     written: u64,
 }
 
 impl Appender {
-    /// Appends what was gathered, in smaller pieces while somebody waits for the device.
+    /// Appends collected bytes, in smaller pieces while foreground threads wait for the device.
     fn append_gathered(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let n = self.env.foreground_io().piece(bytes.len()).min(bytes.len());
@@ -45,7 +47,8 @@ impl Appender {
         let turn = self.env.foreground_io().turn();
         let appended = self.file.append(bufs, Intent::Sync);
         drop(turn);
-        // Handles hold the offsets we count; bytes anywhere else would be lost to every reader.
+        // Handles contain the offsets that the sink counts. A reader would not find bytes at any
+        // other offset.
         assert_eq!(
             appended?,
             self.written,
@@ -57,18 +60,19 @@ impl Appender {
     }
 }
 
-/// How bytes get to the file.
+/// The way in which bytes get to the file.
 enum Out {
-    /// On the thread that makes them.
+    /// The thread that makes the bytes appends them.
     Here(Appender),
-    /// So until the first piece is full, then behind.
+    /// The caller's thread appends until the first piece is full; then a thread of the file's own
+    /// appends.
     Soon(Appender),
     Behind(Behind),
-    /// While it changes.
+    /// The state while the way changes.
     Nowhere,
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub struct FileWriter {
     env: Env,
     file: Arc<dyn File>,
@@ -76,16 +80,17 @@ pub struct FileWriter {
     unit: usize,
     out: Out,
     staging: AlignedBuf,
-    /// Bytes handed to the file.
+    /// Bytes passed to the file.
     written: u64,
     digest: Xxh3Default,
     failed: Option<Error>,
-    /// What the staging buffer grows to, in the ledger; all of them when it writes behind.
+    /// The booking of the staging buffer's full size in the ledger, or of all buffers when the sink
+    /// writes behind.
     booked: Reservation,
 }
 
 impl FileWriter {
-    /// Over an empty file.
+    /// Makes a sink for an empty file.
     pub fn new(env: &Env, file: Arc<dyn File>, path: &Path, io: IoPriority) -> FileWriter {
         let unit = env.fs().info().write_unit;
         assert!(
@@ -112,8 +117,9 @@ impl FileWriter {
         }
     }
 
-    /// From the first full piece on another thread writes, for whoever has other work meanwhile and no threads of the pool beside it. Not where
-    /// threads are stepped.
+    /// Lets another thread write from the first full piece on. This is for callers that have other
+    /// work meanwhile, and no threads of the pool beside it. Does nothing if the environment steps
+    /// its jobs.
     pub fn write_behind(&mut self) {
         if self.env.jobs().is_stepped() {
             return;
@@ -124,17 +130,17 @@ impl FileWriter {
         };
     }
 
-    /// The environment.
+    /// Returns the environment.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// The file's path.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The error that ended the file, if one did.
+    /// Returns the error that ended the file, if one did.
     pub fn check(&self) -> Result<()> {
         match &self.failed {
             Some(e) => Err(e.clone()),
@@ -142,14 +148,14 @@ impl FileWriter {
         }
     }
 
-    /// The file's first bytes, few of them: cannot fail.
+    /// Adds the file's first bytes, fewer than one piece. This cannot fail.
     pub fn begin(&mut self, header: &[u8]) {
         assert!(self.position() == 0 && header.len() < PIECE);
         self.digest.update(header);
         self.staging.extend_from_slice(header);
     }
 
-    /// Bytes so far.
+    /// Returns the bytes of the file so far.
     pub fn position(&self) -> u64 {
         self.written + self.staging.len() as u64
     }
@@ -169,7 +175,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// As `put`, but what fills whole write units is written from where it is.
+    /// Appends bytes as [`Sink::put`] does, but writes those that fill whole write units from the
+    /// caller's memory.
     pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
         if !matches!(self.out, Out::Here(_)) {
             return self.put(bytes);
@@ -196,7 +203,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes what is gathered and `more` behind it, on this thread.
+    /// Writes the collected bytes and `more` behind them, on this thread.
     fn append_with(&mut self, more: &[u8]) -> Result<()> {
         let Out::Here(appender) = &mut self.out else {
             unreachable!("only where nothing is written behind");
@@ -207,7 +214,7 @@ impl FileWriter {
         self.appended(done, len)
     }
 
-    /// Writes what is gathered, or hands it over to be written.
+    /// Writes the collected bytes, or passes them to the writing thread.
     fn append_staging(&mut self) -> Result<()> {
         self.check()?;
         let len = self.staging.len();
@@ -235,7 +242,7 @@ impl FileWriter {
         };
         self.out = match Behind::begin(appender) {
             Ok(behind) => {
-                // One piece is filled, one waits, one is on its way.
+                // One piece is filled, one waits, one is being written.
                 self.booked.resize(3 * PIECE as u64);
                 Out::Behind(behind)
             }
@@ -257,7 +264,8 @@ impl FileWriter {
         }
     }
 
-    /// Writes what is left and syncs data and length. Size and XXH3-128 of the whole file. The name's durability is the caller's.
+    /// Writes the remaining bytes, and syncs data and length. Returns size and XXH3-128 of the
+    /// whole file. The caller makes the name durable.
     pub fn finish(mut self) -> Result<(u64, u128)> {
         self.check()?;
         self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {

@@ -12,15 +12,17 @@ pub trait StoreDir: Send + Sync {
     /// Path of the directory.
     fn dir(&self) -> &Path;
 
-    /// Makes a file that no manifest names yet. `Closed` after the store has given the directory back.
+    /// Makes a file that no manifest names yet. Returns `Closed` after the store has given the
+    /// directory back.
     fn create(&self, path: &Path) -> Result<Arc<dyn File>>;
 
-    /// Removes a file that no manifest names. Does nothing after the store has given the directory back. A failure
-    /// leaves the file to the next open, which removes files without a name in the manifest.
+    /// Removes a file that no manifest names. Does nothing after the store has given the directory
+    /// back. A failure leaves the file to the next open, which removes files without a name in the
+    /// manifest.
     fn remove(self: Arc<Self>, path: &Path);
 }
 
-/// Files made so far; removes them when dropped, unless kept.
+/// The files that were made so far. A drop removes them, unless they are kept.
 pub struct Created {
     store: Arc<dyn StoreDir>,
     paths: Vec<PathBuf>,
@@ -40,17 +42,18 @@ impl Created {
         self.paths.push(path);
     }
 
-    /// Makes one. `Closed` once the folder may be another's.
+    /// Makes a file. Returns `Closed` after the store has given the directory back.
     pub fn create(&mut self, path: &Path) -> Result<Arc<dyn File>> {
         let file = self.store.create(path);
-        // A create that failed may have made the name all the same. A name that was there before is not ours.
+        // A create that failed may have made the name all the same. A name that existed before is
+        // not one of these files.
         if !matches!(&file, Err(e) if e.kind() == ErrorKind::AlreadyExists) {
             self.add(path.to_path_buf());
         }
         file
     }
 
-    /// They stay.
+    /// Keeps the files: a drop no longer removes them.
     pub fn keep(&mut self) {
         self.paths.clear();
     }

@@ -168,7 +168,7 @@ pub struct DirEntry {
 /// One read of a batch.
 #[derive(Clone)]
 pub struct ReadRequest {
-    /// The file.
+    /// The file's metadata.
     pub file: Arc<dyn File>,
     /// First byte.
     pub offset: u64,

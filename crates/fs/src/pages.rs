@@ -212,7 +212,7 @@ impl Pages {
         self.ptr
     }
 
-    /// Bytes.
+    /// Bytes of the file.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.len

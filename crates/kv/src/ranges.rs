@@ -233,7 +233,7 @@ impl Fragments {
             .partition_point(|f| cmp.user(self.key(f.to, f.to_len), key) != Ordering::Greater)
     }
 
-    /// The newest tombstone with a number of at most `upto` that covers the key.
+    /// Returns the newest tombstone with a sequence number of at most `upto` that covers the key.
     pub fn newest(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Option<SeqNo> {
         Some(self.stretch(cmp, key, upto).seq).filter(|s| *s > 0)
     }

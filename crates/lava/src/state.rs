@@ -75,7 +75,7 @@ pub struct State {
     pub meta: Meta,
     pub blocks: Allocator,
     pub pending: Pending,
-    /// Records so far.
+    /// Returns the number of records so far.
     pub recorded: u64,
     /// Threads that wait for a discard to end.
     pub discard_waiters: usize,

@@ -1,5 +1,6 @@
-//! Reads with a bound: many keys within a budget of bytes, and iterators that pause instead of walking over long runs of deleted
-//! keys. What a bounded read leaves out is asked again, and in the end everybody has seen the same.
+//! Reads with a bound: many keys within a budget of bytes, and iterators that pause instead of
+//! walking over long runs of deleted keys. A caller asks again for the rest of a bounded read, and
+//! in the end every caller has seen the same.
 
 use basalt_env::{Env, EnvBuilder, Random};
 use basalt_lsm::{Db, Family, Options, ReadOptions, Snapshot, WriteOptions};
@@ -22,13 +23,14 @@ fn key(i: u32) -> Vec<u8> {
     format!("key{i:06}").into_bytes()
 }
 
-/// Bytes of data blocks in the cache: what reads have brought into memory.
+/// Returns the bytes of data blocks in the cache, which reads have brought into memory.
 fn data_bytes(env: &Env) -> u64 {
     let stats = env.cache().stats();
     stats.used - stats.used_high
 }
 
-/// An MGET of large values once read all of them before anybody looked at the limit of its reply.
+/// Regression test. An MGET of large values once read all of them before it checked the limit of
+/// its reply.
 #[test]
 fn many_keys_within_a_budget_read_no_more_than_it() {
     const VALUE: usize = 10 << 10;
@@ -81,7 +83,8 @@ fn db_get(db: &Db, f: &Family, key: &[u8]) -> Option<basalt_lsm::Bytes> {
     db.get(f, key, &read).expect("get")
 }
 
-/// Random stores and budgets: asked again for what was put off, everything is answered, and as each key alone.
+/// For random stores and budgets, every key that was put off is answered when asked again, with the
+/// answer of a single lookup.
 #[test]
 fn what_is_put_off_is_answered_in_the_end() {
     let r = Random::from_seed(3);
@@ -121,7 +124,7 @@ fn what_is_put_off_is_answered_in_the_end() {
     }
 }
 
-/// All keys by iterators that pause, as of one moment; also how often they paused.
+/// Returns all keys by iterators that pause, as of one moment, and how often they paused.
 fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec<u8>>, u32) {
     let read = ReadOptions {
         snapshot: Some(at.clone()),
@@ -154,7 +157,8 @@ fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec
     }
 }
 
-/// A million deleted keys in a row once held up whoever scanned over them until the end of the run.
+/// Regression test. A million deleted keys in a row once held up every reader that scanned over
+/// them until the end of the run.
 #[test]
 fn an_iterator_with_max_skippable_entries_pauses_and_misses_nothing() {
     let (_, db) = open(|_| ());
@@ -185,7 +189,7 @@ fn an_iterator_with_max_skippable_entries_pauses_and_misses_nothing() {
     }
 }
 
-/// Random histories, budgets and snapshots, both ways.
+/// Tries random histories, budgets and snapshots, both ways.
 #[test]
 fn pausing_shows_what_not_pausing_shows() {
     let r = Random::from_seed(11);

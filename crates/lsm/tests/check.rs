@@ -1,4 +1,5 @@
-//! `check` notices every changed byte that the format gives a meaning, and calls no file harmless that may hold live data.
+//! `check` notices every changed byte that has a meaning in the format, and calls no file harmless
+//! that may hold live data.
 
 use basalt_env::Env;
 use basalt_fs::FileSystem;
@@ -19,12 +20,12 @@ fn check(fs: &Arc<SimFs>) -> VerifyReport {
     Db::verify_store(&env, DIR, &Options::default(), &mut |_, _| {}).unwrap()
 }
 
-/// A store with a table and a blob file, and with a live log when it was not closed.
+/// Makes a store with a table and a blob file, and with a live log if it was not closed.
 fn store(closed: bool) -> SimSnapshot {
     store_with(closed, Compression::None)
 }
 
-/// Values that are compressed are longer, or it would not be worth it.
+/// Makes a store whose values, if compressed, are longer: short ones would not be worth it.
 fn store_with(closed: bool, codec: Compression) -> SimSnapshot {
     let fs = SimFs::new(SimOptions::default());
     let env = Env::for_tests(fs.clone(), 3);
@@ -42,7 +43,7 @@ fn store_with(closed: bool, codec: Compression) -> SimSnapshot {
     (0..60).for_each(|i| put(i, &WriteOptions::SYNC));
     db.flush().unwrap();
     (60..70).for_each(|i| put(i, &WriteOptions::SYNC));
-    // Packed together, so that the padding of records shows too.
+    // These puts are written together, so that the padding of records shows too.
     (70..80).for_each(|i| put(i, &WriteOptions::UNSYNCED));
     (80..82).for_each(|i| put(i, &WriteOptions::SYNC));
     if closed {
@@ -63,8 +64,8 @@ fn files(fs: &SimFs) -> Vec<String> {
         .collect()
 }
 
-/// Bytes of a log that docs/format/log.md calls undefined: between records, and behind the last one. The records are found
-/// as the page describes them.
+/// Returns the bytes of a log that docs/format/log.md calls undefined: between records, and behind
+/// the last one. The records are found as the page describes them.
 fn free_of_log(bytes: &[u8]) -> Vec<bool> {
     const UNIT: usize = 512;
     let mut free = vec![true; bytes.len()];
@@ -96,7 +97,8 @@ fn every_byte_that_means_something_is_checked() {
         let disk = store_with(closed, codec);
         let reference = check(&disk.kill());
         for name in files(&disk.kill()) {
-            // The page on the store's directory: what stands in the lock is for people.
+            // The page on the store's directory says that the contents of the lock file are for
+            // people.
             if name == "LOCK" || reference.orphans.contains(&name) {
                 continue;
             }
@@ -111,7 +113,8 @@ fn every_byte_that_means_something_is_checked() {
                 fs.flip_bit(&path(&name), at as u64, (at % 8) as u8)
                     .unwrap();
                 let report = check(&fs);
-                // Of the last group of a log nothing proves that it was synced: it is cut, and the cut is reported.
+                // No later record proves that the last group of a log was synced: it is cut, and
+                // the cut is reported.
                 let told = !report.damage.is_empty() || report.torn_tails != reference.torn_tails;
                 assert!(
                     told || (name.ends_with(".log") && report.entries < reference.entries),
@@ -202,12 +205,13 @@ fn what_damaged_metadata_may_have_named_is_not_called_harmless() {
         assert_eq!(report.foreign, ["notes.txt"], "{what}");
         let unnamed = |name: &String| report.unnamed.contains(name);
         match *what {
-            // The manifest that is left says it all, and only itself is not named.
+            // The remaining manifest has the whole state, and only the manifest itself is not
+            // named.
             "no CURRENT" => assert_eq!(report.unnamed, std::slice::from_ref(&manifest), "{what}"),
             _ => assert!(unnamed(&table), "{what}: {report:#?}"),
         }
     }
-    // A table of work that was not finished is one, and the catalog is whole.
+    // A table of unfinished work is an orphan, and the catalog is whole.
     let fs = disk.kill();
     let before = check(&fs).orphans;
     fs.write_file(&path("000099.tbl"), b"unfinished").unwrap();

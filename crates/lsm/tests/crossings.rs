@@ -1,5 +1,6 @@
-//! Merge operators and range deletes in one store. A range tombstone ends the operands above it as a tombstone of the key does, wherever both
-//! lie: in one memtable, in tables of any level, on two sides of a snapshot.
+//! Merge operators and range deletes in one store. A range tombstone ends the operands above it as
+//! a tombstone of the key does, wherever both lie: in one memtable, in tables of any level, on two
+//! sides of a snapshot.
 
 use basalt_env::{Env, EnvBuilder, Random};
 use basalt_kv::merge::Append;
@@ -43,7 +44,7 @@ fn at(snapshot: Option<&Snapshot>) -> ReadOptions {
     }
 }
 
-/// By points, by many points, and by scans from both ends, the store shows this table.
+/// Checks by points, by many points, and by scans from both ends that the store shows this table.
 #[track_caller]
 fn shows(db: &Db, f: &Family, options: &ReadOptions, keys: &[Vec<u8>], table: &Table) {
     for forward in [true, false] {
@@ -70,7 +71,7 @@ fn shows(db: &Db, f: &Family, options: &ReadOptions, keys: &[Vec<u8>], table: &T
     }
 }
 
-/// Nothing, a flush, a flush and a compaction.
+/// Does nothing, a flush, or a flush and a compaction.
 fn wait_idle(db: &Db, how: u64) {
     if how > 0 {
         db.flush().expect("flushed");
@@ -98,7 +99,7 @@ fn a_range_delete_ends_a_chain_wherever_its_parts_lie() {
                     held.push((db.snapshot(), table.clone()));
                 }
             };
-            // A neighbour that stays, so that tables have a range beyond the key.
+            // A neighbour stays, so that tables have a range beyond the key.
             db.put(&f, b"j", b"there", &FREE).expect("put");
             table.insert(b"j".to_vec(), b"there".to_vec());
             db.put(&f, b"k", b"old", &FREE).expect("put");
@@ -137,7 +138,7 @@ fn a_flush_makes_values_of_operands_over_a_range_delete() {
     let env = small(1);
     let db = Db::open(&env, "db", appending()).expect("open");
     let f = db.default_family();
-    // Something deeper, so that nothing is known of what lies below but for the tombstone.
+    // An older value lies deeper, so that only the tombstone says what lies below.
     db.put(&f, b"k", b"old", &FREE).expect("put");
     wait_idle(&db, 2);
     let mut batch = WriteBatch::new();
@@ -161,7 +162,7 @@ struct World {
     keys: Vec<Vec<u8>>,
     table: Table,
     snapshots: Vec<(Snapshot, Table)>,
-    /// Operands that a range delete has taken away.
+    /// Number of operands that a range delete has removed.
     ended: u64,
 }
 

@@ -1,8 +1,9 @@
-//! The formats are promises: numbers that never change, bytes that the documents show, stores of released versions that open, and
-//! later versions' stores that are refused by a sentence that names what is not understood.
+//! The formats are promises: numbers that never change, bytes that the documents show, stores of
+//! released versions that open, and refusals of later versions' stores. A refusal's message names
+//! the unknown part.
 //!
-//! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden store of a released
-//! version is never rewritten: a new version gets a new folder.
+//! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden
+//! store of a released version is never rewritten: a new version gets a new folder.
 
 use basalt_blob::garbage::Garbage;
 use basalt_blob::lineage::Group;
@@ -78,7 +79,7 @@ fn persisted_numbers_never_change() {
     }
 }
 
-/// One edit for each tag, in the order of tags, with what it says, a line for each field.
+/// Returns one edit for each tag, in the order of tags, with its meaning, a line for each field.
 fn fields() -> Vec<(&'static str, Edit)> {
     let none = Edit::default;
     let meta = TableMeta {
@@ -442,7 +443,7 @@ fn golden_options() -> Options {
     }
 }
 
-/// Values from 100 bytes on are separated, and compressed.
+/// Returns options with which values of at least 100 bytes are separated and compressed.
 fn packing_options() -> Options {
     let mut options = golden_options();
     for (family, codec) in [
@@ -458,7 +459,8 @@ fn packing_options() -> Options {
     options
 }
 
-/// Writes the history of a golden store with compressed values: in a log that stays as a blob file, in a blob file, and in a live log.
+/// Writes the history of a golden store with compressed values: in a log that stays as a blob file,
+/// in a blob file, and in a live log.
 fn packed_history(db: &Db) -> Expected {
     let default = db.default_family();
     let users = db
@@ -485,12 +487,12 @@ fn packed_history(db: &Db) -> Expected {
             .map(|i| char::from(33 + at(i) as u8 % 94))
             .collect()
     };
-    // So long that the log stays.
+    // The values are so long that the log stays as a blob file.
     for i in 0..12 {
         write(format!("key {i:03}"), noise(i, 1300).repeat(2), None);
     }
     write("expires in 2100".into(), "later ".repeat(60), Some(FAR));
-    // Too short to be apart, and too random to be shorter.
+    // This value is too short to be separated, and too random to compress.
     write("short".into(), "no blob".into(), None);
     write("noise".into(), noise(99, 150), None);
     db.flush().unwrap();
@@ -516,8 +518,8 @@ fn packed_history(db: &Db) -> Expected {
     expected
 }
 
-/// Writes the history of a golden store with tables that were prepared: some as they were added, some merged since, with values that were
-/// collected since.
+/// Writes the history of a golden store with prepared tables. Some are as they were added, some
+/// have been merged since, and some values have been moved by a garbage collection since.
 fn prepared_history(db: &Db) -> Expected {
     let default = db.default_family();
     let users = db
@@ -559,7 +561,7 @@ fn prepared_history(db: &Db) -> Expected {
     expected
 }
 
-/// Writes the history of a golden store; what a reader must find is computed beside it.
+/// Writes the history of a golden store, and computes beside it what a reader must find.
 fn golden_history(db: &Db, crashed: bool) -> Expected {
     let default = db.default_family();
     let users = db
@@ -659,7 +661,7 @@ fn golden(name: &str) -> (Arc<SimFs>, Env, Expected) {
         for entry in fs.list(Path::new(DIR)).unwrap() {
             let mut bytes = fs.read_all(&Path::new(DIR).join(&entry.name)).unwrap();
             if entry.name.ends_with(".log") {
-                // Written space behind the records says nothing.
+                // Written space behind the records has no meaning.
                 let used = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
                 bytes.truncate(used.next_multiple_of(512));
             }
@@ -722,7 +724,7 @@ fn a_crashed_store_of_version_1_opens_and_reads() {
     check_golden(&env, &expected);
 }
 
-/// With compressed values in a log that is a blob file, in a blob file, and in a live log.
+/// The store has compressed values in a log that is a blob file, in a blob file, and in a live log.
 #[test]
 fn a_crashed_store_of_version_1_with_compressed_values_opens_and_reads() {
     let (fs, env, expected) = golden("compressed");
@@ -747,7 +749,7 @@ fn a_crashed_store_of_version_1_with_prepared_tables_opens_and_reads() {
     check_golden(&env, &expected);
 }
 
-// ---- what a later version may have written
+// ---- parts that a later version may have written
 
 const STORE_ID: u128 = 77;
 
@@ -777,7 +779,7 @@ fn header(kind: FileKind, number: u64, incompatible: u32) -> FileHeader {
     }
 }
 
-/// A file of one record with any payload.
+/// Writes a file of one record with any payload.
 fn write_records(fs: &SimFs, name: &str, header: &FileHeader, kind: RecordKind, payload: &[u8]) {
     let path = Path::new(DIR).join(name);
     let file = fs.create(&path).unwrap();
@@ -799,7 +801,8 @@ fn write_records(fs: &SimFs, name: &str, header: &FileHeader, kind: RecordKind, 
     fs.sync_metadata(Path::new(DIR)).unwrap();
 }
 
-/// Opening and repairing refuse the store, name `what`, and change nothing; verification reports it.
+/// Checks that opening and repairing refuse the store, name `what`, and change nothing, and that
+/// verification reports it.
 fn refused(fs: &Arc<SimFs>, env: &Env, what: &str) {
     let names = |fs: &SimFs| {
         let list = fs.list(Path::new(DIR)).unwrap();

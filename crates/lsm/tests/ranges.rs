@@ -1,5 +1,6 @@
-//! Range deletes at the level of promises: what they hide, what they cost readers of other keys, and that they survive what they meet on
-//! their way: snapshots, flushes, compactions, moves, recovery and damage. The model test of `promises` has them in its histories.
+//! Range deletes at the level of promises: the keys that they hide, their cost for readers of other
+//! keys, and that they survive snapshots, flushes, compactions, moves, recovery and damage. The
+//! model test of `promises` has them in its histories.
 
 use basalt_env::{Env, EnvBuilder, Random};
 use basalt_kv::key::Cmp;
@@ -21,7 +22,7 @@ fn disk() -> Arc<SimFs> {
 }
 
 fn env(fs: &Arc<SimFs>) -> Env {
-    // Each its own chance: two files never share an id.
+    // Each environment gets a seed of its own: two files never share an id.
     static SEEDS: AtomicU64 = AtomicU64::new(7);
     EnvBuilder::for_tests(fs.clone(), SEEDS.fetch_add(1, Relaxed))
         .cache_bytes(64 << 20)
@@ -29,7 +30,7 @@ fn env(fs: &Arc<SimFs>) -> Env {
         .build()
 }
 
-/// Small tables and levels, so that a few thousand keys make a tree.
+/// Returns options for small tables and levels, so that a few thousand keys make a tree.
 fn small() -> Options {
     let mut options = Options {
         write_buffer_bytes: 64 << 10,
@@ -77,7 +78,7 @@ fn scan(db: &Db, f: &Family, options: &ReadOptions, reverse: bool) -> Vec<Vec<u8
     keys
 }
 
-/// By points, by many points, and by scans from both ends: exactly these keys are there.
+/// Checks by points, by many points, and by scans from both ends that exactly these keys exist.
 #[track_caller]
 fn holds(db: &Db, f: &Family, options: &ReadOptions, want: impl Fn(u32) -> bool, n: u32) {
     let wanted: Vec<Vec<u8>> = (0..n).filter(|i| want(*i)).map(key).collect();
@@ -104,7 +105,7 @@ fn table_count(db: &Db) -> u64 {
     levels.map(|l| l.tables).sum()
 }
 
-/// Bytes of data blocks that reads have brought into the cache.
+/// Returns the bytes of data blocks that reads have brought into the cache.
 fn data_bytes(env: &Env) -> u64 {
     let stats = env.cache().stats();
     stats.used - stats.used_high
@@ -154,7 +155,7 @@ fn bad_ranges_are_refused_and_empty_ones_do_nothing() {
     }
     batch.delete_range(&f, b"a", b"a").expect("nothing");
     assert!(batch.is_empty());
-    // The family's order decides.
+    // The family's comparator decides the order.
     let options = basalt_lsm::FamilyOptions {
         comparator: Cmp::Custom(Arc::new(Backwards)),
         ..Default::default()
@@ -171,7 +172,8 @@ fn bad_ranges_are_refused_and_empty_ones_do_nothing() {
     assert_eq!(scan(&db, &down, &read, false), vec![b"a".to_vec()]);
 }
 
-/// A scan over live keys, and seeks, beside very many deleted ones read none of the dead blocks, in either direction.
+/// A scan over live keys, and seeks, beside very many deleted keys read none of the dead blocks, in
+/// either direction.
 #[test]
 fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
     let fs = disk();
@@ -188,7 +190,7 @@ fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
         drop(snapshot);
         db.close().expect("close");
     }
-    // Nothing is compacted here: the tombstone lies in level 0, the dead keys at the bottom.
+    // The test compacts nothing here: the tombstone lies in level 0, the dead keys at the bottom.
     for reverse in [false, true] {
         let mut options = small();
         options.default_family.l0_compaction_trigger = 10;
@@ -201,7 +203,8 @@ fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
                 .eq((0..n).filter(|i| alive(*i)).map(key))
         );
         let scanned = data_bytes(&env);
-        // Two hundred entries of a hundred bytes, the ends of read-ahead, and a block at each end of the range.
+        // The bound covers two hundred entries of a hundred bytes, the ends of read-ahead, and a
+        // block at each end of the range.
         assert!(scanned < 128 << 10, "{scanned} bytes of blocks were read");
         let mut it = db.iter(&f, &read).expect("iter");
         for i in (dead.start..dead.end).step_by(997) {
@@ -222,7 +225,7 @@ fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
     }
 }
 
-/// Very many small tombstones side by side: jumped over together.
+/// A reader jumps over very many neighbouring small tombstones at once.
 #[test]
 fn many_neighbouring_tombstones_cost_no_seek_each() {
     let fs = disk();
@@ -232,7 +235,7 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
     db.compact_range(&f, None, None).expect("compact");
     let snapshot = db.snapshot();
     for i in 50..n - 50 {
-        // Their numbers differ, so they stay fragments of their own.
+        // Their sequence numbers differ, so they stay fragments of their own.
         db.delete_range(&f, &key(i), &key(i + 1), &UNSYNCED)
             .expect("delete");
     }
@@ -248,13 +251,13 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
     assert_eq!(it.key(), key(n - 50));
     let read = data_bytes(&env) - before;
     assert!(read < 64 << 10, "{read} bytes of blocks were read");
-    // As of the snapshot they are all there.
+    // As of the snapshot all keys exist.
     bounded.snapshot = Some(snapshot);
     bounded.max_skippable_entries = u64::MAX;
     assert_eq!(scan(&db, &f, &bounded, false).len(), n as usize);
 }
 
-/// What one movement passes over is bounded, whether it is walked over or jumped over.
+/// One movement passes over a bounded number of entries, whether it walks or jumps over them.
 #[test]
 fn max_skippable_entries_counts_jumps_and_dead_entries() {
     let options = Options {
@@ -265,7 +268,8 @@ fn max_skippable_entries_counts_jumps_and_dead_entries() {
     let n = 3_000;
     fill(&db, &f, 0..n);
     db.compact_range(&f, None, None).expect("compact");
-    // Every second key, so that a jump passes one entry; and the same keys again in the memtable, under one tombstone.
+    // The memtable has every second key, so that a jump passes one entry, and the same keys again
+    // under one tombstone.
     for i in (0..n - 2).step_by(2) {
         db.delete_range(&f, &key(i), &key(i + 1), &UNSYNCED)
             .expect("delete");
@@ -295,7 +299,7 @@ fn max_skippable_entries_counts_jumps_and_dead_entries() {
     assert!(pauses >= 10, "{pauses} pauses");
 }
 
-/// A jump over a dead entry costs what walking over it would.
+/// A jump over a dead entry costs as much as a walk over it.
 #[test]
 fn jumps_alone_reach_max_skippable_entries() {
     let (_env, db, f) = open(&disk(), small());
@@ -320,7 +324,8 @@ fn jumps_alone_reach_max_skippable_entries() {
     assert!((90..=110).contains(&shown), "{shown} keys were shown");
 }
 
-/// What a range delete hides in its own memtable is not written out; what a snapshot still sees is.
+/// A flush leaves out entries that a range delete hides in their own memtable, and writes those
+/// that a snapshot still sees.
 #[test]
 fn a_flush_leaves_out_what_nobody_can_see() {
     let mut options = small();
@@ -342,7 +347,7 @@ fn a_flush_leaves_out_what_nobody_can_see() {
     }
 }
 
-/// A memtable of nothing but range tombstones is flushed, recovered, moved and merged like any other.
+/// A memtable of range tombstones alone is flushed, recovered, moved and merged like any other.
 #[test]
 fn tables_of_tombstones_alone_are_tables() {
     let fs = disk();
@@ -359,12 +364,12 @@ fn tables_of_tombstones_alone_are_tables() {
     }
     let mut options = small();
     options.default_family.l0_compaction_trigger = 10;
-    // From the log into a table.
+    // Recovery writes the tombstones from the log into a table.
     let (_env, db, f) = open(&fs, options.clone());
     holds(&db, &f, &read, alive, 1000);
     assert_eq!(range_deletes(&db), 1);
     db.close().expect("close");
-    // From the manifest.
+    // Recovery finds the table by the manifest.
     let (_env, db, f) = open(&fs, options.clone());
     holds(&db, &f, &read, alive, 1000);
     assert_eq!(range_deletes(&db), 1);
@@ -378,7 +383,7 @@ fn tables_of_tombstones_alone_are_tables() {
     assert_eq!(range_deletes(&db), 0);
 }
 
-/// Tables that a tombstone covers whole are dropped by a compaction that does not read them.
+/// A compaction drops tables that a tombstone covers whole, without reading them.
 #[test]
 fn what_is_dead_as_a_whole_is_dropped_unread() {
     let (_env, db, f) = open(&disk(), small());
@@ -396,7 +401,8 @@ fn what_is_dead_as_a_whole_is_dropped_unread() {
     assert!(scan(&db, &f, &ReadOptions::default(), false).is_empty());
 }
 
-/// Snapshots older than a tombstone keep what it hides, and keep the tombstone from being forgotten.
+/// Snapshots older than a tombstone keep the entries that it hides. They also keep compactions from
+/// dropping the tombstone.
 #[test]
 fn snapshots_on_both_sides_of_tombstones() {
     let (_env, db, f) = open(&disk(), small());
@@ -444,8 +450,8 @@ fn snapshots_on_both_sides_of_tombstones() {
     assert_eq!(range_deletes(&db), 0, "nobody needs them any more");
 }
 
-/// Tombstones are cut where tables are: at no boundary does a key come back, and none beside is lost. Deletes that share ends with
-/// each other and with live keys are what table boundaries fall on.
+/// Tombstones are cut where tables are: at no boundary does a key come back, and no key beside it
+/// is lost. Table boundaries fall on deletes that share ends with each other and with live keys.
 #[test]
 fn tombstones_across_many_tables_keep_their_ends() {
     let scale = basalt_sim::campaign::scale();
@@ -495,7 +501,8 @@ fn tombstones_across_many_tables_keep_their_ends() {
     }
 }
 
-/// A damaged block of tombstones is an error, never deleted keys that show again; repair keeps what can be read, and says what it lost.
+/// A damaged block of tombstones is an error, never deleted keys that show again. Repair keeps all
+/// readable parts and reports the loss.
 #[test]
 fn damaged_tombstones_are_reported_and_salvaged() {
     let fs = disk();
@@ -530,7 +537,7 @@ fn damaged_tombstones_are_reported_and_salvaged() {
         fs.write_file(&newest, bytes).expect("write");
         let (_env, db, f) = open(&fs, options.clone());
         for i in [50, 150, 650] {
-            // The newest source that may have a word in it cannot be read.
+            // The newest source that may contain the key cannot be read.
             let touched = db.get(&f, &key(i), &read);
             assert!(touched.is_err() || i == 50, "key {i}: {touched:?}");
         }
@@ -544,7 +551,7 @@ fn damaged_tombstones_are_reported_and_salvaged() {
         (e, report, db)
     };
 
-    // The block itself: what it hid shows again, and the report says so.
+    // The damage hits the block itself: the keys that it hid show again, and the report says so.
     let mut bytes = sound.clone();
     bytes[at + 12] ^= 1;
     let (_e, report, db) = repaired(&bytes);
@@ -559,7 +566,8 @@ fn damaged_tombstones_are_reported_and_salvaged() {
     let f = db.default_family();
     holds(&db, &f, &read, |i| !(500..600).contains(&i), 700);
 
-    // Index, properties and footer behind it: the tombstones are found by their mark.
+    // The damage hits index, properties and footer behind it: the tombstones are found by their
+    // mark.
     let mut bytes = sound.clone();
     let len = bytes.len();
     bytes[len - 200..].fill(0);

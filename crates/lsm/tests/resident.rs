@@ -1,5 +1,6 @@
-//! What a process holds of many stores stays within a stated factor of their memory budget, and goes back when they close
-//! (`docs/decisions/0031-memory.md`). One test alone in its process, on a real filesystem: a simulated disk would be in its memory.
+//! The resident memory of a process with many stores stays within a stated factor of their memory
+//! budget, and is returned when they close (`docs/decisions/0031-memory.md`). The test is alone in
+//! its process, on a real filesystem: a simulated disk would be in its memory.
 
 use basalt_env::process_memory::{keep_little, resident};
 use basalt_env::{Env, Random};
@@ -61,7 +62,8 @@ fn many_stores_hold_what_their_budget_says_and_give_it_back() {
         }
     }
     basalt_sim::campaign!("budget={BUDGET} most_booked={most_booked} most_held={most_held}");
-    // Buffers of flushes and compactions are booked past the budget: a piece for each background thread.
+    // Buffers of flushes and compactions are booked past the budget: a piece for each background
+    // thread.
     assert!(most_booked <= BUDGET + (16 << 20), "{most_booked}");
     assert!(
         most_booked >= BUDGET / 2,

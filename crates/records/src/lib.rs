@@ -116,7 +116,7 @@ pub struct FileHeader {
 pub struct PreviousLog {
     /// Its number.
     pub number: u64,
-    /// Its id.
+    /// The family's id.
     pub file_id: u128,
     /// Where its records end.
     pub end: u64,
@@ -174,7 +174,7 @@ pub struct Record {
     pub separated: bool,
     /// Its header says that some of them are compressed.
     pub packed: bool,
-    /// The payload.
+    /// Returns the payload.
     pub payload: Bytes,
 }
 

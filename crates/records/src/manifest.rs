@@ -38,7 +38,7 @@ pub const FEATURES: [u32; 3] = [0, 0, 0];
 pub struct Current {
     /// Number of the manifest.
     pub number: u64,
-    /// Its id.
+    /// The family's id.
     pub file_id: u128,
     /// The store's id.
     pub store_id: u128,

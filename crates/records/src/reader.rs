@@ -34,7 +34,7 @@ const WINDOW_ALIGN: u64 = 4096;
 pub struct Expect {
     /// Log or manifest.
     pub kind: FileKind,
-    /// Its id.
+    /// The family's id.
     pub file_id: Option<u128>,
     /// The store it belongs to.
     pub store_id: Option<u128>,

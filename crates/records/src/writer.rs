@@ -217,7 +217,7 @@ impl RecordWriter {
         self.pos
     }
 
-    /// The file.
+    /// The file's metadata.
     pub fn file(&self) -> &Arc<dyn File> {
         &self.file
     }

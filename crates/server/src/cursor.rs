@@ -34,7 +34,7 @@ pub(crate) enum Place {
     Forgotten,
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 #[derive(Default)]
 pub(crate) struct Cursors {
     places: BTreeMap<u64, (Bytes, u64)>,

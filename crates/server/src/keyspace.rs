@@ -106,7 +106,7 @@ pub(crate) struct Ended {
     pub result: Result<()>,
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(crate) struct Keyspace {
     store: Arc<dyn Store>,
     limits: EpochLimits,

@@ -50,7 +50,7 @@ pub const COLLECTION_HEADER_LEN: usize = 26;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DataType {
-    /// Bytes.
+    /// Bytes of the file.
     String = 0,
     /// Fields with values.
     Hash = 1,

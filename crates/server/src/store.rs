@@ -68,7 +68,7 @@ pub(crate) trait View: Send {
     fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>>;
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(crate) trait Store: Send + Sync {
     /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry
     /// of the others.
@@ -430,7 +430,7 @@ pub(crate) mod memory {
     pub enum ReadOf {
         /// Type, expiry, perhaps the length.
         Meta(Vec<u8>),
-        /// A value of so many bytes.
+        /// A value of this many bytes.
         Value(Vec<u8>, usize),
     }
 

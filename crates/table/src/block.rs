@@ -1,15 +1,19 @@
 //! Data blocks: prefix-compressed entries, restart points, and a hash index for point lookups.
 //!
 //! Layout of a payload:
-//! - entries: shared (varint, bytes of user key taken from the entry before), unshared (varint, further bytes of user key), value
-//!   length (varint), the unshared bytes, the 8-byte trailer, the value. `shared` is always as long as it can be, and 0 at
-//!   restart points, which come every [`RESTART_INTERVAL`] entries;
+//! - entries: shared (varint, bytes of user key taken from the entry before), unshared (varint,
+//!   further bytes of user key), value length (varint), the unshared bytes, the 8-byte trailer, the
+//!   value. `shared` is always as long as it can be. It is 0 at restart points, which come every
+//!   [`RESTART_INTERVAL`] entries;
 //! - restart points: offset of each (u32);
-//! - hash index: one byte a bucket, the number of the restart point in whose interval *all* of the block's versions of a key
-//!   lie, or [`BUCKET_EMPTY`], or [`BUCKET_COLLISION`], which sends the reader to the restart points;
-//! - tail of [`TAIL_LEN`] bytes: restart points (u32), buckets (u16), restart interval (u8), flags (u8).
+//! - hash index: one byte a bucket. The byte numbers the restart point in whose interval *all* of
+//!   the block's versions of a key lie. It may also be [`BUCKET_EMPTY`], or [`BUCKET_COLLISION`],
+//!   which sends the reader to the restart points;
+//! - tail of [`TAIL_LEN`] bytes: restart points (u32), buckets (u16), restart interval (u8), flags
+//!   (u8).
 //!
-//! Bytes met here have passed their checksum, but they may still be a hostile file's: every offset and length is checked.
+//! The bytes decoded here have passed their checksum, but they may still be a hostile file's: every
+//! offset and length is checked.
 
 use super::format::{Checked, Damage, check_entry};
 use basalt_env::prefetch;
@@ -22,20 +26,21 @@ use std::ops::Range;
 
 /// Entries from one restart point to the next.
 pub(super) const RESTART_INTERVAL: usize = 16;
-/// Bytes behind the buckets.
+/// Bytes of the tail, which follows the buckets.
 pub(super) const TAIL_LEN: usize = 8;
-/// Restart points, buckets and tail of most blocks.
+/// Bytes that hold the restart points, buckets and tail of most blocks.
 pub(super) const TAIL_MOST: usize = 128;
-/// Of an interval, what is fetched ahead of its scan: all of it, unless values are large.
+/// The most bytes of a restart interval that are prefetched ahead of its scan. Intervals without
+/// large values fit entirely.
 const SCAN_MOST: usize = 2048;
 const BUCKET_EMPTY: u8 = 255;
 const BUCKET_COLLISION: u8 = 254;
-/// More restart points than this cannot be told apart in a byte.
+/// The most restart points that the byte of a bucket can number.
 const MAX_HASHED_RESTARTS: usize = 253;
 /// Flag: the block has a hash index.
 const FLAG_HASH: u8 = 1;
 
-/// Where a lookup begins: the end of a payload, [`TAIL_MOST`] bytes at most.
+/// Returns the end of a payload, at most [`TAIL_MOST`] bytes, where a lookup begins.
 #[inline]
 pub(super) fn tail_of(payload: &[u8]) -> &[u8] {
     &payload[payload.len().saturating_sub(TAIL_MOST)..]
@@ -46,7 +51,7 @@ fn bucket_of(hash: u64, buckets: usize) -> usize {
     ((u64::from(hash as u32) * buckets as u64) >> 32) as usize
 }
 
-/// Buckets that so many keys want.
+/// Returns the number of buckets for `keys` keys.
 fn buckets_for(keys: usize) -> usize {
     keys * 4 / 3 + 1
 }
@@ -76,7 +81,8 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 pub(super) struct BlockBuilder {
     buf: Vec<u8>,
     restarts: Vec<u32>,
-    /// Hash and restart number of each user key; `None` when the order's equality is not that of bytes.
+    /// Hash and restart number of each user key; `None` if the comparator's equality is not that of
+    /// bytes.
     hashes: Option<Vec<(u64, u32)>>,
     in_interval: usize,
     entries: usize,
@@ -97,13 +103,13 @@ impl BlockBuilder {
         self.entries == 0
     }
 
-    /// Bytes of the payload as it is.
+    /// Returns the bytes that the payload has now.
     pub(super) fn len(&self) -> usize {
         let buckets = self.hashes.as_ref().map_or(0, |h| buckets_for(h.len()));
         self.buf.len() + self.restarts.len() * 4 + buckets + TAIL_LEN
     }
 
-    /// Bytes that the payload has at most once this entry is in it, too.
+    /// Returns the most bytes that the payload has after this entry is added to it.
     pub(super) fn len_with(&self, previous: &[u8], user_key: &[u8], value_len: usize) -> usize {
         let begins = self.in_interval == 0;
         let shared = if begins {
@@ -118,11 +124,12 @@ impl BlockBuilder {
             + unshared
             + TRAILER_LEN
             + value_len;
-        // A bucket more or two, for the third that there are more buckets than keys.
+        // Buckets are a third more than keys, so an entry adds one bucket or two.
         self.len() + entry + usize::from(begins) * 4 + 2
     }
 
-    /// Adds all of an entry but its value, which [`BlockBuilder::value`] adds. `previous` is the user key of the entry before.
+    /// Adds an entry without its value, which [`BlockBuilder::value`] adds. `previous` is the user
+    /// key of the entry before.
     pub(super) fn key(
         &mut self,
         previous: &[u8],
@@ -157,12 +164,12 @@ impl BlockBuilder {
         self.buf.extend_from_slice(value);
     }
 
-    /// What stands before a value that is not in the buffer.
+    /// Returns the bytes that stand before a value that is not in the buffer.
     pub(super) fn head(&self) -> &[u8] {
         &self.buf
     }
 
-    /// Restart points, buckets and tail, to stand behind the entries.
+    /// Returns restart points, buckets and tail, which follow the entries.
     pub(super) fn tail(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.push_tail(0, &mut out);
@@ -196,8 +203,9 @@ impl BlockBuilder {
         out.push(if buckets > 0 { FLAG_HASH } else { 0 });
     }
 
-    /// The payload, complete, until [`BlockBuilder::reset`]. Its hash index, if it has one, has so many buckets more than it wants: the
-    /// payload is as many bytes longer.
+    /// Returns the complete payload, which stays until [`BlockBuilder::reset`]. `more_buckets` is
+    /// added to the buckets of the hash index, if there is one. The payload grows by that many
+    /// bytes.
     pub(super) fn finish(&mut self, more_buckets: usize) -> &[u8] {
         let mut buf = std::mem::take(&mut self.buf);
         self.push_tail(more_buckets, &mut buf);
@@ -216,7 +224,7 @@ impl BlockBuilder {
     }
 }
 
-/// Where the parts of a payload lie.
+/// The lengths and counts of a payload's parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     entries_end: usize,
@@ -265,7 +273,7 @@ impl Layout {
         Ok(at)
     }
 
-    /// User key and trailer of restart point `i`.
+    /// Returns the user key and the trailer of restart point `i`.
     #[inline]
     fn restart_key<'a>(&self, payload: &'a [u8], i: usize) -> Checked<(&'a [u8], u64)> {
         let at = self.restart(payload, i)?;
@@ -277,7 +285,7 @@ impl Layout {
         Ok((&entries[e.suffix_at..e.trailer_at], e.trailer(entries)))
     }
 
-    /// The last restart point whose key is before `(user, trailer)`; 0 when there is none.
+    /// Returns the last restart point whose key is before `(user, trailer)`, or 0 if there is none.
     #[inline]
     fn restart_before(
         &self,
@@ -311,7 +319,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Decodes the entry at `at`; all its parts lie inside `entries`.
+    /// Decodes the entry at `at`. All its parts lie inside `entries`.
     #[inline]
     fn decode(entries: &[u8], at: usize) -> Checked<Entry> {
         let (shared, unshared, value_len, suffix_at) = match entries.get(at..at + 3) {
@@ -365,17 +373,17 @@ impl Entry {
     }
 }
 
-/// What a point lookup found in a block.
+/// The entry that a point lookup found in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hit {
     pub(super) seq: SeqNo,
     pub(super) kind: Kind,
-    /// Where in the payload.
+    /// The range of the value in the payload.
     pub(super) value: Range<usize>,
 }
 
-/// The newest version of `user` at or below `seq` in this block. `hash` allows the use of the hash index; it is given only
-/// when the order's equality is that of bytes.
+/// Returns the newest version of `user` at or below `seq` in this block. `hash` allows the use of
+/// the hash index. It is given only if the comparator's equality is that of bytes.
 #[inline]
 pub(super) fn get(
     payload: &[u8],
@@ -405,7 +413,8 @@ pub(super) fn get(
                     "hash bucket names no restart point",
                 ));
             }
-            // All versions of the key lie in this interval, or the bucket would say collision.
+            // All versions of the key lie in this interval. Otherwise, the bucket would say
+            // collision.
             if r + 1 < layout.restarts {
                 end = layout.restart(payload, r + 1)?;
             }
@@ -416,8 +425,8 @@ pub(super) fn get(
             layout.restart(payload, r)?
         }
     };
-    // The entries stand one after the other, but where the next one begins is only known from the one before: without this, the
-    // scan would wait for memory at each.
+    // An entry's begin is only known from the entry before. Without this prefetch, the scan would
+    // wait for memory at each entry.
     if let Some(scanned) = payload.get(at..end) {
         prefetch(scanned, SCAN_MOST);
     }
@@ -427,9 +436,11 @@ pub(super) fn get(
     }
 }
 
-/// Looks for `user` from a restart point on without putting keys together: `matched` is the length of the prefix that the
-/// target shares with the entry before, which is not after the target; an entry that shares more with it has the same
-/// mismatch, one that shares less is already past the target.
+/// Searches for `user` from a restart point on without putting keys together.
+///
+/// `matched` is the length of the prefix that the target shares with the entry before, which is not
+/// after the target. An entry that shares more bytes with that entry has the same mismatch. An
+/// entry that shares fewer bytes is already past the target.
 fn scan_bytewise(
     entries: &[u8],
     mut at: usize,
@@ -445,8 +456,9 @@ fn scan_bytewise(
             return Err(Damage::Bad(at, "entry shares more than the key before has"));
         }
         last_len = e.shared + (e.trailer_at - e.suffix_at);
-        // The first of these cannot be at a restart point within an interval's scan: there `shared` is 0 although the
-        // keys may have more in common, so the comparison begins anew.
+        // At a restart point `shared` is 0 although the keys may have more in common, so the
+        // comparison begins anew. The first entry with fewer shared bytes cannot be at a restart
+        // point within the scan of one interval.
         if e.shared < matched && e.shared != 0 {
             return Ok(None);
         }
@@ -519,18 +531,21 @@ struct Behind {
     value: Range<usize>,
 }
 
-/// A position in a data block. Reused from block to block, so that it allocates nothing once warm.
+/// A position in a data block. A cursor is reused from block to block, so that it allocates nothing
+/// once it is warm.
 pub(super) struct BlockCursor {
-    /// What trailers are shown with more than they are stored with: the table's shift, in a trailer's place.
+    /// The table's shift of sequence numbers, at the place that they have in a trailer. It is added
+    /// to each trailer stored here.
     shift: u64,
     bytes: Bytes,
     layout: Layout,
-    /// Offset of the entry here; `valid` says whether there is one.
+    /// Offset of the current entry; `valid` says whether there is one.
     at: usize,
     value: Range<usize>,
     valid: bool,
     key: Vec<u8>,
-    /// The entries of the restart interval before this position, so that walking back decodes each interval once.
+    /// The entries of the restart interval before this position. With them, walking back decodes
+    /// each interval once.
     behind: Vec<Behind>,
     behind_keys: Vec<u8>,
 }
@@ -540,7 +555,7 @@ impl BlockCursor {
         BlockCursor::with_shift(0)
     }
 
-    /// Over blocks of a table whose sequence numbers are shown with so much more.
+    /// Makes a cursor for blocks of a table whose sequence numbers are shifted by `shift`.
     pub(super) fn with_shift(shift: SeqNo) -> BlockCursor {
         BlockCursor {
             shift: shift << SEQ_SHIFT,
@@ -559,7 +574,7 @@ impl BlockCursor {
         }
     }
 
-    /// Moves to another block, unpositioned.
+    /// Moves to another block. The cursor is then unpositioned.
     pub(super) fn load(&mut self, payload: Bytes) -> Checked<()> {
         self.unload();
         self.layout = Layout::of(&payload)?;
@@ -567,7 +582,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Lets go of the block.
+    /// Releases the block.
     pub(super) fn unload(&mut self) {
         self.valid = false;
         self.behind.clear();
@@ -595,7 +610,8 @@ impl BlockCursor {
         self.bytes.slice(self.value.clone())
     }
 
-    /// Decodes the entry at `at` on top of the key before. Past the last entry the cursor is not valid.
+    /// Decodes the entry at `at` on top of the key before. The cursor is not valid past the last
+    /// entry.
     #[inline]
     fn step_to(&mut self, at: usize) -> Checked<()> {
         self.valid = false;
@@ -645,12 +661,13 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// To the first entry at or after the internal key `target`, if this block has one.
+    /// Moves to the first entry at or after the internal key `target`, if this block has one.
     pub(super) fn seek(&mut self, cmp: &Cmp, target: &[u8]) -> Checked<()> {
         self.behind.clear();
         self.valid = false;
         let (user, trailer) = basalt_kv::key::split_internal_key(target);
-        // One from before all that is here comes behind all versions of its key.
+        // A sequence number below the shift is older than all entries here: the target comes behind
+        // all versions of its key.
         let stored = trailer.saturating_sub(self.shift);
         let r = self.layout.restart_before(&self.bytes, cmp, user, stored)?;
         self.step_to_restart(r)?;
@@ -672,7 +689,7 @@ impl BlockCursor {
         if self.behind.is_empty() {
             let here = self.at;
             self.valid = false;
-            // The last restart point before this entry.
+            // This search finds the last restart point before the current entry.
             let (mut lo, mut hi) = (0, self.layout.restarts);
             while lo < hi {
                 let mid = lo + (hi - lo) / 2;
@@ -709,13 +726,14 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// The offset of the entry here in the payload, for messages.
+    /// Returns the offset of the current entry in the payload, for messages.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Checks what lookups lean on beyond what decoding checks: restart points on entries and every interval's length, shared
-    /// prefixes as long as they can be, and the buckets. For `verify`, with the cursor anywhere; leaves it unpositioned.
+    /// Checks what lookups rely on beyond what decoding checks: restart points on entries, the
+    /// length of each interval, shared prefixes as long as they can be, and the buckets. `verify`
+    /// calls this with the cursor at any position; the cursor is unpositioned afterwards.
     pub(super) fn check_all(&mut self, hash: Option<fn(&[u8]) -> u64>) -> Checked<()> {
         let mut previous: Vec<u8> = Vec::new();
         let (mut n, mut at, mut restarts) = (0, 0, 0);

@@ -1,5 +1,5 @@
-//! Writing a table: entries come in order, blocks go out in large aligned pieces, and what the manifest and the readers need
-//! to know is gathered on the way.
+//! Writes a table: entries come in order, and blocks go out in large aligned pieces. The builder
+//! collects on the way what the manifest and the readers need to know.
 
 use super::block::BlockBuilder;
 use super::format::{
@@ -23,18 +23,20 @@ use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Values from this length on go to the file from the caller's memory when they are not compressed.
+/// Uncompressed values of at least this many bytes go to the file from the caller's memory.
 const VECTORED_FROM: usize = 64 << 10;
-/// What a device reads whole. A data block takes no more of them than `block_bytes` fill, see [`TableBuilder::fits`].
+/// Bytes that a device reads as one unit. A data block takes no more sectors than `block_bytes`
+/// fill, see [`TableBuilder::fits`].
 pub(super) const SECTOR: usize = 512;
-/// Of `block_bytes`, a block is made at most this part longer to end where a sector does.
+/// A block grows by at most this part of `block_bytes` (one sixteenth) to end at a sector's end.
 const STRETCHED: usize = 16;
-/// Bytes of an index partition.
+/// Bytes at which an index partition is finished.
 const PARTITION_BYTES: usize = 4096;
 
 /// Writes one table: entries in internal key order, then `finish`.
 ///
-/// An error from the file ends the table: every later call returns it again, and the file is to be removed.
+/// An error from the file ends the table: every later call returns it again, and the caller removes
+/// the file.
 pub struct TableBuilder {
     file: FileWriter,
     file_id: u128,
@@ -42,15 +44,15 @@ pub struct TableBuilder {
     bytewise: bool,
     block: BlockBuilder,
     compressed: Vec<u8>,
-    /// The last finished data block, waiting for the next key to part it from.
+    /// The last finished data block. Its separator is made when the next key is known.
     pending: Option<BlockHandle>,
     partitions: Vec<(Vec<u8>, Vec<u8>)>,
     partition: IndexBuilder,
     partition_bytes: usize,
     last_key: Vec<u8>,
-    /// What goes into the filter.
+    /// Hashes of the keys and prefixes that go into the filter.
     hashes: Vec<u64>,
-    /// The last prefix that went into the filter.
+    /// The last prefix that was added to the filter.
     last_prefix: Option<Vec<u8>>,
     meta: TableMeta,
     data_blocks: u64,
@@ -110,9 +112,11 @@ impl TableBuilder {
         self.file.write_behind();
     }
 
-    /// Adds an entry. Panics when keys are not strictly ascending, and when a value of kind `PutTtl` lacks its expiry. `Corruption` for a
-    /// reference that is none.
-    /// A kind that is reserved for a later version is `Unsupported`; keys and values past the limits are `InvalidArgument`.
+    /// Adds an entry.
+    ///
+    /// Returns `Corruption` for a malformed reference, `Unsupported` for a kind that a later
+    /// version writes, and `InvalidArgument` for keys and values past the limits. Panics if keys
+    /// are not strictly ascending, or if a value of kind `PutTtl` lacks its expiry.
     pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
         self.file.check()?;
         let (user, seq, kind) = parse_internal_key(internal_key)?;
@@ -200,7 +204,8 @@ impl TableBuilder {
         self.last_key.clear();
         self.last_key.extend_from_slice(internal_key);
 
-        // A value larger than a block is alone in its own. Uncompressed it goes to the file from where it is.
+        // A value larger than a block is alone in its own block. An uncompressed one goes to the
+        // file from the caller's memory.
         let plain = self.options.compression == Compression::None
             || value.len() > super::format::MAX_COMPRESSED_RAW;
         if plain && value.len() >= VECTORED_FROM && value.len() > self.options.block_bytes {
@@ -213,8 +218,9 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// True when blocks are to end where sectors do. A block of 4 KiB that begins anywhere is read as nine sectors; one that lies in eight
-    /// is read in less time. How long a compressed one will be is not known before.
+    /// Returns true if blocks are to end at sector ends. The device reads a block of 4 KiB at any
+    /// offset as nine sectors, and reads one that lies in eight sectors in less time. The length of
+    /// a compressed block is not known in advance.
     fn by_sectors(&self) -> bool {
         let bytes = self.options.block_bytes;
         self.options.compression == Compression::None
@@ -222,7 +228,7 @@ impl TableBuilder {
             && bytes >= 8 * SECTOR
     }
 
-    /// True when another entry goes into the block.
+    /// Returns true if another entry goes into the block.
     fn fits(&self, user: &[u8], value_len: usize) -> bool {
         let most = self.options.block_bytes;
         let guess = self.block.len() + user.len() + TRAILER_LEN + value_len + 6;
@@ -231,14 +237,15 @@ impl TableBuilder {
         }
         let before = (self.file.position() % SECTOR as u64) as usize;
         let most = most - before - BLOCK_TRAILER_LEN;
-        // Exactly only where it matters: a guess may be short of a restart point, long lengths and a bucket.
+        // The exact length is computed only where it matters: the guess may lack a restart point,
+        // long lengths and a bucket.
         guess + 8 <= most || {
             let (previous, _) = split_internal_key(&self.last_key);
             self.block.len_with(previous, user, value_len) <= most
         }
     }
 
-    /// What the block at hand lacks to end where a sector does, if that is little.
+    /// Returns the bytes by which the current block misses a sector's end, if they are few.
     fn bytes_to_sector(&self) -> usize {
         let end = self.file.position() + (self.block.len() + BLOCK_TRAILER_LEN) as u64;
         let lacks = (end.next_multiple_of(SECTOR as u64) - end) as usize;
@@ -249,13 +256,14 @@ impl TableBuilder {
         }
     }
 
-    /// Adds a range tombstone: the user keys in `[from, to)` are deleted as of each of `seqs`, which descend. Independent of the entries;
-    /// ranges come in order and do not overlap. Panics when they do.
+    /// Adds a range tombstone: the user keys in `[from, to)` are deleted as of each of `seqs`,
+    /// which descend. The order of ranges and entries among each other is free. Panics if ranges
+    /// are out of order or overlap.
     pub fn delete_range(&mut self, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         self.ranges.add(&self.options.cmp, from, to, seqs);
     }
 
-    /// Puts the key's prefix into the filter, unless the key before had the same.
+    /// Adds the key's prefix to the filter, unless the key before had the same.
     fn note_prefix(&mut self, user_key: &[u8]) {
         let Some(prefixes) = &self.options.prefix_extractor else {
             return;
@@ -271,7 +279,7 @@ impl TableBuilder {
         }
     }
 
-    /// Bytes of the file so far, unwritten blocks included.
+    /// Returns the bytes of the file so far, unwritten blocks included.
     pub fn estimated_size(&self) -> u64 {
         let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
         let block = if self.block.is_empty() {
@@ -285,7 +293,7 @@ impl TableBuilder {
             + filter
     }
 
-    /// Entries so far.
+    /// Returns the number of entries so far.
     pub fn entries(&self) -> u64 {
         self.meta.entries
     }
@@ -351,7 +359,7 @@ impl TableBuilder {
         })
     }
 
-    /// Writes the block at hand, with so many bytes more in its hash index.
+    /// Writes the current block, with `more` further bytes in its hash index.
     fn finish_block(&mut self, more: usize) -> Result<()> {
         let mut block = std::mem::replace(&mut self.block, BlockBuilder::new(false));
         let result = self.put_block(
@@ -367,7 +375,7 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Finishes the block whose only entry waits for `value`, without a copy of it.
+    /// Finishes the block whose only entry waits for `value`. The value is not copied.
     fn finish_block_around(&mut self, value: &[u8]) -> Result<()> {
         let offset = self.file.position();
         let head = self.block.head();
@@ -403,7 +411,8 @@ impl TableBuilder {
         let lines = filter::lines_for(self.hashes.len() as u64, bits);
         let probes = filter::probes_for(bits);
         if filter::pages(lines) > 1 {
-            // Pages at multiples of their size: a lookup reads one, not the ends of two.
+            // Pages lie at multiples of their size: a lookup then reads one page, not the ends of
+            // two.
             let over = (self.file.position() % filter::PAGE_BYTES as u64) as usize;
             if over != 0 {
                 self.file.put(&[0; filter::PAGE_BYTES][over..])?;
@@ -432,8 +441,8 @@ impl TableBuilder {
         Ok((offset, lines, probes))
     }
 
-    /// Writes filter, index, properties and footer and syncs the file's data and length. The name's durability is the caller's.
-    /// Panics when empty.
+    /// Writes filter, index, properties and footer, and syncs the file's data and length. The
+    /// caller makes the name durable. Panics if the table is empty.
     pub fn finish(mut self) -> Result<TableMeta> {
         assert!(
             self.meta.entries > 0 || self.ranges.len() > 0,
@@ -457,7 +466,8 @@ impl TableBuilder {
 
         let (filter_offset, filter_lines, probes) = self.put_filter()?;
         let index_offset = self.file.position();
-        // Before the index: what a damaged end of the file takes away can be found again, and these cannot.
+        // Range tombstones stand before the index: an index at a damaged end of the file can be
+        // rebuilt, and range tombstones cannot.
         let (blocks, ranges) = std::mem::take(&mut self.ranges).finish();
         self.meta.take_in_ranges(&self.options.cmp, &ranges);
         let blocks = blocks
@@ -512,13 +522,13 @@ impl TableBuilder {
     }
 }
 
-/// A short internal key at or after `last` and before `next`.
+/// Returns a short internal key at or after `last` and before `next`.
 fn separator(cmp: &Cmp, last: &[u8], next: &[u8]) -> Vec<u8> {
     let (last_user, _) = split_internal_key(last);
     let (next_user, _) = split_internal_key(next);
     if cmp.user(last_user, next_user) == Ordering::Less {
         let short = cmp.separator(last_user, next_user);
-        // A user's comparator is not believed: a separator outside its bounds would hide entries.
+        // A user's comparator is not trusted: a separator outside its bounds would hide entries.
         if short.len() <= last_user.len()
             && cmp.user(last_user, &short) == Ordering::Less
             && cmp.user(&short, next_user) == Ordering::Less

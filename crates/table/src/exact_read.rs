@@ -7,7 +7,7 @@ use std::path::Path;
 /// Bytes of a read above which the file's length is checked before memory is allocated.
 const CHECKED_READ: usize = 16 << 10;
 
-/// `Corruption` for a large read past the end of a file.
+/// Returns `Corruption` for a large read past the end of a file.
 pub fn check_reach(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<()> {
     // The length is checked before a large allocation. The check costs a system call, which reads of
     // single blocks do not make.
@@ -24,7 +24,7 @@ pub fn check_reach(file: &dyn File, path: &Path, offset: u64, len: usize) -> Res
     Ok(())
 }
 
-/// Reads exactly `len` bytes; fewer are damage.
+/// Reads exactly `len` bytes. Fewer bytes are damage.
 pub fn read_exact(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Bytes> {
     check_reach(file, path, offset, len)?;
     let bytes = file.read(offset, len)?;

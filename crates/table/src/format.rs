@@ -1,7 +1,8 @@
-//! The bytes that hold a table together: header, footer, block trailers and handles.
+//! The bytes that frame a table: header, footer, block trailers and handles.
 //!
-//! Owns every persisted number of the format (`docs/format/table.md` is its prose) and promises that no bytes make it
-//! panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file itself holds.
+//! Owns every persisted number of the format (`docs/format/table.md` is its prose). Promises that
+//! no bytes make it panic, hang or allocate more than [`MAX_COMPRESSED_RAW`] beyond what the file
+//! itself holds.
 
 pub(crate) mod filter;
 
@@ -24,15 +25,15 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 pub(crate) const HEADER_LEN: usize = 64;
 /// Bytes of the footer.
 pub(crate) const FOOTER_LEN: usize = 128;
-/// Bytes behind each block's payload: compression, checksum.
+/// Bytes of the trailer that follows each block's payload: compression and checksum.
 pub const BLOCK_TRAILER_LEN: usize = 9;
-/// Payloads above this are never compressed, so that nothing on disk can make a reader allocate more than this by
-/// claiming to expand.
+/// Payloads above this many bytes are never compressed. A file that claims to expand cannot make a
+/// reader allocate more than this.
 pub(crate) const MAX_COMPRESSED_RAW: usize = 16 << 20;
-/// A block's payload is never longer: the longest entry, and room for what stands around it.
+/// The most bytes of a block's payload: the longest entry, and room for the bytes around it.
 pub(crate) const MAX_PAYLOAD: usize = MAX_VALUE_LEN + 8 + MAX_KEY_LEN + TRAILER_LEN + 4096;
 
-/// Feature bits this build understands.
+/// Feature bits that this build understands.
 const KNOWN_INCOMPATIBLE: u32 = 0;
 
 const H_VERSION: usize = 8;
@@ -64,7 +65,8 @@ const F_CHECKSUM: usize = 112;
 const F_MAGIC: usize = 120;
 const _: () = assert!(F_CHECKSUM + 8 == F_MAGIC && F_MAGIC + 8 == FOOTER_LEN);
 
-/// What a block is. Persisted inside checksums: a block read as another kind does not verify.
+/// The kind of a block. Each checksum covers it: a block that is read as another kind does not
+/// verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -78,7 +80,7 @@ pub enum BlockKind {
     Index = 4,
     /// The top level of a table's index.
     TopIndex = 5,
-    /// What a table says of itself.
+    /// What a table says of its family and its references.
     Properties = 6,
     /// The footer of a table, at its end.
     Footer = 7,
@@ -110,7 +112,8 @@ impl BlockKind {
     }
 }
 
-/// What a decoder of a block's inside found wrong; [`Damage::at`] gives it its place. Small, because hot paths return it.
+/// The damage that a decoder found inside a block; [`Damage::at`] adds file and offset. The type is
+/// small, because hot paths return it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Damage {
     /// Bytes that no builder writes, at this byte of the payload.
@@ -122,7 +125,7 @@ pub(crate) enum Damage {
 pub(crate) type Checked<T> = std::result::Result<T, Damage>;
 
 impl Damage {
-    /// As an error of the block at `offset` of `path`.
+    /// Returns the error for this damage in the block at `offset` of `path`.
     #[cold]
     pub(crate) fn at(self, path: &Path, offset: u64) -> Error {
         match self {
@@ -137,7 +140,7 @@ impl Damage {
     }
 }
 
-/// Checks kind and payload length of an entry from disk.
+/// Checks the kind and the payload length of an entry from disk.
 #[inline]
 pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<Kind> {
     match trailer as u8 {
@@ -165,7 +168,7 @@ pub(crate) fn context_hash(kind: BlockKind, compression: u8, file_id: u128, offs
     xxh3_64(&c)
 }
 
-/// The checksum of `payload` as a block of this kind at this place of this file.
+/// Returns the checksum of `payload` as a block of this kind at this offset of this file.
 pub fn block_checksum(
     kind: BlockKind,
     compression: u8,
@@ -176,7 +179,7 @@ pub fn block_checksum(
     xxh3_64(payload) ^ context_hash(kind, compression, file_id, offset)
 }
 
-/// As [`block_checksum`] over a payload in pieces.
+/// Returns the [`block_checksum`] of a payload in pieces.
 pub(crate) fn block_checksum_of_parts(
     kind: BlockKind,
     compression: u8,
@@ -191,7 +194,7 @@ pub(crate) fn block_checksum_of_parts(
     h.digest() ^ context_hash(kind, compression, file_id, offset)
 }
 
-/// A block's trailer.
+/// Encodes a block's trailer.
 pub fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILER_LEN] {
     let mut t = [0; BLOCK_TRAILER_LEN];
     t[0] = compression;
@@ -199,14 +202,14 @@ pub fn block_trailer(compression: u8, checksum: u64) -> [u8; BLOCK_TRAILER_LEN] 
     t
 }
 
-/// Where a block is.
+/// The place of a block in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHandle {
     /// Offset of the payload in the file.
     pub offset: u64,
     /// Bytes of the payload as stored, without the trailer.
     pub stored: u32,
-    /// Bytes of the payload after decompression; 0 when it is stored as it is.
+    /// Bytes of the payload after decompression; 0 if it is stored uncompressed.
     pub raw: u32,
 }
 
@@ -226,17 +229,18 @@ impl BlockHandle {
         })
     }
 
-    /// Bytes in the file, trailer included.
+    /// Returns the block's bytes in the file, trailer included.
     pub fn disk_len(&self) -> usize {
         self.stored as usize + BLOCK_TRAILER_LEN
     }
 
-    /// The first byte behind it.
+    /// Returns the first offset behind the block.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.disk_len() as u64
     }
 
-    /// True when it lies inside the part of a file that holds its kind, and its lengths are within the caps.
+    /// Returns true if the block lies in `start..end` of the file, and its lengths are within the
+    /// caps.
     pub(crate) fn is_inside(&self, start: u64, end: u64) -> bool {
         self.offset >= start
             && self.end() <= end
@@ -245,7 +249,8 @@ impl BlockHandle {
     }
 }
 
-/// Compresses into `out`; false when it would not save an eighth, or when the payload is too long to be compressed.
+/// Compresses into `out`. Returns false if that would not save an eighth, or if the payload is too
+/// long to be compressed.
 pub(crate) fn compress(method: Compression, payload: &[u8], out: &mut Vec<u8>) -> bool {
     payload.len() <= MAX_COMPRESSED_RAW && {
         let limit = codec::most_compressed(payload.len());
@@ -260,7 +265,8 @@ fn decompress(method: u8, stored: &[u8], raw: usize) -> std::result::Result<Byte
     }
 }
 
-/// Checks a block as read (payload and trailer) and returns its payload, decompressed. What is not compressed is not copied.
+/// Checks a block as read (payload and trailer) and returns its payload, decompressed. An
+/// uncompressed payload is not copied.
 pub fn open_block(
     path: &Path,
     file_id: u128,
@@ -373,7 +379,7 @@ impl Header {
             ))
             .in_file(path));
         }
-        // Compatible and read-compatible features ask nothing of a reader.
+        // Compatible and read-compatible features require nothing of a reader.
         let unknown = u32_at(h, H_INCOMPATIBLE) & !KNOWN_INCOMPATIBLE;
         if unknown != 0 {
             return Err(Error::unsupported(format!(
@@ -391,9 +397,9 @@ impl Header {
     }
 }
 
-/// The last bytes of a table: where everything is. The file is, in this order: header, data blocks from
-/// [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, range tombstones from `index_offset`, index partitions,
-/// top-level index, properties, footer.
+/// The last bytes of a table, which locate all its parts. The file is, in this order: header, data
+/// blocks from [`HEADER_LEN`] to `data_end`, zeros up to the filter, filter pages, range tombstones
+/// from `index_offset`, index partitions, top-level index, properties, footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) file_id: u128,
@@ -431,14 +437,15 @@ impl Footer {
         f
     }
 
-    /// The id that the last bytes of a file name, when their checksum holds for it.
+    /// Returns the file id that the footer bytes contain, if their checksum holds for it.
     pub(crate) fn own_id(path: &Path, file_len: u64, f: &[u8]) -> Option<u128> {
         let id = f.get(F_FILE_ID..F_FILE_ID + 16)?;
         let id = u128::from_le_bytes(id.try_into().expect("16 bytes"));
         Footer::decode(path, id, file_len, f).ok().map(|_| id)
     }
 
-    /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that all it names lies in its place.
+    /// Decodes the last bytes of a file of `file_len` bytes with this id, and checks that each part
+    /// lies in its place.
     pub(crate) fn decode(path: &Path, file_id: u128, file_len: u64, f: &[u8]) -> Result<Footer> {
         let start = file_len.saturating_sub(FOOTER_LEN as u64);
         let bad = |at: usize, what: String| {

@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 
 const ID: u128 = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
 const PATH: &str = "table";
-/// Length of the file that lone footers are of.
+/// Bytes of the file that a lone footer claims to end.
 const FOOTED: u64 = 1 << 20;
 
 /// The targets of this crate.
@@ -145,7 +145,7 @@ fn idle_env() -> Env {
 
 struct Sample {
     bytes: Vec<u8>,
-    /// Every block but header, footer and filter pages: what it is and where its payload lies.
+    /// Kind and payload range of every block but header, footer and filter pages.
     places: Vec<(BlockKind, std::ops::Range<usize>)>,
     keys: Vec<Vec<u8>>,
     meta: TableMeta,
@@ -162,7 +162,8 @@ impl Sample {
     }
 }
 
-/// A sound table of several data blocks, uncompressed, with versions, tombstones and expiring values.
+/// Returns a sound table of several uncompressed data blocks, with versions, tombstones and
+/// expiring values.
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -228,7 +229,8 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// Any bytes as a block of range tombstones: what is accepted is what would be written again.
+/// Reads any bytes as a block of range tombstones. An accepted block is what the builder would
+/// write for its contents.
 fn ranges_block(payload: &[u8]) -> Verdict {
     let mut ranges = Fragments::default();
     if super::ranges::read_block(&Cmp::Bytewise, payload, &mut ranges).is_err() {
@@ -245,7 +247,7 @@ fn ranges_block(payload: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as a table.
+/// Reads any bytes as a table.
 fn table(bytes: &[u8]) -> Verdict {
     let len = bytes.len() as u64;
     let id = bytes
@@ -256,8 +258,9 @@ fn table(bytes: &[u8]) -> Verdict {
     walk(bytes, id, None)
 }
 
-/// A sound table in which one block's payload is any bytes, under a checksum that fits: what a hostile writer can do, and
-/// what a bug in a writer would. The input's first byte chooses the block.
+/// Replaces one block's payload in a sound table by any bytes, under a checksum that fits. A
+/// hostile writer can do this, and so would a bug in a writer. The input's first byte chooses the
+/// block.
 fn table_block_replaced(input: &[u8]) -> Verdict {
     let Some((which, payload)) = input.split_first() else {
         return Verdict::Refused;
@@ -274,7 +277,8 @@ fn table_block_replaced(input: &[u8]) -> Verdict {
     walk(&bytes, ID, Some(&s.meta))
 }
 
-/// Everything a reader can do with a table. What verifies reads the same from both ends and by points.
+/// Does with a table everything that a reader can do. A table that verifies reads the same from
+/// both ends and by points.
 fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
     let path = Path::new(PATH);
     let len = bytes.len() as u64;
@@ -336,7 +340,7 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
     }
     let _ = it.seek_for_prev(&internal_key(b"user0050", seek_trailer(9)));
     let meta = meta.cloned().or(inspected.ok());
-    // The digest in the manifest is of the sound table: leave it out of the question.
+    // The digest in the manifest belongs to the sound table, so this check must not compare it.
     let Some(mut meta) = meta else {
         return Verdict::Refused;
     };
@@ -361,7 +365,8 @@ fn walk(bytes: &[u8], id: u128, meta: Option<&TableMeta>) -> Verdict {
     Verdict::Accepted
 }
 
-/// Entries without those that differ from the one before only in their kind, which no engine writes.
+/// Returns the entries without those that differ from the one before only in their kind, which no
+/// engine writes.
 fn distinct(entries: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = &(Vec<u8>, Vec<u8>)> {
     entries.iter().enumerate().filter_map(|(i, e)| {
         let same = |b: &(Vec<u8>, Vec<u8>)| {
@@ -372,7 +377,7 @@ fn distinct(entries: &[(Vec<u8>, Vec<u8>)]) -> impl Iterator<Item = &(Vec<u8>, V
     })
 }
 
-/// Any bytes as a header, as they are and under a checksum that fits.
+/// Reads any bytes as a header, as they are and under a checksum that fits.
 fn table_header(bytes: &[u8]) -> Verdict {
     let path = Path::new(PATH);
     let _ = Header::decode(path, bytes);
@@ -392,7 +397,8 @@ fn table_header(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any bytes as a footer, as they are and under a checksum that fits: what it names lies inside the file, in order.
+/// Reads any bytes as a footer, as they are and under a checksum that fits. The parts that it names
+/// lie inside the file, in order.
 fn table_footer(bytes: &[u8]) -> Verdict {
     let path = Path::new(PATH);
     let _ = Footer::decode(path, ID, FOOTED, bytes);
@@ -403,7 +409,8 @@ fn table_footer(bytes: &[u8]) -> Verdict {
     f[80..96].copy_from_slice(&ID.to_le_bytes());
     f[96..112].fill(0);
     let start = FOOTED - FOOTER_LEN as u64;
-    // The last two parts end where the footer begins, or hardly a mutant would get past the first check.
+    // The last two parts must end where the footer begins. Without this, hardly a mutant would get
+    // past the first check.
     let top = u64::from_le_bytes(f[0..8].try_into().expect("8 bytes"));
     let len = u64::from_le_bytes(f[8..16].try_into().expect("8 bytes"));
     if let Some(at) = top.checked_add(len).and_then(|n| n.checked_add(9))
@@ -433,7 +440,7 @@ fn table_footer(bytes: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as properties: what is read is written back to the same properties.
+/// Reads any bytes as properties. Accepted properties are written back to the same properties.
 fn table_properties(bytes: &[u8]) -> Verdict {
     let path = Path::new(PATH);
     match Properties::decode(path, 0, bytes) {
@@ -446,7 +453,8 @@ fn table_properties(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any bytes as a data block: cursors end. A block that passes all checks reads the same from both ends, and by points.
+/// Reads any bytes as a data block: cursors end. A block that passes all checks reads the same from
+/// both ends, and by points.
 fn data_block(payload: &[u8]) -> Verdict {
     let bytes = Bytes::copy_from_slice(payload);
     let most = payload.len();
@@ -499,7 +507,7 @@ fn data_block(payload: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as an index block. One that passes all checks finds each of its separators.
+/// Reads any bytes as an index block. A block that passes all checks finds each of its separators.
 fn index_block(payload: &[u8]) -> Verdict {
     let cmp = Cmp::Bytewise;
     let Ok(b) = index::IndexBlock::new(Bytes::copy_from_slice(payload)) else {
@@ -525,7 +533,8 @@ fn index_block(payload: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any geometry and any line: every key's line lies in its page, and what was added is found.
+/// Tries any filter geometry and any line: every key's line lies in its page, and each added key is
+/// found.
 fn filter_page(input: &[u8]) -> Verdict {
     let Some((&[probes, a, b, c, d], rest)) = input.split_first_chunk::<5>() else {
         return Verdict::Refused;
@@ -548,7 +557,8 @@ fn filter_page(input: &[u8]) -> Verdict {
     Verdict::of(before)
 }
 
-/// Any compressed bytes that claim any length, under a checksum that fits: exactly the claimed length comes out, or an error.
+/// Opens any compressed bytes that claim any length, under a checksum that fits: the result is an
+/// error or has exactly the claimed length.
 fn block_envelope(input: &[u8]) -> Verdict {
     let Some((&[method, a, b, c, d], stored)) = input.split_first_chunk::<5>() else {
         return Verdict::Refused;
@@ -565,7 +575,7 @@ fn block_envelope(input: &[u8]) -> Verdict {
     disk.extend_from_slice(&sum.to_le_bytes());
     let disk = Bytes::from(disk);
     let path = Path::new(PATH);
-    // Under another kind the same bytes never pass.
+    // The same bytes never pass as another kind.
     assert!(open_block(path, ID, BlockKind::Index, &handle, disk.clone()).is_err());
     match open_block(path, ID, BlockKind::Data, &handle, disk) {
         Ok(payload) if method == 0 => assert_eq!(payload, stored),

@@ -1,10 +1,12 @@
-//! Index blocks: separator keys and the blocks before them. The same layout serves the partitions and the top level.
+//! Index blocks: separator keys and the blocks before them. The same layout serves the partitions
+//! and the top level.
 //!
-//! A separator is an internal key at or after the last key of its block and before the first key of the next, so the first
-//! separator at or after a target names the only block that can hold the target's first entry. Keys are stored whole: a
-//! search compares in place and copies nothing.
+//! A separator is an internal key at or after the last key of its block and before the first key of
+//! the next. So the first separator at or after a target names the only block that can hold the
+//! target's first entry. Keys are stored whole: a search compares in place and copies nothing.
 //!
-//! Layout: entries (key length varint, key, handle), then the offset of each entry (u32 each), then their number (u32).
+//! Layout: entries (key length varint, key, handle), then the offset of each entry (u32 each), then
+//! their number (u32).
 
 use super::format::{BlockHandle, Checked, Damage};
 use basalt_fs::Bytes;
@@ -39,7 +41,7 @@ impl IndexBuilder {
         &self.buf[self.last_key.clone()]
     }
 
-    /// Bytes of the block as it is.
+    /// Returns the bytes that the block has now.
     pub(super) fn len(&self) -> usize {
         self.buf.len() + self.offsets.len() * 4 + 4
     }
@@ -56,7 +58,7 @@ impl IndexBuilder {
     }
 }
 
-/// An index block's payload, its frame checked; entries are checked as they are met.
+/// An index block's payload with its frame checked. Each entry is checked when it is decoded.
 #[derive(Clone)]
 pub(super) struct IndexBlock {
     bytes: Bytes,
@@ -65,7 +67,7 @@ pub(super) struct IndexBlock {
 }
 
 impl IndexBlock {
-    /// A partition: never without entries.
+    /// Opens a partition, which has at least one entry.
     pub(super) fn new(bytes: Bytes) -> Checked<IndexBlock> {
         let at = bytes.len().saturating_sub(4);
         match IndexBlock::top(bytes)? {
@@ -74,14 +76,15 @@ impl IndexBlock {
         }
     }
 
-    /// The top level: without entries in a table that has none.
+    /// Opens the top level, which has no entries if the table has none.
     pub(super) fn top(bytes: Bytes) -> Checked<IndexBlock> {
         let n = bytes
             .len()
             .checked_sub(4)
             .map(|at| u32_at(&bytes, at) as usize)
             .ok_or(Damage::Bad(0, "index block too short"))?;
-        // Every entry takes at least 12 bytes besides its offset, so no count can outgrow the block.
+        // Every entry takes at least 12 bytes besides its offset, so no count can outgrow the
+        // block.
         let entries_end = n
             .checked_mul(4)
             .and_then(|t| (bytes.len() - 4).checked_sub(t))
@@ -93,17 +96,17 @@ impl IndexBlock {
         })
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.n
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub(super) fn payload(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Bytes of the payload.
+    /// Returns the bytes of the payload.
     pub(super) fn bytes_len(&self) -> usize {
         self.bytes.len()
     }
@@ -130,7 +133,7 @@ impl IndexBlock {
         Ok((key, at + len))
     }
 
-    /// Separator and handle of entry `i`, which is below [`IndexBlock::len`].
+    /// Returns the separator and the handle of entry `i`, which is below [`IndexBlock::len`].
     pub(super) fn entry(&self, i: usize) -> Checked<(&[u8], BlockHandle)> {
         assert!(i < self.n, "index entry {i} of {}", self.n);
         let (key, mut at) = self.key_at(i)?;
@@ -139,11 +142,12 @@ impl IndexBlock {
         Ok((key, handle))
     }
 
-    /// The number of the first entry whose separator is at or after `target`; `len()` when there is none.
+    /// Returns the number of the first entry whose separator is at or after `target`, or `len()` if
+    /// there is none.
     #[inline]
     pub(super) fn seek(&self, cmp: &Cmp, target: &[u8]) -> Checked<usize> {
         let (user, trailer) = split_internal_key(target);
-        // The order is chosen once, not once a probe.
+        // The comparator is chosen once, not once a probe.
         match cmp {
             Cmp::Bytewise => self.seek_by(trailer, |key| key.cmp(user)),
             Cmp::Custom(c) => self.seek_by(trailer, |key| c.compare(key, user)),
@@ -160,7 +164,7 @@ impl IndexBlock {
             let before = match order(key_user) {
                 Ordering::Less => true,
                 Ordering::Greater => false,
-                // Of one user key, the larger trailer comes first.
+                // Of two entries with the same user key, the larger trailer comes first.
                 Ordering::Equal => key_trailer > trailer,
             };
             if before {
@@ -172,7 +176,8 @@ impl IndexBlock {
         Ok(lo)
     }
 
-    /// Checks that entries fill the block without gaps and that separators ascend: for `verify`.
+    /// Checks that entries fill the block without gaps and that separators ascend. `verify` calls
+    /// this.
     pub(super) fn check_all(&self, cmp: &Cmp) -> Checked<()> {
         let mut expected = 0;
         for i in 0..self.n {

@@ -67,30 +67,31 @@ use basalt_kv::prefix::Prefixes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes at a table's end that say that it is one.
+/// Bytes at a file's end that identify it as a table.
 pub const END_LEN: usize = format::FOOTER_MAGIC.len();
 
-/// True when a file's first bytes are those of a table.
+/// Returns true if a file's first bytes are those of a table.
 pub fn begins_one(first: &[u8]) -> bool {
     first.starts_with(&format::HEADER_MAGIC)
 }
 
-/// True when a file's last [`END_LEN`] bytes are those of a table.
+/// Returns true if a file's last [`END_LEN`] bytes are those of a table.
 pub fn ends_one(last: &[u8]) -> bool {
     last == format::FOOTER_MAGIC
 }
 
-/// The family that a table belongs to, as the table itself says it: what `repair` has when no manifest can be read.
+/// The family that a table belongs to, as the table's properties say. `repair` uses it if it can
+/// read no manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFamily {
-    /// Its id.
+    /// The family's id.
     pub id: u32,
-    /// Its name, 1 to 255 bytes.
+    /// The family's name, 1 to 255 bytes.
     pub name: Arc<str>,
 }
 
 impl Default for TableFamily {
-    /// The family that every store has.
+    /// Returns the family that every store has.
     fn default() -> TableFamily {
         TableFamily {
             id: 0,
@@ -99,41 +100,42 @@ impl Default for TableFamily {
     }
 }
 
-/// How a table is built.
+/// The settings with which a table is built.
 #[derive(Debug, Clone)]
 pub struct TableOptions {
-    /// Whose it is.
+    /// The family that the table belongs to.
     pub family: TableFamily,
-    /// The family's order.
+    /// The family's comparator.
     pub cmp: Cmp,
     /// Bytes of a data block before compression.
     pub block_bytes: usize,
-    /// Filter bits a key; 0 for none.
+    /// Filter bits a key; 0 for no filter.
     pub filter_bits_per_key: u32,
-    /// Whose prefixes go into the filter beside the keys.
+    /// The extractor of the prefixes that go into the filter beside the keys.
     pub prefix_extractor: Option<Prefixes>,
     /// Compression of data blocks.
     pub compression: Compression,
-    /// Put filter pages, index partitions and data blocks into the cache as they are written.
+    /// If true, filter pages, index partitions and data blocks go into the cache as they are
+    /// written.
     pub warm_cache: bool,
 }
 
-/// What the manifest remembers of a table.
+/// A table's metadata in the manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableMeta {
-    /// The random id in its header and in every checksum.
+    /// The random id in the table's header and in every checksum.
     pub file_id: u128,
-    /// Bytes.
+    /// Bytes of the file.
     pub size: u64,
     /// XXH3-128 of the whole file.
     pub digest: u128,
-    /// Entries, range tombstones not among them.
+    /// Returns the number of entries, without range tombstones.
     pub entries: u64,
-    /// Entries that are tombstones.
+    /// Number of entries that are tombstones.
     pub deletes: u64,
-    /// First internal key, or where the first range tombstone begins.
+    /// First internal key, or the begin of the first range tombstone.
     pub smallest: Vec<u8>,
-    /// Last internal key, or where the last range tombstone ends; see [`TableMeta::end_is_open`].
+    /// Last internal key, or the end of the last range tombstone; see [`TableMeta::end_is_open`].
     pub largest: Vec<u8>,
     /// Lowest sequence number.
     pub min_seq: SeqNo,
@@ -143,25 +145,27 @@ pub struct TableMeta {
     pub raw_key_bytes: u64,
     /// Bytes of values before compression.
     pub raw_value_bytes: u64,
-    /// Soonest expiry of any entry, ms since 1970; `u64::MAX` when nothing expires.
+    /// Soonest expiry of any entry, ms since 1970; `u64::MAX` if no entry expires.
     pub soonest_expiry_ms: u64,
-    /// Range tombstones: disjoint ranges, times the tombstones of each.
+    /// Number of range tombstones: for each disjoint range, the tombstones that cover it.
     pub range_deletes: u64,
-    /// How many entries refer to each blob file number, ascending.
+    /// Number of entries that refer to each blob file, by ascending file number.
     pub references: References,
-    /// What its entries' sequence numbers are shown with more than they are stored with: a table that was prepared gets its place in history when
-    /// it is added to the tree. `smallest` to `max_seq` are as they are shown. The file does not know of it. 0 for all others.
+    /// The number that is added to the stored sequence number of each entry; 0 for most tables.
+    ///
+    /// A table that was prepared beside the store gets its sequence numbers when it is added to the
+    /// tree. `smallest` to `max_seq` include the shift. The file does not contain it.
     pub shift: u64,
 }
 
-/// Blob file numbers, ascending, and how many references each has.
+/// Blob file numbers, ascending, each with its number of references.
 pub type References = Arc<[(u64, u64)]>;
 
 /// Counts references, see [`TableMeta::references`].
 #[derive(Debug, Default)]
 pub(crate) struct ReferenceCounter {
     counts: BTreeMap<u64, u64>,
-    /// The number counted last, and how often in a row: neighbours often lie in one file.
+    /// The number counted last, and its references in a row: neighbours often refer to one file.
     last: (u64, u64),
 }
 
@@ -188,7 +192,7 @@ impl ReferenceCounter {
 }
 
 impl TableMeta {
-    /// Of a table without entries: what counting begins from.
+    /// Returns the metadata of a table without entries, from which counting begins.
     fn without_entries(file_id: u128, size: u64) -> TableMeta {
         TableMeta {
             file_id,
@@ -209,7 +213,7 @@ impl TableMeta {
         }
     }
 
-    /// True for what [`TableMeta::shifted`] may have made, by so much.
+    /// Returns true if [`TableMeta::shifted`] may have made this metadata with the shift `by`.
     pub fn is_shiftable(&self, by: u64) -> bool {
         let seq = |key: &[u8]| trailer_seq(split_internal_key(key).1);
         let lowest = (self.min_seq)
@@ -218,8 +222,9 @@ impl TableMeta {
         self.shift == 0 && self.range_deletes == 0 && by <= lowest
     }
 
-    /// The same table with sequence numbers that are so much higher. `None` when that is beyond the highest, and for one with range
-    /// tombstones, whose numbers are not shifted.
+    /// Returns the metadata of the same table with sequence numbers that are higher by `by`.
+    /// Returns `None` if that exceeds the highest number, and for a table with range tombstones,
+    /// whose numbers are not shifted.
     pub fn shifted(mut self, by: u64) -> Option<TableMeta> {
         let highest = self.max_seq.checked_add(by)?;
         if highest > MAX_SEQ || (by > 0 && self.range_deletes > 0) {
@@ -236,25 +241,26 @@ impl TableMeta {
     }
 }
 
-/// How a reader treats the cache and the device.
+/// How a reader uses the cache and the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPattern {
-    /// Blocks read go into the cache; sequential reads are read ahead in growing steps.
+    /// Blocks that are read go into the cache. Sequential reads are read ahead in growing steps.
     Cached,
-    /// Blocks found in the cache are used, blocks read are not kept; sequential reads are read ahead.
+    /// Blocks found in the cache are used, and blocks that are read are not kept. Sequential reads
+    /// are read ahead.
     Uncached,
-    /// A compaction's pass over the whole table: large reads, nothing kept.
+    /// A compaction's pass over the whole table: large reads, no block kept.
     Compaction,
 }
 
-/// Verification's counts.
+/// Counts of a verification.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TableVerified {
     /// Bytes read, which is the file's size.
     pub bytes: u64,
-    /// Blocks checked.
+    /// Blocks that were checked.
     pub blocks: u64,
-    /// Entries seen.
+    /// Entries that were checked.
     pub entries: u64,
 }
 

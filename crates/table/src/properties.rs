@@ -1,4 +1,5 @@
-//! The properties block: what a table says about itself, as tags that readers must understand or may skip.
+//! The properties block: what a table says about itself, as tags that readers must understand or
+//! may skip.
 
 use super::exact_read::read_exact;
 use super::format::{BlockHandle, BlockKind, FOOTER_LEN, Footer, HEADER_LEN, Header, open_block};
@@ -12,7 +13,8 @@ use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_kv::prefix::MAX_NAME;
 use std::path::Path;
 
-// Property tags. An odd tag must be understood by a reader, an even one may be skipped. Never reused.
+// Property tags. A reader must understand an odd tag and may skip an even one. Tags are never
+// reused.
 const P_COMPARATOR: u64 = 1;
 const P_ENTRIES: u64 = 3;
 const P_DELETES: u64 = 5;
@@ -31,20 +33,22 @@ const P_FAMILY_NAME: u64 = 22;
 const P_OWN_SEQS: u64 = 23;
 const P_PREFIX_EXTRACTOR: u64 = 30;
 
-/// What a table says about itself.
+/// The properties of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Properties {
     pub(super) comparator: String,
-    /// `None` in a table of another writer.
+    /// The family; `None` in a table of another writer.
     pub(super) family: Option<TableFamily>,
-    /// Whose prefixes of all keys are in the filter, by the extractor's name.
+    /// The name of the extractor whose prefixes of all keys are in the filter.
     pub(super) prefix_extractor: Option<Box<str>>,
-    /// File id, size and digest are not in the properties and 0 here.
+    /// The metadata without file id, size and digest, which are not in the properties and 0 here.
     pub(super) meta: TableMeta,
     pub(super) data_blocks: u64,
-    /// References that say which sequence number their record has: builds that do not know such refuse the table.
+    /// Number of references with a sequence number of their own, which is the record's. Builds that
+    /// do not know such references refuse the table.
     pub(super) own_seqs: u64,
-    /// Where the blocks of range tombstones lie. Their number is not known from the properties: it is 0 in `meta`.
+    /// The blocks of range tombstones. The number of tombstones is not in the properties: it is 0
+    /// in `meta`.
     pub(super) ranges: Vec<BlockHandle>,
 }
 
@@ -257,7 +261,7 @@ impl Properties {
     }
 }
 
-/// Numbers and counts: varints, each number as its distance from the one before.
+/// Encodes numbers and counts as varints, each number as its distance from the one before.
 pub fn encode_references(references: &References) -> Vec<u8> {
     let (mut out, mut last) = (Vec::new(), 0);
     for (number, count) in references.iter() {
@@ -268,7 +272,7 @@ pub fn encode_references(references: &References) -> Vec<u8> {
     out
 }
 
-/// `None` for bytes that [`encode_references`] does not write.
+/// Decodes references. Returns `None` for bytes that [`encode_references`] does not write.
 pub fn decode_references(bytes: &[u8]) -> Option<References> {
     let (mut out, mut at, mut last) = (Vec::new(), 0, 0u64);
     while at < bytes.len() {
@@ -283,18 +287,19 @@ pub fn decode_references(bytes: &[u8]) -> Option<References> {
     Some(out.into())
 }
 
-/// What a table says of itself.
+/// What a table says of its family and its references.
 pub struct Own {
-    /// Its family.
+    /// The family's id.
     pub family: TableFamily,
-    /// The name of its order.
+    /// The name of the table's comparator.
     pub comparator: String,
-    /// Blob files that it refers to.
+    /// The blob files that the table refers to.
     pub references: References,
 }
 
-/// What the table in `file` says of the family it belongs to, and the name of its comparator. For `repair`, which knows
-/// nothing else of it. `None` when header, footer or properties do not verify, or say nothing of it.
+/// Returns the family, the comparator's name and the references that the table in `file` names.
+/// `repair` calls this without other knowledge of the table. Returns `None` if header, footer or
+/// properties do not verify, or do not name a family.
 pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<Own>> {
     let read = || -> Result<Properties> {
         let size = file.len();

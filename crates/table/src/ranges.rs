@@ -1,7 +1,8 @@
 //! The blocks of range tombstones: fragments in order, each with its sequence numbers.
 //!
-//! They are read when a table is opened and stay in memory: a reader must know them before it believes any entry. A block begins with
-//! its own length behind a mark, so that salvage finds it without index, properties or footer.
+//! They are read when a table is opened and stay in memory, because a reader must know them before
+//! it trusts any entry. A block begins with a mark and its own length, so that salvage finds it
+//! without index, properties or footer.
 
 use super::TableMeta;
 use super::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, Checked, Damage, block_checksum};
@@ -11,14 +12,14 @@ use basalt_kv::key::{Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer};
 use basalt_kv::ranges::Fragments;
 use std::cmp::Ordering;
 
-/// A block is ended when it holds so many bytes.
+/// Bytes of fragments at which a block is ended.
 const BLOCK_BYTES: usize = 64 << 10;
 /// First bytes of a block's payload, before its length.
 const MARK: [u8; 4] = *b"rng\x01";
-/// Mark and length.
+/// Bytes of the mark and the length.
 const HEAD: usize = 8;
 
-/// Gathers fragments, in order, into blocks.
+/// Collects fragments, in order, into blocks.
 #[derive(Default)]
 pub(super) struct RangesBuilder {
     blocks: Vec<Vec<u8>>,
@@ -27,7 +28,7 @@ pub(super) struct RangesBuilder {
 }
 
 impl RangesBuilder {
-    /// Adds a fragment. Panics when it does not follow the last one, or is empty.
+    /// Adds a fragment. Panics if the fragment does not follow the last one, or is empty.
     pub(super) fn add(&mut self, cmp: &Cmp, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         let n = self.fragments.len();
         assert!(
@@ -40,12 +41,12 @@ impl RangesBuilder {
         self.bytes += 6 + from.len() + to.len() + 8 * seqs.len();
     }
 
-    /// Bytes that the blocks will take, about.
+    /// Returns about how many bytes the blocks will take.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
 
-    /// The blocks' payloads, and what is in them.
+    /// Returns the payloads of the blocks, and the fragments in them.
     pub(super) fn finish(mut self) -> (Vec<Vec<u8>>, Fragments) {
         for i in 0..self.fragments.len() {
             let (from, to) = self.fragments.range(i);
@@ -76,7 +77,8 @@ impl RangesBuilder {
     }
 }
 
-/// Reads a block's payload, behind what was read of the blocks before it. Every byte is checked.
+/// Reads a block's payload and appends its fragments to those of the blocks before it. Every byte
+/// is checked.
 pub(super) fn read_block(cmp: &Cmp, payload: &[u8], out: &mut Fragments) -> Checked<()> {
     let bad = |at: usize, what: &'static str| Damage::Bad(at, what);
     if payload.len() < HEAD || payload[..MARK.len()] != MARK {
@@ -120,7 +122,8 @@ pub(super) fn read_block(cmp: &Cmp, payload: &[u8], out: &mut Fragments) -> Chec
             let (_, end) = out.range(last);
             match cmp.user(end, from) {
                 Ordering::Less => {}
-                // Joined, it would not be what was written.
+                // The builder would have joined equal neighbours, so the block would not be what
+                // was written.
                 Ordering::Equal if out.seqs_of(last) != seqs => {}
                 _ => return Err(bad(start, "ranges do not ascend")),
             }
@@ -134,7 +137,8 @@ fn length(payload: &[u8]) -> usize {
     u32::from_le_bytes(payload[MARK.len()..HEAD].try_into().expect("4 bytes")) as usize
 }
 
-/// The blocks of range tombstones that verify somewhere in `bytes`, which begin at `base` of the file.
+/// Returns the blocks of range tombstones that verify somewhere in `bytes`, which begin at offset
+/// `base` of the file.
 pub(super) fn find_blocks(bytes: &[u8], base: u64, file_id: u128) -> Vec<BlockHandle> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -173,7 +177,8 @@ pub(super) fn find_blocks(bytes: &[u8], base: u64, file_id: u128) -> Vec<BlockHa
 }
 
 impl TableMeta {
-    /// Takes range tombstones into the counts and into the table's range of keys. Entries are in already.
+    /// Adds range tombstones to the counts and to the table's range of keys. Entries have been
+    /// counted before.
     pub(crate) fn take_in_ranges(&mut self, cmp: &Cmp, ranges: &Fragments) {
         self.range_deletes = ranges.pieces() as u64;
         let Some(last) = ranges.len().checked_sub(1) else {
@@ -188,18 +193,19 @@ impl TableMeta {
         if self.entries == 0 || cmp.internal(&first, &self.smallest) == Ordering::Less {
             self.smallest = first;
         }
-        // Sorts before every entry of the key at which the last range ends.
+        // This trailer sorts before every entry of the key at which the last range ends.
         let end = internal_key(ranges.range(last).1, OPEN_END);
         if self.entries == 0 || cmp.internal(&end, &self.largest) == Ordering::Greater {
             self.largest = end;
         }
     }
 
-    /// True when a range tombstone reaches past the last entry: `largest` is then its end, which is not in the table.
+    /// Returns true if a range tombstone reaches past the last entry: `largest` is then its end,
+    /// which is not in the table.
     pub fn end_is_open(&self) -> bool {
         self.largest.ends_with(&OPEN_END.to_le_bytes())
     }
 }
 
-/// The trailer of a table's largest key when that is the end of a range.
+/// The trailer of a table's largest key if that key is the end of a range.
 pub(super) const OPEN_END: u64 = u64::MAX;

@@ -43,37 +43,40 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The tail of a file that is read at once on open: footer, properties and top-level index of most tables.
+/// Bytes at the end of a file that opening reads at once: footer, properties and top-level index of
+/// most tables.
 const TAIL_READ: usize = 16 << 10;
-/// User keys up to this length are sought without an allocation.
+/// User keys of up to this many bytes are sought without an allocation.
 const INLINE_KEY: usize = 256;
-/// Values up to this length are copied out of a cached block; longer ones keep it in memory.
+/// Values of up to this many bytes are copied out of a cached block. A longer value keeps its block
+/// in memory.
 const COPIED: usize = 512;
-/// Blocks up to this length are copied out of the memory they were read into: direct reads need it aligned to pages, and so short a
-/// block would waste as much as it is long.
+/// Blocks of up to this many bytes are copied out of the memory that they were read into. Direct
+/// reads need that memory aligned to pages, and so short a block would waste as many bytes as it
+/// has.
 const MOVED: usize = 32 << 10;
-/// [`Source::extra_reads`] is called each time a table has been read in vain so many times more.
+/// Number of fruitless reads of a table after which [`Source::extra_reads`] is called again.
 const READS_PER_NOTICE: u64 = 256;
 
-/// How many bytes of answers a batch of reads may still bring into memory.
+/// Bytes of answers that a batch of reads may still bring into memory.
 #[derive(Debug)]
 pub struct ReadBudget(usize);
 
 impl ReadBudget {
-    /// So many bytes.
+    /// Makes a budget of `bytes` bytes.
     pub fn bytes(bytes: usize) -> ReadBudget {
         ReadBudget(bytes)
     }
 
-    /// No bound.
+    /// Makes a budget without a bound.
     pub fn unbounded() -> ReadBudget {
         ReadBudget(usize::MAX)
     }
 
-    /// Takes so many bytes if it holds them.
+    /// Takes `bytes` bytes. Returns false and takes none if the budget holds fewer.
     pub fn take(&mut self, bytes: usize) -> bool {
         match self.0.checked_sub(bytes) {
-            // Without a bound nothing is counted, so that it never runs out.
+            // A budget without a bound is not counted down, so that it never runs out.
             Some(_) if self.0 == usize::MAX => true,
             Some(left) => {
                 self.0 = left;
@@ -83,7 +86,8 @@ impl ReadBudget {
         }
     }
 
-    /// Takes what an answer has more than the `taken` bytes that were taken for it before. When it does not hold that, it gets these back.
+    /// Takes the bytes of an answer beyond the `taken` bytes that were already taken for it. If the
+    /// budget does not hold them, it gets the `taken` bytes back.
     pub fn take_rest(&mut self, taken: usize, bytes: usize) -> bool {
         let enough = self.take(bytes.saturating_sub(taken));
         if !enough {
@@ -100,7 +104,7 @@ pub struct TableReader {
     pub(super) path: PathBuf,
     pub(super) file_id: u128,
     pub(super) size: u64,
-    /// What is added to each sequence number stored here: see [`TableMeta::shift`].
+    /// The number that is added to each stored sequence number: see [`TableMeta::shift`].
     shift: SeqNo,
     pub(super) cmp: Cmp,
     pub(super) bytewise: bool,
@@ -109,19 +113,20 @@ pub struct TableReader {
     pub(super) properties: Properties,
     pub(super) pins: PinnedMeta,
     pub(super) ranges: Fragments,
-    /// `ranges` in the ledger.
+    /// The booking of `ranges` in the ledger.
     _booked: Reservation,
-    /// Reads keep whole multiples of this alive: 1 when nothing is rounded.
+    /// A read keeps a multiple of this many bytes alive; 1 if nothing is rounded.
     unit: u64,
-    /// But for reads of up to so many bytes.
+    /// Reads of up to this many bytes are not rounded to `unit`.
     own_memory: usize,
-    /// See [`TableReader::wear`].
+    /// Fruitless reads, see [`TableReader::wear`].
     extra_reads: AtomicU64,
 }
 
 impl TableReader {
-    /// Opens a table: reads footer, header and top-level index, and checks that id and size are the expected ones.
-    /// `InvalidArgument` when it was written in another order than `cmp`.
+    /// Opens a table: reads footer, header and top-level index, and checks that id and size are the
+    /// expected ones. Returns `InvalidArgument` if the table was written in another order than that
+    /// of `cmp`.
     pub fn open(
         env: &Env,
         source: impl Source,
@@ -133,8 +138,8 @@ impl TableReader {
         TableReader::open_at(env, source, path, (file_id, size, 0), cmp)
     }
 
-    /// As [`TableReader::open`], of the table that the manifest describes so: its sequence numbers are shown with so much more as
-    /// [`TableMeta::shift`] says.
+    /// Opens a table with the metadata of the manifest: [`TableMeta::shift`] is added to its
+    /// sequence numbers. Errors are those of [`TableReader::open`].
     pub fn open_shifted(
         env: &Env,
         source: impl Source,
@@ -192,7 +197,8 @@ impl TableReader {
         let part = |kind: BlockKind, handle: &BlockHandle| {
             let disk = if handle.offset >= tail_at {
                 let from = (handle.offset - tail_at) as usize;
-                // A copy: a slice would keep the whole tail in memory for the life of the table.
+                // The top level gets a copy: a slice would keep the whole tail in memory for the
+                // life of the table.
                 AlignedBuf::cached_copy(&tail[from..from + handle.disk_len()])
             } else {
                 read_exact(&*file, path, handle.offset, handle.disk_len())?
@@ -217,7 +223,8 @@ impl TableReader {
                     .at(path, footer.top.offset),
             );
         }
-        // Before anything is read of the table: entries that they hide must never be shown.
+        // Range tombstones are read before anything else of the table: entries that they hide must
+        // never be shown.
         let mut ranges = Fragments::default();
         for handle in &properties.ranges {
             if !handle.is_inside(footer.index_offset, footer.top.offset) {
@@ -265,14 +272,14 @@ impl TableReader {
         }))
     }
 
-    /// The newest version of `user_key` with a sequence number of at most `seq`; a tombstone, too, when its range was deleted since.
-    /// Filter, index partition and data block
-    /// come from the cache, at the cost of at most one device read each when they are not there.
+    /// Returns the newest version of `user_key` with a sequence number of at most `seq`, or a
+    /// tombstone if its range was deleted since. Filter, index partition and data block come from
+    /// the cache, at the cost of at most one device read each if they are not there.
     pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
         self.get_hashed(user_key, hash_of(&self.cmp, user_key), seq, fill_cache)
     }
 
-    /// As [`TableReader::get`], with what [`hash_of`] gives for the key.
+    /// Does what [`TableReader::get`] does, with the result of [`hash_of`] for the key.
     pub fn get_hashed(
         &self,
         user_key: &[u8],
@@ -291,12 +298,13 @@ impl TableReader {
         Ok(Found::newer(entry, deleted))
     }
 
-    /// True when no entry is newer than this tombstone.
+    /// Returns true if no entry of the table is newer than this tombstone.
     pub(super) fn is_newest(&self, deleted: Option<SeqNo>) -> bool {
         deleted.is_some_and(|seq| seq >= self.properties.meta.max_seq)
     }
 
-    /// Has the processor fetch what the filter knows of a hash, if it is at hand: for whoever is about to ask several tables.
+    /// Prefetches the filter line of a hash into the processor's cache, if its page is pinned.
+    /// Callers use this before they ask several tables.
     #[inline]
     pub fn prefetch_filter(&self, hash: u64) {
         if let Some((page, at)) = self.filter_place(hash)
@@ -313,7 +321,7 @@ impl TableReader {
         seq: SeqNo,
         fill_cache: bool,
     ) -> Result<Option<Found>> {
-        // All of a table that was added later is too new.
+        // In a table that was added after `seq`, every entry is too new.
         let Some(stored) = seq.checked_sub(self.shift) else {
             return Ok(None);
         };
@@ -322,7 +330,7 @@ impl TableReader {
         {
             return Ok(None);
         }
-        // The target on the stack, unless the key is long.
+        // The target is on the stack, unless the key is long.
         let trailer = seek_trailer(stored).to_le_bytes();
         let mut inline = [0u8; INLINE_KEY + TRAILER_LEN];
         let long;
@@ -337,8 +345,9 @@ impl TableReader {
         let Some(handle) = self.find_block(target, fill_cache)? else {
             return Ok(None);
         };
-        // A small value is copied: to count another reference to its block costs more, for it is a line of memory that
-        // nothing else needs and that other threads write; and it would keep the whole block in memory.
+        // A small value is copied, because another reference to its block costs more. The count of
+        // references is a line of memory that nothing else needs and that other threads write. A
+        // reference would also keep the whole block in memory.
         let find = |payload: &Bytes| {
             let hit = block::get(payload, &self.cmp, user_key, stored, hash)
                 .map_err(|d| d.at(&self.path, handle.offset))?;
@@ -358,7 +367,7 @@ impl TableReader {
                 prefetch(block::tail_of(payload), block::TAIL_MOST);
                 find(payload)
             }),
-            // Not under a lock of ours: a user's comparator may take its time.
+            // A user's comparator may be slow, so it does not run under a lock of the cache.
             Cmp::Custom(_) => cache.get(at).map(|payload| find(&payload)),
         };
         match cached {
@@ -374,7 +383,7 @@ impl TableReader {
         }
     }
 
-    /// The answer that a data block has for a key.
+    /// Returns the answer that a data block has for a key.
     #[inline]
     pub(super) fn found(
         &self,
@@ -396,7 +405,8 @@ impl TableReader {
         }))
     }
 
-    /// False when the filter says that no version of the key is here. Without a filter always true.
+    /// Returns false if the filter says that no version of the key is here. Returns true if there
+    /// is no filter.
     pub fn may_hold(&self, user_key: &[u8], fill_cache: bool) -> Result<bool> {
         if !self.bytewise {
             return Ok(true);
@@ -404,7 +414,7 @@ impl TableReader {
         self.filter_may_contain(filter::key_hash(user_key), fill_cache)
     }
 
-    /// False when the filter says that nothing with this hash is here.
+    /// Returns false if the filter says that no key with this hash is here.
     pub(super) fn filter_may_contain(&self, hash: u64, fill_cache: bool) -> Result<bool> {
         let Some((page, at)) = self.filter_place(hash) else {
             return Ok(true);
@@ -423,7 +433,8 @@ impl TableReader {
         self.page_may_contain(payload, page, at, hash)
     }
 
-    /// The number of the filter page that knows of a hash, and where in it; `None` without a filter.
+    /// Returns the filter page of a hash, and the byte of its payload where the hash's line begins;
+    /// `None` without a filter.
     pub(super) fn filter_place(&self, hash: u64) -> Option<(u64, usize)> {
         let lines = self.footer.filter_lines;
         if lines == 0 {
@@ -433,7 +444,7 @@ impl TableReader {
         Some((page, at))
     }
 
-    /// What that page says.
+    /// Returns false if the filter page at `handle` says that no key with this hash is here.
     pub(super) fn page_may_contain(
         &self,
         payload: &[u8],
@@ -452,7 +463,8 @@ impl TableReader {
         ))
     }
 
-    /// False when certainly no version of any key of this prefix is here. Asks first what is known without a read, then the filter.
+    /// Returns false if certainly no version of any key of this prefix is here. The method checks
+    /// first what is known without a read, then the filter.
     pub fn may_hold_prefix(&self, narrow: &Narrow, fill_cache: bool) -> Result<bool> {
         let meta = &self.properties.meta;
         if narrow.is_outside(user_key(&meta.smallest), user_key(&meta.largest)) {
@@ -472,7 +484,8 @@ impl TableReader {
         }
     }
 
-    /// The data block that holds the first entry at or after `target`, which is as stored, if any does.
+    /// Returns the data block that holds the first entry at or after `target`, if any block does.
+    /// `target` has a sequence number as stored.
     fn find_block(&self, target: &[u8], fill_cache: bool) -> Result<Option<BlockHandle>> {
         let Some(i) = self.find_partition(target)? else {
             return Ok(None);
@@ -489,12 +502,13 @@ impl TableReader {
         self.find_in(partition, offset, target).map(Some)
     }
 
-    /// See [`TableMeta::shift`].
+    /// Returns the shift of sequence numbers, see [`TableMeta::shift`].
     pub(super) fn shift(&self) -> SeqNo {
         self.shift
     }
 
-    /// An internal key as it is to be sought among those that are stored. One from before all of them comes behind all versions of its key.
+    /// Returns an internal key with its sequence number as stored, ready for a seek. A sequence
+    /// number below the shift comes behind all versions of its key.
     #[inline]
     pub(super) fn as_stored<'a>(&self, target: &'a [u8]) -> Cow<'a, [u8]> {
         if self.shift == 0 {
@@ -507,7 +521,8 @@ impl TableReader {
         ))
     }
 
-    /// The number of the index partition that knows of the first entry at or after `target`, which is as stored, if there is such an entry.
+    /// Returns the number of the index partition with the first entry at or after `target`, if
+    /// there is such an entry. `target` has a sequence number as stored.
     pub(super) fn find_partition(&self, target: &[u8]) -> Result<Option<usize>> {
         let at_top = |d: super::format::Damage| d.at(&self.path, self.footer.top.offset);
         let i = self.top.seek(&self.cmp, target).map_err(at_top)?;
@@ -517,7 +532,7 @@ impl TableReader {
         Ok(Some(i))
     }
 
-    /// The data block with that entry, as the partition at `offset` has it.
+    /// Returns the data block with that entry from the partition at `offset`.
     pub(super) fn find_in(
         &self,
         partition: &IndexBlock,
@@ -528,7 +543,7 @@ impl TableReader {
         self.data_handle(partition, offset, j)
     }
 
-    /// The number of that block in the partition.
+    /// Returns the number of that block in the partition.
     pub(super) fn slot_in(
         &self,
         partition: &IndexBlock,
@@ -548,7 +563,7 @@ impl TableReader {
         Ok(j)
     }
 
-    /// The handle of index partition `i`.
+    /// Returns the handle of index partition `i`.
     pub(super) fn partition_handle(&self, i: usize) -> Result<BlockHandle> {
         let (_, handle) = self
             .top
@@ -564,7 +579,7 @@ impl TableReader {
         Ok(handle)
     }
 
-    /// Index partition `i`, which lies at `handle`.
+    /// Returns index partition `i`, which lies at `handle`.
     pub(super) fn partition(
         &self,
         i: usize,
@@ -581,7 +596,7 @@ impl TableReader {
         Ok(index)
     }
 
-    /// The handle of data block `j` of a partition that lies at `offset`.
+    /// Returns the handle of data block `j` of a partition that lies at `offset`.
     pub(super) fn data_handle(
         &self,
         partition: &IndexBlock,
@@ -606,26 +621,26 @@ impl TableReader {
         }
     }
 
-    /// Notes a read of the device that would have been spared if the table were merged with those below: a lookup that found
-    /// nothing in it, or one more block for a seek.
+    /// Counts a device read that a merge of the table with those below would have saved: a lookup
+    /// that found nothing in it, or one more block for a seek.
     pub(crate) fn wear(&self) {
-        // Relaxed, here and below: a count that decides nothing alone.
+        // Relaxed, here and below: this count decides nothing alone.
         if (self.extra_reads.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(READS_PER_NOTICE) {
             self.source.extra_reads();
         }
     }
 
-    /// How often that was, since it was last forgotten.
+    /// Returns the count of [`TableReader::wear`] since the last reset.
     pub fn extra_reads(&self) -> u64 {
         self.extra_reads.load(Ordering::Relaxed)
     }
 
-    /// Begins to count anew.
+    /// Resets the counts of [`BlobReader::scans`].
     pub fn reset_extra_reads(&self) {
         self.extra_reads.store(0, Ordering::Relaxed);
     }
 
-    /// A block's payload from the cache or the file.
+    /// Returns a block's payload from the cache or the file.
     pub(super) fn block(
         &self,
         kind: BlockKind,
@@ -639,7 +654,8 @@ impl TableReader {
         self.load(kind, handle, fill_cache)
     }
 
-    /// A block's payload from the file, put into the cache when asked.
+    /// Returns a block's payload from the file. The payload goes into the cache if `fill_cache` is
+    /// true.
     fn load(&self, kind: BlockKind, handle: &BlockHandle, fill_cache: bool) -> Result<Bytes> {
         let booked = self.book_read(handle);
         let payload = self.read_block(kind, handle)?;
@@ -652,7 +668,8 @@ impl TableReader {
         self.env.ledger().reserve(MemoryKind::Pinned, bytes)
     }
 
-    /// Puts a payload as read into the cache, when asked. What is returned carries its memory's booking.
+    /// Puts a payload that was read into the cache if `fill_cache` is true. The returned payload
+    /// carries the booking of its memory.
     pub(super) fn keep(
         &self,
         kind: BlockKind,
@@ -661,7 +678,8 @@ impl TableReader {
         mut booked: Reservation,
         fill_cache: bool,
     ) -> Bytes {
-        // A block stored as it is keeps the read's memory alive, rounded to write units when reads are direct.
+        // An uncompressed block keeps the read's memory alive, rounded to write units for direct
+        // reads.
         let rounded = self.unit > 1 && handle.disk_len() > self.own_memory;
         let moved = fill_cache && handle.raw == 0 && rounded && payload.len() <= MOVED;
         let payload = if moved {
@@ -690,44 +708,47 @@ impl TableReader {
             .insert(self.cache_key(handle), payload, charge as usize, priority)
     }
 
-    /// The file, to be held while it is read.
+    /// Returns the file, which the caller holds while it reads.
     pub(super) fn file(&self) -> Result<Arc<dyn File>> {
         self.source.file()
     }
 
-    /// A block's payload from the file.
+    /// Returns a block's payload from the file.
     pub(super) fn read_block(&self, kind: BlockKind, handle: &BlockHandle) -> Result<Bytes> {
         let disk = read_exact(&*self.file()?, &self.path, handle.offset, handle.disk_len())?;
         open_block(&self.path, self.file_id, kind, handle, disk)
     }
 
-    /// A cursor.
+    /// Returns a cursor over the table.
     pub fn iter(self: &Arc<Self>, pattern: ReadPattern) -> TableIter {
         TableIter::new(self.clone(), pattern)
     }
 
-    /// Reads every byte and checks checksums, padding, order, counts, filter membership of every key, and the digest.
+    /// Reads every byte and checks checksums, padding, order, counts, filter membership of every
+    /// key, and the digest.
     pub fn verify(&self, meta: &TableMeta) -> Result<TableVerified> {
         verify::verify(self, meta)
     }
 
-    /// Salvages: the metadata recomputed from whatever is readable. For `repair`, which has no manifest entry.
+    /// Recomputes the metadata from the readable parts of a damaged table. `repair` calls this
+    /// without an entry of the manifest.
     ///
-    /// Header, footer, top-level index and properties must be whole: data blocks carry no length of their own.
-    /// Index partitions and data blocks that are damaged are left out of the counts; size and digest are the file's.
+    /// Header, footer, top-level index and properties must be whole: data blocks carry no length of
+    /// their own. Damaged index partitions and data blocks are left out of the counts. Size and
+    /// digest are the file's.
     pub fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> Result<TableMeta> {
         verify::inspect(env, file, path, cmp)
     }
 
-    /// About how many bytes of the file lie before the internal key. `fill_cache` is false for background work, which is about to
-    /// replace the table and keeps nobody waiting.
+    /// Returns about how many bytes of the file lie before the internal key. `fill_cache` is false
+    /// for background work, which is about to replace the table and lets no caller wait.
     pub fn approximate_offset(&self, internal_key: &[u8], fill_cache: bool) -> Result<u64> {
         Ok(self
             .find_block(&self.as_stored(internal_key), fill_cache)?
             .map_or(self.footer.data_end, |h| h.offset))
     }
 
-    /// Memory that this open table holds outside the cache.
+    /// Returns the bytes of memory that this open table holds outside the cache.
     pub fn memory(&self) -> usize {
         size_of::<TableReader>()
             + self.top.bytes_len()
@@ -745,23 +766,24 @@ impl TableReader {
             + self.properties.meta.largest.len()
     }
 
-    /// Its range tombstones.
+    /// Returns the table's range tombstones.
     pub fn ranges(&self) -> &Fragments {
         &self.ranges
     }
 
-    /// The family it says that it belongs to.
+    /// Returns the family that the table's properties name.
     pub fn family(&self) -> Option<&TableFamily> {
         self.properties.family.as_ref()
     }
 
-    /// Its path, for messages.
+    /// Returns the table's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The hash of a user key that filters and blocks are asked with; `None` where equal keys may differ in their bytes.
+/// Returns the hash of a user key for filters and hash indexes; `None` if equal keys may differ in
+/// their bytes.
 #[inline]
 pub fn hash_of(cmp: &Cmp, user_key: &[u8]) -> Option<u64> {
     cmp.equality_is_bytewise()

@@ -1,7 +1,9 @@
-//! Where a block may end that begins at a given place of a damaged table: what the bytes say of themselves, before any checksum.
+//! Finds where a block that begins at a given place of a damaged table may end, from its bytes
+//! alone, before any checksum.
 //!
-//! Entries, lz4 sequences and zstd frames tell their own lengths, so one walk over them finds the few ends that are possible, and stops
-//! after a few bytes where no block begins. Owns nothing; promises to name the end of every block that a builder writes.
+//! Entries, lz4 sequences and zstd frames contain their own lengths. One walk over them finds the
+//! few possible ends, and stops after a few bytes where no block begins. Owns nothing; promises to
+//! name the end of every block that a builder writes.
 
 use super::block::{RESTART_INTERVAL, TAIL_LEN};
 use super::builder::SECTOR;
@@ -11,13 +13,15 @@ use basalt_kv::encoding::{get_varint, u32_at, u64_at};
 use basalt_kv::key::TRAILER_LEN;
 use basalt_kv::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
-/// Kinds of entries that this version knows or has reserved: what a later version wrote is found too, and refused by its reader.
+/// The last kind of entry that this version knows or has reserved. Blocks of a later version are
+/// found too, and their reader refuses them.
 const LAST_KIND: u64 = 9;
 /// Bytes of a value's expiry.
 const EXPIRY_LEN: usize = 8;
 
-/// Calls `fits` with the stored length, the compression and the raw length (0 when it is stored as it is) of each block of `kind` that
-/// may begin at `rest[0]` and is at most `most` bytes long without its trailer, until it returns true.
+/// Calls `fits` with the stored length, the compression and the raw length (0 if stored
+/// uncompressed) of each possible block, until `fits` returns true. Possible blocks are of `kind`,
+/// begin at `rest[0]` and have at most `most` bytes without their trailer.
 pub(super) fn ends(
     kind: BlockKind,
     rest: &[u8],
@@ -40,7 +44,8 @@ pub(super) fn ends(
     }
 }
 
-/// Walks the entries of a data block stored as it is. `None` where they end to be ones.
+/// Walks the entries of an uncompressed data block. Returns `None` at the first bytes that are no
+/// entry.
 fn entries(b: &[u8], mut fits: impl FnMut(usize) -> bool) -> Option<()> {
     let (mut at, mut count) = (0, 0);
     let mut restarts: Vec<u32> = Vec::new();
@@ -86,7 +91,8 @@ fn entries(b: &[u8], mut fits: impl FnMut(usize) -> bool) -> Option<()> {
         let known = restarts.iter().map(|r| r.to_le_bytes());
         if points.chunks_exact(4).eq(known) {
             let tail = at + points.len();
-            // A builder makes 4/3 buckets of an entry, and less than a sector more; twice that is looked at.
+            // A builder makes 4/3 buckets of an entry, and less than a sector more. The search
+            // covers twice as many.
             for buckets in 0..=(count * 8 / 3 + 2 * SECTOR).min(usize::from(u16::MAX)) {
                 let end = tail + buckets + TAIL_LEN;
                 let Some(t) = b.get(end - TAIL_LEN..end) else {
@@ -121,7 +127,8 @@ fn sequences(b: &[u8], mut fits: impl FnMut(usize, usize) -> bool) -> Option<()>
         }
         Some(n)
     };
-    // What is compressed begins with an entry that shares nothing with one before it: the first literal is 0.
+    // A compressed payload begins with an entry that shares nothing with one before it: the first
+    // literal is 0.
     let mut first = 1;
     length(&mut first, b.first()? >> 4).filter(|n| *n > 0)?;
     if *b.get(first)? != 0 {
@@ -145,7 +152,8 @@ fn sequences(b: &[u8], mut fits: impl FnMut(usize, usize) -> bool) -> Option<()>
     }
 }
 
-/// Ends of an index block: its last number says how many entries it has, and the first of them is at 0.
+/// Finds the ends of an index block: its last number is the number of entries, and the first entry
+/// is at 0.
 fn index(b: &[u8], mut fits: impl FnMut(usize) -> bool) {
     for end in 8..=b.len() {
         let count = u32_at(b, end - 4) as usize;

@@ -1,8 +1,10 @@
-//! Salvage of a damaged table: every entry of every data block that still verifies, and what is lost between them.
+//! Salvage of a damaged table: every entry of every data block that still verifies, and the lost
+//! parts between them.
 //!
-//! A data block is found through the index where the index is whole. Where it is not, it is found by its own trailer: blocks lie one
-//! behind the other, and a block's checksum covers kind, file id and offset, so a run of bytes that verifies *is* a block
-//! of this file at this place. Owns nothing; promises never to give back an entry that was not added to this table.
+//! Data blocks are found through the index where the index is whole. Elsewhere, a data block is
+//! found by its own trailer. Blocks lie one behind the other, and a block's checksum covers kind,
+//! file id and offset. So a run of bytes that verifies *is* a block of this file at this place.
+//! Owns nothing; promises never to return an entry that was not added to this table.
 
 use super::block::BlockCursor;
 use super::exact_read::read_exact;
@@ -24,53 +26,56 @@ use std::ops::Range;
 use std::path::Path;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// After damage, a block is sought at every offset with so many bytes, or four times the table's block size if that is more.
-/// Larger blocks are found by the index, or when everything before them is whole.
+/// After damage, the salvage searches at every offset for blocks of up to this many bytes. If four
+/// times the table's block size is more, that is the limit. Larger blocks are found by the index,
+/// or if everything before them is whole.
 const RESYNC_BYTES: usize = 64 << 10;
 
-/// Bytes read at once where blocks of range tombstones are sought.
+/// Bytes of one read in the search for blocks of range tombstones.
 const RANGES_STEP: usize = 4 << 20;
 
-/// What is known of a table from elsewhere.
+/// What the caller knows of a table from elsewhere.
 #[derive(Debug, Clone, Default)]
 pub struct KnownTable {
-    /// Its id; `None` takes the one in its header or footer.
+    /// The table's file id; `None` takes the one in its header or footer.
     pub file_id: Option<u128>,
-    /// Its size in bytes.
+    /// The range of bytes in the file.
     pub size: Option<u64>,
-    /// See [`TableMeta::shift`](super::TableMeta::shift).
+    /// The shift of sequence numbers, see [`TableMeta::shift`](super::TableMeta::shift).
     pub shift: u64,
 }
 
 /// A part of a table's data that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostPart {
-    /// Bytes of the file.
+    /// The range of bytes in the file.
     pub bytes: Range<u64>,
-    /// No user key before this is in it; `None` when nothing before it can be read.
+    /// No user key of the part is before this; `None` if nothing before the part can be read.
     pub from: Option<Vec<u8>>,
-    /// No user key after this is in it; `None` when nothing after it can be read.
+    /// No user key of the part is after this; `None` if nothing after the part can be read.
     pub to: Option<Vec<u8>>,
-    /// Expectation and finding.
+    /// The expected and the found bytes or values, as text.
     pub reason: String,
 }
 
-/// What [`salvage`] walked.
+/// The result of [`salvage`].
 #[derive(Debug, Clone, Default)]
 pub struct Salvaged {
-    /// Entries given back.
+    /// Number of entries that were returned.
     pub entries: u64,
-    /// Range tombstones that can be read.
+    /// The range tombstones that can be read.
     pub ranges: Fragments,
-    /// What its properties say: it has range tombstones that cannot be read. Without properties nobody knows.
+    /// True if the properties name range tombstones that cannot be read; `None` if the properties
+    /// are lost.
     pub ranges_lost: Option<bool>,
-    /// What could not be read of the data. Without a readable footer its last part may be filter and index only.
+    /// The parts of the data that cannot be read. Without a readable footer, the last part may be
+    /// filter and index only.
     pub lost: Vec<LostPart>,
-    /// Where the table says that its data ends; `None` when its footer is lost.
+    /// The offset where the table says that its data ends; `None` if its footer is lost.
     pub data_end: Option<u64>,
-    /// What its properties say of the number of entries, when they can be read.
+    /// Number of entries that the properties name, if they can be read.
     pub entries_written: Option<u64>,
-    /// Name of the order it was written in, when its properties can be read.
+    /// Name of the comparator with which the table was written, if its properties can be read.
     pub comparator: Option<String>,
 }
 
@@ -78,7 +83,7 @@ fn is_damage(e: &Error) -> bool {
     e.kind() == ErrorKind::Corruption
 }
 
-/// `Ok(None)` for damage; other errors go on.
+/// Returns `Ok(None)` for damage. Other errors are passed on.
 fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     match r {
         Ok(t) => Ok(Some(t)),
@@ -87,7 +92,7 @@ fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Called with each entry, internal key and value.
+/// The function that is called with each entry: internal key and value.
 pub type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
 
 struct Walk<'a> {
@@ -97,18 +102,18 @@ struct Walk<'a> {
     cmp: &'a Cmp,
     block_bytes: usize,
     cursor: BlockCursor,
-    /// The last internal key given back.
+    /// The last internal key that was returned.
     last: Vec<u8>,
     out: Salvaged,
-    /// Where the last block of range tombstones ends; the index is behind it.
+    /// The offset where the last block of range tombstones ends. The index is behind it.
     ranges_end: u64,
     each: Each<'a>,
 }
 
-/// Reads all that can be read of a table and hands every entry, ascending, to `each`.
+/// Reads all readable entries of a table and passes each, ascending, to `each`.
 ///
-/// Errors: `Corruption` when nothing says which file it is, or when it is another file than the known one; `Unsupported`
-/// when a later version wrote it; `Io`; whatever `each` returns.
+/// Errors: `Corruption` if nothing says which file it is, or if it is another file than the known
+/// one; `Unsupported` if a later version wrote it; `Io`; any error of `each`.
 pub fn salvage(
     file: &dyn File,
     path: &Path,
@@ -205,7 +210,8 @@ impl Walk<'_> {
         )
     }
 
-    /// Range tombstones: where the properties say that they are or, without properties, wherever a block of them verifies.
+    /// Reads range tombstones at the places that the properties name. Without properties, reads
+    /// each block of them that verifies anywhere.
     fn ranges(&mut self, known: Option<Vec<BlockHandle>>, size: u64) -> Result<()> {
         let sure = known.is_some();
         let mut lost = false;
@@ -216,7 +222,7 @@ impl Walk<'_> {
         let mut read: Vec<Fragments> = Vec::new();
         for handle in handles {
             if handle.offset < self.ranges_end {
-                // They lie one behind the other: what is named twice is not read twice.
+                // Blocks lie one behind the other. A block that is named twice is not read twice.
                 lost = true;
                 continue;
             }
@@ -240,7 +246,8 @@ impl Walk<'_> {
         let mut found: Vec<BlockHandle> = Vec::new();
         let mut at = 0;
         while at < size {
-            // A block is never longer than half of this, and the next step begins that much before this one's end.
+            // A block is never longer than half of this step. The next step begins that many bytes
+            // before this one's end.
             let len = RANGES_STEP.min(usize::try_from(size - at).unwrap_or(usize::MAX));
             if let Some(bytes) = unless_damaged(read_exact(self.file, self.path, at, len))? {
                 for handle in ranges::find_blocks(&bytes, at, self.file_id) {
@@ -258,7 +265,7 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    /// Where data blocks lie, as far as readable index partitions say.
+    /// Returns the places of data blocks that readable index partitions name.
     fn handles(&self, footer: &Footer) -> Result<BTreeMap<u64, BlockHandle>> {
         let mut partitions = Vec::new();
         let top = self
@@ -327,7 +334,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Blocks between two offsets where no index says where they are.
+    /// Searches for blocks between two offsets where no index names them.
     fn gap(&mut self, start: u64, stop: u64) -> Result<()> {
         let len = usize::try_from(stop - start).unwrap_or(usize::MAX);
         let bytes = match read_exact(self.file, self.path, start, len) {
@@ -340,10 +347,11 @@ impl Walk<'_> {
         };
         let near = RESYNC_BYTES.max(4 * self.block_bytes);
         let mut at = 0;
-        // Where the present stretch of unreadable bytes began.
+        // The offset where the current stretch of unreadable bytes began.
         let mut lost = None;
         while at < bytes.len() {
-            // A block that follows a good one may be of any size; after damage only near ones are sought.
+            // A block behind a good one may be of any size. After damage, only blocks up to `near`
+            // bytes are sought.
             let reach = if lost.is_none() { bytes.len() } else { near };
             let found = self.find(BlockKind::Data, &bytes, at, start, reach);
             let Some((handle, payload)) = found else {
@@ -373,7 +381,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The block that begins at `bytes[from..]` (offset `base + from` of the file) and is at most `reach` bytes long.
+    /// Returns the block that begins at `bytes[from..]` (offset `base + from` of the file) and is
+    /// at most `reach` bytes long.
     fn find(
         &self,
         kind: BlockKind,
@@ -410,7 +419,7 @@ impl Walk<'_> {
             .map(|payload| (handle, payload))
     }
 
-    /// Gives a block's entries back: all of them or, when the block is not in order, none.
+    /// Returns a block's entries: all of them or, if the block is out of order, none.
     fn take(&mut self, payload: Bytes, offset: u64) -> Result<()> {
         let (path, cmp) = (self.path, self.cmp);
         let at = |d: super::format::Damage| d.at(path, offset);

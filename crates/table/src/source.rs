@@ -1,15 +1,17 @@
-//! Where a table's reader gets its file: it asks for it at each read of the device, so that the file may be closed meanwhile.
+//! The source of a table's file. The reader asks for the file at each device read, so that the file
+//! may be closed in between.
 
 use basalt_fs::{File, Result};
 use std::sync::Arc;
 
-/// Where a table's file comes from when it must be read.
+/// Provides the file of a table when a reader needs it.
 pub trait Source: Send + Sync + 'static {
-    /// The file, opened when it is not open. It stays open as long as it is held.
+    /// Returns the file, opened if it is not open. The file stays open as long as the caller holds
+    /// it.
     fn file(&self) -> Result<Arc<dyn File>>;
 
-    /// Called now and then as readers go to the device for the table: whether it had better be merged may be asked again.
-    /// From within reads: it must not block.
+    /// Notifies the source, now and then, that readers go to the device for the table. The source
+    /// may decide again whether to merge it. Reads call this, so it must not block.
     fn extra_reads(&self) {}
 }
 

@@ -33,23 +33,23 @@ pub fn report() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         add(layout.size(), -1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         add(layout.size(), -1);
         add(new_size, 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

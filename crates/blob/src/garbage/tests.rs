@@ -1,4 +1,4 @@
-//! Marks against a plain set, and what comes back of their bytes.
+//! Tests marks against a plain set, and that encoded marks decode to the same.
 
 use super::*;
 use basalt_env::Random;
@@ -8,7 +8,7 @@ fn hash(n: u32) -> u64 {
     u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What is whose in a file of so many records.
+/// Returns the families of a file with `records` records.
 fn file(records: u32) -> BTreeMap<u32, FamilyShare> {
     let mut all = Garbage::none(records);
     assert!((0..records).all(|n| all.mark(n, n % 3, 100 + u64::from(n), hash(n))));
@@ -19,7 +19,7 @@ fn marked(records: u32, share: u64, seed: u64) -> (Garbage, BTreeSet<u32>) {
     let random = Random::from_seed(seed);
     let (mut garbage, mut set) = (Garbage::none(records), BTreeSet::new());
     for _ in 0..u64::from(records) * share / 100 {
-        // In clusters, as a range of keys that was deleted makes them.
+        // Marks come in clusters, as a deleted range of keys makes them.
         let from = random.below(u64::from(records)) as u32;
         for n in from..records.min(from + 1 + random.below(20) as u32) {
             assert_eq!(
@@ -53,8 +53,8 @@ fn marks_are_counted_once_and_come_back() {
     }
 }
 
-/// Two compactions gave up the same record, and it was counted twice: the file counted as dead while a
-/// live record was in it.
+/// Regression test. Two compactions dropped the same record, and it was counted twice: the file
+/// counted as dead while a live record was in it.
 #[test]
 fn records_that_are_marked_are_not_marked_again() {
     let (mut garbage, set) = marked(1000, 10, 1);

@@ -1,4 +1,4 @@
-//! Indexes over random hashes and places, and over bytes that no builder wrote.
+//! Tests indexes over random hashes and places, and over bytes that no builder wrote.
 
 use super::*;
 use crate::record::{HEADER_LEN, Name};
@@ -6,7 +6,7 @@ use basalt_env::Random;
 use basalt_fs::{FileSystem, HostFs, HostOptions};
 use std::path::Path;
 
-/// An index over random hashes, and what it should answer.
+/// An index over random hashes, and the answers expected from it.
 struct Made {
     keys: Vec<(u64, Range<u64>)>,
     pages: IndexPages,
@@ -28,7 +28,7 @@ fn random(count: usize, seed: u64, gaps: bool) -> Made {
     let random = Random::from_seed(seed);
     let mut at = random.below(1 << 40);
     let keys = (0..count).map(|_| {
-        // Sizes from bytes to mebibytes: the longest are far from the rest.
+        // Sizes range from bytes to mebibytes: the longest are far from the rest.
         let len = 1 + random.below(1 << (1 + random.below(22)));
         if gaps {
             at += random.below(5000);
@@ -82,7 +82,7 @@ fn records_with_one_hash_are_all_found() {
     assert_eq!(listed, 100);
 }
 
-/// Hashes that no seed parts: pairs that fall into the same cells under each of them.
+/// No seed separates these hashes: pairs fall into the same cells under each seed.
 #[test]
 fn keys_that_no_seed_has_cells_for_are_found_all_the_same() {
     let unmix = |mut x: u64| {
@@ -113,7 +113,7 @@ fn keys_that_no_seed_has_cells_for_are_found_all_the_same() {
     check(&made(keys));
 }
 
-/// Bytes a record: of hash pages, of both kinds.
+/// Returns the bytes a record of hash pages, and of both kinds of pages.
 fn bytes_a_record(made: &Made) -> (f64, f64) {
     let bytes = |pages: &[Vec<u8>]| pages.iter().map(Vec::len).sum::<usize>() as f64;
     let n = made.keys.len() as f64;
@@ -121,7 +121,7 @@ fn bytes_a_record(made: &Made) -> (f64, f64) {
     (hashes / n, (hashes + bytes(&made.pages.places)) / n)
 }
 
-/// Paths and lengths of this project's own files.
+/// Collects paths and lengths of this project's own files.
 fn files(fs: &dyn FileSystem, dir: &Path, into: &mut Vec<(Vec<u8>, u64)>) {
     for entry in fs.list(dir).expect("it is there") {
         let path = dir.join(&entry.name);
@@ -136,7 +136,8 @@ fn files(fs: &dyn FileSystem, dir: &Path, into: &mut Vec<(Vec<u8>, u64)>) {
 
 #[test]
 fn an_index_is_as_small_as_it_should_be() {
-    // 64 MB of values of 16,000 bytes and of 1,000 with random keys of 36, and of real files under their paths.
+    // Each case has 64 MB of values: of 16,000 or 1,000 bytes under random keys of 36 bytes, or
+    // real files under their paths.
     let random = Random::from_seed(36);
     let keys = |value: u64, count: usize| -> Vec<(Vec<u8>, u64)> {
         let key = || (0..36).map(|_| random.next_u64() as u8).collect();
@@ -150,7 +151,7 @@ fn an_index_is_as_small_as_it_should_be() {
     }
     real.retain(|(_, len)| *len >= 4096);
     assert!(real.len() > 100, "only {} files", real.len());
-    // As many as fill a file: in copies of the folder, beside each other.
+    // The test takes as many copies of the directory, side by side, as fill a blob file.
     let copies = (64 << 20) / real.iter().map(|(_, len)| len).sum::<u64>() + 1;
     let copy = |n: u64| {
         let name = move |path: &[u8]| [format!("copy-{n}/").as_bytes(), path].concat();
@@ -163,7 +164,7 @@ fn an_index_is_as_small_as_it_should_be() {
         ("1,000 bytes", keys(1_000, 60_000), 2.6),
         ("real files", paths, 2.5),
     ] {
-        // Records side by side, and in a log behind a batch's header each.
+        // Records lie side by side, or in a log with a batch's header before each.
         for (gap, both) in [(0, 4.5), (60, 6.5)] {
             let mut at = 4096;
             let records = named.iter().enumerate().map(|(seq, (key, value))| {
@@ -208,7 +209,7 @@ fn no_bytes_make_a_lookup_panic() {
         for page in [&made.pages.hashes[0], &made.pages.places[0]] {
             let mut page = page.clone();
             for _ in 0..1 + random.below(4) {
-                // Half of them in the head, where lengths are.
+                // Half of the changes go to the head, where lengths are.
                 let within = if random.below(2) == 0 { 16 } else { page.len() };
                 let at = random.below(within as u64) as usize;
                 page[at] = random.next_u64() as u8;

@@ -1,4 +1,4 @@
-//! Random collections against a reference that moves each record by itself.
+//! Tests random collections against a reference that moves each record by itself.
 
 use super::*;
 use basalt_env::Random;
@@ -9,7 +9,7 @@ type Record = (u32, Vec<u8>, u64);
 struct World {
     random: Random,
     lineage: Lineage,
-    /// Where each live record is.
+    /// The number of the file that has each live record.
     live: BTreeMap<Record, u64>,
     next: u64,
 }
@@ -29,7 +29,7 @@ impl World {
         self.next
     }
 
-    /// A new file with keys of some families, of all the keyspace or a part of it.
+    /// Writes a new file with keys of some families, of all the keyspace or a part of it.
     fn write(&mut self) {
         let file = self.number();
         let from = self.random.below(200);
@@ -47,7 +47,7 @@ impl World {
         self.live.retain(|_, _| !random.one_in(share));
     }
 
-    /// Rewrites some files into some.
+    /// Rewrites some files into others.
     fn collect(&mut self) {
         let files: Vec<u64> = {
             let mut files: Vec<u64> = self.live.values().copied().collect();
@@ -66,7 +66,8 @@ impl World {
             sources: picked.clone(),
             targets: BTreeMap::new(),
         };
-        // Outputs hold families one after the other, in the order of keys, and are cut anywhere between two keys.
+        // Outputs hold families one after the other, in the order of keys. They are cut anywhere
+        // between two keys.
         let moved: Vec<Record> = (self.live.iter())
             .filter(|(_, at)| picked.contains(at))
             .map(|(r, _)| r.clone())
@@ -99,7 +100,7 @@ impl World {
         }
     }
 
-    /// Forgets names that nothing refers to, as compactions let them.
+    /// Forgets names without references, as compactions do.
     fn prune(&mut self) {
         for name in self.lineage.names() {
             if !self.live.keys().any(|(_, _, number)| *number == name) {
@@ -203,7 +204,7 @@ fn remembered_groups_that_no_collection_leaves_are_refused() {
     );
     assert_eq!(lineage.resolve(10, 0, b"b", &Cmp::Bytewise), Some(2));
     assert!(lineage.is_in_order(0, &Cmp::Bytewise));
-    // A group that is set anew: 10 is forgotten by it.
+    // This group replaces the former one, so 10 is forgotten.
     assert!(lineage.restore(9, group(&[9], vec![(key("b"), 1), (key("a"), 2)])));
     assert_eq!(lineage.names(), [9]);
     assert!(!lineage.is_in_order(0, &Cmp::Bytewise));

@@ -1,5 +1,6 @@
-//! Many values at once: the index pages that they need are read together, then the values, from whichever files. So a call that wants many
-//! waits for about as many reads in a row as one that wants one, and knows how long the values are before it reads any.
+//! Reads many values at once: first the index pages that they need together, then the values, from
+//! any number of files. A call for many values waits for about as many successive reads as a call
+//! for one. It also knows the lengths of the values before it reads any.
 
 use super::{BlobReader, How};
 use crate::counts::ReadCounts;
@@ -13,27 +14,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
-/// Values that a call for many reads together at most. A scan reads as many as it has room for.
+/// The most values that a call for many reads in one batch. A scan reads as many as it has room
+/// for.
 pub const READ_BATCH: usize = 64;
-/// Values of one file that lie so near to each other are one read ...
+/// Values of one file whose gap is at most this many bytes are one read.
 const NEAR: u64 = 16 << 10;
-/// ... of at most so many bytes, at least half of which is wanted.
+/// The most bytes of such a read. At least half of them must be wanted.
 const LONGEST: u64 = 512 << 10;
 /// Bytes of index pages that are kept for the next values.
 const PAGES_KEPT: usize = 512 << 10;
 
-/// A value that is wanted.
+/// A value to be read, by its file and its name.
 pub struct Sought<'a> {
-    /// The file that has it.
+    /// The file that has the value.
     pub reader: &'a BlobReader,
-    /// What finds it.
+    /// The name of the record.
     pub name: Name<'a>,
 }
 
-/// Where a record is: its place among its file's records, and its bytes.
+/// The place of a record: its ordinal in its file, and its range of bytes.
 pub type Place = (u32, Range<u64>);
 
-/// A value that was found and not read.
+/// A value that was located and not yet read.
 pub struct Located<'a> {
     reader: &'a BlobReader,
     name: Name<'a>,
@@ -42,7 +44,7 @@ pub struct Located<'a> {
 }
 
 impl<'a> Located<'a> {
-    /// What was located before, in a file that is the same.
+    /// Makes the location of a value that was located before in the same file.
     pub fn again(sought: Sought<'a>, (ordinal, place): Place) -> Located<'a> {
         Located {
             reader: sought.reader,
@@ -52,45 +54,45 @@ impl<'a> Located<'a> {
         }
     }
 
-    /// Where it lies: its place among its file's records, and its bytes.
+    /// Returns the record's ordinal in its file, and its range of bytes.
     pub fn place(&self) -> Place {
         (self.ordinal, self.place.clone())
     }
 
-    /// Bytes of the value as it is stored, with its expiry.
+    /// Returns the stored bytes of the value, with its expiry.
     pub fn value_len(&self) -> usize {
         value_len(&self.name, &self.place)
     }
 
-    /// Bytes that reading it brings into memory.
+    /// Returns the bytes that reading the value brings into memory.
     pub fn read_len(&self) -> usize {
         (self.place.end - self.place.start) as usize
     }
 
-    /// The record, read for itself.
+    /// Reads the record alone.
     fn alone(&self) -> Result<Bytes> {
         let (source, path) = self.reader.records_file();
         let (offset, len) = (self.place.start, self.read_len());
         read_exact(&*source.file()?, path, offset, len)
     }
 
-    /// Where it is in the cache, if it is there.
+    /// Returns the cache key of the record, if the record is in the cache.
     pub fn cached_at(&self) -> Option<CacheKey> {
         self.reader.cached_at(self.place.start)
     }
 
-    /// Where what is read is counted.
+    /// Returns the counters of the file's reads.
     pub fn counts(&self) -> &ReadCounts {
         self.reader.counts()
     }
 
-    /// Where memory is booked.
+    /// Returns the environment whose ledger books the memory.
     pub fn env(&self) -> &Env {
         self.reader.env()
     }
 }
 
-/// Bytes that are stored of the value in a record that lies at `place`.
+/// Returns the stored bytes of the value in a record that lies at `place`.
 pub(crate) fn value_len(name: &Name<'_>, place: &Range<u64>) -> usize {
     ((place.end - place.start) as usize).saturating_sub(HEADER_LEN + name.key.len())
 }
@@ -108,10 +110,10 @@ impl Read<'_> {
         read_exact(&*self.source.file()?, self.path, self.offset, self.len)
     }
 
-    /// All of them in flight together. A failure is its own read's.
+    /// Does all reads, in flight together. Each read has its own result.
     fn together(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
         match reads {
-            // One read gains nothing from a ring.
+            // A single read gains nothing from a ring.
             [one] => {
                 if how.foreground {
                     env.foreground_io().foreground_read();
@@ -125,9 +127,9 @@ impl Read<'_> {
 
 /// Reads in flight.
 struct Reading {
-    /// Of those that could not be asked for.
+    /// The error of each read that could not be submitted.
     failed: Vec<Option<Error>>,
-    /// Which read is which of the batch.
+    /// For each read of the batch, its number among the caller's reads.
     asked: Vec<usize>,
     batch: Box<dyn ReadCompletions>,
 }
@@ -164,7 +166,7 @@ impl Reading {
         }
     }
 
-    /// What came of the reads that were begun.
+    /// Waits for the reads that were begun and returns their results.
     fn finish(mut self, reads: &[Read<'_>]) -> Vec<Result<Bytes>> {
         let mut out: Vec<Option<Result<Bytes>>> =
             self.failed.into_iter().map(|e| e.map(Err)).collect();
@@ -186,7 +188,7 @@ impl Reading {
     }
 }
 
-/// Index pages at hand.
+/// Index pages that are kept in memory.
 #[derive(Default)]
 pub struct Pages {
     kept: BTreeMap<CacheKey, Bytes>,
@@ -194,7 +196,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Pages by file, kind and number, in the order asked for; those that are in no cache are read together.
+    /// Returns pages by file, kind and number, in the order asked for. Pages in no cache are read
+    /// together.
     fn fetch(
         &mut self,
         wanted: &[(&BlobReader, BlockKind, usize)],
@@ -211,7 +214,8 @@ impl Pages {
             if self.kept.contains_key(&key) || !asked.insert(key) {
                 continue;
             }
-            // A job that misses is nobody who reads: what is worth warming is judged by lookups.
+            // A miss of a background job is no sign of readers: lookups alone decide what is worth
+            // warming.
             let cache = page.0.env().cache();
             let looks = how.foreground || cache.contains(key);
             match looks.then(|| cache.get(key)).flatten() {
@@ -267,7 +271,7 @@ impl Pages {
     }
 }
 
-/// Where values lie. Reads index pages at most, unless several records have a value's hash.
+/// Locates values. Reads index pages only, unless several records have a value's hash.
 pub fn locate<'a>(
     sought: Vec<Sought<'a>>,
     pages: &mut Pages,
@@ -279,7 +283,7 @@ pub fn locate<'a>(
         .collect();
     let first = pages.fetch(&wanted, how);
     let mut out: Vec<Option<Result<Place>>> = sought.iter().map(|_| None).collect();
-    // Those whose ordinal is known: its place among what is sought, and the ordinal.
+    // Values whose ordinal is known: the number of each in `sought`, and its ordinal.
     let mut known = Vec::with_capacity(sought.len());
     let mut wanted = Vec::with_capacity(sought.len());
     for (i, (s, page)) in sought.iter().zip(first).enumerate() {
@@ -315,7 +319,8 @@ pub fn locate<'a>(
         .collect()
 }
 
-/// The values, those of them that are not in the cache read together. A failure is its own value's.
+/// Returns the values. Those that are not in the cache are read together. Each value has its own
+/// result.
 pub fn read_within(
     located: &[Located<'_>],
     how: How,
@@ -330,18 +335,19 @@ pub fn read_within(
 
 /// Values that are being read.
 pub struct InFlight {
-    /// What was in the cache.
+    /// Values that were in the cache.
     found: Vec<Option<Result<Bytes>>>,
-    /// Those that are wanted again, and where they are wanted first.
+    /// Values that are sought twice, each with the number of its first occurrence.
     twice: Vec<(usize, usize)>,
     stretches: Vec<Stretch>,
     booked: Vec<Reservation>,
-    /// `None` where nobody has anything else to do until they are there.
+    /// The reads, if they began at once; `None` if they begin when the caller waits for them.
     reading: Option<Reading>,
 }
 
 impl InFlight {
-    /// Asks for the values. With `aside` the reads begin at once, and go on while the caller does something else.
+    /// Begins to read the values. With `aside`, the reads start at once and go on while the caller
+    /// does other work.
     pub fn begin(located: &[Located<'_>], how: How, aside: bool) -> InFlight {
         let found: Vec<Option<Result<Bytes>>> = (located.iter())
             .map(|l| l.reader.cached_value(&l.name, &l.place))
@@ -354,7 +360,8 @@ impl InFlight {
                 continue;
             }
             match by_place.get(&l.reader.value_key(&l.place)) {
-                // Places are in proportion to names unless the index is damaged: then each reads for itself, and is told so.
+                // Two names have one place only if the index is damaged. Then each is read alone
+                // and gets its own error.
                 Some(first) if located[*first].name == l.name => twice.push((i, *first)),
                 _ => {
                     by_place.insert(l.reader.value_key(&l.place), i);
@@ -365,7 +372,7 @@ impl InFlight {
         let stretches = stretches(located, missing);
         let mut booked = Vec::with_capacity(located.len());
         for stretch in &stretches {
-            // What lies between them is read, too.
+            // The bytes between the values of a stretch are read and booked, too.
             let len = stretch.place.end - stretch.place.start;
             let mut between = len.saturating_sub(stretch.wanted);
             for i in &stretch.values {
@@ -387,7 +394,7 @@ impl InFlight {
         }
     }
 
-    /// Notes that it is a scan that asks.
+    /// Counts the reads as those of a scan.
     pub fn is_of_scan(&self, located: &[Located<'_>]) {
         let all: u64 = self.stretches.iter().map(|s| s.wanted).sum();
         for stretch in &self.stretches {
@@ -396,7 +403,7 @@ impl InFlight {
         }
     }
 
-    /// The values, which are those that were asked for.
+    /// Waits for the reads and returns the values. `located` must be the same as at the begin.
     pub fn finish(self, located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
         let out = self.finish_within(located, how, &mut ReadBudget::unbounded());
         (out.into_iter())
@@ -404,8 +411,9 @@ impl InFlight {
             .collect()
     }
 
-    /// Waits for the reads and returns the values within `budget`, as [`InFlight::finish`] does without
-    /// a bound. The caller has taken the stored bytes of each value from `budget`. The further bytes of a
+    /// Waits for the reads and returns the values within `budget`.
+    ///
+    /// The caller has taken the stored bytes of each value from `budget`. The further bytes of a
     /// compressed value are taken before it is decompressed. A value beyond `budget` is `None`.
     pub fn finish_within(
         self,
@@ -438,7 +446,7 @@ impl InFlight {
                         let from = (l.place.start - stretch.place.start) as usize;
                         Ok((all.slice(from..from + l.read_len()), with_others))
                     }
-                    // What is wrong may be one value's alone.
+                    // The error may concern one value alone.
                     Err(_) if with_others => l.alone().map(|bytes| (bytes, false)),
                     Err(e) => Err(e.clone()),
                 };
@@ -455,7 +463,7 @@ impl InFlight {
             out[i] = Some(match value {
                 Some(value) => within(i, value, budget),
                 None => {
-                    // Longer than all that is left: gives the stored bytes back.
+                    // This amount exceeds any budget, so the call gives the stored bytes back.
                     budget.take_rest(located[i].value_len(), usize::MAX);
                     None
                 }
@@ -467,17 +475,17 @@ impl InFlight {
     }
 }
 
-/// Values that are one read.
+/// Values that one read covers.
 struct Stretch {
     place: Range<u64>,
-    /// Bytes of it that are wanted.
+    /// Bytes of the stretch that are wanted.
     wanted: u64,
-    /// Which of those that are wanted.
+    /// Numbers of the located values in the stretch.
     values: Vec<usize>,
 }
 
 impl Stretch {
-    /// True when it may go on to the end of `place`.
+    /// Returns true if the stretch may extend to the end of `place`.
     fn may_take(&self, place: &Range<u64>) -> bool {
         let len = place.end.max(self.place.end) - self.place.start;
         let wanted = self.wanted + (place.end - place.start);
@@ -485,7 +493,8 @@ impl Stretch {
     }
 }
 
-/// What is missing, file by file: what lies side by side is read in one go.
+/// Returns the stretches that cover the missing values, file by file. Values that lie side by side
+/// are one read.
 fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
     let at = |i: usize| located[i].reader.value_key(&located[i].place);
     missing.sort_unstable_by_key(|i| at(*i));
@@ -510,7 +519,7 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
     all
 }
 
-/// A read for each stretch.
+/// Returns a read for each stretch.
 fn reads<'a>(stretches: &[Stretch], located: &[Located<'a>]) -> Vec<Read<'a>> {
     let read = |s: &Stretch| {
         let (source, path) = located[s.values[0]].reader.records_file();
@@ -524,7 +533,7 @@ fn reads<'a>(stretches: &[Stretch], located: &[Located<'a>]) -> Vec<Read<'a>> {
     stretches.iter().map(read).collect()
 }
 
-/// The ordinal that a hash page has for a hash, and what else may have it.
+/// Returns the ordinal that a hash page has for a hash, and the ordinals of its twins.
 pub(crate) fn in_hash_page(
     page: &[u8],
     hash: u64,

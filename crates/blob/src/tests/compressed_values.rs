@@ -1,5 +1,5 @@
-//! Compressed values in blob files: what was put in comes back, and no byte of what is stored, and nothing that it says of itself, is believed
-//! unless it is so.
+//! Compressed values in blob files: each value comes back as it was put in. No stored byte and no
+//! claim of a value about itself is believed unless it holds.
 
 use crate::packed::{pack, payload_len, unpack};
 use crate::*;
@@ -32,7 +32,7 @@ fn name(key: &[u8]) -> Name<'_> {
     }
 }
 
-/// Half of it noise: it becomes about half as long.
+/// Returns a value of which half is noise: compression makes it about half as long.
 fn value(len: usize, seed: u64) -> Vec<u8> {
     let r = Random::from_seed(seed);
     let part = |i: usize| if i.is_multiple_of(2) { r.next_u64() } else { 7 };
@@ -47,7 +47,7 @@ fn with_expiry(kind: Kind, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is stored of a payload.
+/// Returns the stored bytes of a payload.
 fn packed(kind: Kind, codec: Compression, payload: &[u8]) -> Vec<u8> {
     pack(kind, codec, Effort::Background, payload, |_, stored| {
         stored.to_vec()
@@ -55,7 +55,7 @@ fn packed(kind: Kind, codec: Compression, payload: &[u8]) -> Vec<u8> {
     .expect("compressible")
 }
 
-/// A file of one record that has these bytes for its value, with checksums that fit.
+/// Writes a file of one record with these bytes as its value, and with checksums that fit.
 fn write(env: &Env, form: &Form, stored: &[u8]) -> BlobMeta {
     let path = Path::new(PATH);
     let _ = env.fs().remove(path);
@@ -148,7 +148,8 @@ fn every_flipped_bit_of_a_compressed_record_is_found() {
     }
 }
 
-/// The checksum fits, and yet it is not so: what a writer gone wrong leaves, or somebody who can compute checksums.
+/// The checksum fits a wrong claim, as a faulty writer or an attacker who can compute checksums
+/// would leave it.
 #[test]
 fn what_a_compressed_value_says_of_itself_is_not_believed() {
     for codec in CODECS {
@@ -193,7 +194,7 @@ fn what_a_compressed_value_says_of_itself_is_not_believed() {
                 let found = salvage::salvage(&*file, Path::new(PATH), None, &mut |_| Ok(()));
                 assert_eq!(found.unwrap().records, 0, "{what}");
             }
-            // Another codec than it was compressed with, and none that there is.
+            // Another codec than the one that compressed the value. Unknown codecs follow below.
             let other = CODECS[usize::from(codec == Compression::Lz4)];
             assert!(
                 read(&env, kind, other, &stored)
@@ -217,7 +218,7 @@ fn what_a_compressed_value_says_of_itself_is_not_believed() {
             "codec {codec}"
         );
     }
-    // Without room for a length.
+    // This value has no room for a length.
     record::begin(
         &mut head,
         0,
@@ -258,7 +259,7 @@ fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
         let before = env.fs().stats().reads;
         assert_eq!(reader.get(&name(b"key"), true).unwrap(), payload);
         assert_eq!(env.fs().stats().reads, before);
-        // The file has it as it was.
+        // The file has the value as it was written.
         reader
             .walk(&|_| true, &mut |_| Ok(()), &mut |_, r| {
                 assert_eq!((r.codec, &r.value[..]), (codec, &stored[..]));
@@ -307,7 +308,8 @@ fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
     }
 }
 
-/// Builds that do not know compressed values would take such records for damaged ones: the header keeps them out.
+/// Builds that do not know compressed values would report such records as damaged: the header keeps
+/// these builds out.
 #[test]
 fn a_file_says_in_its_header_that_values_may_be_compressed() {
     let env = env();

@@ -1,4 +1,5 @@
-//! Blob files and logs with an index: every value is found, and a damaged byte is found or of no matter.
+//! Blob files and logs with an index: every value is found, and each damaged byte is detected or
+//! harmless.
 
 mod compressed_values;
 
@@ -32,7 +33,7 @@ fn options(file_id: u128) -> BlobOptions {
     }
 }
 
-/// Records of several families, some keys in several versions.
+/// Makes records of several families, some keys in several versions.
 fn records(count: u64, seed: u64) -> Vec<Record> {
     let random = Random::from_seed(seed);
     let mut all: Vec<Record> = (0..count)
@@ -80,7 +81,7 @@ fn open_blobs(env: &Env, meta: &BlobMeta) -> Result<BlobReader> {
     BlobReader::open(env, Arc::new(file), Path::new(BLOBS), meta)
 }
 
-/// A log in which records lie among other bytes, and its index.
+/// Writes a log in which records lie among other bytes, and its index.
 fn write_log(env: &Env, all: &[Record]) -> BlobMeta {
     let random = Random::from_seed(4);
     let mut log = vec![0xee; 512];
@@ -188,7 +189,7 @@ fn what_is_not_there_is_an_error_and_nothing_else() {
     }
 }
 
-/// A file whose bytes are what a test wants.
+/// Replaces a file's bytes by those that a test wants.
 fn rewrite(env: &Env, path: &str, bytes: &[u8]) {
     env.fs().remove(Path::new(path)).unwrap();
     let file = env.fs().create(Path::new(path)).unwrap();
@@ -201,7 +202,8 @@ fn whole(env: &Env, path: &str) -> Bytes {
     file.read(0, file.len() as usize).unwrap()
 }
 
-/// Each value is right, or an error that names a file; the file may be refused as a whole.
+/// Checks that each value is right, or an error that names a file. The file may be refused as a
+/// whole.
 fn right_or_refused(opened: Result<BlobReader>, all: &[Record]) -> u64 {
     let named = |e: &basalt_fs::Error| {
         assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
@@ -271,7 +273,8 @@ fn a_damaged_byte_is_found_or_of_no_matter() {
     check_all(&open_log(&env, &log).unwrap(), &all);
 }
 
-/// A record of the same key at the same place in an earlier life of the space is not this one.
+/// A record of the same key at the same place in an earlier life of the space must not be taken for
+/// this one.
 #[test]
 fn a_record_of_another_life_or_place_is_refused() {
     let value = b"value";
@@ -289,7 +292,7 @@ fn a_record_of_another_life_or_place_is_refused() {
     assert!(record::check(path, 1, 72, &bytes).is_err());
 }
 
-/// A file by itself: what it says of itself is what its builder said, and no byte of it can change unnoticed.
+/// A lone file says of itself what its builder said, and no byte of it can change unnoticed.
 #[test]
 fn a_file_without_its_store_explains_itself_and_no_byte_of_it_changes_unnoticed() {
     let env = env();
@@ -323,7 +326,7 @@ fn a_file_without_its_store_explains_itself_and_no_byte_of_it_changes_unnoticed(
             matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported),
             "{what}: {e}"
         );
-        // It is told or read, and nothing else.
+        // The damage is reported or the file is read. Nothing else may happen.
         let _ = inspect::explain(&env, path);
     };
     for at in 0..bytes.len() {

@@ -1,4 +1,5 @@
-//! Files written here and behind are the same files, and an error ends both.
+//! A file written on the caller's thread and one written behind are the same, and an error ends
+//! both.
 
 use super::*;
 use crate::Random;
@@ -10,7 +11,7 @@ fn environment(fs: Arc<dyn FileSystem>) -> Env {
     Env::builder(fs).threads(1).memory_bytes(64 << 20).build()
 }
 
-/// Puts pieces of all lengths. What was put, or the error that ended it.
+/// Puts pieces of all lengths. Returns the bytes that were put, or the error that ended the file.
 fn fill(writer: &mut FileWriter, r: &Random, bytes: usize) -> Result<Vec<u8>> {
     let mut all = Vec::new();
     while all.len() < bytes {
@@ -104,7 +105,7 @@ fn a_broken_invariant_behind_is_told() {
     let file = fs.create(path).unwrap();
     let mut writer = FileWriter::new(&env, file.clone(), path, IoPriority::Low);
     writer.write_behind();
-    // Another writer.
+    // Another writer appends to the file.
     file.append(&[IoSlice::new(b"x")], Intent::Sync).unwrap();
     let filled = fill(&mut writer, &Random::from_seed(1), 9 << 20);
     let e = filled.err().unwrap_or_else(|| writer.finish().unwrap_err());

@@ -1,5 +1,6 @@
-//! Writing behind: a thread of the file's own appends what was gathered while the next bytes are made. One piece is on its way to the device, one
-//! waits, one is being filled; whoever fills faster waits for the device.
+//! Writing behind: a thread of the file's own appends the collected bytes while the caller makes
+//! the next ones. One piece is being written to the device, one waits, and one is being filled. A
+//! caller that fills faster than the device writes waits for the device.
 
 use super::{Appender, PIECE};
 use crate::sync::{Condvar, JoinHandle, Mutex, panicking};
@@ -9,13 +10,13 @@ use std::sync::Arc;
 
 #[derive(Default)]
 struct State {
-    /// The next piece.
+    /// The piece that is written next.
     waiting: Option<AlignedBuf>,
-    /// Memory of a piece that was written.
+    /// Memory of a piece that was written, for reuse.
     free: Option<AlignedBuf>,
-    /// A piece is on its way.
+    /// True while a piece is being written.
     busy: bool,
-    /// Nothing comes any more.
+    /// True if no more pieces will come.
     ended: bool,
     failed: Option<Error>,
 }
@@ -26,14 +27,15 @@ struct Shared {
     changed: Condvar,
 }
 
-/// See the module. Dropped, it waits for the piece on its way; what waits is not written.
+/// A file's writing thread, see the module. A drop waits for the piece that is being written; the
+/// waiting piece is not written.
 pub(super) struct Behind {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Behind {
-    /// `Err` with the appender when there is no thread to be had.
+    /// Starts the thread. Returns `Err` with the appender if no thread can be started.
     pub fn begin(appender: Appender) -> std::result::Result<Behind, Appender> {
         let shared = Arc::<Shared>::default();
         let (own, given) = (shared.clone(), Arc::new(Mutex::new(Some(appender))));
@@ -51,7 +53,7 @@ impl Behind {
         }
     }
 
-    /// Hands a piece over, and gets memory for the next one.
+    /// Passes a piece to the thread, and returns memory for the next piece.
     pub fn push(&self, piece: AlignedBuf) -> Result<AlignedBuf> {
         let mut state = self.shared.state.lock();
         while state.waiting.is_some() && state.failed.is_none() {
@@ -71,7 +73,7 @@ impl Behind {
         }))
     }
 
-    /// Waits until all that was handed over is written.
+    /// Waits until all pieces that were pushed are written.
     pub fn wait(&self) -> Result<()> {
         let mut state = self.shared.state.lock();
         while (state.waiting.is_some() || state.busy) && state.failed.is_none() {
@@ -94,7 +96,7 @@ impl Shared {
             };
             state.busy = true;
             drop(state);
-            // The next piece may come.
+            // The caller may push the next piece.
             self.changed.notify_all();
             let appended = appender.append_gathered(&piece);
             state = self.state.lock();
@@ -111,7 +113,7 @@ impl Shared {
     }
 }
 
-/// Whoever waits for a thread that panicked hears of it.
+/// Reports a panic of the writing thread to the threads that wait for it.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -131,7 +133,8 @@ impl Drop for Behind {
         self.shared.state.lock().ended = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has told why, and its pieces are not there: whoever waited for them has not gone on.
+            // A thread that panicked has reported so, and its pieces are not in the file. Callers
+            // that waited for them got the error.
             let _ = thread.join();
         }
     }

@@ -41,7 +41,7 @@ pub enum Discards {
 /// Facts about a device.
 #[derive(Debug, Clone)]
 pub struct DeviceFacts {
-    /// Bytes.
+    /// Bytes of the file.
     pub len: u64,
     /// Bytes that are written whole or not at all: a power of two from 512 to 4096.
     pub unit: usize,

@@ -1,6 +1,7 @@
-//! Blob files: collections, compactions that let go of references meanwhile, and readers who hold files that are gone from the tree. What each
-//! job found where it looked is brought up to date when it ends, whatever ended before it: a mark that hit another record, or a reference
-//! that leads nowhere, is found by the scan at the end.
+//! Blob files: garbage collections, compactions that drop references meanwhile, and readers that
+//! hold files that are gone from the tree. Each job finds its work in an earlier version. When it
+//! ends, it brings its findings up to date, whatever ended before it. A mark that hit another
+//! record, or a reference that leads nowhere, is found by the scan at the end.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -47,10 +48,10 @@ fn options() -> Options {
     }
 }
 
-/// The round of each key that the last write to it has returned.
+/// For each key, the round of its last write that has returned.
 type Returned = Arc<[AtomicU64; KEYS]>;
 
-/// Sets a third of the keys, so that files keep something alive.
+/// Sets a third of the keys, so that files keep some live records.
 fn write(db: &Db, family: &Family, returned: &Returned, round: u64) {
     let mut batch = WriteBatch::new();
     let third = || (0..KEYS).filter(|k| round < 2 || *k as u64 % 3 == round % 3);
@@ -61,7 +62,8 @@ fn write(db: &Db, family: &Family, returned: &Returned, round: u64) {
     third().for_each(|k| returned[k].store(round, SeqCst));
 }
 
-/// Reads every key, one after the other or by a walk that takes its time: none older than what had returned.
+/// Reads every key, one after the other or by a slow walk: none is older than the last write that
+/// had returned.
 fn look(db: &Db, family: &Family, returned: &Returned, totals: &Counts) {
     let due: Vec<u64> = returned.iter().map(|r| r.load(SeqCst)).collect();
     let check = |k: usize, v: &[u8]| {
@@ -139,7 +141,8 @@ fn model(totals: &Counts) {
     for thread in threads {
         thread.join().unwrap();
     }
-    // What a snapshot kept at the bottom goes as well, once no merge runs that began before it went.
+    // Entries that a snapshot kept at the bottom are dropped as well, once no merge runs that began
+    // before the snapshot's drop.
     db.wait_idle().expect("settles");
     let all = CompactOptions {
         bottommost: Bottommost::Force,

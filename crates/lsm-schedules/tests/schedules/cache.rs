@@ -1,5 +1,5 @@
-//! The block cache: one load for all who ask, blocks that are read while they are evicted, blocks that are pinned and let go of, and
-//! a capacity that changes meanwhile.
+//! The block cache: one load for all readers of a block, reads of blocks while they are evicted,
+//! pinned and removed blocks, and a capacity that changes meanwhile.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const KEYS: u64 = 4;
-/// Each has a key of its own behind those, which it alone puts in, pins and takes out.
+/// Number of threads. Each has a key of its own behind those, which only this thread inserts, pins
+/// and removes.
 const THREADS: u64 = 3;
 
 fn key(n: u64) -> CacheKey {
@@ -27,13 +28,14 @@ fn block(n: u64, life: u64) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// A block of this key, and not one that was taken out before the look began.
+/// Checks that the bytes are a block of this key, and not one that was removed before the lookup
+/// began.
 fn check(n: u64, bytes: &Bytes) {
     assert_eq!(bytes.len(), 900);
     assert!(bytes[8..].iter().all(|b| *b == n as u8), "another's block");
 }
 
-/// What the model's loads did, by key.
+/// Counts of the model's loads, by key.
 #[derive(Default)]
 struct Loads {
     flying: [AtomicU64; KEYS as usize],
@@ -65,8 +67,8 @@ fn ask(cache: &BlockCache, loads: &Loads, n: u64, ends: u64) {
     }
 }
 
-/// PinnedMeta the block of a thread's own key, or looks after the one that it has pinned: however others fill the cache and change its
-/// capacity, that one is here until it is taken out.
+/// Pins the block of a thread's own key, or checks the one that it has pinned. However other
+/// threads fill the cache and change its capacity, a pinned block stays until it is removed.
 fn keep(cache: &BlockCache, own: u64, life: u64, kept: &mut Option<Bytes>, totals: &Counts) {
     let Some(held) = kept else {
         let held = cache.insert(key(own), block(own, life), 900, CachePriority::High);
@@ -89,7 +91,7 @@ fn keep(cache: &BlockCache, own: u64, life: u64, kept: &mut Option<Bytes>, total
 
 fn model(totals: &Counts) {
     let ledger = MemoryLedger::new(64 << 20);
-    // Room for all, for some, or for none.
+    // The capacity has room for all blocks, for some, or for none.
     let plenty = percent(40);
     let capacity = if plenty { 1 << 20 } else { below(4) * 1500 };
     let cache = BlockCache::new(capacity, ledger.clone());
@@ -116,7 +118,7 @@ fn model(totals: &Counts) {
                     8 => cache.remove(key(n)),
                     10.. => keep(&cache, own, life, &mut kept, &totals),
                     _ if resizes => {
-                        // From one shard to two and back.
+                        // The capacity goes from one shard to two and back.
                         let bytes = [0, 2000, 5000, 16 << 20][below(4) as usize];
                         cache.set_capacity(bytes);
                     }
@@ -132,7 +134,8 @@ fn model(totals: &Counts) {
         kept.extend(thread.join().unwrap());
     }
     let stats = cache.stats();
-    // In a cache of one shard those that are pinned alone may be more than its capacity, when that was lowered.
+    // In a cache of one shard the pinned blocks alone may exceed the capacity, after it was
+    // lowered.
     let pinned: u64 = stats.pinned;
     assert!(stats.used <= stats.capacity + pinned, "{stats:?}");
     assert_eq!(pinned > 0, !kept.is_empty(), "{stats:?}");

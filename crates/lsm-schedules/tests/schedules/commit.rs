@@ -1,4 +1,5 @@
-//! The commit queue: who leads, who inserts beside whom, what is acknowledged when, whom a panic reaches, and what a power cut takes.
+//! The commit queue: which thread leads, which threads insert side by side, when a batch is
+//! acknowledged, which threads see a panic, and what a power cut takes.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -19,7 +20,7 @@ use std::time::Duration;
 const WRITERS: usize = 3;
 const BOOM: &[u8] = b"boom";
 
-/// Bytewise, until it is armed and meets one key.
+/// A bytewise comparator that panics on one key once it is armed.
 struct Fuse(AtomicBool);
 
 impl Comparator for Fuse {
@@ -37,12 +38,12 @@ impl Comparator for Fuse {
 /// One batch of a writer, numbered from 1.
 #[derive(Clone, Default)]
 struct Sent {
-    /// Its last sequence number, once acknowledged.
+    /// The batch's last sequence number, once acknowledged.
     acked: Option<SeqNo>,
     durable: bool,
 }
 
-/// What each writer sent, in order. Never held where threads change places.
+/// The batches that each writer sent, in order. The lock is never held where threads change places.
 type Journal = [Vec<Sent>; WRITERS];
 
 struct World {
@@ -51,11 +52,11 @@ struct World {
     journal: Mutex<Journal>,
     /// Bytes that go along with each batch.
     load: usize,
-    /// One batch will meet the fuse.
+    /// True if one batch will meet the fuse.
     boom: bool,
-    /// Answers that are owed to nobody who waits.
+    /// Number of answers for batches that no thread waits for.
     owed: AtomicUsize,
-    /// A power cut's disk, and what was known at that moment.
+    /// The disk of a power cut, and the journal at that moment.
     cut: Mutex<Option<(Arc<SimFs>, Journal)>>,
 }
 
@@ -73,7 +74,7 @@ fn own_name(writer: usize, n: usize) -> Vec<u8> {
     format!("w{writer}/{n}").into_bytes()
 }
 
-/// What a batch promises once it is acknowledged.
+/// Records and checks the promises of a batch that is acknowledged.
 fn acknowledge(world: &World, writer: usize, n: usize, seq: SeqNo, sync: bool) {
     let mut journal = world.journal.lock().unwrap();
     let known: Vec<SeqNo> = journal.iter().flatten().filter_map(|s| s.acked).collect();
@@ -89,7 +90,7 @@ fn acknowledge(world: &World, writer: usize, n: usize, seq: SeqNo, sync: bool) {
     (sent.acked, sent.durable) = (Some(seq), sync);
 }
 
-/// Sends one batch in one of the ways there are; false when the store is broken.
+/// Sends one batch in one of the possible ways. Returns false if the store is broken.
 fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
     let db = &world.db;
     let n = {
@@ -146,7 +147,7 @@ fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
     }
 }
 
-/// Makes durable what is acknowledged.
+/// Makes the acknowledged batches durable.
 fn ride(world: &World) {
     let before = world.journal.lock().unwrap().clone();
     match world.db.sync() {
@@ -162,7 +163,8 @@ fn ride(world: &World) {
     }
 }
 
-/// All writers' last batches as of one moment: whole, none invented, none lost that was acknowledged before.
+/// Reads all writers' last batches as of one moment: each is whole, none is invented, and none is
+/// lost that was acknowledged before.
 fn look(world: &World, seen: &mut [usize; WRITERS]) {
     let before = world.journal.lock().unwrap().clone();
     let read = ReadOptions {
@@ -186,7 +188,7 @@ fn look(world: &World, seen: &mut [usize; WRITERS]) {
 fn cut_the_power(world: &World, disk: &SimFs) {
     let policy = CrashPolicy::ALL[below(CrashPolicy::ALL.len() as u64) as usize];
     let seed = below(1 << 32);
-    // No place to change threads in between: what is known is known as of the cut.
+    // Threads cannot change places in between: the journal is that of the moment of the cut.
     let known = world.journal.lock().unwrap().clone();
     *world.cut.lock().unwrap() = Some((disk.crash(policy, seed), known));
 }
@@ -194,7 +196,8 @@ fn cut_the_power(world: &World, disk: &SimFs) {
 fn environment(disk: &Arc<SimFs>, seed: u64) -> Env {
     let step = Duration::from_micros([20, 300][below(2) as usize]);
     let clock = Clock::manual(ManualClock::ticking(1_700_000_000_000, step));
-    // The lane and the pool's threads are threads of the run. Not stepped: that is for one thread alone.
+    // The lane and the pool's threads are threads of the run. Jobs are not stepped, because
+    // stepping is for one thread alone.
     EnvBuilder::new(disk.clone())
         .threads(1 + below(2) as usize)
         .seed(seed)
@@ -223,7 +226,8 @@ fn options(fuse: &Arc<Fuse>, buffer: u64, slow: bool) -> Options {
     }
 }
 
-/// After a power cut: what was durable is there, and of all that was acknowledged a prefix, whole.
+/// Checks a store after a power cut: every durable batch exists, and of all acknowledged batches a
+/// prefix, whole.
 fn judge_cut(disk: &Arc<SimFs>, known: &Journal, end: &Journal, options: Options) {
     let env = Env::for_tests(disk.clone(), 99);
     let db = Db::open(&env, "db", options).expect("opens after a power cut");
@@ -249,7 +253,8 @@ fn judge_cut(disk: &Arc<SimFs>, known: &Journal, end: &Journal, options: Options
     db.abandon();
 }
 
-/// The fuse may throw, and the leader of a group with a member that panicked: every other panic is a finding.
+/// Accepts a panic of the fuse, and that of a leader of a group with a member that panicked. Every
+/// other panic is a bug.
 fn expected(world: &World, panic: Box<dyn Any + Send>) {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -330,8 +335,8 @@ fn model(totals: &Counts) {
     finish(&world, &env, options, &fuse, totals);
 }
 
-/// The end of a run, of one thread: what was acknowledged is there in this life and in the next, and a power cut took no more
-/// than it may.
+/// Ends a run, on one thread: every acknowledged batch exists in this life and in the next, and a
+/// power cut took no more than it may.
 fn finish(world: &World, env: &Env, options: Options, fuse: &Fuse, totals: &Counts) {
     let db = world.db.clone();
     look(world, &mut [0; WRITERS]);

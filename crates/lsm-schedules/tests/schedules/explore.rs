@@ -6,25 +6,26 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Schedules a case runs before the next seed.
+/// Schedules that a case runs before the next seed.
 pub const CASE: usize = 50;
-/// More steps than any model takes: whoever takes them goes in a circle.
+/// More steps than any model takes: a run with so many goes in a circle.
 const CIRCLE: usize = 1_000_000;
 
-/// What a model counts, besides what it asserts.
+/// Counters of a model, besides its assertions.
 pub type Counts = Arc<[AtomicU64; 5]>;
 
-/// The campaign's scale, from `BASALT_SCALE`.
+/// Returns the campaign's scale, from `BASALT_SCALE`.
 pub fn scale() -> u64 {
     let text = std::env::var("BASALT_SCALE").unwrap_or_default();
     text.parse().unwrap_or(1).max(1)
 }
 
-/// Runs one case: schedules by chance, where any two operations may be torn apart, or in every second case by priorities with
-/// a few changes, which find orders that need a thread to stand still for long.
+/// Runs one case. Half of the cases have random schedules, where any two operations may be torn
+/// apart. Every second case has priorities with a few changes, which find orders that need a thread
+/// to stand still for long.
 pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
-    // An engine's stack, with a compressor on it.
+    // The stack has room for an engine's frames, with a compressor on it.
     config.stack_size = 256 << 10;
     config.failure_persistence = FailurePersistence::None;
     config.max_steps = MaxSteps::FailAfter(CIRCLE);
@@ -37,17 +38,17 @@ pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
     assert_eq!(run, CASE, "every schedule was run to its end");
 }
 
-/// A number below `n`, which is not 0. The schedule's seed repeats it.
+/// Returns a number below `n`, which is not 0. The schedule's seed repeats it.
 pub fn below(n: u64) -> u64 {
     thread_rng().next_u64() % n
 }
 
-/// True so many times in a hundred.
+/// Returns true `n` times in a hundred.
 pub fn percent(n: u64) -> bool {
     below(100) < n
 }
 
-/// Counters for a model.
+/// Makes counters for a model.
 pub fn counts() -> Counts {
     Arc::default()
 }
@@ -57,7 +58,7 @@ pub fn count(counts: &Counts, which: usize, n: u64) {
     counts[which].fetch_add(n, Relaxed);
 }
 
-/// What a counter came to.
+/// Returns the value of a counter.
 pub fn counted(counts: &Counts, which: usize) -> u64 {
     counts[which].load(Relaxed)
 }

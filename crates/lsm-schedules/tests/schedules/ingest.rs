@@ -1,5 +1,7 @@
-//! Tables that are added beside readers. One whose view is older than they are, and whose moment is not, must not see what memtables of the old view
-//! have come by since without them. And one whose snapshot is older must find what they cover, although a merge chose them at once.
+//! Tables that are added beside readers. A reader's view may be older than the tables while its
+//! sequence number is not. Such a reader must not see later entries of the old view's memtables
+//! without the tables. A reader with an older snapshot must find the entries that the tables cover,
+//! although a merge picked the tables at once.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -39,7 +41,7 @@ fn read(db: &Db, family: &Family) -> [u64; 2] {
     found.try_into().unwrap()
 }
 
-/// The same twice as of a snapshot, of a key that is never deleted.
+/// Reads twice, as of a snapshot, a key that is never deleted. Both reads agree.
 fn held(db: &Db, family: &Family) {
     let read = ReadOptions {
         snapshot: Some(db.snapshot()),
@@ -54,7 +56,7 @@ fn held(db: &Db, family: &Family) {
     assert_eq!(first, get(), "of one snapshot");
 }
 
-/// Merges choose what was added as soon as it is there.
+/// Merges pick added tables as soon as they exist.
 fn merging(totals: &Counts) {
     let db = open();
     let family = db.default_family();
@@ -101,7 +103,7 @@ fn model(totals: &Counts) {
         for _ in 0..12 {
             let [added, put] = read(&r, &f);
             assert!(added >= put, "{put} was put after {added} was added");
-            // The last round was not there before, and is now or not yet.
+            // The last round did not exist before. Now it does, or not yet.
             count(&seen, 1, u64::from(put > 0 && put < ROUNDS));
         }
     });

@@ -1,7 +1,9 @@
-//! Models of the rooms where threads meet, each run under thousands of interleavings that a scheduler chooses.
+//! Models of the modules where threads meet, each run under thousands of interleavings that a
+//! scheduler chooses.
 //!
-//! [`explore`] runs them and says how many schedules there were; the rest are the models: what threads do, and what must
-//! hold whatever the order. How these packages come to be, and what they cannot see: `docs/testing/schedules.md`.
+//! [`explore`] runs them and reports the number of schedules. The other modules are the models:
+//! what threads do, and what must hold whatever the order. `docs/testing/schedules.md` says how
+//! these packages are built, and what they cannot see.
 
 mod blobs;
 mod cache;

@@ -1,4 +1,5 @@
-//! The memtable: threads that insert beside threads that look, go up and go down, over leaves and inner nodes about to split.
+//! The memtable: threads insert beside threads that look keys up, walk up and walk down, over
+//! leaves and inner nodes about to split.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -12,10 +13,11 @@ use std::sync::{Arc, Mutex};
 
 type Thread = shuttle::thread::JoinHandle<()>;
 
-/// Newest first within a key, as the table has them.
+/// A key and its sequence number, ordered newest first within a key, as the table has them.
 type Place = (Vec<u8>, std::cmp::Reverse<SeqNo>);
 
-/// What was handed in, and what of it has returned. Never held where threads change places.
+/// Entries that were submitted, and those whose insert has returned. The lock is never held where
+/// threads change places.
 #[derive(Default)]
 struct Seen {
     begun: BTreeMap<Place, Vec<u8>>,
@@ -24,14 +26,14 @@ struct Seen {
 
 fn key(n: u64) -> Vec<u8> {
     match n % 4 {
-        // Heads alike, so that comparisons go to the record.
+        // The heads are equal, so that comparisons read the record.
         0 => format!("shared/head/{n:04}").into_bytes(),
         _ => format!("{n:04}").into_bytes(),
     }
 }
 
 fn value(n: u64, seq: SeqNo) -> Vec<u8> {
-    // Some stay in their batch's memory.
+    // Some values stay in their batch's memory.
     let len = if seq.is_multiple_of(7) { 600 } else { 9 };
     let mut v = format!("{n}@{seq}.").into_bytes();
     v.resize(len.max(v.len()), b'.');
@@ -49,7 +51,8 @@ fn insert(mem: &MemTable, seen: &Mutex<Seen>, n: u64, seq: SeqNo) {
     seen.lock().unwrap().done.insert(place, v);
 }
 
-/// One walk over all, up or down: in order, nothing invented, nothing lost that had returned before.
+/// Walks over all entries, up or down: they are in order, none is invented, and none is lost whose
+/// insert had returned before.
 fn walk(mem: &Arc<MemTable>, seen: &Mutex<Seen>, down: bool) {
     let due = seen.lock().unwrap().done.clone();
     let mut rows: Vec<(Place, Vec<u8>)> = Vec::new();
@@ -83,7 +86,7 @@ fn walk(mem: &Arc<MemTable>, seen: &Mutex<Seen>, down: bool) {
     }
 }
 
-/// One look at a key as of a sequence number, and a step to each side of it.
+/// Looks a key up as of a sequence number, and makes a step to each side of it.
 fn look(mem: &Arc<MemTable>, seen: &Mutex<Seen>, n: u64, as_of: SeqNo) {
     let k = key(n);
     let from = (k.clone(), std::cmp::Reverse(as_of));
@@ -101,8 +104,9 @@ fn look(mem: &Arc<MemTable>, seen: &Mutex<Seen>, n: u64, as_of: SeqNo) {
     }
 }
 
-/// A full leaf, and little else, so that changes of threads fall into its split: one thread fills the half that stays, where
-/// slots become free, one inserts among what moves, and one looks at what was there before.
+/// Makes a full leaf, and little else, so that changes of threads fall into its split. One thread
+/// fills the half that stays, where slots become free, one inserts among the entries that move, and
+/// one reads the earlier entries.
 fn brink(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
     let there = |i: u64| i * 4 + 1;
     for i in 0..15 {
@@ -129,7 +133,7 @@ fn brink(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
     threads
 }
 
-/// Up to the brink of a first split, of many, or of an inner node's, and beyond it.
+/// Inserts up to the point of a first split, of many splits, or of an inner node's, and beyond it.
 fn crowd(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
     let before = match below(4) {
         0 => below(4),
@@ -192,7 +196,7 @@ fn a_memtable_is_right_in_every_order() {
     for seed in campaign::cases(0..200 * scale()) {
         let _repeat = repeat!(a_memtable_is_right_in_every_order, "BASALT_CASE={seed}");
         let steps = steps.clone();
-        // Of both kinds of schedules, as every second seed goes by priorities.
+        // Both kinds of schedules occur, as every second seed goes by priorities.
         case(seed, move || model(&steps, seed % 8 < 6));
         schedules += CASE;
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const ROUNDS: u64 = 4;
 const READS: u64 = 24;
 
-/// What the key holds, which is never deleted.
+/// Reads the key's value. The key is never deleted.
 fn read(db: &Db, family: &Family, options: &ReadOptions) -> u64 {
     let found = db.get(family, b"key", options).expect("reads");
     let found = found.expect("an acknowledged key is not absent");
@@ -32,10 +32,11 @@ fn write(db: &Db, family: &Family, n: u64) {
     written.expect("writes");
 }
 
-/// One reader beside one writer. `reads` reads once; it is told the last acknowledged round.
+/// Runs one reader beside one writer. `reads` reads once; its last argument is the last
+/// acknowledged round.
 fn model(totals: &Counts, reads: fn(&Db, &Family, u64)) {
-    // Stepped: jobs run in the thread that waits for them, so a schedule has few steps and the
-    // scheduler's few changes fall often between two steps of the reader.
+    // Jobs are stepped: they run in the thread that waits for them. So a schedule has few steps,
+    // and the scheduler's few changes fall often between two steps of the reader.
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
     let db = Db::open(&env, "db", Options::default()).expect("opens");
     let family = db.default_family();
@@ -90,8 +91,9 @@ fn campaign(name: &str, totals: &Counts, schedules: u64) {
     }
 }
 
-/// Where the number is read before the view, a write, a flush and a merge between the two leave a
-/// view without any version that the number shows: a key that was acknowledged reads as absent.
+/// If the number were read before the view, a write, a flush and a merge could come between the
+/// two. The view would then have no version that the number shows: an acknowledged key would read
+/// as absent.
 #[test]
 fn an_acknowledged_key_is_never_absent_in_any_order() {
     let totals = counts();
@@ -108,8 +110,9 @@ fn an_acknowledged_key_is_never_absent_in_any_order() {
     campaign("moment_schedules", &totals, schedules);
 }
 
-/// Where a snapshot's number is read before the snapshots' lock is taken, a merge that begins in
-/// between does not see the snapshot, and drops the version that it is to show.
+/// If a snapshot's number were read before the snapshots' lock is taken, a merge could begin in
+/// between. The merge would not see the snapshot, and would drop the version that the snapshot must
+/// show.
 #[test]
 fn a_snapshot_keeps_what_it_shows_in_any_order() {
     let totals = counts();

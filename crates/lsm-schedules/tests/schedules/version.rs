@@ -1,5 +1,5 @@
-//! The version set: readers on old views while flushes, compactions and ingestions install new ones, and tables whose files go when the last
-//! holder lets go, not before and not never.
+//! The version set: readers on old views while flushes, compactions and ingestions install new
+//! ones. A table's file is removed when its last holder drops it: not before, and never not at all.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
 use basalt_env::sync::yield_now;
@@ -48,7 +48,7 @@ fn options() -> Options {
     }
 }
 
-/// Sets every key to one round, in one batch or by a table that is prepared. Then `marks` says so.
+/// Sets every key to one round, in one batch or by a prepared table. Then `marks` says so.
 fn write_round(db: &Db, family: &Family, n: u64) {
     if percent(50) {
         let mut table = db.prepare(family).expect("prepares");
@@ -68,7 +68,8 @@ fn write_round(db: &Db, family: &Family, n: u64) {
     db.write(batch, &WriteOptions::default()).expect("writes");
 }
 
-/// All keys as of one moment, by a walk that takes its time or by points: one round, and none older than what had returned.
+/// Reads all keys as of one moment, by a slow walk or by points. They must be of one round, and
+/// none older than the last write that had returned.
 fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
     let due = returned.load(SeqCst);
     let snapshot = percent(50).then(|| db.snapshot());
@@ -78,7 +79,7 @@ fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
     };
     let mut rounds = Vec::new();
     if percent(40) {
-        // Whoever sees the mark sees what it was set after.
+        // A reader that sees the mark sees all that was set before it.
         let marks = db.family("marks").expect("it is there");
         let found = db.multi_get(&[(family, &key(3)), (&marks, b"mark")], &read);
         let found: Vec<u64> = (found.into_iter())
@@ -126,7 +127,7 @@ fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
     count(totals, 1, 1);
 }
 
-/// A family that comes and goes under a reader.
+/// Creates and drops a family under a reader.
 fn come_and_go(db: &Db) {
     let family = db
         .create_family("passing", options().default_family)
@@ -142,7 +143,7 @@ fn come_and_go(db: &Db) {
     db.drop_family(&family).expect("drops");
     let gone = db.get(&family, &[0], &ReadOptions::default());
     assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
-    // Who holds it reads it to the end.
+    // A reader that holds the family reads it to the end.
     iter.seek_to_first().expect("reads what it holds");
     for n in 0..3u8 {
         assert!(iter.valid() && iter.key() == [n]);
@@ -160,7 +161,7 @@ fn model(totals: &Counts) {
         .clock(Clock::manual(clock))
         .memory_bytes(16 << 20)
         .cache_bytes([0, 2000, 1 << 20][below(3) as usize])
-        // Fewer than there are tables: readers are closed and opened all the time.
+        // The budget is below the number of tables: readers are closed and opened all the time.
         .open_files(1 + below(3) as usize)
         .build();
     let db = Db::open(&env, "db", options()).unwrap();
@@ -238,7 +239,8 @@ fn a_version_set_is_right_in_every_order() {
     }
 }
 
-/// Whoever drops files that no manifest names, while the folder goes to another who gives the same number out again.
+/// One owner removes files that no manifest names, while the directory passes to another owner that
+/// gives the same number out again.
 fn two_owners() {
     let disk = SimFs::new(SimOptions::default());
     let env = EnvBuilder::for_tests(disk.clone(), below(1 << 32)).build();
@@ -251,7 +253,7 @@ fn two_owners() {
     store.leave();
     let refused = store.create(&path).map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Closed);
-    // The next owner clears away what nothing names, and begins.
+    // The next owner removes files without a name in its manifest, and begins.
     let _ = env.fs().remove(&path);
     drop(env.fs().create(&path).unwrap());
     first.join().unwrap();

@@ -77,7 +77,7 @@ const LOOKUPS_A_MOMENT: u32 = 16 << 10;
 
 /// Tables written one after the other.
 pub(super) struct Outputs<'a> {
-    // Dropped before `created`, so that no builder is alive when its file goes.
+    // This field is dropped before `created`, so that no builder is alive when its file is removed.
     builder: Option<(u64, TableBuilder)>,
     created: Created,
     job: &'a Job<'a>,

@@ -18,7 +18,7 @@ pub struct RelocationCandidates {
     pub names: Vec<u64>,
     /// Records that tables refer to.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
     /// The part of the file that is garbage.
     pub garbage: f64,

@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 /// Everything one merge needs. Several jobs over disjoint ranges may share a plan.
 pub struct Job<'a> {
-    /// The environment.
+    /// Returns the environment.
     pub env: Env,
     /// Where tables live.
     pub store: Arc<TableStore>,

@@ -25,7 +25,7 @@ enum Step {
     Moved(Reference),
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(super) struct ValueRelocator<'a, 'o> {
     outputs: &'o mut Outputs<'a>,
     job: &'a Job<'a>,

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 /// live snapshots cut the sequence numbers into stripes, and of each key only the newest version of a stripe can be read, and
 /// below operands what they stand over.
 pub struct Stripes<'a> {
-    /// Ascending.
+    /// The names, ascending.
     snapshots: &'a [SeqNo],
     key: Vec<u8>,
     /// The stripe of the last version of `key`; `None` before the first key.

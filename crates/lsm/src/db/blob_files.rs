@@ -26,17 +26,17 @@ pub struct BlobFileStats {
 /// One family in a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobFamilyStats {
-    /// Its id.
+    /// The family's id.
     pub id: u32,
     /// Its name; `None` when it was dropped, and then nothing of it is alive.
     pub name: Option<String>,
     /// Records in the file.
     pub records: u64,
-    /// Their bytes, header and key included.
+    /// Bytes of the values read from the device, header and key included.
     pub bytes: u64,
     /// Records that tables refer to.
     pub live_records: u64,
-    /// Their bytes, header and key included.
+    /// Bytes of the values read from the device, header and key included.
     pub live_bytes: u64,
 }
 

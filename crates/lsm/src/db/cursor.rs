@@ -30,7 +30,7 @@ pub struct Iter {
     tail: Option<Tail>,
 }
 
-/// Where a tailing cursor goes on.
+/// The place where a tailing cursor continues.
 enum Tail {
     /// Not sought yet.
     Nowhere,

@@ -56,7 +56,7 @@ struct Live {
     source: u64,
     ordinal: u32,
     place: Range<u64>,
-    /// Where it is in the cache, if it is there.
+    /// Returns the cache key of the record, if the record is in the cache.
     cached: Option<CacheKey>,
 }
 

@@ -48,7 +48,7 @@ const BESIDE_WRITERS: usize = 2;
 ///
 /// An error of the disk ends it: every later call returns it again. Any other error leaves it as it was.
 pub struct TableWriter {
-    // Dropped before `created`, so that no builder is alive when its file goes.
+    // This field is dropped before `created`, so that no builder is alive when its file is removed.
     table: Option<(u64, TableBuilder)>,
     separator: Separator<'static>,
     created: Created,

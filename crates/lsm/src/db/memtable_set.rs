@@ -41,7 +41,7 @@ pub(crate) struct RecordRange {
 pub(crate) struct SeparatedRecords {
     /// Ascending by sequence number and by offset.
     list: Vec<SeparatedRecord>,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
     /// The blocks that they lie in.
     pub blocks: Blocks,
@@ -92,7 +92,7 @@ pub(crate) struct MemtableSetLog {
 pub(crate) struct MemtableSet {
     /// Grows from one generation to the next.
     pub number: u64,
-    /// By family id.
+    /// Families by id.
     pub mems: BTreeMap<u32, Arc<MemTable>>,
     /// Number of the log its records went to; 0 for none yet.
     log: Arc<OnceLock<MemtableSetLog>>,
@@ -203,7 +203,7 @@ impl MemtableSet {
         self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + separated
     }
 
-    /// True when nothing was inserted.
+    /// Returns true if no tombstone was inserted.
     pub fn is_empty(&self) -> bool {
         self.mems.values().all(|m| m.is_empty())
     }

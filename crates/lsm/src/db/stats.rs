@@ -136,7 +136,7 @@ pub struct BlobStats {
 /// What compressing values came to, of those that were compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlobCompressionStats {
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub before: u64,
     /// Bytes that are stored of them.
     pub after: u64,
@@ -170,7 +170,7 @@ pub struct BlobReadStats {
     pub heads: u64,
     /// Values that cursors read before they were asked for.
     pub ahead: u64,
-    /// Those of them that nobody came to.
+    /// Values that cursors read ahead and did not reach.
     pub ahead_unused: u64,
 }
 
@@ -306,7 +306,7 @@ pub struct RangeSize {
 /// One family of [`Stats`].
 #[derive(Debug, Clone, Default)]
 pub struct FamilyStats {
-    /// Name.
+    /// The family's name.
     pub name: String,
     /// Levels from 0.
     pub levels: Vec<LevelStats>,

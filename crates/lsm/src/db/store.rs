@@ -93,7 +93,7 @@ impl Db {
         &self.0.0
     }
 
-    /// The environment.
+    /// Returns the environment.
     pub fn env(&self) -> &Env {
         &self.engine().ctx.env
     }
@@ -110,7 +110,7 @@ impl Db {
         })
     }
 
-    /// The family that every store has.
+    /// Returns the family that every store has.
     pub fn default_family(&self) -> Family {
         self.family("default")
             .expect("every store has it, and it cannot be dropped")

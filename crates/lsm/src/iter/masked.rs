@@ -18,7 +18,7 @@ const MOST_JOINED: usize = 4096;
 /// Sorts before every entry of its user key.
 const FIRST_TRAILER: u64 = u64::MAX;
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(crate) struct MaskedIter {
     inner: Box<dyn InternalIter>,
     /// What sources newer than this one have deleted.

@@ -18,7 +18,7 @@ pub(crate) enum Source {
     Tables(Vec<Arc<TableFile>>),
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(crate) struct Cover {
     cmp: Cmp,
     sources: Arc<Vec<Source>>,

@@ -37,7 +37,7 @@ impl Drop for ValuePrefetch {
     }
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub struct ValuePrefetch {
     at: UserIter,
     /// Never empty.

@@ -1,13 +1,15 @@
-//! Memory for a memtable's nodes: chunks that are bumped by any number of threads and freed together.
+//! Memory for a memtable's nodes: chunks from which any number of threads allocate by a bump, and
+//! which are freed together.
 //!
-//! Owns every byte it hands out until it is dropped; nothing is freed before. A small memtable costs its first
-//! chunk, [`FIRST_CHUNK`] bytes; chunks grow with it, up to [`LARGEST_CHUNK`].
+//! Owns every byte that it allocates until it is dropped; no byte is freed before. A small memtable
+//! costs its first chunk, [`FIRST_CHUNK`] bytes; chunks grow with it, up to [`LARGEST_CHUNK`].
 //!
 //! This is a leaf module that may use `unsafe`. Invariants:
-//! 1. Each pointer in `chunks` came from `alloc` with the layout beside it, and is freed once, in `drop`. Large chunks are pages.
+//! 1. Each pointer in `chunks` came from `alloc` with the layout beside it, and is freed once, in
+//!    `drop`. Large chunks are pages.
 //! 2. `current` points to the head of one of these chunks; a chunk never moves.
-//! 3. A range is handed out at most once: `fetch_add` on `used` gives every caller its own start, and a
-//!    start whose range does not fit is given up.
+//! 3. A range is allocated at most once: `fetch_add` on `used` gives every caller its own start,
+//!    and a start whose range does not fit is given up.
 #![allow(unsafe_code)]
 
 use basalt_env::sync::Mutex;
@@ -23,12 +25,12 @@ pub(super) const LARGEST_CHUNK: usize = 1 << 20;
 /// Every allocation starts at a multiple of this.
 pub(super) const ALIGN: usize = 8;
 
-/// Stands at the start of each shared chunk.
+/// The head at the start of each shared chunk.
 #[repr(C)]
 struct ChunkHead {
     /// Bytes of the chunk, this head included. Written once, before the chunk becomes `current`.
     size: usize,
-    /// Bytes handed out, this head included; may run past `size` when callers found it full.
+    /// Bytes allocated, this head included. Exceeds `size` if callers found the chunk full.
     used: AtomicUsize,
 }
 
@@ -39,20 +41,21 @@ enum Chunk {
     Mapped { _pages: Pages },
 }
 
-/// See the module.
+/// The chunks of a memtable, see the module.
 pub(super) struct Arena {
     current: AtomicPtr<ChunkHead>,
     chunks: Mutex<Vec<Chunk>>,
     memory: AtomicUsize,
 }
 
-// SAFETY: the chunks belong to the arena alone; what is shared is reached through atomics and the lock.
+// SAFETY: the chunks belong to the arena alone; shared state is reached through atomics and the
+// lock.
 unsafe impl Send for Arena {}
 // SAFETY: as above; `alloc` is the only shared operation on chunk memory and goes through `used`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// An arena with its first chunk.
+    /// Makes an arena with its first chunk.
     pub(super) fn new() -> Arena {
         let mut chunks = Vec::new();
         let first = shared_chunk(FIRST_CHUNK, &mut chunks);
@@ -63,14 +66,16 @@ impl Arena {
         }
     }
 
-    /// `size` bytes (not 0), aligned to [`ALIGN`], not initialised, valid until the arena is dropped.
+    /// Allocates `size` bytes (not 0), aligned to [`ALIGN`], not initialised, valid until the arena
+    /// is dropped.
     pub(super) fn alloc(&self, size: usize) -> NonNull<u8> {
         assert!(
             size > 0 && size <= isize::MAX as usize / 2,
             "arena allocation of {size} bytes"
         );
         let size = size.next_multiple_of(ALIGN);
-        // Acquire pairs with the Release store in `alloc_slow`: the head's `size` and `used` are seen written.
+        // Acquire pairs with the Release store in `alloc_slow`: the writes of the head's `size` and
+        // `used` are visible.
         match bump(self.current.load(Ordering::Acquire), size) {
             Some(p) => p,
             None => self.alloc_slow(size),
@@ -85,12 +90,14 @@ impl Arena {
         if let Some(p) = bump(current, size) {
             return p;
         }
-        // A quarter of what there is, at most: a memtable is full by the bytes of its chunks, used or not.
+        // The next chunk is at most a quarter of the memory so far: all bytes of the chunks, used
+        // or not, count towards a full memtable.
         let next = (self.memory() / 8)
             .next_power_of_two()
             .clamp(FIRST_CHUNK, LARGEST_CHUNK);
         if size > (next - HEAD) / 4 {
-            // Its own chunk, so that neither this nor the rest of the current one is wasted.
+            // The allocation gets its own chunk, so that neither this chunk nor the rest of the
+            // current one is wasted.
             let p = raw_chunk(size, &mut chunks);
             self.memory.fetch_add(size, Ordering::Relaxed);
             return p;
@@ -98,14 +105,14 @@ impl Arena {
         let chunk = shared_chunk(next, &mut chunks);
         self.memory.fetch_add(next, Ordering::Relaxed);
         let p = bump(chunk, size).expect("a fresh chunk holds a quarter of itself");
-        // Release: whoever loads the pointer sees the head that `shared_chunk` wrote.
+        // Release: a thread that loads the pointer sees the head that `shared_chunk` wrote.
         self.current.store(chunk, Ordering::Release);
         p
     }
 
-    /// Bytes of all chunks.
+    /// Returns the bytes of all chunks.
     pub(super) fn memory(&self) -> usize {
-        // Relaxed: a statistic; nothing is read on its word.
+        // Relaxed: this is a statistic, and no memory is read because of it.
         self.memory.load(Ordering::Relaxed)
     }
 }
@@ -114,7 +121,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         for chunk in self.chunks.get_mut().drain(..) {
             if let Chunk::Allocated(ptr, layout) = chunk {
-                // SAFETY: invariant 1; nobody else holds the arena any more.
+                // SAFETY: invariant 1; no other thread holds the arena any more.
                 unsafe { dealloc(ptr.as_ptr(), layout) };
             }
         }
@@ -139,7 +146,7 @@ fn raw_chunk(size: usize, chunks: &mut Vec<Chunk>) -> NonNull<u8> {
 
 fn shared_chunk(size: usize, chunks: &mut Vec<Chunk>) -> *mut ChunkHead {
     let head = raw_chunk(size, chunks).cast::<ChunkHead>().as_ptr();
-    // SAFETY: the chunk is larger than a head, aligned to 16, and known to nobody else yet.
+    // SAFETY: the chunk is larger than a head, aligned to 16, and not yet known to another thread.
     unsafe {
         head.write(ChunkHead {
             size,
@@ -149,14 +156,16 @@ fn shared_chunk(size: usize, chunks: &mut Vec<Chunk>) -> *mut ChunkHead {
     head
 }
 
-/// Takes `size` bytes (a multiple of [`ALIGN`]) from a chunk, or `None` when they do not fit.
+/// Takes `size` bytes (a multiple of [`ALIGN`]) from a chunk. Returns `None` if they do not fit.
 #[inline]
 fn bump(chunk: *mut ChunkHead, size: usize) -> Option<NonNull<u8>> {
     // SAFETY: invariant 2: the head is initialised and lives as long as the arena.
     let (cap, used) = unsafe { ((*chunk).size, &(*chunk).used) };
-    // Relaxed: the counter only divides the chunk; what callers write there is published by the tree that orders them.
-    // It cannot wrap: each failed attempt adds at most 2^62 and then takes the lock, under which one success replaces
-    // the chunk; only threads that raced here add more.
+    // Relaxed: the counter only divides the chunk. The tree that orders the entries publishes the
+    // bytes that callers write there.
+    //
+    // The counter cannot wrap: each failed attempt adds at most 2^62 and then takes the lock, under
+    // which one success replaces the chunk. Only threads that raced here add more.
     let at = used.fetch_add(size, Ordering::Relaxed);
     if at.checked_add(size)? > cap {
         return None;
@@ -178,7 +187,7 @@ mod tests {
         for i in 0..2000usize {
             let size = if i % 100 == 99 { 70_000 } else { 1 + i % 300 };
             let p = arena.alloc(size);
-            // SAFETY: the arena handed out `size` bytes.
+            // SAFETY: the arena allocated `size` bytes.
             unsafe { p.as_ptr().write_bytes(i as u8, size) };
             assert_eq!(p.as_ptr() as usize % ALIGN, 0);
             ranges.push((p, size, i as u8));

@@ -12,7 +12,8 @@ use basalt_fs::Bytes;
 use std::ptr;
 use std::sync::Arc;
 
-/// A place in a memtable, or none. It holds the entries of the leaf it is in as they were when it came there.
+/// A position in a memtable, or none. The cursor holds the entries of its leaf as they were when it
+/// entered the leaf.
 pub(super) struct Cursor {
     mem: Arc<MemTable>,
     leaf: Leaf,
@@ -23,7 +24,7 @@ pub(super) struct Cursor {
 struct Leaf {
     records: [*mut u8; FANOUT],
     len: usize,
-    /// The leaf behind it; `None` when that is not known and must be searched.
+    /// The following leaf; `None` if it is not known and must be searched.
     next: Option<*mut Node>,
 }
 
@@ -41,7 +42,8 @@ impl Leaf {
     fn of(node: At<'_>, order: Order, settled: bool) -> Leaf {
         let mut leaf = Leaf {
             len: order.len(),
-            // In the middle of a split this may be the new neighbour or not be it yet.
+            // In the middle of a split, this may already be the new neighbour, or still the old
+            // one.
             next: settled.then(|| node.next.load(Mem::Acquire)),
             ..Leaf::NOTHING
         };
@@ -77,7 +79,7 @@ impl Cursor {
     pub(super) fn first(&mut self) {
         self.enter(self.mem.tree.first);
     }
-    /// Goes to the first entry of a leaf, or of the next one that has any.
+    /// Moves to the first entry of a leaf, or of the next leaf that has any.
     fn enter(&mut self, leaf: *mut Node) {
         let mut at = leaf;
         loop {
@@ -94,7 +96,7 @@ impl Cursor {
             if leaf.len > 0 {
                 return self.go(Some((leaf, 0)));
             }
-            // Only the very first leaf is ever empty, and then it is alone.
+            // Only the very first leaf is ever empty, and then it is the only one.
             at = leaf.next.unwrap_or(ptr::null_mut());
         }
     }

@@ -1,10 +1,12 @@
-//! [`LiveRanges`]: a memtable's range tombstones, which grow while readers look.
+//! A memtable's range tombstones, which grow while readers look them up: [`LiveRanges`].
 //!
-//! They are kept as runs of fragments, as the digits of a binary counter: a new tombstone is a run of its own, and runs of like size become
-//! one. An insert so costs a logarithm of their number, a lookup one binary search a run, and what a reader took never changes.
+//! They are kept as runs of fragments, like the digits of a binary counter. A new tombstone is a
+//! run of its own, and runs of similar size become one. So an insert costs a logarithm of their
+//! number and a lookup one binary search a run. Runs that a reader took never change.
 //!
-//! Nested ranges have many fragments with many numbers each. A run that would hold far more parts than tombstones is not made: its halves
-//! stay apart, so that memory is in proportion to what was written, whatever was written.
+//! Nested ranges have many fragments with many sequence numbers each. Two runs stay apart if one
+//! run of both would hold far more parts than tombstones. So memory is in proportion to the
+//! tombstones written, whatever their ranges.
 
 use basalt_env::sync::RwLock;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering as Mem};
@@ -12,31 +14,32 @@ use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::ranges::{Fragments, Piece};
 use std::sync::Arc;
 
-/// Parts that runs may hold for each tombstone in them, and beside.
+/// Parts that a run may hold for each tombstone in it, and in addition.
 const PARTS_PER_TOMBSTONE: usize = 4;
 const PARTS_BESIDE: usize = 64;
 
 #[derive(Clone)]
 struct Run {
     fragments: Arc<Fragments>,
-    /// Tombstones in it.
+    /// Number of tombstones in the run.
     tombstones: usize,
-    /// It would not become one with its neighbour.
+    /// True if the run was too large to become one with its neighbour.
     settled: bool,
 }
 
-/// See the module.
+/// The range tombstones of a memtable, see the module.
 #[derive(Default)]
 pub(crate) struct LiveRanges {
-    /// Tombstones inserted: 0 costs a reader this one look.
+    /// Number of tombstones inserted. If it is 0, a reader needs only this one load.
     count: AtomicUsize,
     memory: AtomicUsize,
-    /// Taken for the length of a clone by readers. Never held over more than a merge of runs by writers.
+    /// Readers hold this lock for the length of a clone. Writers hold it for no more than a merge
+    /// of runs.
     runs: RwLock<Arc<Vec<Run>>>,
 }
 
 impl LiveRanges {
-    /// Adds a tombstone; one whose end is not above its start covers nothing and is passed over.
+    /// Adds a tombstone. A tombstone whose end is not above its start covers no key and is ignored.
     pub(crate) fn insert(&self, cmp: &Cmp, from: &[u8], to: &[u8], seq: SeqNo) {
         let own = Fragments::build(cmp, std::iter::once(Piece { from, to, seq }), None);
         if own.is_empty() {
@@ -74,22 +77,22 @@ impl LiveRanges {
         let memory = runs.iter().map(|r| r.fragments.memory()).sum();
         *slot = Arc::new(runs);
         self.memory.store(memory, Mem::Relaxed);
-        // Last: whoever sees the count finds the tombstone.
+        // The count is last: a thread that sees it finds the tombstone.
         self.count.fetch_add(1, Mem::Release);
     }
 
-    /// Tombstones inserted.
+    /// Returns the number of tombstones inserted.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Mem::Acquire)
     }
 
-    /// True when nothing was inserted.
+    /// Returns true if no tombstone was inserted.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub(crate) fn memory(&self) -> usize {
         self.memory.load(Mem::Relaxed)
     }
@@ -98,7 +101,7 @@ impl LiveRanges {
         self.runs.read().clone()
     }
 
-    /// What was inserted so far, as runs that do not change any more.
+    /// Returns the tombstones inserted so far, as runs that never change.
     pub(crate) fn runs(&self) -> Vec<Arc<Fragments>> {
         if self.is_empty() {
             return Vec::new();
@@ -106,7 +109,7 @@ impl LiveRanges {
         self.taken().iter().map(|r| r.fragments.clone()).collect()
     }
 
-    /// The newest tombstone with a number of at most `upto` that covers the key.
+    /// Returns the newest tombstone with a sequence number of at most `upto` that covers the key.
     #[inline]
     pub(crate) fn newest(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Option<SeqNo> {
         if self.is_empty() {

@@ -1,12 +1,15 @@
-//! The memtable: a sorted map in memory that many threads insert into at once and that readers never wait for.
+//! The memtable: a sorted map in memory that many threads insert into at once and that readers
+//! never wait for.
 //!
-//! [`arena`] owns the memory, [`record`] an entry's bytes, [`node`] and [`tree`] the order; they are leaf modules with `unsafe` and the
-//! invariants that carry it. What stands here is safe code. Promises:
+//! [`arena`] owns the memory, [`record`] an entry's bytes, [`node`] and [`tree`] the order. They
+//! are leaf modules with `unsafe` and the invariants that it needs. The code in this file is safe.
+//! Promises:
 //!
 //! - an insert that returned is seen by every later lookup; a reader never sees half an entry;
-//! - readers take no lock and wait for nobody; inserts lock the leaf they go to;
-//! - small values (below 4 KiB) lie beside their key, larger ones stay in the batch's memory, which the memtable pins;
-//! - a value that was handed out stays valid after the memtable is gone from the tree.
+//! - readers take no lock and wait for no other thread; an insert locks the leaf it goes to;
+//! - small values (below 4 KiB) lie beside their key, larger ones stay in the batch's memory, which
+//!   the memtable pins;
+//! - a value that was returned stays valid after the memtable is gone from the tree.
 
 mod arena;
 mod cursor;
@@ -38,12 +41,13 @@ const ENTRY_OVERHEAD: u64 = 80;
 /// One family's writes since the last flush. See the module.
 pub struct MemTable {
     tree: Tree,
-    /// Apart from the tree: a reader must find those that begin anywhere before its key.
+    /// Range tombstones. They are not in the tree, because a reader must find those that begin
+    /// anywhere before its key.
     ranges: LiveRanges,
 }
 
 impl MemTable {
-    /// An empty table. Costs a few kilobytes until something is inserted.
+    /// Makes an empty memtable. It costs a few kilobytes until the first insert.
     pub fn new(cmp: Cmp) -> Arc<MemTable> {
         Arc::new(MemTable {
             tree: Tree::new(cmp),
@@ -51,14 +55,14 @@ impl MemTable {
         })
     }
 
-    /// As [`MemTable::insert_from`], for a value that is all of its memory.
+    /// Inserts an entry whose value has a memory of its own, see [`MemTable::insert_from`].
     pub fn insert(&self, user_key: &[u8], seq: SeqNo, kind: Kind, value: &Bytes) {
         self.insert_from(value, user_key, seq, kind, value);
     }
 
-    /// Inserts an entry. `value` lies in `batch`: small values are copied beside the key, large ones keep the batch's memory alive
-    /// instead. (key, seq, kind) must be new: a second insert panics. Any number of threads
-    /// may insert at once.
+    /// Inserts an entry. `value` lies in `batch`: small values are copied beside the key, large
+    /// ones keep the batch's memory alive instead. (key, seq, kind) must be new: a second insert
+    /// panics. Any number of threads may insert at once.
     pub fn insert_from(
         &self,
         batch: &Bytes,
@@ -75,38 +79,42 @@ impl MemTable {
             .insert(Target::new(user_key, pack_trailer(seq, kind)), value);
     }
 
-    /// Deletes the user keys in `[from, to)` as of `seq`. Any number of threads may call it and [`MemTable::insert`] at once.
+    /// Deletes the user keys in `[from, to)` as of `seq`. Any number of threads may call it and
+    /// [`MemTable::insert`] at once.
     pub fn delete_range(&self, from: &[u8], to: &[u8], seq: SeqNo) {
         self.ranges.insert(self.cmp(), from, to, seq);
     }
 
-    /// Range tombstones.
+    /// Returns the number of range tombstones.
     pub fn range_deletes(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The newest range tombstone over `user_key` with a sequence number of at most `seq`.
+    /// Returns the sequence number of the newest range tombstone over `user_key` that is at most
+    /// `seq`.
     pub(crate) fn deleted_at(&self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.ranges.newest(self.cmp(), user_key, seq)
     }
 
-    /// The range tombstones inserted so far.
+    /// Returns the range tombstones inserted so far.
     pub(crate) fn ranges(&self) -> Vec<Arc<Fragments>> {
         self.ranges.runs()
     }
 
-    /// Adds to [`MemTable::memory`] what a pinned batch costs beyond its large values: one large value keeps all of its
-    /// batch's memory alive, and only the inserter knows how much that is.
+    /// Adds to [`MemTable::memory`] the bytes of a pinned batch beyond its large values. One large
+    /// value keeps all of its batch's memory alive, and only the inserter knows how much that is.
     pub fn add_pinned(&self, bytes: usize) {
         self.tree.add_pinned(bytes);
     }
 
-    /// True when a value of this many bytes stays in the batch's memory instead of being copied.
+    /// Returns true if a value of this many bytes stays in the batch's memory instead of being
+    /// copied.
     pub fn pins(value_len: usize) -> bool {
         value_len >= record::LARGE_VALUE
     }
 
-    /// The newest version of `user_key` with a sequence number of at most `seq`: a tombstone, too, when its range was deleted since.
+    /// Returns the newest version of `user_key` with a sequence number of at most `seq`, or a
+    /// tombstone if its range was deleted since.
     pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<Found> {
         let target = Target::new(user_key, seek_trailer(seq));
         let point = tree::find_pinned(self, &target).map(|(trailer, value)| Found {
@@ -118,33 +126,36 @@ impl MemTable {
         Found::newer(point, deleted)
     }
 
-    /// A cursor; sees at least the entries inserted before it was positioned.
+    /// Returns a cursor. The cursor sees at least the entries inserted before it was positioned.
     pub fn iter(self: &Arc<Self>) -> MemIter {
         MemIter(Cursor::new(self.clone()))
     }
 
-    /// Bytes of memory held: the arena's chunks, large values, range tombstones, and what [`MemTable::add_pinned`] was told.
+    /// Returns the bytes of memory held: the arena's chunks, large values, range tombstones, and
+    /// the bytes passed to [`MemTable::add_pinned`].
     pub fn memory(&self) -> usize {
         self.tree.memory() + self.ranges.memory()
     }
 
-    /// What memtables that hold `memory` bytes grow by, at most, when `entries` of `payload` bytes in all are inserted: nodes are of
-    /// average height, and the arena takes another chunk.
+    /// Returns the most bytes by which memtables that hold `memory` bytes grow when `entries`
+    /// entries of `payload` bytes in all are inserted. Nodes are assumed to be of average height,
+    /// and the arena to take another chunk.
     pub fn growth(memory: u64, payload: u64, entries: u64) -> u64 {
         payload + entries * ENTRY_OVERHEAD + memory.min(arena::LARGEST_CHUNK as u64)
     }
 
-    /// Entries, range tombstones not among them.
+    /// Returns the number of entries, without range tombstones.
     pub fn len(&self) -> usize {
         self.tree.len()
     }
 
-    /// True when something but range tombstones was inserted.
+    /// Returns true if an entry was inserted; range tombstones do not count.
     pub(crate) fn has_entries(&self) -> bool {
         self.tree.len() > 0
     }
 
-    /// True when there is an entry of a user key from `from` to `to`, both among them, or a range tombstone over one.
+    /// Returns true if there is an entry with a user key from `from` to `to`, both inclusive, or a
+    /// range tombstone over such a key.
     pub(crate) fn overlaps(self: &Arc<Self>, from: &[u8], to: &[u8]) -> Result<bool> {
         let cmp = self.cmp();
         let in_ranges = |r: &Arc<Fragments>| {
@@ -159,12 +170,12 @@ impl MemTable {
         Ok(iter.valid() && cmp.user(user_key(iter.key()), to) != Ordering::Greater)
     }
 
-    /// True when nothing was inserted, no range tombstone either.
+    /// Returns true if no entry and no range tombstone was inserted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.ranges.is_empty()
     }
 
-    /// The family's order.
+    /// Returns the family's comparator.
     pub fn cmp(&self) -> &Cmp {
         self.tree.cmp()
     }

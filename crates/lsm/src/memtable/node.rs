@@ -1,6 +1,8 @@
-//! A node of the memtable's tree, and how its words are read and written. What they mean for whom is told in [`super::tree`].
+//! A node of the memtable's tree, and how its words are read and written. [`super::tree`] describes
+//! what they mean to readers and writers.
 //!
-//! This is a leaf module that may use `unsafe`: for the addresses of nodes, which live as long as the tree's arena (rule 1 there).
+//! This is a leaf module that may use `unsafe`: for the addresses of nodes, which live as long as
+//! the tree's arena (rule 1 there).
 #![allow(unsafe_code)]
 
 use super::record::{Record, Records, prefetch};
@@ -11,10 +13,11 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
-/// Entries of a node: as many as four bits name, less one for the count.
+/// Entries of a node: as many as four bits can number, less one for the count.
 pub(super) const FANOUT: usize = 15;
 
-/// The slots of a node in the order of their keys: a count in the lowest four bits, then a slot number each, those in use first.
+/// The slots of a node in the order of their keys: a count in the lowest four bits, then a slot
+/// number each, used slots first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order(pub(super) u64);
 
@@ -27,15 +30,15 @@ impl Order {
     }
     #[inline]
     pub(super) fn slot(self, place: usize) -> usize {
-        // Never above 14; said again so that no bound has to be checked.
+        // The number is never above 14. The `min` repeats that, so that no bound has to be checked.
         ((self.0 >> (4 * place + 4)) & 15).min(14) as usize
     }
-    /// The next free slot, and the order once it holds the entry at `place`.
+    /// Returns the next free slot, and the order after it holds the entry at `place`.
     pub(super) fn insert(self, place: usize) -> (usize, Order) {
         let n = self.len();
         debug_assert!(place <= n && n < FANOUT);
         let free = self.slot(n);
-        // Slot numbers as they follow each other, without the count.
+        // The slot numbers, one after the other, without the count.
         let slots = self.0 >> 4;
         let low = slots & ((1 << (4 * place)) - 1);
         let moved = (slots >> (4 * place)) & ((1u64 << (4 * (n - place))) - 1);
@@ -47,7 +50,7 @@ impl Order {
         let slots = low | (free as u64) << (4 * place) | moved << (4 * (place + 1)) | above;
         (free, Order(slots << 4 | (n as u64 + 1)))
     }
-    /// The first `n` entries alone.
+    /// Returns the order of the first `n` entries alone.
     pub(super) fn cut(self, n: usize) -> Order {
         Order(self.0 & !15 | n as u64)
     }
@@ -57,14 +60,15 @@ impl Order {
 pub(super) struct Node {
     pub(super) version: AtomicU32,
     pub(super) locked: AtomicBool,
-    /// 0 for a leaf, one more for each step up. Never changes.
+    /// The level: 0 for a leaf, one more for each step up. Never changes.
     pub(super) level: u8,
     pub(super) skip: AtomicU32,
     pub(super) order: AtomicU64,
     pub(super) heads: [AtomicU32; FANOUT],
     pub(super) high: AtomicPtr<u8>,
     pub(super) next: AtomicPtr<Node>,
-    /// Of a leaf the entries, of an inner node the first keys of its children; that of its first child is not looked at.
+    /// The entries of a leaf, or the first keys of an inner node's children. The key of the first
+    /// child is not read.
     pub(super) records: [AtomicPtr<u8>; FANOUT],
 }
 
@@ -74,14 +78,15 @@ struct Inner {
     children: [AtomicPtr<Node>; FANOUT],
 }
 
-/// What a slot is to hold.
+/// The contents of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) record: *mut u8,
     pub(super) child: *mut Node,
 }
 
-/// A node of a living tree (rule 1). Not a reference, because the children of an inner node lie behind what `Node` describes.
+/// A node of a living tree (rule 1). The type is no reference, because the children of an inner
+/// node lie behind the bytes that `Node` describes.
 #[derive(Clone, Copy)]
 pub(super) struct At<'t>(NonNull<Node>, PhantomData<&'t Node>);
 
@@ -89,13 +94,14 @@ impl Deref for At<'_> {
     type Target = Node;
     #[inline(always)]
     fn deref(&self) -> &Node {
-        // SAFETY: rule 1: it lives as long as the tree, which whoever has an `At` stands beside; all that changes is atomic.
+        // SAFETY: rule 1: the node lives as long as the tree, and every holder of an `At` stands
+        // beside the tree. All changing words are atomic.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<'t> At<'t> {
-    /// The node at an address that the tree has stored, if one is.
+    /// Returns the node at an address that the tree has stored, or `None` for a null address.
     #[inline(always)]
     pub(super) fn of(address: *mut Node) -> Option<At<'t>> {
         NonNull::new(address).map(|at| At(at, PhantomData))
@@ -113,7 +119,8 @@ impl<'t> At<'t> {
     #[inline]
     pub(super) fn children(&self) -> &[AtomicPtr<Node>; FANOUT] {
         debug_assert!(self.level > 0);
-        // SAFETY: a node above level 0 is the first field of an `Inner`, and its address that of the whole (`make`).
+        // SAFETY: a node above level 0 is the first field of an `Inner`, and its address is that of
+        // the whole (`make`).
         unsafe { &(*self.0.as_ptr().cast::<Inner>()).children }
     }
     #[inline]
@@ -129,7 +136,7 @@ impl<'t> At<'t> {
             },
         }
     }
-    /// Puts an entry at a place; there is room. For whoever may write to the node.
+    /// Puts an entry at a place; there is room. The caller may write to the node.
     pub(super) fn put(self, place: usize, head: u32, entry: Entry) {
         let (slot, order) = self.order().insert(place);
         self.heads[slot].store(head, Mem::Release);
@@ -139,7 +146,7 @@ impl<'t> At<'t> {
         }
         self.order.store(order.0, Mem::Release);
     }
-    /// Fetches the lines of the node together, before the first is waited for.
+    /// Prefetches the lines of the node together, before the first read waits for one.
     #[inline(always)]
     pub(super) fn fetch(self) {
         for line in 0..size_of::<Node>().div_ceil(64) {
@@ -170,7 +177,7 @@ impl Node {
     pub(super) fn version(&self) -> u32 {
         self.version.load(Mem::Acquire)
     }
-    /// Nothing that was read since `version` was loaded has been overtaken by a change.
+    /// Returns true if no change has overtaken the reads since `version` was loaded.
     #[inline]
     pub(super) fn stands(&self, version: u32) -> bool {
         fence(Mem::Acquire);
@@ -196,17 +203,19 @@ impl Node {
     }
 }
 
-/// A new node, empty. The address is that of the whole allocation.
+/// Makes an empty node. The address is that of the whole allocation.
 pub(super) fn make<'t>(records: &Records, level: u8) -> At<'t> {
     let node = Node::new(level);
     if level == 0 {
         let at = records.arena().alloc(size_of::<Node>()).cast::<Node>();
-        // SAFETY: room for a node, aligned to 8, known to nobody else.
+        // SAFETY: the memory has room for a node, is aligned to 8, and is not yet known to another
+        // thread.
         unsafe { at.write(node) };
         return At(at, PhantomData);
     }
     let at = records.arena().alloc(size_of::<Inner>()).cast::<Inner>();
-    // SAFETY: room for an inner node, aligned to 8, known to nobody else.
+    // SAFETY: the memory has room for an inner node, is aligned to 8, and is not yet known to
+    // another thread.
     unsafe {
         at.write(Inner {
             node,

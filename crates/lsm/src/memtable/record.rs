@@ -5,10 +5,11 @@
 //! ```
 //!
 //! This is a leaf module that may use `unsafe`. Invariants:
-//! 1. A [`Record`] that left [`Records::add`] is fully written, and its bytes are never written again. Whoever hands its address to
-//!    another thread does so with `Release`, and the other loads it with `Acquire` or behind such a fence.
-//! 2. Records live until their [`Records`] is dropped. One that is kept outside (by a cursor, by a pinned value) stands beside an
-//!    `Arc` of the memtable that owns it.
+//! 1. A [`Record`] that left [`Records::add`] is fully written, and its bytes are never written
+//!    again. A thread that passes its address to another one does so with `Release`, and the other
+//!    loads it with `Acquire` or behind such a fence.
+//! 2. Records live until their [`Records`] is dropped. A record that is kept outside (by a cursor,
+//!    by a pinned value) stands beside an `Arc` of the memtable that owns it.
 #![allow(unsafe_code)]
 
 use super::MemTable;
@@ -19,8 +20,9 @@ use basalt_kv::key::TRAILER_LEN;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Values from this length on stay in the batch's memory. Below, an allocation of its own costs more than the copy, in
-/// memory too: what the allocator cannot use between kept batches.
+/// Values of at least this many bytes stay in the batch's memory. An own allocation of a smaller
+/// value costs more than its copy. It also costs more memory: the space between kept batches that
+/// the allocator cannot use.
 pub(super) const LARGE_VALUE: usize = 4096;
 
 /// Bytes of `lens`.
@@ -29,7 +31,8 @@ const HEADER: usize = 8;
 const KEY_LEN_MASK: u64 = (1 << 24) - 1;
 const LARGE_BIT: u64 = 1 << 31;
 
-/// What stands in a record in place of a large value: the batch's memory, and the link by which `drop` finds it.
+/// The part of a record in place of a large value: the batch's memory, and the link by which `drop`
+/// finds it.
 struct LargeValue {
     value: Bytes,
     older: *mut LargeValue,
@@ -42,7 +45,8 @@ const _: () = assert!(align_of::<LargeValue>() <= ALIGN);
 pub(super) struct Record(NonNull<u8>);
 
 impl Record {
-    /// The record at an address, if it is one. The address came from [`Record::address`].
+    /// Returns the record at an address, or `None` for a null address. The address came from
+    /// [`Record::address`].
     #[inline]
     pub(super) fn at(address: *mut u8) -> Option<Record> {
         NonNull::new(address).map(Record)
@@ -58,8 +62,9 @@ impl Record {
     }
     #[inline]
     fn bytes<'a>(self, at: usize, len: usize) -> &'a [u8] {
-        // SAFETY: callers pass ranges that `lens` describes, written before publication and never after (invariant 1).
-        // The lifetime is bounded by the callers, which stand beside the memtable (invariant 2).
+        // SAFETY: callers pass ranges that `lens` describes, written before publication and never
+        // after (invariant 1). The lifetime is bounded by the callers, which stand beside the
+        // memtable (invariant 2).
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(HEADER + at), len) }
     }
     #[inline]
@@ -96,7 +101,7 @@ impl Record {
             }
         }
     }
-    /// The value, with what keeps it alive.
+    /// Returns the value, with the memory that keeps it alive.
     pub(super) fn pin(self, mem: &Arc<MemTable>) -> Bytes {
         match self.large() {
             Some(large) => large.value.clone(),
@@ -109,12 +114,12 @@ impl Record {
     }
 }
 
-/// Where a large value stands, from the record's address.
+/// Returns the offset of a large value from the record's address.
 fn large_at(key_len: usize) -> usize {
     HEADER + (key_len + TRAILER_LEN).next_multiple_of(ALIGN)
 }
 
-/// Fetches the line at an address ahead of its use.
+/// Prefetches the cache line at an address.
 #[inline(always)]
 pub(super) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -152,7 +157,7 @@ impl Records {
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
     }
-    /// Bytes of the arena and of the large values.
+    /// Returns the bytes of the arena and of the large values.
     pub(super) fn memory(&self) -> usize {
         self.arena.memory() + self.pinned.load(Mem::Relaxed)
     }
@@ -181,8 +186,8 @@ impl Records {
         let lens = key_len as u64 | (value.len() as u64) << 32 | if large { LARGE_BIT } else { 0 };
         let start = self.arena.alloc(size);
         let at = start.as_ptr();
-        // SAFETY: `size` bytes from the address on, 8-aligned, belong to this record, which nobody else knows yet; the
-        // sources are other memory.
+        // SAFETY: `size` bytes from the address on, 8-aligned, belong to this record, which is not
+        // yet known to another thread. The sources are other memory.
         unsafe {
             at.cast::<u64>().write(lens);
             let key = at.add(HEADER);
@@ -203,18 +208,20 @@ impl Records {
         if large {
             // SAFETY: `size` includes an aligned LargeValue at `large_at`.
             let slot = unsafe { at.add(large_at(key_len)).cast::<LargeValue>() };
-            // SAFETY: as above; the slot was not initialised, so nothing is forgotten.
+            // SAFETY: as above; the slot was not initialised, so no value is overwritten without
+            // its drop.
             unsafe {
                 slot.write(LargeValue {
                     value: batch.slice_ref(value),
                     older: ptr::null_mut(),
                 });
             }
-            // The chain is read only by `drop`, which has the records alone: Relaxed would do for it, but whoever
-            // hands them to the dropping thread may order only his own writes; AcqRel orders all of them.
+            // Only `drop` reads the chain, and it has the records alone. Relaxed would be enough
+            // for it, but a thread that passes the records to the dropping thread may order only
+            // its own writes. AcqRel orders all of them.
             let mut older = self.large.load(Mem::Acquire);
             loop {
-                // SAFETY: the slot is initialised, and `older` is read by nobody before `drop`.
+                // SAFETY: the slot is initialised, and no thread reads `older` before `drop`.
                 unsafe { (&raw mut (*slot).older).write(older) };
                 match self
                     .large
@@ -234,8 +241,8 @@ impl Drop for Records {
     fn drop(&mut self) {
         let mut at = *self.large.get_mut();
         while !at.is_null() {
-            // SAFETY: each slot on the chain was initialised once by `add` and is dropped once, here; the arena
-            // that holds it is dropped after this.
+            // SAFETY: `add` initialised each slot on the chain once, and each is dropped once,
+            // here. The arena that holds the slot is dropped after this.
             unsafe {
                 let older = (*at).older;
                 ptr::drop_in_place(at);

@@ -1,7 +1,7 @@
-//! The memtable against a plain model, under threads, and in its memory.
+//! Tests the memtable against a plain model, under threads, and in its memory.
 //!
-//! The tests named `small_*` are short enough to run under Miri:
-//! `cargo +nightly miri test -p basalt-lsm memtable::tests::small`.
+//! The tests named `small_*` are short enough to run under Miri: `cargo +nightly miri test -p
+//! basalt-lsm memtable::tests::small`.
 
 pub(super) mod meddle;
 
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// Shorter keys first, then the bytes from the end: nothing like bytewise.
+/// Orders shorter keys first, then compares the bytes from the end: very different from bytewise.
 struct Backwards;
 
 fn backwards(a: &[u8], b: &[u8]) -> Ordering {
@@ -54,7 +54,7 @@ impl Ord for Ordered {
 type Model = BTreeMap<(Ordered, Reverse<u64>), (Kind, Vec<u8>)>;
 
 fn key_of(r: &Random) -> Vec<u8> {
-    // Few distinct bytes, zeros among them, and lengths around the 8 of the prefix.
+    // The keys have few distinct bytes, zeros among them, and lengths around the 8 of the prefix.
     let len = r.below(12) as usize;
     (0..len)
         .map(|_| [0, 0, 1, 255][r.below(4) as usize])
@@ -219,7 +219,7 @@ fn a_second_insert_of_an_entry_is_refused() {
     mem.insert(b"k", 1, Kind::Put, &Bytes::new());
 }
 
-/// A value that tells whether it was torn: the entry's number, repeated.
+/// Returns a value that shows whether it was torn: the entry's number, repeated.
 fn stamped(n: u64, len: usize) -> Bytes {
     Bytes::from(
         n.to_le_bytes()
@@ -276,7 +276,8 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                 let r = Random::from_seed(reader);
                 loop {
                     let over = finished.load(SeqCst) as u64 == writers;
-                    // What an insert returned for is found, and a cursor that starts later meets all of it, in order.
+                    // An entry whose insert has returned is found. A cursor that starts later
+                    // visits all such entries, in order.
                     let before: u64 = done.iter().map(|d| d.load(SeqCst)).sum();
                     for _ in 0..50 {
                         let w = r.below(writers);
@@ -302,7 +303,7 @@ fn concurrent_run(writers: u64, readers: u64, each: u64) {
                             assert_eq!(it.key(), exact, "an entry is at or after itself");
                         }
                     }
-                    // Backwards as well, from the end.
+                    // The same must hold backwards, from the end.
                     let before_last: u64 = done.iter().map(|d| d.load(SeqCst)).sum();
                     let mut it = mem.iter();
                     it.seek_to_last().unwrap();
@@ -358,7 +359,7 @@ fn small_threads_insert_while_others_read() {
     concurrent_run(2, 1, 20);
 }
 
-/// Enough for inner nodes to be split.
+/// The test inserts enough entries to split inner nodes.
 #[test]
 fn small_threads_split_inner_nodes() {
     concurrent_run(2, 1, 100);
@@ -449,7 +450,8 @@ fn small_dropping_the_table_drops_every_large_value() {
 
 #[test]
 fn runs_of_ascending_keys_from_several_threads_stay_in_order() {
-    // Runs are placed by a shortcut behind the last insert; threads and the other runs break into it.
+    // Runs are placed by a shortcut behind the last insert. Other threads and the other runs
+    // interrupt it.
     let mem = MemTable::new(Cmp::Bytewise);
     let (threads, each) = (3u64, 6000u64);
     basalt_env::thread::scope(|s| {

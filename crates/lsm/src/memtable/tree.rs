@@ -1,42 +1,53 @@
-//! The order of a memtable: a B-tree in an arena, into which threads insert side by side and which readers never wait for.
+//! The order of a memtable: a B-tree in an arena, into which threads insert side by side and which
+//! readers never wait for.
 //!
-//! A search in a list of nodes that lie anywhere costs a cache miss a step, and those steps were most of what a write cost. Here a
-//! node holds up to [`FANOUT`] entries, and of each the *head*: four bytes of the user key as a number, taken behind the bytes that
-//! all keys of the node have in common (`skip`). Unequal heads decide a comparison without touching the record. So a search costs a
-//! few lines a level, of which all but the lowest are hot.
+//! A search in a list of nodes that lie anywhere costs a cache miss a step. Those steps were most
+//! of the cost of a write. Here a node holds up to [`FANOUT`] entries, and of each the *head*: four
+//! bytes of the user key as a number, taken behind the bytes that all keys of the node have in
+//! common (`skip`). Unequal heads decide a comparison without a read of the record. So a search
+//! costs a few cache lines a level, and all levels but the lowest are hot.
 //!
 //! # A node
-//! - Entries stand in slots in no order; `order` is a permutation of the slots and a count in one word. An insert fills a free slot and
-//!   then publishes a new `order`: whoever loaded the old one goes on with what it says.
-//! - A full node is split in place: the upper half goes to a new node on its right, and `order` gets a smaller count. So the freed slots
-//!   may be filled again, and a reader with an old `order` would read the wrong entries: see `version`.
-//! - `version` is odd while the node is being split or gets a new child, and even otherwise. A reader loads it first, and again last: when
-//!   it has moved, what was read in between counts for nothing and the search begins again. That happens only when another thread
-//!   has completed a split meanwhile, so readers never wait: not for a lock, and not for a writer that lost its processor in the middle.
-//! - `high` is the first key of the node on the right, and `next` that node. Both are set before the parent knows of the new node, so
-//!   a search that comes by an old way finds what it looks for by going right.
+//! - Entries stand in slots in no order; `order` is a permutation of the slots and a count in one
+//!   word. An insert fills a free slot and then publishes a new `order`. A reader that loaded the
+//!   old one continues with it.
+//! - A full node is split in place: the upper half goes to a new node on its right, and `order`
+//!   gets a smaller count. So the freed slots may be filled again, and a reader with an old `order`
+//!   would read the wrong entries: see `version`.
+//! - `version` is odd while the node is being split or gets a new child, and even otherwise. A
+//!   reader loads it first and last. If it has changed, the reader drops its results and begins the
+//!   search again. That happens only if another thread has completed a split meanwhile. So readers
+//!   never wait: not for a lock, and not for a writer that lost its processor in the middle.
+//! - `high` is the first key of the node on the right, and `next` that node. Both are set before
+//!   the parent knows of the new node. So a search that comes by an old way finds its target by
+//!   going right.
 //!
-//! # What a reader relies on
-//! 1. Nodes and records live as long as the tree; an address once stored in a slot stays good. A node's first entry's place in
-//!    the order of keys never changes: splits move entries to the right only, and a separator is the key of an entry that never moves
-//!    out of the node it separates.
-//! 2. A parent knows of a child's new sibling, and has moved its own version, before the child's version is even again. So a reader that
-//!    loaded an even version of a child and *then* found its parent's version unmoved has the child that the key belongs to.
-//! 3. While the version is odd, no freed slot is filled. Heads and `skip` may change then, and `order` may still name entries that
-//!    have moved, so a reader that met an odd version, or came from the left, is *careful*: it compares whole keys and looks at
-//!    `high`.
+//! # Rules for readers
+//! 1. Nodes and records live as long as the tree; an address once stored in a slot stays good. The
+//!    place of a node's first entry in the order of keys never changes: splits move entries to the
+//!    right only, and a separator is the key of an entry that never moves out of the node it
+//!    separates.
+//! 2. A parent knows of a child's new sibling, and has moved its own version, before the child's
+//!    version is even again. So a reader that loads an even version of a child and *then* finds its
+//!    parent's version unmoved has the key's child.
+//! 3. While the version is odd, no freed slot is filled. Heads and `skip` may change then, and
+//!    `order` may still name entries that have moved. So a reader that met an odd version, or came
+//!    from the left, is *careful*: it compares whole keys and checks `high`.
 //!
 //! # Writers
-//! An insert locks its leaf (`locked`) and checks that the version it came with still stands. Splits, and with them all
-//! changes of inner nodes, are done by one thread at a time, under `splits`, which is taken with the leaf locked.
+//! An insert locks its leaf (`locked`) and checks that the version it came with still stands. One
+//! thread at a time does splits, and with them all changes of inner nodes, under `splits`. That
+//! lock is taken with the leaf locked.
 //!
 //! # Atomic orderings
-//! A slot, `order`, `high`, `next`, `skip` and the root are stored `Release`, after the `version` that announces a change. A reader
-//! loads `version` with `Acquire`, what it reads with at least `Relaxed`, and before the last look at `version` stands an
-//! `Acquire` fence: having read any store of a change, it also sees the version that preceded it. Addresses that are followed are
-//! loaded with `Acquire`.
+//! A slot, `order`, `high`, `next`, `skip` and the root are stored `Release`, after the `version`
+//! that announces a change. A reader loads `version` with `Acquire`, and the other words with at
+//! least `Relaxed`. An `Acquire` fence stands before the last load of `version`: a reader that has
+//! read any store of a change then also sees the version that preceded it. Addresses that are
+//! followed are loaded with `Acquire`.
 //!
-//! This is a leaf module that may use `unsafe`, only to say that threads may share a tree; the addresses of nodes are [`super::node`]'s.
+//! This is a leaf module that may use `unsafe`, only to say that threads may share a tree; the
+//! addresses of nodes are [`super::node`]'s.
 #![allow(unsafe_code)]
 
 use super::MemTable;
@@ -50,7 +61,7 @@ use std::cmp::Ordering;
 use std::ptr;
 use std::sync::Arc;
 
-/// Holds a leaf's lock. Dropped by a panic of a comparator it leaves the tree broken, and says so.
+/// Holds a leaf's lock. If a comparator's panic drops it, it marks the tree as broken.
 struct Locked<'t> {
     tree: &'t Tree,
     leaf: At<'t>,
@@ -65,7 +76,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A place to look for: a user key and a trailer.
+/// The target of a search: a user key and a trailer.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     user: &'a [u8],
@@ -85,7 +96,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Four bytes of a key from `skip` on as a number, padded with zeros.
+/// Returns four bytes of a key from `skip` on as a number, padded with zeros.
 #[inline]
 fn head(key: &[u8], skip: u32) -> u32 {
     let rest = key.get(skip as usize..).unwrap_or_default();
@@ -103,12 +114,13 @@ fn common(a: &[u8], b: &[u8]) -> u32 {
     a.iter().zip(b).take_while(|(x, y)| x == y).count() as u32
 }
 
-/// A leaf on a way down.
+/// A node on the way down, at the end a leaf.
 #[derive(Clone, Copy)]
 struct Found<'t> {
     node: At<'t>,
     version: u32,
-    /// It was reached from its left neighbour: the target may lie before it, or behind its `high`.
+    /// True if the node was reached from its left neighbour: the target may lie before it, or
+    /// behind its `high`.
     sideways: bool,
 }
 
@@ -118,7 +130,7 @@ impl Found<'_> {
     }
 }
 
-/// An inner node on the way to a leaf, as the thread that splits sees it.
+/// An inner node on the way to a leaf, as the splitting thread sees it.
 struct Step<'t> {
     node: At<'t>,
     place: usize,
@@ -130,8 +142,8 @@ pub(super) struct Tree {
     cmp: Cmp,
     bytewise: bool,
     root: AtomicPtr<Node>,
-    /// The leaf of the last insert that went behind everything: where keys come in order, so does the next. Only a hint: the leaf may
-    /// have got a right neighbour since.
+    /// The leaf of the last insert behind all entries. If keys come in order, the next one goes
+    /// there, too. The address is only a hint: the leaf may have got a right neighbour since.
     last: AtomicPtr<Node>,
     /// The leftmost leaf, which is always the same.
     pub(super) first: *mut Node,
@@ -141,8 +153,9 @@ pub(super) struct Tree {
     records: Records,
 }
 
-// SAFETY: nodes and records belong to the tree alone and are reached by atomics; records are immutable once published and hold only
-// bytes and `Bytes`, which are Send and Sync, as is the comparator.
+// SAFETY: nodes and records belong to the tree alone and are reached by atomics. Records are
+// immutable once published and hold only bytes and `Bytes`, which are Send and Sync, as is the
+// comparator.
 unsafe impl Send for Tree {}
 // SAFETY: as above.
 unsafe impl Sync for Tree {}
@@ -187,7 +200,7 @@ impl Tree {
         if self.bytewise { head(key, skip) } else { 0 }
     }
 
-    /// How many first bytes all keys from `low` to `high` have in common.
+    /// Returns how many first bytes all keys from `low` to `high` have in common.
     fn skip(&self, low: Option<Record>, high: Option<Record>) -> u32 {
         match (low, high) {
             (Some(low), Some(high)) if self.bytewise => common(low.user_key(), high.user_key()),
@@ -205,7 +218,8 @@ impl Tree {
         user.then_with(|| target.trailer.cmp(&record.trailer()))
     }
 
-    /// How many of the entries from place `from` on are before the target, or at it when `or_at`; `from` added.
+    /// Returns the place behind all entries that are before the target, or at it if `or_at`. The
+    /// search begins at place `from`.
     #[inline]
     fn rank(
         &self,
@@ -236,7 +250,7 @@ impl Tree {
         while low < high {
             let middle = (low + high) / 2;
             let Some(record) = node.record(order.slot(middle)) else {
-                // Only in a slot read too late; the version tells.
+                // Only a slot that was read too late has no record; the version shows that.
                 return low;
             };
             let before = match self.compare(record, target) {
@@ -253,7 +267,7 @@ impl Tree {
         low
     }
 
-    /// True when what is looked for lies to the right of the node: asked by the careful.
+    /// Returns true if the target lies to the right of the node. Careful readers check this.
     fn is_behind(&self, node: At<'_>, target: &Target<'_>, or_at: bool) -> bool {
         node.high()
             .is_some_and(|high| match self.compare(high, target) {
@@ -263,8 +277,8 @@ impl Tree {
             })
     }
 
-    /// The order of a leaf as one may rely on it. In the middle of a split it may still name entries that have moved to the
-    /// right, where others have been put among them since.
+    /// Returns the order of a leaf without entries that have moved to the right. In the middle of a
+    /// split, `order` may still name them, although others have been inserted among them since.
     #[inline]
     pub(super) fn own(&self, node: At<'_>, careful: bool) -> Order {
         let order = node.order();
@@ -276,7 +290,8 @@ impl Tree {
         }
     }
 
-    /// The leaf where the target belongs: the last one that begins before it, or at it when `or_at`.
+    /// Returns the leaf where the target belongs: the last one that begins before it, or at it if
+    /// `or_at`.
     #[inline]
     fn descend(&self, target: &Target<'_>, or_at: bool) -> Found<'_> {
         'again: loop {
@@ -322,8 +337,11 @@ impl Tree {
         }
     }
 
-    /// Finds the first entry at or after the target (after it only, when `after`), and gives `take` its node, order and place, and
-    /// whether these are as the node stands (not in the middle of a change). What `take` makes of a moment that has passed is dropped.
+    /// Finds the first entry at or after the target (only after it if `after`).
+    ///
+    /// Calls `take` with the entry's node, order and place. The last argument is true if these are
+    /// of a node at rest (not in the middle of a change). A result of `take` from a moment that has
+    /// passed is dropped.
     #[inline]
     pub(super) fn seek<R>(
         &self,
@@ -344,7 +362,8 @@ impl Tree {
                     }
                     continue 'again;
                 }
-                // All that it has of its own is before the target, which the careful may have reached too far left.
+                // All of the node's own entries are before the target. A careful reader may have
+                // come too far left.
                 let next = at.node.next();
                 if !at.node.stands(at.version) {
                     continue 'again;
@@ -359,7 +378,8 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::seek`], for the last entry before the target, or at it when `or_at`.
+    /// Finds the last entry before the target, or at it if `or_at`. `take` is called as in
+    /// [`Tree::seek`].
     pub(super) fn seek_back<R>(
         &self,
         target: &Target<'_>,
@@ -388,14 +408,15 @@ impl Tree {
                 if !at.node.stands(at.version) {
                     continue 'again;
                 }
-                // A leaf but the first begins with the key it is known by, so no other can have what this one has not.
+                // Every leaf but the first begins with the key of its separator. So no other leaf
+                // can have the entry that this one lacks.
                 debug_assert!(result.is_some() || at.node.is(self.first));
                 return result;
             }
         }
     }
 
-    /// As [`Tree::seek`], for the last entry of all.
+    /// Finds the last entry of all. `take` is called as in [`Tree::seek`].
     pub(super) fn seek_last<R>(
         &self,
         mut take: impl FnMut(At<'_>, Order, usize, bool) -> R,
@@ -403,7 +424,8 @@ impl Tree {
         'again: loop {
             let mut node = self.root();
             loop {
-                // To the right first: an old root or an old order may have led too far left.
+                // The search goes to the right first: an old root or an old order may have led too
+                // far left.
                 while let Some(next) = node.next() {
                     node = next;
                 }
@@ -427,7 +449,7 @@ impl Tree {
         }
     }
 
-    /// The newest version of the target's user key at or below the target's trailer.
+    /// Returns the newest version of the target's user key at or below the target's trailer.
     #[inline]
     fn find(&self, target: &Target<'_>) -> Option<Record> {
         let record = self
@@ -443,7 +465,7 @@ impl Tree {
         same.then_some(record)
     }
 
-    /// True when the last entry of a leaf stands before the target.
+    /// Returns true if the last entry of a leaf stands before the target.
     #[inline]
     fn is_before(&self, node: At<'_>, order: Order, target: &Target<'_>) -> bool {
         order.len() > 0
@@ -452,8 +474,8 @@ impl Tree {
                 .is_some_and(|last| self.compare(last, target) == Ordering::Less)
     }
 
-    /// The last leaf of all, if the target belongs behind its last entry. A split of it since would have moved its version, which the
-    /// insert looks at again under its lock.
+    /// Returns the last leaf of all, if the target belongs behind its last entry. A split of the
+    /// leaf since would have moved its version, which the insert checks again under its lock.
     #[inline]
     fn behind_all(&self, target: &Target<'_>) -> Option<Found<'_>> {
         let node = At::of(self.last.load(Mem::Acquire))?;
@@ -469,7 +491,7 @@ impl Tree {
         })
     }
 
-    /// Inserts an entry that is not there yet. Panics when it is.
+    /// Inserts a new entry. Panics if the entry exists.
     pub(super) fn insert(&self, target: Target<'_>, value: Value<'_>) {
         let record = self.records.add(target.user, target.trailer, value);
         let mut tries = 0;
@@ -485,7 +507,7 @@ impl Tree {
                 // Only the holder of the lock moves a leaf's version.
                 if at.node.version() == at.version {
                     let order = at.node.order();
-                    // Another thread may have been there between the hint and the lock.
+                    // Another thread may have inserted between the hint and the lock.
                     let place = if hinted && self.is_before(at.node, order, &target) {
                         order.len()
                     } else {
@@ -525,7 +547,8 @@ impl Tree {
         };
         if order.len() < FANOUT {
             leaf.put(place, head, entry);
-            // Not stored again and again: threads that insert elsewhere would lose the line.
+            // The hint is stored only if it changes: otherwise threads that insert elsewhere would
+            // lose the cache line.
             if place == order.len()
                 && !leaf.is(self.last.load(Mem::Relaxed))
                 && leaf.high().is_none()
@@ -548,7 +571,8 @@ impl Tree {
         self.split(leaf, low, &mut path, place, entry);
     }
 
-    /// The inner nodes above the target's leaf, from the root down. Under `splits` they stand still.
+    /// Returns the inner nodes above the target's leaf, from the root down. While `splits` is held
+    /// they do not change.
     fn path(&self, target: &Target<'_>) -> Vec<Step<'_>> {
         let mut path: Vec<Step<'_>> = Vec::with_capacity(8);
         let mut node = self.root();
@@ -562,8 +586,9 @@ impl Tree {
         path
     }
 
-    /// Splits a full node and puts an entry into the half where it belongs. `low` is the node's first possible key, `path` the
-    /// nodes above it. The caller holds `splits`, and the lock when it is a leaf.
+    /// Splits a full node and puts an entry into the half where it belongs. `low` is the node's
+    /// first possible key, and `path` has the nodes above it. The caller holds `splits`, and for a
+    /// leaf its lock.
     fn split(
         &self,
         node: At<'_>,
@@ -577,7 +602,7 @@ impl Tree {
         let mut entries: Vec<Entry> = (0..FANOUT).map(|p| node.entry(order.slot(p))).collect();
         entries.insert(place, entry);
         let last = node.next().is_none();
-        // Keys that come in order leave full nodes behind.
+        // A split at the end leaves the node full, because keys often come in order.
         let left = if last && place == FANOUT {
             FANOUT
         } else {
@@ -598,7 +623,7 @@ impl Tree {
 
         node.begin_change();
         in_between();
-        // `next` before `high`: whoever sees the second finds the first.
+        // `next` is stored before `high`: a thread that sees the second finds the first.
         node.next.store(new.address(), Mem::Release);
         node.high.store(separator.address(), Mem::Release);
         in_between();
@@ -625,7 +650,7 @@ impl Tree {
             in_between();
             node.skip.store(skip, Mem::Release);
         }
-        // Only now may slots be filled again (rule 3).
+        // Slots may be filled again from here on (rule 3).
         node.end_change();
         if last && node.level == 0 {
             self.last.store(new.address(), Mem::Release);
@@ -643,7 +668,7 @@ impl Tree {
         }
     }
 
-    /// Makes a new node known to the parent of its left neighbour, the last of `path`.
+    /// Adds a new node to the parent of its left neighbour, the last of `path`.
     fn add_child(&self, left: At<'_>, path: &mut Vec<Step<'_>>, entry: Entry) {
         let Some(Step { node, place, low }) = path.pop() else {
             let new = make(&self.records, left.level + 1);
@@ -669,7 +694,7 @@ impl Tree {
     }
 }
 
-/// Where others may see a split half done, and where a reader may be overtaken. Tests look and meddle there.
+/// Marks a point where other threads may see a half-done split. Tests hook in here, see `meddle`.
 #[inline(always)]
 fn in_between() {
     #[cfg(test)]
@@ -682,7 +707,7 @@ fn now_and_then() {
     super::tests::meddle::read();
 }
 
-/// The first key that the child of a step can have.
+/// Returns the first key that the child of a step can have.
 fn low_of_child(step: &Step<'_>) -> Option<Record> {
     if step.place == 0 {
         return step.low;
@@ -690,7 +715,7 @@ fn low_of_child(step: &Step<'_>) -> Option<Record> {
     step.node.record(step.node.order().slot(step.place))
 }
 
-/// Trailer and pinned value of what [`Tree::find`] finds in a memtable.
+/// Returns trailer and pinned value of the entry that [`Tree::find`] finds in a memtable.
 pub(super) fn find_pinned(mem: &Arc<MemTable>, target: &Target<'_>) -> Option<(u64, Bytes)> {
     let record = mem.tree.find(target)?;
     Some((record.trailer(), record.pin(mem)))

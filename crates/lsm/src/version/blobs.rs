@@ -1,6 +1,8 @@
-//! The blob files of a version: opened when first read, removed when the last version or reader that holds them lets go and the
-//! manifest no longer names them. One that is a log has its index in a second file, gives back the blocks in which no record lies, and
-//! is handed to whoever makes logs when it dies: its space may be the next one's.
+//! The blob files of a version. A file is opened by its first read. It is removed when the manifest
+//! no longer names it and the last version or reader that holds it is dropped.
+//!
+//! A log that is a blob file has its index in a second file, and gives back the blocks in which no
+//! record lies. When no version needs it any more, the engine may take its space for a new log.
 
 use super::file_map::FileMap;
 use super::open::{OpenFile, OpenOnRead};
@@ -21,13 +23,13 @@ use std::sync::{Arc, OnceLock};
 
 /// One blob file.
 pub struct BlobFile {
-    /// Its file number.
+    /// The blob file's number.
     pub number: u64,
-    /// What the manifest remembers of it.
+    /// The blob file's metadata in the manifest.
     pub meta: Arc<BlobMeta>,
     obsolete: AtomicBool,
     file: Arc<OpenFile>,
-    /// Of a log: its index.
+    /// The index of a log; `None` for other blob files.
     index: Option<Arc<OpenFile>>,
     reader: OnceLock<BlobReader>,
     opening: Mutex<()>,
@@ -35,17 +37,17 @@ pub struct BlobFile {
 }
 
 impl BlobFile {
-    /// Its path.
+    /// Returns the blob file's path.
     pub fn path(&self) -> PathBuf {
         self.paths().swap_remove(0)
     }
 
-    /// Paths of its files, the one with the records first.
+    /// Returns the paths of the blob file's files, the one with the records first.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.store.blob_paths(self.number, &self.meta)
     }
 
-    /// Its reader; made when first asked for.
+    /// Returns the reader, and makes it on the first call.
     #[inline]
     pub fn reader(&self) -> Result<&BlobReader> {
         match self.reader.get() {
@@ -54,12 +56,13 @@ impl BlobFile {
         }
     }
 
-    /// Reads of the device that scans have cost for values of it, and the sum of how many like each a scan would take, since its reader was made.
+    /// Returns the number of device reads for scans of this file's values, and the sum of their
+    /// `alike`, since the reader was made. See [`crate::blob::BlobReader::scans`].
     pub fn scans(&self) -> (u64, u64) {
         self.reader.get().map_or((0, 0), |r| r.scans())
     }
 
-    /// Begins to count [`BlobFile::scans`] anew.
+    /// Resets the counts of [`BlobFile::scans`].
     pub fn forget_scans(&self) {
         if let Some(reader) = self.reader.get() {
             reader.forget_scans();
@@ -102,7 +105,8 @@ impl BlobFile {
         places_from_records(&*file, &self.path(), &self.meta, reader, names, go_on)
     }
 
-    /// Gives back the space of a log that no record of its index lies in. The header stays: repair knows the log by it.
+    /// Gives back the space of a log in which no record of its index lies. The header stays,
+    /// because repair identifies the log by it.
     pub fn trim(&self) -> Result<()> {
         let file = self.store.env.fs().open(&self.path())?;
         let mut kept = BLOCK;
@@ -116,7 +120,8 @@ impl BlobFile {
         file.release_range(kept..file.allocated())
     }
 
-    /// The manifest no longer names it: its file goes when the last holder lets go.
+    /// Marks the file as removed from the manifest: the file is removed when the last holder drops
+    /// it.
     pub fn mark_obsolete(&self) {
         self.obsolete.store(true, SeqCst);
     }
@@ -140,7 +145,7 @@ impl Drop for BlobFile {
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
                     let mut paths = paths.into_iter();
                     let records = paths.next().expect("the one with the records");
-                    // Holes are filled where space is used again: few are worth it.
+                    // Reusing the space fills its holes, so only a log with few holes is worth it.
                     let whole = meta.size + meta.data_end / 8 >= meta.data_end;
                     let end = whole.then_some(meta.data_end);
                     let take = store.dead_logs.get().filter(|_| meta.index.is_some());
@@ -163,18 +168,18 @@ impl std::fmt::Debug for BlobFile {
 }
 
 impl TableStore {
-    /// Path of a blob file.
+    /// Returns the path of a blob file.
     pub fn blob_path(&self, number: u64) -> PathBuf {
         self.dir.join(blob_name(number))
     }
 
-    /// Paths of a blob file's files, the one with the records first.
+    /// Returns the paths of a blob file's files, the one with the records first.
     pub fn blob_paths(&self, number: u64, meta: &BlobMeta) -> Vec<PathBuf> {
         let names = blob_names(number, meta).into_iter();
         names.map(|n| self.dir.join(n)).collect()
     }
 
-    /// A blob file that the manifest names or is about to name.
+    /// Returns a blob file that the manifest names or is about to name.
     pub fn blob(self: &Arc<Self>, number: u64, meta: Arc<BlobMeta>) -> Arc<BlobFile> {
         let files = self.blob_paths(number, &meta).into_iter();
         let mut files = files.map(|path| OpenFile::new(&self.open, path));
@@ -191,17 +196,17 @@ impl TableStore {
     }
 }
 
-/// Blob files and what their numbers mean, at one moment.
+/// Blob files and the meaning of their numbers, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct BlobSet {
-    /// By number.
+    /// Files by number.
     pub files: FileMap<Arc<BlobFile>>,
-    /// What other numbers stand for.
+    /// The targets of numbers whose files were collected.
     pub lineage: Arc<Lineage>,
 }
 
 impl BlobSet {
-    /// The files of a catalog, none of which is looked at.
+    /// Returns the files of a catalog. None of them is opened or checked.
     pub fn of(store: &Arc<TableStore>, catalog: &Catalog) -> BlobSet {
         let files = catalog.blobs.iter();
         BlobSet {
@@ -212,7 +217,8 @@ impl BlobSet {
         }
     }
 
-    /// The file that has what an entry of `name` refers to as `number`. `Corruption` when there is none.
+    /// Returns the file with the record that the entry of `name` refers to by `number`. Returns
+    /// `Corruption` if there is none.
     #[inline]
     pub fn file(&self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Result<&Arc<BlobFile>> {
         if let Some(file) = self.files.get(&number) {
@@ -234,7 +240,8 @@ impl BlobSet {
             })
     }
 
-    /// The kind and payload that the entry of `name`, which refers to it so, would have with its value in the tree.
+    /// Returns the kind and the payload that the entry of `name` would have with its value in the
+    /// tree.
     pub fn read(
         &self,
         name: &Name<'_>,
@@ -246,7 +253,8 @@ impl BlobSet {
         read.map(|r| r.expect("nothing is put off without a bound"))
     }
 
-    /// As [`BlobSet::read`]; the payload is taken from `budget` before it is read, `None` when that does not reach.
+    /// Returns what [`BlobSet::read`] returns, and takes the payload from `budget` before it is
+    /// read. Returns `None` if the budget is too small.
     pub fn read_within(
         &self,
         name: &Name<'_>,
@@ -274,7 +282,8 @@ impl BlobSet {
         (file.reader()?).payload_len_within(&to.record(name), how, budget)
     }
 
-    /// Where the payloads lie that entries refer to by these numbers, all index pages that it takes read together.
+    /// Locates the payloads that entries refer to by these numbers. All index pages that this needs
+    /// are read together.
     pub(crate) fn locate<'a>(
         &'a self,
         entries: &[(Name<'a>, u64, &Cmp)],

@@ -1,4 +1,4 @@
-//! The catalog: the state that the manifest's edits add up to, in plain data.
+//! The catalog: the state that the manifest's edits add up to, as plain data.
 
 mod blob_table;
 mod blobs;
@@ -23,17 +23,17 @@ use std::sync::Arc;
 /// A log that may hold records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveLog {
-    /// Its id.
+    /// The log's id.
     pub file_id: u128,
-    /// Where its records end, once that is settled; all of it is synced.
+    /// The position where the records end, once it is fixed; everything before it is synced.
     pub end: Option<u64>,
-    /// Where its records end although it is not known to be synced so far: a power cut may take the rest, and then everything in
-    /// later logs with it.
+    /// The position where the records end although they are not known to be synced so far. A power
+    /// cut may take them, and then everything in later logs with them.
     pub left: Option<u64>,
 }
 
 impl LiveLog {
-    /// A log that takes records.
+    /// Returns a log that takes records.
     pub fn open(file_id: u128) -> LiveLog {
         LiveLog {
             file_id,
@@ -43,21 +43,22 @@ impl LiveLog {
     }
 }
 
-/// A family as the manifest knows it.
+/// A family as the manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogFamily {
-    /// Name.
+    /// The family's name.
     pub name: String,
-    /// Name of its comparator.
+    /// Name of the family's comparator.
     pub comparator: String,
-    /// Name of its merge operator, once it had one.
+    /// Name of the family's merge operator, if it ever had one.
     pub merge_operator: Option<String>,
-    /// Its tables: number to level and metadata.
+    /// The family's tables: number to level and metadata.
     pub tables: FileMap<(u32, Arc<TableMeta>)>,
 }
 
-/// The state that the manifest records. A clone shares the entries of its files with the original and
-/// costs about one reference count for each hundred files. An edit copies only the chunks that it changes.
+/// The state that the manifest records. A clone shares the entries of its files with the original
+/// and costs about one reference count for each hundred files. An edit copies only the chunks that
+/// it changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The store's id.
@@ -68,7 +69,7 @@ pub struct Catalog {
     pub next_family: u32,
     /// Blob files by number.
     pub blobs: BlobTable,
-    /// What the numbers of collected blob files stand for.
+    /// The targets of the numbers of collected blob files.
     pub lineage: Arc<Lineage>,
     /// Live logs by number.
     pub logs: BTreeMap<u64, LiveLog>,
@@ -76,17 +77,17 @@ pub struct Catalog {
     pub next_file: u64,
     /// The highest sequence number in tables.
     pub last_seq: SeqNo,
-    /// The highest wall time met, ms since 1970.
+    /// The highest wall time that the store has seen, ms since 1970.
     pub wall_ms: u64,
-    /// Tells tests of copies and drops.
+    /// Notifies tests of copies and drops.
     #[cfg(test)]
     pub(crate) probe: probe::Probe,
 }
 
-/// Sums over all files of a store stay below this: a few of them still add up without overflow.
+/// The bound of sums over all files of a store: a few such sums still add up without overflow.
 const MAX_TOTAL: u64 = 1 << 56;
 
-/// The sum, `None` from [`MAX_TOTAL`] on.
+/// Returns the sum, or `None` from [`MAX_TOTAL`] on.
 fn add_up(mut numbers: impl Iterator<Item = u64>) -> Option<u64> {
     numbers.try_fold(0u64, |sum, n| {
         sum.checked_add(n).filter(|sum| *sum < MAX_TOTAL)
@@ -98,8 +99,8 @@ fn bad(what: String) -> Error {
 }
 
 impl Catalog {
-    /// Applies an edit after checking that it fits; on an error nothing has changed that matters, because the caller
-    /// gives the catalog up.
+    /// Checks that an edit fits, and applies it. After an error the catalog may be partly changed,
+    /// and the caller drops it.
     pub fn apply(&mut self, edit: &Edit) -> Result<()> {
         #[cfg(test)]
         probe::note("an edit is applied");
@@ -246,8 +247,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Checks that what the manifest says of all files adds up to numbers that a store can have.
-    /// `Corruption` names the sum that does not. Callers that read a manifest ask this once, so
+    /// Checks that the manifest's numbers of all files add up to numbers that a store can have.
+    /// `Corruption` names the sum that does not. Callers that read a manifest call this once, so
     /// that every later sum over tables or blob files stays far from overflow.
     pub fn check_totals(&self) -> Result<()> {
         let tables = || self.families.values().flat_map(|f| f.tables.values());
@@ -284,7 +285,7 @@ impl Catalog {
                 add_up(self.blobs.values().map(|b| b.meta.size)),
             ),
             ("sizes of indexes", add_up(self.blobs.values().map(index))),
-            // A family's bytes in a file are part of them.
+            // A family's bytes in a file are a part of the file's bytes.
             (
                 "record bytes of blob files",
                 add_up(self.blobs.values().map(|b| b.meta.data_end)),
@@ -304,7 +305,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The family that a table is in. No table is in two: its file goes when one lets go of it.
+    /// Returns the family of a table. A table is never in two families: its file is removed when
+    /// one of them removes it.
     pub fn family_of(&self, table: u64) -> Option<u32> {
         let mut families = self.families.iter();
         families
@@ -312,7 +314,7 @@ impl Catalog {
             .map(|(id, _)| *id)
     }
 
-    /// The whole state as the first edit of a fresh manifest.
+    /// Returns the whole state as the first edit of a fresh manifest.
     pub fn to_edit(&self) -> Edit {
         #[cfg(test)]
         probe::note("the whole state is written");

@@ -1,7 +1,8 @@
-//! Manifest edits: what changed between two versions, as tagged fields.
+//! Manifest edits: the changes between two versions, as tagged fields.
 //!
-//! A field is a tag (varint), a length (varint) and so many bytes. Tags from 64 up are ignorable: a build that does not
-//! know one skips it. Any other unknown tag refuses the manifest. Tags are persisted and never reused.
+//! A field is a tag (varint), a length (varint) and that many bytes. Tags from 64 up are ignorable:
+//! a build that does not know one skips it. Any other unknown tag refuses the manifest. Tags are
+//! persisted and never reused.
 
 mod blobs;
 
@@ -14,69 +15,73 @@ pub use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_table::{References, TableMeta, decode_references, encode_references};
 use std::collections::BTreeMap;
 
-/// Sizes and counts of one file, and wall times, stay below this. What many files add up to is
-/// checked by [`super::catalog::Catalog::check_totals`].
+/// The bound of sizes and counts of one file, and of wall times.
+/// [`super::catalog::Catalog::check_totals`] checks the sums over many files.
 const MAX_QUANTITY: u64 = 1 << 48;
 
-/// A table entering a level.
+/// A table that the edit adds to a level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddTable {
-    /// Family.
+    /// Family id.
     pub family: u32,
-    /// Level.
+    /// Level, from 0.
     pub level: u32,
     /// File number.
     pub number: u64,
-    /// Everything else.
+    /// The table's metadata.
     pub meta: TableMeta,
 }
 
-/// One change; see the tags for what each field means. Applied whole or not at all.
+/// One change of the tree, applied whole or not at all. The tags say what each field means.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
     /// Tag 1: the store's random id, 16 bytes; first edit of a manifest only.
     pub store_id: Option<u128>,
     /// Tag 2: feature bits, three u32: compatible, read-compatible, incompatible.
     pub features: Option<[u32; 3]>,
-    /// Tag 3: file numbers from here on were never used, u64.
+    /// Tag 3: the first file number that was never used, u64. No higher one was used either.
     pub next_file: Option<u64>,
-    /// Tag 4: no sequence number above this stands in any table, u64.
+    /// Tag 4: the bound of sequence numbers in tables: no table has a higher one, u64.
     pub last_seq: Option<SeqNo>,
-    /// Tag 5: families made: id, name, comparator name.
+    /// Tag 5: families that are created: id, name, comparator name.
     pub add_families: Vec<(u32, String, String)>,
-    /// Tag 6: families dropped.
+    /// Tag 6: families that are dropped.
     pub drop_families: Vec<u32>,
-    /// Tag 7: tables that enter. Tag 15: the same with the number of range tombstones behind it, for tables that have some. Tag 21: the same
-    /// as tag 15 with the references behind it, for tables that refer to blob files. Tag 22, behind those: number and [`TableMeta::shift`]
-    /// of a table that was prepared.
+    /// Tag 7: tables that are added. Tag 15: the same, followed by the number of range tombstones,
+    /// for tables that have some. Tag 21: the same as tag 15, followed by the references, for
+    /// tables that refer to blob files. Tag 22, behind those: number and [`TableMeta::shift`] of a
+    /// table that was prepared.
     pub add_tables: Vec<AddTable>,
-    /// Tag 8: tables that leave: family, level, number.
+    /// Tag 8: tables that are removed: family, level, number.
     pub remove_tables: Vec<(u32, u32, u64)>,
     /// Tag 9: logs that may hold records from now on: number, file id. Their headers are synced.
     pub add_logs: Vec<(u64, u128)>,
-    /// Tag 10: logs whose content is in tables.
+    /// Tag 10: logs that are removed, because their contents are in tables.
     pub remove_logs: Vec<u64>,
-    /// Tag 11: logs that end: number, position. Everything before it is synced, nothing after it counts.
+    /// Tag 11: ended logs: number, position. Everything before the position is synced, nothing
+    /// after it counts.
     pub end_logs: Vec<(u64, u64)>,
-    /// Tag 13: logs that records no longer go to: number, position. Everything before it was written, but is not known to be
-    /// synced; nothing after it counts. Tag 11 with the same position may follow.
+    /// Tag 13: left logs, to which no more records go: number, position. Everything before the
+    /// position was written, but is not known to be synced. Nothing after it counts. Tag 11 with
+    /// the same position may follow.
     pub left_logs: Vec<(u64, u64)>,
-    /// Tag 12: family ids from here on were never used.
+    /// Tag 12: the first family id that was never used. No higher one was used either.
     pub next_family: Option<u32>,
-    /// Tag 14: merge operators that families have from now on: id, name of the operator.
+    /// Tag 14: merge operators of families from now on: id, name of the operator.
     pub merge_operators: Vec<(u32, String)>,
-    /// Tag 16: blob files that enter.
+    /// Tag 16: blob files that are added.
     pub add_blobs: Vec<AddBlob>,
-    /// Tag 17: blob files that leave: collected, or without a live record.
+    /// Tag 17: blob files that are removed: collected, or without a live record.
     pub remove_blobs: Vec<u64>,
     /// Tag 18: records of blob files that lost their reference: number, and what is marked besides what was marked before, as
     /// [`basalt_blob::garbage::Garbage`] encodes it.
     pub mark_blobs: Vec<(u64, Vec<u8>)>,
-    /// Tag 19: groups of names and what they stand for from now on, by their ids.
+    /// Tag 19: groups of names with their targets from now on, by group id.
     pub lineage: Vec<(u64, Group)>,
     /// Tag 20: names that no table refers to any more.
     pub forget_names: Vec<u64>,
-    /// Tag 64 (ignorable): the highest wall time met, ms since 1970, so that what expired stays expired.
+    /// Tag 64 (ignorable): the highest wall time that the store has seen, ms since 1970, so that
+    /// expired entries stay expired.
     pub wall_ms: Option<u64>,
     /// Tag 65 (ignorable): when blob files were made: number, ms since 1970.
     pub blob_times: Vec<(u64, u64)>,
@@ -102,7 +107,7 @@ fn field(out: &mut Vec<u8>, tag: u64, write: impl FnOnce(&mut Vec<u8>)) {
     bytes(out, &body);
 }
 
-/// The tag under which a table enters.
+/// Returns the tag under which a table is added.
 fn add_tag(meta: &TableMeta) -> u64 {
     match meta {
         m if !m.references.is_empty() => 21,
@@ -173,7 +178,7 @@ impl<'a> Take<'a> {
 }
 
 impl Edit {
-    /// The record's payload.
+    /// Returns the record's payload.
     pub fn encode(&self) -> Vec<u8> {
         let mut o = Vec::new();
         if let Some(id) = self.store_id {
@@ -291,7 +296,8 @@ impl Edit {
         o
     }
 
-    /// Reads a payload. Unknown mandatory tags are `Unsupported`, anything else out of shape is `Corruption`.
+    /// Decodes a payload. Returns `Unsupported` for unknown mandatory tags, and `Corruption` for
+    /// any other malformed bytes.
     pub fn decode(payload: &[u8]) -> Result<Edit> {
         let mut e = Edit::default();
         let mut p = Take { rest: payload };
@@ -404,13 +410,14 @@ impl Edit {
                 "table {number} is shifted and does not enter"
             )));
         }
-        // As they are written: those with range tombstones, then those with references last.
+        // The order is that of the encoding: tables with range tombstones, then tables with
+        // references, come last.
         e.add_tables.sort_by_key(|t| add_tag(&t.meta));
         e.check_bounds()?;
         Ok(e)
     }
 
-    /// Refuses numbers that no store reaches: whoever counts on from them would overflow.
+    /// Refuses numbers that no store reaches: counting on from them would overflow.
     fn check_bounds(&self) -> Result<()> {
         let most = |what: &str, n: Option<u64>, limit: u64| match n {
             Some(n) if n >= limit => Err(Take::bad(&format!("{what} is {n}"))),
@@ -584,7 +591,8 @@ mod tests {
             );
             let r = Random::from_seed(seed);
             let mut e = sample(&r);
-            // Those with range tombstones come after those without, and those with references last.
+            // Tables with range tombstones come after those without, and tables with references
+            // come last.
             let with = e.add_tables.len() - r.below(e.add_tables.len() as u64 + 1) as usize;
             for t in &mut e.add_tables[with..] {
                 t.meta.range_deletes = 1 + r.below(1 << 20);
@@ -592,7 +600,7 @@ mod tests {
             for t in e.add_tables.iter_mut().skip(with + 1) {
                 t.meta.references = [(3, 1), (1 << 40, 1 + r.below(1 << 20))].into();
             }
-            // Some of those without range tombstones were prepared.
+            // Some tables without range tombstones were prepared.
             for t in e.add_tables.iter_mut().filter(|_| r.one_in(2)) {
                 let most = (1..64).rev().map(|bits| 1u64 << bits);
                 let shift = most
@@ -655,8 +663,9 @@ mod tests {
         }
     }
 
-    /// A field may name a hundred thousand families, each with as many bytes as a file may have.
-    /// The sum of the bytes wrapped in release builds, came out small, and was taken for true.
+    /// Regression test. A field may name a hundred thousand families, each with as many bytes as a
+    /// file may have. The sum of the bytes wrapped in release builds, came out small, and was
+    /// accepted.
     #[test]
     fn families_of_a_blob_file_that_add_up_past_64_bits_are_damage() {
         let share = basalt_blob::FamilyShare {

@@ -1,8 +1,9 @@
 //! A map by file number whose clones share all entries that neither of them has changed.
 //!
-//! The manifest's state and the tree's blob files are replaced with each edit, and an edit changes few of their files. So entries
-//! lie in chunks behind `Arc`s. A clone counts references to chunks, of which there are about a hundredth of the entries, and a
-//! change copies the one chunk that it is in.
+//! The manifest's state and the tree's blob files are replaced with each edit, and an edit changes
+//! few of their files. So entries lie in chunks behind `Arc`s. A clone counts references to chunks,
+//! of which there are about a hundredth of the entries. A change copies the one chunk that contains
+//! it.
 
 use std::fmt::{Debug, Formatter};
 use std::slice;
@@ -10,19 +11,21 @@ use std::sync::Arc;
 
 /// The most entries of a chunk.
 const MOST: usize = 256;
-/// A chunk with fewer entries is joined with one beside it if both together stay well below [`MOST`].
+/// A chunk with fewer entries is joined with one beside it if both together stay well below
+/// [`MOST`].
 const LEAST: usize = MOST / 4;
 
 /// Entries with neighbouring numbers.
 #[derive(Clone)]
 struct Chunk<V> {
-    /// No number in the chunk is lower, and all numbers in the chunk before it are.
+    /// The lower bound of numbers in the chunk. All numbers in the chunk before it are lower.
     first: u64,
-    /// Ascending by number, at least one.
+    /// Entries, ascending by number, at least one.
     entries: Arc<Vec<(u64, V)>>,
 }
 
-/// A sorted map by file number. A clone costs a reference count for about a hundred entries; a change copies up to 256 entries.
+/// A sorted map by file number. A clone costs a reference count for about a hundred entries; a
+/// change copies up to 256 entries.
 #[derive(Clone)]
 pub struct FileMap<V> {
     chunks: Vec<Chunk<V>>,
@@ -38,7 +41,7 @@ impl<V> Default for FileMap<V> {
     }
 }
 
-/// Entries of a chunk that is to be changed: copied if another map has it, too.
+/// Returns the entries of a chunk for a change. They are copied if another map shares them.
 fn own<V: Clone>(entries: &mut Arc<Vec<(u64, V)>>) -> &mut Vec<(u64, V)> {
     #[cfg(test)]
     if Arc::strong_count(entries) > 1 {
@@ -49,24 +52,25 @@ fn own<V: Clone>(entries: &mut Arc<Vec<(u64, V)>>) -> &mut Vec<(u64, V)> {
 
 #[cfg(test)]
 thread_local! {
-    /// Entries that this thread has copied because a change met a chunk that another map has, too.
+    /// Number of entries that this thread has copied because a change met a shared chunk.
     pub(crate) static COPIED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    /// Number of entries that this thread has met in walks over maps.
+    /// Number of entries that this thread has visited in walks over maps.
     pub(crate) static WALKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl<V> FileMap<V> {
-    /// Files in it.
+    /// Returns the number of files.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it has no file.
+    /// Returns true if the map has no file.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The chunk that has the number if any has, and its place in it, or where it would be.
+    /// Returns the only chunk that may have the number, and the number's place in it or the place
+    /// to insert it.
     fn find(&self, number: u64) -> Option<(usize, Result<usize, usize>)> {
         let after = self.chunks.partition_point(|c| c.first <= number);
         let chunk = after.checked_sub(1)?;
@@ -74,19 +78,19 @@ impl<V> FileMap<V> {
         Some((chunk, entries.binary_search_by_key(&number, |(n, _)| *n)))
     }
 
-    /// What the map has of a file. Costs two binary searches.
+    /// Returns the map's value of a file. Costs two binary searches.
     #[inline]
     pub fn get(&self, number: &u64) -> Option<&V> {
         let (chunk, at) = self.find(*number)?;
         Some(&self.chunks[chunk].entries[at.ok()?].1)
     }
 
-    /// True when the map has the file.
+    /// Returns true if the map has the file.
     pub fn contains_key(&self, number: &u64) -> bool {
         self.get(number).is_some()
     }
 
-    /// All files, ascending by number.
+    /// Returns all files, ascending by number.
     pub fn iter(&self) -> Iter<'_, V> {
         Iter {
             chunks: self.chunks.iter(),
@@ -94,17 +98,17 @@ impl<V> FileMap<V> {
         }
     }
 
-    /// Numbers, ascending.
+    /// Returns the file numbers, ascending.
     pub fn keys(&self) -> impl Iterator<Item = &u64> + Clone {
         self.iter().map(|(number, _)| number)
     }
 
-    /// What the map has of each file, ascending by number.
+    /// Returns the values of all files, ascending by number.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The file with the lowest number.
+    /// Returns the file with the lowest number.
     pub fn first_key_value(&self) -> Option<(&u64, &V)> {
         self.iter().next()
     }
@@ -115,21 +119,23 @@ impl<V> FileMap<V> {
         Some((number, value))
     }
 
-    /// Forgets all files.
+    /// Removes all files.
     pub fn clear(&mut self) {
         *self = FileMap::default();
     }
 }
 
 impl<V: Clone> FileMap<V> {
-    /// What the map has of a file, to be changed. Costs a copy of up to 256 entries if a clone shares them.
+    /// Returns the map's value of a file, to be changed. Costs a copy of up to 256 entries if a
+    /// clone shares them.
     pub fn get_mut(&mut self, number: &u64) -> Option<&mut V> {
         let (chunk, at) = self.find(*number)?;
         let at = at.ok()?;
         Some(&mut own(&mut self.chunks[chunk].entries)[at].1)
     }
 
-    /// Puts a file in and returns what was there of it. Costs a copy of up to 256 entries if a clone shares them.
+    /// Inserts a file and returns its former value. Costs a copy of up to 256 entries if a clone
+    /// shares them.
     pub fn insert(&mut self, number: u64, value: V) -> Option<V> {
         if self.chunks.is_empty() {
             self.chunks.push(Chunk {
@@ -157,7 +163,8 @@ impl<V: Clone> FileMap<V> {
         None
     }
 
-    /// Takes a file out and returns what was there of it. Costs a copy of up to 512 entries if a clone shares them.
+    /// Removes a file and returns its value. Costs a copy of up to 512 entries if a clone shares
+    /// them.
     pub fn remove(&mut self, number: &u64) -> Option<V> {
         let (chunk, at) = self.find(*number)?;
         let at = at.ok()?;
@@ -172,7 +179,7 @@ impl<V: Clone> FileMap<V> {
         Some(value)
     }
 
-    /// Joins a small chunk with one beside it, if they fit into one that does not have to be divided soon.
+    /// Joins a small chunk with one beside it, if the result need not be divided soon.
     fn join(&mut self, chunk: usize) {
         for lower in [chunk.checked_sub(1), Some(chunk)].into_iter().flatten() {
             let Some(pair) = self.chunks.get(lower..lower + 2) else {
@@ -268,7 +275,7 @@ mod tests {
     use basalt_env::Random;
     use std::collections::BTreeMap;
 
-    /// Chunks are as their comments say, and there are not many more than the entries need.
+    /// Checks that chunks are as their comments say, and not many more than the entries need.
     fn check(map: &FileMap<u64>) {
         let mut before = None;
         for chunk in &map.chunks {
@@ -292,7 +299,7 @@ mod tests {
             let (mut map, mut model) = (FileMap::default(), BTreeMap::new());
             let mut kept: Vec<(FileMap<u64>, BTreeMap<u64, u64>)> = Vec::new();
             for round in 0..6000 {
-                // It grows at its end, is changed all over, and shrinks to nothing.
+                // The map grows at its end, is changed everywhere, and shrinks to nothing.
                 let number = match round < 2000 {
                     true => round + r.below(3) * 100,
                     false => r.below(2500),
@@ -310,7 +317,7 @@ mod tests {
                         }
                     }
                     _ => {
-                        // What is there is met more often than a number at random.
+                        // Existing numbers are chosen more often than random ones.
                         let number = model.range(number..).next().map_or(number, |(n, _)| *n);
                         assert_eq!(map.remove(&number), model.remove(&number), "seed {seed}");
                     }

@@ -1,8 +1,8 @@
-//! Which files make up the tree: immutable [`Version`]s, and the tables they name.
+//! The files that make up the tree: immutable [`Version`]s, and the tables that they name.
 //!
-//! A reader clones an `Arc<Version>` and works on it undisturbed. A flush or compaction installs the next
-//! version through the manifest. A table's file is removed when the last version or reader that holds it
-//! lets go and the manifest no longer names it, never earlier.
+//! A reader clones an `Arc<Version>` and works on it undisturbed. A flush or compaction installs
+//! the next version through the manifest. A table's file is removed when the manifest no longer
+//! names it and the last version or reader that holds it is dropped, never earlier.
 
 mod blobs;
 pub mod catalog;
@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock};
 /// Levels of a tree, level 0 included.
 pub const LEVELS: usize = 7;
 
-/// The name of a table's file.
+/// Returns the name of a table's file.
 pub fn table_name(number: u64) -> String {
     format!("{number:06}.tbl")
 }
@@ -51,25 +51,25 @@ pub enum FileKind {
     Blob,
 }
 
-/// Is told kind, number and path of a file that went.
+/// The listener that is called with kind, number and path of each removed file.
 type Removed = Box<dyn Fn(FileKind, u64, &Path) + Send + Sync>;
 
-/// Where a store's tables live and how they are opened and removed.
+/// The directory of a store's tables, which opens and removes them.
 pub struct TableStore {
     env: Env,
     dir: PathBuf,
     owner: u64,
     open: Arc<OpenTables>,
-    /// Told of each file that was removed because nobody reads it any more.
+    /// Called with each file that was removed because no version or reader holds it any more.
     removed: OnceLock<Removed>,
     dead_logs: OnceLock<DeadLogs>,
     removal: Removal,
-    /// The folder may be another's: see [`TableStore::leave`].
+    /// True once the directory may belong to another store: see [`TableStore::leave`].
     left: RwLock<bool>,
 }
 
 impl TableStore {
-    /// Over the store's directory. Removal jobs are queued under `owner`.
+    /// Makes the table store of a directory. Removal jobs are queued under `owner`.
     pub fn new(env: &Env, dir: &Path, owner: u64) -> Arc<TableStore> {
         Arc::new(TableStore {
             env: env.clone(),
@@ -83,12 +83,14 @@ impl TableStore {
         })
     }
 
-    /// Has `told` called now and then as readers go to the device for tables, from within their reads. Once; `told` must not block.
+    /// Sets the function that is called now and then, from within reads, as readers go to the
+    /// device for tables. Can be set once; `told` must not block.
     pub fn on_extra_reads(&self, told: impl Fn() + Send + Sync + 'static) {
         let _ = self.open.extra_reads.set(Box::new(told));
     }
 
-    /// Has `told` called with kind, number and path of every file that goes. Once; `told` must not block.
+    /// Sets the function that is called with kind, number and path of every removed file. Can be
+    /// set once; `told` must not block.
     pub fn when_removed(&self, told: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
         let _ = self.removed.set(Box::new(told));
     }
@@ -105,17 +107,18 @@ impl TableStore {
         self.owner
     }
 
-    /// The store's folder.
+    /// Returns the store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The environment.
+    /// Returns the environment.
     pub fn env(&self) -> &Env {
         &self.env
     }
 
-    /// Makes a file that no manifest names yet. `Closed` once the folder may be another's.
+    /// Makes a file that no manifest names yet. Returns `Closed` after the store has left the
+    /// directory.
     pub fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
         let left = self.left.read();
         match *left {
@@ -124,19 +127,20 @@ impl TableStore {
         }
     }
 
-    /// Gives the directory back: from the return of this call on, the store makes and removes no file in it. The next
-    /// store in the directory removes files that its manifest does not name, and may use the same file numbers for
-    /// files of its own.
+    /// Gives the directory back: from the return of this call on, the store makes and removes no
+    /// file in it. The next store in the directory removes files that its manifest does not name,
+    /// and may give their numbers to files of its own.
     pub fn leave(&self) {
         *self.left.write() = true;
     }
 
-    /// Path of a table.
+    /// Returns the path of a table.
     pub fn path(&self, number: u64) -> PathBuf {
         self.dir.join(table_name(number))
     }
 
-    /// Checks that a table or blob file that the manifest names is there, and not shorter than it was.
+    /// Checks that a table or blob file of the manifest exists, and is not shorter than the
+    /// manifest says.
     pub fn check_present(&self, path: &Path, size: u64, number: u64) -> Result<()> {
         match self.env.fs().stat(path) {
             Ok(s) if s.len.max(s.allocated) >= size => Ok(()),
@@ -157,7 +161,7 @@ impl TableStore {
         }
     }
 
-    /// A table that the manifest names or is about to name.
+    /// Returns a table that the manifest names or is about to name.
     pub fn table(
         self: &Arc<Self>,
         number: u64,
@@ -180,28 +184,30 @@ impl TableStore {
 
 /// One table of the tree.
 pub struct TableFile {
-    /// Its file number; newer tables have larger ones.
+    /// The table's file number; newer tables have larger ones.
     pub number: u64,
-    /// What the manifest remembers of it.
+    /// The blob file's metadata in the manifest.
     pub meta: Arc<TableMeta>,
     cmp: Cmp,
-    /// True while a compaction has it as an input.
+    /// True while a compaction has the table as an input.
     pub compacting: AtomicBool,
     obsolete: AtomicBool,
     file: Arc<OpenFile>,
-    /// Made when first asked for, and kept: what a read needs of it costs no lock and no reference count.
+    /// The reader, made on the first use and kept. A read from it needs no lock and no reference
+    /// count.
     reader: OnceLock<Arc<TableReader>>,
     opening: Mutex<()>,
     store: Arc<TableStore>,
 }
 
 impl TableFile {
-    /// Its path.
+    /// Returns the blob file's path.
     pub fn path(&self) -> PathBuf {
         self.store.path(self.number)
     }
 
-    /// The table's reader; made when first asked for. Its file is open while it is read, and otherwise within the open-file budget.
+    /// Returns the table's reader, and makes it on the first call. Its file is open while it is
+    /// read, and otherwise within the open-file budget.
     pub fn reader(&self) -> Result<&Arc<TableReader>> {
         match self.reader.get() {
             Some(reader) => Ok(reader),
@@ -209,19 +215,20 @@ impl TableFile {
         }
     }
 
-    /// Reads of the device that readers would have been spared without this table, since its reader was made.
+    /// Returns the number of device reads that readers would have saved without this table, since
+    /// its reader was made.
     pub fn extra_reads(&self) -> u64 {
         self.opened().map_or(0, |reader| reader.extra_reads())
     }
 
-    /// Begins to count [`TableFile::extra_reads`] anew.
+    /// Resets the count of [`TableFile::extra_reads`].
     pub fn reset_extra_reads(&self) {
         if let Some(reader) = self.opened() {
             reader.reset_extra_reads();
         }
     }
 
-    /// The reader, if it was made.
+    /// Returns the reader, if it was made.
     #[inline]
     pub fn opened(&self) -> Option<&Arc<TableReader>> {
         self.reader.get()
@@ -243,22 +250,24 @@ impl TableFile {
         Ok(self.reader.get_or_init(|| reader))
     }
 
-    /// First user key.
+    /// Returns the first user key.
     pub fn smallest_user(&self) -> &[u8] {
         user_key(&self.meta.smallest)
     }
 
-    /// Last user key; with [`TableFile::end_is_open`], the first one behind it.
+    /// Returns the last user key or, with [`TableFile::end_is_open`], the first one behind the
+    /// table.
     pub fn largest_user(&self) -> &[u8] {
         user_key(&self.meta.largest)
     }
 
-    /// True when a range tombstone reaches past the last entry: its end is the table's, and not in it.
+    /// Returns true if a range tombstone reaches past the last entry: its end is then the table's,
+    /// and not in the table.
     pub fn end_is_open(&self) -> bool {
         self.meta.end_is_open()
     }
 
-    /// True when everything in it lies before the user key.
+    /// Returns true if all keys of the table lie before the user key.
     #[inline]
     pub fn ends_before(&self, key: &[u8]) -> bool {
         match self.cmp.user(self.largest_user(), key) {
@@ -268,17 +277,19 @@ impl TableFile {
         }
     }
 
-    /// The manifest no longer names it: its file goes when the last holder lets go.
+    /// Marks the file as removed from the manifest: the file is removed when the last holder drops
+    /// it.
     pub fn mark_obsolete(&self) {
         self.obsolete.store(true, Atomic::SeqCst);
     }
 
-    /// True when the ranges of two tables have a user key in common.
+    /// Returns true if the ranges of two tables have a user key in common.
     pub fn meets(&self, other: &TableFile) -> bool {
         !self.ends_before(other.smallest_user()) && !other.ends_before(self.smallest_user())
     }
 
-    /// True when some key of it may lie in the user key range, both ends inclusive, `None` unbounded.
+    /// Returns true if some key of the table may lie in the user key range, both ends inclusive,
+    /// `None` unbounded.
     pub fn overlaps(&self, from: Option<&[u8]>, to: Option<&[u8]>) -> bool {
         let c = &self.cmp;
         from.is_none_or(|f| !self.ends_before(f))
@@ -307,17 +318,18 @@ impl std::fmt::Debug for TableFile {
     }
 }
 
-/// One family's tables. Level 0: newest first, ranges overlap. Below: sorted by smallest key, ranges of user keys disjoint.
+/// One family's tables. Level 0: newest first, ranges overlap. Below: sorted by smallest key,
+/// ranges of user keys disjoint.
 #[derive(Clone, Debug)]
 pub struct FamilyVersion {
-    /// The family's order.
+    /// The family's comparator.
     pub cmp: Cmp,
     /// The tables of each level.
     pub levels: [Level; LEVELS],
 }
 
 impl FamilyVersion {
-    /// Without tables.
+    /// Returns a family version without tables.
     pub fn empty(cmp: Cmp) -> FamilyVersion {
         FamilyVersion {
             cmp,
@@ -330,7 +342,7 @@ impl FamilyVersion {
         self.levels[level].totals().bytes
     }
 
-    /// The table of a level below 0 whose range may hold the user key.
+    /// Returns the table of a level below 0 whose range may hold the user key.
     pub fn find(&self, level: usize, key: &[u8]) -> Option<&Arc<TableFile>> {
         debug_assert!(level > 0);
         let tables = &self.levels[level];
@@ -340,7 +352,7 @@ impl FamilyVersion {
             .filter(|t| self.cmp.user(t.smallest_user(), key) != Ordering::Greater)
     }
 
-    /// The tables of a level that overlap the user key range, both ends inclusive.
+    /// Returns the tables of a level that overlap the user key range, both ends inclusive.
     pub fn overlapping(
         &self,
         level: usize,
@@ -400,7 +412,7 @@ impl FamilyVersion {
         Some(self.levels[level].remove(at))
     }
 
-    /// The rules that must hold in every version; an error says which is broken.
+    /// Checks the rules that must hold in every version. The error says which rule is broken.
     pub fn check(&self) -> std::result::Result<(), String> {
         for (level, tables) in self.levels.iter().enumerate() {
             if !tables.adds_up() {
@@ -471,8 +483,8 @@ impl FamilyVersion {
 /// All families' tables at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Version {
-    /// By family id.
+    /// Families by id.
     pub families: BTreeMap<u32, Arc<FamilyVersion>>,
-    /// Where separated values are.
+    /// The files of separated values.
     pub blobs: Arc<BlobSet>,
 }

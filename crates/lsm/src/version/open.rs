@@ -1,7 +1,8 @@
-//! Which tables' files are open: within the environment's budget, those opened first are closed first.
+//! The tables whose files are open: within the environment's budget, those opened first are closed
+//! first.
 //!
-//! A table's reader stays, only its file is closed, so that reads from the cache never ask whether it is open. A file is
-//! open at least as long as somebody reads from it.
+//! A table's reader stays and only its file is closed, so that reads from the cache need not check
+//! whether it is open. A file is open at least as long as a reader reads from it.
 
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock};
@@ -14,9 +15,9 @@ use std::sync::{Arc, OnceLock, Weak};
 /// The open files of one store's tables.
 pub(super) struct OpenTables {
     env: Env,
-    /// Oldest first.
+    /// Open files, oldest first.
     open: Mutex<VecDeque<Weak<OpenFile>>>,
-    /// Told when readers wear tables out, see [`Source::extra_reads`].
+    /// Called when readers wear tables out, see [`Source::extra_reads`].
     pub(super) extra_reads: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -33,7 +34,8 @@ impl OpenTables {
         {
             let mut open = self.open.lock();
             if open.len() == open.capacity() {
-                // Tables that are gone leave their place behind; dropped before it grows, the list stays in proportion.
+                // Dropped tables leave their entries in the list. Removing them before the list
+                // grows keeps it in proportion.
                 open.retain(|t| t.strong_count() > 0);
             }
             open.push_back(Arc::downgrade(file));
@@ -43,7 +45,7 @@ impl OpenTables {
         }
     }
 
-    /// Closes files that nobody reads from, oldest first, until the budget holds again.
+    /// Closes files that no thread reads from, oldest first, until the budget holds again.
     fn close_idle(&self) {
         let budget = self.env.open_files();
         let mut open = self.open.lock();
@@ -104,7 +106,7 @@ impl OpenFile {
         Ok(file)
     }
 
-    /// Closes it, if it is open.
+    /// Closes the file, if it is open.
     pub(super) fn close(&self) {
         if self.slot.write().take().is_some() {
             self.tables.env.open_files().closed();

@@ -1,12 +1,12 @@
 //! The one way in which a store removes a file of its directory.
 //!
-//! Every removal first asks whether the directory still belongs to the store. A reader may outlive its
-//! store, and the next store in the directory may give the same file numbers out again: a file that is
-//! removed by its path alone would then be the next store's. A file that is left this way is an orphan,
-//! and the next open removes it.
+//! Every removal first checks that the directory still belongs to the store. A reader may outlive
+//! its store, and the next store in the directory may use the same file numbers again. A file that
+//! is removed by its path alone would then be the next store's. A file that is left this way is an
+//! orphan, and the next open removes it.
 //!
-//! A removal that fails is tried again until it works. Otherwise its space would be lost to a store that
-//! is never closed.
+//! A removal that fails is tried again until it succeeds. Otherwise its space would be lost to a
+//! store that is never closed.
 
 use super::{FileKind, TableStore};
 use basalt_env::JobPriority;
@@ -21,26 +21,26 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// A file on its way out.
+/// A file to be removed.
 struct Going {
     path: PathBuf,
-    /// For who is told that it went.
+    /// Kind and number of the file, for the listener of [`TableStore::when_removed`].
     who: Option<(FileKind, u64)>,
 }
 
 #[derive(Default)]
 struct State {
     left: Vec<Going>,
-    /// A job is on its way.
+    /// True while a job waits to try again.
     scheduled: bool,
     pause: Duration,
 }
 
-/// Files that could not be removed yet, and how often space was given back.
+/// Files that could not be removed yet, and the number of releases of space.
 #[derive(Default)]
 pub(super) struct Removal {
     state: Mutex<State>,
-    /// See [`TableStore::releases`].
+    /// Number of releases, see [`TableStore::releases`].
     releases: AtomicU64,
 }
 
@@ -102,10 +102,10 @@ impl TableStore {
         }
     }
 
-    /// True when there is nothing left to do: the file is gone, or it is no longer this store's to remove.
+    /// Returns true if no work is left: the file is gone, or this store may no longer remove it.
     fn try_to_remove(&self, going: &Going) -> bool {
-        // The lock is held until the file is gone, so that `leave` cannot return, and the next store cannot
-        // make a file of this name, between the question and the removal.
+        // The lock is held until the file is gone. So `leave` cannot return, and the next store
+        // cannot make a file of this name, between the check and the removal.
         let left = self.left.read();
         if *left {
             return true;
@@ -123,7 +123,7 @@ impl TableStore {
     }
 
     fn try_again_after(self: &Arc<Self>, pause: Duration) {
-        // It keeps no store alive that is closed.
+        // The job must not keep a closed store alive.
         let store = Arc::downgrade(self);
         let again = move || {
             let Some(store) = store.upgrade() else {
@@ -143,7 +143,7 @@ impl TableStore {
         jobs.spawn_after(self.owner, JobPriority::Housekeeping, pause, again);
     }
 
-    /// Tries all once more that could not be removed.
+    /// Tries once more to remove each file that could not be removed.
     pub fn remove_what_is_left(&self) {
         let left = std::mem::take(&mut self.removal.state.lock().left);
         let still: Vec<_> = (left.into_iter())
@@ -152,18 +152,18 @@ impl TableStore {
         self.removal.state.lock().left.extend(still);
     }
 
-    /// Number of times that a file was removed or gave a part of its space back. If the directory is not
-    /// synced afterwards, a crash may restore the file and take the space again.
+    /// Returns how often a file was removed or gave a part of its space back. If the directory is
+    /// not synced afterwards, a crash may restore the file and take the space again.
     pub fn releases(&self) -> u64 {
         self.removal.releases.load(SeqCst)
     }
 
-    /// Notes that a file gave space back.
+    /// Counts a file that gave space back.
     pub fn note_release(&self) {
         self.removal.releases.fetch_add(1, SeqCst);
     }
 
-    /// Files that could not be removed yet.
+    /// Returns the number of files that could not be removed yet.
     pub fn unremoved(&self) -> u64 {
         self.removal.state.lock().left.len() as u64
     }

@@ -1,6 +1,8 @@
-//! An allocator that counts: bytes live in the process, and bytes asked for by the calling thread.
+//! An allocator that counts the live bytes of the process, and the bytes that the calling thread
+//! has requested.
 //!
-//! A leaf module with `unsafe`: it hands every call to the system's allocator unchanged and only counts beside it.
+//! A leaf module with `unsafe`: it passes every call to the system's allocator unchanged, and only
+//! counts beside it.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,41 +19,42 @@ thread_local! {
 
 fn note(bytes: usize) {
     LIVE.fetch_add(bytes as i64, Relaxed);
-    // A thread that is ending has no counter any more, and nobody asks for it.
+    // A thread that is ending has no counter any more, and no test reads one.
     let _ = ASKED.try_with(|a| a.set(a.get() + bytes as u64));
 }
 
-/// Bytes allocated and not freed, in the whole process.
+/// Returns the bytes allocated and not freed, in the whole process.
 pub fn live() -> i64 {
     LIVE.load(Relaxed)
 }
 
-/// Bytes that this thread has asked for so far.
+/// Returns the bytes that this thread has requested so far.
 pub fn asked() -> u64 {
     ASKED.with(|a| a.get())
 }
 
-// SAFETY: every call goes to `System` with the arguments it came with; counting allocates nothing.
+// SAFETY: every call goes to `System` with the arguments that it came with; counting allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         LIVE.fetch_sub(layout.size() as i64, Relaxed);
         note(new_size);
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller keeps the promises of this method.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

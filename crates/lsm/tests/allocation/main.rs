@@ -1,5 +1,5 @@
-//! What the engine allocates: a put copies a value once, a cached read not at all, and an engine at rest costs kilobytes,
-//! no thread and no preallocated space to speak of.
+//! The engine's allocations: a put copies a value once, and a cached read copies none. An engine at
+//! rest costs kilobytes, no thread and hardly any preallocated space.
 
 mod counting;
 
@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
 
-/// A filesystem whose logs are thrown away, so that only the engine's own memory is counted. The rest is simulated.
+/// A filesystem that discards its logs, so that only the engine's own memory is counted. The other
+/// files are simulated.
 struct WithoutLogs(Arc<SimFs>);
 
 struct ThrownAway {
@@ -139,7 +140,8 @@ fn threads_of_this_process() -> u64 {
         .unwrap_or(0)
 }
 
-/// One test, because allocations of tests running beside each other could not be told apart.
+/// All checks are one test, because the allocations of tests that run beside each other cannot be
+/// told apart.
 #[test]
 fn what_the_engine_allocates() {
     a_put_copies_a_value_once();
@@ -159,7 +161,8 @@ fn a_put_copies_a_value_once() {
             .iter()
             .enumerate()
         {
-            // The first write of a store makes its log, and the arena grows now and then: warm up.
+            // The first write of a store makes its log, and the arena grows now and then: this
+            // write warms both up.
             db.put(&family, b"warm", b"up", options).expect("written");
             let before = asked();
             db.put(&family, format!("key{n}").as_bytes(), &value, options)
@@ -217,7 +220,8 @@ fn a_cached_read_copies_nothing() {
     db.abandon();
 }
 
-/// Over a table and a memtable, with values that the memtable holds itself and such as stay in their batch.
+/// Steps a cursor over a table and a memtable, with values that the memtable holds itself and such
+/// as stay in their batch.
 fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
     const KEYS: u32 = 2000;
     let env = stepped(SimFs::new(Default::default()));
@@ -233,7 +237,7 @@ fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
         .expect("written")
     };
     for in_table in [true, false] {
-        // Every tenth key in the memtable, the others in a table.
+        // Every tenth key is in the memtable, the others are in a table.
         (0..KEYS)
             .filter(|n| (n % 10 != 0) == in_table)
             .for_each(|n| {
@@ -276,7 +280,8 @@ fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
             assert_eq!(bytes, 0, "steps up allocate nothing");
         }
     }
-    // On the way down a value is pinned with each step: in a memtable that takes a small allocation, whatever the value's length.
+    // A step down pins a value: in a memtable that takes a small allocation, whatever the value's
+    // length.
     it.seek_to_last().expect("seek");
     let before = asked();
     let mut steps = 0u32;
@@ -299,7 +304,7 @@ fn a_step_of_a_cursor_copies_nothing(value_len: usize) {
 fn a_hundred_idle_engines() {
     let disk = SimFs::new(Default::default());
     let env = Env::builder(disk.clone()).seed(1).build();
-    // What the environment makes once is not an engine's.
+    // Objects that the environment makes once do not count for an engine.
     let first = Db::open(&env, "first", Options::default()).expect("open");
     let (threads, heap) = (threads_of_this_process(), live());
     let engines: Vec<Db> = (0..100)
@@ -323,7 +328,7 @@ fn a_hundred_idle_engines() {
         threads,
         "an idle engine starts no thread"
     );
-    // The simulated disk's own memory is in it.
+    // The count includes the simulated disk's own memory.
     assert!(
         per_engine < 100 << 10,
         "{per_engine} bytes of heap an idle engine"

@@ -1,4 +1,4 @@
-//! Executes a history under one set of options and writes down every answer.
+//! Executes a history under one set of options and records every answer.
 
 mod copies;
 mod reads;
@@ -22,11 +22,11 @@ use std::time::Duration;
 const START_MS: u64 = 1_700_000_000_000;
 const DIR: &str = "store";
 
-/// The answers of a history, in order: each with the operation that asked.
+/// The answers of a history, in order, each with the operation that asked.
 #[derive(Default)]
 pub struct Transcript {
     said: Vec<(usize, String)>,
-    /// How often something really happened, by its name.
+    /// How often each effect really happened, by its name.
     pub did: Did,
 }
 
@@ -34,25 +34,25 @@ pub struct Transcript {
 pub type Did = BTreeMap<&'static str, u64>;
 
 impl Transcript {
-    /// How many answers there are.
+    /// Returns the number of answers.
     pub fn answers(&self) -> usize {
         self.said.len()
     }
 }
 
-/// What is under a key's operands, as far as its end goes: when that is, and how many operands came after.
+/// The expiry of the value below a key's operands, and the number of operands since.
 type Base = (Option<u64>, u64);
 
-/// What puts and deletes make of keys: a value and its end, or nothing.
+/// The results of puts and deletes by key: a value and its expiry, or none.
 type Plain = BTreeMap<(usize, Vec<u8>), Option<(Vec<u8>, Option<u64>)>>;
 
 struct Execution<'a> {
     ops: &'a [Op],
     settings: &'a Settings,
-    /// What another set of options answered.
+    /// The answers under another set of options.
     reference: Option<&'a Transcript>,
     said: Transcript,
-    /// The operation that runs.
+    /// The number of the operation that runs.
     at: usize,
     disk: Arc<SimFs>,
     hands: Arc<ManualClock>,
@@ -64,19 +64,19 @@ struct Execution<'a> {
     snapshots: Vec<Snapshot>,
     iters: Vec<Iter>,
     tails: Vec<Iter>,
-    /// Of each key that was written, but for those that an operator refuses.
+    /// The base of each key that was written, except for those that an operator refuses.
     bases: BTreeMap<(usize, Vec<u8>), Base>,
-    /// How many checkpoints there are.
+    /// Number of checkpoints.
     copies: u64,
     lives: u64,
     /// Steps of time since the start.
     now: u64,
-    /// Grows with each value, so that none is like another.
+    /// A number that grows with each value, so that no two values are equal.
     nonce: u64,
     rng: Rng,
 }
 
-/// Executes a history. Panics at the first answer that is not the reference's.
+/// Executes a history. Panics at the first answer that differs from the reference's.
 pub fn execute(
     ops: &[Op],
     seed: u64,
@@ -128,7 +128,7 @@ pub fn execute(
     run.said
 }
 
-/// A value in few words: enough to tell it from every other.
+/// Describes a value in few words: enough to distinguish it from every other.
 fn brief(value: &[u8]) -> String {
     let sum = value.iter().fold(value.len() as u64, |sum, b| {
         crate::rng::mix(sum ^ u64::from(*b))
@@ -142,7 +142,7 @@ fn shown(key: &[u8]) -> String {
     format!("{head:?}({})", key.len())
 }
 
-/// True when readers show the value.
+/// Returns true if readers show the value.
 fn lives(value: &[u8]) -> bool {
     value.first() != Some(&MORTAL)
 }
@@ -159,7 +159,7 @@ impl Execution<'_> {
         self.db.as_ref().expect("open")
     }
 
-    /// Writes an answer down and holds it against the reference.
+    /// Records an answer and compares it with the reference.
     fn say(&mut self, answer: String) {
         let n = self.said.said.len();
         if let Some(reference) = self.reference {
@@ -180,17 +180,17 @@ impl Execution<'_> {
         self.said.said.push((self.at, answer));
     }
 
-    /// Counts what really happened.
+    /// Counts effects that really happened.
     fn did(&mut self, what: &'static str, n: u64) {
         *self.said.did.entry(what).or_default() += n;
     }
 
-    /// Wall time, never set back.
+    /// Returns the wall time, never set back.
     fn now_ms(&self) -> u64 {
         START_MS + self.now * STEP_MS
     }
 
-    /// The settings of this life.
+    /// Returns the settings of this life.
     fn options(&self) -> basalt_lsm::Options {
         match self.lives {
             0 => self.settings.options(0),
@@ -228,13 +228,13 @@ impl Execution<'_> {
                 let closed = db.close();
                 self.say(format!("close: {}", outcome(&closed)));
             }
-            // Where threads work, a process cannot die without taking them along.
+            // With threads at work, a process cannot die without them.
             2 if !self.settings.threaded() => db.abandon(),
             _ => drop(db),
         }
     }
 
-    /// A closed store verifies, and holds nothing that belongs to nothing; so do its copies.
+    /// Checks that a closed store verifies and has no orphans, and so do its copies.
     fn verify(&mut self) {
         let options = self.settings.options(self.lives);
         let copies = (0..self.copies).map(copies::name);
@@ -246,20 +246,21 @@ impl Execution<'_> {
         }
     }
 
-    /// The next life, of this process or of another one.
+    /// Begins the next life, of this process or of another one.
     fn live_on(&mut self, fresh: bool) {
         self.lives += 1;
         if fresh {
-            // As another process has it: its clock shows the time, its chance is its own.
+            // The environment is that of another process: its clock shows the time, its random
+            // numbers are its own.
             self.hands = ManualClock::new(self.now_ms());
             let (disk, hands) = (self.disk.clone(), self.hands.clone());
             self.env = self.settings.environment(disk, hands, self.lives);
         }
     }
 
-    /// The bytes of a value that is like no other, beginning with these.
+    /// Returns the bytes of a unique value that begins with these bytes.
     fn value(&self, family: usize, len: u32, first: Option<u8>) -> Vec<u8> {
-        // What the operator of the last family can add to; larger ones it refuses.
+        // The operator of the last family can add to this value; larger ones it refuses.
         if family == 3 && len < 400 {
             return (self.nonce << 8).to_le_bytes().to_vec();
         }
@@ -269,7 +270,7 @@ impl Execution<'_> {
             v.extend(crate::rng::mix(self.nonce + v.len() as u64).to_le_bytes());
             v.extend(b"and so on ");
         }
-        // At least its first byte, by which readers know it.
+        // The value keeps at least its first byte, by which readers know it.
         v.truncate((len as usize).max(first.iter().len()));
         v
     }
@@ -281,7 +282,7 @@ impl Execution<'_> {
                 let (a, b) = (self.nonce * 2 + 1, crate::rng::mix(self.nonce));
                 affine(a, b, len as usize)
             }
-            // Its first byte stays 0, so that no sum is taken for what readers do not show.
+            // The first byte stays 0, so that no sum is taken for a value that readers hide.
             3 => (self.nonce << 8).to_le_bytes().to_vec(),
             _ => self.value(family, len, None),
         }
@@ -291,7 +292,7 @@ impl Execution<'_> {
         self.fill_both(items).0
     }
 
-    /// The batch, and the same as prepared tables could have it.
+    /// Returns the batch, and the same changes as prepared tables can have them.
     fn fill_both(&mut self, items: &[Item]) -> (WriteBatch, Option<Plain>) {
         let mut batch = WriteBatch::new();
         let mut plain = Some(Plain::new());
@@ -312,13 +313,14 @@ impl Execution<'_> {
                     batch.put(&family, &key, &self.value(n, len, None))
                 }
                 What::PutTtl(len, steps) => {
-                    // In the middle of a step, where no moment of any execution comes near.
+                    // The expiry lies in the middle of a step, where no moment of any execution
+                    // comes near.
                     let end = self.now_ms() + steps * STEP_MS + STEP_MS / 2;
                     self.bases.insert(place, (Some(end), 0));
                     batch.put_ttl(&family, &key, &self.value(n, len, None), end)
                 }
                 What::Mortal(len) => {
-                    // Elsewhere operators do not know them.
+                    // In other families the operators do not know these values.
                     let first = (n == 0).then_some(MORTAL);
                     self.bases.insert(place, (None, 0));
                     batch.put(&family, &key, &self.value(n, len, first))
@@ -361,7 +363,7 @@ impl Execution<'_> {
         (batch, plain)
     }
 
-    /// A put or delete by itself.
+    /// Returns a put or delete by itself.
     fn plain(&self, n: usize, what: &What) -> Option<(Vec<u8>, Option<u64>)> {
         match what {
             What::Put(len) => Some((self.value(n, *len, None), None)),
@@ -374,7 +376,7 @@ impl Execution<'_> {
         }
     }
 
-    /// Writes what a batch would, by tables that are prepared and added.
+    /// Writes the contents of a batch by tables that are prepared and added.
     fn ingest(&mut self, plain: Plain) -> Result<()> {
         let mut writers: BTreeMap<usize, TableWriter> = BTreeMap::new();
         for ((n, key), what) in plain {
@@ -433,7 +435,7 @@ impl Execution<'_> {
         }
     }
 
-    /// What must be refused, in the same words whatever the options.
+    /// Makes a mistake that must be refused, in the same words whatever the options.
     fn mistake(&mut self, n: u64) {
         let default = self.families["default"].clone();
         let gone = self.gone.last().cloned();
@@ -544,11 +546,11 @@ impl Execution<'_> {
             Op::Advance(steps) => {
                 self.now += steps;
                 self.hands.advance(Duration::from_millis(steps * STEP_MS));
-                // Also when it had been set back.
+                // The clock is right again even if it had been set back.
                 self.hands.set_wall_ms(START_MS + self.now * STEP_MS);
             }
             Op::StepBack(steps) => {
-                // What has expired stays expired, so for readers the time is what it was.
+                // Expired entries stay expired, so for readers the time stays the same.
                 let back = self.now.saturating_sub(*steps);
                 self.hands.set_wall_ms(START_MS + back * STEP_MS);
             }
@@ -562,7 +564,7 @@ impl Execution<'_> {
     }
 }
 
-/// The options of a life that matter, on one line.
+/// Describes the relevant options of a life, on one line.
 fn describe(options: &basalt_lsm::Options) -> String {
     let f = &options.default_family;
     format!(

@@ -1,11 +1,14 @@
-//! One history, many settings: the same random operations are executed under at least fifty random sets of options, and every
-//! answer (values, presence, order, expiry, errors) must be the same under all of them.
+//! One history, many settings: the same random operations are executed under at least fifty random
+//! sets of options. Every answer (values, presence, order, expiry, errors) must be the same under
+//! all of them.
 //!
-//! [`operations`] draws a history from a seed, [`settings`] a set of options, [`execute`] runs one under the other and writes down
-//! every answer. No reference says what is right: the first set's transcript is held against the others'. What is wrong under
-//! every set alike is for `promises` to find, but for what an execution can hold against itself: a checkpoint shows what the
-//! store shows, two that read one store show the same, a compaction changes nothing, operands outlive the value below them.
-//! [`operators`] is what a user gives a family.
+//! [`operations`] draws a history from a seed, [`settings`] a set of options. [`execute`] runs one
+//! under the other and records every answer. No reference says what is right: the first set's
+//! transcript is compared with the others'. A bug that shows alike under every set is for
+//! `promises` to find, except for checks of an execution against itself: a checkpoint shows the
+//! store's contents, two readers of one store show the same, a compaction changes nothing, operands
+//! outlive the value below them. [`operators`] has the operators and extractors that a user gives a
+//! family.
 
 mod execute;
 mod operations;
@@ -30,7 +33,7 @@ const SETS: u64 = 51;
 /// Operations of a history.
 const OPERATIONS: usize = 300;
 
-/// How often what an operation is there for must really have happened, in all executions at scale 1.
+/// How often the effect of each operation must really have happened, in all executions at scale 1.
 const FLOORS: [(&str, u64); 27] = [
     ("executions", 4 * (SETS - 1)),
     ("operands", 12_000),
@@ -61,7 +64,7 @@ const FLOORS: [(&str, u64); 27] = [
     ("ingestions", 1000),
 ];
 
-/// What the first set of options answers; the others are held against it.
+/// Returns the answers under the first set of options, with which the others are compared.
 fn reference(ops: &[Op], seed: u64) -> Transcript {
     execute(ops, seed, &Settings::of(seed, 0), None)
 }
@@ -70,7 +73,8 @@ fn compare(ops: &[Op], seed: u64, set: u64, reference: &Transcript) -> Did {
     execute(ops, seed, &Settings::of(seed, set), Some(reference)).did
 }
 
-/// Takes operations out as long as the two sets of options still differ, and prints what is left.
+/// Removes operations as long as the two sets of options still differ, and prints the remaining
+/// ones.
 fn shrink(mut ops: Vec<Op>, seed: u64, set: u64) {
     let differ = |ops: &[Op]| {
         let both = || drop(compare(ops, seed, set, &reference(ops, seed)));
@@ -106,7 +110,7 @@ fn any_options_answer_the_same() {
         compare(&ops, *seed, *set, &reference(&ops, *seed));
         return;
     }
-    // Fewer do not have every kind of operation.
+    // Fewer histories do not have every kind of operation.
     let histories = (4 * scale()).max(4);
     let results = on_two_threads(histories, |seed| {
         let ops = history(seed, OPERATIONS);

@@ -1,9 +1,9 @@
-//! What a history is made of, and how one is drawn. Each seed leaves out some kinds of operations, so that rare things also
-//! happen undisturbed by frequent ones.
+//! The operations of a history, and how a history is drawn. Each seed leaves out some kinds of
+//! operations, so that rare ones also happen undisturbed by frequent ones.
 
 use crate::rng::Rng;
 
-/// Names of the families; the first is always there.
+/// Names of the families; the first always exists.
 pub const FAMILIES: [&str; 4] = [
     "default",
     "second",
@@ -12,25 +12,27 @@ pub const FAMILIES: [&str; 4] = [
 ];
 /// Distinct keys a family.
 const KEYS: u64 = 70;
-/// Time passes in such steps, in ms: larger than all that slowing writers down can add up to.
+/// Length in ms of the steps in which time passes: longer than all delays of writers can add up to.
 pub const STEP_MS: u64 = 100_000_000;
-/// Snapshots, and iterators, held at a time.
+/// Number of snapshots, and of iterators, held at a time.
 pub const HELD: usize = 6;
 
 #[derive(Clone, Debug)]
 pub enum What {
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Put(u32),
-    /// A value that ends after so many steps of time.
+    /// A value of this many bytes that expires after this many steps of time.
     PutTtl(u32, u64),
-    /// A value that every reader takes for absent, and that a compaction filter may remove.
+    /// A value of this many bytes that every reader takes for absent, and that a compaction filter
+    /// may remove.
     Mortal(u32),
-    /// An operand of the family's operator, of about so many bytes.
+    /// An operand of the family's operator, of about this many bytes.
     Merge(u32),
-    /// An operand that the operator takes and never merges, where there is such a one.
+    /// An operand that the operator accepts and never merges, if it has one.
     Poison,
     Delete,
-    /// All keys between this one and the item's, the larger one not; of one key twice, that key alone.
+    /// Deletes all keys from this one to the item's, the larger one exclusive; if both are one key,
+    /// that key alone.
     DeleteRange(u64),
 }
 
@@ -41,11 +43,11 @@ pub struct Item {
     pub what: What,
 }
 
-/// One read's family, moment and bounds.
+/// Family, moment and bounds of one read.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub family: usize,
-    /// The held snapshot; the present when there are not so many.
+    /// Number of the held snapshot. If fewer are held, the read is of the present.
     pub snapshot: Option<usize>,
     pub from: Option<u64>,
     pub to: Option<u64>,
@@ -67,7 +69,7 @@ pub enum Op {
         items: Vec<Item>,
         sync: bool,
     },
-    /// Several batches on their way at once, waited for in the end.
+    /// Several batches in the queue at once; the last step waits for them.
     Burst(Vec<Vec<Item>>),
     Get {
         look: Look,
@@ -77,30 +79,31 @@ pub enum Op {
         keys: Vec<(usize, u64)>,
         snapshot: Option<usize>,
     },
-    /// The same by calls that answer a part each.
+    /// A `MultiGet` by calls that each answer a part.
     MultiGetWithin {
         keys: Vec<(usize, u64)>,
         snapshot: Option<usize>,
     },
-    /// All between the bounds, one way.
+    /// A walk over all keys between the bounds, in one direction.
     Scan {
         look: Look,
         down: bool,
     },
-    /// The same by iterators that pass over only so much that is not shown, one after the other.
+    /// A scan by several iterators, one after the other, each of which skips only a limited number
+    /// of hidden entries.
     ScanInPieces {
         look: Look,
         down: bool,
         skips: u64,
     },
-    /// All keys of the prefix that the first one has, by the family's own extractor; or all, if it has none. After so many rows
-    /// the other way.
+    /// A walk over all keys with the prefix of the first one, by the family's own extractor, or
+    /// over all keys if it has none. After this many rows the walk turns.
     Prefix {
         look: Look,
         from: Move,
         turn: Option<u64>,
     },
-    /// All between bounds that leave keys with one beginning.
+    /// A walk over all keys between bounds that leave keys with one prefix.
     Beginning {
         look: Look,
         with: usize,
@@ -111,20 +114,21 @@ pub enum Op {
         first: Move,
     },
     MoveIter(usize, Move),
-    /// A held iterator goes on to the present or to a snapshot.
+    /// A held iterator moves on to the present or to a snapshot.
     RefreshIter {
         iter: usize,
         snapshot: Option<usize>,
         to: Move,
     },
     CloseIter(usize),
-    /// A tailing cursor.
+    /// Opens a tailing cursor.
     OpenTail {
         look: Look,
         first: Move,
     },
     MoveTail(usize, Move),
-    /// A tailing cursor is at the end when a key is written there, and goes on to it; the memtables are flushed before that or not.
+    /// A tailing cursor is at the end when a key is written there, and moves on to it. The
+    /// memtables are flushed before that or not.
     Follow {
         family: usize,
         len: u32,
@@ -134,39 +138,39 @@ pub enum Op {
     DropSnapshot(usize),
     CreateFamily(usize),
     DropFamily(usize),
-    /// What must be refused, by the number of a mistake.
+    /// A request that must be refused, by the number of a mistake.
     Mistake(u64),
     Flush,
     Compact(Look),
-    /// The same as the options have it, cancelled before it begins or not.
+    /// A compaction with the settings of the options, cancelled before it begins or not.
     CompactAs {
         look: Look,
         cancelled: bool,
     },
-    /// A checkpoint, looked at at once.
+    /// A checkpoint that is checked at once.
     Checkpoint,
-    /// One of the checkpoints made so far, opened for reading or for writing.
+    /// Opens one of the checkpoints made so far, for reading or for writing.
     OpenCopy {
         copy: u64,
         write: bool,
     },
-    /// An end of the store's life, then two that only read it, then the next life.
+    /// Ends the store's life, opens two readers of the closed store, then begins the next life.
     ReadOnly {
         way: u64,
         fresh: bool,
     },
     Settle,
     Sync,
-    /// Steps of time.
+    /// Lets this many steps of time pass.
     Advance(u64),
-    /// The wall clock is set back by steps.
+    /// Sets the wall clock back by steps.
     StepBack(u64),
-    /// An end of the store's life, by the number of a way, and the next life.
+    /// Ends the store's life in the way of this number, and begins the next life.
     Reopen {
         way: u64,
         fresh: bool,
     },
-    /// Everything there is.
+    /// Checks everything that exists.
     All,
 }
 
@@ -180,7 +184,7 @@ fn value_len(c: &mut Rng) -> u32 {
     }) as u32
 }
 
-/// What bounds leave to keys with one beginning.
+/// The prefixes of keys that bounds leave.
 pub const BEGINNINGS: [&[u8]; 8] = [
     b"key00", b"key000", b"key003", b"shared", b"shared/", b"k", b"absent", b"k\xff",
 ];
@@ -193,7 +197,7 @@ struct Draw {
     deletes: u64,
     ttl: u64,
     mortal: u64,
-    /// Keys come in runs beside each other.
+    /// True if keys come in runs of neighbours.
     runs: bool,
     at: u64,
 }
@@ -208,7 +212,7 @@ impl Draw {
         self.at
     }
     fn family(&mut self) -> usize {
-        // Half of all goes to the first.
+        // Half of all operations go to the first family.
         self.c.below(7).saturating_sub(3) as usize
     }
     fn items(&mut self) -> Vec<Item> {
@@ -377,7 +381,7 @@ const WEIGHTS: [u64; 33] = [
     2, 2,
 ];
 
-/// The history of a seed.
+/// Returns the history of a seed.
 pub fn history(seed: u64, operations: usize) -> Vec<Op> {
     let mut c = Rng::of(&[seed, 31]);
     let mut weights = WEIGHTS;
@@ -400,7 +404,7 @@ pub fn history(seed: u64, operations: usize) -> Vec<Op> {
         c,
     };
     let total: u64 = weights.iter().sum();
-    // All families are there from the beginning, so that most operations meet one.
+    // All families exist from the beginning, so that most operations meet one.
     let mut ops: Vec<Op> = (1..FAMILIES.len()).map(Op::CreateFamily).collect();
     while ops.len() < operations {
         let mut at = draw.c.below(total);
@@ -415,7 +419,7 @@ pub fn history(seed: u64, operations: usize) -> Vec<Op> {
     ops
 }
 
-/// The bytes of a key: some share prefixes, some are binary, one is empty, one is long.
+/// Returns the bytes of a key: some share prefixes, some are binary, one is empty, one is long.
 pub fn key_bytes(key: u64) -> Vec<u8> {
     match key {
         0 => Vec::new(),

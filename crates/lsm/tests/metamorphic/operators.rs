@@ -1,7 +1,9 @@
-//! What a user gives a family: merge operators, of which one is the user's own, and what of a key is its prefix.
+//! The operators and extractors that a user gives a family: merge operators, one of which is the
+//! user's own, and extractors of key prefixes.
 //!
-//! An operator belongs to the history, for it decides what answers are; whether a built-in one is named at an opening, and what
-//! extractor a family has, belongs to the options. Where the keys of a prefix lie is worked out anew here.
+//! An operator belongs to the history, because it decides answers. Whether a built-in one is named
+//! when a store is opened, and which extractor a family has, belongs to the options. The ranges of
+//! keys with a prefix are computed anew here.
 
 use crate::operations::FAMILIES;
 use crate::settings::MORTAL;
@@ -10,22 +12,23 @@ use basalt_lsm::{MergeOperator, MergeRefusal, PrefixExtractor, Prefixes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How often the user's operator was asked for values, and made one operand of many.
+/// How often the user's operator computed a value, and how often it made one operand of many.
 pub static FULL: AtomicU64 = AtomicU64::new(0);
 pub static PARTIAL: AtomicU64 = AtomicU64::new(0);
 
-/// The operand that is taken, and refused when it is merged.
+/// The operand that is accepted, and refused when it is merged.
 pub const POISON: &[u8] = b"!";
 
-/// Operands are functions x -> ax + b modulo 2^64: they do not commute, and one stands for several. Values are numbers, and other
-/// bytes count as the number they hash to; what every reader takes for absent counts as nothing.
+/// A merge operator whose operands are functions x -> ax + b modulo 2^64: they do not commute, and
+/// one stands for several. Values are numbers, and other bytes count as the number they hash to. A
+/// value that every reader takes for absent counts as none.
 struct Affine;
 
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))
 }
 
-/// An operand, as long as asked where that is longer than needed.
+/// Returns an operand of `len` bytes, or of as many as it needs if that is more.
 pub fn affine(a: u64, b: u64, len: usize) -> Vec<u8> {
     let mut operand = [&b"+"[..], &a.to_le_bytes(), &b.to_le_bytes()].concat();
     operand.resize(len.max(operand.len()), b'.');
@@ -67,7 +70,7 @@ impl MergeOperator for Affine {
         Ok([&b"="[..], &x.to_le_bytes()].concat())
     }
     fn partial_merge(&self, _key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
-        // Some stay by themselves: an operator need not have an answer.
+        // Some operands stay by themselves: an operator need not have an answer.
         if parts(operands[0])?.1 % 5 == 0 {
             return None;
         }
@@ -81,7 +84,7 @@ impl MergeOperator for Affine {
     }
 }
 
-/// The operator of a family of [`FAMILIES`].
+/// Returns the operator of a family of [`FAMILIES`].
 pub fn operator(family: usize) -> Arc<dyn MergeOperator> {
     match family {
         0 => Arc::new(Affine),
@@ -91,7 +94,7 @@ pub fn operator(family: usize) -> Arc<dyn MergeOperator> {
     }
 }
 
-/// Up to the first digit; keys without one have no prefix.
+/// An extractor whose prefix goes up to the first digit; keys without one have no prefix.
 struct Word;
 
 impl PrefixExtractor for Word {
@@ -103,7 +106,8 @@ impl PrefixExtractor for Word {
     }
 }
 
-/// The extractors that options draw from; the first ones belong to the families of the same number.
+/// Returns one of the extractors that options draw from; the first ones belong to the families of
+/// the same number.
 pub fn extractor(n: u64) -> Prefixes {
     match n {
         0 => Prefixes::Fixed(6),
@@ -115,13 +119,13 @@ pub fn extractor(n: u64) -> Prefixes {
     }
 }
 
-/// The extractor that walks over a prefix of this family go by.
+/// Returns the extractor for walks over a prefix of this family.
 pub fn own_extractor(family: usize) -> Prefixes {
     assert!(family < FAMILIES.len());
     extractor(family as u64)
 }
 
-/// The first key behind all that begin so.
+/// Returns the first key behind all keys with this prefix.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let at = prefix.iter().rposition(|b| *b < 0xff)?;
     let mut end = prefix[..=at].to_vec();
@@ -129,8 +133,8 @@ fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Where the keys lie that have the prefix of this one under the family's own extractor: the first and the first behind. `None`
-/// when the key has no prefix.
+/// Returns the range of the keys that share this key's prefix under the family's own extractor: the
+/// first key, and the first behind. Returns `None` if the key has no prefix.
 pub fn region(family: usize, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let starting = |prefix: &[u8]| (prefix.to_vec(), behind(prefix));
     match family {

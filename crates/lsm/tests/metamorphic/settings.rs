@@ -1,4 +1,4 @@
-//! Sets of options, drawn from a seed. Set 0 is everything as it is by default.
+//! Sets of options, drawn from a seed. Set 0 has every option at its default.
 
 use crate::operations::FAMILIES;
 use crate::operators::{extractor, operator, own_extractor};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The first byte of values that every reader takes for absent.
 pub const MORTAL: u8 = 0xdd;
 
-/// Removes what readers take for absent anyway.
+/// A compaction filter that removes values that readers take for absent anyway.
 struct Reaper;
 
 impl CompactionFilter for Reaper {
@@ -31,35 +31,35 @@ impl CompactionFilter for Reaper {
     }
 }
 
-/// One set of options, for the store and for what is around it.
+/// One set of options, for the store and its environment.
 #[derive(Clone, Debug)]
 pub struct Settings {
     seed: u64,
     set: u64,
     pub write_unit: usize,
-    /// Background threads; none when stepped.
+    /// Background threads; `None` if jobs are stepped.
     threads: Option<usize>,
     memory_bytes: u64,
     cache_bytes: u64,
     open_files: usize,
-    /// The store's options change with each of its lives.
+    /// True if the store's options change with each of its lives.
     changing: bool,
-    /// How many background jobs are stepped after an operation, in a hundredth of operations.
+    /// Number of background jobs that are stepped after an operation, in a hundredth of operations.
     pub steps: u64,
     pub fill_cache: bool,
     /// Bytes that one call of a `multi_get` in parts may read.
     pub read_budget: usize,
     pub checkpoint: CheckpointOptions,
     pub bottommost: Bottommost,
-    /// Manual compactions have the store for themselves.
+    /// If true, manual compactions run alone in the store.
     pub exclusive: bool,
-    /// They move values along.
+    /// If true, manual compactions relocate values.
     pub gather_values: bool,
-    /// So many in a hundred of the writes that could be prepared tables are.
+    /// Percentage of the writes possible as prepared tables that are such tables.
     pub ingests: u64,
 }
 
-/// Rarely an extractor that is not the family's own.
+/// Draws an extractor, rarely one that is not the family's own.
 fn draw_extractor(c: &mut Rng, family: usize) -> Option<Prefixes> {
     match c.below(10) {
         0..=3 => None,
@@ -90,7 +90,7 @@ fn family(c: &mut Rng) -> FamilyOptions {
         min_blob_size: c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]),
         ..FamilyOptions::default()
     };
-    // Of what was drawn: a draw of its own would give every seed other settings.
+    // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.block_bytes + drawn.level_multiplier as usize;
     FamilyOptions {
         blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n % 3],
@@ -117,7 +117,7 @@ fn give_operators(options: &mut Options) {
 }
 
 impl Settings {
-    /// The set of this number for a history.
+    /// Returns the set of this number for a history.
     pub fn of(seed: u64, set: u64) -> Settings {
         let mut c = Rng::of(&[seed, set, 32]);
         let plain = set == 0;
@@ -172,7 +172,7 @@ impl Settings {
         }
     }
 
-    /// The store's options in its life of this number.
+    /// Returns the store's options in its life of this number.
     pub fn options(&self, life: u64) -> Options {
         let mut options = Options::default();
         if self.set == 0 {
@@ -201,8 +201,8 @@ impl Settings {
         options
     }
 
-    /// As [`Settings::options`], for a store that is there: a share leaves out operators that come with the engine, for the store
-    /// knows their names.
+    /// Returns the options of a store that exists. They are those of [`Settings::options`], but a
+    /// share leaves out built-in operators, whose names the store knows.
     pub fn options_of_known(&self, life: u64) -> Options {
         let mut options = self.options(life);
         let mut c = Rng::of(&[self.seed, self.set, life, 35]);
@@ -214,7 +214,7 @@ impl Settings {
         options
     }
 
-    /// What is around the store.
+    /// Returns the store's environment.
     pub fn environment(
         &self,
         disk: Arc<dyn FileSystem>,
@@ -234,7 +234,7 @@ impl Settings {
             .build()
     }
 
-    /// True when background work is done by threads.
+    /// Returns true if threads do the background work.
     pub fn threaded(&self) -> bool {
         self.threads.is_some()
     }

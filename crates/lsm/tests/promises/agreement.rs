@@ -1,5 +1,6 @@
-//! All ways of reading a store show the same: after a power cut each of them is held against a forward scan. Filters, prefixes and the
-//! index inside blocks are then those that recovery and what came before it wrote.
+//! All ways of reading a store show the same: after a power cut each of them is compared with a
+//! forward scan. The filters, prefixes and hash indexes of blocks are then those that recovery and
+//! earlier jobs wrote.
 
 use crate::history::{options, prefix_of};
 use crate::model::Table;
@@ -7,16 +8,16 @@ use crate::runner::read_all;
 use basalt_lsm::{Db, Family, ReadOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was read.
+/// Counts of the reads.
 #[derive(Default, Clone, Copy)]
 pub struct Agreed {
-    /// Stores looked at.
+    /// Number of stores that were checked.
     pub stores: u64,
-    /// Keys that are there, by a point lookup, by a lookup of many, and walking backwards.
+    /// Number of existing keys, read by a point lookup, by a lookup of many, and walking backwards.
     pub keys: u64,
-    /// Keys that are not.
+    /// Number of absent keys.
     pub absent: u64,
-    /// Prefixes that a cursor was bound to.
+    /// Number of prefixes that a cursor was bound to.
     pub prefixes: u64,
 }
 
@@ -52,7 +53,7 @@ pub fn reads_agree(db: &Db, options_seed: u64) -> Agreed {
     agreed
 }
 
-/// Lookups of what is there and of what is not, one by one and together.
+/// Looks up existing and absent keys, one by one and together.
 fn points(db: &Db, family: &Family, table: &Table, agreed: &mut Agreed) {
     let read = ReadOptions::default();
     let absent = table.keys().map(|k| [k, &b"?"[..]].concat());
@@ -86,7 +87,7 @@ fn backwards(db: &Db, family: &Family, table: &Table) {
 /// Keys and values, in order.
 type Rows<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// From each prefix's first key up, and from its last one back.
+/// Walks from each prefix's first key up, and from its last one back.
 fn prefixes(
     db: &Db,
     family: &Family,

@@ -33,7 +33,8 @@ fn put(db: &Db, key: &[u8], value: &[u8], sync: bool) {
         .expect("a sound disk");
 }
 
-/// Class 1 (RocksDB 7.7.0: the directory of CURRENT was not synced; 7.6.0: syncs skipped after DropColumnFamily).
+/// Class 1 (RocksDB 7.7.0: the directory of CURRENT was not synced; 7.6.0: syncs skipped after
+/// DropColumnFamily).
 #[test]
 fn names_are_durable_before_anything_is_acknowledged() {
     for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
@@ -65,8 +66,8 @@ fn names_are_durable_before_anything_is_acknowledged() {
     }
 }
 
-/// Class 2 (RocksDB 7.7.0: FlushWAL(true) left a tail never synced; 9.3.0: tables ahead of logs): a sync covers all that came
-/// before it, in the log at hand and in those before it.
+/// Class 2 (RocksDB 7.7.0: FlushWAL(true) left a tail never synced; 9.3.0: tables ahead of logs): a
+/// sync covers all earlier writes, in the current log and in those before it.
 #[test]
 fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
     for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
@@ -76,7 +77,7 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
         );
         let policy = CrashPolicy::ALL[policy as usize];
         let disk = sim_disk(2, 512, 1 << 40);
-        // Much room for sealed memtables, and no flush runs: logs follow each other.
+        // There is much room for sealed memtables, and no flush runs: logs follow each other.
         let options = Options {
             write_buffer_bytes: 4096,
             max_sealed_memtables: 100,
@@ -107,8 +108,9 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
     }
 }
 
-/// Class 3 (RocksDB 9.2.0, Pebble 567 and 543: a recycled log's old record, or a hole, was accepted): every record of a
-/// recycled log stands where an old one of the same size ends, so a stale one would be found at the right place.
+/// Class 3 (RocksDB 9.2.0, Pebble 567 and 543: a recycled log's old record, or a hole, was
+/// accepted): every record of a recycled log stands where an old one of the same size ends, so a
+/// stale record would be found at the right place.
 #[test]
 fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
     let _repeat = repeat!(records_of_a_recycled_logs_earlier_life_are_not_believed, "");
@@ -128,7 +130,8 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
         let mut names = std::collections::BTreeSet::new();
         let mut last = String::new();
         disk.on_mutation(move |s| {
-            // A reuse is a log made without a removal of the one it replaces: count makings, names tell the rest.
+            // A reuse is a log made without a removal of the one it replaces. The test counts
+            // creations; the names give the rest.
             if s.call == OpKind::CreateLog && s.path != last {
                 last.clone_from(&s.path);
                 names.insert(s.path);
@@ -170,8 +173,9 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
     db.abandon();
 }
 
-/// Class 4 (RocksDB 7.2.0 and 7.4.0: the second recovery failed; redb 4.2.0: a double crash rolled durable commits back): the
-/// power goes at *every* change of a recovery, and again at every change of the recovery after that.
+/// Class 4 (RocksDB 7.2.0 and 7.4.0: the second recovery failed; redb 4.2.0: a double crash rolled
+/// durable commits back): the power goes at *every* change of a recovery, and again at every change
+/// of the recovery after that.
 #[test]
 fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
     let _repeat = repeat!(a_crash_at_every_step_of_recovery_and_of_the_next_one, "");
@@ -224,8 +228,8 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
     assert!(states > 200, "only {states} double crashes");
 }
 
-/// Class 5 (fjall 112: two partitions, one flushed, the log removed; Pebble 77b1bbf50): a log goes only when all families' part
-/// of it is in tables.
+/// Class 5 (fjall 112: two partitions, one flushed, the log removed; Pebble 77b1bbf50): a log is
+/// removed only after the parts of all families in it are in tables.
 #[test]
 fn a_log_is_kept_as_long_as_any_family_needs_it() {
     for policy in campaign::cases(0..CrashPolicy::ALL.len() as u64) {
@@ -259,8 +263,9 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
     }
 }
 
-/// Class 6 (RocksDB 9.5.0: the latest valid MANIFEST deleted; 6316: ENOSPC in the middle of it): changes of the tree fail for
-/// want of space again and again, and the manifest that opens is always one that holds everything.
+/// Class 6 (RocksDB 9.5.0: the latest valid MANIFEST deleted; 6316: ENOSPC in the middle of it):
+/// changes of the tree fail for want of space again and again, and the manifest that opens always
+/// holds everything.
 #[test]
 fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
     for from in campaign::cases(1..12) {
@@ -306,8 +311,8 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
     }
 }
 
-/// Class 7 (RocksDB 8.7.0: a failed flush deleted another flush's tables; 11.0.0: sequence numbers went backwards after a
-/// recovery from an error).
+/// Class 7 (RocksDB 8.7.0: a failed flush deleted another flush's tables; 11.0.0: sequence numbers
+/// went backwards after a recovery from an error).
 #[test]
 fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
     for k in campaign::cases(1..10) {
@@ -368,8 +373,9 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
     }
 }
 
-/// Class 8 (RocksDB 8.7.0: a read error at offset 0 became "end of file", and compaction lost the rest; Pebble a370be5e7): a
-/// read that fails is an error, never an absent key, and a compaction that cannot read drops nothing.
+/// Class 8 (RocksDB 8.7.0: a read error at offset 0 became "end of file", and compaction lost the
+/// rest; Pebble a370be5e7): a read that fails is an error, never an absent key, and a compaction
+/// that cannot read drops nothing.
 #[test]
 fn a_failed_read_is_never_an_absent_key() {
     for k in campaign::cases(1..40) {
@@ -429,7 +435,8 @@ fn a_failed_read_is_never_an_absent_key() {
     }
 }
 
-/// Class 9 (RocksDB 11.1.0, 7.10.0, 6.11; fjall 230: a compaction misses an input, and an old version comes back).
+/// Class 9 (RocksDB 11.1.0, 7.10.0, 6.11; fjall 230: a compaction misses an input, and an old
+/// version comes back).
 #[test]
 fn no_old_version_comes_back_whatever_is_compacted() {
     for seed in campaign::cases(0..30) {
@@ -476,7 +483,8 @@ fn no_old_version_comes_back_whatever_is_compacted() {
     }
 }
 
-/// Class 11 (RocksDB 9.10.0: a snapshot at sequence number 0; 7.1.0: flush, write and snapshot in one moment).
+/// Class 11 (RocksDB 9.10.0: a snapshot at sequence number 0; 7.1.0: flush, write and snapshot in
+/// one moment).
 #[test]
 fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
     let _repeat = repeat!(
@@ -518,7 +526,8 @@ fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
     }
 }
 
-/// Class 17 (SlateDB 271: two writers; RocksDB 10.9.0: a file deleted because the clock moved back).
+/// Class 17 (SlateDB 271: two writers; RocksDB 10.9.0: a file deleted because the clock moved
+/// back).
 #[test]
 fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
     let _repeat = repeat!(
@@ -532,7 +541,7 @@ fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
     let second = Db::open(&env_over(&disk, 2), DIR, small());
     assert_eq!(second.err().map(|e| e.kind()), Some(ErrorKind::Busy));
     for n in 0..200u32 {
-        // Each write later by the clock that only goes on, earlier by the wall.
+        // Each write is later by the monotonic clock, and earlier by the wall clock.
         hands.advance(Duration::from_secs(1));
         hands.set_wall_ms(WALL - u64::from(n) * 3_600_000);
         put(&db, &n.to_le_bytes(), &[n as u8; 150], n % 5 == 0);
@@ -546,7 +555,8 @@ fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
     verify_closed(&env);
 }
 
-/// Class 19 (redb 4.2.0: a header durable, the file's extension not): with every length lost, what was synced is found.
+/// Class 19 (redb 4.2.0: a header durable, the file's extension not): if every length is lost,
+/// synced data is still found.
 #[test]
 fn lost_lengths_lose_nothing_synced() {
     for which in campaign::cases(0..2) {
@@ -567,13 +577,14 @@ fn lost_lengths_lose_nothing_synced() {
     }
 }
 
-/// Class 20 (RocksDB 6.28.0: a recycled file number gave another file's cached block; 9.6.0: MultiGet passed over a failed
-/// checksum; 11.3.0: an empty family name was accepted and not kept).
+/// Class 20 (RocksDB 6.28.0: a recycled file number gave another file's cached block; 9.6.0:
+/// MultiGet ignored a failed checksum; 11.3.0: an empty family name was accepted and not kept).
 #[test]
 fn caches_know_files_by_more_than_their_number() {
     let _repeat = repeat!(caches_know_files_by_more_than_their_number, "");
     let disk = sim_disk(20, 512, 1 << 40);
-    // One environment, one cache, two stores of the same name and with the same file numbers, one after the other.
+    // One environment and one cache serve two stores of the same name and with the same file
+    // numbers, one after the other.
     let env = env_over(&disk, 1);
     for round in 0..3u8 {
         let db = Db::open(&env, DIR, small()).expect("open");
@@ -594,7 +605,8 @@ fn caches_know_files_by_more_than_their_number() {
                 .expect("it is there");
         }
     }
-    // One table's data is damaged; its cached blocks go with the environment. A key there is an error, the others are not.
+    // The data of one table is damaged; its cached blocks go with the environment. Its keys give an
+    // error, the others do not.
     let tables: Vec<_> = disk
         .list(Path::new(DIR))
         .expect("it is there")

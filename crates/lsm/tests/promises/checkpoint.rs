@@ -1,5 +1,6 @@
-//! Checkpoints and stores that are only read: a power cut at every change that a checkpoint makes to the disk harms neither the store
-//! nor, when the copy has its name, the copy; copies made beside writers are moments; reading changes nothing.
+//! Checkpoints and stores that are only read. A power cut at any change that a checkpoint makes to
+//! the disk does not harm the store. Once the copy has its name, it does not harm the copy either.
+//! Copies made beside writers show one moment. Reading changes nothing.
 
 use crate::history::{End, FAMILIES, Shape, history, options};
 use crate::model::{Model, difference, digest, visible};
@@ -18,7 +19,8 @@ use std::sync::{Arc, Mutex};
 struct Moment {
     disk: SimSnapshot,
     target: String,
-    /// Commits that the store must show, that the copy must show, and that either may.
+    /// Number of commits that the store must show, that the copy must show, and that either may
+    /// show.
     durable: usize,
     acknowledged: usize,
     handed_in: usize,
@@ -30,11 +32,12 @@ struct Moment {
 struct Tally {
     states: u64,
     checkpoints: u64,
-    /// States in which the copy has its name, and in which only its unfinished one is there.
+    /// Number of states in which the copy has its name, and in which only the unfinished copy
+    /// exists.
     whole: u64,
     unfinished: u64,
     with_logs: u64,
-    /// Stores opened for reading beside.
+    /// Number of stores opened for reading beside.
     read: u64,
 }
 
@@ -45,7 +48,7 @@ const SHAPE: Shape = Shape {
     no_tickets: false,
 };
 
-/// What a store shows, opened for writing or for reading.
+/// Returns the contents that a store shows, opened for writing or for reading.
 fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64, reading: bool) -> (Db, u64) {
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, _) = environment(&fs, crate::rng::mix(rng), m.wall_ms);
@@ -74,7 +77,8 @@ fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &Moment, what: &st
     }
 }
 
-/// Reads a crashed store without changing it, and finds what opening it for writing finds.
+/// Reads a crashed store without changing it, and expects the same contents as from opening it for
+/// writing.
 fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64) -> u64 {
     let changes = Arc::new(AtomicU64::new(0));
     let counted = changes.clone();
@@ -118,7 +122,8 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, rng: u64, tally: &mut T
             report.damage.is_empty() && report.orphans.is_empty(),
             "{report:?}"
         );
-        // A manifest's length is a hint after a crash; `CURRENT` vouches for all that counts in it. Logs were copied whole.
+        // A manifest's length is a hint after a crash; `CURRENT` guarantees all contents that
+        // count. Logs were copied whole.
         let logs_are_whole = report.torn_tails.iter().all(|t| t.contains("MANIFEST"));
         assert!(logs_are_whole, "{report:?}");
         let logs = disk.list(target).expect("list");
@@ -126,7 +131,7 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, rng: u64, tally: &mut T
         assert_eq!(check_reading(&disk, &m.target, m, rng ^ 2), {
             let (copy, seen) = shown(&disk, &m.target, m, rng ^ 3, false);
             prefix(model, &copy, seen, m.acknowledged, m, "the copy");
-            // It is a store of its own: it goes its way, and the other one stays as it is.
+            // The copy is a store of its own: it takes writes, and the other store stays the same.
             let family = copy.default_family();
             copy.put(&family, b"only here", b"v", &WriteOptions::SYNC)
                 .expect("a put into the copy");
@@ -138,7 +143,7 @@ fn check(model: &Model, m: &Moment, policy: CrashPolicy, rng: u64, tally: &mut T
         let again = db.checkpoint(target, &CheckpointOptions::default());
         assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
     } else {
-        // What is left of it is in nobody's way.
+        // The rest of an unfinished checkpoint blocks no later one.
         db.checkpoint(target, &CheckpointOptions::default())
             .unwrap_or_else(|e| panic!("once more after {:?}: {e}", m.disk));
         assert!(!names(&disk).contains(&building));
@@ -194,7 +199,7 @@ fn campaign(seed: u64) -> Tally {
         assert_eq!(report.copied_bytes, 0, "links are possible here");
         tally.checkpoints += 1;
         drop(db);
-        // Commits that it made durable, or found committed, are in.
+        // Commits that the checkpoint made durable, or found committed, are in the copy.
         let of = |(disk, durable): (SimSnapshot, usize)| Moment {
             disk,
             target: target.clone(),
@@ -259,7 +264,7 @@ fn a_power_cut_inside_a_checkpoint() {
     assert!(all.with_logs > scale().floor(10));
 }
 
-/// A number that two families hold, written to both at once.
+/// Returns a number that two families hold, written to both at once.
 fn number(db: &Db, name: &str) -> u64 {
     let family = db.family(name).expect("it was made");
     let value = db
@@ -270,7 +275,7 @@ fn number(db: &Db, name: &str) -> u64 {
     })
 }
 
-/// Ends the writer also when a check fails.
+/// Ends the writer also if a check fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -279,8 +284,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Writers, flushes and compactions go on while checkpoints are made: each shows one number in both families, no older than what was
-/// acknowledged when it was begun and no newer than what was handed in when it was done, and every number's own key up to it.
+/// Writers, flushes and compactions go on while checkpoints are made. Each checkpoint shows one
+/// number in both families, and every number's own key up to it. The number is at least the one
+/// acknowledged when the checkpoint began, and at most the one submitted when it ended.
 #[test]
 fn checkpoints_beside_writers_are_moments() {
     let disk = SimFs::new(SimOptions::default());
@@ -324,7 +330,8 @@ fn checkpoints_beside_writers_are_moments() {
         let mut logs = 0;
         for i in 0..25 * scale() {
             let target = format!("copy{i}");
-            // The writer gets a turn between two: else, with few processors, all logs may be empty each time.
+            // The writer gets a turn between two checkpoints. Otherwise, with few processors, all
+            // logs may be empty each time.
             let seen = acknowledged.load(SeqCst);
             while acknowledged.load(SeqCst) < seen + 3 && !writer.is_finished() {
                 std::thread::yield_now();
@@ -363,7 +370,8 @@ fn checkpoints_beside_writers_are_moments() {
     db.close().unwrap();
 }
 
-/// Tables are not linked where they cannot be: refused with what to do, or copied and verified; either way nothing unfinished stays.
+/// Where tables cannot be linked, a checkpoint is refused with a remedy, or copies and verifies
+/// them. Either way no unfinished copy stays.
 #[test]
 fn without_links_a_checkpoint_copies_or_says_so() {
     use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -383,7 +391,7 @@ fn without_links_a_checkpoint_copies_or_says_so() {
         when: When::Nth(1),
         kind: FaultKind::Eio,
     });
-    // A failing device is no other filesystem.
+    // An error of the device must not be taken for another filesystem.
     let options = CheckpointOptions {
         copy_tables: true,
         ..CheckpointOptions::default()

@@ -1,4 +1,5 @@
-//! Checkpoints where tables cannot be linked: they are copied when that is allowed, and what was copied wrongly is not kept.
+//! Checkpoints where tables cannot be linked: they are copied if that is allowed, and a wrong copy
+//! is not kept.
 
 use basalt_env::Env;
 use basalt_fs::{
@@ -12,7 +13,7 @@ use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Another filesystem begins at every second name: no file gets one.
+/// A filesystem whose links fail, as if each second name were on another filesystem.
 struct NoLinks(Arc<FaultFs>);
 
 impl FileSystem for NoLinks {
@@ -74,7 +75,7 @@ fn tables_that_cannot_be_linked_are_copied_and_checked() {
     let env = Env::for_tests(Arc::new(NoLinks(faults.clone())), 1);
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let f = db.default_family();
-    // More than one piece of a copy.
+    // The values make a copy of more than one piece.
     let value = |n: u8| vec![n; 9000];
     for n in 0..200u8 {
         db.put(&f, &[n], &value(n), &WriteOptions::UNSYNCED)
@@ -96,7 +97,8 @@ fn tables_that_cannot_be_linked_are_copied_and_checked() {
         copy_tables: true,
         ..CheckpointOptions::default()
     };
-    // What is read wrongly is not what the manifest says of the table, wherever the wrong bit is.
+    // Wrongly read bytes do not match the manifest's digest of the table, wherever the wrong bit
+    // is.
     for nth in [1, 2] {
         faults.inject(Fault {
             op: Some(OpKind::Read),

@@ -1,6 +1,7 @@
-//! Crash enumeration: after *every* call of a history that changes the disk, under several survivor policies, the power
-//! goes; the store is opened on what is left and must keep P1 to P4, P7 and P8. A tenth of the states lose power again
-//! inside the recovery, and a hundredth once more inside that one.
+//! Crash enumeration: the power goes after *every* call of a history that changes the disk, under
+//! several survivor policies. The store is opened on the remaining disk and must keep P1 to P4, P7
+//! and P8. A tenth of the states lose power again inside the recovery, and a hundredth once more
+//! inside that one.
 
 use crate::agreement::{Agreed, reads_agree};
 use crate::history::{
@@ -21,32 +22,33 @@ use std::sync::{Arc, Mutex};
 /// A moment of a history at which the power may go.
 struct Moment {
     disk: SimSnapshot,
-    /// Commits that must be there.
+    /// Number of commits that must exist.
     durable: usize,
-    /// Commits that may be there.
+    /// Number of commits that may exist.
     handed_in: usize,
     wall_ms: u64,
-    /// A collection is on its way.
+    /// True while a garbage collection runs.
     collecting: bool,
 }
 
-/// A history that ran through, and all its moments.
+/// A complete history, and all its moments.
 struct Recorded {
     moments: Vec<Moment>,
     model: Model,
     /// How often the store gave back its logs because it was idle.
     releases: u64,
-    /// Operands written.
+    /// Number of operands written.
     appended: u64,
-    /// Ranges deleted.
+    /// Number of ranges deleted.
     ranges_deleted: u64,
-    /// Compactions cancelled on their way.
+    /// Number of compactions cancelled on their way.
     cancelled: u64,
-    /// What became of blob files.
+    /// Counts of blob files.
     collected: Collected,
 }
 
-/// One state: a moment, how its power cut went, and the cuts inside the recoveries after it, each at the n-th change.
+/// One crash state: a moment, the policy of its power cut, and the cuts inside the recoveries after
+/// it, each at the n-th change.
 #[derive(Clone, Debug)]
 struct State {
     seed: u64,
@@ -84,15 +86,16 @@ impl State {
 #[derive(Default)]
 struct Tally {
     states: u64,
-    /// Idle stores that gave back their logs, each crashed at every change that this makes.
+    /// Number of idle stores that gave back their logs, each crashed at every change that this
+    /// makes.
     releases: u64,
-    /// Operands that the histories wrote.
+    /// Number of operands that the histories wrote.
     appended: u64,
-    /// Ranges that they deleted.
+    /// Number of ranges that the histories deleted.
     ranges_deleted: u64,
-    /// Compactions that they cancelled.
+    /// Number of compactions that the histories cancelled.
     cancelled: u64,
-    /// What became of blob files, and states in which a collection was on its way.
+    /// Counts of blob files, and of states in which a garbage collection ran.
     collected: Collected,
     collecting: u64,
     agreed: Agreed,
@@ -101,9 +104,9 @@ struct Tally {
     calls: BTreeMap<&'static str, u64>,
     policies: BTreeMap<CrashPolicy, u64>,
     files: BTreeMap<&'static str, u64>,
-    /// States in which something unsynced was cut.
+    /// Number of states in which something unsynced was cut.
     cut: u64,
-    /// States that show a commit that was not acknowledged as durable.
+    /// Number of states that show a commit that was not acknowledged as durable.
     more: u64,
 }
 
@@ -114,7 +117,7 @@ const SHAPE: Shape = Shape {
     no_tickets: false,
 };
 
-/// Which kind of file a call was about.
+/// Returns the kind of file that a call was about.
 fn file_kind(path: &str) -> &'static str {
     let last = path.rsplit(['/', ' ']).next().unwrap_or(path);
     match last {
@@ -133,7 +136,7 @@ fn record(seed: u64) -> Recorded {
     let unit = if seed % 4 == 3 { 4096 } else { 512 };
     let disk = sim_disk(seed, unit, 1 << 40);
     let moments = Arc::new(Mutex::new(Vec::new()));
-    // The runner makes its own progress when it opens the store; the observer must be there before.
+    // The runner makes its own progress when it opens the store; the observer must exist before.
     let progress = Arc::new(Progress::default());
     progress.wall_ms.store(START_MS, SeqCst);
     let (sink, seen) = (moments.clone(), progress.clone());
@@ -146,9 +149,9 @@ fn record(seed: u64) -> Recorded {
             collecting: seen.collects(),
         });
     });
-    // Every so often a history with a write buffer so large that logs grow as they fill.
+    // Every twentieth history has a write buffer so large that logs grow as they fill.
     let large = seed % 20 == 6;
-    // And in every third one values are collected as often as they are written.
+    // In every third history values are collected as often as they are written.
     let churns = seed % 3 == 1;
     let options_seed = match () {
         () if large => LARGE_BUFFER,
@@ -176,7 +179,7 @@ fn record(seed: u64) -> Recorded {
         ops.push(Op::Step(9));
     }
     for op in ops {
-        // The reads of a history are compared elsewhere; here only what changes the disk counts.
+        // Other tests compare the reads of a history; here only calls that change the disk count.
         if !matches!(
             op,
             Op::Get { .. } | Op::MultiGet { .. } | Op::Scan { .. } | Op::CheckAll
@@ -207,7 +210,7 @@ fn record(seed: u64) -> Recorded {
     }
 }
 
-/// Opens the store, watches its recovery when told to, and returns what it shows.
+/// Opens the store, records its recovery if `watch` is set, and returns the contents that it shows.
 fn recover(
     disk: &Arc<SimFs>,
     wall_ms: u64,
@@ -231,7 +234,8 @@ fn recover(
     )
 }
 
-/// The whole check of one state. Returns the number of commits that the store shows, and what was read in all ways there are.
+/// Checks one state completely. Returns the number of commits that the store shows, and the counts
+/// of reads in all ways.
 fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
     let _repeat = repeat!(
         a_power_cut_after_every_change_of_the_disk,
@@ -261,7 +265,8 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
     }
 
     let (db, shown, now, _) = recover(&disk, moment.wall_ms, state.rng ^ 1, false);
-    // P1, P2, P4: the newest prefix that fits. (The highest comes first: two prefixes may look alike.)
+    // P1, P2, P4: the check finds the newest prefix that fits. The highest comes first, because two
+    // prefixes may look alike.
     let marks = recorded.model.marks();
     let prefix = (moment.durable..=moment.handed_in.min(recorded.model.len()))
         .rev()
@@ -284,7 +289,8 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
         1 => reads_agree(&db, (state.rng ^ 1) % 7),
         _ => Agreed::default(),
     };
-    // P7: the store goes on, and opening it again shows the same and what was written since.
+    // P7: the store takes new writes, and opening it again shows the same contents and these
+    // writes.
     let family = db.default_family();
     let env = db.env().clone();
     db.put(&family, b"after the crash", b"works", &WriteOptions::SYNC)
@@ -341,7 +347,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
             let state = State {
                 seed,
                 moment: i,
-                // Another few of the policies at each moment; three steps on is coprime to ten.
+                // Each moment gets some other of the policies; a step of three is coprime to ten.
                 policy: (i * policies + p * 3 + seed) % all,
                 rng: c.below(1 << 32),
                 deeper: (0..depth)
@@ -365,7 +371,8 @@ fn campaign(seed: u64, policies: u64) -> Tally {
     tally
 }
 
-/// So many times the scale. On LavaFS half of it: that has power cuts of its own after each of its writes.
+/// Returns `n` times the scale. On LavaFS it is half of that: LavaFS has power cuts of its own
+/// after each of its writes.
 fn share(n: u64) -> u64 {
     let all = n * scale();
     match basalt_sim::is_on_lava() {
@@ -374,7 +381,7 @@ fn share(n: u64) -> u64 {
     }
 }
 
-/// The floor under a count that is at least `n` at a scale of 1.
+/// Returns the floor under a count that is at least `n` at a scale of 1.
 fn floor(n: u64) -> u64 {
     match basalt_sim::is_on_lava() {
         true => scale().floor(n) / 2,
@@ -498,9 +505,9 @@ fn a_power_cut_after_every_change_of_the_disk() {
         all.depth2
     );
     assert!(all.depth3 >= floor(100), "only {} of depth 3", all.depth3);
-    // The engine makes all of these; a call that is not crashed at is a promise not tested.
+    // The engine makes all of these calls; a call without a crash is an untested promise.
     let made: BTreeSet<&str> = all.calls.keys().copied().collect();
-    // A device's writes have no names.
+    // The writes of a device have no names.
     let named = !basalt_sim::is_on_lava();
     for call in [
         OpKind::Create,

@@ -1,8 +1,10 @@
-//! Damage: golden stores, closed and with live logs, of which every byte is flipped, every sector zeroed, exchanged and
-//! replaced by what it held before, every file cut at every sector and exchanged with every other of its kind. The store
-//! gives right answers or a typed error that names the file, never wrong bytes, and `verify_store` finds what opening finds.
+//! Damage: golden stores, closed and with live logs. Every byte is flipped, and every sector is
+//! zeroed, exchanged and replaced by its earlier contents. Every file is cut at every sector and
+//! exchanged with every other of its kind. The store gives right answers or a typed error that
+//! names the file, never wrong bytes, and `verify_store` finds all that opening finds.
 //!
-//! Then disks that lie: there the promise shrinks to no wrong bytes, a consistent earlier state, or an error.
+//! Then disks that lie: there the promise shrinks to no wrong bytes, a consistent earlier state, or
+//! an error.
 
 use crate::history::{End, Op, Shape, history, options};
 use crate::model::Model;
@@ -19,11 +21,11 @@ use std::sync::atomic::Ordering::SeqCst;
 
 const SECTOR: usize = 512;
 
-/// A store at rest, and what it must show.
+/// A store at rest, and its expected contents.
 struct Golden {
     disk: Arc<SimFs>,
     files: Vec<(PathBuf, Vec<u8>)>,
-    /// Contents that names had earlier, when they were other than now.
+    /// Earlier contents of names, if they differ from the present ones.
     earlier: Vec<(PathBuf, Vec<u8>)>,
     model: Model,
     wall_ms: u64,
@@ -59,8 +61,9 @@ fn golden(seed: u64) -> Golden {
     .iter()
     .enumerate()
     {
-        // A tail that looks torn may be cut, and a family made after it stays: that is no prefix, and no damage that
-        // anybody can see. So the stores with open tails get their families first.
+        // A tail that looks torn may be cut while a family created after it stays: that is no
+        // prefix, and no damage that a check can see. So the stores with open tails get their
+        // families first.
         if !closed && matches!(op, Op::CreateFamily(_) | Op::DropFamily(_)) {
             continue;
         }
@@ -94,7 +97,7 @@ fn golden(seed: u64) -> Golden {
     }
 }
 
-/// What kinds of error damage may give.
+/// Returns true for the kinds of error that damage may give.
 fn is_damage(e: &Error) -> bool {
     matches!(
         e.kind(),
@@ -103,13 +106,14 @@ fn is_damage(e: &Error) -> bool {
 }
 
 impl Golden {
-    /// Opens, scans and verifies a damaged image. True when the damage was found, false when it changes nothing.
+    /// Opens, scans and verifies a damaged image. Returns true if the damage was found, false if it
+    /// changes nothing.
     fn check(&self, what: &str, damage: impl FnOnce(&SimFs), may_be_earlier: bool) -> bool {
         let disk = self.disk.kill();
         damage(&disk);
         let fs: Arc<dyn FileSystem> = disk.clone();
         let (env, _) = environment(&fs, 99, self.wall_ms);
-        // First verification: it changes nothing.
+        // Verification comes first: it changes nothing.
         let before = disk.digest();
         let report = Db::verify_store(&env, DIR, &options(0), &mut |_, _| ());
         assert_eq!(
@@ -153,7 +157,8 @@ impl Golden {
     fn sweep(&self, seed: u64) -> (u64, u64) {
         let mut c = Rng::of(&[seed, 31]);
         let (mut images, mut found) = (0, 0);
-        // One image alone, when the line of a failure asks for it: all before it are counted and not made.
+        // One image alone is checked if the line of a failure names it: all before it are counted
+        // and not made.
         let only = campaign::case().and_then(|c| c.get(1).copied());
         let mut count = |what: &str, damage: &dyn Fn(&SimFs), may_be_earlier: bool| {
             let _repeat = repeat!(damage_is_found_or_harmless, "BASALT_CASE={seed},{images}");
@@ -165,7 +170,7 @@ impl Golden {
         for (path, bytes) in &self.files {
             let name = path.display();
             let is = |end: &str| path.to_string_lossy().contains(end);
-            // A tail that no synced position vouches for looks torn when it is damaged.
+            // A tail that no synced position covers looks torn when it is damaged.
             let open_end = !self.closed && (is(".log") || is("MANIFEST"));
             if is("LOCK") {
                 continue;
@@ -210,7 +215,7 @@ impl Golden {
                     &|d| d.overwrite(path, at as u64, &foreign).expect("inside"),
                     open_end,
                 );
-                // A lost write: the sector holds what the name held at an earlier time.
+                // A lost write: the sector has the contents that the name had at an earlier time.
                 for (_, old) in self
                     .earlier
                     .iter()
@@ -241,7 +246,8 @@ impl Golden {
             let what = format!("golden {seed}: {name} missing");
             count(&what, &|d| d.remove(path).expect("it is there"), open_end);
         }
-        // Whole files as they were: CURRENT and manifests put back lead to an earlier state, if all of it is there.
+        // Whole files get their earlier contents: an earlier CURRENT and manifest lead to an
+        // earlier state, if all of it exists.
         for (path, old) in &self.earlier {
             let what = format!("golden {seed}: an old {} put back", path.display());
             count(&what, &|d| d.write_file(path, old).expect("a place"), true);
@@ -292,7 +298,8 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
         let seed = i / 4;
         let mut c = Rng::of(&[i, 41]);
         let disk = sim_disk(seed, 512, 1 << 40);
-        // Families first: one made after a write that the disk lost stays, which is no prefix and no damage to be seen.
+        // Families come first: one created after a write that the disk lost stays, which is no
+        // prefix and no visible damage.
         let mut r = Runner::new(disk.clone(), seed, seed, true);
         (1..4).for_each(|f| r.run(&Op::CreateFamily(f)));
         let begun = r.progress.durable.load(SeqCst);

@@ -1,6 +1,7 @@
-//! Failing calls: each k-th call of a history fails, for every k and every kind of error, once or from then on. Errors
-//! are allowed, wrong answers are not (P5); when the fault is gone the store resumes by itself, and after a reopening
-//! everything acknowledged is there, and what failed is there whole or not at all.
+//! Failing calls: each k-th call of a history fails, for every k and every kind of error, once or
+//! from then on. Errors are allowed, wrong answers are not (P5). When the fault is gone the store
+//! resumes by itself. After a reopening every acknowledged commit exists, and every failed one
+//! exists whole or not at all.
 
 use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
@@ -37,7 +38,7 @@ const FAULTS: [(FaultKind, bool); 7] = [
 type Fired = BTreeMap<(OpKind, FaultKind), u64>;
 
 struct Run {
-    /// Calls that could have met the fault.
+    /// Number of calls that could have met the fault.
     calls: u64,
     made: Vec<OpKind>,
     fired: Fired,
@@ -204,8 +205,9 @@ fn every_call_fails_in_every_way() {
     }
 }
 
-/// What kernels do after a failed writeback: the pages count as clean, a later sync says `Ok`, and what was unsynced is partly
-/// gone for good. Whoever retries a failed sync and believes it loses acknowledged data here.
+/// Kernels do this after a failed writeback: the pages count as clean, a later sync returns `Ok`,
+/// and a part of the unsynced data is gone for good. An engine that retries a failed sync and
+/// believes it loses acknowledged data here.
 #[test]
 fn a_failed_sync_is_not_retried_and_believed() {
     let n = 250 * scale();
@@ -313,7 +315,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             write_buffer_bytes: c.pick(&[8192, 32768]),
             ..crate::history::options(seed)
         };
-        // Tables far below a block of the disk would fill it with what is between them.
+        // With tables far below a block of the disk, the space between them would fill it.
         options.default_family.table_bytes = 32 << 10;
         let db = Db::open(&env, DIR, options.clone()).expect("there is space");
         let family = db.default_family();
@@ -352,7 +354,8 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         }
         let reopened = c.percent(40);
         let db = if reopened {
-            // Closing may fail for want of space, and so may opening: both say so, and lose nothing.
+            // Closing may fail for want of space, and so may opening: both say so, and lose
+            // nothing.
             if let Err(e) = db.close() {
                 assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
             }

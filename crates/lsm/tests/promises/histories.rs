@@ -1,11 +1,13 @@
-//! The model test: random histories, every answer compared; and the same history under many options.
+//! The model test: random histories, every answer compared; and the same history under many
+//! options.
 
 use crate::history::{Op, Shape, history, options};
 use crate::rng::{numbers_of, on_two_threads, scale};
 use crate::runner::{Collected, Runner, sim_disk};
 use basalt_sim::{campaign, repeat};
 
-/// A digest of the answers, how many operands were written and prepared tables added, and what became of blob files.
+/// Returns a digest of the answers, the numbers of operands written and of prepared tables added,
+/// and the counts of blob files.
 fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, (u64, u64), Collected) {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
     let mut runner = Runner::new(disk, seed, options_seed, false);
@@ -26,7 +28,7 @@ fn run_seed(seed: u64) -> ((u64, u64), Collected) {
     (counts, collected)
 }
 
-/// Takes operations out as long as the failure stays, and prints what is left.
+/// Removes operations as long as the failure stays, and prints the remaining ones.
 fn shrink(mut ops: Vec<Op>, seed: u64) {
     let fails = |ops: &[Op]| {
         let ops = ops.to_vec();
@@ -101,7 +103,7 @@ fn the_same_history_answers_the_same_under_any_options() {
     let n = 4 * scale();
     let executions = on_two_threads(n, move |seed| {
         let mut ops = history(1000 + seed, shape);
-        // The options are ours to vary here.
+        // This test may vary the options.
         for op in &mut ops {
             if let Op::Reopen { options, .. } = op {
                 *options = 0;

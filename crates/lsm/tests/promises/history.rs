@@ -1,5 +1,6 @@
-//! Histories: sequences of operations by seed. Each seed leaves out a random part of the operations (swarm testing:
-//! what is always mixed evenly hides what only shows when something is rare), and options are drawn beside it.
+//! Histories: sequences of operations by seed. Each seed leaves out a random part of the operations
+//! (swarm testing: an even mix hides bugs that only show while some operation is rare). Options are
+//! drawn beside it.
 
 use crate::model::DELIMITER;
 use crate::rng::Rng;
@@ -9,7 +10,7 @@ use basalt_lsm::{Compression, Event, EventListener, FamilyOptions, Options, Pref
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names of the families that histories use; the first is always there.
+/// Names of the families that histories use; the first always exists.
 pub const FAMILIES: [&str; 4] = ["default", "accounts", "b", "a family with a longer name"];
 
 #[derive(Clone, Debug)]
@@ -21,14 +22,15 @@ pub struct Item {
 
 #[derive(Clone, Debug)]
 pub enum What {
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Put(u32),
-    /// A value that ends so many ms after now.
+    /// A value of this many bytes (first) that expires this many ms after now (second).
     PutTtl(u32, u64),
-    /// So many bytes are appended.
+    /// Bytes to append.
     Append(u32),
     Delete,
-    /// All keys between this one and the item's, the larger one not; of one key twice, that key alone.
+    /// Deletes all keys from this one to the item's, the larger one exclusive; if both are one key,
+    /// that key alone.
     DeleteRange(u16),
 }
 
@@ -46,7 +48,7 @@ pub enum Move {
 pub enum End {
     /// A clean close.
     Close,
-    /// The last handle goes.
+    /// The last handle is dropped.
     Drop,
     /// The process dies.
     Abandon,
@@ -103,7 +105,8 @@ pub enum Op {
         from: Option<u16>,
         to: Option<u16>,
     },
-    /// A compaction of everything that is cancelled when its progress was told so many times, if it takes that long.
+    /// A compaction of everything, which is cancelled after this many calls of its progress
+    /// function, if it takes that long.
     CompactCancelled {
         family: usize,
         after: u8,
@@ -120,15 +123,15 @@ pub enum Op {
     CheckAll,
 }
 
-/// How histories are drawn.
+/// The settings with which histories are drawn.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub ops: usize,
     /// Distinct keys a family.
     pub keys: u64,
-    /// Times are far apart, so that answers do not depend on how long anything took.
+    /// If true, times are far apart, so that answers do not depend on the duration of operations.
     pub coarse_time: bool,
-    /// Leave out what makes the moment of a commit depend on background work.
+    /// If true, operations are left out that make the moment of a commit depend on background work.
     pub no_tickets: bool,
 }
 
@@ -162,7 +165,7 @@ fn item(c: &mut Rng, shape: Shape, ttl: bool, deletes: u64, ranges: &mut Ranges)
         c.within(1, 4000)
     };
     Item {
-        // Half of all goes to the first family.
+        // Half of all operations go to the first family.
         family: c.below(8).saturating_sub(4) as usize,
         key: c.below(shape.keys) as u16,
         what: if let Some(other) = ranges.next(shape) {
@@ -188,7 +191,8 @@ fn a_move(c: &mut Rng, shape: Shape) -> Move {
     }
 }
 
-/// Draws for range deletes, apart from all others: seeds mean what they meant before there were any.
+/// Draws for range deletes, apart from all others: a seed means the same as before range deletes
+/// existed.
 struct Ranges {
     rng: Rng,
     percent: u64,
@@ -205,14 +209,14 @@ impl Ranges {
     }
 }
 
-/// The history of a seed.
+/// Returns the history of a seed.
 pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
     let mut c = Rng::of(&[seed, 1]);
     let mut ranges = Ranges::of(seed);
     let ttl = c.percent(60);
     let deletes = c.pick(&[0, 10, 25, 50]);
     let synced = c.pick(&[10, 40, 90]);
-    // Weight of each kind of operation; a swarm leaves some out.
+    // Weight of each kind of operation. A swarm leaves some out.
     let mut weights: Vec<u64> = vec![
         30, 8, 4, 2, 10, 3, 5, 3, 3, 3, 8, 3, 2, 1, 3, 2, 2, 8, 4, 1, 2, 1,
     ];
@@ -313,7 +317,8 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
     ops
 }
 
-/// Makes a part of the writes tables that are prepared and added, in a share of histories. Drawn by itself, as below.
+/// Turns a part of the writes into tables that are prepared and added, in a share of histories. The
+/// draws are separate, as below.
 fn ingest_some(seed: u64, ops: &mut [Op]) {
     let mut c = Rng::of(&[seed, 7]);
     let percent = c.pick(&[0, 0, 5, 15, 40]);
@@ -327,7 +332,8 @@ fn ingest_some(seed: u64, ops: &mut [Op]) {
     }
 }
 
-/// Puts compactions that are cancelled on their way into half of the histories. Drawn by itself, as below.
+/// Inserts compactions that are cancelled on their way into half of the histories. The draws are
+/// separate, as below.
 fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
     let mut c = Rng::of(&[seed, 6]);
     if c.percent(50) {
@@ -341,7 +347,8 @@ fn cancel_some(seed: u64, ops: &mut Vec<Op>) {
     }
 }
 
-/// Makes a part of the writes append, in a share of histories. Drawn by itself: what else a seed means stays what it was.
+/// Turns a part of the writes into appends, in a share of histories. The draws are separate: the
+/// rest of a seed's history stays the same.
 fn append_some(seed: u64, ops: &mut [Op]) {
     let mut c = Rng::of(&[seed, 4]);
     let percent = c.pick(&[0, 30, 60, 90]);
@@ -359,7 +366,7 @@ fn append_some(seed: u64, ops: &mut [Op]) {
     }
 }
 
-/// The bytes of a key: some share prefixes, some are binary, one is empty, one is long.
+/// Returns the bytes of a key: some share prefixes, some are binary, one is empty, one is long.
 pub fn key_bytes(key: u16) -> Vec<u8> {
     match key {
         0 => Vec::new(),
@@ -372,7 +379,8 @@ pub fn key_bytes(key: u16) -> Vec<u8> {
     }
 }
 
-/// A value that no other commit writes: it starts with a number of its own; what follows compresses somewhat.
+/// Returns a value that no other commit writes: it starts with a number of its own, and the rest
+/// compresses somewhat.
 pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
     let head = format!("<{nonce}>");
     let mut c = Rng::of(&[nonce, 77]);
@@ -402,7 +410,7 @@ fn family_options(c: &mut Rng) -> FamilyOptions {
         min_blob_size: c.pick(&[None, Some(1), Some(12), Some(100)]),
         ..FamilyOptions::default()
     };
-    // Of what was drawn: a draw of its own would give every seed another history.
+    // The number derives from other draws: a draw of its own would give every seed another history.
     let n = drawn.table_bytes / 1024 + u64::from(drawn.level_multiplier);
     FamilyOptions {
         blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3],
@@ -410,7 +418,8 @@ fn family_options(c: &mut Rng) -> FamilyOptions {
     }
 }
 
-/// Prefixes for the keys of [`key_bytes`]; the first and last numbers stand for none.
+/// Returns an extractor of prefixes for the keys of [`key_bytes`]; the first and last numbers stand
+/// for none.
 fn extractor(n: u64) -> Option<Prefixes> {
     match n {
         1 => Some(Prefixes::Fixed(4)),
@@ -420,7 +429,7 @@ fn extractor(n: u64) -> Option<Prefixes> {
     }
 }
 
-/// What such an extractor makes of a key, written anew.
+/// Returns the prefix that such an extractor cuts from a key, written anew.
 pub fn prefix_of(extractor: &Prefixes, key: &[u8]) -> Option<Vec<u8>> {
     match extractor {
         Prefixes::Fixed(n) => (key.len() >= *n).then(|| key[..*n].to_vec()),
@@ -439,7 +448,7 @@ pub fn prefix_of(extractor: &Prefixes, key: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Hears everything, and takes events apart.
+/// A listener that hears every event, and destructures it.
 struct Listening;
 
 impl EventListener for Listening {
@@ -448,7 +457,8 @@ impl EventListener for Listening {
     }
 }
 
-/// The seed of options that keep most values in blob files and collect them early: one for each `n`.
+/// Returns the seed of options that keep most values in blob files and collect them early: one for
+/// each `n`.
 pub fn collecting(n: u64) -> u64 {
     let wanted = |seed: &u64| {
         let o = options(*seed);
@@ -457,7 +467,8 @@ pub fn collecting(n: u64) -> u64 {
     (n * 1000..).find(wanted).expect("there are many")
 }
 
-/// Operations after which much of blob files is garbage, and some is not: values of a few kilobytes, written again and again.
+/// Returns operations after which much of the blob files is garbage, and some is not: values of a
+/// few kilobytes, written again and again.
 pub fn churn(seed: u64, rounds: u64) -> Vec<Op> {
     let mut c = Rng::of(&[seed, 8]);
     let mut ops = Vec::new();
@@ -486,14 +497,15 @@ pub fn churn(seed: u64, rounds: u64) -> Vec<Op> {
 /// The seed of options whose write buffer is larger than the first log.
 pub const LARGE_BUFFER: u64 = u64::MAX;
 
-/// Small options of a seed: everything happens within a few hundred operations. Seed 0 is one fixed choice.
+/// Returns small options of a seed: everything happens within a few hundred operations. Seed 0 is
+/// one fixed choice.
 pub fn options(seed: u64) -> Options {
     let mut c = Rng::of(&[seed, 2]);
     let mut options = Options {
         write_buffer_bytes: c.pick(&[4096, 6000, 8192, 16384]),
         max_sealed_memtables: {
             let n = c.within(1, 4) as usize;
-            // One draw for a setting that is no more: seeds mean what they meant.
+            // This draw belonged to a former setting: seeds keep their meaning.
             c.next();
             n
         },
@@ -507,7 +519,8 @@ pub fn options(seed: u64) -> Options {
                 .insert(name.to_string(), family_options(&mut c));
         }
     }
-    // Drawn last: what is drawn before stays what it was. In a share of histories an idle store gives back its logs.
+    // Later settings are drawn last, so that earlier draws stay the same. In a share of histories
+    // an idle store gives back its logs.
     if c.percent(40) {
         options.idle_release = Duration::from_millis(c.within(2, 9));
     }

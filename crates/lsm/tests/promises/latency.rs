@@ -1,5 +1,6 @@
-//! Slow calls: each k-th call of a history takes long, for every k. Nothing may change in the answers. With real threads, each
-//! k-th call stands still until readers have had their answers: who needs no disk waits for nobody's disk.
+//! Slow calls: each k-th call of a history takes long, for every k. No answer may change. With real
+//! threads, each k-th call stands still until readers have had their answers: a reader that needs
+//! no disk waits for no other thread's disk access.
 
 use crate::history::{Shape, history, options};
 use crate::rng::{numbers_of, on_two_threads, scale};
@@ -19,10 +20,12 @@ const SHAPE: Shape = Shape {
     no_tickets: true,
 };
 
-/// Longer than the engine's pauses between attempts, far shorter than the steps of a history's coarse time.
+/// Longer than the engine's pauses between attempts, far shorter than the steps of a history's
+/// coarse time.
 const SLOW: Duration = Duration::from_millis(700);
 
-/// Runs a history whose `k`-th call takes long; with `every`, every call that many. The number of calls and the answers.
+/// Runs a history whose `k`-th call takes long; with `every`, every `k`-th call does. Returns the
+/// number of calls and the digest of answers.
 fn run(seed: u64, when: When) -> (u64, u64) {
     let hands = HandsInUse::default();
     let slow = hands.clone();
@@ -37,7 +40,7 @@ fn run(seed: u64, when: When) -> (u64, u64) {
     );
     let slept = match when {
         When::Nth(_) => SLOW,
-        // All of them together stay below half a step of coarse time.
+        // All slow calls together take less than half a step of coarse time.
         _ => Duration::from_micros(500),
     };
     let rule = faulty.inject(Fault {
@@ -77,10 +80,10 @@ fn a_slow_call_changes_no_answer() {
     assert!(runs > scale().floor(2000), "only {runs} runs");
 }
 
-/// Where the slow call stands still, until it is let go.
+/// A gate where the slow call stands still, until the test opens it.
 #[derive(Default)]
 struct Gate {
-    /// Someone stands here; it is open.
+    /// Whether a call stands here, and whether the gate is open.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -95,7 +98,7 @@ impl Gate {
         }
     }
 
-    /// Waits until the call stands here; false when the work ended without it.
+    /// Waits until the call stands here. Returns false if the work ended without it.
     fn wait_for_it(&self, over: &AtomicU64) -> bool {
         let mut s = self.state.lock().expect("never held in a panic");
         while !s.0 && over.load(SeqCst) == 0 {
@@ -105,7 +108,7 @@ impl Gate {
     }
 }
 
-/// Lets the call go on, also when a check fails: who waits for it must not wait for ever.
+/// Opens the gate when dropped, also when a check fails: a waiting thread must not wait for ever.
 struct LetGo<'a>(&'a Gate);
 
 impl Drop for LetGo<'_> {
@@ -121,7 +124,8 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// Reads what a reader can ask for; every key has one of the values that were ever written, none is missing.
+/// Reads everything that a reader can ask for. Every key must have one of the values that were ever
+/// written, and none may be missing.
 fn read_everything(db: &Db, wrote: u32) {
     let family = db.default_family();
     let snapshot = db.snapshot();
@@ -145,7 +149,8 @@ fn read_everything(db: &Db, wrote: u32) {
     assert!(db.stats().last_seq >= u64::from(wrote));
 }
 
-/// The `k`-th call of real work stands still while readers read. The call's kind, or `None` when there are fewer.
+/// Lets the `k`-th call of real work stand still while readers read. Returns the call's kind, or
+/// `None` if there are fewer calls.
 fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
     let _repeat = repeat!(
         readers_wait_for_no_call_of_a_writer,
@@ -202,7 +207,8 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
     if gate.wait_for_it(&over) {
         let (&(op, _), _) = faulty.fired().first_key_value().expect("it stands");
         struck = Some(op);
-        // Others may wait for what a reader itself reads from the disk: the same block, the same table being opened.
+        // Other threads may wait for a disk read of a reader itself: the same block, the same table
+        // being opened.
         if op.mutates() || op.syncs() {
             let (done, told) = mpsc::channel();
             let (db, wrote) = (db.clone(), wrote.load(SeqCst) as u32);
@@ -211,7 +217,8 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
                 let _ = done.send(());
             })
             .expect("a thread");
-            // Not a measure of time: a reader that waits for the call waits for ever, and this is where that ends.
+            // The timeout is no measure of time: a reader that waits for the call waits for ever,
+            // and this is where that ends.
             match told.recv_timeout(Duration::from_secs(100)) {
                 Err(mpsc::RecvTimeoutError::Timeout) => panic!("readers wait for {}", op.name()),
                 _ => reader
@@ -239,7 +246,8 @@ fn readers_wait_for_no_call_of_a_writer() {
     let struck = on_two_threads(2 * scale(), |seed| {
         let mut kinds = Vec::new();
         let mut k = 1;
-        // Threads decide how many calls there are: the end is where several in a row meet none.
+        // Threads decide how many calls there are. The loop ends after several in a row find no
+        // call.
         while let Some(op) = stand_still_at(seed, k) {
             kinds.push(op);
             k += 1;

@@ -1,9 +1,9 @@
-//! The engine's promises, as tests: random histories against a reference, crashes after every call that changes the
-//! disk, every call failing, damage everywhere, and threads.
+//! The engine's promises, as tests: random histories against a reference, crashes after every call
+//! that changes the disk, every call failing, damage everywhere, and threads.
 //!
-//! The oracles are P1 to P10 of the reliability plan; `docs/testing/promises.md` says which fault leaves which promise,
-//! and `docs/testing/README.md` how to run, scale and repeat. Everything here is seeded; a failure prints one line that
-//! repeats it.
+//! The oracles are P1 to P10 of the reliability plan. `docs/testing/promises.md` says which fault
+//! leaves which promise, and `docs/testing/README.md` how to run, scale and repeat. Every test here
+//! is seeded; a failure prints one line that repeats it.
 
 mod agreement;
 mod bug_classes;
@@ -21,8 +21,10 @@ mod runner;
 mod space;
 mod threads;
 
-/// Not what damages single bytes of files or fails calls above any filesystem, in which none has a part, nor what measures latencies of steps; and not what is told in
-/// calls of the simulated disk: its lies, and the moments at which a log changes hands.
+/// Runs the promise tests on LavaFS. Tests that damage single bytes of files or fail calls above
+/// any filesystem are left out, because LavaFS has no part in them. Those that measure latencies of
+/// steps are left out. So are tests in terms of the simulated disk's calls: its lies, and the
+/// moments at which a log changes hands.
 #[test]
 fn every_promise_again_on_lava() {
     basalt_sim::all_tests_on_lava(

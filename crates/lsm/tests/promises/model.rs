@@ -1,7 +1,9 @@
-//! The reference: what a store holds after each commit, in plain maps. It shares no code with the engine.
+//! The reference: the contents of a store after each commit, in plain maps. It shares no code with
+//! the engine.
 //!
-//! Every prefix of the commit order has a *mark*, from which the digest of the visible state at any wall time
-//! follows, so that a crash state is compared with hundreds of prefixes at the price of one walk over it.
+//! Every prefix of the commit order has a *mark*, from which the digest of the visible state at any
+//! wall time follows. So a crash state is compared with hundreds of prefixes at the cost of one
+//! walk over it.
 
 use crate::rng::mix;
 use std::collections::BTreeMap;
@@ -14,11 +16,12 @@ pub type Key = Vec<u8>;
 pub struct Entry {
     pub value: Vec<u8>,
     pub expire: Option<u64>,
-    /// What was appended to a value that has an expiry: it is there alone when that is over. Not of entries that a store shows.
+    /// The parts appended to a value that has an expiry. They alone remain after it expires.
+    /// Entries that a store shows do not have this.
     pub appended: Option<Vec<u8>>,
 }
 
-/// What stands between appended parts.
+/// The bytes between appended parts.
 pub const DELIMITER: &[u8] = b",";
 
 fn append(to: &mut Vec<u8>, part: &[u8]) {
@@ -35,7 +38,7 @@ impl Entry {
         }
     }
 
-    /// What a store shows of it.
+    /// Returns the entry that a store shows at `now`.
     pub fn shown(&self, now: u64) -> Option<Entry> {
         if self.expire.is_none_or(|at| at > now) {
             return Some(Entry::new(self.value.clone(), self.expire));
@@ -44,7 +47,7 @@ impl Entry {
         Some(Entry::new(rest, None))
     }
 
-    /// An entry with a part more.
+    /// Returns an entry with a further part.
     fn with(old: Option<Entry>, part: &[u8]) -> Entry {
         let Some(mut e) = old else {
             return Entry::new(part.to_vec(), None);
@@ -70,7 +73,7 @@ impl std::fmt::Debug for Entry {
 
 pub type Table = BTreeMap<Key, Entry>;
 
-/// One life of a family name: made again after a drop, it is another.
+/// One life of a family name: a family created again after a drop is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilyState {
     pub life: u64,
@@ -85,26 +88,26 @@ pub enum Change {
     Put(String, Key, Entry),
     Append(String, Key, Vec<u8>),
     Delete(String, Key),
-    /// From the first key (inclusive) to the second (not).
+    /// Deletes from the first key (inclusive) to the second (exclusive).
     DeleteRange(String, Key, Key),
     CreateFamily(String),
     DropFamily(String),
 }
 
-/// What takes effect together.
+/// The changes that take effect together.
 pub type Commit = Vec<Change>;
 
-/// The state after a prefix of the commits, reduced to what a comparison needs.
+/// The state after a prefix of the commits, reduced to the parts that a comparison needs.
 #[derive(Clone)]
 pub struct Mark {
-    /// Families and entries without an expiry.
+    /// Digest of the families, and of entries without an expiry.
     lasting: u64,
-    /// Of the entries that have an expiry: that, and their hashes before it and after.
+    /// For each entry with an expiry: the expiry, and the entry's hashes before it and after.
     timed: Arc<Vec<(u64, u64, u64)>>,
 }
 
 impl Mark {
-    /// The digest of what is visible at `now`.
+    /// Returns the digest of everything that is visible at `now`.
     pub fn digest(&self, now: u64) -> u64 {
         self.timed
             .iter()
@@ -133,7 +136,7 @@ fn hash_entry(family: &str, key: &[u8], e: &Entry) -> u64 {
     e.expire.map_or(h, |at| mix(h ^ at.wrapping_mul(3)))
 }
 
-/// The digest of a state as a store shows it: everything in it counts.
+/// Returns the digest of a state as a store shows it: everything in it counts.
 pub fn digest(state: &BTreeMap<String, Table>) -> u64 {
     let mut sum = 0u64;
     for (name, table) in state {
@@ -145,7 +148,7 @@ pub fn digest(state: &BTreeMap<String, Table>) -> u64 {
     sum
 }
 
-/// What of a state is visible at `now`.
+/// Returns the part of a state that is visible at `now`.
 pub fn visible(state: &State, now: u64) -> BTreeMap<String, Table> {
     let live = |t: &Table| {
         t.iter()
@@ -158,7 +161,7 @@ pub fn visible(state: &State, now: u64) -> BTreeMap<String, Table> {
         .collect()
 }
 
-/// The difference of two visible states in words, the first few lines of it.
+/// Describes the difference of two visible states, in its first few lines.
 pub fn difference(want: &BTreeMap<String, Table>, have: &BTreeMap<String, Table>) -> String {
     let mut lines = Vec::new();
     for name in want.keys().chain(have.keys()) {
@@ -196,7 +199,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty store: the family `default` alone.
+    /// Returns an empty store: the family `default` alone.
     pub fn new() -> Model {
         let family = FamilyState {
             life: 0,
@@ -213,7 +216,7 @@ impl Model {
         }
     }
 
-    /// Commits so far.
+    /// Returns the number of commits so far.
     pub fn len(&self) -> usize {
         self.commits.len()
     }
@@ -226,7 +229,7 @@ impl Model {
         &self.marks
     }
 
-    /// The mark after so many commits.
+    /// Returns the mark after this many commits.
     pub fn mark(&self, commits: usize) -> &Mark {
         &self.marks[commits]
     }
@@ -242,7 +245,8 @@ impl Model {
 
     fn apply(&mut self, mark: &mut Mark, change: &Change) {
         match change {
-            // A family dropped while the batch was on its way: its operations are passed over.
+            // A family may be dropped while the batch is in the queue: its operations are then
+            // skipped.
             Change::Put(name, key, entry) => {
                 if let Some(f) = self.state.get_mut(name) {
                     let old = Arc::make_mut(&mut f.table).insert(key.clone(), entry.clone());
@@ -314,7 +318,7 @@ impl Model {
         self.lives = lives.max(self.lives);
     }
 
-    /// The state after so many commits.
+    /// Returns the state after this many commits.
     pub fn state_at(&self, commits: usize) -> State {
         let mut m = Model::new();
         self.commits[..commits]
@@ -324,7 +328,8 @@ impl Model {
     }
 }
 
-/// Of an entry that ends at `at`: that, its hash before and after. 0 is the hash of nothing.
+/// Returns, for an entry that expires at `at`: the expiry, and its hash before and after. 0 is the
+/// hash of no entry.
 fn hashes(at: u64, family: &str, key: &[u8], e: &Entry) -> (u64, u64, u64) {
     let hash = |now| {
         e.shown(now)

@@ -1,6 +1,6 @@
-//! Rng by seed, and the campaign's scale.
+//! Random numbers by seed, and the campaign's scale.
 //!
-//! Written anew here, so that the proof shares no generator with what it proves.
+//! The generator is written anew here, so that the proof shares none with the code that it tests.
 
 /// A small generator (xorshift64*, seeded through a multiply-mix).
 #[derive(Clone)]
@@ -22,12 +22,12 @@ impl Rng {
         mix(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// A number from `from` up to and without `to`.
+    /// Returns a number from `from` up to and without `to`.
     pub fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from)
     }
@@ -41,7 +41,7 @@ impl Rng {
     }
 }
 
-/// A strong mix of 64 bits (the finaliser of MurmurHash3).
+/// Mixes 64 bits strongly (the finaliser of MurmurHash3).
 pub fn mix(mut z: u64) -> u64 {
     z ^= z >> 33;
     z = z.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -51,7 +51,7 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 pub use basalt_sim::campaign::scale;
-/// Numbers of an environment variable, separated by commas.
+/// Returns the numbers of an environment variable, separated by commas.
 pub fn numbers_of(variable: &str) -> Option<Vec<u64>> {
     let text = std::env::var(variable).ok()?;
     Some(
@@ -61,8 +61,8 @@ pub fn numbers_of(variable: &str) -> Option<Vec<u64>> {
     )
 }
 
-/// Runs jobs `0..n` on two threads and returns their results in order; a panic in one ends the test after all ran. Of a
-/// campaign that is asked for one case (`BASALT_CASE`), that job alone is run.
+/// Runs jobs `0..n` on two threads and returns their results in order. A panic in one ends the test
+/// after all have run. If the campaign is to run one case (`BASALT_CASE`), only that job runs.
 pub fn on_two_threads<T: Send + 'static>(
     n: u64,
     job: impl Fn(u64) -> T + Send + Sync + 'static,

@@ -1,7 +1,7 @@
 //! Runs a history against an engine and the reference at once, and compares every answer.
 //!
-//! The engine is stepped and alone, so at every moment the runner knows which commits were handed in and which were
-//! acknowledged as durable: [`Progress`] says so to whoever watches the disk.
+//! The engine is stepped and alone. So at every moment the runner knows which commits were
+//! submitted and which were acknowledged as durable: [`Progress`] tells the observer of the disk.
 
 mod cancelled;
 mod ingested;
@@ -23,50 +23,52 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Where stores stand on the simulated disk.
+/// The directory of stores on the simulated disk.
 pub const DIR: &str = "store";
 /// The wall time at which histories begin.
 pub const START_MS: u64 = 1_700_000_000_000;
 
-/// Background I/O a second, where it is limited. A table of 4 KiB takes a quarter of a millisecond.
+/// Bytes of background I/O a second, if it is limited. A table of 4 KiB takes a quarter of a
+/// millisecond.
 const LIMITED: u64 = 16 << 20;
 
-/// Histories with coarse time move it by multiples of so many ms.
+/// Histories with coarse time move it by multiples of this many ms.
 pub const COARSE: u64 = 10_000;
 
-/// How far the history is, for the observer of the disk.
+/// The progress of the history, for the observer of the disk.
 #[derive(Default)]
 pub struct Progress {
-    /// Commits that a crash may not take: acknowledged as durable, or before one that was.
+    /// Number of commits that a crash may not take: acknowledged as durable, or before one that
+    /// was.
     pub durable: AtomicU64,
-    /// Commits handed in: a crash can show no more.
+    /// Number of commits submitted: a crash can show no more.
     pub handed_in: AtomicU64,
-    /// The highest wall time that was.
+    /// The highest wall time so far.
     pub wall_ms: AtomicU64,
-    /// Operations begun.
+    /// Number of operations begun.
     pub op: AtomicU64,
-    /// Collections of blob files that run now.
+    /// Gauge of the garbage collections of blob files that run now.
     pub collecting: Mutex<Option<Gauge>>,
 }
 
 impl Progress {
-    /// True while a collection of blob files runs.
+    /// Returns true while a garbage collection of blob files runs.
     pub fn collects(&self) -> bool {
         let gauge = self.collecting.lock().expect("never held in a panic");
         gauge.as_ref().is_some_and(|g| g.get() > 0)
     }
 }
 
-/// What became of blob files.
+/// Counts of blob files and names.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Collected {
-    /// Collections.
+    /// Number of garbage collections.
     pub collections: u64,
-    /// Names that their sources became.
+    /// Number of names that their sources became.
     pub made: u64,
-    /// Names that no table had any more.
+    /// Number of names that no table had any more.
     pub forgotten: u64,
-    /// Bytes of values that compactions moved along.
+    /// Bytes of values that compactions relocated.
     pub gathered: u64,
 }
 
@@ -78,7 +80,7 @@ impl Collected {
         self.gathered += more.gathered;
     }
 
-    /// What an open store has done since it was opened.
+    /// Returns the counts of an open store since it was opened.
     pub fn by(db: &Db) -> Collected {
         let blobs = db.stats().blobs;
         Collected {
@@ -100,11 +102,11 @@ struct Cursor {
     iter: Iter,
     rows: Vec<(Key, Entry)>,
     at: Option<usize>,
-    /// Its store was closed meanwhile: errors are allowed now, wrong answers are not.
+    /// True if its store was closed meanwhile: errors are allowed now, wrong answers are not.
     orphan: bool,
 }
 
-/// The hands of the clock that a runner goes by at present, for a disk that takes its time.
+/// The manual clock that a runner uses at present, for a disk that takes its time.
 pub type HandsInUse = Arc<Mutex<Option<Arc<ManualClock>>>>;
 
 pub struct Runner {
@@ -113,32 +115,33 @@ pub struct Runner {
     pub env: Env,
     pub db: Option<Db>,
     pub model: Model,
-    /// Commits that failed since the last success: there whole or not at all after a reopening.
+    /// Commits that failed since the last success. After a reopening each exists whole or not at
+    /// all.
     pub maybe: Vec<Commit>,
     pub progress: Arc<Progress>,
     /// A digest of every answer, to compare runs with each other.
     pub answers: u64,
-    /// Errors met.
+    /// Number of errors met.
     pub errors: u64,
-    /// The last of them, for messages.
+    /// The last error, for messages.
     pub last_error: String,
     /// How often an idle store gave back its logs.
     pub releases: u64,
-    /// Operands written.
+    /// Number of operands written.
     pub appended: u64,
-    /// Ranges deleted.
+    /// Number of ranges deleted.
     pub ranges_deleted: u64,
-    /// Compactions cancelled on their way.
+    /// Number of compactions cancelled on their way.
     pub cancelled: u64,
-    /// Times that prepared tables were added.
+    /// How often prepared tables were added.
     pub ingested: u64,
-    /// What became of blob files in stores that were ended.
+    /// Counts of blob files in stores that were ended.
     pub collected: Collected,
-    /// Errors are allowed, wrong answers are not.
+    /// If true, errors are allowed; wrong answers are not.
     tolerant: bool,
-    /// Told of every environment made anew.
+    /// Receives the clock of every new environment.
     hands_in_use: HandsInUse,
-    /// On a disk that lies damage is among them.
+    /// If true, damage is among the allowed errors, because the disk lies.
     damage_allowed: bool,
     families: BTreeMap<String, Family>,
     sent: VecDeque<Sent>,
@@ -150,7 +153,8 @@ pub struct Runner {
     trace: bool,
 }
 
-/// An environment over a disk, with hands for its clock. One in six limits background I/O, so much that it waits.
+/// Returns an environment over a disk, with a manual clock. One in six limits background I/O, so
+/// much that it waits.
 pub fn environment(disk: &Arc<dyn FileSystem>, seed: u64, wall_ms: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(wall_ms);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
@@ -160,7 +164,7 @@ pub fn environment(disk: &Arc<dyn FileSystem>, seed: u64, wall_ms: u64) -> (Env,
     (env, hands)
 }
 
-/// Everything a store shows, by forward scans.
+/// Returns everything that a store shows, by forward scans.
 pub fn read_all(db: &Db) -> Result<BTreeMap<String, Table>> {
     let mut all = BTreeMap::new();
     for name in db.families() {
@@ -191,14 +195,14 @@ impl Runner {
         runner
     }
 
-    /// As [`Runner::new`], for calls that may fail, and not yet opened.
+    /// Makes a runner for calls that may fail. Unlike [`Runner::new`], it does not open the store.
     pub fn unopened_over(disk: Arc<dyn FileSystem>, seed: u64, options_seed: u64) -> Runner {
         let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
         runner.tolerant = true;
         runner
     }
 
-    /// As [`Runner::new`], telling `hands` which clock is in use.
+    /// Makes a runner as [`Runner::new`] does, and keeps the clock in use in `hands`.
     pub fn on_a_slow_disk(
         disk: Arc<dyn FileSystem>,
         seed: u64,
@@ -212,7 +216,8 @@ impl Runner {
         runner
     }
 
-    /// As [`Runner::new`], telling `progress` how far it is from the first call on.
+    /// Makes a runner as [`Runner::new`] does, and keeps its progress in `progress` from the first
+    /// call on.
     pub fn watched(
         disk: Arc<dyn FileSystem>,
         seed: u64,
@@ -272,7 +277,7 @@ impl Runner {
         self.damage_allowed = true;
     }
 
-    /// The result, or `None` for an error that this run may meet.
+    /// Returns the result, or `None` for an error that this run may meet.
     #[track_caller]
     fn allow<T>(&mut self, what: &str, result: Result<T>) -> Option<T> {
         match result {
@@ -316,7 +321,7 @@ impl Runner {
             .store(self.env.clock().wall_ms(), SeqCst);
     }
 
-    /// Everything committed so far is durable.
+    /// Notes that all commits so far are durable.
     fn all_durable(&self) {
         self.progress
             .durable
@@ -359,7 +364,7 @@ impl Runner {
 
     // ---- opening and ending ----
 
-    /// Opens the store; true when it worked.
+    /// Opens the store. Returns true on success.
     pub fn open(&mut self) -> bool {
         let opened = Db::open(&self.env, DIR, options(self.options));
         let Some(db) = self.allow("open", opened) else {
@@ -370,7 +375,7 @@ impl Runner {
             .iter()
             .map(|n| (n.clone(), db.family(n).expect("it is listed")))
             .collect();
-        // The same gauge that the store has, as long as it is open.
+        // The store has the same gauge while it is open.
         let gauge = (self.env.metrics()).gauge("blob_collections_running", &[("store", DIR)], "");
         *self
             .progress
@@ -378,7 +383,8 @@ impl Runner {
             .lock()
             .expect("never held in a panic") = Some(gauge);
         self.db = Some(db);
-        // What failed before may be there now, whole: find out, and hold the store to it from here on.
+        // Commits that failed before may exist now, whole. The runner finds out, and expects the
+        // same from here on.
         if !self.maybe.is_empty() {
             self.adopt(self.model.len());
         }
@@ -401,13 +407,14 @@ impl Runner {
         self.open();
     }
 
-    /// Finds which of the allowed states the store shows (a prefix of at least `durable` commits, or all of them and a
-    /// run of those that failed) and makes it the model's.
+    /// Finds which of the allowed states the store shows, and makes it the model's state. Allowed
+    /// are a prefix of at least `durable` commits, or all of them and a run of those that failed.
     pub fn adopt(&mut self, durable: usize) {
         let db = self.db.clone().expect("open");
         let read = read_all(&db);
         let Some(shown) = self.allow("reading all", read) else {
-            // Not to be compared now: be strict again when everything can be read.
+            // The state cannot be compared now. The next comparison is strict again, once
+            // everything can be read.
             self.db.take().expect("open").abandon();
             return;
         };
@@ -455,7 +462,7 @@ impl Runner {
         }
     }
 
-    /// Ends the store in one of the ways there are.
+    /// Ends the store in one of the possible ways.
     pub fn end(&mut self, how: End) {
         self.wait_for_tickets();
         let Some(db) = self.db.take() else { return };
@@ -484,8 +491,9 @@ impl Runner {
         self.open();
     }
 
-    /// Another environment over the disk, as another process has. Its chance is its own: ids drawn twice from one seed
-    /// would be two files' ids, which no process does.
+    /// Replaces the environment over the disk, as another process would have its own. Its random
+    /// numbers are its own: ids drawn twice from one seed would be two files' ids, which no process
+    /// does.
     pub fn renew_env(&mut self) {
         let wall = self.now();
         self.seed = crate::rng::mix(self.seed);
@@ -537,7 +545,8 @@ impl Runner {
                     continue;
                 }
                 What::Put(len) => (len, None),
-                // Rounded, so that the microseconds a run was slowed down by do not show.
+                // The expiry is rounded, so that the microseconds by which a run was slowed down do
+                // not show.
                 What::PutTtl(len, ms) if ms >= COARSE => {
                     let begun = (now - START_MS) / COARSE * COARSE;
                     (len, Some(START_MS + begun + ms + COARSE / 2))
@@ -639,7 +648,7 @@ impl Runner {
         self.committed(commit);
         self.families.remove(name);
         self.all_durable();
-        // A handle of what is gone is refused, whatever is made under the name later.
+        // A handle of a dropped family is refused, whatever is created under the name later.
         let gone = db.get(&family, b"k", &ReadOptions::default());
         assert_eq!(gone.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
         let gone = db.put(&family, b"k", b"v", &WriteOptions::default());
@@ -754,7 +763,7 @@ impl Runner {
                 self.wait_for_tickets();
                 if let Some(f) = self.families.get(FAMILIES[*family]).cloned() {
                     let (from, to) = (from.map(key_bytes), to.map(key_bytes));
-                    // Every other one moves values along.
+                    // Every other compaction relocates values.
                     self.nonce += 1;
                     let result = db.compact(
                         &f,
@@ -789,7 +798,7 @@ impl Runner {
         }
     }
 
-    /// Closes for good, and verifies every byte of what stands on the disk.
+    /// Closes for good, and verifies every byte on the disk.
     pub fn finish(&mut self) {
         if self.db.is_none() {
             self.open();
@@ -801,7 +810,7 @@ impl Runner {
         verify_closed(&self.env);
     }
 
-    /// For a simulated power cut: what is left of the process goes without a trace.
+    /// Prepares a simulated power cut: the rest of the process goes without a trace.
     pub fn vanish(&mut self) {
         self.cursors.clear();
         self.let_go();
@@ -813,7 +822,8 @@ impl Runner {
     }
 }
 
-/// A failed commit can be applied only to a state it was made for.
+/// Returns true if a failed commit fits a state: a commit can be applied only to a state it was
+/// made for.
 pub fn fits(model: &Model, commit: &Commit) -> bool {
     commit.iter().all(|c| match c {
         Change::CreateFamily(n) => !model.state().contains_key(n),
@@ -822,7 +832,8 @@ pub fn fits(model: &Model, commit: &Commit) -> bool {
     })
 }
 
-/// A cleanly closed store verifies, and holds nothing that belongs to nothing. Its merge operators are not needed for that.
+/// Checks that a cleanly closed store verifies, and has no orphans. That needs none of its merge
+/// operators.
 pub fn verify_closed(env: &Env) {
     let mut options = options(0);
     let families = options.families.values_mut();
@@ -848,7 +859,7 @@ pub fn verify_closed(env: &Env) {
     );
 }
 
-/// A fresh simulated disk.
+/// Returns a fresh simulated disk.
 pub fn sim_disk(seed: u64, write_unit: usize, capacity: u64) -> Arc<SimFs> {
     SimFs::new(basalt_sim::SimOptions {
         write_unit,

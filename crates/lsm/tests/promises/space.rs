@@ -1,5 +1,5 @@
-//! Space: the power goes at every call of a store that fills its disk and helps itself, and a soak in which what a store says of its blob
-//! files is held against a scan.
+//! Space: the power goes at every call of a store that fills its disk and frees space by itself. A
+//! soak compares a store's own figures of its blob files with a scan.
 
 use crate::history::value_bytes;
 use crate::rng::{Rng, on_two_threads, scale};
@@ -15,7 +15,8 @@ use std::time::Duration;
 
 type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Values of a few kilobytes in blob files of a few, and much of everything else.
+/// Returns options for values of a few kilobytes in small blob files, and for much of all other
+/// work.
 fn options(min_blob_size: Option<usize>) -> Options {
     Options {
         write_buffer_bytes: 8192,
@@ -29,7 +30,7 @@ fn options(min_blob_size: Option<usize>) -> Options {
     }
 }
 
-/// A sound store without anything that belongs to nothing.
+/// Checks that the store is sound and has no orphans.
 fn verify(env: &Env, options: &Options) -> basalt_lsm::db::VerifyReport {
     let report = Db::verify_store(env, DIR, options, &mut |_, _| ()).expect("it can be walked");
     assert!(report.damage.is_empty(), "{:?}", report.damage);
@@ -39,15 +40,15 @@ fn verify(env: &Env, options: &Options) -> basalt_lsm::db::VerifyReport {
 
 struct Moment {
     disk: SimSnapshot,
-    /// Commits acknowledged, all of them durable.
+    /// Number of commits acknowledged, all of them durable.
     acknowledged: usize,
 }
 
 /// A store that fills its disk twice.
 struct Filled {
-    /// While the disk was full.
+    /// Moments while the disk was full.
     moments: Vec<Moment>,
-    /// What it shows after so many commits.
+    /// The contents after each number of commits.
     states: Vec<Table>,
     collections: u64,
     wall_ms: u64,
@@ -95,7 +96,7 @@ fn fill(seed: u64) -> Filled {
             }
             env.jobs().step();
         };
-        // Were the reserve not kept, it would be the log that fails.
+        // Without the reserve, the log would fail instead.
         assert_eq!(full_now.kind(), ErrorKind::NoSpace, "{full_now}");
         assert!(
             full_now.to_string().contains("kept for what makes space"),
@@ -112,7 +113,7 @@ fn fill(seed: u64) -> Filled {
         for key in keys {
             if c.percent(70) {
                 let mut tries = 0;
-                // The lower half of the reserve is for what makes space alone.
+                // The lower half of the reserve is only for operations that make space.
                 while let Err(e) = db.delete(&f, &key, &WriteOptions::SYNC) {
                     assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
                     wait(&mut tries);
@@ -149,7 +150,7 @@ fn fill(seed: u64) -> Filled {
 
 fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, rng: u64) {
     let disk: Arc<dyn FileSystem> = moment.disk.crash(policy, rng);
-    // Never the one in six that limits background I/O.
+    // The seed is never the one in six that limits background I/O.
     let (env, hands) = environment(&disk, rng * 6, filled.wall_ms);
     let options = options(Some(500));
     let db = Db::open(&env, DIR, options.clone())
@@ -192,7 +193,7 @@ fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, rng: u64) {
 
 #[test]
 fn power_cuts_while_a_full_disk_helps_itself() {
-    // Each store's moments in two halves, for two threads.
+    // The moments of each store form two halves, for two threads.
     let halves = 2 * scale();
     let done = on_two_threads(halves, |half| {
         let seed = half / 2;
@@ -246,13 +247,15 @@ fn power_cuts_while_a_full_disk_helps_itself() {
     }
 }
 
-/// How long the soak writes: `BASALT_SOAK_MINUTES`, and once in each it is held against a scan. Without it two short rounds.
+/// Returns the minutes that the soak writes, `BASALT_SOAK_MINUTES`; in each minute it is compared
+/// with a scan once. Without the variable there are two short rounds.
 fn soak_minutes() -> Option<u64> {
     std::env::var("BASALT_SOAK_MINUTES").ok()?.parse().ok()
 }
 
-/// Threads that overwrite and delete values of a few kilobytes, background work on threads of its own; again and again the store is closed and
-/// every reference followed: live bytes and disk bytes are what the store had said, and what readers see is what was written.
+/// Threads overwrite and delete values of a few kilobytes while background work runs on threads of
+/// its own. Again and again the store is closed and every reference followed. Live bytes and disk
+/// bytes must be the store's own figures, and readers must see the values that were written.
 #[test]
 fn a_soak_is_reconciled_with_a_scan() {
     let _repeat = repeat!(
@@ -319,7 +322,8 @@ fn a_soak_is_reconciled_with_a_scan() {
         };
         let of =
             |end: &'static str| (names.iter().map(|e| &*e.name)).filter(move |n| n.ends_with(end));
-        // All logs of a closed store are blob files. They keep whole blocks, of which a few are not counted.
+        // All logs of a closed store are blob files. They keep whole blocks, of which a few are not
+        // counted.
         let exact: u64 = (of(".blob").chain(of(".index"))).map(|n| stat(n).len).sum();
         let logs: u64 = of(".log").map(|n| stat(n).on_disk).sum();
         let blocks = of(".log").count() as u64 * 3 * 4096;
@@ -343,7 +347,8 @@ fn a_soak_is_reconciled_with_a_scan() {
     );
 }
 
-/// Overwrites and deletes keys of a writer's own until `enough` says so. What they are then.
+/// Overwrites and deletes keys of a writer's own until `enough` says so. Returns the keys' values
+/// then.
 fn write(db: &Db, writer: u64, round: u64, mut own: Table, enough: &dyn Fn(u64) -> bool) -> Table {
     let mut c = Rng::of(&[writer, round, 22]);
     let f = db.default_family();

@@ -1,6 +1,7 @@
-//! Real threads: writers, readers, iterators, snapshots, flushes, compactions and families that come and go, while the
-//! power is cut again and again on copies of the disk. What must hold at every moment: keys written together are equal
-//! together, a key never goes back, and a copy has what was acknowledged as durable before it was made.
+//! Real threads: writers, readers, iterators, snapshots, flushes, compactions, and families that
+//! are created and dropped. Meanwhile, the power is cut again and again on copies of the disk. At
+//! every moment keys written together are equal together, and a key never goes back. A copy has all
+//! commits acknowledged as durable before it was made.
 
 use crate::history::options;
 use crate::rng::{Rng, scale};
@@ -17,7 +18,7 @@ const SLOTS: u64 = 8;
 
 #[derive(Default)]
 struct Acked {
-    /// By writer: the last commit acknowledged, and the last one acknowledged as durable.
+    /// For each writer: the last commit acknowledged, and the last one acknowledged as durable.
     last: [AtomicU64; WRITERS as usize],
     durable: [AtomicU64; WRITERS as usize],
 }
@@ -57,7 +58,7 @@ fn write(db: &Db, families: &[Family; 2], writer: u64, n: u64, sync: bool, by_ti
     }
 }
 
-/// Everything of one writer as of one moment agrees; returns its newest commit.
+/// Checks that all keys of one writer agree as of one moment. Returns the writer's newest commit.
 fn check_writer(db: &Db, families: &[Family; 2], writer: u64, read: &ReadOptions) -> u64 {
     let newest = |f: &Family| {
         let v = db.get(f, &key(writer, 99), read).expect("a sound disk");
@@ -114,7 +115,7 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
                 let n = check_writer(db, &families, w, &read);
                 assert!(n >= seen[w as usize], "a snapshot goes back");
                 seen[w as usize] = n;
-                // Again: a snapshot does not move.
+                // The second read must agree: a snapshot does not move.
                 assert_eq!(check_writer(db, &families, w, &read), n);
             }
             1 => {
@@ -132,7 +133,7 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
                 seen[w as usize] = n[0];
             }
             2 => {
-                // An iterator stands still, however long it is held, in both directions.
+                // An iterator shows one moment, however long it is held, in both directions.
                 let mut iter = db
                     .iter(&families[0], &ReadOptions::default())
                     .expect("a sound disk");
@@ -186,7 +187,7 @@ fn write_along(db: &Db, acked: &Acked, writer: u64, commits: u64, seed: u64) {
     }
 }
 
-/// Cuts the power on a copy of the disk and checks what is left.
+/// Cuts the power on a copy of the disk and checks the remaining store.
 fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Rng) {
     let durable: Vec<u64> = acked.durable.iter().map(|a| a.load(SeqCst)).collect();
     let policy = c.pick(CrashPolicy::ALL);
@@ -294,7 +295,8 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
             t.join().expect("a reader failed; its message is above");
             reads += rounds.load(SeqCst);
         }
-        // Half of the stores are closed, half are not: the death of a process takes nothing acknowledged.
+        // Half of the stores are closed, half are not: the death of a process loses nothing
+        // acknowledged.
         if seed % 2 == 0 {
             db.close().expect("a sound disk");
         } else {

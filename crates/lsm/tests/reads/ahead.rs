@@ -1,5 +1,5 @@
-//! Values in blob files are read ahead of scans, together for calls that want many, and from the cache when they are there: counted on
-//! the device.
+//! Values in blob files: they are read ahead of scans, together for calls that want many, and from
+//! the cache when it has them. The tests count device reads.
 
 use crate::watched::{Batch, Watched};
 use basalt_env::MemoryKind;
@@ -29,7 +29,8 @@ fn options() -> Options {
     options
 }
 
-/// Keys with values in blob files, in no cache; the tables' blocks are, and so are the blob files' indexes.
+/// Makes keys with values in blob files. No value is in a cache; the blocks of the tables and the
+/// indexes of the blob files are.
 fn filled(cache_bytes: u64) -> (Arc<Watched>, Db, Family) {
     let disk = Watched::new();
     let db = Db::open(&disk.env(cache_bytes), "db", options()).expect("open");
@@ -52,7 +53,7 @@ fn filled(cache_bytes: u64) -> (Arc<Watched>, Db, Family) {
     while it.valid() {
         it.next().expect("next");
     }
-    // One value of each file: its pages.
+    // One value of each file brings its index pages into the cache.
     let uncached = ReadOptions::default();
     for n in 0..3 {
         db.get(&f, &key(n), &uncached).expect("get");
@@ -124,7 +125,7 @@ fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
         );
         assert!((200..=350).contains(&most), "{most} values in 1 MiB");
         assert!(rounds <= 12, "{rounds} rounds for {shown} values");
-        // Of three files, in each of which they lie side by side.
+        // The values lie side by side in each of three files.
         assert!(
             reads <= 4 * rounds,
             "{reads} reads in {rounds} rounds for {shown} values"
@@ -137,7 +138,7 @@ fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
     let (disk, db, f) = filled(64 << 20);
     let mut it = db.iter(&f, &uncached()).expect("iter");
     it.seek(&key(100)).expect("seek");
-    // In the middle of a batch, at its ends, and again and again.
+    // The walk stops in the middle of a batch and at its ends, again and again.
     let mut n = 100;
     for (steps, up) in [
         (9, true),
@@ -157,7 +158,7 @@ fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
             assert_eq!((it.key(), it.value()), (&key(n)[..], &value(n)[..]));
         }
     }
-    // What a bound hides is not read.
+    // Values that a bound hides are not read.
     let bounded = ReadOptions {
         lower_bound: Some(key(50)),
         upper_bound: Some(key(60)),
@@ -204,7 +205,8 @@ fn memory_that_is_short_is_not_taken_for_what_nobody_asked_for() {
     assert!(alone as usize + batches.len() <= 10, "{alone} {batches:?}");
 }
 
-/// A damaged value in the middle of what is read ahead: all before it is shown, from either side.
+/// A damaged value in the middle of a batch that is read ahead: all values before it are shown,
+/// from either side.
 #[test]
 fn a_damaged_value_in_a_batch_fails_at_its_own_entry() {
     let (disk, db, _) = filled(64 << 20);
@@ -275,14 +277,14 @@ fn values_of_many_keys_are_read_together_and_within_the_budget() {
     }
     assert_eq!(alone, 0);
     let sizes: Vec<usize> = batches.iter().map(|b| b.reads).collect();
-    // One of them was in the cache.
+    // One of the values was in the cache.
     assert_eq!(sizes, [63, 64, 22], "{batches:?}");
     assert!(batches.iter().all(|b| b.files == 3), "{batches:?}");
-    // What a reader holds beside the cache is booked.
+    // Bytes that a reader holds beside the cache are booked.
     assert!(pinned() - before >= 149 * LEN as u64, "{}", pinned());
     drop(got);
     assert_eq!(pinned(), before);
-    // Bounded before anything is read.
+    // The bound applies before any value is read.
     for budget in [LEN + 100, 10 * LEN, 70 * LEN] {
         let (got, alone, batches) = disk.watch(|| db.multi_get_within(&asked, &uncached(), budget));
         let answered = got.iter().flatten().count();
@@ -294,7 +296,7 @@ fn values_of_many_keys_are_read_together_and_within_the_budget() {
             "{answered} in {budget}"
         );
     }
-    // One that the budget never reaches for is answered, when asked for alone or first.
+    // A value beyond the whole budget is still answered, if it is asked for alone or first.
     let got = db.multi_get_within(&asked, &uncached(), 10);
     assert_eq!(got.iter().flatten().count(), 1);
     assert!(got[0].is_some());
@@ -319,7 +321,7 @@ fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
         let ((), alone, batches) = disk.watch(run);
         alone as usize + values_of(&batches)
     };
-    // Values that were read from the device; those side by side were one read.
+    // Counts values that were read from the device; those side by side were one read.
     let values = |run: &dyn Fn()| {
         let before = db.stats().blob_reads.reads;
         assert!(reads(run) > 0);
@@ -340,7 +342,7 @@ fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
         };
         assert_eq!(reads(&get), 0);
     }
-    // A cache of which a value would be a large part does not take it.
+    // A cache does not take a value that would be a large part of it.
     let (disk, db, f) = filled(16 << 10);
     for _ in 0..3 {
         let (got, alone, _) = disk.watch(|| db.get(&f, &key(300), &cached).expect("get"));
@@ -368,7 +370,8 @@ fn a_cursor_that_follows_the_store_reads_ahead_and_shows_what_is_written_meanwhi
         alone as usize + batches.len() <= 25,
         "{alone} {batches:?} for 300 values"
     );
-    // In the middle of a batch: what is next has another value, what is behind it is gone, and something new is between them.
+    // In the middle of a batch the next key gets another value, the key behind it is deleted, and a
+    // new key comes between them.
     db.put(&f, &key(301), b"new", &UNSYNCED).expect("put");
     db.delete(&f, &key(302), &UNSYNCED).expect("delete");
     db.put(&f, b"key000302+", &value(7), &UNSYNCED)

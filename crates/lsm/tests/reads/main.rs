@@ -1,6 +1,6 @@
-//! What reads promise beyond single answers: cursors of every kind against a reference while the store changes under them, reads that
-//! prefix filters save, cursors that follow the store, many keys read at once, and values that
-//! are read ahead.
+//! Promises of reads beyond single answers. Cursors of every kind are compared with a reference
+//! while the store changes under them. Further tests are of reads that prefix filters save, cursors
+//! that follow the store, many keys read at once, and values that are read ahead.
 
 #![deny(missing_docs)]
 

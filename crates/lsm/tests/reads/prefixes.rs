@@ -1,4 +1,5 @@
-//! Prefix filters: what they save is counted in reads of the disk, and that they change no answer is held against cursors without them.
+//! Prefix filters: the tests count the disk reads that they save, and compare cursors with and
+//! without them, which must agree.
 
 use crate::watched::Watched;
 use basalt_lsm::{
@@ -39,7 +40,7 @@ fn bounds(from: &[u8], to: &[u8]) -> ReadOptions {
     }
 }
 
-/// Of 400 prefixes `u0000:` to `u3999:`, every tenth has keys.
+/// Fills the store: of 400 prefixes `u0000:` to `u3999:`, every tenth has keys.
 fn fill(db: &Db, f: &Family) {
     for part in 0..4u32 {
         for user in (0..400u32).filter(|u| u % 4 == part) {
@@ -51,7 +52,7 @@ fn fill(db: &Db, f: &Family) {
         }
         db.flush().expect("flush");
     }
-    // All of the bottom in one level of many tables, and above it tables that overlap each other.
+    // The whole bottom is in one level of many tables, and above it tables overlap each other.
     db.compact_range(f, None, None).expect("compact");
     for part in 0..3u32 {
         for user in (0..400u32).filter(|u| u % 3 == part) {
@@ -62,7 +63,8 @@ fn fill(db: &Db, f: &Family) {
     }
 }
 
-/// Reads of the disk and keys shown of seeks for so many absent prefixes, index and filter being in the cache and no data.
+/// Returns the disk reads and the shown keys of seeks for this many absent prefixes. Index and
+/// filter are in the cache, data is not.
 fn cost_of_absent(disk: &Watched, db: &Db, f: &Family, how: &str) -> u64 {
     let absent: Vec<u32> = (0..3990).filter(|u| u % 10 != 0).step_by(9).collect();
     let mut shown = 0;
@@ -115,7 +117,8 @@ fn seeks_of_absent_prefixes_read_nothing() {
     );
     db.close().expect("close");
 
-    // Data leaves the cache with the environment; filters and index come back with a first pass that keeps what it reads.
+    // Data leaves the cache with the environment. Filters and index come back with a first pass
+    // that keeps its blocks.
     let env = disk.env(64 << 20);
     let open = |p| Db::open(&env, "db", options(p)).expect("open");
     let db = open(Some(Prefixes::Delimited(b':')));
@@ -132,12 +135,13 @@ fn seeks_of_absent_prefixes_read_nothing() {
     assert!(total >= seeks, "{total} reads without narrowing");
     for how in ["same prefix", "same prefix, back", "bounds", "bounds, back"] {
         let reads = cost_of_absent(&disk, &db, &f, how);
-        // Four tables, about one answer in a hundred of a filter wrong, and an index partition beside the block.
+        // The bound allows for four tables, about one wrong answer of a filter in a hundred, and an
+        // index partition beside the block.
         assert!(reads <= seeks / 5, "{how}: {reads} reads for {seeks} seeks");
     }
     db.close().expect("close");
 
-    // Tables of another extractor are not asked, and nothing is wrong with them.
+    // Tables of another extractor cannot answer for the prefix, and the answers stay right.
     let db = open(Some(Prefixes::Fixed(6)));
     let f = db.default_family();
     let reads = cost_of_absent(&disk, &db, &f, "same prefix");
@@ -165,13 +169,13 @@ fn prefixes_in_filters_leave_point_lookups_as_they_were() {
             fill_cache: false,
             ..ReadOptions::default()
         };
-        // Compactions leave their filters to the first who asks.
+        // Compactions leave the reading of their filters to the first lookup.
         for key in &absent {
             let other = [key.as_bytes(), b"x"].concat();
             let got = db.get(&f, &other, &ReadOptions::default());
             assert_eq!(got.expect("get"), None);
         }
-        // Whole keys that are some key's prefix are as absent as others.
+        // A prefix that some key has is as absent as others if it is looked up as a whole key.
         let (found, reads, _) = disk.watch(|| {
             let get = |k: &String| db.get(&f, k.as_bytes(), &read).expect("get");
             absent.iter().filter_map(get).count()
@@ -182,7 +186,8 @@ fn prefixes_in_filters_leave_point_lookups_as_they_were() {
     }
 }
 
-/// The key behind a prefix's last is a bound that leaves the prefix alone for a walk up, and a key to be found for a walk down from it.
+/// The key behind a prefix's last key is two things: a bound that leaves the prefix alone for a
+/// walk up, and a key to be found for a walk down from it.
 #[test]
 fn the_first_key_behind_a_prefix_is_found_from_above() {
     let env = Watched::new().env(8 << 20);

@@ -1,4 +1,5 @@
-//! Cursors that follow the store, and those that are refreshed: what they hold on to, and how they end.
+//! Cursors that follow the store, and those that are refreshed: the memory that they hold, and how
+//! they end.
 
 use crate::watched::Watched;
 use basalt_env::Env;
@@ -43,7 +44,8 @@ fn table_files(env: &Env) -> u64 {
     names.iter().filter(|e| e.name.ends_with(".tbl")).count() as u64
 }
 
-/// A log of events read by somebody who is always at its end: every event once, in order, over many memtables and tables.
+/// A reader is always at the end of a log of events: it sees every event once, in order, over many
+/// memtables and tables.
 #[test]
 fn whoever_is_at_the_end_sees_each_entry_once() {
     let (env, db, f) = open();
@@ -59,7 +61,7 @@ fn whoever_is_at_the_end_sees_each_entry_once() {
         if n % 500 == 499 {
             db.compact_range(&f, None, None).expect("compact");
         }
-        // In bursts, too.
+        // Events also come in bursts.
         if n % 11 != 0 {
             continue;
         }
@@ -73,7 +75,7 @@ fn whoever_is_at_the_end_sees_each_entry_once() {
     }
 }
 
-/// Somebody writes and somebody follows, on two threads.
+/// One thread writes and another follows.
 #[test]
 fn a_cursor_follows_a_writer_on_another_thread() {
     let env = basalt_env::Env::builder(Watched::new()).seed(3).build();
@@ -94,7 +96,8 @@ fn a_cursor_follows_a_writer_on_another_thread() {
         it.seek(b"").expect("seek");
         let mut next = 0;
         loop {
-            // Asked before the cursor is: then the end it meets is the end.
+            // The count is loaded before the cursor moves: then the end that the cursor meets is
+            // the end.
             let all = written.load(SeqCst);
             if let Some(found) = here(&it) {
                 assert_eq!(found, next);
@@ -109,7 +112,8 @@ fn a_cursor_follows_a_writer_on_another_thread() {
     db.close().expect("close");
 }
 
-/// Keys written between the one shown and the next once were passed over by tailing cursors of another engine.
+/// Regression test of another engine's bug: its tailing cursors skipped keys written between the
+/// one shown and the next.
 #[test]
 fn what_is_written_ahead_of_the_cursor_is_shown() {
     let (_, db, f) = open();
@@ -124,7 +128,7 @@ fn what_is_written_ahead_of_the_cursor_is_shown() {
     db.delete(&f, b"00000030", &UNSYNCED).expect("delete");
     it.next().expect("next");
     assert_eq!(here(&it), None);
-    // Behind its back.
+    // This key lies behind the cursor.
     put(&db, &f, 15);
     it.next().expect("next");
     assert_eq!(here(&it), None);

@@ -1,4 +1,5 @@
-//! Many keys at once: their reads are in flight together, whatever tables and levels they lie in, and within the budget.
+//! Many keys at once: their reads are in flight together, whatever tables and levels they lie in,
+//! and within the budget.
 
 use crate::watched::{Batch, Watched};
 use basalt_env::Random;
@@ -22,7 +23,8 @@ fn options() -> Options {
     options
 }
 
-/// 2,000 keys over a dozen tables of the lowest level and three of level 0. Nothing of it is in a cache.
+/// Makes 2,000 keys over a dozen tables of the lowest level and three of level 0. None of them is
+/// in a cache.
 fn filled() -> (std::sync::Arc<Watched>, Db, Family) {
     let disk = Watched::new();
     let db = Db::open(&disk.env(64 << 20), "db", options()).expect("open");
@@ -73,7 +75,8 @@ fn keys_of_many_tables_and_levels_are_read_together() {
             fill_cache,
             ..ReadOptions::default()
         };
-        // Opens all tables, outside of what is watched, and leaves their filters, indexes and data unread.
+        // This walk opens all tables outside of the counted reads, and leaves their filters,
+        // indexes and data unread.
         db.iter(&f, &read)
             .expect("iter")
             .seek_to_first()
@@ -90,7 +93,7 @@ fn keys_of_many_tables_and_levels_are_read_together() {
                 .expect("iter");
             it.seek(&key(n)).expect("seek");
         }
-        // Across the whole range of keys: of each level, of each of its tables, and some that are nowhere.
+        // The keys lie across the whole range: in each table of each level, and some exist nowhere.
         let names: Vec<u32> = (0..40).map(|i| i * 51 + i % 3).collect();
         let keys: Vec<Vec<u8>> = names.iter().map(|n| key(*n)).collect();
         let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
@@ -103,20 +106,21 @@ fn keys_of_many_tables_and_levels_are_read_together() {
             batches.len(),
             batches.iter().map(|b| b.reads).sum::<usize>(),
         );
-        // Level 0 has three tables and the bottom ten or more: together, in a few rounds, not one after the other.
+        // Level 0 has three tables and the bottom ten or more: their reads are batched in a few
+        // rounds, not one after the other.
         assert!(most >= Some(8), "{batches:?}");
         assert!(batches.len() as u64 + alone <= 12, "{alone} {batches:?}");
         if !fill_cache {
             continue;
         }
-        // All of it is in the cache now.
+        // All blocks are in the cache now.
         let (got, alone, batches) = disk.watch(|| db.multi_get(&asked, &read));
         check(&names, got);
         assert_eq!((alone, batches), (0, Vec::new()));
     }
 }
 
-/// A seek waits for one batch of reads, however many runs it has to look into, and shows what it would show without.
+/// A seek waits for one batch of reads, however many sources it has, and shows the same as without.
 #[test]
 fn a_seek_reads_a_block_of_each_run_together() {
     for fill_cache in [true, false] {
@@ -125,15 +129,16 @@ fn a_seek_reads_a_block_of_each_run_together() {
             fill_cache,
             ..ReadOptions::default()
         };
-        // Opens all tables and reads their indexes, which a seek needs before it knows its blocks. All of level 0 lies across the level
-        // below, whose every table is sought in.
+        // The lookups open all tables and read their indexes, which a seek needs before it knows
+        // its blocks. All of level 0 lies across the level below, and the seek goes to each of its
+        // tables.
         for n in (0..2000).step_by(10) {
             let mut it = db.iter(&f, &ReadOptions::default()).expect("iter");
             it.seek(&key(n)).expect("seek");
         }
         let (mut together, mut further) = (0, 0);
         for n in (7..1990).step_by(101) {
-            // What is pinned stays.
+            // Pinned blocks stay.
             db.env().cache().set_capacity(0);
             db.env().cache().set_capacity(64 << 20);
             let mut it = db.iter(&f, &read).expect("iter");
@@ -141,7 +146,8 @@ fn a_seek_reads_a_block_of_each_run_together() {
             sought.expect("seek");
             together += u64::from(batches.iter().any(|b| b.reads >= 3));
             assert!(batches.len() <= 1, "{batches:?}");
-            // As many as a block holds. The next block of the level that most of them lie in was read with the first.
+            // The walk has as many keys as a block holds. The next block of the level with most of
+            // them was read with the first.
             let (_, walked, batches) = disk.watch(|| {
                 for n in n..n + 8 {
                     assert_eq!(it.key(), key(n));
@@ -150,7 +156,7 @@ fn a_seek_reads_a_block_of_each_run_together() {
                 }
             });
             further += walked + batches.len() as u64;
-            // What was read is in the cache, if it is to be.
+            // The blocks that were read are in the cache, if they are to be kept.
             let mut again = db.iter(&f, &read).expect("iter");
             let (sought, alone_again, batches) = disk.watch(|| again.seek(&key(n)));
             sought.expect("seek");
@@ -163,11 +169,11 @@ fn a_seek_reads_a_block_of_each_run_together() {
     }
 }
 
-/// What is not in the cache counts with its block, before it is read.
+/// A key that is not in the cache counts with its block, before the block is read.
 #[test]
 fn no_more_is_read_than_the_budget_allows() {
     let (disk, db, f) = filled();
-    // Each in a block of its own, of 800 to 1,100 bytes.
+    // Each key is in a block of its own, of 800 to 1,100 bytes.
     let keys: Vec<Vec<u8>> = (0..40).map(|i| key(5 + i * 30)).collect();
     let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
     let read = ReadOptions {
@@ -207,7 +213,7 @@ fn no_batch_is_larger_than_its_bound() {
     }
 }
 
-/// Random stores, caches and budgets: what is answered is what single lookups answer.
+/// For random stores, caches and budgets, each answer is that of a single lookup.
 #[test]
 fn many_keys_are_answered_as_each_alone() {
     let scale = basalt_sim::campaign::scale();
@@ -257,7 +263,7 @@ fn many_keys_are_answered_as_each_alone() {
                 fill_cache: r.one_in(2),
                 ..ReadOptions::default()
             };
-            // Some twice.
+            // Some keys occur twice.
             let names: Vec<Vec<u8>> = (0..r.below(150))
                 .map(|_| key(r.below(320) as u32))
                 .collect();

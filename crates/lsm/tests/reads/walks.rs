@@ -1,6 +1,8 @@
-//! Random walks: cursors of every kind (ordinary, as of snapshots, bound to a prefix, tailing, with a skip budget, with bounds) are
-//! sought, moved both ways and refreshed while writes, flushes, compactions, reopenings and the clock go on. After each movement key, value
-//! and expiry are those of a plain map. Writes are of every kind: operands and deleted ranges, too.
+//! Random walks: cursors of every kind (ordinary, as of snapshots, bound to a prefix, tailing, with
+//! `max_skippable_entries`, with bounds) are sought, moved both ways and refreshed. Writes,
+//! flushes, compactions, reopenings and the clock go on meanwhile. After each movement key, value
+//! and expiry are those of a plain map. Writes are of every kind, operands and deleted ranges
+//! included.
 
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock, Random};
 use basalt_kv::merge::Append;
@@ -23,12 +25,12 @@ type Key = Vec<u8>;
 struct Entry {
     value: Vec<u8>,
     expire: Option<u64>,
-    /// What was appended to a value that expires: it outlives it.
+    /// The parts appended to a value that expires: they outlive it.
     rest: Option<Vec<u8>>,
 }
 
 impl Entry {
-    /// Value and expiry as a reader sees them at a time.
+    /// Returns value and expiry as a reader sees them at a time.
     fn shown(&self, now: u64) -> Option<(&[u8], Option<u64>)> {
         match self.expire {
             Some(at) if at <= now => self.rest.as_deref().map(|rest| (rest, None)),
@@ -41,7 +43,7 @@ type Table = BTreeMap<Key, Entry>;
 
 const MARK: u8 = b'|';
 
-/// What a merge operator that appends does to the table.
+/// Changes the table as a merge operator that appends would.
 fn append(table: &mut Table, key: Key, part: &[u8]) {
     let joined = |old: &[u8]| [old, &[MARK], part].concat();
     match table.get_mut(&key) {
@@ -65,7 +67,7 @@ fn append(table: &mut Table, key: Key, part: &[u8]) {
     }
 }
 
-/// Everything before the first `b`.
+/// An extractor whose prefix is everything before the first `b`.
 struct BeforeB;
 
 impl PrefixExtractor for BeforeB {
@@ -77,7 +79,7 @@ impl PrefixExtractor for BeforeB {
     }
 }
 
-/// How the reference cuts prefixes.
+/// Returns the prefix that the reference cuts.
 fn prefix_of(extractor: usize, key: &[u8]) -> Option<Key> {
     match extractor {
         1 if !key.is_empty() => Some(key[..1].to_vec()),
@@ -110,14 +112,15 @@ fn pick<T: Copy>(r: &Random, from: &[T]) -> T {
     from[r.below(from.len() as u64) as usize]
 }
 
-/// Short keys over few bytes, so that prefixes, their successors and keys shorter than a prefix all come up.
+/// Returns a short key over few byte values, so that prefixes, their successors and keys shorter
+/// than a prefix all occur.
 fn key(r: &Random) -> Key {
     (0..r.below(5))
         .map(|_| pick(r, &[0, b'a', b'a', b'b', b':', b';', 0xff]))
         .collect()
 }
 
-/// Where a tailing cursor goes on.
+/// The place where a tailing cursor continues.
 #[derive(Clone, Debug)]
 enum Place {
     Nowhere,
@@ -129,13 +132,13 @@ enum Place {
 struct Walker {
     iter: Iter,
     read: ReadOptions,
-    /// What the store held at its moment, and the time then.
+    /// The store's contents at the cursor's moment, with the time then.
     table: Table,
     now: u64,
     bound: Option<Key>,
     at: Option<Key>,
     place: Place,
-    /// The step that it keeps repeating, most of the time.
+    /// The step that the cursor repeats most of the time.
     way: Option<u64>,
 }
 
@@ -296,7 +299,7 @@ impl World {
         let mut table = self.table.clone();
         if r.one_in(2) {
             let first = key(r);
-            // Bounds around one prefix, as they are commonly made, and any others.
+            // Some bounds lie around one prefix, as they are commonly made, others anywhere.
             let mut behind = first.clone();
             match r.below(3) {
                 0 => behind = key(r),
@@ -361,7 +364,8 @@ impl World {
         self.walkers.push(w);
     }
 
-    /// One movement of a cursor, compared; a cursor whose budget is used up goes.
+    /// Moves a cursor once and compares. A cursor that has used up its limit of skipped entries is
+    /// dropped.
     fn walk(&mut self, mut w: Walker) {
         self.moves += 1;
         let extractor = self.extractor;
@@ -453,7 +457,7 @@ impl World {
         let mut went_on = None;
         while let Some(paused) = w.iter.resume_key().map(<[u8]>::to_vec) {
             self.paused += 1;
-            // Nothing was passed over.
+            // The cursor skipped no key.
             let missed = w.at.as_ref().is_some_and(|k| match up {
                 true => *k < paused,
                 false => *k > paused,
@@ -566,7 +570,8 @@ impl Walker {
     }
 }
 
-/// The cursor stands where the reference does. What a tailing cursor showed before may have changed since: `fresh` is after a movement.
+/// Checks that the cursor stands where the reference does. The entry that a tailing cursor showed
+/// before may have changed since: `fresh` says that it has just moved.
 fn check(w: &mut Walker, fresh: bool) {
     let have = w.iter.valid().then(|| w.iter.key().to_vec());
     assert_eq!(have, w.at, "{:?}", describe(&w.read));
@@ -580,7 +585,7 @@ fn check(w: &mut Walker, fresh: bool) {
         }
         assert_eq!((w.iter.value(), w.iter.expire_at_ms()), shown);
         let pinned = w.iter.pinned_value();
-        // Pinned where it lies, not copied.
+        // The value is pinned where it lies, and not copied.
         assert!(pinned.is_empty() || pinned.as_ptr() == w.iter.value().as_ptr());
     }
 }

@@ -1,4 +1,4 @@
-//! A simulated disk that counts: reads, and how many of them were in flight together.
+//! A simulated disk that counts reads, and how many of them were in flight together.
 
 use basalt_env::{Env, EnvBuilder};
 use basalt_fs::{
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A batch of reads: how many, and of how many files.
+/// A batch of reads: the number of reads, and of files.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batch {
     pub reads: usize,
@@ -30,7 +30,7 @@ impl Watched {
         })
     }
 
-    /// An environment over it.
+    /// Returns an environment over the disk.
     pub fn env(self: &Arc<Self>, cache_bytes: u64) -> Env {
         EnvBuilder::for_tests(self.clone(), 7)
             .memory_bytes(256 << 20)
@@ -38,7 +38,7 @@ impl Watched {
             .build()
     }
 
-    /// Reads that `run` makes outside of batches, and its batches.
+    /// Runs `run`. Returns its result, the number of its reads outside of batches, and its batches.
     pub fn watch<T>(&self, run: impl FnOnce() -> T) -> (T, u64, Vec<Batch>) {
         let before = self.inner.stats().reads;
         self.batches.lock().expect("not in a panic").clear();
@@ -93,7 +93,7 @@ impl FileSystem for Watched {
             reads: reads.len(),
             files: files.len(),
         });
-        // All at once, so that they count where they were asked for.
+        // The disk does all reads at once, so that they count where they were requested.
         let mut batch = self.inner.submit_reads(reads);
         Box::new(Ready(std::iter::from_fn(|| batch.next()).collect()))
     }

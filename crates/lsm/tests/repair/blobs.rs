@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Where the records of a blob file end and where its directory is, if it is one.
+/// Returns where the records of a blob file end and where its directory is, if the bytes are one.
 fn regions(bytes: &[u8]) -> (u64, u64) {
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let directory = u64_at(bytes.len() - 48);
@@ -120,7 +120,7 @@ fn blob_files_cut_missing_exchanged_and_overwritten() {
     }
 }
 
-/// Numbers mean nothing any more: every value is found by its name.
+/// Numbers have lost their meaning: every value is found by its name.
 #[test]
 fn values_are_found_without_a_manifest() {
     let seeds = 301..301 + 3 * scale();
@@ -162,7 +162,8 @@ fn values_are_found_without_a_manifest() {
     }
 }
 
-/// A file that nothing names may be what is left of one that was collected: it is asked before a value is given up.
+/// A file that no edit names may be the rest of a collected one: repair reads it before it gives a
+/// value up.
 #[test]
 fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
     let seeds = 501..501 + 2 * scale();
@@ -183,7 +184,8 @@ fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
                 fs.overwrite(&path(&name), 64, &[0; 2000]).unwrap();
             });
             assert!(report.lost.is_empty(), "seed {seed}, {what}: {report:#?}");
-            // Gone with a stranger beside it: an edit that is lost may have let go of it.
+            // The file is gone with an unnamed copy beside it: a lost edit may have removed the
+            // file.
             let what = format!("{name} removed, with a copy");
             let report = store.try_damage(&what, |fs| {
                 copy(fs);
@@ -194,7 +196,7 @@ fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
     }
 }
 
-/// Tables, logs, blob files and the manifest, whatever comes.
+/// Damages tables, logs, blob files and the manifest at any place.
 #[test]
 fn anything_damaged_beside_blob_files() {
     let mut cases = 0;
@@ -225,7 +227,7 @@ fn anything_damaged_beside_blob_files() {
     basalt_sim::campaign!("damages={cases}");
 }
 
-/// Logs that are blob files, and their indexes.
+/// Damages logs that are blob files, and their indexes.
 #[test]
 fn logs_that_are_blob_files() {
     let mut cases = 0;
@@ -237,7 +239,7 @@ fn logs_that_are_blob_files() {
         let indexes = store.files(".index");
         let logs = store.files(".log");
         assert!(indexes.len() > 1, "seed {seed}: {:?}", store.files);
-        // What is open has one that is none.
+        // An open store has a log that is no blob file.
         assert_eq!(closed, logs.len() == indexes.len(), "{:?}", store.files);
         let r = Random::from_seed(seed);
         for (name, len) in &indexes {
@@ -281,7 +283,7 @@ fn logs_that_are_blob_files() {
                 fs.overwrite(&path(name), to, &vec![0; n]).unwrap();
             });
         }
-        // The last edits: some made logs blob files, whose holes are no damage.
+        // The last edits are damaged. Some made logs blob files, whose holes are no damage.
         let (_, len) = store.files("MANIFEST").pop().unwrap();
         for i in 0..30 {
             let at = len - 1 - r.below(len.min(6000));
@@ -302,7 +304,8 @@ fn logs_that_are_blob_files() {
             remove(fs, "CURRENT");
         });
         assert_eq!(keys_lost(&report), 0, "seed {seed}: {report:#?}");
-        // Of a log that is none, records behind the last that proves a sync may be missing without a trace.
+        // In a log that is no blob file, records behind the last proof of a sync may be missing
+        // without a trace.
         let kept: Vec<(String, u64)> = {
             let env = env(&store.disk.kill(), seed);
             let db = Db::open_read_only(&env, DIR, options(seed)).unwrap();

@@ -1,7 +1,9 @@
-//! Repair against a model, for every kind of damage: after it every key outside the reported losses has its value, nothing is
-//! invented, the store verifies and opens, and damaged files are in `lost`.
+//! Repair against a model, for every kind of damage. After it every key outside the reported losses
+//! has its value, nothing is invented, the store verifies and opens, and damaged files are in
+//! `lost`.
 //!
-//! A failure prints the store's seed and the damage; `BASALT_SCALE` multiplies the number of damages tried.
+//! A failure prints the store's seed and the damage; `BASALT_SCALE` multiplies the number of
+//! damages tried.
 
 mod blobs;
 mod operands;
@@ -29,7 +31,7 @@ fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
     Env::for_tests(fs.clone(), seed)
 }
 
-/// From which size on a store with this seed keeps values in blob files.
+/// Returns the size in bytes from which a store with this seed keeps values in blob files.
 fn separation(seed: u64) -> Option<usize> {
     match seed {
         0..100 => [None, None, Some(1), Some(40)][seed as usize % 4],
@@ -38,7 +40,7 @@ fn separation(seed: u64) -> Option<usize> {
     }
 }
 
-/// Stores with these seeds have values so large that their logs stay as blob files.
+/// Returns true for seeds of stores whose values are so large that their logs stay as blob files.
 fn large(seed: u64) -> bool {
     (600..700).contains(&seed)
 }
@@ -47,7 +49,7 @@ fn options(seed: u64) -> Options {
     let compression = [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
     Options {
         write_buffer_bytes: if large(seed) { 160 << 10 } else { 16 << 10 },
-        // Or collections would have moved everything.
+        // With a lower bound, garbage collections would have moved all values.
         max_space_amp: if large(seed) { 2.5 } else { 1.25 },
         default_family: FamilyOptions {
             block_bytes: 256,
@@ -64,7 +66,8 @@ fn options(seed: u64) -> Options {
     }
 }
 
-/// Makes a value longer. Half of what is added compresses to nothing, half not at all: its log stays as a blob file either way.
+/// Makes a value longer. Half of the new bytes compress to nothing, half do not compress: its log
+/// stays as a blob file either way.
 fn fill(value: &mut Vec<u8>, len: usize) {
     let mut noise = len as u64 | 1;
     while value.len() < len {
@@ -81,11 +84,12 @@ type Versions = Vec<(u64, Option<Vec<u8>>)>;
 #[derive(Clone, Default)]
 struct Model {
     keys: BTreeMap<(String, Vec<u8>), Versions>,
-    /// Sequence numbers of what was prepared: no log has it.
+    /// Sequence numbers of prepared tables, which no log has.
     prepared: BTreeSet<u64>,
 }
 
-/// Adds what a batch would have written, by tables that are prepared. The sequence number of all of it.
+/// Adds what a batch would have written, by prepared tables. Returns the sequence number of all
+/// their entries.
 fn ingest(db: &Db, families: &[Family], written: &[Written]) -> u64 {
     let mut sorted: Vec<&Written> = written.iter().collect();
     sorted.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
@@ -103,7 +107,7 @@ fn ingest(db: &Db, families: &[Family], written: &[Written]) -> u64 {
     db.ingest(&sets).unwrap()
 }
 
-/// Family, key, and what was written to it.
+/// Family, key, and the value that was written to it.
 type Written = (String, Vec<u8>, Option<Vec<u8>>);
 
 /// A store with a history: several levels, tombstones, overwritten keys; closed, or with live logs.
@@ -131,9 +135,9 @@ impl Store {
             handles.push(f.unwrap());
         }
         let mut model = Model::default();
-        // Draws of its own: seeds mean what they meant before there were range deletes.
+        // These draws are separate: a seed means the same as before range deletes existed.
         let ranges = Random::from_seed(seed ^ 0x5a5a);
-        // The same of tables that are prepared.
+        // The same holds for prepared tables.
         let prepared = Random::from_seed(seed ^ 0xadd);
         for step in 0..260 {
             let mut batch = WriteBatch::new();
@@ -236,8 +240,9 @@ impl Store {
         self.files.iter().filter(hit).cloned().collect()
     }
 
-    /// Keys that a loss names and that have a value. Without a manifest tables come back that a merge had replaced, with references to values that were
-    /// deleted and collected since: what is told of those keys is lost to nobody.
+    /// Returns the number of keys that a loss names and that have a value. Without a manifest,
+    /// tables come back that a merge had replaced, with references to values that were deleted and
+    /// collected since. A report about those keys names no real loss.
     fn keys_missed(&self, report: &RepairReport) -> usize {
         let lost = |(id, versions): &(&(String, Vec<u8>), &Versions)| {
             let has_value = versions.last().is_some_and(|v| v.1.is_some());
@@ -255,10 +260,11 @@ impl Store {
         let env = env(&fs, self.seed ^ 7);
         let report = Db::repair(&env, DIR, &options(self.seed), &mut |_, _| {})
             .unwrap_or_else(|e| panic!("seed {}, {what}: {e}", self.seed));
-        // Before the store is opened: its own work may let go of files.
+        // The names are taken before the store is opened, because its own work may remove files.
         let after = names(&fs);
         if !report.sound {
-            // Every file that was there is still a part of the store, or in `lost`, or all of its content is elsewhere.
+            // Every former file is still a part of the store, or in `lost`, or all of its contents
+            // are elsewhere.
             let gone = (before.iter()).filter(|n| n.ends_with(".tbl") || n.ends_with(".blob"));
             for name in gone.filter(|n| !after.contains(n.as_str())) {
                 let known = report.set_aside.contains(&format!("lost/{name}"))
@@ -307,7 +313,8 @@ impl Store {
                 it.next().unwrap();
             }
         }
-        // A family whose name is lost goes on under one made of its id, and the report says so.
+        // A family whose name is lost continues under a name made of its id, and the report says
+        // so.
         for (family, key) in found.keys().cloned().collect::<Vec<_>>() {
             if let Some(id) = family.strip_prefix("recovered-") {
                 let noted = report
@@ -319,9 +326,10 @@ impl Store {
                 found.insert((format!("family {id}"), key), value);
             }
         }
-        // Damage behind the last position that a record proves to be synced looks the same as a torn tail, and is cut: what a
-        // log then holds is a state of before, whole. Without logs nothing is cut, and nothing that was in none.
-        // What was prepared is in no log, and stays. A manifest that lost its end has lost it with all that came after.
+        // Damage behind the last position that a record proves to be synced looks the same as a
+        // torn tail, and is cut. A log then holds a whole earlier state. Without logs nothing is
+        // cut, and neither is data that was in no log. Prepared tables are in no log, and stay. A
+        // manifest that lost its end has lost them with everything that came after.
         let is_left = |seq: u64, (cut, prepared): (u64, bool)| {
             seq <= cut || prepared && self.model.prepared.contains(&seq)
         };
@@ -408,7 +416,7 @@ fn covers(
         Some((a, b)) => versions
             .iter()
             .any(|(seq, _)| *seq >= a && b.is_none_or(|b| *seq <= b)),
-        // Metadata: nothing of a key's is lost by it alone.
+        // Metadata alone: its loss takes no data of a key.
         None => loss.file.ends_with(".log"),
     }
 }
@@ -456,7 +464,7 @@ fn flipped_bits_in_tables() {
         let tables = store.files(".tbl");
         assert!(tables.len() > 3, "{tables:?}");
         for (name, len) in &tables {
-            // The regions at both ends, and a sample of all else.
+            // The damage hits the regions at both ends, and a sample of all others.
             let ends = [0, 20, 60, len - 1, len - 60, len - 100, len - 200];
             let sample = (0..12).map(|_| r.below(*len));
             for at in ends.into_iter().chain(sample).filter(|at| at < len) {
@@ -516,11 +524,11 @@ fn an_index_in_ruins_costs_nothing() {
         let _repeat = basalt_sim::repeat!(an_index_in_ruins_costs_nothing, "BASALT_CASE={seed}");
         let store = Store::build(seed, 1, true);
         let mut tables = store.files(".tbl");
-        // Those that were prepared are short, and their last 400 bytes are all that they have.
+        // Prepared tables are short: their last 400 bytes are all that they have.
         tables.retain(|(_, len)| *len > 1200);
         assert!(tables.len() > 1, "{tables:?}");
         for (name, len) in tables {
-            // Footer and properties, and the top-level index before them.
+            // The damage hits footer and properties, and the top-level index before them.
             let report = store.try_damage(&format!("end of {name} overwritten"), |fs| {
                 fs.overwrite(&path(&name), len - 400, &[0xa5; 400]).unwrap();
             });
@@ -568,7 +576,7 @@ fn damaged_metadata() {
                 fs.truncate(&path(&manifest), at).unwrap();
             });
         }
-        // Without any edit the tables tell which families there were.
+        // Without any edit the tables name their families.
         for both in [false, true] {
             store.try_damage("manifest removed", |fs| {
                 fs.remove(&path(&manifest)).unwrap();
@@ -702,7 +710,8 @@ fn a_crash_during_repair_is_repaired() {
                     CrashPolicy::AnySubset,
                 ] {
                     let fs = snapshot.crash(policy, seed);
-                    // Without `CURRENT` the manifest of the first repair may be taken, and then what it lost is lost.
+                    // Without `CURRENT` the manifest of the first repair may be taken, and then its
+                    // losses stay lost.
                     let known = |n: &String| store.files.iter().any(|f| f.0 == *n);
                     let ours = |n: &String| n.starts_with("MANIFEST") && !known(n);
                     let begun = part == 4 && names(&fs).iter().any(ours);
@@ -711,7 +720,7 @@ fn a_crash_during_repair_is_repaired() {
                         Db::repair(&env(&fs, seed ^ 1), DIR, &options(seed), &mut |_, _| {})
                             .unwrap_or_else(|e| panic!("seed {seed}, {what}: {e}"));
                     if report.sound {
-                        // The first repair had taken effect: what it lost is lost.
+                        // The first repair had taken effect: its losses stay lost.
                         report.losses.clone_from(&first.losses);
                         report.notes.clone_from(&first.notes);
                         for name in &first.set_aside {
@@ -824,7 +833,8 @@ impl basalt_lsm::Comparator for Backwards {
     }
 }
 
-/// With no readable manifest all tables went into `default`: of a key that two families had, one value was left.
+/// Regression test. With no readable manifest all tables went into `default`: of a key that two
+/// families had, one value was left.
 #[test]
 fn families_come_back_by_what_their_tables_say() {
     let mut opts = options(1);
@@ -861,7 +871,7 @@ fn families_come_back_by_what_their_tables_say() {
     fs.remove(&path(&manifest.unwrap().name)).unwrap();
     fs.remove(&path("CURRENT")).unwrap();
 
-    // The order that a table is in is known too: without it the store is not taken apart.
+    // The comparator of a table is known too: without it repair refuses the store.
     let e = Db::repair(&env(&fs, 2), DIR, &options(1), &mut |_, _| {}).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     assert!(e.to_string().contains("test.backwards"), "{e}");
@@ -894,9 +904,9 @@ fn families_come_back_by_what_their_tables_say() {
     db.close().unwrap();
 }
 
-/// Runs the repair tests on LavaFS. Tests that find the place to damage by the zeros in a log's space
-/// are left out. The flush that is cut in halves is left out, too, because LavaFS makes the names of all
-/// its files durable together.
+/// Runs the repair tests on LavaFS. Tests that find the place to damage by the zeros in a log's
+/// space are left out. The flush that is cut in halves is left out, too, because LavaFS makes the
+/// names of all its files durable together.
 #[test]
 fn every_repair_again_on_lava() {
     basalt_sim::all_tests_on_lava(

@@ -1,5 +1,5 @@
 //! Repair of a store that lost power inside a flush, a compaction or a garbage collection and is
-//! damaged besides: every synced write is there, but for what the damage itself hit.
+//! damaged besides: every synced write survives, except for those that the damage itself hit.
 
 use super::*;
 use basalt_sim::repeat;
@@ -15,19 +15,19 @@ enum Work {
 /// The damage beside the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Damage {
-    /// One bit of a table that was there before the work began.
+    /// One flipped bit of a table that existed before the work began.
     Table,
-    /// One bit near the end of the manifest.
+    /// One flipped bit near the end of the manifest.
     Manifest,
-    /// `CURRENT` is gone.
+    /// A missing `CURRENT`.
     Current,
 }
 
 /// The values of one key, the last one last; `None` is a deletion.
 type Values = Vec<Option<Vec<u8>>>;
 
-/// A store of synced writes, and its disk after every change that some background work made. Nothing is written
-/// meanwhile.
+/// A store of synced writes, and its disk after every change that some background work made. No
+/// thread writes meanwhile.
 struct Interrupted {
     seed: u64,
     /// The values of each key, by family and key.
@@ -59,7 +59,7 @@ impl Interrupted {
                     match &mut value {
                         None => batch.delete(family, &key).unwrap(),
                         Some(v) => {
-                            // Mostly large values, so that the log stays as a blob file.
+                            // Most values are large, so that the log stays as a blob file.
                             if family.name() == "default" || r.one_in(2) {
                                 fill(v, 4000 + r.below(8000) as usize);
                             }
@@ -131,7 +131,8 @@ impl Interrupted {
         }
     }
 
-    /// Repairs and opens the store, and looks up every key. False when there was nothing to repair.
+    /// Repairs and opens the store, and looks up every key. Returns false if there was nothing to
+    /// repair.
     fn repair(&self, fs: &Arc<SimFs>, damage: Damage, what: &str) -> bool {
         let seed = self.seed;
         let report = Db::repair(&env(fs, seed ^ 7), DIR, &options(seed), &mut |_, _| {})
@@ -140,7 +141,7 @@ impl Interrupted {
             .unwrap_or_else(|e| panic!("{what}: {e}\n{report:#?}"));
         let reappear = report.notes.iter().any(|n| n.contains("may show again"));
         for ((name, key), versions) in &self.model {
-            // If the edit that names the second family is lost, and no table names it either.
+            // The edit that names the second family may be lost, and no table may name it either.
             let Some(family) = db.family(name).or_else(|| db.family("recovered-1")) else {
                 panic!("{what}: no family {name}; {report:#?}");
             };
@@ -163,7 +164,8 @@ impl Interrupted {
             });
             let allowed = match damage {
                 Damage::Table => hit,
-                // A manifest with a damaged last edit looks torn: the store is one of an earlier moment.
+                // A manifest with a damaged last edit looks torn: the store is one of an earlier
+                // moment.
                 Damage::Manifest if report.sound => true,
                 Damage::Manifest | Damage::Current => expected.is_none() && reappear,
             };
@@ -184,11 +186,11 @@ impl Interrupted {
     }
 }
 
-/// A flush writes a table for each family and an index beside its log, and makes their names durable
-/// together. A power cut before that can keep the index and the first family's table, and lose the
-/// second family's. Repair took the index and a table that refers to the log as proof that the whole
-/// flush was on the disk, and did not replay the log. The second family's synced writes were gone,
-/// and the report named no loss.
+/// Regression test. A flush writes a table for each family and an index beside its log, and makes
+/// their names durable together. A power cut before that can keep the index and the first family's
+/// table, and lose the second family's. Repair took the index and a table that refers to the log as
+/// proof of the whole flush, and did not replay the log. The second family's synced writes were
+/// gone, and the report named no loss.
 #[test]
 fn a_power_cut_inside_a_flush_and_a_damaged_table() {
     let seed = 600;
@@ -199,7 +201,7 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
             let fs = moment.crash(CrashPolicy::AnySubset, rng);
             let fresh: Vec<String> = names(&fs).difference(&store.before).cloned().collect();
             let of = |end: &str| fresh.iter().filter(|n| n.ends_with(end)).count();
-            // Flushed by halves: the log's index is there, and of two tables one.
+            // The flush is cut in halves: of its files the log's index and one of two tables exist.
             if of(".index") != 1 || of(".tbl") != 1 {
                 continue;
             }
@@ -220,7 +222,8 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
     assert!(cut > 0, "no flush was cut in halves");
 }
 
-/// Every change that a flush, a compaction and a collection make, a power cut behind it, and one more damage.
+/// For every change that a flush, a compaction and a garbage collection make: a power cut after it,
+/// and one more damage.
 #[test]
 fn a_power_cut_and_one_more_damage() {
     let (mut states, mut repaired) = (0, 0);
@@ -230,7 +233,7 @@ fn a_power_cut_and_one_more_damage() {
         let seed = 603 + case / 3;
         let store = Interrupted::new(seed, work);
         let r = Random::from_seed(case);
-        // About as many moments of each kind of work.
+        // Each kind of work gets about as many moments.
         let every = store.moments.len().div_ceil(80).max(1);
         for (i, moment) in store.moments.iter().enumerate().step_by(every) {
             for damage in [Damage::Table, Damage::Manifest, Damage::Current] {
@@ -258,9 +261,9 @@ fn a_power_cut_and_one_more_damage() {
     }
 }
 
-/// Two families are made one after the other. The edit that made the first is damaged, and the edit
-/// of the second is readable, so the manifest knows a higher family id than the first's. The first
-/// family's data is only in the log, and only the log's operations name the family.
+/// Two families are created one after the other. The edit that created the first is damaged, and
+/// the edit of the second is readable. So the manifest knows a higher family id than the first's.
+/// The first family's data is only in the log, and only the log's operations name the family.
 #[test]
 fn operations_of_a_family_whose_edit_is_lost_are_kept() {
     let seed = 1;

@@ -1,6 +1,8 @@
-//! A table's filter: a blocked Bloom filter over user keys. All probes of a key fall into one line of 64 bytes, and lines are
-//! stored in pages of 4 KiB, each a checksummed block of its own whose place follows from the key's hash. A lookup
-//! therefore touches one page, and no index is needed to find it.
+//! A table's filter: a blocked Bloom filter over user keys.
+//!
+//! All probes of a key fall into one line of 64 bytes. Lines are stored in pages of 4 KiB. Each
+//! page is a checksummed block of its own, and the hash of a key gives its place. A lookup
+//! therefore reads one page, and finds it without an index.
 
 use super::BLOCK_TRAILER_LEN;
 use xxhash_rust::xxh3::xxh3_64;
@@ -9,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const LINE_BYTES: usize = 64;
 /// Bytes of a page in the file, trailer included.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Lines of a full page; the rest of it is the trailer and zeros.
+/// Lines of a full page. The trailer and zeros fill the rest of it.
 pub(crate) const LINES_A_PAGE: usize = (PAGE_BYTES - BLOCK_TRAILER_LEN) / LINE_BYTES;
 /// The most probes that a filter may ask for.
 pub(crate) const MAX_PROBES: u32 = 24;
@@ -19,13 +21,15 @@ const MAX_LINES: u64 = u32::MAX as u64;
 const _: () = assert!(LINES_A_PAGE == 63 && LINE_BYTES * 8 == 1 << LINE_BITS_LOG2);
 const LINE_BITS_LOG2: u32 = 9;
 
-/// The hash of a user key: high half for the line, low half for the probes, and the index inside data blocks uses it too.
+/// Returns the hash of a user key. The high half chooses the line, the low half the probes. The
+/// hash index of data blocks uses it too.
 #[inline]
 pub(crate) fn key_hash(user_key: &[u8]) -> u64 {
     xxh3_64(user_key)
 }
 
-/// Probes that give the fewest false positives at so many bits a key (measured for 512-bit lines).
+/// Returns the number of probes with the fewest false positives at this many bits a key (measured
+/// for 512-bit lines).
 pub(crate) fn probes_for(bits_per_key: u32) -> u32 {
     match bits_per_key {
         0 => 0,
@@ -45,14 +49,15 @@ pub(crate) fn probes_for(bits_per_key: u32) -> u32 {
     }
 }
 
-/// Lines of a filter over `keys` keys.
+/// Returns the lines of a filter over `keys` keys.
 pub(crate) fn lines_for(keys: u64, bits_per_key: u32) -> u64 {
     (keys.saturating_mul(u64::from(bits_per_key)))
         .div_ceil(LINE_BYTES as u64 * 8)
         .clamp(1, MAX_LINES)
 }
 
-/// Bytes of a filter of so many lines in the file; `None` for more lines than there can be.
+/// Returns the bytes in the file of a filter with `lines` lines, or `None` for more lines than
+/// there can be.
 pub(crate) fn disk_len(lines: u64) -> Option<u64> {
     if lines > MAX_LINES {
         return None;
@@ -67,12 +72,12 @@ pub(crate) fn disk_len(lines: u64) -> Option<u64> {
     Some(full * PAGE_BYTES as u64 + tail)
 }
 
-/// Pages of a filter of so many lines.
+/// Returns the pages of a filter with `lines` lines.
 pub(crate) fn pages(lines: u64) -> u64 {
     lines.div_ceil(LINES_A_PAGE as u64)
 }
 
-/// Payload bytes of page `page`.
+/// Returns the payload bytes of page `page`.
 pub(crate) fn page_payload(lines: u64, page: u64) -> usize {
     let rest = lines - page * LINES_A_PAGE as u64;
     if rest >= LINES_A_PAGE as u64 {
@@ -82,7 +87,7 @@ pub(crate) fn page_payload(lines: u64, page: u64) -> usize {
     }
 }
 
-/// The page and the byte in its payload at which a hash's line begins.
+/// Returns the page of a hash's line, and the byte in its payload at which the line begins.
 #[inline]
 pub(crate) fn locate(hash: u64, lines: u64) -> (u64, usize) {
     let line = ((hash >> 32) * lines) >> 32;
@@ -102,14 +107,14 @@ fn probe_bits(hash: u64, probes: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Sets a hash's bits in its line.
+/// Sets the bits of a hash in its line.
 pub(crate) fn add(line: &mut [u8], hash: u64, probes: u32) {
     for bit in probe_bits(hash, probes) {
         line[bit / 8] |= 1 << (bit % 8);
     }
 }
 
-/// False when the hash was certainly not added to this line.
+/// Returns false if the hash was certainly not added to this line.
 #[inline]
 pub(crate) fn may_contain(line: &[u8; LINE_BYTES], hash: u64, probes: u32) -> bool {
     probe_bits(hash, probes).all(|bit| line[bit / 8] >> (bit % 8) & 1 == 1)

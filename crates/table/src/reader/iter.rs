@@ -1,4 +1,4 @@
-//! A cursor over a table: index partition, data block, entry; and the read-ahead under it.
+//! A cursor over a table (index partition, data block, entry), and its read-ahead.
 
 use super::InternalIter;
 use super::TableReader;
@@ -18,15 +18,16 @@ const AHEAD_FIRST: usize = 16 << 10;
 const AHEAD_MOST: usize = 256 << 10;
 const AHEAD_COMPACTION: usize = 1 << 20;
 
-/// Bytes read before they are asked for.
+/// Bytes of the file that were read ahead.
 struct Ahead {
     bytes: Bytes,
-    /// `bytes` in the ledger: a reader's own, beside the cache.
+    /// The kind of `bytes` in the ledger: memory of one reader, outside the cache.
     kind: MemoryKind,
     at: u64,
-    /// The next read's length.
+    /// Bytes of the next read.
     step: usize,
-    /// Where the block after the last one begins, and how many came one after the other.
+    /// The offset behind the last block read. `in_sequence` counts the blocks that were read one
+    /// after the other.
     expected: u64,
     in_sequence: u32,
 }
@@ -41,20 +42,20 @@ impl Ahead {
 pub struct TableIter {
     table: Arc<TableReader>,
     pattern: ReadPattern,
-    /// Partition `part` of the top level, once loaded.
+    /// Partition `part` of the top level and its offset, once loaded.
     partition: Option<(IndexBlock, u64)>,
     part: usize,
-    /// The block's number in the partition.
+    /// The number of the current block in the partition.
     slot: usize,
     /// The offset of the data block in `block`, if one is loaded.
     loaded: Option<u64>,
     block: BlockCursor,
     ahead: Ahead,
-    /// A seek that reads the block it lands in reads the one behind it as well.
+    /// A seek that reads the block it lands in reads the following block as well.
     with_next: bool,
-    /// Between the halves of a seek: the block it lands in, `None` when it lands nowhere.
+    /// The block that a begun seek lands in; `None` if it lands in none.
     sought: Option<usize>,
-    /// The payload of the data block at this offset, which is about to be loaded.
+    /// Offset and payload of the data block that is about to be loaded.
     given: Option<(u64, Bytes)>,
     narrow: Option<Arc<Narrow>>,
 }
@@ -88,14 +89,17 @@ impl TableIter {
         }
     }
 
-    /// For a cursor that many a walk will take into the next block: what a seek must read from the device is that block as well. Two blocks
-    /// at once cost little more than one, and half of what two reads cost.
+    /// Lets each seek that reads its block from the device read the following block as well.
+    ///
+    /// This is for cursors whose walks often continue into the next block. Reading two blocks at
+    /// once costs little more than reading one, and half as much as two reads.
     pub fn with_next(mut self) -> TableIter {
         self.with_next = true;
         self
     }
 
-    /// Bytes that a seek reads from `handle` on, the block `slot` of the partition at hand.
+    /// Returns the bytes that a seek reads from `handle` on, which is block `slot` of the current
+    /// partition.
     fn seek_read_len(&self, slot: usize, handle: &BlockHandle) -> usize {
         let (partition, offset) = self.partition.as_ref().expect("it names the block");
         let alone = handle.disk_len();
@@ -110,12 +114,13 @@ impl TableIter {
             {
                 (next.end() - handle.offset) as usize
             }
-            // What is wrong with it is told to whoever needs it.
+            // An error in the next handle is reported when a reader needs that block.
             _ => alone,
         }
     }
 
-    /// True, and the cursor is not valid, when it is narrowed to a prefix that the table has no key of.
+    /// Returns true, with the cursor not valid, if the cursor is narrowed to a prefix that no key
+    /// of the table has.
     fn is_denied(&mut self) -> Result<bool> {
         if let Some(narrow) = &self.narrow
             && !self.table.may_hold_prefix(narrow, self.fill_cache())?
@@ -147,7 +152,7 @@ impl TableIter {
         Ok(())
     }
 
-    /// Loads data block `slot` of the partition at hand.
+    /// Loads data block `slot` of the current partition.
     fn load_block(&mut self, slot: usize) -> Result<()> {
         let (partition, offset) = self.partition.as_ref().expect("partition is loaded");
         let handle = self.table.data_handle(partition, *offset, slot)?;
@@ -165,7 +170,7 @@ impl TableIter {
         Ok(())
     }
 
-    /// A data block's payload: from the cache, from what was read ahead, or from the file.
+    /// Returns a data block's payload: from the cache, from the bytes read ahead, or from the file.
     fn fetch(&mut self, handle: &BlockHandle) -> Result<Bytes> {
         let table = &*self.table;
         let ahead = &mut self.ahead;
@@ -209,7 +214,8 @@ impl TableIter {
                 foreground_io.foreground_read();
                 None
             };
-            // Values that a reader keeps are parts of it.
+            // Readers may keep values, which are slices of these bytes: the booking stays with
+            // them.
             ahead.bytes = booked.hold(read_exact(
                 &*table.file()?,
                 &table.path,
@@ -222,7 +228,8 @@ impl TableIter {
         self.take_from_ahead(handle)
     }
 
-    /// The payload of a data block that was read ahead, which is put into the cache now if it is to be.
+    /// Returns the payload of a data block that was read ahead. With `ReadPattern::Cached` it goes
+    /// into the cache now.
     fn take_from_ahead(&self, handle: &BlockHandle) -> Result<Bytes> {
         let (table, ahead) = (&*self.table, &self.ahead);
         let len = handle.disk_len();
@@ -230,7 +237,7 @@ impl TableIter {
         let disk = ahead.bytes.slice(from..from + len);
         let payload = open_block(&table.path, table.file_id, BlockKind::Data, handle, disk)?;
         if self.pattern == ReadPattern::Cached {
-            // A slice in the cache would keep all that was read ahead alive.
+            // A slice in the cache would keep all bytes that were read ahead alive.
             let own = if handle.raw == 0 {
                 AlignedBuf::cached_copy(&payload)
             } else {
@@ -254,7 +261,7 @@ impl TableIter {
         Ok(payload)
     }
 
-    /// Runs a movement; on an error the cursor is not valid.
+    /// Runs a movement. If it fails, the cursor is not valid.
     fn moved(&mut self, how: impl FnOnce(&mut TableIter) -> Result<()>) -> Result<()> {
         let result = how(self);
         if result.is_err() {
@@ -272,7 +279,7 @@ impl TableIter {
         how(&mut self.block).map_err(|d| d.at(&self.table.path, offset))
     }
 
-    /// To the first entry of the next block, or past the end.
+    /// Moves to the first entry of the next block, or past the end.
     fn next_block(&mut self) -> Result<()> {
         let (partition, _) = self.partition.as_ref().expect("partition is loaded");
         if self.slot + 1 < partition.len() {
@@ -287,7 +294,7 @@ impl TableIter {
         self.in_block(BlockCursor::seek_to_first)
     }
 
-    /// To the last entry of the block before, or past the beginning.
+    /// Moves to the last entry of the block before, or past the beginning.
     fn prev_block(&mut self) -> Result<()> {
         if self.slot > 0 {
             self.load_block(self.slot - 1)?;
@@ -302,7 +309,8 @@ impl TableIter {
         self.in_block(BlockCursor::seek_to_last)
     }
 
-    /// The block that a seek lands in, a number in the partition at hand; `None` when all of the table is before the target.
+    /// Returns the number, in the current partition, of the block that a seek lands in; `None` if
+    /// the whole table is before the target.
     fn slot_of(&mut self, target: &[u8]) -> Result<Option<usize>> {
         let target = self.table.as_stored(target);
         let Some(i) = self.table.find_partition(&target)? else {
@@ -323,7 +331,7 @@ impl TableIter {
         }
     }
 
-    /// The first half of a seek.
+    /// Does the first half of a seek.
     fn look_up(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
         self.sought = None;
         self.given = None;
@@ -336,7 +344,7 @@ impl TableIter {
         };
         let (partition, offset) = self.partition.as_ref().expect("it names the block");
         let handle = self.table.data_handle(partition, *offset, slot)?;
-        // What the cursor holds, and what comes next in sequence, it sees to by itself.
+        // The cursor reads blocks that it holds, or that come next in sequence, without a batch.
         let at_hand = self.loaded == Some(handle.offset)
             || self.ahead.expected == handle.offset
             || self.ahead.holds(&handle);
@@ -352,7 +360,8 @@ impl TableIter {
         Ok(Some(SeekRead::new(table, handle, len)))
     }
 
-    /// To the first entry at or after the target, which is in data block `slot` of the partition at hand or the first one behind it.
+    /// Moves to the first entry at or after the target. It is in data block `slot` of the current
+    /// partition, or the first entry behind that block.
     fn land(&mut self, slot: usize, target: &[u8]) -> Result<()> {
         self.load_block(slot)?;
         let offset = self.loaded.expect("block is loaded");

@@ -1,5 +1,6 @@
-//! A point lookup that does not wait: it says which block it wants next, and takes it when somebody has it. So whoever has many keys to
-//! look up reads what all of them want at once, from any number of tables.
+//! A point lookup that does not wait: it names the block that it needs next, and goes on when the
+//! caller has that block. A caller with many keys can so read the blocks of all of them at once,
+//! from any number of tables.
 
 use super::TableReader;
 use crate::format::filter;
@@ -10,22 +11,22 @@ use basalt_kv::entry::Found;
 use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
-/// Where a lookup is.
+/// The block that a lookup waits for.
 enum Stage {
-    /// It wants a filter page; its line there.
+    /// The filter page; the key's line begins at this byte of its payload.
     Filter(usize),
-    /// It wants an index partition.
+    /// The index partition.
     Index,
-    /// It wants a data block.
+    /// The data block.
     Data,
 }
 
-/// One key on its way through one table.
+/// The lookup of one key in one table.
 pub struct Lookup {
     wanted: Wanted,
     hash: Option<u64>,
     stage: Stage,
-    /// The newest tombstone here over the key's range.
+    /// The newest range tombstone of this table over the key.
     deleted: Option<SeqNo>,
 }
 
@@ -34,36 +35,37 @@ pub struct Lookup {
 pub struct Wanted {
     table: Arc<TableReader>,
     kind: BlockKind,
-    /// Which of its kind: a filter page, an index partition.
+    /// The number of the filter page or the index partition.
     number: usize,
     handle: BlockHandle,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub enum Step {
-    /// Another block is wanted.
+    /// The lookup needs another block.
     On(Lookup),
     /// The newest visible version of the key in this table, if there is one.
     Is(Option<Found>),
 }
 
 impl Wanted {
-    /// Which block of all there are.
+    /// Returns the block's file id and offset, which identify it among all blocks.
     pub fn id(&self) -> (u128, u64) {
         (self.table.file_id, self.handle.offset)
     }
 
-    /// True for what holds values.
+    /// Returns true for a block that holds values.
     pub fn is_data(&self) -> bool {
         self.kind == BlockKind::Data
     }
 
-    /// Bytes that reading it brings into memory: what is read and what that unpacks to are there at the same time.
+    /// Returns the bytes that reading this block brings into memory: those read, and those
+    /// decompressed from them. Both are in memory at the same time.
     pub fn read_bytes(&self) -> usize {
         self.handle.disk_len() + self.handle.raw as usize
     }
 
-    /// Its payload, when that costs no read.
+    /// Returns the payload if it needs no read.
     pub fn cached(&self) -> Option<Bytes> {
         let pinned = match self.kind {
             BlockKind::Filter => self.table.pins.filter(self.number as u64),
@@ -79,7 +81,7 @@ impl Wanted {
         (self.table.env.cache()).get(self.table.cache_key(&self.handle))
     }
 
-    /// Reads blocks, all of them in flight together. A failure is its own block's.
+    /// Reads blocks, all of them in flight together. Each block has its own result.
     pub fn read_batch(wanted: &[Wanted], fill_cache: bool) -> Vec<Result<Bytes>> {
         if let [one] = wanted {
             one.table.env.foreground_io().foreground_read();
@@ -92,7 +94,7 @@ impl Wanted {
             .map(|w| Some(w.table.book_read(&w.handle)))
             .collect();
         let mut payloads: Vec<Option<Result<Bytes>>> = wanted.iter().map(|_| None).collect();
-        // Those whose file is open, or could be opened.
+        // `asked` lists the blocks whose file is open or could be opened.
         let mut asked: Vec<usize> = Vec::with_capacity(wanted.len());
         let mut requests = Vec::with_capacity(wanted.len());
         for (i, w) in wanted.iter().enumerate() {
@@ -187,12 +189,13 @@ impl Lookup {
         }))
     }
 
-    /// What it waits for.
+    /// Returns the block that the lookup waits for.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// Goes on with the block that it waits for. Key, target and moment are those it began with.
+    /// Continues with the payload of the block that the lookup waits for. Key, target and sequence
+    /// number are those that the lookup began with.
     pub fn feed(self, payload: &Bytes, user_key: &[u8], target: &[u8], seq: SeqNo) -> Result<Step> {
         let (hash, deleted) = (self.hash, self.deleted);
         let Wanted {

@@ -1,9 +1,10 @@
-//! Filter pages and index partitions are read with those beside them, as long as the cache has room to pin what an open table asks for: a
-//! table's first lookups after it was opened or written would otherwise read them one by one, each behind another read of the same
-//! lookup.
+//! Reads filter pages and index partitions together with those beside them, as long as the cache
+//! has room to pin them. Otherwise, the first lookups in a new or newly opened table would read
+//! these blocks one by one, each behind another read of the same lookup.
 //!
-//! Promise: whatever keeps neighbours from being read (damage, an error of the device, a full cache) is no matter of the lookup,
-//! which then reads its own block alone, and says what is wrong with that one only.
+//! Promise: a failure to read neighbours (damage, an error of the device, a full cache) does not
+//! fail the lookup. The lookup then reads its own block alone and reports an error of that block
+//! only.
 
 use super::TableReader;
 use crate::exact_read::read_exact;
@@ -13,14 +14,14 @@ use crate::index::IndexBlock;
 use basalt_env::{CachePriority, MemoryKind};
 use basalt_fs::{AlignedBuf, Bytes, Result, slot_size};
 
-/// Blocks of a kind that are read together: number n with all from n / GROUP * GROUP on. Some 64 KiB, which a device brings in less
-/// time than two blocks one after the other.
+/// Blocks of a kind that are read together: block n is read with all from n / GROUP * GROUP on. A
+/// group has about 64 KiB. A device reads it in less time than two blocks one after the other.
 const GROUP: usize = 16;
 /// Groups of more bytes (partitions of long keys) are not read together.
 const MAX_BYTES: u64 = 128 << 10;
 
 impl TableReader {
-    /// The payload of a filter page or an index partition, from the cache or the file.
+    /// Returns the payload of a filter page or an index partition, from the cache or the file.
     pub(crate) fn numbered_block(
         &self,
         kind: BlockKind,
@@ -30,7 +31,8 @@ impl TableReader {
     ) -> Result<Bytes> {
         if fill_cache && !self.env.cache().contains(self.cache_key(handle)) {
             self.env.foreground_io().foreground_read();
-            // The first of a table is read alone: whether it can be pinned tells whether there is room for more.
+            // The first block of a table is read alone. Whether it can be pinned tells whether the
+            // cache has room for more.
             if self.pins.have_room()
                 && let Some(payload) = self.read_group(kind, number)
             {
@@ -40,7 +42,8 @@ impl TableReader {
         self.block(kind, handle, fill_cache)
     }
 
-    /// Reads and pins a block's group; its own payload, pinned or not. `None` when something is in the way.
+    /// Reads and pins the group of a block. Returns the payload of the block itself, pinned or not,
+    /// or `None` if the group cannot be read.
     fn read_group(&self, kind: BlockKind, number: usize) -> Option<Bytes> {
         let first = number / GROUP * GROUP;
         let handles = self.group(kind, first)?;
@@ -51,7 +54,7 @@ impl TableReader {
         let disk = read_exact(&*file, &self.path, from, len as usize).ok()?;
         let open = |handle: &BlockHandle| {
             let at = (handle.offset - from) as usize;
-            // A copy: a slice would keep all of them in memory.
+            // Each block gets a copy: a slice would keep the whole group in memory.
             let own = AlignedBuf::cached_copy(&disk[at..at + handle.disk_len()]);
             open_block(&self.path, self.file_id, kind, handle, own).ok()
         };
@@ -72,7 +75,7 @@ impl TableReader {
         Some(asked)
     }
 
-    /// Puts a block into the cache and pins it there, if it may be.
+    /// Puts a block into the cache and pins it there, if the cache allows it.
     fn keep_numbered(
         &self,
         kind: BlockKind,
@@ -86,7 +89,7 @@ impl TableReader {
         match kind {
             BlockKind::Filter => self.pins.offer_filter(number as u64, handle, &payload),
             _ => {
-                // Damage inside is told when it is asked for.
+                // Damage inside the partition is reported when a lookup uses it.
                 if let Ok(index) = IndexBlock::new(payload.clone()) {
                     self.pins.offer_partition(number, handle, &index);
                 }
@@ -95,7 +98,7 @@ impl TableReader {
         payload
     }
 
-    /// Where the blocks of a group lie, when that is one after the other and not too far.
+    /// Returns the places of a group's blocks if they lie one after the other within [`MAX_BYTES`].
     fn group(&self, kind: BlockKind, first: usize) -> Option<Vec<BlockHandle>> {
         let count = match kind {
             BlockKind::Filter => filter::pages(self.footer.filter_lines) as usize,
@@ -108,7 +111,7 @@ impl TableReader {
         let handles: Vec<BlockHandle> = (first..count.min(first + GROUP))
             .map(handle)
             .collect::<Option<_>>()?;
-        // In a damaged table they may lie in any order.
+        // In a damaged table the blocks may lie in any order.
         let adjacent = (handles.windows(2)).all(|pair| pair[0].end() == pair[1].offset);
         let near = adjacent && handles.last()?.end() - handles.first()?.offset <= MAX_BYTES;
         near.then_some(handles)

@@ -1,8 +1,9 @@
-//! The filter pages and index partitions of an open table that stay at hand, so that a lookup finds them by their number: without the
-//! cache's lock, its index, or a reference count that other threads write too.
+//! The pinned filter pages and index partitions of an open table. A lookup finds them by their
+//! number, without the cache's lock, its index, or a reference count that other threads write too.
 //!
-//! They are blocks of the cache, counted by it and pinned in it (`BlockCache::pin`), as far as it allows; whatever is not pinned is
-//! asked of the cache each time. When the reader goes, they leave the cache.
+//! They are blocks of the cache, counted by it and pinned in it (`BlockCache::pin`), as far as it
+//! allows. A block that is not pinned is looked up in the cache each time. When the reader is
+//! dropped, its pinned blocks leave the cache.
 
 use crate::format::filter;
 use crate::format::{BlockHandle, Footer};
@@ -12,7 +13,7 @@ use basalt_env::{CacheKey, Env};
 use basalt_fs::Bytes;
 use std::sync::OnceLock;
 
-/// An index partition and where it lies.
+/// An index partition and its offset.
 pub(crate) struct Partition {
     pub(crate) offset: u64,
     pub(crate) index: IndexBlock,
@@ -21,14 +22,15 @@ pub(crate) struct Partition {
 pub(crate) struct PinnedMeta {
     env: Env,
     file_id: u128,
-    /// By page.
+    /// Filter pages by page number.
     filter: Box<[OnceLock<Bytes>]>,
     filter_offset: u64,
-    /// By number in the top-level index.
+    /// Partitions by their number in the top-level index.
     partitions: Box<[OnceLock<Partition>]>,
-    /// The cache has pinned one for us.
+    /// True once the cache has pinned a block of this table.
     granted: AtomicBool,
-    /// The cache has no room for more. Asked no more then: that would be a lock for each lookup.
+    /// True once the cache has had no room for more. The cache is not asked again, because each
+    /// lookup would take its lock.
     refused: AtomicBool,
 }
 
@@ -40,7 +42,8 @@ impl PinnedMeta {
         footer: &Footer,
         top: &IndexBlock,
     ) -> PinnedMeta {
-        // What a damaged table claims to have is not more memory than its pages could be worth: partitions close at 4 KiB.
+        // A damaged table may claim any number of blocks. The slots are bounded by what the file's
+        // size allows, because partitions close at 4 KiB.
         let most = size / 1024 + 1;
         let places = |n: u64| n.min(most) as usize;
         PinnedMeta {
@@ -67,7 +70,7 @@ impl PinnedMeta {
             offset,
         };
         let cache = self.env.cache();
-        // A read that keeps nothing leaves nothing to pin, and says nothing of the cache's room.
+        // A read that keeps nothing leaves no block to pin, and says nothing of the cache's room.
         let pinned = cache.pin(key);
         if pinned {
             self.granted.store(true, Relaxed);
@@ -77,9 +80,10 @@ impl PinnedMeta {
         pinned
     }
 
-    /// True when the cache has pinned all that it was asked to, and that was something.
+    /// Returns true if the cache has pinned at least one block, and has refused none.
     pub(crate) fn have_room(&self) -> bool {
-        // Relaxed: who sees it late reads a block more, or less, than need be.
+        // Relaxed: a thread that sees a change late reads a block more, or a block less, than
+        // necessary.
         self.granted.load(Relaxed) && !self.refused.load(Relaxed)
     }
 
@@ -88,12 +92,12 @@ impl PinnedMeta {
         self.filter.get(page as usize)?.get()
     }
 
-    /// Keeps a filter page that the cache returned, if it may be pinned.
+    /// Keeps a filter page that the cache returned, if the cache pins it.
     pub(crate) fn offer_filter(&self, page: u64, handle: &BlockHandle, payload: &Bytes) {
         if let Some(place) = self.filter.get(page as usize)
             && self.pin(handle.offset)
         {
-            // Another thread may have been first.
+            // Another thread may have set the page first.
             let _ = place.set(payload.clone());
         }
     }
@@ -103,7 +107,7 @@ impl PinnedMeta {
         self.partitions.get(i)?.get()
     }
 
-    /// Keeps an index partition that the cache returned, if it may be pinned.
+    /// Keeps an index partition that the cache returned, if the cache pins it.
     pub(crate) fn offer_partition(&self, i: usize, handle: &BlockHandle, index: &IndexBlock) {
         if let Some(place) = self.partitions.get(i)
             && self.pin(handle.offset)
@@ -115,7 +119,7 @@ impl PinnedMeta {
         }
     }
 
-    /// Bytes, without the blocks, which the cache counts.
+    /// Returns the bytes of the slots, without the blocks, which the cache counts.
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.filter) + size_of_val(&*self.partitions)
     }
@@ -125,7 +129,8 @@ impl Drop for PinnedMeta {
     fn drop(&mut self) {
         let filter = std::mem::take(&mut self.filter);
         let partitions = std::mem::take(&mut self.partitions);
-        // The blocks first: what the cache lets go of while it is held counts as somebody's.
+        // The payloads are dropped before the cache removes the blocks: a block that is removed
+        // while it is held counts as pinned memory.
         let mut offsets = Vec::new();
         for (page, place) in filter.into_iter().enumerate() {
             if place.into_inner().is_some() {

@@ -1,5 +1,6 @@
-//! The reads that the seek of a merged cursor waits for: each of its cursors says which block it is about to land in, and those that are
-//! not in memory are read together, so that a seek takes about as long as one read, however many runs it looks into.
+//! The reads that the seek of a merged cursor waits for. Each of its cursors names the block that
+//! it is about to land in, and those that are not in memory are read together. So a seek takes
+//! about as long as one read, however many sources it has.
 
 use super::TableReader;
 use crate::exact_read::read_exact;
@@ -8,11 +9,12 @@ use basalt_env::MemoryKind;
 use basalt_fs::{Bytes, ReadRequest, Result};
 use std::sync::Arc;
 
-/// What the seek of a cursor wants to be read: the block that it lands in, and perhaps the one behind it.
+/// The read that the seek of a cursor needs: the block that it lands in, and perhaps the following
+/// block.
 pub struct SeekRead {
     table: Arc<TableReader>,
     handle: BlockHandle,
-    /// Bytes from the block's offset on.
+    /// Bytes to read from the block's offset on.
     len: usize,
 }
 
@@ -23,7 +25,7 @@ pub struct SeekBlock {
 }
 
 impl SeekRead {
-    /// Of the block at `handle` and as much behind it as makes `len` bytes.
+    /// Makes a read of `len` bytes that begins with the block at `handle`.
     pub(crate) fn new(table: &Arc<TableReader>, handle: BlockHandle, len: usize) -> SeekRead {
         SeekRead {
             table: table.clone(),
@@ -32,7 +34,7 @@ impl SeekRead {
         }
     }
 
-    /// Reads what all of them want, in flight together. The first failure is everybody's.
+    /// Does all the reads, in flight together. The first failure is the result of the whole batch.
     pub fn read_batch(seek_reads: &[SeekRead]) -> Result<Vec<SeekBlock>> {
         let Some(first) = seek_reads.first() else {
             return Ok(Vec::new());
@@ -57,7 +59,7 @@ impl SeekRead {
             let whole = |bytes: &Bytes| bytes.len() == l.len;
             let bytes = match bytes {
                 Ok(bytes) if whole(&bytes) => bytes,
-                // What is wrong with the block behind is told to whoever needs it.
+                // An error of the following block is reported when a reader needs that block.
                 _ => read_exact(
                     &*l.table.file()?,
                     &l.table.path,

@@ -1,4 +1,5 @@
-//! The whole-table walks: [`verify`] believes nothing and checks every byte; [`inspect`] counts what can be read.
+//! The walks over a whole table: [`verify`] trusts nothing and checks every byte; [`inspect`]
+//! counts what can be read.
 
 use super::TableReader;
 use crate::block::BlockCursor;
@@ -20,16 +21,16 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of a read while walking a file.
+/// Bytes of one read of a walk.
 const STEP: usize = 1 << 20;
 
-/// Hands out a file's bytes front to back, reading in large steps, and digests each byte once.
+/// Returns a file's bytes front to back, reads in large steps, and digests each byte once.
 struct Walk<'a> {
     file: &'a dyn File,
     path: &'a Path,
     size: u64,
     bytes: Bytes,
-    /// Where `bytes` begins, and the first byte not handed out.
+    /// The offset where `bytes` begins, and the first offset not yet returned.
     start: u64,
     at: u64,
     digest: Xxh3Default,
@@ -48,7 +49,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next `len` bytes, which lie inside the file.
+    /// Returns the next `len` bytes, which lie inside the file.
     fn take(&mut self, len: usize) -> Result<Bytes> {
         let end = self.at + len as u64;
         if end > self.start + self.bytes.len() as u64 {
@@ -65,7 +66,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Counts what [`TableMeta`] holds.
+/// Counts the fields of [`TableMeta`].
 struct Tally {
     meta: TableMeta,
     references: ReferenceCounter,
@@ -81,7 +82,7 @@ impl Tally {
         }
     }
 
-    /// `Corruption` for a reference that is none.
+    /// Counts an entry. Returns `Corruption` for a malformed reference.
     fn entry(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let m = &mut self.meta;
         let (user, trailer) = split_internal_key(key);
@@ -112,13 +113,13 @@ impl Tally {
     }
 }
 
-/// One partition as the walk needs it: where it lies, what it holds, and the separator that the top level has for it.
+/// An index partition for the walk: its place, its contents, and its separator in the top level.
 struct Partition {
     handle: BlockHandle,
     index: IndexBlock,
 }
 
-/// Looks a hash up in a filter of at least one page; an error is the page that lacks it.
+/// Looks up a hash in a filter of at least one page. The error is the page that lacks it.
 fn filter_has(footer: &Footer, pages: &[Bytes], hash: u64) -> std::result::Result<(), u64> {
     let (page, line) = filter::locate(hash, footer.filter_lines);
     let line = pages[page as usize][line..line + filter::LINE_BYTES]
@@ -144,7 +145,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         ));
     }
     let mut verified = TableVerified::default();
-    // Index and filter are needed to judge the data before the walk comes to them.
+    // The check of the data needs index and filter, which the walk reaches later.
     let top_at = footer.top.offset;
     table
         .top
@@ -182,7 +183,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         return Err(bad(0, format!("file id is {:032x} by now", header.file_id)));
     }
 
-    // What a user's extractor makes of a key nobody knows here.
+    // The prefixes of a user's own extractor cannot be computed here.
     let prefixes = table.properties.prefix_extractor.as_deref();
     let prefixes = prefixes.and_then(Prefixes::built_in);
     let mut tally = Tally::new(table.file_id, table.size);
@@ -348,7 +349,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
     tally.meta.references = tally.references.take();
     let counted = Properties {
         comparator: table.cmp.name().to_owned(),
-        // Nothing in the file to hold it against: `check` compares it with the manifest.
+        // The file has nothing to compare the family with. `check` compares it with the manifest.
         family: table.properties.family.clone(),
         prefix_extractor: table.properties.prefix_extractor.clone(),
         meta: TableMeta {
@@ -395,7 +396,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
     Ok(verified)
 }
 
-/// An error about the bytes met, not about the means to read them.
+/// Returns true for an error about the bytes, and false for one about the means to read them.
 fn is_damage(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported)
 }
@@ -420,7 +421,7 @@ pub(crate) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
             let counted = table.data_handle(&partition, at, j).and_then(|handle| {
                 let payload = table.read_block(BlockKind::Data, &handle)?;
                 let at = |d: crate::format::Damage| d.at(path, handle.offset);
-                // Twice over the block: it counts whole or not at all.
+                // Two passes over the block: a block counts whole or not at all.
                 cursor.load(payload).map_err(at)?;
                 cursor.check_all(None).map_err(at)?;
                 cursor.seek_to_first().map_err(at)?;
@@ -436,7 +437,7 @@ pub(crate) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
             }
         }
     }
-    // They were read and checked when the table was opened.
+    // Range tombstones were read and checked when the table was opened.
     tally.meta.take_in_ranges(&table.cmp, table.ranges());
     tally.meta.references = tally.references.take();
     if tally.meta.entries == 0 && tally.meta.range_deletes == 0 {

@@ -1,6 +1,7 @@
-//! Damage and hostile bytes. What is checked, for every damaged table: `verify` reports it; `get` and cursors return what the
-//! undamaged table returns, or an error, never other bytes; nothing panics, hangs, or allocates past the cap. For decoders
-//! alone, behind the checksums: no panic, and an end.
+//! Damage and hostile bytes. For every damaged table, the tests check three things. `verify`
+//! reports the damage. `get` and cursors return what the undamaged table returns, or an error,
+//! never other bytes. No reader panics, hangs, or allocates past the cap. Decoders alone, behind
+//! the checksums, must end without a panic.
 
 use super::super::format::filter;
 use super::super::format::{
@@ -13,7 +14,7 @@ use super::*;
 use basalt_fs::{Bytes, Result};
 use basalt_kv::codec::compressed;
 
-/// Reads everything that can be read and compares it with the truth.
+/// Reads everything that can be read and compares it with the expected entries.
 fn right_or_error(t: &Arc<TableReader>, entries: &Entries) -> Result<()> {
     let mut first_error = None;
     for (k, v) in entries {
@@ -57,7 +58,8 @@ fn right_or_error(t: &Arc<TableReader>, entries: &Entries) -> Result<()> {
     first_error.map_or(walked, Err)
 }
 
-/// Opens and reads damaged bytes in place of a good table. True when reads noticed.
+/// Opens and reads damaged bytes in place of a good table. Returns true if a read noticed the
+/// damage.
 fn judge(
     fs: &SimFs,
     env: &Env,
@@ -127,7 +129,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 bytes[at] ^= 1 << bit;
-                // One page of filter: no padding, so no byte is without a reader.
+                // The filter has one page: without padding, some reader checks every byte.
                 assert!(
                     judge(&fs, &env, path, &bytes, &meta, &entries),
                     "bit {bit} of byte {at} flipped and no read noticed"
@@ -152,7 +154,7 @@ fn zeroed_swapped_and_foreign_sectors_are_noticed() {
         ..options(Cmp::Bytewise)
     };
     let (fs, env, meta, entries, bytes) = sample(4, 700, 20, &options, 77);
-    // The same entries in a file of another id: every block lies at the same offset.
+    // The foreign file has the same entries and another id: every block lies at the same offset.
     let (_, _, other, _, foreign) = sample(4, 700, 20, &options, 78);
     assert_eq!(meta.size, other.size);
     let path = Path::new("t");
@@ -186,13 +188,14 @@ fn zeroed_swapped_and_foreign_sectors_are_noticed() {
     assert!(images > 100);
 }
 
-/// Changes bytes at random: flips, overwrites with telling values, cuts, insertions, and moved pieces.
+/// Changes bytes at random: flips, overwrites with critical values, cuts, insertions, and moved
+/// pieces.
 fn mutate(r: &Random, bytes: &mut Vec<u8>) {
     for _ in 0..1 + r.below(3) {
         if bytes.is_empty() {
             return;
         }
-        // The end of a block says how the rest is laid out: half of the blows go there.
+        // The end of a block describes the layout of the rest: half of the changes go there.
         let n = bytes.len() as u64;
         let at = if r.one_in(2) {
             r.below(n)
@@ -322,7 +325,7 @@ fn decoders_survive_mutated_bytes() {
                 let _ = Properties::decode(path, 0, &b);
             }
             _ => {
-                // Behind a checksum that fits: what a hostile writer can do.
+                // The damage stands behind a checksum that fits, as a hostile writer would make it.
                 let mut f = bytes[bytes.len() - FOOTER_LEN..].to_vec();
                 let at = r.below(112) as usize;
                 f[at] = r.next_u64() as u8;
@@ -375,7 +378,7 @@ fn hostile_tables_with_fitting_checksums_do_no_harm() {
     let mut opened = 0;
     for _ in 0..2000 * scale() {
         let mut image = bytes.clone();
-        // The index is what leads readers astray: it takes half of the blows.
+        // The index leads readers to blocks, so half of the changes go there.
         let (kind, h) = if r.one_in(2) {
             places[r.below(4) as usize]
         } else {

@@ -1,5 +1,6 @@
-//! The prose of `docs/format/table.md` is bound to the code: its hexdump is that of a table built here, byte for byte.
-//! After a deliberate change run with `BASALT_REWRITE_GOLDEN=1`, and read the difference before it is committed.
+//! Binds the prose of `docs/format/table.md` to the code: its hexdump is that of a table built
+//! here, byte for byte. After a deliberate change run with `BASALT_REWRITE_GOLDEN=1`, and read the
+//! difference before it is committed.
 
 use super::super::format::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, HEADER_LEN};
 use super::*;
@@ -18,7 +19,7 @@ trait Fields {
 }
 
 impl Fields for Dump<'_> {
-    /// A varint below 128.
+    /// Reads a varint below 128.
     fn byte(&mut self, what: &str) -> usize {
         let n = usize::from(self.bytes[self.at]);
         assert!(n < 0x80);
@@ -53,11 +54,11 @@ impl Fields for Dump<'_> {
     }
 }
 
-/// Where the document shows what prefixes change of a table.
+/// The place in the document that shows what prefixes change in a table.
 const PREFIXES_BEGIN: &str = "<!-- golden, with prefixes: begin -->\n```text\n";
 const PREFIXES_END: &str = "```\n<!-- golden, with prefixes: end -->";
 
-/// The parts of a dump with these titles.
+/// Returns the parts of a dump with these titles.
 fn parts(dump: &str, titles: &[&str]) -> String {
     let wanted = |part: &&str| titles.contains(&part.lines().next().unwrap_or(""));
     let parts = dump.split("# ").filter(wanted);
@@ -221,7 +222,8 @@ fn the_documents_hexdump_is_what_the_builder_writes() {
     );
 }
 
-/// Yesterday's bytes stay readable: the table is decoded from the document, not from the builder.
+/// Bytes of earlier builds stay readable: the test decodes the table from the document, not from
+/// the builder.
 #[test]
 fn the_documents_table_opens_and_verifies() {
     let dump = DOCUMENT.split_once(BEGIN).expect("begin").1;
@@ -243,7 +245,8 @@ fn the_documents_table_opens_and_verifies() {
     assert_eq!(&found.value[..], b"yellow");
 }
 
-/// What is newer than this build is refused with a sentence that names it, and what is meant to be skipped is skipped.
+/// A build refuses newer features with a message that names them, and skips what is meant to be
+/// skipped.
 #[test]
 fn unknown_versions_features_and_properties_are_refused_or_skipped() {
     use super::super::format::{BlockKind, Header, block_checksum};
@@ -301,7 +304,8 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         Properties::decode(path, 0, &plain).expect("plain"),
         properties
     );
-    // The extractor whose prefixes are in the filter is an even tag: who does not know it reads on, by whole keys.
+    // The extractor whose prefixes are in the filter has an even tag: a build that does not know it
+    // reads on, by whole keys.
     let prefixed = Properties {
         prefix_extractor: Some("test.words".into()),
         ..properties.clone()
@@ -316,7 +320,8 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         let e = Properties::decode(path, 0, &[&plain[..], name].concat());
         assert_eq!(e.expect_err("no name").kind(), ErrorKind::Corruption);
     }
-    // References with numbers of their own are an odd one: who does not know it cannot read them.
+    // References with sequence numbers of their own have an odd tag: a build that does not know it
+    // cannot read them.
     let own = Properties {
         own_seqs: 3,
         ..properties.clone()
@@ -342,7 +347,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
             .kind(),
         ErrorKind::Unsupported
     );
-    // An id without a name, a name without an id, a name of no bytes, an id that no family has.
+    // Bad: an id without a name, a name without an id, an empty name, an id of no family.
     let bare = Properties {
         family: None,
         ..properties

@@ -1,5 +1,5 @@
-//! The table's promises, against models: what was added comes back at every snapshot and from every direction, and damage
-//! is an error. Every failure names the seed that repeats it.
+//! The table's promises, against models: what was added comes back at every snapshot and from every
+//! direction, and damage is an error. Every failure names the seed that repeats it.
 
 mod damage;
 mod format;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub(super) type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Equality is not that of bytes: no filter, no hash index.
+/// A comparator whose equality is not that of bytes: there is no filter and no hash index.
 pub(super) struct NoCase;
 impl Comparator for NoCase {
     fn name(&self) -> &str {
@@ -37,7 +37,8 @@ impl Comparator for NoCase {
     }
 }
 
-/// Descending, with bytewise equality: hash index and filter are used, the order is a user's.
+/// A descending comparator with bytewise equality: the table uses hash index and filter, in a
+/// user's order.
 pub(super) struct Reverse;
 impl Comparator for Reverse {
     fn name(&self) -> &str {
@@ -47,7 +48,7 @@ impl Comparator for Reverse {
         b.cmp(a)
     }
     fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
-        // Sometimes outside its bounds: the builder must not believe it.
+        // The separator is sometimes outside its bounds: the builder must not trust it.
         if a.len().is_multiple_of(2) {
             b.to_vec()
         } else {
@@ -95,7 +96,7 @@ pub(super) fn build(
     }
     let estimate = b.estimated_size();
     let meta = b.finish().expect("finish");
-    // The block at hand is counted as it is before compression.
+    // The current block counts with its bytes before compression.
     let slack = meta.size / 4 + 64 + options.block_bytes as u64;
     assert!(estimate <= meta.size + slack, "{estimate} {}", meta.size);
     env.fs().sync_metadata(Path::new("")).expect("sync names");
@@ -113,7 +114,8 @@ fn any_of<T: Clone>(r: &Random, of: &[T]) -> T {
 
 fn random_key(r: &Random, style: u64) -> Vec<u8> {
     match style {
-        // Few letters, short: many shared prefixes, keys that are prefixes of others, the empty key.
+        // Few letters in short keys give many shared prefixes, keys that are prefixes of others,
+        // and the empty key.
         0 => (0..r.below(6)).map(|_| b'a' + r.below(3) as u8).collect(),
         1 => format!("user{:08}", r.below(5000)).into_bytes(),
         2 => (0..r.below(24)).map(|_| r.next_u64() as u8).collect(),
@@ -122,7 +124,7 @@ fn random_key(r: &Random, style: u64) -> Vec<u8> {
             k.extend_from_slice(&r.below(100).to_be_bytes());
             k
         }
-        // Letters of both cases, for the comparator that does not tell them apart.
+        // These keys have letters of both cases, for the comparator that ignores case.
         _ => (0..1 + r.below(4)).map(|_| any_of(r, b"aAbBcC")).collect(),
     }
 }
@@ -177,7 +179,7 @@ pub(super) fn random_entries(
     entries
 }
 
-/// The model's answer.
+/// Returns the model's answer.
 fn model_get<'a>(
     entries: &'a Entries,
     cmp: &Cmp,
@@ -216,7 +218,7 @@ pub(super) fn check_all_gets(t: &TableReader, entries: &Entries, cmp: &Cmp) {
     }
 }
 
-/// Lookups side by side: in each round all of them read what they want together.
+/// Runs lookups side by side: each round reads the blocks that all of them need in one batch.
 fn look_up_batch(
     t: &Arc<TableReader>,
     keys: &[&[u8]],
@@ -644,7 +646,7 @@ fn reserved_kinds_are_unsupported() {
     assert_eq!(e.kind(), ErrorKind::Unsupported);
 }
 
-/// A device error ends the table: later calls repeat it, and nothing believes that the file is whole.
+/// A device error ends the table: later calls repeat it, and no caller takes the file for whole.
 #[test]
 fn a_failed_write_or_sync_fails_the_builder_for_good() {
     use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -701,7 +703,7 @@ fn a_failed_write_or_sync_fails_the_builder_for_good() {
     }
 }
 
-/// Claims to be an extractor that is built in, and cuts no prefixes.
+/// An extractor that claims a built-in name, and cuts no prefixes.
 struct Impostor;
 impl PrefixExtractor for Impostor {
     fn name(&self) -> &str {

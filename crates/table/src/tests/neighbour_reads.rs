@@ -1,5 +1,5 @@
-//! Filter pages and index partitions that are read with those beside them: in fewer reads, the same blocks, and trouble with one is
-//! no trouble of the others.
+//! Filter pages and index partitions that are read with those beside them: fewer reads return the
+//! same blocks, and an error of one block does not reach the others.
 
 use super::super::format::{BlockHandle, BlockKind, block_checksum};
 use super::super::index::IndexBuilder;
@@ -15,7 +15,7 @@ fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// A table of some twenty filter pages and thirty index partitions.
+/// Builds a table of some twenty filter pages and thirty index partitions.
 fn made(env: &Env) -> TableMeta {
     let entries: Entries = (0..KEYS)
         .map(|n| {
@@ -43,7 +43,8 @@ fn partitions(t: &TableReader) -> Vec<BlockHandle> {
     (0..count).map(|n| t.partition_handle(n).unwrap()).collect()
 }
 
-/// Asks for every filter page and every index partition, in another order than they lie in; how many reads that took.
+/// Asks for every filter page and every index partition, in another order than they lie in. Returns
+/// the number of reads.
 fn read_all(env: &Env, t: &TableReader) -> u64 {
     let before = env.fs().stats().reads;
     for n in 0..KEYS {
@@ -77,7 +78,7 @@ fn a_new_table_has_its_filter_and_index_read_in_few_reads_when_there_is_room() {
     assert_eq!(env.cache().stats().used, 0);
 }
 
-/// What is brought along when it cannot stay is a waste of the device and of other blocks' room.
+/// Neighbours that the cache cannot keep would waste device time and the room of other blocks.
 #[test]
 fn without_room_each_block_is_read_alone() {
     for cache in [0, 16 << 10, 64 << 10] {
@@ -134,7 +135,7 @@ fn damage_of_a_block_is_told_to_those_who_ask_for_it_and_to_nobody_else() {
     }
 }
 
-/// A read of many that fails, or brings damage, is followed by one of the block alone, which says how it is.
+/// If the read of a group fails, or returns damage, a read of the block alone decides the lookup.
 #[test]
 fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
     for kind in [FaultKind::Eio, FaultKind::BitFlip] {
@@ -144,7 +145,7 @@ fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
             .build();
         let meta = made(&env);
         let t = open(&env, Path::new(PATH), &meta, &Cmp::Bytewise);
-        // The first read of a table is of a block alone. From then on those after a failed one are.
+        // The first read of a table is of a block alone. Later, so is each read after a failed one.
         assert!(t.may_hold(&key(0), true).unwrap());
         let rule = faults.inject(Fault {
             op: Some(OpKind::Read),
@@ -159,7 +160,8 @@ fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
     }
 }
 
-/// A top-level index whose checksum fits and whose partitions lie in falling order: what lies before it cannot be a group's end.
+/// A top-level index with a checksum that fits names partitions in falling order: a partition at a
+/// lower offset cannot end a group.
 #[test]
 fn partitions_in_falling_order_are_read_alone() {
     let (fs, env) = sim_env(8 << 20);

@@ -1,4 +1,5 @@
-//! Range tombstones in tables: written and read back, damaged, salvaged, and bound to the hexdump in `docs/format/table.md`.
+//! Range tombstones in tables: written and read back, damaged, salvaged, and bound to the hexdump
+//! in `docs/format/table.md`.
 
 use super::*;
 use crate::salvage::{KnownTable, salvage};
@@ -66,7 +67,7 @@ fn range_tombstones_come_back_and_decide_lookups() {
                 .expect("inspect"),
             meta
         );
-        // The table's range holds every entry and every key that it deletes.
+        // The table's range holds every entry and every key that its range tombstones delete.
         let last = ranges.range(ranges.len() - 1).1;
         assert!(user_key(&meta.smallest) <= ranges.range(0).0);
         assert!(user_key(&meta.largest) >= last);
@@ -101,7 +102,8 @@ fn range_tombstones_come_back_and_decide_lookups() {
     }
 }
 
-/// Whatever byte of the tombstones is wrong, the table does not open: a lost tombstone would show what was deleted.
+/// Whichever byte of the tombstones is wrong, the table does not open: a lost tombstone would show
+/// deleted entries.
 #[test]
 fn a_damaged_tombstone_is_never_overlooked() {
     let r = Random::from_seed(4);
@@ -131,7 +133,7 @@ fn a_damaged_tombstone_is_never_overlooked() {
         let e = opened.err().expect("damage is noticed when it is opened");
         assert_eq!(e.kind(), ErrorKind::Corruption);
         assert!(e.to_string().contains("range tombstones"), "{e}");
-        // Salvage keeps the entries, and says that there were tombstones.
+        // Salvage keeps the entries, and reports that there were tombstones.
         let file = env.fs().open(path).expect("open");
         let mut seen = 0;
         let walked = salvage(&*file, path, &KnownTable::default(), &cmp, &mut |_, _| {
@@ -141,7 +143,7 @@ fn a_damaged_tombstone_is_never_overlooked() {
         .expect("salvage");
         assert_eq!((seen, walked.ranges_lost), (entries.len(), Some(true)));
     }
-    // With everything behind them lost they are found by their mark.
+    // The blocks of tombstones are found by their mark even if everything behind them is lost.
     let mut bytes = sound.clone();
     bytes[at + len + 9..].fill(0xee);
     fs.write_file(path, &bytes).expect("write");
@@ -219,7 +221,7 @@ fn the_documents_range_tombstones_are_what_the_builder_writes() {
         dump == golden,
         "the format of range tombstones changed; if it was meant to, run with BASALT_REWRITE_GOLDEN=1:\n{golden}"
     );
-    // Yesterday's bytes stay readable: decoded from the document.
+    // Bytes of earlier builds stay readable: the test decodes the bytes of the document.
     let bytes: Vec<u8> = dump
         .lines()
         .flat_map(|l| l[6..33].split_whitespace())

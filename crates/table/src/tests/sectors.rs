@@ -1,5 +1,5 @@
-//! Data blocks and the sectors that they are read with: no more than a block's size fills, whatever the entries, and found again without
-//! an index.
+//! Data blocks and the sectors that they are read with: a block takes no more sectors than its size
+//! fills, whatever its entries, and salvage finds it without an index.
 
 use super::super::block::TAIL_LEN;
 use super::super::builder::SECTOR;
@@ -9,7 +9,7 @@ use super::*;
 
 const PATH: &str = "t";
 
-/// Every data block, in order.
+/// Returns every data block, in order.
 fn blocks(t: &TableReader) -> Vec<BlockHandle> {
     let mut out = Vec::new();
     for i in 0..t.top.len() {
@@ -22,7 +22,8 @@ fn blocks(t: &TableReader) -> Vec<BlockHandle> {
     out
 }
 
-/// A block of one entry may be as long as its entry. All others are read with as few sectors as their size has.
+/// Checks each block: a block of one entry may be as long as its entry; all others take as few
+/// sectors as their size has.
 fn check(seed: u64, block_bytes: usize, entries: &Entries) -> Vec<BlockHandle> {
     let (fs, env) = sim_env(1 << 20);
     let path = Path::new(PATH);
@@ -39,7 +40,7 @@ fn check(seed: u64, block_bytes: usize, entries: &Entries) -> Vec<BlockHandle> {
         let end = b.offset as usize + b.stored as usize;
         let tail = &bytes[end - TAIL_LEN..end];
         let restarts = u32::from_le_bytes(tail[..4].try_into().unwrap());
-        // Without a hash index it may be one of one entry.
+        // A block without a hash index may have a single entry.
         if tail[7] != 0 || restarts > 1 {
             let first = b.offset / SECTOR as u64;
             let sectors = b.end().div_ceil(SECTOR as u64) - first;

@@ -204,7 +204,7 @@ fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
         // Opens the table and pins its index.
         let mut it = db.iter(&f, &ReadOptions::default()).unwrap();
         it.seek(&key(n)).unwrap();
-        // What is pinned stays.
+        // Pinned blocks stay.
         env.cache().set_capacity(0);
         env.cache().set_capacity(8 << 20);
         faults.clear();

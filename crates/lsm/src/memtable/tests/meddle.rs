@@ -1,7 +1,9 @@
-//! What comes in between: at the points of a split where others may look, and at those of a read where a writer may overtake.
+//! Interleavings of readers and writers: hooks at the points of a split where other threads may
+//! look, and at the points of a read where a writer may overtake.
 //!
-//! A thread may set what is to happen at such a point; what it does there is done on the same thread, so that every
-//! interleaving of one reader and one writer can be met on purpose. Without that the points give the processor away.
+//! A thread may set a hook for such a point. The hook runs on the same thread, so that a test can
+//! produce every interleaving of one reader and one writer. Without a hook the points yield the
+//! processor.
 
 use super::*;
 use std::cell::{Cell, RefCell};
@@ -15,7 +17,7 @@ thread_local! {
 }
 
 fn call(hook: &'static std::thread::LocalKey<RefCell<Option<Hook>>>) -> bool {
-    // Taken out meanwhile: what it does passes the same points.
+    // The hook is taken out while it runs, because it passes the same points.
     let Some(mut run) = hook.with_borrow_mut(Option::take) else {
         return false;
     };
@@ -57,12 +59,12 @@ fn put(mem: &MemTable, n: u64) {
     mem.insert(&key(n), n + 1, Kind::Put, &stamped(n, 9));
 }
 
-/// All of `have` (ascending) is found by every way there is.
+/// Checks that all of `have` (ascending) is found in every way.
 fn check_all(mem: &Arc<MemTable>, have: &[u64]) {
     let mut it = mem.iter();
     it.seek_to_first().unwrap();
     for want in have {
-        // What is being inserted may be met, too.
+        // The cursor may also see the entry that is being inserted.
         while number(it.key()) < *want {
             it.next().unwrap();
         }
@@ -88,7 +90,7 @@ fn check_all(mem: &Arc<MemTable>, have: &[u64]) {
     }
 }
 
-/// At every step of every split a reader finds all that was inserted before, and in order.
+/// At every step of every split a reader finds all entries inserted before, in order.
 #[test]
 fn small_a_split_is_right_at_every_step() {
     let inserts = if cfg!(miri) { 60 } else { 700 };
@@ -120,13 +122,13 @@ fn small_a_split_is_right_at_every_step() {
     }
 }
 
-/// A reader that is overtaken at any of its points, by one insert or by so many that all above it is split, finds what was
-/// there when it began.
+/// An overtaken reader finds the entries that existed when it began. It is overtaken at any of its
+/// points, by one insert or by so many that all nodes above it split.
 #[test]
 fn small_a_reader_may_be_overtaken_anywhere() {
     let (base, steps) = if cfg!(miri) { (40, 5) } else { (400, 25) };
     let mut overtaken = 0;
-    // A few of them show an interpreter what it looks for.
+    // Under an interpreter, a few of the cases are enough.
     let (bursts, points) = if cfg!(miri) {
         (&[30u64][..], 5)
     } else {
@@ -144,7 +146,7 @@ fn small_a_reader_may_be_overtaken_anywhere() {
                 let (told, mut left) = (done.clone(), at);
                 IN_READ.set(Some(Box::new(move || {
                     if left == 0 {
-                        // On both sides of what is looked for, nearest last.
+                        // The new keys lie on both sides of the target, nearest last.
                         for i in (1..=burst).rev() {
                             put(&other, target * 1000 + i);
                             if i < 400 {
@@ -170,7 +172,7 @@ fn small_a_reader_may_be_overtaken_anywhere() {
                         assert_eq!(number(it.key()), n);
                     }
                     _ => {
-                        // From before the first, over a leaf's end and back.
+                        // The cursor walks from before the first entry, over a leaf's end and back.
                         it.seek_to_first().unwrap();
                         for want in 0..=target {
                             while number(it.key()) < want * 1000 {

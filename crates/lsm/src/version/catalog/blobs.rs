@@ -1,4 +1,4 @@
-//! The catalog's blob files: what is marked in each, and what names stand for.
+//! The catalog's blob files: the marked records of each, and the targets of names.
 
 use super::{Catalog, bad};
 use crate::version::edit::{AddBlob, Edit};
@@ -8,19 +8,20 @@ use basalt_fs::Result;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A blob file as the manifest knows it.
+/// A blob file as the manifest describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogBlob {
-    /// The file.
+    /// The file's metadata.
     pub meta: Arc<BlobMeta>,
-    /// Its records that nothing refers to any more, those of dropped families not among them.
+    /// The marked records, which no reference reaches. Those of dropped families are not among
+    /// them.
     pub garbage: Arc<Garbage>,
-    /// When it was made, ms since 1970, as far as the manifest says.
+    /// When the file was made, ms since 1970, if the manifest says so.
     pub made_ms: Option<u64>,
 }
 
 impl CatalogBlob {
-    /// What is not marked of the families that there are.
+    /// Returns the unmarked records and bytes of the families for which `there_is` returns true.
     pub fn alive(&self, there_is: &dyn Fn(u32) -> bool) -> FamilyShare {
         let mut alive = FamilyShare::default();
         for (id, all) in self.meta.families.iter().filter(|(id, _)| there_is(**id)) {
@@ -33,7 +34,7 @@ impl CatalogBlob {
 }
 
 impl Catalog {
-    /// Applies what an edit says of blob files.
+    /// Applies the parts of an edit that concern blob files.
     pub(crate) fn apply_blobs(&mut self, edit: &Edit) -> Result<()> {
         for AddBlob { number, meta } in &edit.add_blobs {
             let blob = CatalogBlob {
@@ -48,7 +49,7 @@ impl Catalog {
             }
         }
         for (number, made_ms) in &edit.blob_times {
-            // For people to look at: one of a file that is not there hurts nobody.
+            // The time is for people to read: a time of a missing file does no harm.
             (self.blobs).change(number, |blob| blob.made_ms = Some(*made_ms));
         }
         for (number, marks) in &edit.mark_blobs {
@@ -91,24 +92,24 @@ impl Catalog {
         Ok(())
     }
 
-    /// True for the number of a blob file, which is a log or is not.
+    /// Returns true if a blob file has this number and is a log (or is not, if `is_log` is false).
     pub fn has_blob(&self, number: u64, is_log: bool) -> bool {
         let blob = self.blobs.get(&number);
         blob.is_some_and(|b| b.meta.index.is_some() == is_log)
     }
 
-    /// Numbers of the files with the indexes of logs that are blob files.
+    /// Returns the numbers of the index files of logs that are blob files.
     pub fn indexes(&self) -> BTreeSet<u64> {
         let indexes = self.blobs.values().filter_map(|b| b.meta.index);
         indexes.map(|i| i.number).collect()
     }
 
-    /// What is alive of a blob file: neither marked nor of a dropped family.
+    /// Returns the live records of a blob file: neither marked nor of a dropped family.
     pub fn alive(&self, blob: &CatalogBlob) -> FamilyShare {
         blob.alive(&|family| self.families.contains_key(&family))
     }
 
-    /// The state of the blob files, in an edit of the whole state.
+    /// Adds the state of the blob files to an edit of the whole state.
     pub(super) fn blobs_to_edit(&self, edit: &mut Edit) {
         for (number, blob) in &self.blobs {
             edit.add_blobs.push(AddBlob {

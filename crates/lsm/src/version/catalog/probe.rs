@@ -1,4 +1,4 @@
-//! Tells a test of each piece of work with a catalog that may cost as much as the store has files.
+//! Notifies a test of each operation on a catalog that may cost as much as the store has files.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static TOLD: RefCell<Option<Told>> = const { RefCell::new(None) };
 }
 
-/// Has `told` called for each piece of work of this thread, until `run` returns.
+/// Runs `run`, and calls `told` for each such operation of this thread until `run` returns.
 pub(crate) fn watch<T>(told: impl Fn(&'static str) + 'static, run: impl FnOnce() -> T) -> T {
     TOLD.with_borrow_mut(|t| *t = Some(Box::new(told)));
     let out = run();
@@ -16,7 +16,7 @@ pub(crate) fn watch<T>(told: impl Fn(&'static str) + 'static, run: impl FnOnce()
     out
 }
 
-/// This thread does such a piece of work.
+/// Notes that this thread does such an operation.
 pub(crate) fn note(what: &'static str) {
     TOLD.with_borrow(|told| {
         if let Some(told) = told {
@@ -25,7 +25,7 @@ pub(crate) fn note(what: &'static str) {
     });
 }
 
-/// A part of each catalog, which notes when that is copied or freed.
+/// A part of each catalog that notes when the catalog is copied or freed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Probe;
 

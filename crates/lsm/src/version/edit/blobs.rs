@@ -1,4 +1,4 @@
-//! The fields of an edit that are about blob files.
+//! The fields of an edit that concern blob files.
 
 use super::{Edit, MAX_FILE_NUMBER, MAX_QUANTITY, Take, bytes, field, varint};
 use crate::MAX_KEY_LEN;
@@ -9,12 +9,12 @@ use basalt_kv::key::MAX_SEQ;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A blob file that enters.
+/// A blob file that the edit adds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddBlob {
     /// File number.
     pub number: u64,
-    /// Everything else.
+    /// The file's metadata.
     pub meta: Arc<BlobMeta>,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn encode(e: &Edit, o: &mut Vec<u8>) {
     }
 }
 
-/// Ignorable fields come last.
+/// Encodes the times of blob files. Ignorable fields come last.
 pub(super) fn encode_times(e: &Edit, o: &mut Vec<u8>) {
     for (number, made_ms) in &e.blob_times {
         field(o, 65, |b| {
@@ -88,14 +88,14 @@ pub(super) fn encode_times(e: &Edit, o: &mut Vec<u8>) {
 }
 
 impl Edit {
-    /// Blob files that enter were made at this time, ms since 1970.
+    /// Sets the time when the added blob files were made, ms since 1970.
     pub fn date_blobs(&mut self, now_ms: u64) {
         let times = self.add_blobs.iter().map(|b| (b.number, now_ms));
         self.blob_times = times.collect();
     }
 }
 
-/// Reads the body of a field with one of the tags above.
+/// Decodes the body of a field with one of the tags above.
 pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Take<'_>) -> Result<()> {
     match tag {
         16 => e.add_blobs.push(added(f)?),
@@ -130,7 +130,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
             records: below("records of a blob file", f.varint()?, 1 << 32)?,
             bytes: below("bytes of a blob file", f.varint()?, MAX_QUANTITY)?,
         };
-        // What is past 64 bits is past the limits below, too.
+        // A sum past 64 bits is past the limits below, too.
         all.records = all.records.saturating_add(of.records);
         all.bytes = all.bytes.saturating_add(of.bytes);
         let last = families.last_key_value();

@@ -1,4 +1,5 @@
-//! Checkpoints, stores that are only read, and manual compactions: what shows a store elsewhere or moves it without changing it.
+//! Checkpoints, stores that are only read, and manual compactions: operations that show a store
+//! elsewhere, or move it without changing it.
 
 use super::{DIR, Execution, brief, lives, outcome, shown};
 use crate::operations::{FAMILIES, Look, key_bytes};
@@ -7,16 +8,16 @@ use basalt_lsm::db::{CompactControl, CompactOptions, CompactProgress};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
 use std::sync::{Arc, Mutex};
 
-/// Distinct keys that are looked at.
+/// Distinct keys that are read.
 const KEYS: u64 = 74;
 
-/// The folder of a checkpoint.
+/// Returns the name of a checkpoint's directory.
 pub(super) fn name(n: u64) -> String {
     format!("copy{n}")
 }
 
 impl Execution<'_> {
-    /// Everything that a store shows now, on lines.
+    /// Returns everything that a store shows now, one entry a line.
     pub(super) fn content(&self, db: &Db) -> Vec<String> {
         let read = ReadOptions {
             fill_cache: self.settings.fill_cache,
@@ -34,7 +35,7 @@ impl Execution<'_> {
                         lines.push(format!("{name}: the end"));
                         break;
                     }
-                    // Of what lies behind a key that the operator refuses, each by itself.
+                    // Keys behind one that the operator refuses are read each by itself.
                     Err(e) => {
                         lines.push(format!("{name}: {:?}", e.kind()));
                         for key in (0..KEYS).map(key_bytes) {
@@ -54,7 +55,7 @@ impl Execution<'_> {
         lines
     }
 
-    /// A checkpoint shows what the store shows.
+    /// Checks that a checkpoint shows the store's contents.
     pub(super) fn checkpoint(&mut self) {
         let target = name(self.copies);
         let made = self.db().checkpoint(&target, &self.settings.checkpoint);
@@ -75,7 +76,7 @@ impl Execution<'_> {
         }
     }
 
-    /// A checkpoint of earlier shows the store as it was then, and is one that can be written to.
+    /// Checks that an earlier checkpoint shows the store as it was then, and can be written to.
     pub(super) fn open_copy(&mut self, copy: u64, write: bool) {
         if self.copies == 0 {
             return;
@@ -104,7 +105,7 @@ impl Execution<'_> {
         copy.close().expect("closing the copy");
     }
 
-    /// Two read the closed store beside each other; nobody writes meanwhile.
+    /// Opens the closed store twice for reading; no thread writes meanwhile.
     pub(super) fn read_only(&mut self, way: u64, fresh: bool) {
         self.end(way);
         self.live_on(fresh);
@@ -133,7 +134,8 @@ impl Execution<'_> {
         self.open();
     }
 
-    /// A manual compaction changes nothing that is shown, whole or in a range, cancelled or not.
+    /// Checks that a manual compaction changes nothing that readers see, whole or in a range,
+    /// cancelled or not.
     pub(super) fn compact(&mut self, look: &Look, cancelled: bool) {
         let Some(family) = self.families.get(FAMILIES[look.family]).cloned() else {
             return;

@@ -1,4 +1,5 @@
-//! Reads: by points, by walks, by cursors that are held, follow the store or stay within a prefix.
+//! Reads: by points, by walks, and by cursors that are held, follow the store or stay within a
+//! prefix.
 
 use super::{Execution, brief, lives, shown};
 use crate::operations::{BEGINNINGS, FAMILIES, HELD, Item, Look, Move, What, key_bytes};
@@ -58,7 +59,7 @@ impl Execution<'_> {
         self.say(format!("multi_get: {text}"));
     }
 
-    /// Moves an iterator on to what readers show; the row it stands on then.
+    /// Moves an iterator on to the next row that readers show. Returns that row.
     pub(super) fn row(iter: &mut Iter, down: bool) -> Result<Option<String>> {
         while iter.valid() {
             if lives(iter.value()) {
@@ -206,7 +207,7 @@ impl Execution<'_> {
         self.iters.push(iter);
     }
 
-    /// A held iterator goes on to another moment.
+    /// Moves a held iterator on to another moment.
     pub(super) fn refresh(&mut self, n: usize, snapshot: Option<usize>, to: &Move) {
         if self.iters.is_empty() {
             return;
@@ -225,8 +226,9 @@ impl Execution<'_> {
         self.iters.push(iter);
     }
 
-    /// A cursor that follows the store. Not in the first family: there readers pass over what compactions may have removed, and
-    /// where such a cursor stands, which is what it goes on from, would tell.
+    /// Opens a cursor that follows the store. It is never of the first family: readers there skip
+    /// entries that compactions may have removed. Such a cursor continues from its position, so its
+    /// answers would show what compactions removed.
     pub(super) fn open_tail(&mut self, look: &Look, first: &Move) {
         let Some(family) = self.families.get(FAMILIES[look.family.max(1)]) else {
             return;
@@ -259,7 +261,7 @@ impl Execution<'_> {
                 Move::First => tail.seek_to_first(),
                 Move::Seek(key) => tail.seek(&key_bytes(*key)),
                 Move::Next(_) => tail.next(),
-                // It walks up only.
+                // The cursor walks up only.
                 Move::Last => tail.seek_to_last(),
                 Move::SeekForPrev(key) => tail.seek_for_prev(&key_bytes(*key)),
                 Move::Prev(_) => tail.prev(),
@@ -272,7 +274,7 @@ impl Execution<'_> {
         }
     }
 
-    /// All between bounds that leave keys with one beginning.
+    /// Walks over all keys between bounds that leave keys with one prefix.
     pub(super) fn beginning(&mut self, look: &Look, with: usize, down: bool) {
         let Some(family) = self.families.get(FAMILIES[look.family]) else {
             return;
@@ -295,7 +297,7 @@ impl Execution<'_> {
         self.did("rows_of_one_beginning", rows);
     }
 
-    /// Walks from a move to the end, or back after so many rows; how many there were.
+    /// Walks from a move to the end, or back after `turn` rows. Returns the number of rows.
     fn walk(&mut self, iter: &mut Iter, from: &Move, turn: Option<u64>, what: &str) -> u64 {
         let mut down = matches!(from, Move::Last | Move::SeekForPrev(_));
         let mut moved = match from {
@@ -321,15 +323,16 @@ impl Execution<'_> {
         }
     }
 
-    /// The keys of one prefix: by the iterator's own means where the family has the extractor, and else by the bounds that
-    /// the prefix's keys have.
+    /// Walks over the keys of one prefix: by the iterator's own means if the family has the
+    /// extractor, and otherwise by the bounds of the prefix's keys.
     pub(super) fn prefix(&mut self, look: &Look, from: &Move, turn: Option<u64>) {
         let n = look.family;
         let Some(family) = self.families.get(FAMILIES[n]).cloned() else {
             return;
         };
         let mut read = self.bounded(look);
-        // Without a key to seek, the prefix is that of the key found, and in the first family compactions have a say in what that is.
+        // Without a key to seek, the prefix is that of the key found. In the first family
+        // compactions influence which key that is.
         let from = match from {
             Move::First if n == 0 => Move::Seek(30),
             Move::Last if n == 0 => Move::SeekForPrev(30),
@@ -367,7 +370,7 @@ impl Execution<'_> {
         self.did("rows_of_one_prefix", rows);
     }
 
-    /// Operands outlive the value that they stand on, and do not end when it does.
+    /// Checks that operands outlive the value below them, and do not expire with it.
     pub(super) fn outlived(&mut self) {
         let now = self.now_ms();
         let mut found = 0;
@@ -387,12 +390,12 @@ impl Execution<'_> {
         self.did("operands_outlived_their_value", found);
     }
 
-    /// A tailing cursor at the end goes on to a key that is written there.
+    /// Lets a tailing cursor at the end move on to a key that is written there.
     pub(super) fn follow(&mut self, n: usize, len: u32, flush: bool) {
         let Some(family) = self.families.get(FAMILIES[n]).cloned() else {
             return;
         };
-        // Behind all others.
+        // This key lies behind all others.
         let (key, last) = (2, key_bytes(2));
         let item = |what| Item {
             family: n,

@@ -1,4 +1,5 @@
-//! Compactions that somebody asks for and cancels on their way: nothing changes for readers, whenever that is.
+//! Requested compactions that are cancelled on their way: nothing changes for readers, whenever
+//! that happens.
 
 use super::Runner;
 use crate::history::FAMILIES;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 impl Runner {
-    /// Compacts the family, and cancels that when its progress was told `after` times.
+    /// Compacts the family, and cancels that after `after` calls of its progress function.
     pub(super) fn compact_cancelled(&mut self, family: usize, after: u8) {
         self.wait_for_tickets();
         let Some(family) = self.families.get(FAMILIES[family]).cloned() else {

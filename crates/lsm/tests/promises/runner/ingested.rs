@@ -1,4 +1,4 @@
-//! What is written past the log: tables that are prepared, whatever happens meanwhile, and added in one step.
+//! Writes past the log: tables that are prepared while other operations run, and added in one step.
 
 use super::Runner;
 use crate::history::{Item, What};
@@ -8,7 +8,8 @@ use basalt_lsm::{Db, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Runner {
-    /// Prepares what the items say, as far as tables can be prepared of it, lets the batches in that were handed in before, and adds it.
+    /// Prepares tables of the items, as far as tables can have them, lets the batches in that were
+    /// submitted before, and adds the tables.
     pub(super) fn ingest(&mut self, items: &[Item]) {
         let mut seen = BTreeSet::new();
         let mut kept: Vec<Item> = Vec::new();
@@ -52,7 +53,7 @@ impl Runner {
         }
         let mut sets = Vec::new();
         for (name, changes) in families {
-            // In two, now and then.
+            // The changes are sometimes added in two parts.
             let cut = self.nonce as usize % (2 * changes.len());
             let mut writer = db.prepare(&self.families[name])?;
             for (n, (key, change)) in changes.into_iter().enumerate() {

@@ -1,12 +1,12 @@
-//! Scans of one prefix, where the options have prefixes: what filters save must not be missed.
+//! Scans of one prefix, if the options have prefixes: the filters must not hide a key.
 
 use super::Runner;
 use crate::history::{FAMILIES, key_bytes, options, prefix_of};
 use basalt_lsm::ReadOptions;
 
 impl Runner {
-    /// All of the key's prefix from the key on, then back to where it begins, compared. It adds nothing to the digest of answers, since
-    /// whether it is done depends on the options.
+    /// Compares a walk over all of the key's prefix from the key on, then back to its first key.
+    /// The walk adds nothing to the digest of answers, since the options decide whether it is done.
     pub(super) fn scan_prefix(&mut self, family: usize, key: u16, snapshot: Option<u8>) {
         let name = FAMILIES[family];
         let Some(handle) = self.families.get(name).cloned() else {

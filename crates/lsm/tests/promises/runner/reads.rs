@@ -1,4 +1,5 @@
-//! The runner's reads: points, many points, cursors and whole scans, each compared with the reference.
+//! The runner's reads: points, many points, cursors and whole scans, each compared with the
+//! reference.
 
 use super::{Cursor, Runner, read_all};
 use crate::history::{FAMILIES, Move, key_bytes};
@@ -7,7 +8,7 @@ use basalt_lsm::{Family, ReadOptions};
 use std::sync::Arc;
 
 impl Runner {
-    /// Read options of a snapshot, and what it must show of a family.
+    /// Returns the read options of a snapshot, and the contents of a family that it must show.
     pub(super) fn view(&self, snapshot: Option<u8>, name: &str) -> (ReadOptions, Arc<Table>) {
         let now: &FamilyState = &self.model.state()[name];
         let Some((s, state)) = snapshot.and_then(|i| self.snapshots.get(i as usize)) else {
@@ -19,7 +20,7 @@ impl Runner {
         };
         let table = match state.get(name) {
             Some(then) if then.life == now.life => then.table.clone(),
-            // Made after the snapshot: empty as of then.
+            // The family was made after the snapshot: as of the snapshot it is empty.
             _ => Arc::default(),
         };
         (options, table)
@@ -125,7 +126,7 @@ impl Runner {
         })
     }
 
-    /// Moves a cursor and compares; false when it met an error.
+    /// Moves a cursor and compares. Returns false if the cursor met an error.
     pub(super) fn go(&mut self, c: &mut Cursor, m: &Move) -> bool {
         let last = c.rows.len().checked_sub(1);
         let mut steps = vec![];
@@ -233,7 +234,7 @@ impl Runner {
         };
         let want = visible(self.model.state(), self.now());
         if shown != want {
-            // A point read beside the scan says whether the entry or the way to it is lost.
+            // A point read beside the scan shows whether the entry is lost, or only the way to it.
             for (name, table) in &want {
                 for (k, e) in table {
                     let f = self.families[name].clone();

@@ -1,4 +1,4 @@
-//! A store that is left alone for a while.
+//! A period in which the store is left idle.
 
 use super::Runner;
 use crate::history::options;
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 /// Idle periods of options that make a store idle within a history are below this.
 const IDLE_AT_MOST: Duration = Duration::from_millis(10);
-/// Longer than a failed store waits before it tries again by itself.
+/// A failed store waits less than this before it tries again by itself.
 const RETRY: Duration = Duration::from_millis(1100);
 
 impl Runner {
-    /// A while without a write, where the options make that long enough for a store to count as idle: delayed jobs come due
-    /// and are run. On a disk that fails sometimes long enough for a retry that nobody asks for.
+    /// Lets time pass without a write, long enough for a store to count as idle if the options
+    /// allow that. Delayed jobs become due and run. On a disk that fails, the time is sometimes
+    /// long enough for a retry without a request.
     pub(super) fn rest(&mut self, n: u64) {
         let period = options(self.options).idle_release;
         let mut c = Rng::of(&[self.options, n, 6]);
