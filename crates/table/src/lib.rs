@@ -125,7 +125,7 @@ pub struct TableOptions {
 pub struct TableMeta {
     /// The random id in the table's header and in every checksum.
     pub file_id: u128,
-    /// Bytes of the file.
+    /// The range of bytes in the file.
     pub size: u64,
     /// XXH3-128 of the whole file.
     pub digest: u128,

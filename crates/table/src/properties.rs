@@ -96,13 +96,6 @@ impl Properties {
     }
 
     pub(super) fn decode(path: &Path, offset: u64, bytes: &[u8]) -> Result<Properties> {
-        let bad = |at: usize, what: String| {
-            Error::corruption(
-                path,
-                offset,
-                format!("properties: byte {at} of the block: {what}"),
-            )
-        };
         let mut p = Properties {
             comparator: String::new(),
             family: None,
@@ -128,136 +121,179 @@ impl Properties {
             own_seqs: 0,
             ranges: Vec::new(),
         };
+        let block = Block { path, offset };
         let mut at = 0;
         let mut last_tag = 0;
         let mut mandatory = 0;
         let mut family = None;
         while at < bytes.len() {
-            let start = at;
-            let cut = || bad(start, "cut off".into());
-            let tag = get_varint(bytes, &mut at, 32).ok_or_else(cut)?;
-            let len = get_varint(bytes, &mut at, 32).ok_or_else(cut)? as usize;
-            let value = at
-                .checked_add(len)
-                .and_then(|end| bytes.get(at..end))
-                .ok_or_else(cut)?;
-            at += len;
+            let tagged = Tagged::read(&block, bytes, &mut at)?;
+            let tag = tagged.tag;
             if tag <= last_tag {
-                return Err(bad(start, format!("tag {tag} after {last_tag}")));
+                return Err(tagged.bad(format!("tag {tag} after {last_tag}")));
             }
             last_tag = tag;
-            let number = || -> Result<u64> {
-                Ok(u64::from_le_bytes(value.try_into().map_err(|_| {
-                    bad(
-                        start,
-                        format!("tag {tag} holds {} bytes, expected 8", value.len()),
-                    )
-                })?))
-            };
-            let key = || -> Result<Vec<u8>> {
-                if value.len() < TRAILER_LEN || value.len() > MAX_KEY_LEN + TRAILER_LEN {
-                    return Err(bad(
-                        start,
-                        format!("tag {tag}: key of {} bytes", value.len()),
-                    ));
-                }
-                let open = tag == P_LARGEST && value.ends_with(&OPEN_END.to_le_bytes());
-                if !open {
-                    basalt_kv::key::parse_internal_key(value).map_err(|e| e.at(path, offset))?;
-                }
-                Ok(value.to_vec())
-            };
             let only_some = matches!(tag, P_RANGES | P_REFERENCES | P_OWN_SEQS);
             mandatory += usize::from(tag % 2 == 1 && !only_some);
-            match tag {
-                P_COMPARATOR => {
-                    p.comparator = std::str::from_utf8(value)
-                        .map_err(|_| bad(start, "comparator name is not UTF-8".into()))?
-                        .to_owned();
-                }
-                P_ENTRIES => p.meta.entries = number()?,
-                P_DELETES => p.meta.deletes = number()?,
-                P_SMALLEST => p.meta.smallest = key()?,
-                P_LARGEST => p.meta.largest = key()?,
-                P_MIN_SEQ => p.meta.min_seq = number()? as SeqNo,
-                P_MAX_SEQ => p.meta.max_seq = number()? as SeqNo,
-                P_RAW_KEY_BYTES => p.meta.raw_key_bytes = number()?,
-                P_RAW_VALUE_BYTES => p.meta.raw_value_bytes = number()?,
-                P_SOONEST_EXPIRY => p.meta.soonest_expiry_ms = number()?,
-                P_DATA_BLOCKS => p.data_blocks = number()?,
-                P_RANGES => {
-                    let mut at = 0;
-                    while at < value.len() {
-                        let handle = BlockHandle::decode(value, &mut at)
-                            .filter(|h| h.raw == 0)
-                            .ok_or_else(|| bad(start, "place of range tombstones".into()))?;
-                        p.ranges.push(handle);
-                    }
-                    if p.ranges.is_empty() {
-                        return Err(bad(start, "range tombstones nowhere".into()));
-                    }
-                }
-                P_FAMILY => {
-                    let id = u32::try_from(number()?).ok().filter(|id| *id <= MAX_FAMILY);
-                    family = Some(id.ok_or_else(|| bad(start, "no family has this id".into()))?);
-                }
-                P_REFERENCES => {
-                    let found = decode_references(value).filter(|r| !r.is_empty());
-                    p.meta.references =
-                        found.ok_or_else(|| bad(start, "references to blob files".into()))?;
-                }
-                P_FAMILY_NAME => {
-                    let name = std::str::from_utf8(value)
-                        .ok()
-                        .filter(|n| (1..=255).contains(&n.len()));
-                    p.family = family.zip(name).map(|(id, name)| TableFamily {
-                        id,
-                        name: name.into(),
-                    });
-                    if p.family.is_none() {
-                        return Err(bad(
-                            start,
-                            "a family's name that is none, or that has no id".into(),
-                        ));
-                    }
-                }
-                P_OWN_SEQS => {
-                    p.own_seqs = number()?;
-                    if p.own_seqs == 0 {
-                        return Err(bad(
-                            start,
-                            "references with numbers of their own, and none".into(),
-                        ));
-                    }
-                }
-                P_PREFIX_EXTRACTOR => {
-                    let name = std::str::from_utf8(value)
-                        .ok()
-                        .filter(|n| (1..=MAX_NAME).contains(&n.len()));
-                    let name = name.ok_or_else(|| {
-                        bad(start, "a prefix extractor's name that is none".into())
-                    })?;
-                    p.prefix_extractor = Some(name.into());
-                }
-                unknown if unknown % 2 == 1 => {
-                    return Err(Error::unsupported(format!(
-                        "table has property {unknown}, which a later version writes and a reader must understand"
-                    ))
-                    .at(path, offset));
-                }
-                _ => {}
-            }
+            p.take(&tagged, &mut family)?;
         }
         if mandatory != 8 {
-            return Err(bad(
-                at,
-                format!("{mandatory} of 8 mandatory properties present"),
-            ));
+            let what = format!("{mandatory} of 8 mandatory properties present");
+            return Err(block.bad(at, what));
         }
         if family.is_some() != p.family.is_some() {
-            return Err(bad(at, "a family's id without its name".into()));
+            return Err(block.bad(at, "a family's id without its name"));
         }
         Ok(p)
+    }
+
+    /// Takes one property. The id of the family comes before its name, so it is kept in `family`.
+    fn take(&mut self, tagged: &Tagged<'_>, family: &mut Option<u32>) -> Result<()> {
+        match tagged.tag {
+            P_COMPARATOR => {
+                self.comparator = std::str::from_utf8(tagged.value)
+                    .map_err(|_| tagged.bad("comparator name is not UTF-8"))?
+                    .to_owned();
+            }
+            P_ENTRIES => self.meta.entries = tagged.number()?,
+            P_DELETES => self.meta.deletes = tagged.number()?,
+            P_SMALLEST => self.meta.smallest = tagged.key()?,
+            P_LARGEST => self.meta.largest = tagged.key()?,
+            P_MIN_SEQ => self.meta.min_seq = tagged.number()? as SeqNo,
+            P_MAX_SEQ => self.meta.max_seq = tagged.number()? as SeqNo,
+            P_RAW_KEY_BYTES => self.meta.raw_key_bytes = tagged.number()?,
+            P_RAW_VALUE_BYTES => self.meta.raw_value_bytes = tagged.number()?,
+            P_SOONEST_EXPIRY => self.meta.soonest_expiry_ms = tagged.number()?,
+            P_DATA_BLOCKS => self.data_blocks = tagged.number()?,
+            P_RANGES => self.ranges = tagged.handles()?,
+            P_FAMILY => {
+                let id = u32::try_from(tagged.number()?).ok();
+                let id = id.filter(|id| *id <= MAX_FAMILY);
+                *family = Some(id.ok_or_else(|| tagged.bad("no family has this id"))?);
+            }
+            P_REFERENCES => {
+                let found = decode_references(tagged.value).filter(|r| !r.is_empty());
+                self.meta.references =
+                    found.ok_or_else(|| tagged.bad("references to blob files"))?;
+            }
+            P_FAMILY_NAME => {
+                self.family = family.zip(tagged.name(255)).map(|(id, name)| TableFamily {
+                    id,
+                    name: name.into(),
+                });
+                if self.family.is_none() {
+                    return Err(tagged.bad("a family's name that is none, or that has no id"));
+                }
+            }
+            P_OWN_SEQS => {
+                self.own_seqs = tagged.number()?;
+                if self.own_seqs == 0 {
+                    return Err(tagged.bad("references with numbers of their own, and none"));
+                }
+            }
+            P_PREFIX_EXTRACTOR => {
+                let name = tagged.name(MAX_NAME);
+                let name =
+                    name.ok_or_else(|| tagged.bad("a prefix extractor's name that is none"))?;
+                self.prefix_extractor = Some(name.into());
+            }
+            unknown if unknown % 2 == 1 => {
+                return Err(Error::unsupported(format!(
+                    "table has property {unknown}, which a later version writes and a reader must understand"
+                ))
+                .at(tagged.block.path, tagged.block.offset));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The block that properties are read from, for errors.
+struct Block<'a> {
+    path: &'a Path,
+    offset: u64,
+}
+
+impl Block<'_> {
+    fn bad(&self, at: usize, what: impl std::fmt::Display) -> Error {
+        let what = format!("properties: byte {at} of the block: {what}");
+        Error::corruption(self.path, self.offset, what)
+    }
+}
+
+/// One property as it is stored: a tag and the bytes of its value.
+struct Tagged<'a> {
+    block: &'a Block<'a>,
+    /// Where it begins in the block.
+    start: usize,
+    tag: u64,
+    value: &'a [u8],
+}
+
+impl<'a> Tagged<'a> {
+    /// Reads the property at `at`, and moves `at` behind it.
+    fn read(block: &'a Block<'a>, bytes: &'a [u8], at: &mut usize) -> Result<Tagged<'a>> {
+        let start = *at;
+        let cut = || block.bad(start, "cut off");
+        let tag = get_varint(bytes, at, 32).ok_or_else(cut)?;
+        let len = get_varint(bytes, at, 32).ok_or_else(cut)? as usize;
+        let end = at.checked_add(len);
+        let value = end.and_then(|end| bytes.get(*at..end)).ok_or_else(cut)?;
+        *at += len;
+        Ok(Tagged {
+            block,
+            start,
+            tag,
+            value,
+        })
+    }
+
+    fn bad(&self, what: impl std::fmt::Display) -> Error {
+        self.block.bad(self.start, what)
+    }
+
+    fn number(&self) -> Result<u64> {
+        let (tag, value) = (self.tag, self.value);
+        let bytes = value
+            .try_into()
+            .map_err(|_| self.bad(format!("tag {tag} holds {} bytes, expected 8", value.len())))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Returns the value as an internal key. The largest key may be the open end of a range.
+    fn key(&self) -> Result<Vec<u8>> {
+        let (tag, value) = (self.tag, self.value);
+        if value.len() < TRAILER_LEN || value.len() > MAX_KEY_LEN + TRAILER_LEN {
+            return Err(self.bad(format!("tag {tag}: key of {} bytes", value.len())));
+        }
+        let open = tag == P_LARGEST && value.ends_with(&OPEN_END.to_le_bytes());
+        if !open {
+            basalt_kv::key::parse_internal_key(value)
+                .map_err(|e| e.at(self.block.path, self.block.offset))?;
+        }
+        Ok(value.to_vec())
+    }
+
+    /// Returns the places of the blocks of range tombstones, at least one.
+    fn handles(&self) -> Result<Vec<BlockHandle>> {
+        let (mut at, mut handles) = (0, Vec::new());
+        while at < self.value.len() {
+            let handle = BlockHandle::decode(self.value, &mut at)
+                .filter(|h| h.raw == 0)
+                .ok_or_else(|| self.bad("place of range tombstones"))?;
+            handles.push(handle);
+        }
+        if handles.is_empty() {
+            return Err(self.bad("range tombstones nowhere"));
+        }
+        Ok(handles)
+    }
+
+    /// Returns the value as a name of 1 to `most` bytes, `None` if it is no such name.
+    fn name(&self, most: usize) -> Option<&'a str> {
+        let name = std::str::from_utf8(self.value).ok();
+        name.filter(|n| (1..=most).contains(&n.len()))
     }
 }
 

@@ -133,10 +133,9 @@ fn filter_has(footer: &Footer, pages: &[Bytes], hash: u64) -> std::result::Resul
 
 pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerified> {
     let path = &table.path;
-    let footer = &table.footer;
-    let bad = |offset: u64, what: String| Error::corruption(path, offset, what);
     if meta.size != table.size || meta.file_id != table.file_id {
-        return Err(bad(
+        return Err(Error::corruption(
+            path,
             0,
             format!(
                 "opened as file {:032x} of {} bytes, expected {:032x} of {}",
@@ -144,9 +143,45 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
             ),
         ));
     }
-    let mut verified = TableVerified::default();
     // The check of the data needs index and filter, which the walk reaches later.
-    let top_at = footer.top.offset;
+    let partitions = checked_partitions(table)?;
+    let pages = (0..filter::pages(table.footer.filter_lines))
+        .map(|p| table.read_block(BlockKind::Filter, &table.filter_page(p)))
+        .collect::<Result<Vec<_>>>()?;
+    // The prefixes of a user's own extractor cannot be computed here.
+    let prefixes = table.properties.prefix_extractor.as_deref();
+    let file = table.file()?;
+    let mut pass = Pass {
+        table,
+        partitions: &partitions,
+        pages: &pages,
+        prefixes: prefixes.and_then(Prefixes::built_in),
+        walk: Walk::new(&*file, path, table.size),
+        tally: Tally::new(table.file_id, table.size),
+        data_blocks: 0,
+        blocks: 0,
+    };
+    pass.check_header()?;
+    pass.check_data()?;
+    pass.check_filter()?;
+    let ranges = pass.check_ranges()?;
+    pass.check_index()?;
+    pass.check_end()?;
+    pass.tally.meta.take_in_ranges(&table.cmp, &ranges);
+    pass.tally.meta.references = pass.tally.references.take();
+    pass.compare_with_properties()?;
+    pass.compare_with_manifest(meta)?;
+    Ok(TableVerified {
+        bytes: table.size,
+        blocks: pass.blocks,
+        entries: pass.tally.meta.entries,
+    })
+}
+
+/// Reads the partitions of the index, and checks them and the top level.
+fn checked_partitions(table: &TableReader) -> Result<Vec<Partition>> {
+    let path = &table.path;
+    let top_at = table.footer.top.offset;
     table
         .top
         .check_all(&table.cmp)
@@ -164,236 +199,247 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
             .entry(index.len() - 1)
             .map_err(|d| d.at(path, handle.offset))?;
         if separator != last {
-            return Err(bad(
+            return Err(Error::corruption(
+                path,
                 handle.offset,
-                "index partition does not end at the separator that the top-level index has for it"
-                    .into(),
+                "index partition does not end at the separator that the top-level index has for it",
             ));
         }
         partitions.push(Partition { handle, index });
     }
-    let pages = (0..filter::pages(footer.filter_lines))
-        .map(|p| table.read_block(BlockKind::Filter, &table.filter_page(p)))
-        .collect::<Result<Vec<_>>>()?;
+    Ok(partitions)
+}
 
-    let file = table.file()?;
-    let mut walk = Walk::new(&*file, path, table.size);
-    let header = Header::decode(path, &walk.take(HEADER_LEN)?)?;
-    if header.file_id != table.file_id {
-        return Err(bad(0, format!("file id is {:032x} by now", header.file_id)));
+/// One pass over a table from its first byte to its last, in steps in the order of the file.
+struct Pass<'a> {
+    table: &'a TableReader,
+    partitions: &'a [Partition],
+    /// Pages of the filter.
+    pages: &'a [Bytes],
+    prefixes: Option<Prefixes>,
+    walk: Walk<'a>,
+    tally: Tally,
+    data_blocks: u64,
+    /// Blocks checked, of all kinds.
+    blocks: u64,
+}
+
+impl Pass<'_> {
+    fn bad(&self, offset: u64, what: impl Into<String>) -> Error {
+        Error::corruption(&self.table.path, offset, what.into())
     }
 
-    // The prefixes of a user's own extractor cannot be computed here.
-    let prefixes = table.properties.prefix_extractor.as_deref();
-    let prefixes = prefixes.and_then(Prefixes::built_in);
-    let mut tally = Tally::new(table.file_id, table.size);
-    let mut data_blocks = 0;
-    let mut cursor = BlockCursor::new();
-    let mut previous_separator: Option<&[u8]> = None;
-    for p in &partitions {
-        for j in 0..p.index.len() {
-            let handle = table.data_handle(&p.index, p.handle.offset, j)?;
-            let (separator, _) = p.index.entry(j).map_err(|d| d.at(path, p.handle.offset))?;
-            if handle.offset != walk.at {
-                return Err(bad(
-                    handle.offset,
-                    format!("data block out of its place, expected at {}", walk.at),
+    /// Takes the next block and returns its payload.
+    fn block(&mut self, kind: BlockKind, handle: &BlockHandle) -> Result<Bytes> {
+        let disk = self.walk.take(handle.disk_len())?;
+        let payload = open_block(&self.table.path, self.table.file_id, kind, handle, disk)?;
+        self.blocks += 1;
+        Ok(payload)
+    }
+
+    fn check_header(&mut self) -> Result<()> {
+        let header = Header::decode(&self.table.path, &self.walk.take(HEADER_LEN)?)?;
+        if header.file_id != self.table.file_id {
+            return Err(self.bad(0, format!("file id is {:032x} by now", header.file_id)));
+        }
+        Ok(())
+    }
+
+    /// Checks data blocks and their separators, and the padding behind them.
+    fn check_data(&mut self) -> Result<()> {
+        let (table, partitions) = (self.table, self.partitions);
+        let mut cursor = BlockCursor::new();
+        let mut previous_separator: Option<&[u8]> = None;
+        for p in partitions {
+            for j in 0..p.index.len() {
+                let handle = table.data_handle(&p.index, p.handle.offset, j)?;
+                let entry = p.index.entry(j);
+                let (separator, _) = entry.map_err(|d| d.at(&table.path, p.handle.offset))?;
+                self.check_data_block(&handle, &mut cursor, previous_separator)?;
+                let largest = &self.tally.meta.largest;
+                if table.cmp.internal(largest, separator) == Ordering::Greater {
+                    let what = format!("separator {j} lies before its block's last key");
+                    return Err(self.bad(p.handle.offset, what));
+                }
+                previous_separator = Some(separator);
+            }
+        }
+        let footer = &table.footer;
+        if self.walk.at != footer.data_end {
+            let what = format!("data ends here, expected at {}", footer.data_end);
+            return Err(self.bad(self.walk.at, what));
+        }
+        let padding = footer.filter_offset - footer.data_end;
+        let is_zero = |b: &Bytes| b.iter().all(|b| *b == 0);
+        if padding >= filter::PAGE_BYTES as u64 || !is_zero(&self.walk.take(padding as usize)?) {
+            let what = "padding before the filter is not zeros up to the next page";
+            return Err(self.bad(footer.data_end, what));
+        }
+        Ok(())
+    }
+
+    /// Checks the next data block: its place, its inside, and each of its entries.
+    fn check_data_block(
+        &mut self,
+        handle: &BlockHandle,
+        cursor: &mut BlockCursor,
+        previous_separator: Option<&[u8]>,
+    ) -> Result<()> {
+        let table = self.table;
+        if handle.offset != self.walk.at {
+            let what = format!("data block out of its place, expected at {}", self.walk.at);
+            return Err(self.bad(handle.offset, what));
+        }
+        let payload = self.block(BlockKind::Data, handle)?;
+        let at = |d: crate::format::Damage| d.at(&table.path, handle.offset);
+        cursor.load(payload).map_err(at)?;
+        let hash = table
+            .bytewise
+            .then_some(filter::key_hash as fn(&[u8]) -> u64);
+        cursor.check_all(hash).map_err(at)?;
+        cursor.seek_to_first().map_err(at)?;
+        while cursor.valid() {
+            let key = cursor.key();
+            let ordered = self.tally.meta.entries == 0
+                || table.cmp.internal(&self.tally.meta.largest, key) == Ordering::Less;
+            let after_separator =
+                previous_separator.is_none_or(|s| table.cmp.internal(s, key) == Ordering::Less);
+            if !ordered || !after_separator {
+                let what = format!("byte {} of the block: keys do not ascend", cursor.at());
+                return Err(self.bad(handle.offset, what));
+            }
+            self.check_filter_has(user_key(key))?;
+            let counted = self.tally.entry(key, cursor.value());
+            counted.map_err(|e| e.at(&table.path, handle.offset))?;
+            cursor.next().map_err(at)?;
+        }
+        self.data_blocks += 1;
+        Ok(())
+    }
+
+    /// Checks that the filter has a key and its prefix.
+    fn check_filter_has(&self, user: &[u8]) -> Result<()> {
+        let prefix = self.prefixes.as_ref().and_then(|p| p.of(user));
+        let asked = [
+            ("key", user, Some(filter::key_hash(user))),
+            ("prefix", prefix.unwrap_or(&[]), prefix.map(prefix_hash)),
+        ];
+        for (what, bytes, hash) in asked {
+            if let Some(hash) = hash.filter(|_| !self.pages.is_empty())
+                && let Err(page) = filter_has(&self.table.footer, self.pages, hash)
+            {
+                return Err(self.bad(
+                    self.table.filter_page(page).offset,
+                    format!("filter lacks {what} {bytes:02x?}"),
                 ));
             }
-            let payload = open_block(
-                path,
-                table.file_id,
-                BlockKind::Data,
-                &handle,
-                walk.take(handle.disk_len())?,
-            )?;
-            let at = |d: crate::format::Damage| d.at(path, handle.offset);
-            cursor.load(payload).map_err(at)?;
-            let hash = table
-                .bytewise
-                .then_some(filter::key_hash as fn(&[u8]) -> u64);
-            cursor.check_all(hash).map_err(at)?;
-            cursor.seek_to_first().map_err(at)?;
-            while cursor.valid() {
-                let key = cursor.key();
-                let ordered = tally.meta.entries == 0
-                    || table.cmp.internal(&tally.meta.largest, key) == Ordering::Less;
-                let after_separator =
-                    previous_separator.is_none_or(|s| table.cmp.internal(s, key) == Ordering::Less);
-                if !ordered || !after_separator {
-                    return Err(bad(
-                        handle.offset,
-                        format!("byte {} of the block: keys do not ascend", cursor.at()),
-                    ));
-                }
-                let user = user_key(key);
-                let prefix = prefixes.as_ref().and_then(|p| p.of(user));
-                let asked = [
-                    ("key", user, Some(filter::key_hash(user))),
-                    ("prefix", prefix.unwrap_or(&[]), prefix.map(prefix_hash)),
-                ];
-                for (what, bytes, hash) in asked {
-                    if let Some(hash) = hash.filter(|_| !pages.is_empty())
-                        && let Err(page) = filter_has(footer, &pages, hash)
-                    {
-                        return Err(bad(
-                            table.filter_page(page).offset,
-                            format!("filter lacks {what} {bytes:02x?}"),
-                        ));
-                    }
-                }
-                let counted = tally.entry(key, cursor.value());
-                counted.map_err(|e| e.at(path, handle.offset))?;
-                cursor.next().map_err(at)?;
-            }
-            if table.cmp.internal(&tally.meta.largest, separator) == Ordering::Greater {
-                return Err(bad(
-                    p.handle.offset,
-                    format!("separator {j} lies before its block's last key"),
-                ));
-            }
-            previous_separator = Some(separator);
-            data_blocks += 1;
-            verified.blocks += 1;
         }
+        Ok(())
     }
-    if walk.at != footer.data_end {
-        return Err(bad(
-            walk.at,
-            format!("data ends here, expected at {}", footer.data_end),
-        ));
-    }
-    let padding = footer.filter_offset - footer.data_end;
-    let is_zero = |b: &Bytes| b.iter().all(|b| *b == 0);
-    if padding >= filter::PAGE_BYTES as u64 || !is_zero(&walk.take(padding as usize)?) {
-        return Err(bad(
-            footer.data_end,
-            "padding before the filter is not zeros up to the next page".into(),
-        ));
-    }
-    for p in 0..pages.len() as u64 {
-        let handle = table.filter_page(p);
-        let payload = open_block(
-            path,
-            table.file_id,
-            BlockKind::Filter,
-            &handle,
-            walk.take(handle.disk_len())?,
-        )?;
-        let used = filter::LINES_A_PAGE * filter::LINE_BYTES;
-        if payload.iter().skip(used).any(|b| *b != 0) {
-            return Err(bad(
-                handle.offset,
-                "filter page's padding is not zero".into(),
-            ));
+
+    fn check_filter(&mut self) -> Result<()> {
+        for p in 0..self.pages.len() as u64 {
+            let handle = self.table.filter_page(p);
+            let payload = self.block(BlockKind::Filter, &handle)?;
+            let used = filter::LINES_A_PAGE * filter::LINE_BYTES;
+            if payload.iter().skip(used).any(|b| *b != 0) {
+                return Err(self.bad(handle.offset, "filter page's padding is not zero"));
+            }
         }
-        verified.blocks += 1;
+        Ok(())
     }
-    let mut ranges = Fragments::default();
-    for handle in &table.properties.ranges {
-        if handle.offset != walk.at {
-            return Err(bad(
-                handle.offset,
-                format!(
+
+    /// Checks the blocks of range tombstones, and returns these.
+    fn check_ranges(&mut self) -> Result<Fragments> {
+        let table = self.table;
+        let mut ranges = Fragments::default();
+        for handle in &table.properties.ranges {
+            if handle.offset != self.walk.at {
+                let what = format!(
                     "range tombstones out of their place, expected at {}",
-                    walk.at
-                ),
-            ));
+                    self.walk.at
+                );
+                return Err(self.bad(handle.offset, what));
+            }
+            let payload = self.block(BlockKind::Ranges, handle)?;
+            ranges::read_block(&table.cmp, &payload, &mut ranges)
+                .map_err(|d| d.at(&table.path, handle.offset))?;
         }
-        let disk = walk.take(handle.disk_len())?;
-        let payload = open_block(path, table.file_id, BlockKind::Ranges, handle, disk)?;
-        ranges::read_block(&table.cmp, &payload, &mut ranges)
-            .map_err(|d| d.at(path, handle.offset))?;
-        verified.blocks += 1;
-    }
-    for p in &partitions {
-        if p.handle.offset != walk.at {
-            return Err(bad(
-                p.handle.offset,
-                format!("index partition out of its place, expected at {}", walk.at),
-            ));
-        }
-        open_block(
-            path,
-            table.file_id,
-            BlockKind::Index,
-            &p.handle,
-            walk.take(p.handle.disk_len())?,
-        )?;
-        verified.blocks += 1;
-    }
-    if walk.at != footer.top.offset {
-        return Err(bad(
-            walk.at,
-            format!(
-                "index partitions end here, expected at {}",
-                footer.top.offset
-            ),
-        ));
-    }
-    for (kind, handle) in [
-        (BlockKind::TopIndex, &footer.top),
-        (BlockKind::Properties, &footer.properties),
-    ] {
-        let disk = walk.take(handle.disk_len())?;
-        open_block(path, table.file_id, kind, handle, disk)?;
-        verified.blocks += 1;
-    }
-    let end = walk.take(FOOTER_LEN)?;
-    crate::format::Footer::decode(path, table.file_id, table.size, &end)?;
-    if walk.at != table.size {
-        return Err(bad(walk.at, "bytes behind the footer".into()));
+        Ok(ranges)
     }
 
-    tally.meta.take_in_ranges(&table.cmp, &ranges);
-    tally.meta.references = tally.references.take();
-    let counted = Properties {
-        comparator: table.cmp.name().to_owned(),
-        // The file has nothing to compare the family with. `check` compares it with the manifest.
-        family: table.properties.family.clone(),
-        prefix_extractor: table.properties.prefix_extractor.clone(),
-        meta: TableMeta {
-            file_id: 0,
-            size: 0,
-            range_deletes: 0,
-            ..tally.meta.clone()
-        },
-        data_blocks,
-        own_seqs: tally.own_seqs,
-        ranges: table.properties.ranges.clone(),
-    };
-    if counted != table.properties {
-        return Err(bad(
-            footer.properties.offset,
-            format!(
-                "properties say {:?}, the entries say {:?}",
-                table.properties, counted
-            ),
-        ));
+    fn check_index(&mut self) -> Result<()> {
+        for p in self.partitions {
+            if p.handle.offset != self.walk.at {
+                let what = format!(
+                    "index partition out of its place, expected at {}",
+                    self.walk.at
+                );
+                return Err(self.bad(p.handle.offset, what));
+            }
+            self.block(BlockKind::Index, &p.handle)?;
+        }
+        let top_at = self.table.footer.top.offset;
+        if self.walk.at != top_at {
+            let what = format!("index partitions end here, expected at {top_at}");
+            return Err(self.bad(self.walk.at, what));
+        }
+        Ok(())
     }
-    verified.bytes = table.size;
-    verified.entries = tally.meta.entries;
-    tally.meta.digest = walk.digest.digest128();
-    if tally.meta.digest != meta.digest {
-        return Err(bad(
-            0,
-            format!(
-                "digest is {:032x}, expected {:032x}",
-                tally.meta.digest, meta.digest
-            ),
-        ));
+
+    /// Checks what ends a table: top level of the index, properties, footer.
+    fn check_end(&mut self) -> Result<()> {
+        let table = self.table;
+        self.block(BlockKind::TopIndex, &table.footer.top)?;
+        self.block(BlockKind::Properties, &table.footer.properties)?;
+        let end = self.walk.take(FOOTER_LEN)?;
+        Footer::decode(&table.path, table.file_id, table.size, &end)?;
+        if self.walk.at != table.size {
+            return Err(self.bad(self.walk.at, "bytes behind the footer"));
+        }
+        Ok(())
     }
-    let shown = tally.meta.clone().shifted(meta.shift);
-    if shown.as_ref() != Some(meta) {
-        return Err(bad(
-            0,
-            format!(
-                "the table's entries say {:?}, expected {meta:?}",
-                tally.meta
-            ),
-        ));
+
+    /// Compares what was counted with what the properties say.
+    fn compare_with_properties(&self) -> Result<()> {
+        let said = &self.table.properties;
+        let counted = Properties {
+            comparator: self.table.cmp.name().to_owned(),
+            // The file has nothing to compare the family with. `check` compares it with the manifest.
+            family: said.family.clone(),
+            prefix_extractor: said.prefix_extractor.clone(),
+            meta: TableMeta {
+                file_id: 0,
+                size: 0,
+                range_deletes: 0,
+                ..self.tally.meta.clone()
+            },
+            data_blocks: self.data_blocks,
+            own_seqs: self.tally.own_seqs,
+            ranges: said.ranges.clone(),
+        };
+        if counted != *said {
+            let what = format!("properties say {said:?}, the entries say {counted:?}");
+            return Err(self.bad(self.table.footer.properties.offset, what));
+        }
+        Ok(())
     }
-    Ok(verified)
+
+    /// Compares digest and counts with those that the manifest remembers.
+    fn compare_with_manifest(&mut self, meta: &TableMeta) -> Result<()> {
+        let digest = self.walk.digest.digest128();
+        if digest != meta.digest {
+            let what = format!("digest is {digest:032x}, expected {:032x}", meta.digest);
+            return Err(self.bad(0, what));
+        }
+        self.tally.meta.digest = digest;
+        let found = &self.tally.meta;
+        if found.clone().shifted(meta.shift).as_ref() != Some(meta) {
+            let what = format!("the table's entries say {found:?}, expected {meta:?}");
+            return Err(self.bad(0, what));
+        }
+        Ok(())
+    }
 }
 
 /// Returns true for an error about the bytes, and false for one about the means to read them.
