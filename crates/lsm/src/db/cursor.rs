@@ -93,10 +93,11 @@ impl Iter {
         let (view, seq) = engine.moment(&self.options)?;
         let active = view.active.mems.get(&self.family.id());
         // A cursor's range tombstones are those of its moment, and only the newest memtable may have others since.
-        let deleted = self.shown.has_deleted() || active.is_some_and(|m| m.range_deletes() > 0);
+        let deleted =
+            self.shown.has_range_tombstones() || active.is_some_and(|m| m.range_deletes() > 0);
         if Arc::ptr_eq(&view, &self.view) && !deleted {
             // The same tables, and memtables that have grown since: the cursors over them see what was added.
-            (self.shown).renew(
+            (self.shown).refresh(
                 seq,
                 engine.env.clock().wall_ms(),
                 self.options.max_skippable_entries,
@@ -118,7 +119,7 @@ impl Iter {
             let (view, seq) = engine.moment(&self.options)?;
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
                 // Nothing was written, but values may have come to their end.
-                (self.shown).allow(
+                (self.shown).set_limits(
                     engine.env.clock().wall_ms(),
                     self.options.max_skippable_entries,
                 );
@@ -129,8 +130,8 @@ impl Iter {
         match self.tail.as_ref().expect("the cursor is tailing") {
             Tail::Nowhere => panic!("next on an iterator that is not positioned"),
             Tail::First => self.shown.seek_to_first(),
-            Tail::At(key) => self.shown.go_on(key, true),
-            Tail::Behind(key) => self.shown.go_on(key, false),
+            Tail::At(key) => self.shown.continue_from(key, true),
+            Tail::Behind(key) => self.shown.continue_from(key, false),
         }
     }
 
@@ -138,7 +139,7 @@ impl Iter {
     fn moved(&mut self, result: Result<()>) -> Result<()> {
         match &result {
             Ok(()) => self.note_place(),
-            Err(_) => self.shown.unposition(),
+            Err(_) => self.shown.invalidate(),
         }
         result
     }

@@ -106,7 +106,7 @@ fn shown(it: &ValuePrefetch, moved: &Result<()>, budget: bool) -> String {
             it.key().escape_ascii().to_string(),
             it.value(),
             it.expire_at_ms(),
-            budget.then(|| it.left())
+            budget.then(|| it.skips_left())
         ),
         false => format!("{moved:?} {:?}", it.resume_key()),
     }
@@ -157,7 +157,10 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             let (view, seq) = db.engine().moment(&read).unwrap();
             let mut now = env.clock().wall_ms();
             let make = || db.engine().cursor(&view, seq, &f, &read).unwrap();
-            let (mut a, mut b) = (make().at_most(pick(&r, &[2, 5, 64])), make().at_most(1));
+            let (mut a, mut b) = (
+                make().with_max_batch(pick(&r, &[2, 5, 64])),
+                make().with_max_batch(1),
+            );
             let (mut way, budget) = (0, read.max_skippable_entries != u64::MAX);
             for _ in 0..150 {
                 moves += 1;
@@ -173,14 +176,14 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 // One that begins anew may cost a seek that counts.
                 if !budget && r.one_in(40) {
                     now = (now + r.below(700)).saturating_sub(r.below(100));
-                    a.allow(now, u64::MAX);
-                    b.allow(now, u64::MAX);
+                    a.set_limits(now, u64::MAX);
+                    b.set_limits(now, u64::MAX);
                     let (a, b) = (shown(&a, &Ok(()), budget), shown(&b, &Ok(()), budget));
                     assert_eq!(a, b, "at another time");
                 }
                 if r.one_in(200) {
-                    a.renew(seq, now, read.max_skippable_entries);
-                    b.renew(seq, now, read.max_skippable_entries);
+                    a.refresh(seq, now, read.max_skippable_entries);
+                    b.refresh(seq, now, read.max_skippable_entries);
                     way = way.min(3);
                 }
                 let go = |it: &mut ValuePrefetch| match way {
@@ -200,8 +203,8 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 entries += u64::from(a.valid());
                 errors += u64::from(ra.is_err());
                 pauses += u64::from(a.resume_key().is_some());
-                ahead += u64::from(a.runs());
-                flying += u64::from(a.flies());
+                ahead += u64::from(a.is_ahead());
+                flying += u64::from(a.has_pending_reads());
                 if let Err(e) = ra {
                     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
                     assert!(damaged && !a.valid(), "{e}");
