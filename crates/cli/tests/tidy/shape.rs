@@ -34,7 +34,7 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("fs", ceiling([1, 1, 201, 46])),
     ("kv", ceiling([0, 0, 7, 10])),
     ("lava", ceiling([0, 0, 173, 79])),
-    ("lsm", ceiling([7, 0, 1524, 255])),
+    ("lsm", ceiling([6, 0, 1524, 255])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
     ("records", ceiling([0, 0, 7, 5])),
     ("server", ceiling([1, 0, 2, 35])),

@@ -9,7 +9,7 @@ use super::engine::{Engine, RETRY_PAUSE, State};
 use super::flush::table_info;
 use super::relocation_stats::Paid;
 use super::view::FamilyEntry;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
+use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::key::MAX_SEQ;
 use crate::listener::{CompactionInfo, Event, TableInfo};
@@ -86,7 +86,8 @@ impl Engine {
         let urgent = self.flush_pace.is_urgent(self.env.clock().now());
         let full =
             plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
-        if urgent || full || plan.reason == Reason::Manual || self.flush_pace.is_awaited() {
+        if urgent || full || plan.reason == CompactionReason::Manual || self.flush_pace.is_awaited()
+        {
             most
         } else {
             (most / 2).max(1)
@@ -173,7 +174,7 @@ impl Engine {
             };
             state
                 .compactions
-                .push(plan.reach(&family.options.comparator));
+                .push(plan.output_range(&family.options.comparator));
             self.begin_relocation(&mut state, &plan);
             drop(state);
             self.start(plan, family, claim);
@@ -308,7 +309,9 @@ impl Engine {
 
     fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
         let mut state = self.state.lock();
-        let reach = running.plan.reach(&running.family.options.comparator);
+        let reach = running
+            .plan
+            .output_range(&running.family.options.comparator);
         let at = state.compactions.iter().position(|r| *r == reach);
         state
             .compactions
@@ -325,18 +328,18 @@ impl Engine {
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
             // It need not be: the store is as good as before, and what readers had paid is spent.
-            Err(_) if running.plan.reason == Reason::Reads => {
+            Err(_) if running.plan.reason == CompactionReason::Reads => {
                 for t in running.plan.input_tables() {
                     t.reset_extra_reads();
                 }
             }
             // Nor this, for which scans have to pay again.
-            Err(_) if running.plan.reason == Reason::RelocationCandidates => {}
+            Err(_) if running.plan.reason == CompactionReason::RelocationCandidates => {}
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
                 let guessed = self
                     .room_for_merges(&state)
-                    .is_some_and(|full| !full.surely);
+                    .is_some_and(|full| !full.must_fit);
                 let at_once = guessed && e.kind() == ErrorKind::NoSpace;
                 state.compaction_error =
                     Some(e.context(format!("compacting family {:?}", running.family.name)));
@@ -528,7 +531,9 @@ impl Engine {
             Ok(ended) => ended.expect("a plan of one part ends with it"),
             Err(panic) => {
                 // The caller's own code, in a callback or a filter: nothing was installed, and others need not wait for it for ever.
-                let reach = running.plan.reach(&running.family.options.comparator);
+                let reach = running
+                    .plan
+                    .output_range(&running.family.options.comparator);
                 let mut state = self.state.lock();
                 if let Some(at) = state.compactions.iter().position(|r| *r == reach) {
                     state.compactions.swap_remove(at);

@@ -298,7 +298,7 @@ impl Engine {
             let error = state.compaction_error.as_ref();
             FullDisk {
                 room: self.full.free_bytes().saturating_sub(kept),
-                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
+                must_fit: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
             }
         })
     }

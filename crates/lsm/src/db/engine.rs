@@ -19,7 +19,7 @@ use super::stats::Counters;
 use super::striped_view::StripedView;
 use super::throttle::{Backlog, Drain, Pace, Stalling};
 use super::view::{FamilyEntry, View};
-use crate::compaction::Reach;
+use crate::compaction::OutputRange;
 use crate::key::SeqNo;
 use crate::listener::Event;
 use crate::options::Options;
@@ -123,9 +123,9 @@ pub(crate) struct State {
     pub flush_scheduled: bool,
     pub blobs: BlobState,
     /// Compactions that run or are queued, by where they write.
-    pub compactions: Vec<Reach>,
+    pub compactions: Vec<OutputRange>,
     /// Where tables that are being added will be.
-    pub entering: Vec<Reach>,
+    pub entering: Vec<OutputRange>,
     /// Background work is behind.
     pub urgent: Option<Urgent>,
     /// A manual compaction wants no automatic ones beside it.

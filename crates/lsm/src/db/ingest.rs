@@ -17,7 +17,7 @@ use super::view::{FamilyEntry, View};
 use super::{Db, Family};
 use crate::batch::check_lens;
 use crate::blob::{BlobMeta, Name, Separator};
-use crate::compaction::{Reach, internal_key_of, level_targets, table_options};
+use crate::compaction::{OutputRange, internal_key_of, level_targets, table_options};
 use crate::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
@@ -439,7 +439,7 @@ fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>
 pub(super) fn level_for(
     version: Option<(&FamilyVersion, usize)>,
     (family, cmp): (u32, &Cmp),
-    running: &[Reach],
+    running: &[OutputRange],
     (from, to): (&[u8], &[u8]),
 ) -> usize {
     let Some((version, base)) = version else {
@@ -454,8 +454,8 @@ pub(super) fn level_for(
         }
     };
     let is_free = |level: usize| {
-        let own = Reach::of_keys(family, level, from, to);
-        !meets(level) && !running.iter().any(|r| r.meets(cmp, &own))
+        let own = OutputRange::of_keys(family, level, from, to);
+        !meets(level) && !running.iter().any(|r| r.overlaps(cmp, &own))
     };
     let deepest = (0..LEVELS).take_while(|l| is_free(*l)).last();
     deepest.filter(|l| *l >= base).unwrap_or(0)
@@ -602,7 +602,7 @@ impl Engine {
                 let (from, to) = ends(meta);
                 let version = version.map(|v| (&**v, bases[&family]));
                 let level = level_for(version, (family, cmp), &state.compactions, (from, to));
-                reaches.push(Reach::of_keys(family, level, from, to));
+                reaches.push(OutputRange::of_keys(family, level, from, to));
                 let shifted = meta.clone().shifted(seq - set.seq);
                 edit.add_tables.push(AddTable {
                     family,

@@ -116,15 +116,15 @@ impl Engine {
 
     /// A plan begins: collections leave alone what it moves.
     pub(super) fn begin_relocation(&self, state: &mut State, plan: &Plan) {
-        if !plan.gathered.is_empty() {
-            state.blobs.gathering.extend(&plan.gathered);
+        if !plan.relocated_files.is_empty() {
+            state.blobs.gathering.extend(&plan.relocated_files);
             self.update_pressure(state, &self.view());
         }
     }
 
     /// It has ended, whatever came of it. Where it failed, scans have to pay anew.
     pub(super) fn end_relocation(&self, state: &mut State, plan: &Plan) {
-        for number in &plan.gathered {
+        for number in &plan.relocated_files {
             state.blobs.gathering.remove(number);
             if let Some(file) = self.view().version.blobs.files.get(number) {
                 file.forget_scans();

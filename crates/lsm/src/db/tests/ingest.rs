@@ -1,7 +1,7 @@
 //! Prepared tables through a store's doors: when they are seen and by whom, where they go, what becomes of their values and files.
 
 use crate::codec::Compression;
-use crate::compaction::Reach;
+use crate::compaction::OutputRange;
 use crate::db::tests::blobs::{FREE, NOW, check, room};
 use crate::db::*;
 use basalt_fs::FileSystem;
@@ -283,7 +283,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
     }
     let view = db.engine().view();
     let version = &view.version.families[&0];
-    let place = |base, running: &[Reach], from, to| {
+    let place = |base, running: &[OutputRange], from, to| {
         let (from, to) = (key(from), key(to));
         crate::db::ingest::level_for(Some((version, base)), (0, f.cmp()), running, (&from, &to))
     };
@@ -292,7 +292,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
     assert_eq!(place(5, &[], 5, 20), 5);
     assert_eq!(place(5, &[], 1, 1), 5);
     // A compaction writes one table over the gap between its inputs.
-    let reach = |family, level| Reach::of_keys(family, level, &key(1), &key(20));
+    let reach = |family, level| OutputRange::of_keys(family, level, &key(1), &key(20));
     assert_eq!(place(6, &[reach(0, 6)], 5, 9), 0);
     assert_eq!(place(4, &[reach(0, 6)], 5, 9), 5);
     assert_eq!(place(4, &[reach(0, 5)], 5, 9), 4, "nor below it");
