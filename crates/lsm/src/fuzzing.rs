@@ -1,10 +1,10 @@
-//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold
-//! whatever it is fed with.
+//! The decoders of this crate as targets of mutators: the input of each, and the promise that must
+//! hold for every input.
 //!
-//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only; no other build has
-//! this door. Targets that lie in one module are beside it (`table::fuzzing`, `blob::fuzzing`;
-//! those of files of records are in `basalt-records`); here are those of the remaining formats and
-//! of whole stores. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
+//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only. A target for one
+//! module is beside that module (`table::fuzzing`, `blob::fuzzing`; those of files of records are
+//! in `basalt-records`). This module has the targets of the other formats and of whole stores.
+//! `docs/testing/fuzzing.md` lists all targets with their promises.
 
 use crate::batch::Ops;
 use crate::blob::packed;
@@ -23,19 +23,19 @@ use basalt_sim::{SimFs, SimOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Every target of this crate.
+/// Returns every target of this crate.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    let rooms = [
+    let modules = [
         TARGETS,
         #[cfg(fuzzing)]
         basalt_records::fuzzing::TARGETS,
         crate::table::fuzzing::TARGETS,
         crate::blob::fuzzing::TARGETS,
     ];
-    rooms.into_iter().flatten()
+    modules.into_iter().flatten()
 }
 
-/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+/// Runs the target of this name. Panics if there is none, or if its promise does not hold.
 pub fn run(name: &str, input: &[u8]) {
     let target = targets().find(|t| t.name == name);
     (target.expect("a target of this name").run)(input);
@@ -132,14 +132,15 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// An environment over a simulated disk that caches nothing: mutants of one file share its id.
+/// Returns an environment over a simulated disk without a cache, because mutants of one file share
+/// its id.
 pub(crate) fn env(fs: Arc<SimFs>) -> Env {
     basalt_env::EnvBuilder::for_tests(fs, 7)
         .cache_bytes(0)
         .build()
 }
 
-/// One environment a thread, for readers of images.
+/// Returns the environment of this thread, for readers of images.
 pub(crate) fn idle_env() -> Env {
     thread_local! {
         static ENV: Env = env(SimFs::new(SimOptions::default()));
@@ -172,8 +173,8 @@ fn payload_of(batch: &WriteBatch) -> Vec<u8> {
     batch.payload().to_vec()
 }
 
-/// Any bytes as operations: parts lie inside the input and within limits, nothing follows an error,
-/// and what was read comes back when it is written again.
+/// Decodes any bytes as operations. The parts lie inside the input and within limits, no operation
+/// follows an error, and encoding the operations again gives the same operations.
 fn batch_ops(bytes: &[u8]) -> Verdict {
     let mut read = Vec::new();
     let mut ops = Ops::new(bytes);
@@ -189,7 +190,8 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
         assert!(op.kind != Kind::Delete || op.value.is_empty());
         read.push(op);
     }
-    // Of compressed values what they are: others may compress them to other bytes.
+    // Compressed values are compared decompressed: another encoder may compress them to other
+    // bytes.
     let mut values = Vec::new();
     for op in &read {
         let raw = packed::unpack(op.kind, op.codec, op.value, 0);
@@ -226,7 +228,7 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as an edit: what is read comes back when it is written again.
+/// Decodes any bytes as an edit. Encoding the edit again gives the same edit.
 fn manifest_edit(bytes: &[u8]) -> Verdict {
     match Edit::decode(bytes) {
         Ok(edit) => {
@@ -237,8 +239,8 @@ fn manifest_edit(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any sequence of edits, each behind its length (u16): a state they add up to comes back from the
-/// edit that stands for it.
+/// Applies any sequence of edits, each after its length (u16). A state that they add up to is the
+/// same after it was written as one edit.
 fn manifest_state(input: &[u8]) -> Verdict {
     let mut catalog = Catalog::default();
     let mut rest = input;
@@ -258,8 +260,8 @@ fn manifest_state(input: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as `CURRENT`, as they are and under a checksum that fits: what is read is written back
-/// byte for byte.
+/// Decodes any bytes as `CURRENT`, as they are and under a checksum that fits. Encoding the result
+/// gives the same bytes.
 fn current(bytes: &[u8]) -> Verdict {
     let path = Path::new("CURRENT");
     let _ = Current::decode(bytes, path);
@@ -294,8 +296,8 @@ fn options() -> Options {
     }
 }
 
-/// A store as it lies on the disk when the process has died: tables, a manifest of several edits,
-/// and a live log.
+/// A store as it lies on the disk after its process died: tables, a manifest of several edits, and
+/// a live log.
 struct Golden {
     files: Vec<(String, Vec<u8>)>,
     edits: Vec<Vec<u8>>,
@@ -362,8 +364,8 @@ fn golden() -> &'static Golden {
             .filter(|e| !e.is_dir && e.name != "LOCK")
             .map(|e| {
                 let bytes = disk.read_all(&path(&e.name)).expect("read");
-                // Logs are as long as their prewritten space: behind a few zeros it is all the
-                // same.
+                // A log is as long as its prewritten space. A few zeros behind the records are
+                // enough.
                 let used = bytes.len() - bytes.iter().rev().take_while(|b| **b == 0).count();
                 let keep = (used + 512).min(bytes.len());
                 (e.name, bytes[..keep].to_vec())
@@ -396,9 +398,8 @@ fn golden() -> &'static Golden {
     })
 }
 
-/// Does everything with a store that lies on `fs`: check, open, read, write, close, repair. Nothing
-/// may panic. What `check` finds sound opens and reads without an error; what was repaired is
-/// sound.
+/// Checks, opens, reads, writes, closes and repairs a store that lies on `fs`. Nothing may panic. A
+/// store that `check` finds sound opens and reads without an error. A repaired store is sound.
 fn exercise(fs: &Arc<SimFs>) -> Verdict {
     let (mut sound, untouched) = (false, fs.kill());
     if let Ok(report) = Db::verify_store(&env(untouched.clone()), DIR, &options(), &mut |_, _| ()) {
@@ -416,7 +417,7 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
             let _ = read_all(&db);
             let _ = db.close();
         }
-        // A check needs no operator, and opening needs the one that the manifest names.
+        // A check needs no operator. An open needs the operator that the manifest names.
         Err(e) if wants_operator(&e) => return Verdict::Refused,
         Err(e) => assert!(!sound, "checked, and does not open: {e}"),
     }
@@ -440,7 +441,7 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
     Verdict::of(sound)
 }
 
-/// The manifest names an operator that the options do not give.
+/// Returns true if the manifest names an operator that the options do not give.
 fn wants_operator(e: &Error) -> bool {
     e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("merge operator")
 }
@@ -468,7 +469,7 @@ fn read_all(db: &Db) -> Result<u64> {
     Ok(n)
 }
 
-/// A sound store in which one file is any bytes; the input's first byte chooses the file.
+/// Replaces one file of a sound store with any bytes. The first byte of the input chooses the file.
 fn store_image(input: &[u8]) -> Verdict {
     let Some((which, bytes)) = input.split_first() else {
         return Verdict::Refused;
@@ -480,7 +481,7 @@ fn store_image(input: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// A sound store whose manifest goes on with any bytes as one more edit, under checksums that fit.
+/// Appends any bytes as one more edit to the manifest of a sound store, under checksums that fit.
 fn store_edit(payload: &[u8]) -> Verdict {
     let g = golden();
     let fs = g.disk();
@@ -496,8 +497,8 @@ fn store_edit(payload: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// A sound store whose log holds any sequence number (u64), count (u32) and bytes as one more
-/// batch, under checksums that fit.
+/// Appends one more batch to the log of a sound store: any sequence number (u64), count (u32) and
+/// bytes, under checksums that fit.
 fn store_batch(input: &[u8]) -> Verdict {
     let Some((seq, rest)) = input.split_first_chunk::<8>() else {
         return Verdict::Refused;
@@ -508,7 +509,7 @@ fn store_batch(input: &[u8]) -> Verdict {
     let (seq, count) = (u64::from_le_bytes(*seq), u32::from_le_bytes(*count));
     let g = golden();
     let fs = g.disk();
-    // The live log is the last.
+    // The live log has the highest number.
     let logs = g.files.iter().filter(|f| f.0.ends_with(".log"));
     let (name, image) = logs.max().expect("a live log");
     rewrite(
@@ -521,7 +522,7 @@ fn store_batch(input: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// Writes a file of records anew, under the header it has.
+/// Rewrites a file of records under its old header.
 fn rewrite(
     fs: &Arc<SimFs>,
     name: &Path,
@@ -564,7 +565,7 @@ mod tests {
     use super::*;
     use basalt_sim::mutate::campaigns;
 
-    /// Mutants of a target at scale 1, by what one costs.
+    /// Mutants of a target at scale 1, by the cost of one.
     fn mutants(name: &str) -> u64 {
         match name {
             "store_image" | "store_edit" | "store_batch" => 1_500,

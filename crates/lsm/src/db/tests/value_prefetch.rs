@@ -1,5 +1,5 @@
-//! Cursors that read values ahead show what cursors show that do not: entry by entry, error by error, pause by pause, with as much of
-//! their skip budget left.
+//! Cursors that read values ahead yield the same as cursors that do not: the same entries, errors
+//! and pauses, with the same number of skips left.
 
 use crate::db::*;
 use crate::iter::ValuePrefetch;
@@ -73,7 +73,7 @@ fn fill(db: &Db, env: &Env, r: &Random) {
     }
 }
 
-/// Turns a few bytes of blob files over; how many.
+/// Flips a few bytes of blob files. Returns how many.
 fn damage(fs: &SimFs, r: &Random) -> u64 {
     let mut flipped = 0;
     for entry in fs.list(Path::new("db")).unwrap() {
@@ -84,7 +84,8 @@ fn damage(fs: &SimFs, r: &Random) -> u64 {
         let file = fs.open(&path).unwrap();
         let mut bytes = file.read(0, file.len() as usize).unwrap().to_vec();
         for _ in 0..r.below(3) {
-            // Records, rather than the index, and so not all of them.
+            // The bytes are those of records and not of the index, so that some values stay
+            // readable.
             let at = 64 + r.below(bytes.len() as u64 / 2) as usize;
             bytes[at] ^= 1;
             flipped += 1;
@@ -97,7 +98,7 @@ fn damage(fs: &SimFs, r: &Random) -> u64 {
     flipped
 }
 
-/// What a cursor shows after a movement, and what is left of its skip budget if it has one.
+/// Returns the entry of a cursor after a movement, and the skips that are left if they are limited.
 fn shown(it: &ValuePrefetch, moved: &Result<()>, budget: bool) -> String {
     let moved = moved.as_ref().map_err(|e| e.to_string());
     match it.valid() {
@@ -165,7 +166,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             for _ in 0..150 {
                 moves += 1;
                 if !r.one_in(12) && way >= 4 && a.valid() {
-                    // On as before.
+                    // Both cursors continue as before.
                 } else {
                     way = r.below(10);
                 }
@@ -173,7 +174,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                     way = r.below(4);
                 }
                 let k = key(&r);
-                // One that begins anew may cost a seek that counts.
+                // A cursor that begins anew may need one more seek, which counts.
                 if !budget && r.one_in(40) {
                     now = (now + r.below(700)).saturating_sub(r.below(100));
                     a.set_limits(now, u64::MAX);
