@@ -173,8 +173,8 @@ struct Version<'i> {
 }
 
 impl<'i> Version<'i> {
-    /// Decodes the entry of a cursor. Fails with `Corruption` or `Unsupported` if the trailer or the reference
-    /// is not valid.
+    /// Decodes the entry of a cursor. Fails with `Corruption` or `Unsupported` if the trailer or
+    /// the reference is not valid.
     #[inline]
     fn parse(input: &'i MergingIter) -> Result<Version<'i>> {
         let (key, seq, stored) = parse_internal_key(input.key())?;
@@ -433,8 +433,8 @@ impl<'a> Merger<'a> {
         Ok(())
     }
 
-    /// Decides over the next version of the current user key, which is the entry of `input`. `named`
-    /// adds the path of the input table to an error about the entry.
+    /// Decides over the next version of the current user key, which is the entry of `input`.
+    /// `named` adds the path of the input table to an error about the entry.
     #[inline]
     fn add(
         &mut self,
@@ -502,7 +502,8 @@ impl<'a> Merger<'a> {
     }
 
     /// Writes the open operands and the value or tombstone below them in their stripe: merged into
-    /// one value, or each as it is if that value has yet to expire or the operator refuses (rule 5).
+    /// one value, or each as it is if that value has yet to expire or the operator refuses (rule
+    /// 5).
     fn merge_operands_over(&mut self, version: &mut Version<'_>, value: &[u8]) -> Result<()> {
         let payload;
         let merged = match (version.kind, &version.reference) {

@@ -442,7 +442,8 @@ impl ValuePrefetch {
         (self.values_in_direction, self.expected_values) = (0, 0);
     }
 
-    /// Returns true if the cursor knows range tombstones, as [`UserIter::has_range_tombstones`] does.
+    /// Returns true if the cursor knows range tombstones, as [`UserIter::has_range_tombstones`]
+    /// does.
     pub(crate) fn has_range_tombstones(&self) -> bool {
         self.iter.has_range_tombstones()
     }

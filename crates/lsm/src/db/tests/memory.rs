@@ -203,8 +203,8 @@ fn a_flush_that_panics_promises_nothing() {
     broken.abandon();
 }
 
-/// Regression test: a store that seals again after a failed flush must promise no memory. Where jobs
-/// are stepped, other stores waited for ever.
+/// Regression test: a store that seals again after a failed flush must promise no memory. Where
+/// jobs are stepped, other stores waited for ever.
 #[test]
 fn a_store_that_seals_after_a_failed_flush_holds_up_no_other() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
