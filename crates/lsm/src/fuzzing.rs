@@ -23,7 +23,7 @@ use basalt_sim::{SimFs, SimOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Every target of this crate.
+/// Returns every target of this crate.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     let rooms = [
         TARGETS,
@@ -37,7 +37,7 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
     rooms.into_iter().flatten()
 }
 
-/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+/// Runs the target of this name. Panics if there is none, or if its promise does not hold.
 pub fn run(name: &str, input: &[u8]) {
     let target = targets().find(|t| t.name == name);
     (target.expect("a target of this name").run)(input);
@@ -134,7 +134,8 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// An environment over a simulated disk that caches nothing: mutants of one file share its id.
+/// Returns an environment over a simulated disk without a cache, because mutants of one file share
+/// its id.
 fn env(fs: Arc<SimFs>) -> Env {
     basalt_env::EnvBuilder::for_tests(fs, 7)
         .cache_bytes(0)
@@ -166,8 +167,8 @@ fn payload_of(batch: &WriteBatch) -> Vec<u8> {
     batch.payload().to_vec()
 }
 
-/// Any bytes as operations: parts lie inside the input and within limits, nothing follows an error,
-/// and what was read comes back when it is written again.
+/// Decodes any bytes as operations. The parts lie inside the input and within limits, no operation
+/// follows an error, and encoding the operations again gives the same operations.
 fn batch_ops(bytes: &[u8]) -> Verdict {
     let mut read = Vec::new();
     let mut ops = Ops::new(bytes);
@@ -183,7 +184,8 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
         assert!(op.kind != Kind::Delete || op.value.is_empty());
         read.push(op);
     }
-    // Of compressed values what they are: others may compress them to other bytes.
+    // Compressed values are compared decompressed: another encoder may compress them to other
+    // bytes.
     let mut values = Vec::new();
     for op in &read {
         let raw = packed::unpack(op.kind, op.codec, op.value, 0);
@@ -220,7 +222,7 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as an edit: what is read comes back when it is written again.
+/// Decodes any bytes as an edit. Encoding the edit again gives the same edit.
 fn manifest_edit(bytes: &[u8]) -> Verdict {
     match Edit::decode(bytes) {
         Ok(edit) => {
@@ -231,8 +233,8 @@ fn manifest_edit(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Any sequence of edits, each behind its length (u16): a state they add up to comes back from the
-/// edit that stands for it.
+/// Applies any sequence of edits, each after its length (u16). A state that they add up to is the
+/// same after it was written as one edit.
 fn manifest_state(input: &[u8]) -> Verdict {
     let mut catalog = Catalog::default();
     let mut rest = input;
@@ -252,8 +254,8 @@ fn manifest_state(input: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// Any bytes as `CURRENT`, as they are and under a checksum that fits: what is read is written back
-/// byte for byte.
+/// Decodes any bytes as `CURRENT`, as they are and under a checksum that fits. Encoding the result
+/// gives the same bytes.
 fn current(bytes: &[u8]) -> Verdict {
     let path = Path::new("CURRENT");
     let _ = Current::decode(bytes, path);
@@ -288,8 +290,8 @@ fn options() -> Options {
     }
 }
 
-/// A store as it lies on the disk when the process has died: tables, a manifest of several edits,
-/// and a live log.
+/// A store as it lies on the disk after its process died: tables, a manifest of several edits, and
+/// a live log.
 struct Golden {
     files: Vec<(String, Vec<u8>)>,
     edits: Vec<Vec<u8>>,
@@ -356,8 +358,8 @@ fn golden() -> &'static Golden {
             .filter(|e| !e.is_dir && e.name != "LOCK")
             .map(|e| {
                 let bytes = disk.read_all(&path(&e.name)).expect("read");
-                // Logs are as long as their prewritten space: behind a few zeros it is all the
-                // same.
+                // A log is as long as its prewritten space. A few zeros behind the records are
+                // enough.
                 let used = bytes.len() - bytes.iter().rev().take_while(|b| **b == 0).count();
                 let keep = (used + 512).min(bytes.len());
                 (e.name, bytes[..keep].to_vec())
@@ -390,9 +392,8 @@ fn golden() -> &'static Golden {
     })
 }
 
-/// Does everything with a store that lies on `fs`: check, open, read, write, close, repair. Nothing
-/// may panic. What `check` finds sound opens and reads without an error; what was repaired is
-/// sound.
+/// Checks, opens, reads, writes, closes and repairs a store that lies on `fs`. Nothing may panic. A
+/// store that `check` finds sound opens and reads without an error. A repaired store is sound.
 fn exercise(fs: &Arc<SimFs>) -> Verdict {
     let (mut sound, untouched) = (false, fs.kill());
     if let Ok(report) = Db::verify_store(&env(untouched.clone()), DIR, &options(), &mut |_, _| ()) {
@@ -410,7 +411,7 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
             let _ = read_all(&db);
             let _ = db.close();
         }
-        // A check needs no operator, and opening needs the one that the manifest names.
+        // A check needs no operator. An open needs the operator that the manifest names.
         Err(e) if wants_operator(&e) => return Verdict::Refused,
         Err(e) => assert!(!sound, "checked, and does not open: {e}"),
     }
@@ -434,7 +435,7 @@ fn exercise(fs: &Arc<SimFs>) -> Verdict {
     Verdict::of(sound)
 }
 
-/// The manifest names an operator that the options do not give.
+/// Returns true if the manifest names an operator that the options do not give.
 fn wants_operator(e: &Error) -> bool {
     e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("merge operator")
 }
@@ -462,7 +463,7 @@ fn read_all(db: &Db) -> Result<u64> {
     Ok(n)
 }
 
-/// A sound store in which one file is any bytes; the input's first byte chooses the file.
+/// Replaces one file of a sound store with any bytes. The first byte of the input chooses the file.
 fn store_image(input: &[u8]) -> Verdict {
     let Some((which, bytes)) = input.split_first() else {
         return Verdict::Refused;
@@ -474,7 +475,7 @@ fn store_image(input: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// A sound store whose manifest goes on with any bytes as one more edit, under checksums that fit.
+/// Appends any bytes as one more edit to the manifest of a sound store, under checksums that fit.
 fn store_edit(payload: &[u8]) -> Verdict {
     let g = golden();
     let fs = g.disk();
@@ -490,8 +491,8 @@ fn store_edit(payload: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// A sound store whose log holds any sequence number (u64), count (u32) and bytes as one more
-/// batch, under checksums that fit.
+/// Appends one more batch to the log of a sound store: any sequence number (u64), count (u32) and
+/// bytes, under checksums that fit.
 fn store_batch(input: &[u8]) -> Verdict {
     let Some((seq, rest)) = input.split_first_chunk::<8>() else {
         return Verdict::Refused;
@@ -502,7 +503,7 @@ fn store_batch(input: &[u8]) -> Verdict {
     let (seq, count) = (u64::from_le_bytes(*seq), u32::from_le_bytes(*count));
     let g = golden();
     let fs = g.disk();
-    // The live log is the last.
+    // The live log has the highest number.
     let logs = g.files.iter().filter(|f| f.0.ends_with(".log"));
     let (name, image) = logs.max().expect("a live log");
     rewrite(
@@ -515,7 +516,7 @@ fn store_batch(input: &[u8]) -> Verdict {
     exercise(&fs)
 }
 
-/// Writes a file of records anew, under the header it has.
+/// Rewrites a file of records under its old header.
 fn rewrite(
     fs: &Arc<SimFs>,
     name: &Path,
@@ -558,7 +559,7 @@ mod tests {
     use super::*;
     use basalt_sim::mutate::campaigns;
 
-    /// Mutants of a target at scale 1, by what one costs.
+    /// Mutants of a target at scale 1, by the cost of one.
     fn mutants(name: &str) -> u64 {
         match name {
             "store_image" | "store_edit" | "store_batch" => 1_500,

@@ -1,129 +1,139 @@
-//! Listeners: user code that is told what a store does in the background.
+//! Listeners: user code that receives an event for each background action of a store.
 //!
-//! Events are queued where they happen and told in that order, each to all listeners, by one thread that lives as long as
-//! there is something to tell (on a stepped environment, by whoever calls [`crate::Db::wait_for_listeners`], or closes). No lock of the store is held meanwhile, so a listener may call
-//! anything of it, reads and writes too, but for waiting for events. What a listener does cannot hold up the store:
+//! Events are queued where they happen. One thread delivers them in that order, each to all
+//! listeners, and ends when the queue is empty. On a stepped environment the caller of
+//! [`crate::Db::wait_for_listeners`], or of a close, delivers them. The thread holds no lock of the
+//! store, so a listener may call any function of the store, reads and writes too, except those that
+//! wait for events. A listener cannot block the store:
 //!
-//! - One that blocks holds up later events only, of its own store. Of those that wait at most [`QUEUED_EVENTS`] are kept, the
-//!   oldest go first, and [`crate::db::Stats::events_lost`] counts them.
-//! - One that panics is never called again; the others are. [`crate::db::Stats::listeners_lost`] counts them.
-//! - A store that closes does not wait for its listeners: what is queued is told after it, and then the listeners are let go.
+//! - A listener that blocks delays later events of its own store only. At most [`QUEUED_EVENTS`]
+//!   events wait. The oldest are dropped first, and [`crate::db::Stats::events_lost`] counts them.
+//! - A listener that panics is never called again; the others are.
+//!   [`crate::db::Stats::listeners_lost`] counts such listeners.
+//! - A store that closes does not wait for its listeners. Queued events are delivered after the
+//!   close, and then the listeners are dropped.
 
 use basalt_fs::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Events that wait for a listener at most.
+/// Most events that wait for their delivery.
 pub const QUEUED_EVENTS: usize = 10_000;
 
-/// Is told what a store does. See the module.
+/// A receiver of the events of a store. See the module.
 ///
-/// A listener that holds a [`crate::Db`] keeps the store open: end it with [`crate::Db::close`].
+/// A listener that holds a [`crate::Db`] keeps the store open until [`crate::Db::close`].
 pub trait EventListener: Send + Sync {
-    /// Something has happened. Events come one after the other, in the order in which they happened.
+    /// Receives an event. Events come one after the other, in the order in which they happened.
     fn on_event(&self, event: &Event);
 }
 
-/// What has happened. More kinds may be added.
+/// An event in a store. More kinds may be added.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// Memtables of all families take no more writes and wait for their flush.
+    /// The memtables of all families were sealed: they take no more writes and wait for their
+    /// flush.
     MemtableSealed {
-        /// Counts up from one sealing to the next in the life of an open store.
+        /// Number of the memtable set. Numbers count up from one sealing to the next while the
+        /// store is open.
         generation: u64,
-        /// Their bytes of memory.
+        /// Bytes of memory that the memtables take.
         bytes: u64,
     },
-    /// A flush begins.
+    /// A flush has begun.
     FlushBegin {
-        /// As in `MemtableSealed`.
+        /// Number of the memtable set, as in `MemtableSealed`.
         generation: u64,
-        /// Bytes of memory of its memtables.
+        /// Bytes of memory that the memtables take.
         bytes: u64,
     },
-    /// A flush has ended. Its tables are durable and part of the tree, unless it failed.
+    /// A flush has ended. Unless it failed, its tables are durable and part of the tree.
     FlushEnd {
-        /// As in `MemtableSealed`.
+        /// Number of the memtable set, as in `MemtableSealed`.
         generation: u64,
-        /// One for each family that had something to write out.
+        /// The new tables, one for each family that had entries.
         tables: Vec<TableInfo>,
-        /// How long it took.
+        /// Duration from begin to end.
         took: Duration,
-        /// Why it failed; then nothing has changed, and it is tried again.
+        /// The error of a failed flush. The tree has then not changed, and the store repeats the
+        /// flush.
         error: Option<Error>,
     },
-    /// A compaction begins.
+    /// A compaction has begun.
     CompactionBegin(CompactionInfo),
-    /// A compaction has ended; its outputs are durable and part of the tree, unless it failed.
+    /// A compaction has ended. Unless it failed, its outputs are durable and part of the tree.
     CompactionEnd {
-        /// As at its beginning.
+        /// The compaction, as in `CompactionBegin`.
         compaction: CompactionInfo,
-        /// What it made, or moved down unchanged.
+        /// The tables that the compaction wrote, or moved to another level unchanged.
         outputs: Vec<TableInfo>,
-        /// Bytes that it read.
+        /// Bytes read.
         bytes_read: u64,
-        /// Bytes that it wrote.
+        /// Bytes written.
         bytes_written: u64,
-        /// How long it took.
+        /// Duration from begin to end.
         took: Duration,
-        /// Why it failed; then nothing has changed, and it is tried again. `Closed` and `Cancelled` are no failures of the store.
+        /// The error of a failed compaction. The tree has then not changed, and the store repeats
+        /// the compaction. `Closed` and `Cancelled` are no failures of the store.
         error: Option<Error>,
     },
     /// A table has become part of the tree.
     TableCreated(TableInfo),
-    /// The file of a table that nobody reads any more was removed.
+    /// The file of a table was removed, after its last reader had released it.
     TableDeleted {
         /// The file's number.
         number: u64,
-        /// Where it was.
+        /// Path of the removed file.
         path: PathBuf,
     },
     /// A blob file has become part of the store.
     BlobFileCreated(BlobFileInfo),
-    /// The file of a blob file that nobody reads any more was removed: it was collected, or nothing in it was alive. One that was a log may be there
-    /// as long as its space waits for the next log.
+    /// A blob file was removed, after its last reader had released it: garbage collection emptied
+    /// it, or no record in it was live. The file of a former log may stay until the next log takes
+    /// its space.
     BlobFileDeleted {
         /// The file's number.
         number: u64,
-        /// Where it was.
+        /// Path of the removed file.
         path: PathBuf,
     },
-    /// A collection begins: what is alive of some blob files is about to move into new ones.
+    /// A garbage collection has begun, which moves the live values of blob files into new ones.
     CollectionBegin(CollectionInfo),
-    /// A collection has ended; its targets are durable and part of the store, unless it failed. It may have none, when nothing was
-    /// alive any more.
+    /// A garbage collection has ended. Unless it failed, its targets are durable and part of the
+    /// store. It has no targets if no value was live any more.
     CollectionEnd {
-        /// As at its beginning.
+        /// The collection, as in `CollectionBegin`.
         collection: CollectionInfo,
-        /// What it made.
+        /// The new blob files.
         targets: Vec<BlobFileInfo>,
-        /// Bytes that it read.
+        /// Bytes read.
         bytes_read: u64,
-        /// Bytes that it wrote.
+        /// Bytes written.
         bytes_written: u64,
-        /// How long it took.
+        /// Duration from begin to end.
         took: Duration,
-        /// Why it failed; then nothing has changed, and it is tried again. `Closed` is no failure of the store.
+        /// The error of a failed collection. The store has then not changed, and repeats the
+        /// collection. `Closed` is no failure of the store.
         error: Option<Error>,
     },
-    /// Writes are held back from here on.
+    /// The store has begun to hold writes back.
     StallBegin {
-        /// As in [`crate::db::Stats::stalls`].
+        /// The cause of the stall, as in [`crate::db::Stats::stalls`].
         cause: &'static str,
     },
-    /// A write got through that was not held back.
+    /// A stall has ended: a write was not held back.
     StallEnd {
-        /// As at its beginning.
+        /// The cause of the stall, as in `StallBegin`.
         cause: &'static str,
-        /// The time since then.
+        /// Duration of the stall.
         lasted: Duration,
     },
-    /// Background work has failed, or the log. The store tries again by itself.
+    /// Background work or the log has failed. The store repeats the work by itself.
     BackgroundError {
-        /// `flush`, `compaction`, `collection`, `log` or `manifest`.
+        /// The work that failed: `flush`, `compaction`, `collection`, `log` or `manifest`.
         during: &'static str,
-        /// What was met.
+        /// The error of the work.
         error: Error,
     },
 }
@@ -133,34 +143,34 @@ pub enum Event {
 pub struct TableInfo {
     /// The family's name.
     pub family: String,
-    /// The level that it entered.
+    /// The level that the table entered.
     pub level: usize,
     /// The file's number.
     pub number: u64,
-    /// The file's bytes.
+    /// Bytes of the file.
     pub bytes: u64,
-    /// Entries, tombstones included.
+    /// Number of entries, tombstones included.
     pub entries: u64,
 }
 
 /// A compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactionInfo {
-    /// Counts up in the life of an open store.
+    /// Number of the compaction. Numbers count up while the store is open.
     pub number: u64,
     /// The family's name.
     pub family: String,
-    /// The level that it takes tables from.
+    /// The level that the compaction takes tables from.
     pub level: usize,
-    /// Where its outputs go.
+    /// The level of the outputs.
     pub output_level: usize,
-    /// Numbers of the tables that it merges, with their level.
+    /// Level and file number of each input table.
     pub inputs: Vec<(usize, u64)>,
-    /// Bytes of these.
+    /// Bytes of the input tables.
     pub input_bytes: u64,
-    /// Why it runs, in a few words.
+    /// The reason for the compaction, in a few words.
     pub reason: &'static str,
-    /// Tables only change their level; nothing is read or written.
+    /// True if tables only change their level, and no table is read or written.
     pub trivial_move: bool,
 }
 
@@ -169,23 +179,23 @@ pub struct CompactionInfo {
 pub struct BlobFileInfo {
     /// The file's number.
     pub number: u64,
-    /// The names of the families whose values it has.
+    /// Names of the families whose values the file has.
     pub families: Vec<String>,
-    /// Its bytes, its index included.
+    /// Bytes of the file, its index included.
     pub bytes: u64,
-    /// Values in it.
+    /// Number of values in the file.
     pub records: u64,
-    /// What made it: `flush`, `compaction`, `collection` or `ingest`.
+    /// The work that wrote the file: `flush`, `compaction`, `collection` or `ingest`.
     pub reason: &'static str,
 }
 
-/// A collection. No two that run have a source in common.
+/// A garbage collection. No two that run at the same time have a source in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectionInfo {
-    /// Numbers of the blob files that it empties.
+    /// Numbers of the blob files that the collection empties.
     pub sources: Vec<u64>,
-    /// Their bytes, indexes included.
+    /// Bytes of these files, indexes included.
     pub source_bytes: u64,
-    /// Bytes of what is alive in them.
+    /// Bytes of the live values in these files.
     pub live_bytes: u64,
 }

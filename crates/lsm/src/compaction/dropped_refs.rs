@@ -1,44 +1,50 @@
-//! [`DroppedRefs`]: records that lose their reference in a merge. Their places in their files are looked up many at a time, in the order of the
-//! index: a page of it is read once for all of them that it has, and pages that are in no cache are read side by side.
-//! Where a page cannot be read, the places are derived from the file's records. This reads the whole file, so it is
-//! done once, at the end of the merge, for all records whose page could not be read; earlier only if their names fill
-//! [`UNREADABLE_BYTES`] or the memory budget.
+//! [`DroppedRefs`]: blob records that lose their reference in a merge.
+//!
+//! The places of the records in their files are looked up many at a time, in the order of the
+//! index. An index page is read once for all records that it has, and pages that are in no cache
+//! are read together.
+//!
+//! If a page cannot be read, the places are derived from the records of the file. This reads the
+//! whole file, so it is done once, at the end of the merge, for all records whose page could not be
+//! read; earlier only if their names fill [`UNREADABLE_BYTES`] or the memory budget.
 
 use crate::compaction::run::Job;
 use crate::version::BlobFile;
-use basalt_blob::How;
 use basalt_blob::batch_read::{Pages, Place, Sought, locate};
 use basalt_blob::derive::is_worth_deriving;
 use basalt_blob::garbage::Dead;
+use basalt_blob::{How, Name, Reference};
 use basalt_env::{MemoryKind, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::SeqNo;
-use basalt_kv::separated::{Name, Reference};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// So many wait at most, with so many bytes of keys.
-const WAITING: usize = 16 << 10;
-const KEY_BYTES: usize = 4 << 20;
-/// So many are looked up together: they take two pages of an index each at most.
+/// Most records that wait for their lookup.
+const MAX_WAITING: usize = 16 << 10;
+/// Most bytes of keys of records that wait for their lookup.
+const MAX_KEY_BYTES: usize = 4 << 20;
+/// Records that are looked up together. Each takes at most two pages of an index.
 const BATCH: usize = 256;
 
-/// Most bytes of names that wait for a walk of their blob file because their index page cannot be read.
-/// Includes the memory that deriving their places takes.
+/// Most bytes of names that wait until their blob file is read, because their index page cannot be
+/// read. Includes the memory for deriving their places.
 const UNREADABLE_BYTES: u64 = 64 << 20;
-/// Memory that deriving one place takes beside the key: the name in each list and map on the way.
+/// Bytes of memory for deriving one place, without the key: the name in each list and map on the
+/// way.
 const DERIVED_BYTES: usize = 320;
 
 /// An entry that lost its reference.
 struct Entry {
     /// The blob file that the reference names.
     number: u64,
+    /// Sequence number of the record.
     seq: SeqNo,
-    /// In `keys`.
+    /// Position of the user key in [`Entries::keys`].
     key: Range<usize>,
 }
 
-/// Entries with their keys.
+/// Entries that lost their references, with their keys.
 #[derive(Default)]
 struct Entries {
     entries: Vec<Entry>,
@@ -56,7 +62,7 @@ impl Entries {
         });
     }
 
-    /// Bytes that deriving their places takes.
+    /// Returns the bytes of memory for deriving the places of the entries.
     fn to_derive(&self) -> u64 {
         (self.entries.len() * DERIVED_BYTES + self.keys.len()) as u64
     }
@@ -77,15 +83,16 @@ fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): Place) ->
     }
 }
 
-/// What a merge let go of.
+/// The records that lose their reference in a merge. See the module.
 pub(super) struct DroppedRefs<'a> {
     job: &'a Job<'a>,
     waiting: Entries,
     dead: Vec<Dead>,
     /// Indexes that could not be read, by the number of their blob file.
     unreadable: BTreeMap<u64, Error>,
-    /// Entries whose places have to be derived, and their memory in the ledger.
+    /// Entries whose places have to be derived.
     underived: Entries,
+    /// The memory of `underived` in the ledger.
     booked: Reservation,
 }
 
@@ -101,17 +108,18 @@ impl<'a> DroppedRefs<'a> {
         }
     }
 
-    /// The record behind a reference of this version of a key loses it.
+    /// Adds the record that a dropped reference of this entry means. Fails with the error of a
+    /// lookup.
     pub(super) fn add(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
         let seq = to.seq.unwrap_or(seq);
         self.waiting.push(to.number, seq, user_key);
-        match self.waiting.entries.len() < WAITING && self.waiting.keys.len() < KEY_BYTES {
+        match self.waiting.entries.len() < MAX_WAITING && self.waiting.keys.len() < MAX_KEY_BYTES {
             true => Ok(()),
             false => self.look_up_waiting(),
         }
     }
 
-    /// All of them, looked up, and what was met in indexes that could not be read.
+    /// Returns all records with their places, and one error for each index that could not be read.
     pub(super) fn finish(mut self) -> Result<(Vec<Dead>, Vec<Error>)> {
         self.look_up_waiting()?;
         self.derive()?;
@@ -132,7 +140,7 @@ impl<'a> DroppedRefs<'a> {
         }
     }
 
-    /// Derives the places that no index page told.
+    /// Derives the places that could not be looked up.
     fn derive(&mut self) -> Result<()> {
         let all = std::mem::take(&mut self.underived);
         self.look_up(&all, true)?;
@@ -140,10 +148,12 @@ impl<'a> DroppedRefs<'a> {
         Ok(())
     }
 
-    /// Looks the places of these entries up. Those whose index page cannot be read are derived, or left for later.
+    /// Looks up the places of entries. If an index page cannot be read, derives the places if
+    /// `derive`, and leaves the entries for later otherwise.
     fn look_up(&mut self, entries: &Entries, derive: bool) -> Result<()> {
         let (env, cmp) = (&self.job.env, &self.job.options.comparator);
-        // Of now: files that were collected since the references were written are not kept for longer.
+        // Takes the present blob files, so that files replaced by garbage collection are not kept
+        // longer.
         let blobs = (self.job.blobs)();
         let mut sought = Vec::with_capacity(entries.entries.len());
         for w in &entries.entries {
@@ -199,7 +209,7 @@ impl<'a> DroppedRefs<'a> {
                 }
             }
         }
-        // One bad page must not stop every merge that drops a reference into its file.
+        // One unreadable page must not stop every merge that drops a reference into its file.
         for of_file in not_found.chunk_by(|(a, ..), (b, ..)| a.number == b.number) {
             let file = of_file[0].0;
             let names: Vec<Name<'_>> = of_file.iter().map(|(_, _, name)| *name).collect();

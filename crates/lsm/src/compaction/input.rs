@@ -1,7 +1,9 @@
-//! [`InputIter`]: a compaction's pass over tables, which misses nothing silently.
+//! [`InputIter`]: the cursor of a compaction over its input tables, which checks that it read every
+//! entry.
 //!
-//! It reads forward only, counts the entries of every table, and holds them against the manifest's count as soon as a table
-//! was read whole: a table that ends early without an error is damage, not an end.
+//! The cursor only moves forward. It counts the entries of every table, and compares the count with
+//! the manifest's when it has read a table whole. A table that ends early without an error is
+//! damaged.
 
 use crate::iter::InternalIter;
 use crate::version::TableFile;
@@ -12,12 +14,12 @@ use basalt_table::{ReadPattern, TableIter};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// What one cursor has read so far, shared with the compaction that drives it.
+/// The entries that a cursor has read, shared with its compaction.
 #[derive(Default)]
 pub(super) struct Progress {
     /// The table under the cursor.
     pub(super) table: Option<Arc<TableFile>>,
-    /// Entries seen of each finished or abandoned table.
+    /// Entries read of each table that the cursor has left.
     pub(super) seen: Vec<(Arc<TableFile>, u64)>,
 }
 
@@ -51,8 +53,8 @@ impl InputIter {
         }
     }
 
-    /// True when the table lies inside the range, so that all its entries are read here.
-    fn whole(&self, t: &TableFile) -> bool {
+    /// Returns true if the table lies inside the range, so that this cursor reads all its entries.
+    fn reads_whole(&self, t: &TableFile) -> bool {
         let after_from = self
             .from
             .as_ref()
@@ -61,8 +63,9 @@ impl InputIter {
         after_from && before_to
     }
 
-    /// Closes the open table's account.
-    fn leave(&mut self) -> Result<()> {
+    /// Closes the open table. Fails with `Corruption` if its entries are not as many as the
+    /// manifest records.
+    fn close_table(&mut self) -> Result<()> {
         let Some((table, _)) = self.open.take() else {
             return Ok(());
         };
@@ -70,7 +73,7 @@ impl InputIter {
         let mut progress = self.progress.lock();
         progress.table = None;
         progress.seen.push((table.clone(), seen));
-        if self.whole(&table) && seen != table.meta.entries {
+        if self.reads_whole(&table) && seen != table.meta.entries {
             return Err(Error::corruption(
                 &table.path(),
                 0,
@@ -83,8 +86,9 @@ impl InputIter {
         Ok(())
     }
 
-    /// Stays when there is an entry inside the range here; otherwise goes on to the next table.
-    fn arrive(&mut self) -> Result<()> {
+    /// Stays on the current entry if it is inside the range. Otherwise moves to the next table that
+    /// has one.
+    fn find_entry(&mut self) -> Result<()> {
         loop {
             if let Some((_, iter)) = &self.open {
                 let inside = iter.valid()
@@ -97,7 +101,7 @@ impl InputIter {
                     return Ok(());
                 }
             }
-            self.leave()?;
+            self.close_table()?;
             let Some(table) = self.tables.next() else {
                 return Ok(());
             };
@@ -138,9 +142,9 @@ impl InternalIter for InputIter {
     fn valid(&self) -> bool {
         self.open.is_some()
     }
-    /// To the first entry of the range. Once.
+    /// Moves to the first entry of the range. Called once.
     fn seek_to_first(&mut self) -> Result<()> {
-        self.arrive()
+        self.find_entry()
     }
     fn seek_to_last(&mut self) -> Result<()> {
         forward_only()
@@ -154,7 +158,7 @@ impl InternalIter for InputIter {
     fn next(&mut self) -> Result<()> {
         let (_, iter) = self.open.as_mut().expect("the cursor is positioned");
         iter.next()?;
-        self.arrive()
+        self.find_entry()
     }
     fn prev(&mut self) -> Result<()> {
         forward_only()

@@ -1,13 +1,13 @@
-//! [`Outputs`]: the tables a compaction writes, and their removal when it does not come to its end.
+//! [`Outputs`]: the tables that a compaction writes, and their removal if the compaction fails.
 
 use crate::compaction::dropped_refs::DroppedRefs;
-use crate::compaction::ranges::Cutter;
+use crate::compaction::ranges::TombstoneCutter;
 use crate::compaction::run::Job;
 use crate::options::{Compression, FamilyOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
 use basalt_blob::garbage::Dead;
-use basalt_blob::{BlobMeta, How, Separator};
+use basalt_blob::{BlobMeta, How, Name, Reference, Separator, record};
 use basalt_env::file_writer::PIECE;
 use basalt_env::store_dir::Created;
 use basalt_env::{CacheKey, IoPriority};
@@ -16,15 +16,15 @@ use basalt_kv::key::{
     Kind, SeqNo, encode_internal_key, pack_trailer, split_internal_key, trailer_seq,
 };
 use basalt_kv::ranges::Fragments;
-use basalt_kv::separated::{Name, Reference, record};
 use basalt_table::{TableBuilder, TableFamily, TableMeta, TableOptions};
 use std::sync::Arc;
 
-/// A table is cut when it overlaps more than so many times `table_bytes` of the level below its own: its later
-/// compaction stays that small.
+/// A table is cut when it overlaps more than this many times `table_bytes` in the level below its
+/// own. Its later compaction stays that small.
 pub(super) const GRANDPARENT_FACTOR: u64 = 10;
 
-/// How a family's tables are built. `bottommost`: nothing older lies below, so the bottom's compression applies.
+/// Returns how a family's tables are built. `bottommost`: no older data lies below, so the
+/// compression of the bottom applies.
 pub fn table_options(
     options: &FamilyOptions,
     family: TableFamily,
@@ -44,24 +44,27 @@ pub fn table_options(
     }
 }
 
-/// Where merged entries go.
-pub(crate) trait Sink {
-    /// The entries that follow are of this user key, which is new: the only place where a table may end.
+/// The receiver of merged entries.
+pub(crate) trait MergeSink {
+    /// Begins a new user key, which the next entries have. A table may end only here.
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()>;
-    /// The next entry.
+    /// Adds the next entry.
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()>;
-    /// The payload behind a reference, in an entry that was read.
-    fn open(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
+    /// Reads the payload of the blob record that an input entry refers to.
+    fn read_value(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
         unreachable!("{to:?} of {user_key:02x?} at {seq} where there are no references")
     }
-    /// An entry with a reference was read and is not added.
-    fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+    /// Reports an input entry with a reference that is not added.
+    fn drop_reference(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
         unreachable!("{to:?} of {user_key:02x?} at {seq} where there are no references")
     }
 }
 
-/// What a merge wrote and let go of.
-pub(super) struct Written {
+/// The finished files of a merge, and the records that lost their reference. [`Outcome`] has the
+/// meaning of the fields.
+///
+/// [`Outcome`]: super::outcome::Outcome
+pub(super) struct WrittenFiles {
     pub(super) tables: Vec<(u64, TableMeta)>,
     pub(super) blobs: Vec<(u64, BlobMeta)>,
     pub(super) dead: Vec<Dead>,
@@ -71,43 +74,45 @@ pub(super) struct Written {
     pub(super) renamed: Vec<(CacheKey, CacheKey)>,
 }
 
-/// References are looked up in the blob files of a moment that is at most so many lookups old: files that were collected since are not
-/// kept for longer.
-const LOOKUPS_A_MOMENT: u32 = 16 << 10;
+/// Lookups of references after which the set of blob files is taken anew. Files that garbage
+/// collection has replaced are kept no longer than that.
+const LOOKUPS_A_SET: u32 = 16 << 10;
 
-/// Tables written one after the other.
+/// The output tables of a job, written one after the other.
 pub(super) struct Outputs<'a> {
-    // This field is dropped before `created`, so that no builder is alive when its file is removed.
+    // The builder is dropped before `created`, which removes its file.
     builder: Option<(u64, TableBuilder)>,
     created: Created,
     job: &'a Job<'a>,
     finished: Vec<(u64, TableMeta)>,
     grandparents: Grandparents<'a>,
-    ranges: Cutter,
+    tombstones: TombstoneCutter,
     separator: Separator<'a>,
     blobs: Arc<BlobSet>,
-    /// Lookups left in `blobs`.
+    /// Lookups after which `blobs` is taken anew.
     lookups: u32,
-    departed: DroppedRefs<'a>,
-    /// Bytes that may be added before there is another look at the free space.
+    dropped_refs: DroppedRefs<'a>,
+    /// Bytes that may be added before the free space is checked again.
     allowed: u64,
-    /// Bytes of records that were moved along, and where the cache has those that it has.
+    /// Bytes of relocated records.
     moved: u64,
+    /// Number of relocated records.
     moved_records: u64,
+    /// Old and new cache key of relocated values.
     renamed: Vec<(CacheKey, CacheKey)>,
     payload: Vec<u8>,
     key: Vec<u8>,
 }
 
 impl<'a> Outputs<'a> {
-    /// `ranges`: the range tombstones that the outputs hold between them.
-    pub(super) fn new(job: &'a Job<'a>, ranges: Fragments) -> Outputs<'a> {
+    /// `tombstones`: the range tombstones that the outputs hold between them.
+    pub(super) fn new(job: &'a Job<'a>, tombstones: Fragments) -> Outputs<'a> {
         Outputs {
             builder: None,
             created: Created::new(job.store.clone()),
             job,
             finished: Vec::new(),
-            ranges: Cutter::new(job.options.comparator.clone(), ranges),
+            tombstones: TombstoneCutter::new(job.options.comparator.clone(), tombstones),
             separator: Separator::new(
                 &job.env,
                 job.store.clone(),
@@ -117,8 +122,8 @@ impl<'a> Outputs<'a> {
             )
             .with_packed(job.options.blob_compression != Compression::None),
             blobs: (job.blobs)(),
-            lookups: LOOKUPS_A_MOMENT,
-            departed: DroppedRefs::new(job),
+            lookups: LOOKUPS_A_SET,
+            dropped_refs: DroppedRefs::new(job),
             allowed: 0,
             moved: 0,
             moved_records: 0,
@@ -132,53 +137,56 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Ends the table being written before `end`, or for good. It may hold nothing but range tombstones.
+    /// Finishes the current table, which ends before `end` (`None`: the last one). The table may
+    /// hold only range tombstones.
     fn finish_table(&mut self, end: Option<&[u8]>) -> Result<()> {
-        if self.builder.is_none() && self.ranges.has_before(end) {
+        if self.builder.is_none() && self.tombstones.has_before(end) {
             self.begin_table()?;
         }
         if let Some((number, mut builder)) = self.builder.take() {
-            self.ranges.give(end, &mut builder);
+            self.tombstones.write_before(end, &mut builder);
             self.finished.push((number, builder.finish()?));
         }
         Ok(())
     }
 
-    /// Ends the table being written before `user_key` when it is large enough or overlaps too much below.
+    /// Finishes the current table before `user_key` if it is large enough or overlaps too much
+    /// below.
     fn cut_before(&mut self, user_key: &[u8]) -> Result<()> {
         if self.job.plan.output_level == 0 {
-            // Level 0 is to have fewer tables.
+            // A merge inside level 0 makes one table of several.
             return Ok(());
         }
         let wide = self.grandparents.passes_limit(user_key);
         let entries = self.builder.as_ref().map_or(0, |(_, b)| b.estimated_size());
-        let any = entries > 0 || self.ranges.bytes() > 0;
-        let full = entries + self.ranges.bytes() >= self.job.options.table_bytes;
+        let any = entries > 0 || self.tombstones.bytes() > 0;
+        let full = entries + self.tombstones.bytes() >= self.job.options.table_bytes;
         if any && (wide || full) {
             self.finish_table(Some(user_key))?;
             self.grandparents.restart();
-        } else if !any && !self.ranges.has_before(Some(user_key)) {
-            // The first table begins here.
+        } else if !any && !self.tombstones.has_before(Some(user_key)) {
+            // The first table begins at this key.
             self.grandparents.restart();
         }
         Ok(())
     }
 
-    /// Takes in the range tombstones that begin at or before `user_key`, or all: a table may be cut where one begins.
-    fn take_in_ranges(&mut self, user_key: Option<&[u8]>) -> Result<()> {
-        while let Some(from) = self.ranges.next_begin(user_key) {
+    /// Counts the range tombstones that begin at or before `user_key` (`None`: all) for the current
+    /// table, which may be cut where one begins.
+    fn count_tombstones(&mut self, user_key: Option<&[u8]>) -> Result<()> {
+        while let Some(from) = self.tombstones.next_start(user_key) {
             let from = from.to_vec();
             self.cut_before(&from)?;
-            self.ranges.take_in();
+            self.tombstones.count_next();
         }
         Ok(())
     }
 
-    /// The blob files of now, or of a moment ago.
+    /// Returns the set of blob files, which is at most [`LOOKUPS_A_SET`] lookups old.
     fn blobs(&mut self) -> &Arc<BlobSet> {
         self.lookups -= 1;
         if self.lookups == 0 {
-            self.lookups = LOOKUPS_A_MOMENT;
+            self.lookups = LOOKUPS_A_SET;
             self.blobs = (self.job.blobs)();
         }
         &self.blobs
@@ -204,7 +212,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Looks at the free space now and then. `bytes` are about to be added.
+    /// Checks the free space when the allowance is used up. `bytes` are about to be added.
     fn check_space(&mut self, bytes: usize) -> Result<()> {
         if let Some(left) = self.allowed.checked_sub(bytes as u64) {
             self.allowed = left;
@@ -215,8 +223,8 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// True for a reference to a value that is to be moved along.
-    pub(super) fn is_gathered(
+    /// Returns true if the plan relocates the value that an entry refers to.
+    pub(super) fn is_relocated(
         &mut self,
         user_key: &[u8],
         seq: SeqNo,
@@ -231,11 +239,12 @@ impl<'a> Outputs<'a> {
         let file = self
             .blobs()
             .file(to.number, &name, &job.options.comparator)?;
-        Ok(job.plan.gathered.contains(&file.number))
+        Ok(job.plan.relocated_files.contains(&file.number))
     }
 
-    /// The next entry, whose value was read out of another file and goes on in one of ours. `cached`: where it is in the cache.
-    pub(super) fn add_moved(
+    /// Adds an entry whose value was read from another blob file, and writes the value to a new
+    /// one. `cached`: the cache key of the old value, if it is in the cache.
+    pub(super) fn add_relocated(
         &mut self,
         internal_key: &[u8],
         value: &[u8],
@@ -256,20 +265,21 @@ impl<'a> Outputs<'a> {
         self.moved += (record::HEADER_LEN + user.len() + value.len()) as u64;
         self.moved_records += 1;
         let to = self.separator.last_cached();
-        // What is in the cache has the sequence number of the old record.
+        // Cached values carry the sequence number of their old record, so only a record with the
+        // sequence number of its entry keeps its place in the cache.
         let cached = cached.filter(|_| from.seq.is_none());
         self.renamed.extend(cached.map(|from| (from, to)));
-        self.departed.add(user, name.seq, from)
+        self.dropped_refs.add(user, name.seq, from)
     }
 
-    /// Finishes the last table; the files stay from here on.
-    pub(super) fn finish(mut self) -> Result<Written> {
-        self.take_in_ranges(None)?;
+    /// Finishes the last table. The files are kept from here on.
+    pub(super) fn finish(mut self) -> Result<WrittenFiles> {
+        self.count_tombstones(None)?;
         self.finish_table(None)?;
-        let (dead, unreadable_indexes) = self.departed.finish()?;
+        let (dead, unreadable_indexes) = self.dropped_refs.finish()?;
         let blobs = self.separator.finish()?;
         self.created.keep();
-        Ok(Written {
+        Ok(WrittenFiles {
             tables: self.finished,
             blobs,
             dead,
@@ -281,9 +291,9 @@ impl<'a> Outputs<'a> {
     }
 }
 
-impl Sink for Outputs<'_> {
+impl MergeSink for Outputs<'_> {
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()> {
-        self.take_in_ranges(Some(user_key))?;
+        self.count_tombstones(Some(user_key))?;
         self.cut_before(user_key)?;
         if self.builder.is_none() {
             self.begin_table()?;
@@ -302,7 +312,8 @@ impl Sink for Outputs<'_> {
         };
         let kind = Kind::from_u8(trailer as u8).expect("an entry that was checked");
         if kind == Kind::BlobRef {
-            // What was collected since it was written is found in one step from here on.
+            // The reference names the present file of the value, so that later lookups take one
+            // step.
             let mut to = Reference::decode(value)?;
             let cmp = &self.job.options.comparator;
             to.number = self.blobs().file(to.number, &name, cmp)?.number;
@@ -321,7 +332,7 @@ impl Sink for Outputs<'_> {
         builder.add(internal_key, value)
     }
 
-    fn open(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
+    fn read_value(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
         let name = Name {
             family: self.job.family.id,
             key: user_key,
@@ -331,19 +342,19 @@ impl Sink for Outputs<'_> {
         Ok(self.blobs().read(&name, to, cmp, How::job(false))?.1)
     }
 
-    fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
-        self.departed.add(user_key, seq, to)
+    fn drop_reference(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+        self.dropped_refs.add(user_key, seq, to)
     }
 }
 
-/// The internal key of a reference.
+/// Builds the internal key of a reference in `out` and returns it.
 pub(crate) fn internal_key_of<'k>(out: &'k mut Vec<u8>, user_key: &[u8], seq: SeqNo) -> &'k [u8] {
     out.clear();
     encode_internal_key(out, user_key, pack_trailer(seq, Kind::BlobRef));
     out
 }
 
-/// Bytes of the level below the output level that the present output overlaps.
+/// Counts the bytes of the level below the output level that the current output overlaps.
 pub(super) struct Grandparents<'a> {
     tables: &'a [Arc<TableFile>],
     at: usize,
@@ -361,7 +372,7 @@ impl<'a> Grandparents<'a> {
         }
     }
 
-    /// Passes on to `user_key`; true when the output overlaps too much to take it in.
+    /// Moves on to `user_key`. Returns true if the output overlaps too much to take the key.
     pub(super) fn passes_limit(&mut self, user_key: &[u8]) -> bool {
         while let Some(t) = self.tables.get(self.at)
             && t.ends_before(user_key)
@@ -372,7 +383,7 @@ impl<'a> Grandparents<'a> {
         self.overlapped > self.limit
     }
 
-    /// A new output begins here.
+    /// Begins a new output.
     pub(super) fn restart(&mut self) {
         self.overlapped = 0;
     }

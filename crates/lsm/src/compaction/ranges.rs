@@ -1,10 +1,14 @@
-//! Range tombstones in a merge: what they drop, which of them stay, and how they are cut among the outputs.
+//! Range tombstones in a merge: which entries they drop, which of them stay, and how they are cut
+//! among the outputs.
 //!
-//! 1. An entry is dropped when a newer tombstone over it lies in the same stripe: whoever sees the one sees the other.
+//! 1. An entry is dropped if a newer tombstone over it lies in the same stripe: a reader that sees
+//!    the entry sees the tombstone, too.
 //! 2. Of several tombstones over a range the newest of each stripe stays.
-//! 3. A tombstone goes when it is in the oldest stripe (then every entry it hides is dropped here) and no deeper table's range meets its own.
-//! 4. An output holds the part of each tombstone that lies between its own first key and the next output's. Both ends are user keys, so what
-//!    a table says of a key does not depend on its neighbours, and tables can be moved and merged one by one.
+//! 3. A tombstone is dropped if it is in the oldest stripe (the merge then drops every entry that
+//!    it hides) and no deeper table overlaps its range.
+//! 4. An output holds the part of each tombstone that lies between its own first key and the next
+//!    output's. Both ends are user keys, so the answer of a table about a key does not depend on
+//!    its neighbours, and tables can be moved and merged one by one.
 
 use super::run::Job;
 use crate::version::TableFile;
@@ -15,7 +19,7 @@ use basalt_table::TableBuilder;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// The part of a key range that lies inside another; `None` is unbounded.
+/// Returns the part of a tombstone between two user keys; `None` is unbounded.
 fn clip<'a>(cmp: &Cmp, p: Piece<'a>, from: Option<&'a [u8]>, to: Option<&'a [u8]>) -> Piece<'a> {
     Piece {
         from: match from {
@@ -30,9 +34,9 @@ fn clip<'a>(cmp: &Cmp, p: Piece<'a>, from: Option<&'a [u8]>, to: Option<&'a [u8]
     }
 }
 
-/// All range tombstones of a job's inputs inside its range, thinned by rule 2. `Corruption` when a table has not as many as the
-/// manifest records.
-pub(super) fn of_inputs(job: &Job<'_>) -> Result<Fragments> {
+/// Returns all range tombstones of a job's inputs inside its range that stay by rule 2. Fails with
+/// `Corruption` if a table has not as many as the manifest records.
+pub(super) fn input_tombstones(job: &Job<'_>) -> Result<Fragments> {
     let cmp = &job.options.comparator;
     let (from, to) = match &job.range {
         Some((from, to)) => (from.as_deref(), to.as_deref()),
@@ -59,8 +63,8 @@ pub(super) fn of_inputs(job: &Job<'_>) -> Result<Fragments> {
     Ok(Fragments::build(cmp, pieces, Some(job.snapshots)))
 }
 
-/// What stays of them by rule 3. `deeper`: tables below the output level.
-pub(crate) fn that_stay(
+/// Returns the tombstones that stay by rule 3. `deeper`: tables by level below the output level.
+pub(crate) fn retained_tombstones(
     cmp: &Cmp,
     all: &Fragments,
     snapshots: &[SeqNo],
@@ -84,17 +88,22 @@ pub(crate) fn that_stay(
     kept
 }
 
-/// Rule 1 for ascending keys.
-pub(crate) struct Dropped<'a> {
+/// Answers for ascending keys whether a range tombstone drops an entry (rule 1).
+pub(crate) struct RangeDelFilter<'a> {
     cmp: &'a Cmp,
     all: &'a Fragments,
     snapshots: &'a [SeqNo],
+    /// Index of the first fragment that does not end before the last key.
     at: usize,
 }
 
-impl<'a> Dropped<'a> {
-    pub(crate) fn new(cmp: &'a Cmp, all: &'a Fragments, snapshots: &'a [SeqNo]) -> Dropped<'a> {
-        Dropped {
+impl<'a> RangeDelFilter<'a> {
+    pub(crate) fn new(
+        cmp: &'a Cmp,
+        all: &'a Fragments,
+        snapshots: &'a [SeqNo],
+    ) -> RangeDelFilter<'a> {
+        RangeDelFilter {
             cmp,
             all,
             snapshots,
@@ -106,7 +115,8 @@ impl<'a> Dropped<'a> {
         self.snapshots.partition_point(|&s| s < seq)
     }
 
-    /// True when a tombstone hides the entry from everybody who could see it. Keys must be asked in ascending order.
+    /// Returns true if a tombstone hides the entry from all of its readers. Callers ask keys in
+    /// ascending order.
     pub(crate) fn hides(&mut self, user_key: &[u8], seq: SeqNo) -> bool {
         while self.at < self.all.len()
             && self.cmp.user(self.all.range(self.at).1, user_key) != Ordering::Greater
@@ -124,7 +134,8 @@ impl<'a> Dropped<'a> {
             .any(|s| self.stripe(*s) == stripe)
     }
 
-    /// True when every entry of a table is hidden so: it need not be read.
+    /// Returns true if tombstones hide every entry of a table from all of its readers, by the
+    /// table's metadata alone.
     pub(super) fn hides_table(&self, t: &TableFile) -> bool {
         let oldest = self.stripe(t.meta.min_seq);
         let mut i = self.all.at_or_after(self.cmp, t.smallest_user());
@@ -151,22 +162,23 @@ impl<'a> Dropped<'a> {
     }
 }
 
-/// Hands the tombstones that stay to one table after the other.
-pub(crate) struct Cutter {
+/// Cuts range tombstones among output tables, which are written one after the other.
+pub(crate) struct TombstoneCutter {
     cmp: Cmp,
     kept: Fragments,
-    /// The first fragment that is not handed out whole, and where the rest of it begins.
+    /// Index of the first fragment that no finished table has whole.
     at: usize,
+    /// The key at which the rest of that fragment begins, if a finished table has a part of it.
     rest: Option<Vec<u8>>,
-    /// The first fragment that the table being written has not taken in.
+    /// Index of the first fragment that does not count for the current table.
     counted: usize,
-    /// Bytes of those it has.
+    /// Estimated bytes of the fragments that count for the current table.
     bytes: u64,
 }
 
-impl Cutter {
-    pub(crate) fn new(cmp: Cmp, kept: Fragments) -> Cutter {
-        Cutter {
+impl TombstoneCutter {
+    pub(crate) fn new(cmp: Cmp, kept: Fragments) -> TombstoneCutter {
+        TombstoneCutter {
             cmp,
             kept,
             at: 0,
@@ -176,7 +188,8 @@ impl Cutter {
         }
     }
 
-    /// True when a table that ends before `end` (`None`: nowhere) would get some.
+    /// Returns true if a table that ends before `end` (`None`: the last table) would get a
+    /// tombstone.
     pub(crate) fn has_before(&self, end: Option<&[u8]>) -> bool {
         let Some(from) = self.next_from() else {
             return false;
@@ -189,29 +202,30 @@ impl Cutter {
         self.rest.as_deref().or_else(whole)
     }
 
-    /// The next range that begins at or before `user_key` (`None`: anywhere) and that the table being written has not taken in: where it
-    /// begins. The table may be cut there; [`Cutter::take_in`] moves on.
-    pub(crate) fn next_begin(&self, user_key: Option<&[u8]>) -> Option<&[u8]> {
+    /// Returns where the next range begins that does not count for the current table, if that is at
+    /// or before `user_key` (`None`: anywhere). The caller may cut the table there, then calls
+    /// [`TombstoneCutter::count_next`].
+    pub(crate) fn next_start(&self, user_key: Option<&[u8]>) -> Option<&[u8]> {
         let from = (self.counted < self.kept.len()).then(|| self.kept.range(self.counted).0)?;
         let due = user_key.is_none_or(|k| self.cmp.user(from, k) != Ordering::Greater);
         due.then_some(from)
     }
 
-    /// The table being written takes the next range in.
-    pub(crate) fn take_in(&mut self) {
+    /// Counts the next range for the current table.
+    pub(crate) fn count_next(&mut self) {
         let (from, to) = self.kept.range(self.counted);
         let seqs = self.kept.seqs_of(self.counted).len();
         self.bytes += (6 + from.len() + to.len() + 8 * seqs) as u64;
         self.counted += 1;
     }
 
-    /// Bytes of the ranges that the table being written has taken in.
+    /// Returns the estimated bytes of the ranges that count for the current table.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives a table that ends before `end` (`None`: nowhere) its part.
-    pub(crate) fn give(&mut self, end: Option<&[u8]>, builder: &mut TableBuilder) {
+    /// Writes the part of the current table, which ends before `end` (`None`: the last table).
+    pub(crate) fn write_before(&mut self, end: Option<&[u8]>, builder: &mut TableBuilder) {
         self.bytes = 0;
         while self.has_before(end) {
             let (from, to) = self.kept.range(self.at);

@@ -1,42 +1,45 @@
-//! Which values a merge moves besides their references: correlated compaction and collection (LavaStore 3.2.2, decision 0023).
+//! The choice of the blob files whose values a merge relocates: correlated compaction and garbage
+//! collection (LavaStore 3.2.2, decision 0023).
 //!
-//! Values lie in the order in which they were written, so a scan reads each for itself. A merge has their keys in order, and can write them
-//! again side by side. That is worth it for files whose values scans have read so often, one by one, that writing them anew would have been
-//! as cheap, and for which the merge has most of the references: the old file is then nearly empty, or gone, and nobody's name.
+//! Values lie in the order in which they were written, so a scan reads each value by itself. A
+//! merge has the keys in order, and can rewrite the values next to each other. That pays for files
+//! whose values scans have read one by one so often that rewriting them would have been as cheap,
+//! and for which the merge has most of the references. The old file is then nearly empty, or
+//! removed.
 
 use crate::version::TableFile;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A file whose values had better lie elsewhere.
+/// A blob file whose values should be relocated.
 #[derive(Debug, Clone)]
 pub struct RelocationCandidates {
-    /// Its number.
+    /// The number of the file.
     pub number: u64,
-    /// It, and what stands for it in tables.
+    /// The file numbers in tables that mean this file: its own and retired ones.
     pub names: Vec<u64>,
-    /// Records that tables refer to.
+    /// Number of records that tables refer to.
     pub records: u64,
-    /// Bytes of the blocks.
+    /// Bytes of these records.
     pub bytes: u64,
-    /// The part of the file that is garbage.
+    /// The part of the file that is garbage, from 0 to 1.
     pub garbage: f64,
 }
 
-/// What a choice is made from.
+/// The candidates for relocation, and the space for it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RelocationSet<'a> {
-    /// The files.
+    /// The candidates.
     pub files: &'a [RelocationCandidates],
-    /// All names of theirs.
+    /// All file numbers that mean one of the candidates.
     pub names: Option<&'a BTreeSet<u64>>,
-    /// Bytes that may be written: old and new are there together for a while.
+    /// Bytes that may be written. Old and new values both take space for a while.
     pub room: u64,
 }
 
 impl RelocationSet<'_> {
-    /// True for a table that refers to one of the files.
+    /// Returns true if the table refers to one of the candidates.
     pub fn concerns(&self, t: &TableFile) -> bool {
         let names = |names: &BTreeSet<u64>| {
             let mut references = t.meta.references.iter();
@@ -45,13 +48,13 @@ impl RelocationSet<'_> {
         self.names.is_some_and(names)
     }
 
-    /// The files whose values go with a merge of these tables: those with the most garbage first, and of about as much those whose
-    /// references are spread over the fewest tables.
-    pub fn gathered<'t>(&self, tables: impl Iterator<Item = &'t Arc<TableFile>>) -> BTreeSet<u64> {
+    /// Returns the candidates that a merge of these tables relocates. Files with the most garbage
+    /// come first; among files with about as much, those whose references are in the fewest tables.
+    pub fn files_of<'t>(&self, tables: impl Iterator<Item = &'t Arc<TableFile>>) -> BTreeSet<u64> {
         if self.files.is_empty() {
             return BTreeSet::new();
         }
-        // References and tables by name.
+        // Number of references and of tables by file number.
         let mut names: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for t in tables {
             for (name, references) in t.meta.references.iter() {

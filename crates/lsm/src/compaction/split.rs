@@ -1,7 +1,8 @@
-//! Cutting a large plan into ranges of user keys that several threads merge side by side.
+//! The split of a large plan into ranges of user keys that several threads merge in parallel.
 //!
-//! Cuts lie on user keys, so all versions of a key fall into one range. Candidates are where input tables begin, and, under the
-//! bytewise order, keys interpolated inside large tables; their weights come from the tables' indexes.
+//! Cuts lie on user keys, so all versions of a key fall into one range. Candidates are the first
+//! keys of input tables and, under the bytewise order, keys interpolated inside large tables. The
+//! indexes of the tables give the bytes before each candidate.
 
 use crate::compaction::pick::Plan;
 use crate::version::TableFile;
@@ -12,14 +13,15 @@ use std::sync::Arc;
 /// User keys from the first (inclusive) to the second (exclusive); `None` is unbounded.
 pub type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// A range is not made for less than so many tables' worth of input.
+/// Least input bytes of a range, in multiples of the family's `table_bytes`.
 const MIN_TABLES: u64 = 2;
-/// Keys tried inside one table.
+/// Parts into which keys are interpolated inside one table.
 const PROBES: u32 = 16;
 
-/// At most `max` ranges of about equal work which together hold every key once, in ascending order. One, `(None, None)`, when
-/// the plan is too small to be worth splitting. `table_bytes` is the family's. Reads indexes; where one cannot be read the
-/// split is merely less even.
+/// Returns at most `max` ranges of about equal work, in ascending order, which together hold every
+/// key once. Returns one range, `(None, None)`, if the plan is too small to be worth splitting.
+/// `table_bytes` is the family's setting. Reads the indexes of the tables; if an index cannot be
+/// read the split is less even.
 pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<KeyRange> {
     let total = plan.input_bytes();
     let worth = total / table_bytes.saturating_mul(MIN_TABLES).max(1);
@@ -37,7 +39,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
     }
     keys.sort_by(|a, b| cmp.user(a, b));
     keys.dedup_by(|a, b| cmp.user(a, b) == Ordering::Equal);
-    // The very first key cuts nothing off.
+    // A cut at the very first key would leave an empty range.
     keys.remove(0);
     let weighed: Vec<(u64, Vec<u8>)> = keys
         .into_iter()
@@ -55,7 +57,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
         else {
             break;
         };
-        // A cut nearer to the next goal, or to the end, is left to it.
+        // A cut that is nearer to the next goal, or to the end, is left for that goal.
         if weight.abs_diff(goal) > total / parts / 2 || *weight >= total {
             continue;
         }
@@ -66,7 +68,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
     out
 }
 
-/// About how many bytes of the table lie before the user key.
+/// Returns about how many bytes of the table lie before the user key.
 fn bytes_before(cmp: &Cmp, t: &Arc<TableFile>, key: &[u8]) -> u64 {
     if t.ends_before(key) {
         t.meta.size
@@ -79,7 +81,7 @@ fn bytes_before(cmp: &Cmp, t: &Arc<TableFile>, key: &[u8]) -> u64 {
     }
 }
 
-/// Keys evenly between two keys, by the 8 bytes behind what they have in common.
+/// Returns keys at even distances between two keys, by the 8 bytes behind their common prefix.
 fn between(a: &[u8], b: &[u8]) -> Vec<Vec<u8>> {
     let common = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     let number = |k: &[u8]| {

@@ -1,37 +1,45 @@
-//! [`ValueRelocator`]: between a merge and its tables, it takes values along out of the files that were chosen (see [`super::scattered`]): what
-//! comes is kept until some of them are met, these are read side by side, and everything goes on in its order. A value that cannot be read stays
-//! where it is, with the reference that it had.
+//! [`ValueRelocator`]: a sink between a merge and its outputs that relocates values out of chosen
+//! blob files (see [`super::relocation_pick`]).
+//!
+//! Entries are queued until there are enough values to relocate. These are read together, and all
+//! entries go to the outputs in their order. A value that cannot be read stays where it is, with
+//! its old reference.
 
-use crate::compaction::output::{Outputs, Sink};
+use crate::compaction::output::{MergeSink, Outputs};
 use crate::compaction::run::Job;
-use basalt_blob::How;
 use basalt_blob::batch_read::{InFlight, Located, Pages};
+use basalt_blob::{How, Name, Reference};
 use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Kind, SeqNo, split_internal_key, trailer_seq};
-use basalt_kv::separated::{Name, Reference};
 use std::collections::VecDeque;
 use std::iter::Peekable;
 
-/// Values that are read side by side at most.
+/// Most values that are read together.
 const BATCH: usize = 64;
-/// Bytes of values that are in memory at once, unless one alone is longer; and of keys that wait.
+/// Most bytes of values that are in memory at once, unless one alone is longer; and most bytes of
+/// queued keys.
 const MAX_BYTES: usize = 1 << 20;
 
-/// What came from the merge.
-enum Step {
+/// A call of the merge that is queued.
+enum Queued {
+    /// The begin of a user key.
     Key,
+    /// An entry that goes on as it is.
     Entry { value: Vec<u8> },
-    Moved(Reference),
+    /// An entry whose value is relocated.
+    Relocated(Reference),
 }
 
-/// The chunks of a memtable, see the module.
+/// A sink that relocates values. See the module.
 pub(super) struct ValueRelocator<'a, 'o> {
     outputs: &'o mut Outputs<'a>,
     job: &'a Job<'a>,
-    /// Each with its user key, or its internal one.
-    waiting: Vec<(Vec<u8>, Step)>,
+    /// The queued calls, each with its user key or its internal key.
+    queue: Vec<(Vec<u8>, Queued)>,
+    /// Values to relocate in the queue.
     values: usize,
+    /// Bytes of keys and values in the queue.
     bytes: usize,
     pages: Pages,
     reference: Vec<u8>,
@@ -42,7 +50,7 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
         ValueRelocator {
             outputs,
             job,
-            waiting: Vec::new(),
+            queue: Vec::new(),
             values: 0,
             bytes: 0,
             pages: Pages::default(),
@@ -50,29 +58,30 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
         }
     }
 
-    fn wait(&mut self, key: &[u8], step: Step) -> Result<()> {
+    /// Queues a call, and flushes a full queue.
+    fn enqueue(&mut self, key: &[u8], step: Queued) -> Result<()> {
         self.bytes += key.len()
             + match &step {
-                Step::Entry { value } => value.len(),
+                Queued::Entry { value } => value.len(),
                 _ => 0,
             };
-        self.values += usize::from(matches!(step, Step::Moved(_)));
-        self.waiting.push((key.to_vec(), step));
+        self.values += usize::from(matches!(step, Queued::Relocated(_)));
+        self.queue.push((key.to_vec(), step));
         match self.values >= BATCH || self.bytes >= MAX_BYTES {
-            true => self.pass_on(),
+            true => self.flush(),
             false => Ok(()),
         }
     }
 
-    /// Everything that waits goes on.
-    pub(super) fn pass_on(&mut self) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
+    /// Reads the values to relocate and passes all queued calls to the outputs.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let queue = std::mem::take(&mut self.queue);
         (self.values, self.bytes) = (0, 0);
         let blobs = (self.job.blobs)();
         let cmp = &self.job.options.comparator;
         let mut entries = Vec::new();
-        for (key, step) in &waiting {
-            if let Step::Moved(to) = step {
+        for (key, step) in &queue {
+            if let Queued::Relocated(to) = step {
                 let (user, trailer) = split_internal_key(key);
                 let name = Name {
                     family: self.job.family.id,
@@ -87,16 +96,16 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
         drop(turn);
         let mut located = located.into_iter().peekable();
         let mut read = VecDeque::new();
-        for (key, step) in &waiting {
+        for (key, step) in &queue {
             match step {
-                Step::Key => self.outputs.begin_user_key(key)?,
-                Step::Entry { value } => self.outputs.add(key, value)?,
-                Step::Moved(to) => {
+                Queued::Key => self.outputs.begin_user_key(key)?,
+                Queued::Entry { value } => self.outputs.add(key, value)?,
+                Queued::Relocated(to) => {
                     if read.is_empty() {
                         read = self.read(&mut located);
                     }
                     match read.pop_front().expect("one for each") {
-                        Ok((value, at)) => self.outputs.add_moved(key, &value, to, at)?,
+                        Ok((value, at)) => self.outputs.add_relocated(key, &value, to, at)?,
                         Err(_) => {
                             self.reference.clear();
                             to.encode(&mut self.reference);
@@ -109,13 +118,14 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
         Ok(())
     }
 
-    /// The next values, at most [`MAX_BYTES`] or one, and where each is in the cache if it is there.
+    /// Reads the next values, at most [`MAX_BYTES`] or one. Returns each with its cache key if it
+    /// is in the cache.
     fn read<'l>(
         &self,
         from: &mut Peekable<impl Iterator<Item = Result<Located<'l>>>>,
     ) -> VecDeque<Result<(Bytes, Option<CacheKey>)>> {
         let (env, how) = (&self.job.env, How::job(false));
-        // What was not found keeps its place among the others.
+        // Values that were not located keep their place in the order.
         let (mut some, mut lost, mut bytes) = (Vec::new(), Vec::new(), 0);
         let fits = |l: &Result<Located<'_>>, bytes: usize| match l {
             Ok(l) => bytes == 0 || bytes + l.read_len() <= MAX_BYTES,
@@ -144,28 +154,28 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
     }
 }
 
-impl Sink for ValueRelocator<'_, '_> {
+impl MergeSink for ValueRelocator<'_, '_> {
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()> {
-        self.wait(user_key, Step::Key)
+        self.enqueue(user_key, Queued::Key)
     }
 
     fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
         let (user, trailer) = split_internal_key(internal_key);
         if trailer as u8 == Kind::BlobRef as u8 {
             let to = Reference::decode(value)?;
-            if self.outputs.is_gathered(user, trailer_seq(trailer), &to)? {
-                return self.wait(internal_key, Step::Moved(to));
+            if self.outputs.is_relocated(user, trailer_seq(trailer), &to)? {
+                return self.enqueue(internal_key, Queued::Relocated(to));
             }
         }
         let value = value.to_vec();
-        self.wait(internal_key, Step::Entry { value })
+        self.enqueue(internal_key, Queued::Entry { value })
     }
 
-    fn open(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
-        self.outputs.open(user_key, seq, to)
+    fn read_value(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<Bytes> {
+        self.outputs.read_value(user_key, seq, to)
     }
 
-    fn let_go(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
-        self.outputs.let_go(user_key, seq, to)
+    fn drop_reference(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+        self.outputs.drop_reference(user_key, seq, to)
     }
 }

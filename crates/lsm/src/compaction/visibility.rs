@@ -1,25 +1,25 @@
-//! Which versions of a key somebody can still see.
+//! [`Stripes`]: which versions of a key a reader can still see.
 
 use basalt_kv::key::{Cmp, Kind, SeqNo};
 use std::cmp::Ordering;
 
-/// Walks versions in internal key order (newest first within a key) and tells which are the newest of their stripe:
-/// live snapshots cut the sequence numbers into stripes, and of each key only the newest version of a stripe can be read, and
-/// below operands what they stand over.
+/// Walks versions in internal key order (newest first within a key) and returns which are visible.
+/// Live snapshots cut the sequence numbers into stripes. Of each key, readers see only the newest
+/// version of a stripe and, if that is an operand, the versions below it.
 pub struct Stripes<'a> {
-    /// The names, ascending.
+    /// Sequence numbers of the live snapshots, ascending.
     snapshots: &'a [SeqNo],
     key: Vec<u8>,
     /// The stripe of the last version of `key`; `None` before the first key.
     stripe: Option<usize>,
-    /// Its sequence number.
+    /// Sequence number of that version.
     seq: SeqNo,
-    /// It is an operand that somebody reads, and so is what lies below it.
+    /// True if that version is a visible operand, so that the version below it is visible as well.
     open: bool,
 }
 
 impl<'a> Stripes<'a> {
-    /// `snapshots` are the live ones, ascending.
+    /// Takes the sequence numbers of the live snapshots, ascending.
     pub fn new(snapshots: &'a [SeqNo]) -> Stripes<'a> {
         debug_assert!(snapshots.is_sorted());
         Stripes {
@@ -31,13 +31,14 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// The stripe of a sequence number: how many snapshots are too old to see it.
+    /// Returns the stripe of a sequence number: the number of snapshots that are too old to see it.
     pub fn stripe(&self, seq: SeqNo) -> usize {
         self.snapshots.partition_point(|&s| s < seq)
     }
 
-    /// True when this version is the newest of its key in its stripe, or stands below operands only. Call for every version in
-    /// order. Of one version that is met twice the second is not.
+    /// Returns true if this version is the newest of its key in its stripe, or has only operands
+    /// above it there. The caller passes every version, in order. A version that comes twice is not
+    /// visible the second time.
     pub fn is_visible(&mut self, cmp: &Cmp, user_key: &[u8], seq: SeqNo, kind: Kind) -> bool {
         let stripe = self.stripe(seq);
         let same_key = self.stripe.is_some() && cmp.user(&self.key, user_key) == Ordering::Equal;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// One blob file. See [`super::Db::blob_files`].
 #[derive(Debug, Clone)]
 pub struct BlobFileStats {
-    /// Its number.
+    /// The number of the file.
     pub number: u64,
     /// The name of the file with its records in the store's directory; a log, when `meta` has an index of its own.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct BlobFamilyStats {
     pub records: u64,
     /// Bytes of the values read from the device, header and key included.
     pub bytes: u64,
-    /// Records that tables refer to.
+    /// Number of records that tables refer to.
     pub live_records: u64,
     /// Bytes of the values read from the device, header and key included.
     pub live_bytes: u64,

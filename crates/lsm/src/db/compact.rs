@@ -10,7 +10,7 @@ use super::flush::table_info;
 use super::relocation_stats::Paid;
 use super::tree::TreeState;
 use super::tree::blob_edits::BlobChange;
-use crate::compaction::{Claim, Job, KeyRange, Outcome, PickContext, Plan, Reason};
+use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::listener::{CompactionInfo, Event, TableInfo};
 use crate::version::TableFile;
@@ -80,7 +80,7 @@ impl Engine {
             plan.level == 0 && plan.inputs[0].1.len() >= 2 * family.options.l0_compaction_trigger;
         if urgent
             || full
-            || plan.reason == Reason::Manual
+            || plan.reason == CompactionReason::Manual
             || self.background.compactions_are_awaited()
         {
             most
@@ -156,7 +156,7 @@ impl Engine {
             state
                 .jobs
                 .compactions
-                .push(plan.reach(&family.options.comparator));
+                .push(plan.output_range(&family.options.comparator));
             self.begin_relocation(&mut state, &plan);
             drop(state);
             self.start(plan, family, claim);
@@ -294,7 +294,9 @@ impl Engine {
 
     fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
         let mut state = self.tree.lock();
-        let reach = running.plan.reach(&running.family.options.comparator);
+        let reach = running
+            .plan
+            .output_range(&running.family.options.comparator);
         let at = state.jobs.compactions.iter().position(|r| *r == reach);
         state
             .jobs
@@ -311,19 +313,19 @@ impl Engine {
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
             // It need not be: the store is as good as before, and what readers had paid is spent.
-            Err(_) if running.plan.reason == Reason::Reads => {
+            Err(_) if running.plan.reason == CompactionReason::Reads => {
                 for t in running.plan.input_tables() {
                     t.reset_extra_reads();
                 }
             }
             // Nor this, for which scans have to pay again.
-            Err(_) if running.plan.reason == Reason::RelocationCandidates => {}
+            Err(_) if running.plan.reason == CompactionReason::RelocationCandidates => {}
             Err(e) => {
                 // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
                 let guessed = self
                     .pressure
                     .room_for_merges(&self.tree.view())
-                    .is_some_and(|full| !full.surely);
+                    .is_some_and(|full| !full.must_fit);
                 let at_once = guessed && e.kind() == ErrorKind::NoSpace;
                 let e = e.context(format!("compacting family {:?}", running.family.name));
                 self.health.compaction_failed(e, at_once);
@@ -516,7 +518,9 @@ impl Engine {
             Ok(ended) => ended.expect("a plan of one part ends with it"),
             Err(panic) => {
                 // The caller's own code, in a callback or a filter: nothing was installed, and others need not wait for it for ever.
-                let reach = running.plan.reach(&running.family.options.comparator);
+                let reach = running
+                    .plan
+                    .output_range(&running.family.options.comparator);
                 let mut state = self.tree.lock();
                 if let Some(at) = state.jobs.compactions.iter().position(|r| *r == reach) {
                     state.jobs.compactions.swap_remove(at);

@@ -255,7 +255,7 @@ impl Engine {
                         state
                             .jobs
                             .compactions
-                            .push(plan.reach(&entry.options.comparator));
+                            .push(plan.output_range(&entry.options.comparator));
                         self.begin_relocation(&mut state, &plan);
                         drop(state);
                         let most = if plan.trivial_move {

@@ -93,10 +93,11 @@ impl Iter {
         let (view, seq) = engine.moment(&self.options)?;
         let active = view.active.mems.get(&self.family.id());
         // A cursor's range tombstones are those of its moment, and only the newest memtable may have others since.
-        let deleted = self.shown.has_deleted() || active.is_some_and(|m| m.range_deletes() > 0);
+        let deleted =
+            self.shown.has_range_tombstones() || active.is_some_and(|m| m.range_deletes() > 0);
         if Arc::ptr_eq(&view, &self.view) && !deleted {
             // The same tables, and memtables that have grown since: the cursors over them see what was added.
-            (self.shown).renew(
+            (self.shown).refresh(
                 seq,
                 engine.ctx.env.clock().wall_ms(),
                 self.options.max_skippable_entries,
@@ -118,7 +119,7 @@ impl Iter {
             let (view, seq) = engine.moment(&self.options)?;
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
                 // Nothing was written, but values may have come to their end.
-                (self.shown).allow(
+                (self.shown).set_limits(
                     engine.ctx.env.clock().wall_ms(),
                     self.options.max_skippable_entries,
                 );
@@ -129,8 +130,8 @@ impl Iter {
         match self.tail.as_ref().expect("the cursor is tailing") {
             Tail::Nowhere => panic!("next on an iterator that is not positioned"),
             Tail::First => self.shown.seek_to_first(),
-            Tail::At(key) => self.shown.go_on(key, true),
-            Tail::Behind(key) => self.shown.go_on(key, false),
+            Tail::At(key) => self.shown.continue_from(key, true),
+            Tail::Behind(key) => self.shown.continue_from(key, false),
         }
     }
 
@@ -138,7 +139,7 @@ impl Iter {
     fn moved(&mut self, result: Result<()>) -> Result<()> {
         match &result {
             Ok(()) => self.note_place(),
-            Err(_) => self.shown.unposition(),
+            Err(_) => self.shown.invalidate(),
         }
         result
     }
@@ -170,7 +171,7 @@ impl Iter {
         }
     }
 
-    /// True when positioned on a key.
+    /// Returns true if the cursor is positioned on a key.
     #[inline]
     pub fn valid(&self) -> bool {
         self.shown.valid()
@@ -183,7 +184,7 @@ impl Iter {
         self.shown.resume_key()
     }
 
-    /// To the first key inside the bounds.
+    /// Moves to the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek_to_first();
@@ -193,13 +194,13 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// To the last key inside the bounds.
+    /// Moves to the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
         self.shown.seek_to_last()
     }
 
-    /// To the first key at or after `key`.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek(key);
@@ -209,7 +210,7 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// To the last key at or before `key`.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
         self.shown.seek_for_prev(key)
@@ -229,13 +230,13 @@ impl Iter {
         self.moved(stepped)
     }
 
-    /// To the previous key. Requires `valid`.
+    /// Moves to the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
         self.shown.prev()
     }
 
-    /// The user key here. Requires `valid`.
+    /// Returns the current user key. Requires `valid`.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.shown.key()
@@ -258,7 +259,8 @@ impl Iter {
         self.shown.pinned_value()
     }
 
-    /// The expiry of the value here, ms since 1970. Requires `valid`.
+    /// Returns when the current value expires, in milliseconds since 1970; `None` for never.
+    /// Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.shown.expire_at_ms()
     }

@@ -5,9 +5,11 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
-use crate::compaction::ranges::Dropped;
+use crate::compaction::ranges::RangeDelFilter;
 use crate::compaction::visibility::Stripes;
-use crate::compaction::{Deeper, Rules, Sink, internal_key_of, merge, table_options};
+use crate::compaction::{
+    DeeperLevels, MergeRules, MergeSink, internal_key_of, merge, table_options,
+};
 use crate::iter::{InternalIter, MergingIter};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
@@ -60,7 +62,7 @@ pub(super) fn write_table(
             merge_operands(&mut builder, values, family, mem, snapshots, &ranges)?;
             return builder.finish();
         }
-        let mut deleted = Dropped::new(cmp, &ranges, snapshots);
+        let mut deleted = RangeDelFilter::new(cmp, &ranges, snapshots);
         let mut stripes = Stripes::new(snapshots);
         let mut sink = OneTable::new(&mut builder, values, family);
         let mut iter = mem.iter();
@@ -154,7 +156,7 @@ impl<'a, 'n> OneTable<'a, 'n> {
     }
 }
 
-impl Sink for OneTable<'_, '_> {
+impl MergeSink for OneTable<'_, '_> {
     fn begin_user_key(&mut self, _user_key: &[u8]) -> Result<()> {
         Ok(())
     }
@@ -176,7 +178,7 @@ fn merge_operands(
     deleted: &Fragments,
 ) -> Result<()> {
     let cmp = &family.options.comparator;
-    let rules = Rules {
+    let rules = MergeRules {
         cmp,
         snapshots,
         now_ms: 0,
@@ -188,7 +190,7 @@ fn merge_operands(
         deleted,
     };
     let input = MergingIter::new(cmp.clone(), vec![Box::new(mem.iter())]);
-    let deeper = Deeper::unknown(cmp);
+    let deeper = DeeperLevels::unknown(cmp);
     let mut sink = OneTable::new(builder, values, family);
     merge(&rules, input, deeper, &mut sink, &|_| None)?;
     Ok(())

@@ -16,7 +16,7 @@ use super::flush::table_info;
 use super::throttle::Patience;
 use super::view::View;
 use super::write_path::Writer;
-use crate::compaction::{Reach, internal_key_of, level_targets, table_options};
+use crate::compaction::{OutputRange, internal_key_of, level_targets, table_options};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
 use crate::version::edit::{AddBlob, AddTable, Edit};
@@ -374,7 +374,7 @@ fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>
 pub(super) fn level_for(
     version: Option<(&FamilyVersion, usize)>,
     (family, cmp): (u32, &Cmp),
-    running: &[Reach],
+    running: &[OutputRange],
     (from, to): (&[u8], &[u8]),
 ) -> usize {
     let Some((version, base)) = version else {
@@ -389,8 +389,8 @@ pub(super) fn level_for(
         }
     };
     let is_free = |level: usize| {
-        let own = Reach::of_keys(family, level, from, to);
-        !meets(level) && !running.iter().any(|r| r.meets(cmp, &own))
+        let own = OutputRange::of_keys(family, level, from, to);
+        !meets(level) && !running.iter().any(|r| r.overlaps(cmp, &own))
     };
     let deepest = (0..LEVELS).take_while(|l| is_free(*l)).last();
     deepest.filter(|l| *l >= base).unwrap_or(0)
@@ -580,7 +580,7 @@ impl Engine {
                 let (from, to) = ends(meta);
                 let version = version.map(|v| (&**v, bases[&family]));
                 let level = level_for(version, (family, cmp), &state.jobs.compactions, (from, to));
-                reaches.push(Reach::of_keys(family, level, from, to));
+                reaches.push(OutputRange::of_keys(family, level, from, to));
                 let shifted = meta.clone().shifted(seq - set.seq);
                 edit.add_tables.push(AddTable {
                     family,

@@ -4,8 +4,8 @@ use super::engine::Engine;
 use super::multi_get::Referred;
 use super::view::{Opened, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
-use crate::iter::user::{self, UserIter, Values};
-use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, Source, ValuePrefetch};
+use crate::iter::user::{BlobAccess, IterBounds, UserIter};
+use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, TombstoneSource, ValuePrefetch};
 use crate::options::ReadOptions;
 use basalt_blob::{How, Name, Reference};
 use basalt_env::sync::atomic::AtomicU64;
@@ -381,7 +381,7 @@ impl Engine {
                 sources.add(Box::new(mem.iter()), 0);
             }
             for run in mem.ranges() {
-                sources.deleted.push(Source::Run(run));
+                sources.deleted.push(TombstoneSource::Run(run));
             }
         }
         if let Some(tables) = view.version.families.get(&family.id()) {
@@ -395,7 +395,9 @@ impl Engine {
                     sources.add(Box::new(t.reader()?.iter(pattern)), t.meta.max_seq);
                 }
                 if t.meta.range_deletes > 0 {
-                    sources.deleted.push(Source::Tables(vec![t.clone()]));
+                    sources
+                        .deleted
+                        .push(TombstoneSource::Tables(vec![t.clone()]));
                 }
             }
             let deepest = tables.levels.iter().rposition(|l| !l.is_empty());
@@ -413,11 +415,11 @@ impl Engine {
                     sources.add(Box::new(run), 0);
                 }
                 if !deleted.is_empty() {
-                    sources.deleted.push(Source::Tables(deleted));
+                    sources.deleted.push(TombstoneSource::Tables(deleted));
                 }
             }
         }
-        let shown = user::View {
+        let shown = IterBounds {
             seq,
             lower: options.lower_bound.clone(),
             upper: options.upper_bound.clone(),
@@ -429,8 +431,8 @@ impl Engine {
         let merged = MergingIter::new(cmp.clone(), children);
         let made = UserIter::new(merged, cmp, shown, pins)
             .with_merging(merging)
-            .with_deleted(deleted, jumps)
-            .with_values(Values::of(
+            .with_range_tombstones(deleted, jumps)
+            .with_blobs(BlobAccess::of(
                 &view.version.blobs,
                 family.id(),
                 &entry.scan_history,
@@ -449,7 +451,7 @@ impl Engine {
 struct Sources {
     /// Each with the number of entries of `deleted` before it, and what a tombstone there must be newer than to hide all its entries.
     cursors: Vec<(Box<dyn InternalIter>, usize, SeqNo)>,
-    deleted: Vec<Source>,
+    deleted: Vec<TombstoneSource>,
 }
 
 impl Sources {

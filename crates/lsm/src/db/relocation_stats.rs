@@ -125,8 +125,8 @@ impl Engine {
 
     /// A plan begins: collections leave alone what it moves.
     pub(super) fn begin_relocation(&self, state: &mut TreeState, plan: &Plan) {
-        if !plan.gathered.is_empty() {
-            state.blobs.gathering.extend(&plan.gathered);
+        if !plan.relocated_files.is_empty() {
+            state.blobs.gathering.extend(&plan.relocated_files);
             self.pressure
                 .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
         }
@@ -134,7 +134,7 @@ impl Engine {
 
     /// It has ended, whatever came of it. Where it failed, scans have to pay anew.
     pub(super) fn end_relocation(&self, state: &mut TreeState, plan: &Plan) {
-        for number in &plan.gathered {
+        for number in &plan.relocated_files {
             state.blobs.gathering.remove(number);
             if let Some(file) = self.tree.view().version.blobs.files.get(number) {
                 file.forget_scans();

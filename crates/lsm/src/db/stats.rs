@@ -80,7 +80,7 @@ pub struct BlobStats {
     pub files: u64,
     /// Their bytes on disk, indexes included.
     pub bytes: u64,
-    /// Records that tables refer to.
+    /// Number of records that tables refer to.
     pub live_records: u64,
     /// Their bytes, keys and headers included.
     pub live_bytes: u64,
@@ -321,7 +321,7 @@ pub struct LevelStats {
     pub bytes: u64,
     /// The size it aims at, 0 for level 0 and for levels not in use.
     pub target_bytes: u64,
-    /// Entries, tombstones included.
+    /// Number of entries, tombstones included.
     pub entries: u64,
     /// Tombstones.
     pub deletes: u64,

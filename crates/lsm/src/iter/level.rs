@@ -1,7 +1,8 @@
 //! [`LevelIter`]: the tables of one sorted level read as one.
 //!
-//! Tables are opened when the cursor reaches them, so a scan over a short range opens one or two of a level's hundreds.
-//! A table whose content disagrees with what the manifest says of its range is reported as damage, never passed over.
+//! Tables are opened when the cursor reaches them, so a scan over a short range opens one or two of
+//! a level's hundreds. If the content of a table does not match the key range in the manifest, the
+//! cursor fails with `Corruption` and never skips the table.
 
 use crate::iter::InternalIter;
 use crate::version::TableFile;
@@ -17,16 +18,17 @@ pub struct LevelIter {
     tables: Vec<Arc<TableFile>>,
     cmp: Cmp,
     pattern: ReadPattern,
+    /// True if a seek reads the next block along: see [`TableIter::with_next`].
     with_next: bool,
-    /// The open table and its place in `tables`.
+    /// Index in `tables` of the open table, and the cursor over it.
     open: Option<(usize, TableIter)>,
-    /// Between the halves of a seek: the table that it lands in.
-    sought: Option<(usize, TableIter)>,
+    /// Index and cursor of the table that a seek lands in, between the halves of the seek.
+    seeking: Option<(usize, TableIter)>,
     narrow: Option<Arc<Narrow>>,
 }
 
 impl LevelIter {
-    /// Over tables in ascending order. Opens nothing yet.
+    /// Returns a cursor over tables in ascending order, not positioned. Opens no table yet.
     pub fn new(tables: Vec<Arc<TableFile>>, cmp: Cmp, pattern: ReadPattern) -> LevelIter {
         debug_assert!(
             tables
@@ -39,19 +41,20 @@ impl LevelIter {
             pattern,
             with_next: false,
             open: None,
-            sought: None,
+            seeking: None,
             narrow: None,
         }
     }
 
-    /// For the level that holds most: see [`TableIter::with_next`].
+    /// Makes seeks read the next block along, for the level that holds the most data: see
+    /// [`TableIter::with_next`].
     pub(crate) fn with_next(mut self) -> LevelIter {
         self.with_next = true;
         self
     }
 
-    /// The table to land in: `at`, or when the cursor is narrowed to a prefix, the first from it on in the direction of the walk that
-    /// may have the prefix.
+    /// Returns the index of the table to land in: `at` or, if the cursor is narrowed to a prefix,
+    /// the first from `at` on, in the direction of the walk, that may have the prefix.
     fn narrowed(&self, at: Option<usize>, up: bool) -> Result<Option<usize>> {
         let Some(narrow) = &self.narrow else {
             return Ok(at);
@@ -65,7 +68,8 @@ impl LevelIter {
             if (table.reader()?).may_hold_prefix(narrow, self.pattern == ReadPattern::Cached)? {
                 return Ok(at);
             }
-            // A table that ends outside of the prefix, and holds none of it, ends behind all of it: so far goes the level.
+            // A table that holds no key of the prefix and ends outside of it is the last that could
+            // have the prefix.
             if !narrow.has(if up { largest } else { smallest }) {
                 return Ok(None);
             }
@@ -78,7 +82,8 @@ impl LevelIter {
         Ok(None)
     }
 
-    /// Opens table `at` (unless it is the open one), or where that does not have the prefix, the next one that does. Not positioned.
+    /// Opens table `at` if it is not open or, if it does not have the prefix, the next one that
+    /// does. The returned cursor is not positioned.
     fn enter(&mut self, at: Option<usize>, up: bool) -> Result<Option<(usize, TableIter)>> {
         let open = self.open.take();
         let Some(at) = self.narrowed(at, up)? else {
@@ -95,7 +100,8 @@ impl LevelIter {
         Ok(Some((at, iter)))
     }
 
-    /// Opens a table, moves in it and checks that it landed on an entry, as [`LevelIter::landed`] does.
+    /// Opens a table, moves in it with `seek`, and checks that it landed on an entry, as
+    /// [`LevelIter::landed`] does.
     fn land(
         &mut self,
         at: Option<usize>,
@@ -109,8 +115,9 @@ impl LevelIter {
         self.landed(at, iter)
     }
 
-    /// Checks that the cursor over table `at` landed on an entry. When it did not, and need not, returns the table's place: the range
-    /// of a table with range tombstones is wider than its entries.
+    /// Checks that the cursor over table `at` landed on an entry. Returns `at` if it did not and
+    /// need not: the key range of a table with range tombstones is wider than its entries. Fails
+    /// with `Corruption` if a table without range tombstones has no entry there.
     fn landed(&mut self, at: usize, iter: TableIter) -> Result<Option<usize>> {
         let table = &self.tables[at];
         if !iter.valid() && table.meta.range_deletes > 0 {
@@ -127,31 +134,31 @@ impl LevelIter {
         Ok(None)
     }
 
-    /// Lands in table `at`, or on the first entry behind it.
+    /// Lands in table `at`, or on the first entry of the tables behind it.
     fn land_forward(
         &mut self,
         at: usize,
         seek: impl FnOnce(&mut TableIter) -> Result<()>,
     ) -> Result<()> {
         let missed = self.land(Some(at), true, seek)?;
-        self.go_behind(missed)
+        self.land_behind(missed)
     }
 
-    /// On to the first entry behind a table that has none where one was looked for.
-    fn go_behind(&mut self, mut missed: Option<usize>) -> Result<()> {
+    /// Moves to the first entry behind a table that has no entry at the target.
+    fn land_behind(&mut self, mut missed: Option<usize>) -> Result<()> {
         while let Some(at) = missed {
             missed = self.land(Some(at + 1), true, |i| i.seek_to_first())?;
         }
         Ok(())
     }
 
-    /// The table that a seek lands in.
+    /// Returns the index of the table that a seek lands in.
     fn table_of(&self, target: &[u8]) -> usize {
         self.tables
             .partition_point(|t| self.cmp.internal(&t.meta.largest, target) == Ordering::Less)
     }
 
-    /// Lands in table `at`, or on the last entry before it.
+    /// Lands in table `at`, or on the last entry of the tables before it.
     fn land_backward(
         &mut self,
         at: Option<usize>,
@@ -191,22 +198,22 @@ impl InternalIter for LevelIter {
     }
 
     fn begin_seek(&mut self, target: &[u8]) -> Result<Option<SeekRead>> {
-        self.sought = None;
+        self.seeking = None;
         let Some((at, mut iter)) = self.enter(Some(self.table_of(target)), true)? else {
             return Ok(None);
         };
         let seek_read = iter.begin_seek(target)?;
-        self.sought = Some((at, iter));
+        self.seeking = Some((at, iter));
         Ok(seek_read)
     }
 
     fn finish_seek(&mut self, target: &[u8], landed: Option<SeekBlock>) -> Result<()> {
-        let Some((at, mut iter)) = self.sought.take() else {
+        let Some((at, mut iter)) = self.seeking.take() else {
             return Ok(());
         };
         iter.finish_seek(target, landed)?;
         let missed = self.landed(at, iter)?;
-        self.go_behind(missed)
+        self.land_behind(missed)
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {

@@ -1,7 +1,8 @@
-//! [`MaskedIter`]: a cursor that jumps over what newer sources have deleted as a range.
+//! [`MaskedIter`]: a cursor that jumps over key ranges that newer sources have deleted.
 //!
-//! It is there for speed alone. What is deleted is decided entry by entry above the merge, so a mask may show entries that are deleted, and
-//! does so after a number of jumps in one movement, for a reader that must not be held up.
+//! The jumps save time and decide nothing: the reader above the merge checks each entry against the
+//! range tombstones. So the cursor may yield deleted entries. It does so after a number of jumps in
+//! one movement, so that the movement ends soon.
 
 use super::{Cover, InternalIter};
 use basalt_env::sync::atomic::{AtomicU64, Ordering as Mem};
@@ -11,29 +12,31 @@ use basalt_kv::prefix::Narrow;
 use basalt_table::{SeekBlock, SeekRead};
 use std::sync::Arc;
 
-/// Jumps in one movement.
-const MOST_JUMPS: usize = 64;
-/// Neighbouring ranges that one jump passes.
-const MOST_JOINED: usize = 4096;
-/// Sorts before every entry of its user key.
+/// Most jumps in one movement.
+const MAX_JUMPS: usize = 64;
+/// Most neighbouring deleted ranges that one jump passes.
+const MAX_JOINED: usize = 4096;
+/// A trailer that sorts before every entry of its user key.
 const FIRST_TRAILER: u64 = u64::MAX;
 
-/// The chunks of a memtable, see the module.
+/// A cursor that jumps over deleted ranges. See the module.
 pub(crate) struct MaskedIter {
     inner: Box<dyn InternalIter>,
-    /// What sources newer than this one have deleted.
+    /// Range tombstones of the sources newer than this one.
     cover: Cover,
     /// A tombstone must be newer than this to hide every entry here.
     above: SeqNo,
-    /// Jumps made, for a reader's skip budget.
+    /// Jumps made, which count as skipped entries of the reader.
     jumps: Arc<AtomicU64>,
+    /// The seek target behind, or before, a deleted range.
     target: Vec<u8>,
-    /// Between the halves of a seek: it is for `target`, not for what was asked.
-    aimed: bool,
+    /// True between the halves of a seek that goes to `target` instead of the caller's target.
+    redirected: bool,
 }
 
 impl MaskedIter {
-    /// Over a cursor whose entries are hidden by every tombstone in `cover` that is newer than `above`.
+    /// Returns a cursor over `inner`, whose entries are hidden by every tombstone of `cover` that
+    /// is newer than `above`.
     pub(crate) fn new(
         inner: Box<dyn InternalIter>,
         cover: Cover,
@@ -46,13 +49,14 @@ impl MaskedIter {
             above,
             jumps,
             target: Vec::new(),
-            aimed: false,
+            redirected: false,
         }
     }
 
-    /// With `cover` at a deleted key: makes the target behind it, and behind the deleted ranges that follow without a gap.
-    fn aim_behind(&mut self) -> Result<()> {
-        for _ in 0..MOST_JOINED {
+    /// Sets the target behind the deleted range that `cover` last found, and behind the deleted
+    /// ranges that follow it without a gap.
+    fn target_behind(&mut self) -> Result<()> {
+        for _ in 0..MAX_JOINED {
             let to = self.cover.to().expect("a deleted range ends");
             self.target.clear();
             encode_internal_key(&mut self.target, to, FIRST_TRAILER);
@@ -64,31 +68,33 @@ impl MaskedIter {
         Ok(())
     }
 
-    /// With `cover` at a deleted key: makes the target before it.
-    fn aim_before(&mut self) {
+    /// Sets the target before the deleted range that `cover` last found.
+    fn target_before(&mut self) {
         let from = self.cover.from().expect("a deleted range begins");
         self.target.clear();
         encode_internal_key(&mut self.target, from, FIRST_TRAILER);
         self.jumps.fetch_add(1, Mem::Relaxed);
     }
 
-    fn go_on(&mut self) -> Result<()> {
-        for _ in 0..MOST_JUMPS {
+    /// Moves up to the first entry that is not in a deleted range.
+    fn jump_forward(&mut self) -> Result<()> {
+        for _ in 0..MAX_JUMPS {
             if !self.inner.valid() || self.cover.at(user_key(self.inner.key()))? <= self.above {
                 return Ok(());
             }
-            self.aim_behind()?;
+            self.target_behind()?;
             self.inner.seek(&self.target)?;
         }
         Ok(())
     }
 
-    fn go_back(&mut self) -> Result<()> {
-        for _ in 0..MOST_JUMPS {
+    /// Moves down to the first entry that is not in a deleted range.
+    fn jump_backward(&mut self) -> Result<()> {
+        for _ in 0..MAX_JUMPS {
             if !self.inner.valid() || self.cover.at(user_key(self.inner.key()))? <= self.above {
                 return Ok(());
             }
-            self.aim_before();
+            self.target_before();
             self.inner.seek_for_prev(&self.target)?;
         }
         Ok(())
@@ -105,53 +111,53 @@ impl InternalIter for MaskedIter {
     }
     fn seek_to_first(&mut self) -> Result<()> {
         self.inner.seek_to_first()?;
-        self.go_on()
+        self.jump_forward()
     }
     fn seek_to_last(&mut self) -> Result<()> {
         self.inner.seek_to_last()?;
-        self.go_back()
+        self.jump_backward()
     }
     fn seek(&mut self, to: &[u8]) -> Result<()> {
-        // Asked first: a target inside a deleted range would read a block for nothing.
+        // A seek to a target inside a deleted range would read a block for nothing.
         if self.cover.at(user_key(to))? > self.above {
-            self.aim_behind()?;
+            self.target_behind()?;
             self.inner.seek(&self.target)?;
         } else {
             self.inner.seek(to)?;
         }
-        self.go_on()
+        self.jump_forward()
     }
     fn begin_seek(&mut self, to: &[u8]) -> Result<Option<SeekRead>> {
-        self.aimed = self.cover.at(user_key(to))? > self.above;
-        if !self.aimed {
+        self.redirected = self.cover.at(user_key(to))? > self.above;
+        if !self.redirected {
             return self.inner.begin_seek(to);
         }
-        self.aim_behind()?;
+        self.target_behind()?;
         self.inner.begin_seek(&self.target)
     }
     fn finish_seek(&mut self, to: &[u8], landed: Option<SeekBlock>) -> Result<()> {
-        let to = if self.aimed { &self.target } else { to };
+        let to = if self.redirected { &self.target } else { to };
         self.inner.finish_seek(to, landed)?;
-        self.go_on()
+        self.jump_forward()
     }
     fn seek_for_prev(&mut self, to: &[u8]) -> Result<()> {
         if self.cover.at(user_key(to))? > self.above {
-            self.aim_before();
+            self.target_before();
             self.inner.seek_for_prev(&self.target)?;
         } else {
             self.inner.seek_for_prev(to)?;
         }
-        self.go_back()
+        self.jump_backward()
     }
     #[inline]
     fn next(&mut self) -> Result<()> {
         self.inner.next()?;
-        self.go_on()
+        self.jump_forward()
     }
     #[inline]
     fn prev(&mut self) -> Result<()> {
         self.inner.prev()?;
-        self.go_back()
+        self.jump_backward()
     }
     #[inline]
     fn key(&self) -> &[u8] {

@@ -1,11 +1,12 @@
 //! [`MergingIter`]: many sorted cursors read as one.
 //!
-//! A binary heap of child numbers keeps the next child on top; moving the merged cursor moves that child and sifts it
-//! down, which for children that run in stretches ends after one or two comparisons. Beside each child stands the
-//! first 8 bytes of its user key as a number, so that under the bytewise order most comparisons touch no key at all.
-//! Nothing is allocated per key.
+//! A binary heap of child numbers keeps the next child on top. Moving the merged cursor moves that
+//! child and sifts it down. If many entries in a row come from one child, that takes one or two
+//! comparisons. For each child the first 8 bytes of its user key are kept as a number, so that
+//! under the bytewise order most comparisons touch no key. The cursor allocates nothing per key.
 //!
-//! Children should not hold equal internal keys. Where they do, each is shown, the earlier child's first, in both directions.
+//! Children should not hold equal internal keys. If they do, the cursor yields each, the earlier
+//! child's first, in both directions.
 
 use crate::iter::InternalIter;
 use basalt_fs::{Bytes, Result};
@@ -21,20 +22,23 @@ enum Direction {
     Backward,
 }
 
-/// A cursor over the union of its children. See the module.
+/// A cursor over the entries of all its children. See the module.
 pub struct MergingIter {
     cmp: Cmp,
     children: Vec<Box<dyn InternalIter>>,
-    /// First 8 bytes of each valid child's user key, big-endian, padded with zeros; 0 under a user's comparator.
+    /// First 8 bytes of each valid child's user key, big-endian, padded with zeros; 0 under a
+    /// custom comparator.
     prefixes: Vec<u64>,
-    /// Valid children; the one that the cursor stands on first. Empty: the cursor is not valid.
+    /// Numbers of the valid children as a heap, the current child first. Empty if the cursor is not
+    /// valid.
     heap: Vec<u32>,
     direction: Direction,
-    /// The key a change of direction starts from.
+    /// Memory for the internal key at which the direction changes.
     pivot: Vec<u8>,
 }
 
-/// Orders as the bytewise order does wherever two prefixes differ: padding with zeros never puts a longer key first.
+/// Returns the first 8 bytes of a user key as a number. Where two numbers differ, they order the
+/// keys as the bytewise order does: padding with zeros never puts a longer key first.
 #[inline]
 fn prefix_of(user: &[u8]) -> u64 {
     if let Some(first) = user.first_chunk::<8>() {
@@ -47,7 +51,7 @@ fn prefix_of(user: &[u8]) -> u64 {
 }
 
 impl MergingIter {
-    /// Merges children that are all ordered by `cmp`. Not positioned.
+    /// Returns a cursor over children that are all ordered by `cmp`, not positioned.
     pub fn new(cmp: Cmp, children: Vec<Box<dyn InternalIter>>) -> MergingIter {
         assert!(u32::try_from(children.len()).is_ok());
         MergingIter {
@@ -60,12 +64,14 @@ impl MergingIter {
         }
     }
 
-    /// The number of the child that the cursor stands on, in the order given to [`MergingIter::new`]. Requires `valid`.
+    /// Returns the number of the current child, in the order given to [`MergingIter::new`].
+    /// Requires `valid`.
     pub fn child(&self) -> usize {
         self.heap[0] as usize
     }
 
-    /// True when child `a` is shown before child `b` in the present direction.
+    /// Returns true if the entry of child `a` comes before that of child `b` in the present
+    /// direction.
     #[inline]
     fn before(&self, a: u32, b: u32) -> bool {
         let (x, y) = (a as usize, b as usize);
@@ -79,8 +85,9 @@ impl MergingIter {
         (order == Ordering::Less) == (self.direction == Direction::Forward)
     }
 
+    /// Updates the key prefix of a child that moved.
     #[inline]
-    fn note(&mut self, child: usize) {
+    fn update_prefix(&mut self, child: usize) {
         self.prefixes[child] = match self.cmp {
             Cmp::Bytewise => prefix_of(user_key(self.children[child].key())),
             Cmp::Custom(_) => 0,
@@ -105,13 +112,13 @@ impl MergingIter {
         }
     }
 
-    /// Makes the heap of all valid children.
+    /// Builds the heap of all valid children.
     fn build(&mut self, direction: Direction) {
         self.direction = direction;
         self.heap.clear();
         for i in 0..self.children.len() {
             if self.children[i].valid() {
-                self.note(i);
+                self.update_prefix(i);
                 self.heap.push(i as u32);
             }
         }
@@ -120,19 +127,19 @@ impl MergingIter {
         }
     }
 
-    /// After the top child moved.
+    /// Restores the heap after its top child moved.
     #[inline]
-    fn settle_top(&mut self) {
+    fn resift_top(&mut self) {
         let top = self.heap[0] as usize;
         if self.children[top].valid() {
-            self.note(top);
+            self.update_prefix(top);
         } else {
             self.heap.swap_remove(0);
         }
         self.sift_down(0);
     }
 
-    /// Moves every child; an error leaves the cursor invalid.
+    /// Moves every child with `seek`. An error leaves the cursor invalid.
     fn position(
         &mut self,
         direction: Direction,
@@ -146,9 +153,10 @@ impl MergingIter {
         Ok(())
     }
 
-    /// Moves every child to the other side of the present entry and one entry on. Entries are ordered by key, then by
-    /// child number, so that even equal keys are neither skipped nor shown twice.
-    fn turn(&mut self, direction: Direction) -> Result<()> {
+    /// Changes the direction: moves every child to the other side of the current entry, and one
+    /// entry on. Entries are ordered by key, then by child number, so that even equal keys are
+    /// neither skipped nor yielded twice.
+    fn reverse(&mut self, direction: Direction) -> Result<()> {
         let current = self.heap[0] as usize;
         self.heap.clear();
         self.pivot.clear();
@@ -200,7 +208,8 @@ impl InternalIter for MergingIter {
 
     fn seek(&mut self, target: &[u8]) -> Result<()> {
         self.heap.clear();
-        // All children first say what they must read, so that the device has the reads of all at the same time.
+        // All children first return the reads that they need, so that the device gets all reads at
+        // the same time.
         let mut seek_reads = Vec::new();
         let mut waiting = Vec::new();
         for (i, child) in self.children.iter_mut().enumerate() {
@@ -230,13 +239,13 @@ impl InternalIter for MergingIter {
     fn next(&mut self) -> Result<()> {
         assert!(self.valid(), "next on a cursor that is not positioned");
         if self.direction != Direction::Forward {
-            return self.turn(Direction::Forward);
+            return self.reverse(Direction::Forward);
         }
         if let Err(e) = self.children[self.heap[0] as usize].next() {
             self.heap.clear();
             return Err(e);
         }
-        self.settle_top();
+        self.resift_top();
         Ok(())
     }
 
@@ -244,13 +253,13 @@ impl InternalIter for MergingIter {
     fn prev(&mut self) -> Result<()> {
         assert!(self.valid(), "prev on a cursor that is not positioned");
         if self.direction != Direction::Backward {
-            return self.turn(Direction::Backward);
+            return self.reverse(Direction::Backward);
         }
         if let Err(e) = self.children[self.heap[0] as usize].prev() {
             self.heap.clear();
             return Err(e);
         }
-        self.settle_top();
+        self.resift_top();
         Ok(())
     }
 

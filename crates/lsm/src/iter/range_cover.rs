@@ -1,7 +1,8 @@
-//! [`Cover`]: all range tombstones of a view, or of its newer part, asked for one key after the other.
+//! [`Cover`]: the newest range tombstone over a key, of all sources of a read or of the newer ones.
 //!
-//! Sources stand in the order of a read, newest first. An answer is kept with the stretch of keys that it holds for, so that a scan asks the
-//! sources once a stretch and not once an entry. Tables of a level are opened when a key comes into the range of one that has tombstones.
+//! Sources stand in the order of a read, newest first. An answer is cached with the stretch of keys
+//! that it holds for, so that a scan searches the sources once a stretch and not once an entry.
+//! A table of a level is opened when a key comes into its range, if it has range tombstones.
 
 use crate::version::TableFile;
 use basalt_fs::Result;
@@ -10,37 +11,38 @@ use basalt_kv::ranges::{Fragments, Stretch};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Who has range tombstones.
-pub(crate) enum Source {
-    /// A memtable's run.
+/// A source of range tombstones.
+pub(crate) enum TombstoneSource {
+    /// A run of a memtable.
     Run(Arc<Fragments>),
-    /// Tables with range tombstones, ascending and disjoint: one of level 0, or all such of a level.
+    /// Tables with range tombstones, ascending and disjoint: one table of level 0, or all such
+    /// tables of another level.
     Tables(Vec<Arc<TableFile>>),
 }
 
-/// The chunks of a memtable, see the module.
+/// The range tombstones of a read, with the last answer. See the module.
 pub(crate) struct Cover {
     cmp: Cmp,
-    sources: Arc<Vec<Source>>,
-    /// How many of the sources count.
+    sources: Arc<Vec<TombstoneSource>>,
+    /// Number of sources that count, from the newest on.
     upto_source: usize,
-    /// Tombstones above it are not visible.
+    /// Tombstones above this sequence number are not visible.
     upto: SeqNo,
-    /// What the last answer was, and for which keys it is one.
+    /// True if `seq` is the answer for the keys from `from` to `to`.
     known: bool,
     seq: SeqNo,
-    from: Bound,
-    to: Bound,
+    from: OptionalKey,
+    to: OptionalKey,
 }
 
-/// A key whose memory is used again; `set` is false for none.
+/// An optional key whose memory is used again.
 #[derive(Default)]
-struct Bound {
+struct OptionalKey {
     set: bool,
     key: Vec<u8>,
 }
 
-impl Bound {
+impl OptionalKey {
     fn get(&self) -> Option<&[u8]> {
         self.set.then_some(&self.key[..])
     }
@@ -52,10 +54,10 @@ impl Bound {
 }
 
 impl Cover {
-    /// Of the first `upto_source` sources, as of `upto`.
+    /// Returns the cover of the first `upto_source` sources, as of sequence number `upto`.
     pub(crate) fn new(
         cmp: Cmp,
-        sources: Arc<Vec<Source>>,
+        sources: Arc<Vec<TombstoneSource>>,
         upto_source: usize,
         upto: SeqNo,
     ) -> Cover {
@@ -66,23 +68,24 @@ impl Cover {
             upto,
             known: false,
             seq: 0,
-            from: Bound::default(),
-            to: Bound::default(),
+            from: OptionalKey::default(),
+            to: OptionalKey::default(),
         }
     }
 
-    /// Of nothing.
+    /// Returns a cover without tombstones.
     pub(crate) fn none(cmp: Cmp) -> Cover {
         Cover::new(cmp, Arc::default(), 0, 0)
     }
 
-    /// True when no key can be covered.
+    /// Returns true if no key can be covered.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.upto_source == 0
     }
 
-    /// The newest visible tombstone that covers the key; 0 for none. Errors: whatever opening a table meets.
+    /// Returns the sequence number of the newest visible tombstone over the key; 0 for none. Fails
+    /// with the error of opening a table.
     #[inline]
     pub(crate) fn at(&mut self, key: &[u8]) -> Result<SeqNo> {
         if self.is_empty() {
@@ -92,22 +95,23 @@ impl Cover {
             && (self.to.get()).is_none_or(|to| self.cmp.user(key, to) == Ordering::Less)
             && (self.from.get()).is_none_or(|from| self.cmp.user(key, from) != Ordering::Less);
         if !inside {
-            self.ask(key)?;
+            self.search(key)?;
         }
         Ok(self.seq)
     }
 
-    /// Where the last answer begins to hold.
+    /// Returns the key from which on the last answer holds; `None` for unbounded.
     pub(crate) fn from(&self) -> Option<&[u8]> {
         self.from.get()
     }
 
-    /// Where the last answer ends.
+    /// Returns the key before which the last answer holds; `None` for unbounded.
     pub(crate) fn to(&self) -> Option<&[u8]> {
         self.to.get()
     }
 
-    fn ask(&mut self, key: &[u8]) -> Result<()> {
+    /// Searches all sources for the newest tombstone over the key.
+    fn search(&mut self, key: &[u8]) -> Result<()> {
         self.known = false;
         self.seq = 0;
         self.from.put(None);
@@ -115,21 +119,23 @@ impl Cover {
         let sources = self.sources.clone();
         for source in &sources[..self.upto_source] {
             match source {
-                Source::Run(fragments) => {
+                TombstoneSource::Run(fragments) => {
                     self.narrow(fragments.stretch(&self.cmp.clone(), key, self.upto));
                 }
-                Source::Tables(tables) => self.ask_tables(tables, key)?,
+                TombstoneSource::Tables(tables) => self.search_tables(tables, key)?,
             }
         }
         self.known = true;
         Ok(())
     }
 
-    fn ask_tables(&mut self, tables: &[Arc<TableFile>], key: &[u8]) -> Result<()> {
+    /// Searches the table whose range has the key, and limits the answer to where it holds.
+    fn search_tables(&mut self, tables: &[Arc<TableFile>], key: &[u8]) -> Result<()> {
         let cmp = self.cmp.clone();
         let i = tables.partition_point(|t| t.ends_before(key));
         if let Some(before) = i.checked_sub(1).map(|b| &tables[b]) {
-            // Behind its end, or behind its last key: at most that much earlier the answer may differ.
+            // The key lies behind the end of the table before, or behind its last key. The answer
+            // may differ for keys up to there.
             let end = before.largest_user();
             if before.end_is_open() || cmp.user(end, key) == Ordering::Less {
                 self.narrow(Stretch {
@@ -152,7 +158,7 @@ impl Cover {
         }
         let reader = table.reader()?;
         self.narrow(reader.ranges().stretch(&cmp, key, self.upto));
-        // A table's tombstones say nothing of what its neighbours have.
+        // The tombstones of a table say nothing about the keys of its neighbours.
         self.narrow(Stretch {
             seq: 0,
             from: Some(table.smallest_user()),
@@ -174,6 +180,7 @@ impl Cover {
         Ok(())
     }
 
+    /// Combines the answer with that of one source.
     fn narrow(&mut self, s: Stretch<'_>) {
         self.seq = self.seq.max(s.seq);
         if let Some(from) = s.from

@@ -1,35 +1,46 @@
-//! [`ValuePrefetch`]: a cursor over live keys that reads values out of blob files before they are asked for, many at once.
+//! [`ValuePrefetch`]: a cursor over live keys that reads values out of blob files before the reader
+//! asks for them, many at once.
 //!
-//! A movement of a [`UserIter`] comes to a value elsewhere and leaves it unread. After a seek it is read with as many more as each of the last
-//! eight scans of the family went on to ([`ScanHistory`](super::ScanHistory)): alone, where one of them was short, and after the first step, too. From then on the
-//! cursor beneath runs ahead of what is shown, over entries that are kept here, until it has met 2, then 4, 8, ... values, and reads them
-//! together; a long scan asks for the next ones while it shows those that it has, and leaves the cache alone. What was read in vain, when whoever walks turns or leaves, is never more than what was shown, or than all eight scans before it wanted.
+//! A movement of a [`UserIter`] that comes to a value in a blob file leaves the value unread. This
+//! cursor reads it together with later ones:
+//! - After a seek it reads as many more values as each of the last eight scans of the family went
+//!   on to ([`ScanHistory`](super::ScanHistory)). If one of them was short, it reads the value
+//!   alone, also after the first step.
+//! - From then on the [`UserIter`] runs ahead of the current key. Its entries are buffered until it
+//!   has passed 2, then 4, 8, ... unread values, which are read together.
+//! - A long scan submits the reads of the next values while the reader consumes those that it has,
+//!   and does not fill the cache.
 //!
-//! What is shown is what the cursor beneath would show, entry by entry: its errors, its end and its pauses come when the entries before
-//! them were shown, an unreadable value is told at its entry, and what running ahead has used of the skip budget is given back when it
-//! was in vain. Where running ahead meets many entries that are not shown it rests, so that nobody waits for more than was asked for.
+//! When the reader turns or ends, the values read in vain are no more than the scan had consumed,
+//! or than all eight scans before it consumed.
+//!
+//! The cursor shows what the [`UserIter`] would show, entry by entry. Errors, the end and pauses
+//! come after the entries before them. An unreadable value fails at its own entry. Skips that were
+//! used in vain by running ahead are given back. Running ahead stops where it meets many entries
+//! that are not visible, so that the reader does not wait for more than it asked for.
 
-mod run;
+mod buffer;
 
-pub(super) use run::EntryMeta;
+pub(super) use buffer::BufferedEntry;
 
 use super::user::{UserIter, without_expiry};
-use crate::iter::FlightPermit;
+use crate::iter::AsyncReadPermit;
+use basalt_blob::Name;
 use basalt_blob::batch_read::{InFlight, Located, Pages, Sought};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::SeqNo;
-use basalt_kv::separated::Name;
-use run::{Beneath, Flight, Met, Run, Value};
+use buffer::{BufferedValue, EntryBuffer, FillState, PendingReads, ValueBatch};
 use std::collections::VecDeque;
 
-/// Values read together at most.
+/// Most values that are read together.
 const MAX_VALUES: u32 = 1024;
-/// Bytes of values read together, unless one alone is longer; and of other entries that are kept.
+/// Most bytes of values that are read together, unless one alone is longer; and most bytes of other
+/// entries that are buffered.
 const MAX_BYTES: usize = 1 << 20;
-/// Entries that are kept, those with values of their own included.
+/// Most entries that are buffered, with values of any kind.
 const MAX_ENTRIES: usize = 2048;
-/// Running ahead rests after so many entries that are not shown.
-const PASSED_OVER: u64 = 64;
+/// Running ahead stops after this many entries that are not visible.
+const MAX_SKIPS_AHEAD: u64 = 64;
 
 impl Drop for ValuePrefetch {
     fn drop(&mut self) {
@@ -37,546 +48,554 @@ impl Drop for ValuePrefetch {
     }
 }
 
-/// The chunks of a memtable, see the module.
+/// A cursor that reads values ahead. See the module.
 pub struct ValuePrefetch {
-    at: UserIter,
-    /// Never empty.
-    run: Option<Run>,
-    /// Values come to on the way in one direction, since the last seek.
-    taken: u32,
-    /// Values come to since the last seek.
-    scanned: u32,
-    /// Bytes that were read ahead since the last seek.
-    bytes: u64,
+    iter: UserIter,
+    /// Entries from the current one on, if `iter` is perhaps ahead of it. Never empty.
+    buffer: Option<EntryBuffer>,
+    /// Values in blob files that the reader has come to, in one direction, since the last seek.
+    values_in_direction: u32,
+    /// Values in blob files that the reader has come to since the last seek.
+    values_since_seek: u32,
+    /// Bytes of values read since the last seek.
+    bytes_read: u64,
     /// Values that scans usually come to, as far as that holds for this one.
-    usual: u32,
+    expected_values: u32,
     up: bool,
-    /// Index pages for values to come, where the cache does not keep them.
+    /// Index pages of blob files for the next values, if the cache does not keep them.
     pages: Pages,
-    /// [`MAX_VALUES`], or fewer.
-    most: u32,
-    /// Bytes of a value in memory, of those read together last; 0 before any were.
-    mean: usize,
-    /// Bytes that were read of the values that were read together last, and what these have in memory: compressed ones grow. Those to come
-    /// are taken for alike.
-    grown: (u64, u64),
+    /// Most values that are read together: [`MAX_VALUES`], or fewer in tests.
+    max_batch: u32,
+    /// Mean bytes in memory of the values that were read together last; 0 before the first.
+    mean_value_bytes: usize,
+    /// Bytes on the device, and bytes in memory, of the values that were read together last.
+    /// Compressed values grow. The next values are assumed to have the same ratio.
+    expansion: (u64, u64),
 }
 
 impl ValuePrefetch {
-    /// Over a cursor that is not positioned.
-    pub fn new(at: UserIter) -> ValuePrefetch {
+    /// Returns a cursor over `iter`, which is not positioned.
+    pub fn new(iter: UserIter) -> ValuePrefetch {
         ValuePrefetch {
-            at,
-            run: None,
-            taken: 0,
-            scanned: 0,
-            bytes: 0,
-            usual: 0,
+            iter,
+            buffer: None,
+            values_in_direction: 0,
+            values_since_seek: 0,
+            bytes_read: 0,
+            expected_values: 0,
             up: true,
             pages: Pages::default(),
-            most: MAX_VALUES,
-            mean: 0,
-            grown: (1, 1),
+            max_batch: MAX_VALUES,
+            mean_value_bytes: 0,
+            expansion: (1, 1),
         }
     }
 
-    /// Reads so many values together at most. With 1 it reads nothing ahead: each movement costs what it would without this module.
+    /// Limits how many values are read together. With 1 the cursor reads nothing ahead: each
+    /// movement costs as much as without this module.
     #[cfg(test)]
-    pub(crate) fn at_most(mut self, values: u32) -> ValuePrefetch {
-        self.most = values;
+    pub(crate) fn with_max_batch(mut self, values: u32) -> ValuePrefetch {
+        self.max_batch = values;
         self
     }
 
-    /// True while values are on their way.
+    /// Returns true while reads of values are pending.
     #[cfg(test)]
-    pub(crate) fn flies(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.flight.is_some())
+    pub(crate) fn has_pending_reads(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|b| b.pending.is_some())
     }
 
-    /// True while the cursor beneath is perhaps further on than what is shown.
+    /// Returns true while the cursor below may be ahead of the current key.
     #[cfg(test)]
-    pub(crate) fn runs(&self) -> bool {
-        self.run.is_some()
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.buffer.is_some()
     }
 
-    /// What is left of the skip budget where it stands.
+    /// Returns the skips that are left at the current entry.
     #[cfg(test)]
-    pub(crate) fn left(&self) -> (u64, u64) {
-        match &self.run {
-            Some(run) => run.entries[0].left,
-            None => self.at.left(),
+    pub(crate) fn skips_left(&self) -> (u64, u64) {
+        match &self.buffer {
+            Some(buffer) => buffer.entries[0].skips_left,
+            None => self.iter.skips_left(),
         }
     }
 
-    /// Before a seek, and at the end: a scan is over.
+    /// Records the length of the scan that ends: before a seek, and when the cursor is dropped.
     fn end_scan(&mut self) {
-        let scanned = std::mem::take(&mut self.scanned);
-        if let Some((values, _)) = self.at.sources().filter(|_| scanned > 0) {
-            values.scan_history.scanned(scanned);
+        let values = std::mem::take(&mut self.values_since_seek);
+        if let Some((access, _)) = self.iter.blob_access().filter(|_| values > 0) {
+            access.scan_history.record(values);
         }
     }
 
-    /// What was read ahead is not wanted, and not taken from the skip budget.
-    fn forget(&mut self) {
-        if let Some(run) = self.run.take() {
-            self.at.restore(run.entries[0].left);
+    /// Drops the buffer, and gives back the skips that running ahead has used.
+    fn discard_buffer(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.iter.restore_skips(buffer.entries[0].skips_left);
         }
     }
 
-    fn sought(&mut self, moved: Result<()>, up: bool) -> Result<()> {
+    /// Begins a scan after a seek of the cursor below.
+    fn after_seek(&mut self, moved: Result<()>, up: bool) -> Result<()> {
         self.end_scan();
         moved?;
-        (self.taken, self.bytes, self.up) = (0, 0, up);
-        self.usual = (self.at.sources()).map_or(0, |(values, _)| values.scan_history.least());
+        (self.values_in_direction, self.bytes_read, self.up) = (0, 0, up);
+        let access = self.iter.blob_access();
+        self.expected_values = access.map_or(0, |(access, _)| access.scan_history.min_values());
         self.pages = Pages::default();
-        self.arrived(up)
+        self.after_move(up)
     }
 
-    /// After a movement of the cursor beneath, which shows what it stands on.
+    /// Reads the current value after a movement of the cursor below, if it is in a blob file.
     #[inline]
-    fn arrived(&mut self, up: bool) -> Result<()> {
-        match self.at.is_value_unread() {
-            true => self.read(up),
+    fn after_move(&mut self, up: bool) -> Result<()> {
+        match self.iter.has_lazy_value() {
+            true => self.read_current(up),
             false => Ok(()),
         }
     }
 
-    fn read(&mut self, up: bool) -> Result<()> {
+    fn read_current(&mut self, up: bool) -> Result<()> {
         if self.up != up {
-            (self.taken, self.usual, self.up) = (0, 0, up);
+            (self.values_in_direction, self.expected_values, self.up) = (0, 0, up);
         }
-        let values = self.batch();
-        self.take();
+        let values = self.batch_size();
+        self.count_value();
         match values {
-            0 | 1 => self.at.read_value(),
+            0 | 1 => self.iter.read_value(),
             values => self.run_ahead(up, values),
         }
     }
 
-    /// How many of the values that come next are worth reading at once: as many as were come to, or as scans usually come to.
-    fn batch(&self) -> u32 {
-        let left = self.usual.saturating_sub(self.taken);
-        self.taken.max(left).min(self.most)
+    /// Returns how many of the next values are worth reading at once: as many as the scan has come
+    /// to, or as scans usually come to.
+    fn batch_size(&self) -> u32 {
+        let expected = self
+            .expected_values
+            .saturating_sub(self.values_in_direction);
+        self.values_in_direction.max(expected).min(self.max_batch)
     }
 
-    /// Another value is come to.
-    fn take(&mut self) {
-        self.taken = self.taken.saturating_add(1);
-        self.scanned = self.scanned.saturating_add(1);
+    /// Counts a value that the reader has come to.
+    fn count_value(&mut self) {
+        self.values_in_direction = self.values_in_direction.saturating_add(1);
+        self.values_since_seek = self.values_since_seek.saturating_add(1);
     }
 
-    /// From the entry that the cursor beneath stands on, until it has met so many values elsewhere.
+    /// Buffers entries from the current one on until there are `values` unread values, and reads
+    /// the values.
     fn run_ahead(&mut self, up: bool, values: u32) -> Result<()> {
-        let first = self.at.entry_meta();
-        let mut run = Run {
+        let first = self.iter.buffered_entry();
+        let mut buffer = EntryBuffer {
             up,
             entries: VecDeque::from([first]),
-            beneath: Beneath::There,
-            left: 0,
-            flight: None,
+            fill: FillState::OnLast,
+            consumed: 0,
+            pending: None,
             counts: None,
         };
-        self.walk_on(&mut run, values - 1);
-        self.run = Some(run);
-        self.show_first()
+        self.extend(&mut buffer, values - 1);
+        self.buffer = Some(buffer);
+        self.read_first()
     }
 
-    /// On from the last entry of a run, until so many more values elsewhere are met.
-    fn walk_on(&mut self, run: &mut Run, values: u32) {
-        // What it holds counts, and what is to be read as if it were as long as what was read last.
-        let mut bytes: usize = run.entries.iter().map(|e| e.bytes()).sum();
-        let values = values.min((MAX_BYTES / self.mean.max(1)) as u32);
-        let (mut unread, mut met) = (0, 0);
-        self.at.spare_beyond(PASSED_OVER);
-        while unread < values && bytes < 2 * MAX_BYTES && met < MAX_ENTRIES {
-            run.beneath = match self.step_beneath(run.up) {
-                Err(e) => Beneath::Failed(e),
-                Ok(()) if self.at.valid() => Beneath::There,
-                Ok(()) if self.at.rests() => Beneath::Rests,
-                Ok(()) => Beneath::Behind,
+    /// Moves on from the last entry of the buffer until `values` more unread values are in it.
+    fn extend(&mut self, buffer: &mut EntryBuffer, values: u32) {
+        // Counts the bytes that the buffer holds. Unread values are assumed to be as long as those
+        // read last.
+        let mut bytes: usize = buffer.entries.iter().map(|e| e.bytes()).sum();
+        let values = values.min((MAX_BYTES / self.mean_value_bytes.max(1)) as u32);
+        let (mut unread, mut passed) = (0, 0);
+        self.iter.pause_after(MAX_SKIPS_AHEAD);
+        while unread < values && bytes < 2 * MAX_BYTES && passed < MAX_ENTRIES {
+            buffer.fill = match self.move_iter(buffer.up) {
+                Err(e) => FillState::Failed(e),
+                Ok(()) if self.iter.valid() => FillState::OnLast,
+                Ok(()) if self.iter.can_resume() => FillState::Resumable,
+                Ok(()) => FillState::PastLast,
             };
-            if !matches!(run.beneath, Beneath::There) {
+            if !matches!(buffer.fill, FillState::OnLast) {
                 break;
             }
-            unread += u32::from(self.at.is_value_unread());
-            met += 1;
-            let shown = self.at.entry_meta();
-            bytes += shown.bytes();
-            run.entries.push_back(shown);
+            unread += u32::from(self.iter.has_lazy_value());
+            passed += 1;
+            let entry = self.iter.buffered_entry();
+            bytes += entry.bytes();
+            buffer.entries.push_back(entry);
         }
-        self.at.spare_beyond(u64::MAX);
+        self.iter.pause_after(u64::MAX);
     }
 
-    /// A long scan asks for the values that come next while it shows those that it has.
-    fn keep_ahead(&mut self) {
-        let Some(mut run) = self.run.take() else {
+    /// In a long scan, submits the reads of the next values while the reader consumes the buffer.
+    fn prefetch_next_batch(&mut self) {
+        let Some(mut buffer) = self.buffer.take() else {
             return;
         };
-        let most = self.most.min((MAX_BYTES / self.mean.max(1)) as u32);
-        let there = matches!(run.beneath, Beneath::There) && run.flight.is_none();
-        if there && self.batch() >= most && run.entries.len() < most as usize / 2 {
-            let known = run.entries.len();
-            self.walk_on(&mut run, most);
-            self.ask(&mut run, known);
+        let most = self
+            .max_batch
+            .min((MAX_BYTES / self.mean_value_bytes.max(1)) as u32);
+        let can_extend = matches!(buffer.fill, FillState::OnLast) && buffer.pending.is_none();
+        if can_extend && self.batch_size() >= most && buffer.entries.len() < most as usize / 2 {
+            let known = buffer.entries.len();
+            self.extend(&mut buffer, most);
+            self.submit_reads(&mut buffer, known);
         }
-        self.run = Some(run);
+        self.buffer = Some(buffer);
     }
 
-    /// Asks for values from the entry `from` of the run on.
-    fn ask(&mut self, run: &mut Run, from: usize) {
-        let Some((values, cmp)) = self.at.sources() else {
+    /// Submits reads of unread values from entry `from` of the buffer on.
+    fn submit_reads(&mut self, buffer: &mut EntryBuffer, from: usize) {
+        let Some((access, cmp)) = self.iter.blob_access() else {
             return;
         };
-        let Some(leave) = FlightPermit::of(&values.scan_history) else {
+        let Some(permit) = AsyncReadPermit::acquire(&access.scan_history) else {
             return;
         };
-        let met = Met::of(run, from, values, cmp, &mut self.pages, self.grown);
-        let how = met.how(values.how, self.bytes);
-        let wanted = met.wanted;
-        let of = met.places.into_iter().zip(&wanted);
-        let of = of.map(|((i, to), l)| (run.left + i as u64, to, l.place()));
-        let flight = Flight {
-            of: of.collect(),
-            reads: InFlight::begin(&wanted, how, true),
+        let batch = ValueBatch::locate(buffer, from, access, cmp, &mut self.pages, self.expansion);
+        let how = batch.how(access.how, self.bytes_read);
+        self.bytes_read += batch.read_bytes();
+        let located = batch.located;
+        let entries = batch.entries.into_iter().zip(&located);
+        let entries = entries.map(|((i, to), l)| (buffer.consumed + i as u64, to, l.place()));
+        let pending = PendingReads {
+            entries: entries.collect(),
+            reads: InFlight::begin(&located, how, true),
             how,
-            _leave: leave,
+            _permit: permit,
         };
-        self.bytes += wanted.iter().map(|l| l.read_len() as u64).sum::<u64>();
-        if values.how.fill_cache {
-            flight.reads.is_of_scan(&wanted);
+        if access.how.fill_cache {
+            pending.reads.is_of_scan(&located);
         }
-        let counts = wanted.first().map(|l| l.counts().clone());
+        let counts = located.first().map(|l| l.counts().clone());
         if let Some(counts) = counts {
-            counts.ahead.add(flight.of.len() as u64);
-            run.counts.get_or_insert(counts);
-            run.flight = Some(flight);
+            counts.ahead.add(pending.entries.len() as u64);
+            buffer.counts.get_or_insert(counts);
+            buffer.pending = Some(pending);
         }
-        if values.how.fill_cache {
+        if access.how.fill_cache {
             self.pages = Pages::default();
         }
     }
 
-    /// Waits for the values that are on their way.
-    fn land(&mut self) {
-        let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
-            return;
-        };
-        let Some(Flight {
-            reads,
-            of,
-            how,
-            _leave,
-        }) = run.flight.take()
+    /// Waits for the pending reads and buffers their values.
+    fn complete_reads(&mut self) {
+        let (Some(buffer), Some((access, cmp))) = (&mut self.buffer, self.iter.blob_access())
         else {
             return;
         };
-        let mut located = Vec::with_capacity(of.len());
-        for (n, to, place) in &of {
-            let entry = &run.entries[(n - run.left) as usize];
-            let Value::LazyValue(seq, _) = &entry.value else {
-                unreachable!("what is in flight is not read otherwise");
+        let Some(PendingReads {
+            reads,
+            entries,
+            how,
+            _permit,
+        }) = buffer.pending.take()
+        else {
+            return;
+        };
+        let mut located = Vec::with_capacity(entries.len());
+        for (n, to, place) in &entries {
+            let entry = &buffer.entries[(n - buffer.consumed) as usize];
+            let BufferedValue::Unread(seq, _) = &entry.value else {
+                unreachable!("a value with a pending read is not read otherwise");
             };
             let name = Name {
-                family: values.family,
+                family: access.family,
                 key: &entry.key,
                 seq: *seq,
             };
-            let file = values.blobs.file(to.number, &name, cmp);
+            let file = access.blobs.file(to.number, &name, cmp);
             let reader = file.and_then(|file| file.reader());
-            let reader = reader.expect("it was there when it was asked for, and is kept");
+            let reader = reader.expect("the file was open when the read was submitted, and stays");
             let name = to.record(&name);
             located.push(Located::again(Sought { reader, name }, place.clone()));
         }
-        let came = reads.finish(&located, how);
-        for ((n, to, _), read) in of.into_iter().zip(came) {
-            // One that failed is read again when it is to be shown.
+        let values = reads.finish(&located, how);
+        for ((n, to, _), read) in entries.into_iter().zip(values) {
+            // A failed read is repeated when the value is current.
             if let Ok(value) = read.and_then(|payload| without_expiry(payload, &to)) {
-                let entry = &mut run.entries[(n - run.left) as usize];
-                (entry.value, entry.ahead) = (Value::Here(value), true);
+                let entry = &mut buffer.entries[(n - buffer.consumed) as usize];
+                (entry.value, entry.read_ahead) = (BufferedValue::Read(value), true);
             }
         }
     }
 
-    fn step_beneath(&mut self, up: bool) -> Result<()> {
+    fn move_iter(&mut self, up: bool) -> Result<()> {
         match up {
-            true => self.at.next(),
-            false => self.at.prev(),
+            true => self.iter.next(),
+            false => self.iter.prev(),
         }
     }
 
-    /// The first entry of the run is to be shown, with its value.
-    fn show_first(&mut self) -> Result<()> {
-        let unread = |run: &Option<Run>| {
-            let run = run.as_ref().expect("there is a first entry");
-            matches!(run.entries[0].value, Value::LazyValue(..))
+    /// Makes sure that the value of the buffer's first entry is read. After an error the cursor is
+    /// not valid.
+    fn read_first(&mut self) -> Result<()> {
+        let unread = |buffer: &Option<EntryBuffer>| {
+            let buffer = buffer.as_ref().expect("there is a first entry");
+            matches!(buffer.entries[0].value, BufferedValue::Unread(..))
         };
-        if unread(&self.run) && self.run.as_ref().is_some_and(|run| run.is_in_flight(0)) {
-            self.land();
+        if unread(&self.buffer) && self.buffer.as_ref().is_some_and(|b| b.is_pending(0)) {
+            self.complete_reads();
         }
-        if unread(&self.run) {
+        if unread(&self.buffer) {
             self.read_batch();
         }
-        let run = self.run.as_mut().expect("there is a first entry");
-        run.entries[0].ahead = false;
-        if let Value::Failed(e) = &run.entries[0].value {
+        let buffer = self.buffer.as_mut().expect("there is a first entry");
+        buffer.entries[0].read_ahead = false;
+        if let BufferedValue::Failed(e) = &buffer.entries[0].value {
             let e = e.clone();
-            self.forget();
-            self.at.unposition();
+            self.discard_buffer();
+            self.iter.invalidate();
             return Err(e);
         }
         Ok(())
     }
 
-    /// Reads values that were met: the first, and as many more as there is room for.
+    /// Reads the unread values of the buffer: the first, and as many more as there is memory for.
     fn read_batch(&mut self) {
-        let (Some(run), Some((values, cmp))) = (&mut self.run, self.at.sources()) else {
+        let (Some(buffer), Some((access, cmp))) = (&mut self.buffer, self.iter.blob_access())
+        else {
             return;
         };
-        let met = Met::of(run, 0, values, cmp, &mut self.pages, self.grown);
-        let how = met.how(values.how, self.bytes);
-        let counts = met.wanted.first().map(|l| l.counts().clone());
-        let mut came = met.failed;
-        let asked = InFlight::begin(&met.wanted, how, false);
-        if values.how.fill_cache {
-            asked.is_of_scan(&met.wanted);
+        let batch = ValueBatch::locate(buffer, 0, access, cmp, &mut self.pages, self.expansion);
+        let how = batch.how(access.how, self.bytes_read);
+        let counts = batch.located.first().map(|l| l.counts().clone());
+        let reads = InFlight::begin(&batch.located, how, false);
+        if access.how.fill_cache {
+            reads.is_of_scan(&batch.located);
         }
-        let bytes = met.wanted.iter().map(|l| l.read_len() as u64);
-        self.bytes += bytes.sum::<u64>();
-        let read = asked.finish(&met.wanted, how);
-        let mut grown = (0, 0);
-        for (((i, to), l), read) in met.places.into_iter().zip(&met.wanted).zip(read) {
+        self.bytes_read += batch.read_bytes();
+        let mut values = batch.failed;
+        let read = reads.finish(&batch.located, how);
+        let mut expansion = (0, 0);
+        for (((i, to), l), read) in batch.entries.into_iter().zip(&batch.located).zip(read) {
             if let Ok(value) = &read {
                 let around = l.read_len() - l.value_len();
-                grown.0 += l.read_len() as u64;
-                grown.1 += (around + value.len()) as u64;
+                expansion.0 += l.read_len() as u64;
+                expansion.1 += (around + value.len()) as u64;
             }
-            came.push((i, read.and_then(|payload| without_expiry(payload, &to))));
+            values.push((i, read.and_then(|payload| without_expiry(payload, &to))));
         }
-        if grown.0 > 0 {
-            self.grown = grown;
-            self.mean = grown.1 as usize / met.wanted.len();
+        if expansion.0 > 0 {
+            self.expansion = expansion;
+            self.mean_value_bytes = expansion.1 as usize / batch.located.len();
         }
         let mut ahead = 0;
-        for (i, value) in came {
+        for (i, value) in values {
             match value {
                 Ok(value) => {
-                    run.entries[i].value = Value::Here(value);
-                    run.entries[i].ahead = i > 0;
+                    buffer.entries[i].value = BufferedValue::Read(value);
+                    buffer.entries[i].read_ahead = i > 0;
                     ahead += u64::from(i > 0);
                 }
-                Err(e) if i == 0 => run.entries[i].value = Value::Failed(e),
-                // It is read again when it is to be shown: perhaps the device will do it then.
+                Err(e) if i == 0 => buffer.entries[i].value = BufferedValue::Failed(e),
+                // The read is repeated when the value is current. The device may succeed then.
                 Err(_) => {}
             }
         }
         if let Some(counts) = counts {
             counts.ahead.add(ahead);
-            run.counts.get_or_insert(counts);
+            buffer.counts.get_or_insert(counts);
         }
-        if values.how.fill_cache {
+        if access.how.fill_cache {
             self.pages = Pages::default();
         }
     }
 
-    /// One step while there is a run.
+    /// Moves by one entry while there is a buffer.
     fn step(&mut self, up: bool) -> Result<()> {
-        let run = self.run.as_mut().expect("there is a run");
-        if run.up != up {
-            self.turn_back();
-            self.step_beneath(up)?;
-            return self.arrived(up);
+        let buffer = self.buffer.as_mut().expect("there is a buffer");
+        if buffer.up != up {
+            self.return_to_current();
+            self.move_iter(up)?;
+            return self.after_move(up);
         }
-        if run.entries.len() > 1 {
-            run.entries.pop_front();
-            run.left += 1;
-            let first = &run.entries[0];
-            let elsewhere = first.ahead || matches!(first.value, Value::LazyValue(..));
-            if elsewhere {
-                self.take();
+        if buffer.entries.len() > 1 {
+            buffer.entries.pop_front();
+            buffer.consumed += 1;
+            let first = &buffer.entries[0];
+            if first.read_ahead || matches!(first.value, BufferedValue::Unread(..)) {
+                self.count_value();
             }
-            self.show_first()?;
-            self.keep_ahead();
+            self.read_first()?;
+            self.prefetch_next_batch();
             return Ok(());
         }
-        let mut run = self.run.take().expect("there is a run");
-        match std::mem::replace(&mut run.beneath, Beneath::There) {
-            Beneath::There => self.step_beneath(up)?,
-            Beneath::Rests => self.at.resume(up)?,
-            Beneath::Behind => return Ok(()),
-            Beneath::Failed(e) => return Err(e),
+        let mut buffer = self.buffer.take().expect("there is a buffer");
+        match std::mem::replace(&mut buffer.fill, FillState::OnLast) {
+            FillState::OnLast => self.move_iter(up)?,
+            FillState::Resumable => self.iter.resume(up)?,
+            FillState::PastLast => return Ok(()),
+            FillState::Failed(e) => return Err(e),
         }
-        self.arrived(up)
+        self.after_move(up)
     }
 
-    /// The cursor beneath goes back to what is shown.
-    fn turn_back(&mut self) {
-        let Some(mut run) = self.run.take() else {
+    /// Drops the buffer, and moves the cursor below back to the current entry.
+    fn return_to_current(&mut self) {
+        let Some(mut buffer) = self.buffer.take() else {
             return;
         };
-        let mut first = run.entries.pop_front().expect("a run is never empty");
+        let mut first = buffer.entries.pop_front().expect("a buffer is never empty");
         let key = std::mem::take(&mut first.key);
-        let value = first.own_value();
-        self.at.stand_at(key, value, &first);
-        (self.taken, self.usual) = (0, 0);
+        let value = first.value().clone();
+        self.iter.return_to(key, value, &first);
+        (self.values_in_direction, self.expected_values) = (0, 0);
     }
 
-    /// See [`UserIter::has_deleted`].
-    pub(crate) fn has_deleted(&self) -> bool {
-        self.at.has_deleted()
+    /// Returns true if the cursor knows range tombstones, as [`UserIter::has_range_tombstones`]
+    /// does.
+    pub(crate) fn has_range_tombstones(&self) -> bool {
+        self.iter.has_range_tombstones()
     }
 
-    /// See [`UserIter::renew`].
-    pub(crate) fn renew(&mut self, seq: SeqNo, now_ms: u64, skips: u64) {
-        self.forget();
-        self.at.renew(seq, now_ms, skips);
+    /// Moves the cursor to another sequence number and time, as [`UserIter::refresh`] does.
+    pub(crate) fn refresh(&mut self, seq: SeqNo, now_ms: u64, max_skips: u64) {
+        self.discard_buffer();
+        self.iter.refresh(seq, now_ms, max_skips);
     }
 
-    /// At another time, and with another skip budget from here on.
-    pub(crate) fn allow(&mut self, now_ms: u64, skips: u64) {
-        if let Some(run) = &self.run {
-            // What was met is what there is now when no time went back, none is over since, and none of the budget counts.
-            let over = |e: &EntryMeta| e.expire_at_ms.is_some_and(|at| at <= now_ms);
-            let same = now_ms >= self.at.now_ms() && !run.entries.iter().any(over);
-            if !same || skips != u64::MAX {
-                self.turn_back();
+    /// Sets the time and the skip limit from here on, as [`UserIter::set_limits`] does.
+    pub(crate) fn set_limits(&mut self, now_ms: u64, max_skips: u64) {
+        if let Some(buffer) = &self.buffer {
+            // Buffered entries are still right if time did not go back, none has expired since, and
+            // skips are not limited.
+            let over = |e: &BufferedEntry| e.expire_at_ms.is_some_and(|at| at <= now_ms);
+            let same = now_ms >= self.iter.now_ms() && !buffer.entries.iter().any(over);
+            if !same || max_skips != u64::MAX {
+                self.return_to_current();
             }
         }
-        if skips != u64::MAX {
-            // What is read ahead under a budget for each movement would be met again by the next.
-            (self.taken, self.usual) = (0, 0);
+        if max_skips != u64::MAX {
+            // With a skip limit for each movement, the next movement would pass the entries that
+            // were read ahead once more.
+            (self.values_in_direction, self.expected_values) = (0, 0);
         }
-        self.at.allow(now_ms, skips);
+        self.iter.set_limits(now_ms, max_skips);
     }
 
-    /// Shows nothing until it is sought again.
-    pub(crate) fn unposition(&mut self) {
-        self.forget();
-        self.at.unposition();
+    /// Makes the cursor invalid until the next seek.
+    pub(crate) fn invalidate(&mut self) {
+        self.discard_buffer();
+        self.iter.invalidate();
     }
 
-    /// See [`UserIter::take_prefix_of`].
+    /// Binds the cursor to the prefix of another one, as [`UserIter::take_prefix_of`] does.
     pub(crate) fn take_prefix_of(&mut self, other: &mut ValuePrefetch) {
-        self.at.take_prefix_of(&mut other.at);
+        self.iter.take_prefix_of(&mut other.iter);
     }
 
-    /// True when positioned on a key.
+    /// Returns true if the cursor is positioned on a key.
     #[inline]
     pub fn valid(&self) -> bool {
-        self.run.is_some() || self.at.valid()
+        self.buffer.is_some() || self.iter.valid()
     }
 
-    /// See [`UserIter::resume_key`].
+    /// Returns the key before which the cursor paused, as [`UserIter::resume_key`] does.
     pub fn resume_key(&self) -> Option<&[u8]> {
-        match &self.run {
-            None => self.at.resume_key(),
+        match &self.buffer {
+            None => self.iter.resume_key(),
             Some(_) => None,
         }
     }
 
-    /// To the first key inside the bounds.
+    /// Moves to the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
-        self.forget();
-        let moved = self.at.seek_to_first();
-        self.sought(moved, true)
+        self.discard_buffer();
+        let moved = self.iter.seek_to_first();
+        self.after_seek(moved, true)
     }
 
-    /// To the last key inside the bounds.
+    /// Moves to the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
-        self.forget();
-        let moved = self.at.seek_to_last();
-        self.sought(moved, false)
+        self.discard_buffer();
+        let moved = self.iter.seek_to_last();
+        self.after_seek(moved, false)
     }
 
-    /// To the first key at or after `key`.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.forget();
-        let moved = self.at.seek(key);
-        self.sought(moved, true)
+        self.discard_buffer();
+        let moved = self.iter.seek(key);
+        self.after_seek(moved, true)
     }
 
-    /// See [`UserIter::go_on`].
-    pub(crate) fn go_on(&mut self, key: &[u8], or_at: bool) -> Result<()> {
-        self.forget();
-        let moved = self.at.go_on(key, or_at);
-        self.sought(moved, true)
+    /// Moves to the first key behind `key`, or at it, as [`UserIter::continue_from`] does.
+    pub(crate) fn continue_from(&mut self, key: &[u8], inclusive: bool) -> Result<()> {
+        self.discard_buffer();
+        let moved = self.iter.continue_from(key, inclusive);
+        self.after_seek(moved, true)
     }
 
-    /// To the last key at or before `key`.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
-        self.forget();
-        let moved = self.at.seek_for_prev(key);
-        self.sought(moved, false)
+        self.discard_buffer();
+        let moved = self.iter.seek_for_prev(key);
+        self.after_seek(moved, false)
     }
 
-    /// To the next key. Requires `valid`.
+    /// Moves to the next key. Requires `valid`.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor in the field's words; it lends keys, which Iterator cannot"
     )]
     #[inline]
     pub fn next(&mut self) -> Result<()> {
-        if self.run.is_some() {
+        if self.buffer.is_some() {
             return self.step(true);
         }
-        self.at.next()?;
-        self.arrived(true)
+        self.iter.next()?;
+        self.after_move(true)
     }
 
-    /// To the previous key. Requires `valid`.
+    /// Moves to the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
-        if self.run.is_some() {
+        if self.buffer.is_some() {
             return self.step(false);
         }
-        self.at.prev()?;
-        self.arrived(false)
+        self.iter.prev()?;
+        self.after_move(false)
     }
 
-    /// The user key here. Requires `valid`.
+    /// Returns the current user key. Requires `valid`.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match &self.run {
-            None => self.at.key(),
-            Some(run) => &run.entries[0].key,
+        match &self.buffer {
+            None => self.iter.key(),
+            Some(buffer) => &buffer.entries[0].key,
         }
     }
 
-    fn first(run: &Run) -> &Bytes {
-        match &run.entries[0].value {
-            Value::Here(value) => value,
-            _ => unreachable!("what is shown was read"),
-        }
-    }
-
-    /// The value here (expiry stripped). Requires `valid`.
+    /// Returns the current value without its expiry. Requires `valid`.
     #[inline]
     pub fn value(&self) -> &[u8] {
-        match &self.run {
-            None => self.at.value(),
-            Some(run) => ValuePrefetch::first(run),
+        match &self.buffer {
+            None => self.iter.value(),
+            Some(buffer) => buffer.entries[0].value(),
         }
     }
 
-    /// The value here, if it was at hand without another read. Requires `valid`.
+    /// Returns the current value if that needs no further read. Requires `valid`.
     pub fn value_at_hand(&self) -> Option<&[u8]> {
-        match &self.run {
-            None => self.at.value_at_hand(),
-            Some(run) => Some(ValuePrefetch::first(run)),
+        match &self.buffer {
+            None => self.iter.value_at_hand(),
+            Some(buffer) => Some(buffer.entries[0].value()),
         }
     }
 
-    /// The value here, pinned. Requires `valid`.
+    /// Returns the current value, pinned, without its expiry. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
-        match &self.run {
-            None => self.at.pinned_value(),
-            Some(run) => run.entries[0].own_value(),
+        match &self.buffer {
+            None => self.iter.pinned_value(),
+            Some(buffer) => buffer.entries[0].value().clone(),
         }
     }
 
-    /// The expiry of the value here, ms since 1970. Requires `valid`.
+    /// Returns when the current value expires, in milliseconds since 1970; `None` for never.
+    /// Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
-        match &self.run {
-            None => self.at.expire_at_ms(),
-            Some(run) => run.entries[0].expire_at_ms,
+        match &self.buffer {
+            None => self.iter.expire_at_ms(),
+            Some(buffer) => buffer.entries[0].expire_at_ms,
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A log that may hold records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveLog {
-    /// The log's id.
+    /// The family's id.
     pub file_id: u128,
     /// The position where the records end, once it is fixed; everything before it is synced.
     pub end: Option<u64>,
@@ -98,20 +98,39 @@ fn bad(what: String) -> Error {
     Error::new(ErrorKind::Corruption, what)
 }
 
+/// Fails with `Unsupported` if an edit uses features that this version does not know.
+fn check_features(edit: &Edit) -> Result<()> {
+    let Some(f) = edit.features else {
+        return Ok(());
+    };
+    let unknown = f[2] & !FEATURES[2] | f[1] & !FEATURES[1];
+    if unknown != 0 {
+        return Err(Error::unsupported(format!(
+            "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
+        )));
+    }
+    Ok(())
+}
+
 impl Catalog {
-    /// Checks that an edit fits, and applies it. After an error the catalog may be partly changed,
-    /// and the caller drops it.
+    /// Applies an edit after checking that it fits. After an error the catalog may hold a part of the
+    /// edit, and the caller drops the catalog.
+    ///
+    /// Errors: `Unsupported` for features that this version does not know; `Corruption` for an edit
+    /// that does not fit the catalog.
     pub fn apply(&mut self, edit: &Edit) -> Result<()> {
         #[cfg(test)]
         probe::note("an edit is applied");
-        if let Some(f) = edit.features {
-            let unknown = f[2] & !FEATURES[2] | f[1] & !FEATURES[1];
-            if unknown != 0 {
-                return Err(Error::unsupported(format!(
-                    "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
-                )));
-            }
-        }
+        check_features(edit)?;
+        self.apply_counters(edit)?;
+        self.apply_families(edit)?;
+        self.apply_tables(edit)?;
+        self.apply_blobs(edit)?;
+        self.apply_logs(edit)
+    }
+
+    /// Applies the store's id, the next numbers and the highest sequence number and time.
+    fn apply_counters(&mut self, edit: &Edit) -> Result<()> {
         if let Some(id) = edit.store_id {
             self.store_id = id;
         }
@@ -139,6 +158,11 @@ impl Catalog {
             }
             self.next_family = n;
         }
+        Ok(())
+    }
+
+    /// Applies added families, their merge operators, and dropped families.
+    fn apply_families(&mut self, edit: &Edit) -> Result<()> {
         for (id, name, comparator) in &edit.add_families {
             if self.families.values().any(|f| f.name == *name) || (*id == 0) != (name == DEFAULT) {
                 return Err(bad(format!(
@@ -175,6 +199,11 @@ impl Catalog {
                 )));
             }
         }
+        Ok(())
+    }
+
+    /// Applies removed tables, then added tables: an edit may move a table to another level.
+    fn apply_tables(&mut self, edit: &Edit) -> Result<()> {
         for (family, level, number) in &edit.remove_tables {
             match self
                 .families
@@ -209,7 +238,11 @@ impl Catalog {
                 .insert(t.number, (t.level, Arc::new(t.meta.clone())));
             self.last_seq = self.last_seq.max(t.meta.max_seq);
         }
-        self.apply_blobs(edit)?;
+        Ok(())
+    }
+
+    /// Applies added logs, the ends of logs, and removed logs.
+    fn apply_logs(&mut self, edit: &Edit) -> Result<()> {
         for (number, file_id) in &edit.add_logs {
             if self.logs.insert(*number, LiveLog::open(*file_id)).is_some() {
                 return Err(bad(format!("log {number} is added twice")));

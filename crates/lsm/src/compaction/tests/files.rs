@@ -1,4 +1,4 @@
-//! Merging real tables on a simulated disk: results, sub-ranges, failing calls, damage.
+//! Merges of real tables on a simulated disk: results, key ranges, failing calls, damage.
 
 use super::*;
 use crate::FamilyOptions;
@@ -15,7 +15,7 @@ use basalt_sim::{FaultFs, OpKind, When};
 use basalt_table::{ReadPattern, TableBuilder, TableFamily};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-struct Room {
+struct Fixture {
     sim: Arc<SimFs>,
     faults: Arc<FaultFs>,
     env: Env,
@@ -24,13 +24,13 @@ struct Room {
     next: AtomicU64,
 }
 
-impl Room {
-    fn new(cmp: Cmp, table_bytes: u64) -> Room {
+impl Fixture {
+    fn new(cmp: Cmp, table_bytes: u64) -> Fixture {
         let sim = SimFs::new(SimOptions::default());
         sim.create_dir(Path::new("store")).unwrap();
         let faults = FaultFs::new(sim.clone(), 1);
         let env = Env::builder(faults.clone()).stepped().seed(1).build();
-        Room {
+        Fixture {
             store: TableStore::new(&env, Path::new("store"), 1),
             sim,
             faults,
@@ -139,9 +139,10 @@ impl Room {
     }
 }
 
-/// A tree of a random history: the older half in level 6, the rest in overlapping tables of level 0.
-fn random_tree(room: &Room, r: &Random, history: &History) -> FamilyVersion {
-    let cmp = room.options.comparator.clone();
+/// A tree with a random history: the older half in level 6, the rest in overlapping tables of level
+/// 0.
+fn random_tree(fixture: &Fixture, r: &Random, history: &History) -> FamilyVersion {
+    let cmp = fixture.options.comparator.clone();
     let mut v = FamilyVersion::empty(cmp.clone());
     let half = history.len() / 2;
     let mut old: Vec<_> = history[..half].iter().map(encode).collect();
@@ -153,13 +154,13 @@ fn random_tree(room: &Room, r: &Random, history: &History) -> FamilyVersion {
             .get(i + 1)
             .is_none_or(|n| cmp.user(user_key(&n.0), user_key(&e.0)).is_ne());
         if ends && (i + 1 == old.len() || r.one_in(4)) {
-            v.insert(6, room.write(std::mem::take(&mut part)));
+            v.insert(6, fixture.write(std::mem::take(&mut part)));
         }
     }
     let mut rest = &history[half..];
     while !rest.is_empty() {
         let n = (1 + r.below(40) as usize).min(rest.len());
-        v.insert(0, room.write(rest[..n].iter().map(encode).collect()));
+        v.insert(0, fixture.write(rest[..n].iter().map(encode).collect()));
         rest = &rest[n..];
     }
     v.check().unwrap();
@@ -172,28 +173,28 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
     seeds("merged_files_read_the_same", 300, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
-        let room = Room::new(cmp.clone(), 1024);
+        let fixture = Fixture::new(cmp.clone(), 1024);
         let mut history = random_history(&r, 100 + r.below(400), 2 + r.below(4));
         if r.one_in(2) {
             add_operands(&r, &mut history);
         }
-        let v = random_tree(&room, &r, &history);
+        let v = random_tree(&fixture, &r, &history);
         let mut snapshots: Vec<SeqNo> = (0..r.below(4))
             .map(|_| r.below(history.len() as u64))
             .collect();
         snapshots.sort_unstable();
         snapshots.dedup();
-        let plan = room.plan(&v);
+        let plan = fixture.plan(&v);
         if plan.trivial_move {
             return;
         }
-        let inputs = decode(&room.read(&plan.input_tables().cloned().collect::<Vec<_>>()));
+        let inputs = decode(&fixture.read(&plan.input_tables().cloned().collect::<Vec<_>>()));
 
-        let whole = room.run(&plan, &snapshots, None).unwrap();
+        let whole = fixture.run(&plan, &snapshots, None).unwrap();
         assert_eq!(whole.entries_in, inputs.len() as u64);
         assert_eq!(whole.bytes_read, plan.input_bytes());
-        let tables = room.tables(&whole);
-        let entries = room.read(&tables);
+        let tables = fixture.tables(&whole);
+        let entries = fixture.read(&tables);
         for seq in snapshots.iter().copied().chain([MAX_SEQ]) {
             assert_eq!(
                 visible(&cmp, &decode(&entries), seq, 50),
@@ -201,7 +202,7 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
                 "snapshot {seq}"
             );
         }
-        // The outputs fit a level, and a cursor over it sees what they hold.
+        // The outputs form a sorted level, and a cursor over them yields their entries.
         let mut level = FamilyVersion::empty(cmp.clone());
         for t in &tables {
             t.reader().unwrap().verify(&t.meta).unwrap();
@@ -237,15 +238,15 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
             }
         }
 
-        // Sub-ranges together make the same entries.
+        // The key ranges of a split together give the same entries.
         let ranges = subranges(&cmp, &plan, 512, 4);
         split += usize::from(ranges.len() > 1);
         let parts = ranges
             .into_iter()
-            .map(|range| room.run(&plan, &snapshots, Some(range)).unwrap())
+            .map(|range| fixture.run(&plan, &snapshots, Some(range)).unwrap())
             .collect();
         let union = combine(&plan, parts).unwrap();
-        assert_eq!(room.read(&room.tables(&union)), entries);
+        assert_eq!(fixture.read(&fixture.tables(&union)), entries);
         assert_eq!(
             (union.entries_in, union.entries_out, union.expired),
             (whole.entries_in, whole.entries_out, whole.expired)
@@ -273,7 +274,7 @@ fn a_failing_call_ends_the_merge_and_leaves_no_file() {
     assert!(runs > 50, "only {runs} calls failed");
 }
 
-/// Merges with the `k`-th call of each kind failing; how many kinds had so many calls.
+/// Merges with the `k`-th call of each kind failing. Returns how many kinds had that many calls.
 fn fail_each_call(seed: u64, k: u64) -> u64 {
     let mut history = random_history(&Random::from_seed(seed), 400, 5);
     if seed % 2 == 1 {
@@ -289,38 +290,38 @@ fn fail_each_call(seed: u64, k: u64) -> u64 {
         (OpKind::Append, FaultKind::ShortWrite),
         (OpKind::SyncAll, FaultKind::FailedSync),
     ] {
-        // A fresh room each time: nothing open, nothing cached.
-        let room = Room::new(Cmp::Bytewise, 1024);
-        let v = random_tree(&room, &Random::from_seed(seed + 1), &history);
-        let plan = room.plan(&v);
+        // Each merge has a new environment: no open table, no cached block.
+        let fixture = Fixture::new(Cmp::Bytewise, 1024);
+        let v = random_tree(&fixture, &Random::from_seed(seed + 1), &history);
+        let plan = fixture.plan(&v);
         if plan.trivial_move {
             return 0;
         }
-        let before = room.files();
-        let rule = room.faults.inject(Fault {
+        let before = fixture.files();
+        let rule = fixture.faults.inject(Fault {
             op: Some(op),
             path: String::new(),
             when: When::Nth(k),
             kind,
         });
-        let result = room.run(&plan, &[100, 300], None);
-        if room.faults.seen(rule) < k {
+        let result = fixture.run(&plan, &[100, 300], None);
+        if fixture.faults.seen(rule) < k {
             assert!(result.is_ok());
             continue;
         }
         struck += 1;
         match result {
             Err(e) => {
-                assert_eq!(room.files(), before, "{op:?} {k}: {e}");
+                assert_eq!(fixture.files(), before, "{op:?} {k}: {e}");
                 assert!(e.path().is_some(), "{op:?} {k}: {e} names no file");
             }
-            // A bit may fall where nothing is: then the result is right all the same.
+            // A flipped bit may hit unused bytes. The result is then right.
             Ok(outcome) => {
                 assert_eq!(kind, FaultKind::BitFlip, "{op:?} {k}");
-                room.faults.clear();
+                fixture.faults.clear();
                 let inputs: Vec<_> = plan.input_tables().cloned().collect();
-                let merged = decode(&room.read(&room.tables(&outcome)));
-                let unmerged = decode(&room.read(&inputs));
+                let merged = decode(&fixture.read(&fixture.tables(&outcome)));
+                let unmerged = decode(&fixture.read(&inputs));
                 assert_eq!(
                     visible(&Cmp::Bytewise, &merged, MAX_SEQ, 50),
                     visible(&Cmp::Bytewise, &unmerged, MAX_SEQ, 50)
@@ -334,58 +335,58 @@ fn fail_each_call(seed: u64, k: u64) -> u64 {
 #[test]
 fn cancellation_leaves_no_file() {
     let r = Random::from_seed(3);
-    let room = Room::new(Cmp::Bytewise, 1024);
-    let v = random_tree(&room, &r, &random_history(&r, 400, 5));
-    let plan = room.plan(&v);
-    let before = room.files();
-    // Cancelled when the third table is begun: two are finished by then.
+    let fixture = Fixture::new(Cmp::Bytewise, 1024);
+    let v = random_tree(&fixture, &r, &random_history(&r, 400, 5));
+    let plan = fixture.plan(&v);
+    let before = fixture.files();
+    // The merge is cancelled when the third table begins: two are finished by then.
     let cancelled = AtomicBool::new(false);
     let made = AtomicU64::new(0);
     let result = run(&Job {
         blobs: &Default::default,
         allowance: &|_| Ok(u64::MAX),
-        env: room.env.clone(),
-        store: room.store.clone(),
+        env: fixture.env.clone(),
+        store: fixture.store.clone(),
         plan: &plan,
-        options: &room.options,
+        options: &fixture.options,
         family: TableFamily::default(),
         snapshots: &[],
         now_ms: 50,
         new_file_number: &|| {
             cancelled.store(made.fetch_add(1, Ordering::SeqCst) == 2, Ordering::SeqCst);
-            room.number()
+            fixture.number()
         },
         cancelled: &cancelled,
         range: None,
     });
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(made.load(Ordering::SeqCst), 3);
-    assert_eq!(room.files(), before);
+    assert_eq!(fixture.files(), before);
 }
 
 #[test]
 fn a_table_with_fewer_entries_than_recorded_is_damage() {
-    let room = Room::new(Cmp::Bytewise, 1 << 20);
+    let fixture = Fixture::new(Cmp::Bytewise, 1 << 20);
     let e = |k: &str, seq| {
         let key = internal_key(k.as_bytes(), pack_trailer(seq, Kind::Put));
         (key, Bytes::from_static(b"v"))
     };
-    let good = room.write(vec![e("a", 1), e("c", 2)]);
-    let short = room.write(vec![e("b", 3), e("c", 4)]);
+    let good = fixture.write(vec![e("a", 1), e("c", 2)]);
+    let short = fixture.write(vec![e("b", 3), e("c", 4)]);
     let mut meta = basalt_table::TableMeta::clone(&short.meta);
     meta.entries += 1;
-    let short = room.store.table(short.number, meta, Cmp::Bytewise);
+    let short = fixture.store.table(short.number, meta, Cmp::Bytewise);
     let mut v = FamilyVersion::empty(Cmp::Bytewise);
     v.insert(0, good);
     v.insert(0, short.clone());
-    let plan = room.plan(&v);
-    let before = room.files();
-    let error = room.run(&plan, &[], None).unwrap_err();
+    let plan = fixture.plan(&v);
+    let before = fixture.files();
+    let error = fixture.run(&plan, &[], None).unwrap_err();
     assert!(error.is_corruption());
     assert_eq!(error.path(), Some(&*short.path()));
-    // In sub-ranges it shows when they are put together.
+    // In a split the missing entries show when the outcomes are combined.
     let parts = [(None, Some(b"c".to_vec())), (Some(b"c".to_vec()), None)]
-        .map(|range| room.run(&plan, &[], Some(range)).unwrap());
+        .map(|range| fixture.run(&plan, &[], Some(range)).unwrap());
     assert!(combine(&plan, parts.to_vec()).unwrap_err().is_corruption());
-    assert!(room.files().len() > before.len());
+    assert!(fixture.files().len() > before.len());
 }

@@ -1,11 +1,11 @@
-//! Rules of the merge, choices of the picker, and whole trees, each against a model.
+//! The rules of the merge, the choices of the picker, and whole trees, each against a model.
 
 mod files;
 mod picker;
 mod rules;
 mod tree;
 
-use super::output::{Grandparents, Sink};
+use super::output::{Grandparents, MergeSink};
 use crate::iter::tests::History;
 use crate::version::{TableFile, TableStore};
 use basalt_env::Env;
@@ -27,7 +27,7 @@ pub(super) fn store() -> Arc<TableStore> {
     TableStore::new(&env, Path::new("store"), 1)
 }
 
-/// What a builder would say of these entries.
+/// Returns the metadata that a builder would give a table of these entries.
 pub(super) fn meta_of(entries: &Entries) -> TableMeta {
     let mut meta = TableMeta {
         file_id: 1,
@@ -62,7 +62,7 @@ pub(super) fn meta_of(entries: &Entries) -> TableMeta {
     meta
 }
 
-/// A table's metadata for tests of choices: keys by name, one entry a byte unless said otherwise.
+/// Returns a table's metadata for tests of the picker: the keys by name, one entry a byte.
 pub(super) fn meta(smallest: &str, largest: &str, size: u64) -> TableMeta {
     TableMeta {
         file_id: 1,
@@ -83,7 +83,7 @@ pub(super) fn meta(smallest: &str, largest: &str, size: u64) -> TableMeta {
     }
 }
 
-/// Tables in memory, cut as the real ones are.
+/// A sink that keeps tables in memory, cut as the real ones are.
 pub(super) struct VecSink<'a> {
     pub(super) tables: Vec<Entries>,
     bytes: u64,
@@ -102,7 +102,7 @@ impl<'a> VecSink<'a> {
     }
 }
 
-impl Sink for VecSink<'_> {
+impl MergeSink for VecSink<'_> {
     fn begin_user_key(&mut self, user_key: &[u8]) -> Result<()> {
         let wide = self.grandparents.passes_limit(user_key);
         if self.tables.is_empty() || wide || self.bytes >= self.limit {
@@ -122,7 +122,7 @@ impl Sink for VecSink<'_> {
     }
 }
 
-/// Entries back in the model's shape.
+/// Returns entries in the model's form.
 pub(super) fn decode<'a>(entries: impl IntoIterator<Item = &'a (Vec<u8>, Bytes)>) -> History {
     entries
         .into_iter()

@@ -1,17 +1,17 @@
-//! The picker's choices, as data: a tree in a few words, and what is picked.
+//! The picker's choices as data: a tree in short notation, and the plan for it.
 
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Claim, FullDisk, HiddenGarbageModel, PickContext, Plan, Reach, compaction_debt, level_targets,
-    pick, scores, subranges,
+    Claim, FullDisk, HiddenGarbageModel, OutputRange, PickContext, Plan, compaction_debt,
+    level_targets, pick, scores, subranges,
 };
 use crate::options::Compression;
 use crate::version::FamilyVersion;
 use std::sync::atomic::Ordering;
 
-/// A tree from lines such as `L1: 7=a-c*100 8=d-f*50!`: number, range of keys, bytes; `!` is being compacted, `~` all
-/// tombstones, `@` expired long ago, `#` all references.
+/// Builds a tree from lines such as `L1: 7=a-c*100 8=d-f*50!`: number, key range, bytes. `!`: being
+/// compacted, `~`: all tombstones, `@`: expired long ago, `#`: all references.
 fn tree(text: &str) -> FamilyVersion {
     let store = store();
     let mut v = FamilyVersion::empty(Cmp::Bytewise);
@@ -98,7 +98,7 @@ fn nothing_is_written_where_tables_are_about_to_be() {
         (5, 6, "k", "l", true),
         (4, 6, "0", "9", true),
     ] {
-        let entering = [Reach::of_keys(
+        let entering = [OutputRange::of_keys(
             family,
             level,
             from.as_bytes(),
@@ -273,7 +273,7 @@ fn targets_follow_the_bottom() {
         ("L6: 1=a-b*900", 6, [0, 0, 0, 0, 0, 0, 1000]),
         ("L6: 1=a-b*9000", 5, [0, 0, 0, 0, 0, 1000, 9000]),
         ("L6: 1=a-b*90000", 4, [0, 0, 0, 0, 1000, 9000, 90000]),
-        // The base never lies below data, however little there is.
+        // The base level is never below data, however little there is.
         (
             "L3: 2=a-b*10
              L6: 1=a-b*900",
@@ -297,7 +297,7 @@ fn scores_and_debt() {
     );
     assert_eq!(scores(&v, &o)[0], (5, 1.5));
     assert_eq!(scores(&v, &o)[1], (0, 0.5));
-    // 500 bytes too many in level 5, and with them their share of level 6.
+    // Level 5 has 500 bytes too many. With them their share of level 6 is merged.
     assert_eq!(compaction_debt(&v, &o), 500 + 500 * 9000 / 1500);
     let v = tree("L6: 1=a-b*9000");
     assert_eq!(compaction_debt(&v, &o), 0);
@@ -330,7 +330,7 @@ fn a_claim_is_all_or_nothing_and_ends_when_dropped() {
 fn subranges_cover_every_key_once() {
     let mut o = options();
     o.base_level_bytes = 100;
-    // No table can be opened here: weights fall back to whole and half tables.
+    // No table can be opened here, so a table counts as whole or as half.
     let v = tree(
         "L0: 4=a-z*800 3=a-m*800
          L6: 11=a-c*300 12=d-f*300 13=g-i*300 14=j-p*300 15=q-z*300",
@@ -349,7 +349,8 @@ fn subranges_cover_every_key_once() {
     }
 }
 
-/// A merge of level 0 rewrites the base level whatever it takes along: under a hurried writer it waits for more, within bounds.
+/// A merge of level 0 rewrites the base level, however many tables it takes. Under an urgent writer
+/// level 0 waits for more tables, within bounds.
 #[test]
 fn a_hurried_writer_gets_larger_merges_of_level_0() {
     let o = options();
@@ -365,39 +366,40 @@ fn a_hurried_writer_gets_larger_merges_of_level_0() {
         let tables: Vec<_> = (1..=n).rev().map(|i| format!("{i}=a-z*200")).collect();
         tables.join(" ")
     };
-    // The usual trigger: four tables.
+    // The usual trigger is four tables.
     assert!(due(&l0(4), 6000, false) && !due(&l0(3), 6000, false));
-    // The base is as much as 30 tables; two thirds of what slows writers are 8.
+    // The base holds as much as 30 tables. Two thirds of the tables that slow writers are 8.
     assert!(!due(&l0(7), 6000, true) && due(&l0(8), 6000, true));
-    // The base is as much as 5 tables.
+    // The base holds as much as 5 tables.
     assert!(!due(&l0(4), 1000, true) && due(&l0(5), 1000, true));
-    // Never fewer than usual.
+    // The trigger is never below the usual one.
     assert!(!due(&l0(3), 100, true) && due(&l0(4), 100, true));
 }
 
-/// What tables hide by level, where each record has ten bytes and each reference has an older one below it.
+/// Returns the bytes that tables hide, by level. Each record has ten bytes, and each reference has
+/// an older one below it.
 #[test]
 fn no_more_is_hidden_than_lies_below() {
     let hidden = |text: &str| {
         let v = tree(text);
         let all = HiddenGarbageModel {
-            a_record: 10.0,
-            longest_record: 10.0,
-            a_reference: 10.0,
+            mean_record_bytes: 10.0,
+            max_record_bytes: 10.0,
+            hidden_per_reference: 10.0,
             most: 1e9,
             room: 1.0,
-            pressed: true,
+            bound_is_near: true,
             full: None,
         };
         let scores = all.scores(&v, |level| level + 1);
         let by_level: Vec<u64> = scores[..3].iter().map(|s| *s as u64).collect();
         (all.hidden(&v), by_level)
     };
-    // Over nothing, and over what has no large values.
+    // Nothing is hidden without data below, or without large values below.
     assert_eq!(hidden("L0: 1=a-f*100#"), (0, vec![0, 0, 0]));
     assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*500"), (0, vec![0, 0, 0]));
     assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=g-z*500#"), (0, vec![0, 0, 0]));
-    // Over enough, over less, and over less together than each alone.
+    // Tables above enough references, above fewer, and above fewer than they hide together.
     let one = |n: u64| (n * 10, vec![n * 10, 0, 0]);
     assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*500#"), one(100));
     assert_eq!(hidden("L0: 1=a-f*100#\nL2: 2=a-z*5#"), one(5));
@@ -405,21 +407,22 @@ fn no_more_is_hidden_than_lies_below() {
         hidden("L0: 4=a-f*3# 3=g-l*2# 1=m-z*4#\nL2: 2=a-z*5#"),
         one(5)
     );
-    // Tombstones hide, too, and what is older in level 0.
+    // Tombstones hide values as well, those of older tables of level 0 included.
     assert_eq!(hidden("L0: 4=a-f*7~ 3=a-f*4#"), one(4));
     assert_eq!(hidden("L0: 4=a-f*4# 3=a-f*7~"), (0, vec![0, 0, 0]));
-    // A key's versions in three levels: the lower of the upper two hides first, and the first finds it.
+    // A key has versions in three levels. The middle one hides first, the lowest one; the highest
+    // then hides the middle one.
     let chain = "L0: 9=a-f*6#\nL1: 5=a-f*6#\nL2: 2=a-z*6#";
     assert_eq!(hidden(chain), (120, vec![60, 60, 0]));
-    // What lies deep has its own below it, whatever lies above and reaches further.
+    // A deep table hides the values below it, even if a wider table lies above it.
     let wide = "L0: 9=a-z*20~\nL1: 5=a-c*10#\nL2: 1=a-c*10# 2=d-z*90#";
     assert_eq!(hidden(wide), (300, vec![200, 100, 0]));
-    // A table that is being merged hides as before; a merge of it is not due twice.
+    // A table that is being merged still hides values. Its merge is not due a second time.
     assert_eq!(hidden("L0: 1=a-f*3#!\nL2: 2=a-z*5#"), (30, vec![0, 0, 0]));
 }
 
-/// On a full disk the picker chose the oldest tables of level 0, without the newest tables and their
-/// tombstones. No such merge fitted, so the deletes of a user freed no space.
+/// On a full disk the picker chose the oldest tables of level 0, without the newest tables and
+/// their tombstones. No such merge fitted, so the deletes of a user freed no space.
 #[test]
 fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
     let o = options();
@@ -437,19 +440,19 @@ fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
             ..context(&v, &o)
         }))
     };
-    let full = |room, surely| chosen(Some(FullDisk { room, surely }));
-    // Of 5400 values 1000 are deleted.
+    let full = |room, must_fit| chosen(Some(FullDisk { room, must_fit }));
+    // 1000 of 5400 values are deleted.
     let all = "level 0 tables: L0[6 5 4 3] L6[2] -> L6 bottom";
     assert_eq!(full(5300, false), all);
-    // Of the newest tables a larger part is. What is older keeps the tombstones.
+    // Among the newest tables the deleted part is larger. Older tables keep the tombstones.
     let three = "level 0 tables: L0[6 5 4] -> L0";
     let two = "level 0 tables: L0[6 5] -> L0";
     assert_eq!(full(3000, false), three);
     assert_eq!(full(1000, false), two);
-    // A merge took more than was expected: no value is taken to be deleted.
+    // A merge took more space than expected, so no value counts as deleted.
     assert_eq!(full(3000, true), three);
     assert_eq!(full(2500, true), two);
-    // Nothing fits for sure, or the disk is not full: the oldest part.
+    // No merge surely fits, or the disk is not full: the plan takes the oldest part.
     let oldest = "level 0 tables: L0[3] L6[2] -> L6 bottom";
     assert_eq!(full(1000, true), oldest);
     assert_eq!(chosen(None), oldest);

@@ -1,8 +1,8 @@
-//! What a merge keeps, against a model of what every reader must see.
+//! The versions that a merge keeps, against a model of what every reader must see.
 
 use super::*;
-use crate::compaction::ranges::that_stay;
-use crate::compaction::run::{Deeper, Outcome, Rules, merge};
+use crate::compaction::ranges::retained_tombstones;
+use crate::compaction::{DeeperLevels, MergeRules, Outcome, merge};
 use crate::iter::tests::{
     VecIter, add_operands, appending, encode, random_cmp, random_history, random_key, seeds,
     visible,
@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 fn run_merge(
-    rules: &Rules<'_>,
+    rules: &MergeRules<'_>,
     parts: Vec<Entries>,
     deeper: &[Vec<Arc<TableFile>>],
 ) -> Result<(Outcome, Entries)> {
@@ -31,11 +31,11 @@ fn run_merge(
     let out = merge(
         rules,
         input,
-        Deeper::new(rules.cmp, deeper),
+        DeeperLevels::new(rules.cmp, deeper),
         &mut sink,
         &|_| None,
     )?;
-    // Tables never share a user key.
+    // No two tables have versions of one user key.
     for pair in sink.tables.windows(2) {
         let (a, b) = (&pair[0].last().unwrap().0, &pair[1][0].0);
         assert!(rules.cmp.user(user_key(a), user_key(b)).is_lt());
@@ -43,7 +43,7 @@ fn run_merge(
     Ok((out, sink.tables.concat()))
 }
 
-/// Decides by the value's last digit.
+/// A filter that decides by the last digit of the value.
 struct ByDigit;
 impl CompactionFilter for ByDigit {
     fn name(&self) -> &str {
@@ -75,13 +75,14 @@ fn every_snapshot_reads_the_same_before_and_after() {
         snapshots.dedup();
         let now_ms = 50;
         let filtered = r.one_in(3);
-        // What a filter makes of operands has a test of its own.
+        // Filters over merged operands have a test of their own.
         if !filtered && r.one_in(2) {
             add_operands(&r, &mut history);
         }
 
-        // Each key's versions: the oldest lie deeper, the newest above, the rest are merged. Keys of a class share the cuts,
-        // so that deeper tables cover some ranges of keys and not others.
+        // The versions of each key are divided: the oldest lie deeper, the newest above, the others
+        // are merged. Keys of a class share the cuts, so that deeper tables cover some key ranges
+        // and not others.
         let n = history.len() as u64;
         let cuts: Vec<(u64, u64)> = (0..4)
             .map(|_| {
@@ -92,7 +93,8 @@ fn every_snapshot_reads_the_same_before_and_after() {
             .collect();
         let class = |k: &[u8]| k.first().map_or(0, |b| usize::from(*b) % 4);
         let (mut deep, mut merged, mut above) = (Vec::new(), Vec::new(), Vec::new());
-        // Range tombstones among what is merged: newer than all that lies deeper, older than all above.
+        // Range tombstones among the merged entries: newer than all deeper versions, older than all
+        // versions above.
         let oldest = cuts.iter().map(|c| c.0).max().unwrap_or(0) + 1;
         let newest = cuts.iter().map(|c| c.1).min().unwrap_or(0);
         let ranges: Vec<(Vec<u8>, Vec<u8>, SeqNo)> = (0..r.below(5))
@@ -136,12 +138,12 @@ fn every_snapshot_reads_the_same_before_and_after() {
             seq: *seq,
         });
         let deleted = Fragments::build(&cmp, all, Some(&snapshots));
-        let kept = that_stay(&cmp, &deleted, &snapshots, &deeper);
+        let kept = retained_tombstones(&cmp, &deleted, &snapshots, &deeper);
         let kept: Vec<(Vec<u8>, Vec<u8>, SeqNo)> = kept
             .iter()
             .map(|p| (p.from.to_vec(), p.to.to_vec(), p.seq))
             .collect();
-        // What a reader sees who knows of these range tombstones.
+        // Returns the live keys for a reader that applies these range tombstones.
         let shown = |history: &History, ranges: &[(Vec<u8>, Vec<u8>, SeqNo)], seq, now| {
             let hidden = |e: &(Vec<u8>, SeqNo, Kind, Vec<u8>)| {
                 ranges.iter().any(|(from, to, at)| {
@@ -156,7 +158,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
 
         let filter = ByDigit;
         let cancelled = AtomicBool::new(false);
-        let rules = Rules {
+        let rules = MergeRules {
             cmp: &cmp,
             snapshots: &snapshots,
             now_ms,
@@ -176,7 +178,8 @@ fn every_snapshot_reads_the_same_before_and_after() {
         assert_eq!(out.entries_in, merged.len() as u64);
         assert_eq!(out.entries_out, result.len() as u64);
 
-        // The model's history with the filter's decisions: of the newest merged version, when no snapshot sees it.
+        // Applies the filter's decisions to the model: for the newest merged version, if no
+        // snapshot sees it.
         let mut expected: History = deep.iter().chain(&merged).chain(&above).cloned().collect();
         if filtered {
             let mut newest: BTreeMap<&[u8], SeqNo> = BTreeMap::new();
@@ -222,12 +225,12 @@ fn every_snapshot_reads_the_same_before_and_after() {
             }
         }
 
-        // Nothing is kept that no reader needs.
+        // Checks that the merge keeps nothing that no reader needs.
         let mut stripes = BTreeMap::new();
         let mut oldest: BTreeMap<&[u8], Kind> = BTreeMap::new();
         for e in &result {
             let stripe = snapshots.partition_point(|&s| s < e.1);
-            // An operand stands alone in its stripe, or over a value that it outlives.
+            // An operand is alone in its stripe, or above a value that it outlives.
             let above = stripes.insert((&e.0, stripe), e.2);
             assert!(
                 above.is_none() || (above, e.2) == (Some(Kind::Merge), Kind::PutTtl),
@@ -253,7 +256,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
                 cmp.user(t.smallest_user(), key).is_le() && cmp.user(t.largest_user(), key).is_ge()
             });
             assert!(below || kind != Kind::Delete, "a tombstone hides nothing");
-            // Below operands that a snapshot parts from their tombstone that goes for good.
+            // Below operands that a snapshot separates from their tombstone, which is dropped.
             let parted = !snapshots.is_empty();
             assert!(
                 below || parted || kind != Kind::Merge,
@@ -265,8 +268,8 @@ fn every_snapshot_reads_the_same_before_and_after() {
 
 static NO_OPERATOR: OnceLock<Merging> = OnceLock::new();
 
-fn plain<'a>(cancelled: &'a AtomicBool) -> Rules<'a> {
-    Rules {
+fn plain<'a>(cancelled: &'a AtomicBool) -> MergeRules<'a> {
+    MergeRules {
         cmp: &Cmp::Bytewise,
         snapshots: &[],
         now_ms: 0,
@@ -327,7 +330,7 @@ fn sequence_numbers_are_kept() {
     assert_eq!(entries, puts);
 }
 
-/// Letters of both cases are one.
+/// A comparator that ignores case.
 struct NoCase;
 impl Comparator for NoCase {
     fn name(&self) -> &str {
@@ -356,7 +359,7 @@ fn what_is_merged_has_the_key_as_it_was_written_last() {
         key("key", 5, Kind::Put, b"a"),
     ];
     for (snapshots, expected) in [(&[][..], vec![one]), (&[6], two)] {
-        let rules = Rules {
+        let rules = MergeRules {
             cmp: &cmp,
             snapshots,
             merging: &appending(),

@@ -1,11 +1,11 @@
-//! Whole trees of tables in memory: random flushes, compactions that overlap in time, snapshots and reads.
+//! Whole trees of tables in memory: random flushes, compactions that overlap in time, snapshots and
+//! reads.
 
 use super::*;
 use crate::FamilyOptions;
-use crate::compaction::run::{Deeper, Rules, merge};
 use crate::compaction::{
-    Claim, PickContext, Plan, RangePlan, Reason, compaction_debt, level_targets, pick, plan_range,
-    scores,
+    Claim, CompactionReason, DeeperLevels, MergeRules, PickContext, Plan, RangePlan,
+    compaction_debt, level_targets, merge, pick, plan_range, scores,
 };
 use crate::iter::tests::{VecIter, appending, encode, seeds, visible};
 use crate::iter::{InternalIter, MergingIter};
@@ -25,7 +25,7 @@ struct Tree {
     seq: SeqNo,
     now_ms: u64,
     snapshots: Vec<SeqNo>,
-    /// Everything ever written.
+    /// All versions that were ever written.
     history: History,
     running: Vec<(Plan, Claim, Vec<SeqNo>)>,
     flushed: u64,
@@ -128,7 +128,7 @@ impl Tree {
                 })
                 .collect();
             let cancelled = AtomicBool::new(false);
-            let rules = Rules {
+            let rules = MergeRules {
                 cmp: &self.cmp,
                 snapshots: &snapshots,
                 now_ms: self.now_ms,
@@ -141,7 +141,7 @@ impl Tree {
             };
             let mut sink = VecSink::new(&plan.grandparents, self.options.table_bytes);
             let input = MergingIter::new(self.cmp.clone(), children);
-            let deeper = Deeper::new(&self.cmp, &plan.deeper);
+            let deeper = DeeperLevels::new(&self.cmp, &plan.deeper);
             merge(&rules, input, deeper, &mut sink, &|_| None).unwrap();
             let tables = std::mem::take(&mut sink.tables);
             drop(sink);
@@ -162,9 +162,10 @@ impl Tree {
         self.version.check().unwrap();
     }
 
-    /// What a reader sees who stops at the first level that knows the key, or goes on below operands.
+    /// Returns the live keys for a reader that stops at the first level with the key, or continues
+    /// below operands.
     fn first_hits(&self, seq: SeqNo) -> History {
-        // Of each key what was read, the newest first.
+        // The versions that were read of each key, newest first.
         let mut found: BTreeMap<Vec<u8>, History> = BTreeMap::new();
         for (level, tables) in self.version.levels.iter().enumerate() {
             let mut here: BTreeMap<Vec<u8>, History> = BTreeMap::new();
@@ -210,7 +211,7 @@ impl Tree {
         assert_eq!(tables, self.content.len());
     }
 
-    /// Compacts until nothing is due; the tree must come to rest.
+    /// Compacts until no compaction is due. Fails if that never happens.
     fn wait_idle(&mut self) {
         while !self.running.is_empty() {
             self.end(0);
@@ -299,7 +300,8 @@ fn random_trees_lose_nothing_and_come_to_rest() {
         moves += t.moves;
         merges += t.merges;
 
-        // Everything expires and no snapshot is left: a manual compaction leaves exactly the live entries.
+        // Everything expires and no snapshot is left. A manual compaction then leaves exactly the
+        // live entries.
         t.snapshots.clear();
         t.now_ms += 10_000_000;
         let (upto, before) = (t.seq, t.next_number);
@@ -309,7 +311,7 @@ fn random_trees_lose_nothing_and_come_to_rest() {
                     RangePlan::Done => break,
                     RangePlan::Busy => panic!("nothing is running"),
                     RangePlan::Plan(plan) => {
-                        assert_eq!(plan.reason, Reason::Manual);
+                        assert_eq!(plan.reason, CompactionReason::Manual);
                         t.begin(*plan);
                         t.end(0);
                     }
@@ -386,7 +388,7 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
     t.wait_idle();
     assert_eq!(t.entries(), 0);
 
-    // Tombstones held by a snapshot go when it is released.
+    // Tombstones that a snapshot held are dropped after its release.
     for round in 0..20 {
         let ops = (0..50)
             .map(|n| {
@@ -424,6 +426,6 @@ fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
         .flatten()
         .map(|x| x.meta.entries as usize)
         .sum();
-    // Puts whose tombstones are still in level 0, below its trigger.
+    // These are values whose tombstones are still in level 0, which is below its trigger.
     assert!(left <= 150, "{left} entries of deleted keys are left");
 }

@@ -294,7 +294,7 @@ impl BackPressure {
             let error = self.health.compaction_error();
             FullDisk {
                 room: self.disk_full.free_bytes().saturating_sub(kept),
-                surely: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
+                must_fit: error.is_some_and(|e| e.kind() == ErrorKind::NoSpace),
             }
         })
     }

@@ -290,9 +290,9 @@ fn live_of(catalog: &Catalog, family: u32) -> Option<&FamilyBlobs> {
 fn hidden_garbage_of(own: &FamilyBlobs, hits: f64) -> HiddenGarbageModel {
     let mean = own.live.bytes as f64 / own.live.records as f64;
     HiddenGarbageModel {
-        a_record: mean,
-        longest_record: own.longest_mean(),
-        a_reference: mean * hits,
+        mean_record_bytes: mean,
+        max_record_bytes: own.longest_mean(),
+        hidden_per_reference: mean * hits,
         most: own.live.bytes as f64,
         ..HiddenGarbageModel::default()
     }
@@ -420,7 +420,7 @@ impl BackPressure {
         fill.hidden = fill.hidden.min(fill.live.bytes);
         let pressed = fill.part_of_room(&self.ctx.options) >= MERGE_FROM;
         (fill.hidden_garbage.values_mut())
-            .for_each(|hidden_garbage| hidden_garbage.pressed = pressed);
+            .for_each(|hidden_garbage| hidden_garbage.bound_is_near = pressed);
         fill
     }
 

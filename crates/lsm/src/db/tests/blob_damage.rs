@@ -9,9 +9,9 @@ use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One page of one blob file's index cannot be read. Every merge that dropped a reference into that
-/// file failed, the level above it grew, and writers were held back in the end. The records say
-/// where they are: the merge goes on, and says which index it could not read.
+/// Regression test: one page of one blob file's index cannot be read. Every merge that dropped a
+/// reference into that file failed, the level above it grew, and in the end writers were held back.
+/// The records have their own places, so the merge goes on and reports the unreadable index.
 #[test]
 fn a_merge_needs_no_index_page_to_drop_references() {
     for kind in ["blob", "log", "log with more"] {
@@ -21,9 +21,10 @@ fn a_merge_needs_no_index_page_to_drop_references() {
     }
 }
 
-/// A log of large values alone is kept as a blob file. From one that is mostly small values the
-/// flush writes the others into a blob file of their own. A log has records that its index leaves
-/// out if values were overwritten before the flush: then some page must say which records count.
+/// A log that has only large values is kept as a blob file. From a log of mostly small values the
+/// flush writes the large ones into a blob file of their own. The index of a log leaves out records
+/// whose values were overwritten before the flush. In such a file, a page must say which records
+/// count.
 fn merge_with_a_bad_page(kind: &str, page: &str) {
     let at = format!("{page} of a {kind}");
     let is_log = kind.starts_with("log");
@@ -49,7 +50,7 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
     }
     if kind == "log with more" {
         for n in 3..9 {
-            // Short ones, which fit into the log's first block: that block is kept.
+            // Short values fit into the log's first block, which is kept.
             let short = crate::db::tests::gc_drop::value(n, 8);
             db.put(&f, &key(n), &short, &FREE).unwrap();
         }
@@ -103,7 +104,7 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
     };
     assert_eq!(marked, [0, 7, 14, 21, 28, 35], "{at}");
     db.close().unwrap();
-    // The damage is still told, and what was marked is what an index in order would have marked.
+    // The damage is still reported. The marks are the same as with an intact index.
     let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
     assert!(!report.damage.is_empty(), "{at}");
     let found = |e: &Error| e.path() == Some(&path);
@@ -113,7 +114,7 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
     check(&env, &options);
     let db = Db::open(&env, "db", options.clone()).unwrap();
     expect(&db, &db.default_family(), &ReadOptions::default(), &all);
-    // A collection adds all hashes up, and finds them to be the file's.
+    // A garbage collection adds up all hashes and compares the sum with the file's.
     for n in 0..30 {
         db.put(&db.default_family(), &key(n), &value(n, 1), &FREE)
             .unwrap();
@@ -135,21 +136,21 @@ fn small(db: &Db, n: u64) {
     }
 }
 
-/// A merge walked a blob file with a bad index page once for every few thousand references that it dropped. One walk
-/// tells all.
+/// Regression test: a merge read a whole blob file with a bad index page once for every few
+/// thousand references that it dropped. It should read the file once.
 #[test]
 fn a_merge_walks_a_file_with_a_bad_index_once() {
     const KEYS: u64 = 1600;
     let disk = SimFs::new(SimOptions::default());
     let open = |seed| {
-        // All of it fits into one memtable.
+        // All entries fit into one memtable.
         let env = basalt_env::EnvBuilder::for_tests(disk.clone(), seed)
             .memory_bytes(64 << 20)
             .build();
         let db = Db::open(&env, "db", options()).unwrap();
         (env, db)
     };
-    // With 13 MB of keys the references are looked up four times.
+    // With 13 MB of keys the references are looked up in four batches.
     let long = |n: u64| {
         let mut key = key(n);
         key.resize(8000, 0);
@@ -200,8 +201,8 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
     db.close().unwrap();
 }
 
-/// A record that lost its reference is damaged, and so is the page that has its place: nothing says
-/// where it was. The merge fails with the error of the index and changes nothing.
+/// A record that lost its reference is damaged, and so is the index page with its place. The place
+/// cannot be found, so the merge fails with the error of the index and changes nothing.
 #[test]
 fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     let disk = SimFs::new(SimOptions::default());
@@ -217,9 +218,9 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     drop(files);
     db.close().unwrap();
     disk.flip_bit(&path, layout.pages_at + 2, 3).unwrap();
-    // The first record: the header of the file is shorter than half of it.
+    // The first record is damaged in its half: the header of the file is shorter than that.
     disk.flip_bit(&path, first / 2 + 64, 0).unwrap();
-    // Another cache, which has nothing of the index.
+    // The store opens with another cache, which has no page of the index.
     let env = Env::for_tests(disk.clone(), 2);
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -248,9 +249,9 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
     db.close().unwrap();
 }
 
-/// A log has a record that its index leaves out, and a damaged one of the same size: the records that are found have
-/// the count and the bytes that the manifest has. The merge took their ranks for ordinals and marked a live record as
-/// garbage.
+/// Regression test: a log has a record that its index leaves out, and a damaged record of the same
+/// size, so the records that are found have the count and the bytes in the manifest. The merge used
+/// their ranks as ordinals and marked a live record as garbage.
 #[test]
 fn a_left_out_record_does_not_stand_for_a_damaged_one() {
     for page in ["hashes", "places", "directory"] {
@@ -268,8 +269,8 @@ fn merge_in_a_log_with_a_swapped_record(page: &str) {
         v.resize(20_000, 7);
         v
     };
-    // All short ones lie in the log's first block, which is kept: the first is damaged below, the second loses its
-    // reference, and the third is overwritten before the flush.
+    // All short values lie in the log's first block, which is kept. The first is damaged below, the
+    // second loses its reference, and the third is overwritten before the flush.
     for n in [41, 42, 3] {
         db.put(&f, &key(n), &value(n, 8), &FREE).unwrap();
     }

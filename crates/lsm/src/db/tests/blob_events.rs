@@ -1,4 +1,5 @@
-//! What listeners hear of blob files, held against the blob files that there are; and how old these are.
+//! Events of blob files for listeners, compared with the blob files of the store; and the ages of
+//! blob files.
 
 use super::prelude::*;
 use crate::listener::{BlobFileInfo, CollectionInfo, Event, EventListener};
@@ -56,7 +57,7 @@ fn round(db: &Db, n: u64) {
     db.wait_idle().unwrap();
 }
 
-/// What events say that there is.
+/// The blob files that exist according to the events.
 #[derive(Default)]
 struct Told {
     files: BTreeMap<u64, BlobFileInfo>,
@@ -115,7 +116,7 @@ impl Told {
                             && bytes_written >= collection.live_bytes
                     );
                     for t in targets {
-                        // It may have lost its last value since.
+                        // The file may have lost its last value since.
                         let there = self.files.get(&t.number);
                         assert!(there == Some(&t) || self.deleted.contains(&t.number));
                     }
@@ -150,7 +151,7 @@ fn events_tell_the_whole_story_of_blob_files() {
     db.create_family("more", separating()).unwrap();
     let mut told = Told::default();
     let hear = |told: &mut Told| {
-        // Removals are jobs.
+        // Jobs remove files.
         while env.jobs().step() {}
         db.wait_for_listeners();
         told.hear(&env, std::mem::take(&mut *witness.0.lock()));
@@ -167,7 +168,7 @@ fn events_tell_the_whole_story_of_blob_files() {
         "{:?}",
         told.reasons
     );
-    // One that cannot be read: its end is told, and why.
+    // A file cannot be read: the event of the end has the reason.
     let of_more = db.blob_files();
     let bad = of_more.iter().max_by_key(|f| f.live_records()).unwrap();
     let path = std::path::Path::new("db").join(&bad.name);
@@ -188,7 +189,7 @@ fn events_tell_the_whole_story_of_blob_files() {
     failed += u64::from(db.wait_idle().is_err());
     hear(&mut told);
     assert!(failed > 0 && told.failed > 0, "{failed} {}", told.failed);
-    // A family takes along what is in no other's files.
+    // A dropped family takes along the files that have no other family's values.
     db.drop_family(&more).unwrap();
     let _ = db.wait_idle();
     hear(&mut told);
@@ -231,7 +232,7 @@ fn blob_files_know_when_they_were_made() {
     let mut made: BTreeMap<u64, u64> = BTreeMap::new();
     for n in 0..12u64 {
         if n == 5 {
-            // The folder is read again, and its manifest begun anew.
+            // The store opens again, and begins a new manifest.
             db.close().unwrap();
             db = Db::open(&env, "db", options(&witness)).unwrap();
         }
@@ -243,7 +244,7 @@ fn blob_files_know_when_they_were_made() {
         }
     }
     assert!(made.len() > 5);
-    // What recovery writes out is dated, too.
+    // Files that recovery writes have a time as well.
     let f = db.default_family();
     db.put(&f, b"late", &[1; 5000], &WriteOptions::SYNC)
         .unwrap();

@@ -1,4 +1,4 @@
-//! Sums over numbers that a manifest holds: no bytes from disk may make one wrap.
+//! Sums over numbers in a manifest: no bytes from disk may make a sum overflow.
 
 use super::prelude::*;
 use crate::db::tests::blobs::FREE;
@@ -30,9 +30,10 @@ fn two_families(env: &Env) -> (u64, Catalog) {
     (number, Catalog::clone(&catalog))
 }
 
-/// Three edits of a manifest mark one record of a blob file each, all as records of a family that
-/// has two there. Each edit alone is within bounds. Their sum was taken from the family's records
-/// without a look: release builds went on with 2^64 - 1 records alive, others stopped in a panic.
+/// Regression test: three edits of a manifest mark one record of a blob file each, all as records
+/// of a family that has two there. Each edit alone is within bounds. The sum was subtracted from
+/// the family's records without a check: release builds went on with 2^64 - 1 live records, others
+/// panicked.
 #[test]
 fn marks_of_several_edits_that_exceed_a_family_are_damage() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
@@ -50,7 +51,7 @@ fn marks_of_several_edits_that_exceed_a_family_are_damage() {
     };
     let each = share.bytes / 2;
     let unit = env.fs().info().write_unit as u64;
-    // Too many records; and of few enough records too many bytes.
+    // Too many records; and few enough records with too many bytes.
     for (good, bad) in [
         (vec![mark(0, 1), mark(1, 1)], mark(2, 1)),
         (vec![mark(0, each + 1)], mark(1, each)),
@@ -65,7 +66,7 @@ fn marks_of_several_edits_that_exceed_a_family_are_damage() {
             Manifest::create(&env, dir, catalog.store_id, next, &state.encode()).unwrap();
         let mut last = 0;
         for edit in edits {
-            // A record begins where the device's unit after the one before it begins.
+            // A record begins at the next write unit of the device behind the record before it.
             last = manifest.bytes().next_multiple_of(unit);
             manifest.append(&edit.encode()).unwrap();
         }
@@ -85,7 +86,7 @@ fn marks_of_several_edits_that_exceed_a_family_are_damage() {
     }
 }
 
-/// A manifest whose files add up past 64 bits. Each number alone is one that a file may have.
+/// A manifest whose files add up to more than 64 bits. Each number alone is valid for a file.
 #[test]
 fn sums_over_files_that_no_store_has_are_damage() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);

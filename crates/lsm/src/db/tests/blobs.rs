@@ -1,4 +1,5 @@
-//! Separated values through a store's doors: every way to read them, what becomes garbage, collections, names, families that go.
+//! Separated values through the public interface of a store: every way to read them, garbage,
+//! garbage collections, file numbers, dropped families.
 
 use super::prelude::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, KeyDecision};
@@ -13,7 +14,7 @@ use std::time::Duration;
 pub(super) const NOW: u64 = 1_700_000_000_000;
 pub(super) const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
-pub(super) fn room() -> (Env, Arc<ManualClock>) {
+pub(super) fn test_env() -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
         .clock(Clock::manual(hands.clone()))
@@ -21,7 +22,7 @@ pub(super) fn room() -> (Env, Arc<ManualClock>) {
     (env, hands)
 }
 
-/// Values from 100 bytes on are separated.
+/// Separates values from 100 bytes on.
 fn separating() -> FamilyOptions {
     FamilyOptions {
         min_blob_size: Some(100),
@@ -44,7 +45,7 @@ fn value(key: u64, version: u64, len: usize) -> Vec<u8> {
     v
 }
 
-/// Every key by every way to read it.
+/// Reads every key in every way.
 pub(super) fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (f, &k[..])).collect();
     let many = db.multi_get(&keys, options);
@@ -79,7 +80,7 @@ pub(super) fn check(env: &Env, options: &Options) {
 
 #[test]
 fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
     let mut all = BTreeMap::new();
@@ -139,7 +140,7 @@ fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back
 
 #[test]
 fn names_are_forgotten_when_no_table_has_them() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     for round in 0..20u64 {
@@ -153,7 +154,8 @@ fn names_are_forgotten_when_no_table_has_them() {
         let names = db.stats().blobs.names;
         assert!(names <= 6, "{names} names in round {round}");
     }
-    // Everything rewritten once more: each entry gets the number of the file that its value is in, and no name is left.
+    // All tables are rewritten once more. Each entry gets the number of the file that has its
+    // value, and no retired number is left.
     let all = CompactOptions {
         bottommost: Bottommost::Force,
         ..CompactOptions::default()
@@ -165,7 +167,7 @@ fn names_are_forgotten_when_no_table_has_them() {
 
 #[test]
 fn a_scan_of_keys_reads_no_blob_and_its_values_cannot_be_asked_for() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     for n in 0..50u64 {
@@ -197,7 +199,7 @@ fn a_scan_of_keys_reads_no_blob_and_its_values_cannot_be_asked_for() {
 
 #[test]
 fn values_end_and_merge_and_go_with_ranges_and_families() {
-    let (env, hands) = room();
+    let (env, hands) = test_env();
     let mut options = options();
     options.default_family.merge_operator = Some(Arc::new(Append::new("|")));
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -263,7 +265,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
     let mut old = db.iter(&g, &read).unwrap();
     db.drop_family(&g).unwrap();
     assert_eq!(db.stats().blobs.live_records, 2);
-    // A cursor keeps what it was made over.
+    // A cursor keeps the blob files that it was made over.
     old.seek_to_first().unwrap();
     assert_eq!(old.value(), &longer[..]);
     drop(old);
@@ -295,7 +297,7 @@ fn a_filter_that_knows_by_the_key_reads_no_blob() {
             }
         }
     }
-    let (env, _) = room();
+    let (env, _) = test_env();
     let filter = Arc::new(ByKey(AtomicUsize::new(0)));
     let mut options = options();
     options.default_family.compaction_filter = Some(filter.clone());
@@ -327,8 +329,8 @@ fn a_filter_that_knows_by_the_key_reads_no_blob() {
     check(&env, &options);
 }
 
-/// A bit that flipped, on the disk or on its way, is met by a collection: the file stays as it is, others are collected without it, and it is tried
-/// again without anybody asking.
+/// A flipped bit, on the disk or on the way from it, is found by a garbage collection. The file
+/// stays as it is, others are collected without it, and the collection is repeated by itself.
 #[test]
 fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     let disk = SimFs::new(SimOptions::default());
@@ -356,7 +358,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
             .collect()
     };
     let bad = blobs().pop().unwrap();
-    // The last record of the first file: its key stays alive.
+    // The last record of the first file is damaged. Its key stays live.
     let at = db.blob_files()[0].meta.data_end - 20;
     disk.flip_bit(&bad, at, 3).unwrap();
     write(&mut all, 1, &mut (0..20));
@@ -367,7 +369,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
         "{error}"
     );
     assert!(db.stats().blobs.error.is_some());
-    // It is not the only one to be collected any more.
+    // The file is no longer the only one to be collected.
     write(&mut all, 2, &mut (5..25).chain(100..110));
     write(&mut all, 3, &mut (100..108));
     db.compact_range(&f, None, None).unwrap();
@@ -404,10 +406,11 @@ fn on_disk(env: &Env, name: &str) -> u64 {
     env.fs().stat(&path).unwrap().on_disk
 }
 
-/// What made a value durable is what serves it: it is written once, and the log's space for other things comes back.
+/// A large value is written once: the log record that made it durable is the one that readers read.
+/// The rest of the log's space is given back.
 #[test]
 fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = Options {
         default_family: FamilyOptions {
             min_blob_size: Some(2000),
@@ -435,7 +438,7 @@ fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
     assert!(log.ends_with(".log"), "{log}");
     expect(&db, &f, &ReadOptions::default(), &all);
 
-    // Half of the bytes are small values.
+    // Small values are half of the bytes.
     for n in 100..200 {
         put(format!("{n:03}"), value(n, 1, 16_000), &mut all);
         for i in 0..16 {
@@ -447,7 +450,7 @@ fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
     assert_eq!(files.len(), 2);
     for file in &files {
         let bytes = on_disk(&env, &file.name);
-        // The last block may be the last in part.
+        // The last block may be partly used.
         assert!(bytes <= file.meta.size + 4096, "{}: {bytes}", file.name);
         assert!(
             bytes * 10 <= file.live_bytes() * 13,
@@ -460,10 +463,11 @@ fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
     check(&env, &options);
 }
 
-/// Where blocks with large values hold mostly small ones, values move to a blob file and the log goes.
+/// If blocks with large values hold mostly small ones, the values move to a blob file and the log
+/// is removed.
 #[test]
 fn a_log_of_mostly_small_values_is_not_kept() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     let f = db.default_family();
@@ -484,7 +488,7 @@ fn a_log_of_mostly_small_values_is_not_kept() {
     check(&env, &options);
 }
 
-/// A log that cannot be synced any more is not believed: its values are still in memory.
+/// A log whose sync failed is not used as a blob file: its values are still in memory.
 #[test]
 fn values_of_a_log_whose_sync_failed_are_written_out() {
     let disk = SimFs::new(SimOptions::default());
@@ -522,13 +526,14 @@ fn values_of_a_log_whose_sync_failed_are_written_out() {
     assert!(kept.iter().all(|b| b.name.ends_with(".blob")), "{kept:?}");
     expect(&db, &f, &ReadOptions::default(), &all);
     drop(db);
-    // What is on the disk, not what was in the kernel's memory.
+    // Reads the values from the disk, not from the kernel's memory.
     let env = EnvBuilder::for_tests(disk.crash(CrashPolicy::NothingUnsynced, 1), 1).build();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     expect(&db, &db.default_family(), &ReadOptions::default(), &all);
 }
 
-/// A power cut between the edit that makes a log a blob file and the end of its trimming leaves space that the next open gives back.
+/// A power cut comes between the edit that makes a log a blob file and the end of its trimming. The
+/// next open gives the space back.
 #[test]
 fn space_that_a_power_cut_left_in_a_log_comes_back_at_the_next_open() {
     let disk = SimFs::new(SimOptions::default());
@@ -575,11 +580,12 @@ fn space_that_a_power_cut_left_in_a_log_comes_back_at_the_next_open() {
     check(&env, &options);
 }
 
-/// The space of a log whose values are all dead is the next log's: written space, into which a synced append costs one write. One that a checkpoint
-/// has is left to it.
+/// The space of a log whose values are all dead goes to the next log: it is written space, where a
+/// synced append costs one device write. The space of a log that a checkpoint has is left to the
+/// checkpoint.
 #[test]
 fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     let f = db.default_family();
@@ -603,7 +609,7 @@ fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
         assert!(names(&env, ".log").len() <= 5, "{:?}", names(&env, ".log"));
         assert_eq!(db.blob_files().len(), 1);
     }
-    // Logs are 320 KB each.
+    // Each log takes 320 KB.
     let written_ahead = zeros() - first;
     assert!(written_ahead < 400_000, "{written_ahead} bytes of zeros");
     let old = all.clone();
@@ -619,7 +625,7 @@ fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
     expect(&copy, &copy.default_family(), &ReadOptions::default(), &old);
 }
 
-/// Calls something the first time that it merges.
+/// A merge operator that calls a function when it first merges.
 struct Calls {
     inner: Append,
     first: basalt_env::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -643,8 +649,9 @@ impl basalt_kv::merge::MergeOperator for Calls {
     }
 }
 
-/// A family goes while the flush runs whose log holds its values and nobody else's, and the flush's edit is never durable: the log is still what the
-/// manifest names, and has what other families were acknowledged.
+/// A family is dropped during the flush of the only log that holds its values, and the edit of the
+/// flush never becomes durable. The log is then still in the manifest, and has acknowledged writes
+/// of other families.
 #[test]
 fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
     let disk = SimFs::new(SimOptions::default());
@@ -699,7 +706,8 @@ fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
     assert_eq!(db.families(), ["default"]);
 }
 
-/// A merge that lets go of thousands of values reads each page of their files' indexes a few times, not twice for each value.
+/// A merge that drops thousands of references reads each page of the index a few times, not twice
+/// for each value.
 #[test]
 fn what_a_merge_lets_go_of_is_looked_up_together() {
     const KEYS: u64 = 5000;

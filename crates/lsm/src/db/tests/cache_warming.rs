@@ -1,4 +1,4 @@
-//! What readers find in the cache after a flush and after a collection, by what they read of the device.
+//! The cache after a flush and after a garbage collection, measured by the reads of the device.
 
 use super::prelude::*;
 use basalt_env::EnvBuilder;
@@ -7,7 +7,7 @@ use basalt_sim::{SimFs, SimOptions};
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 const LEN: usize = 4000;
 
-fn room(cache: u64) -> Env {
+fn test_env(cache: u64) -> Env {
     EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
         .cache_bytes(cache)
         .build()
@@ -38,7 +38,7 @@ fn put(db: &Db, keys: impl IntoIterator<Item = u64>, version: u64, len: usize) {
     }
 }
 
-/// Gets keys. Reads of the device that it took, and their bytes.
+/// Gets keys. Returns the reads of the device that it took, and their bytes.
 fn get(db: &Db, keys: impl IntoIterator<Item = u64>, version: u64, len: usize) -> (u64, u64) {
     let (f, fs) = (db.default_family(), db.env().fs().clone());
     let before = fs.stats();
@@ -56,7 +56,7 @@ fn get(db: &Db, keys: impl IntoIterator<Item = u64>, version: u64, len: usize) -
 #[test]
 fn what_a_flush_writes_under_read_load_is_read_from_memory() {
     for (load, len) in [(true, LEN), (false, LEN), (true, 400 << 10)] {
-        let env = room(2 << 20);
+        let env = test_env(2 << 20);
         let db = Db::open(&env, "db", options(10.0)).unwrap();
         put(&db, 0..50, 0, LEN);
         db.flush().unwrap();
@@ -74,7 +74,8 @@ fn what_a_flush_writes_under_read_load_is_read_from_memory() {
                 assert_eq!(first, (0, 0), "the job has opened what it made");
                 assert_eq!((reads, bytes), (0, 0));
             }
-            // Too long for this cache: one read each, because their index is there.
+            // These values are too long for this cache. Each takes one read, because the index is
+            // cached.
             (true, _) => assert_eq!((first.0, reads), (1, 19)),
             (false, _) => assert!(reads >= 19, "nobody read, so nothing was kept: {reads}"),
         }
@@ -84,7 +85,7 @@ fn what_a_flush_writes_under_read_load_is_read_from_memory() {
 
 #[test]
 fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
-    let env = room(8 << 20);
+    let env = test_env(8 << 20);
     let db = Db::open(&env, "db", options(10.0)).unwrap();
     put(&db, 0..300, 0, LEN);
     db.flush().unwrap();
@@ -101,7 +102,7 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     let before: Vec<u64> = db.blob_files().iter().map(|b| b.number).collect();
     db.close().unwrap();
     let used = env.cache().stats().used;
-    // Within another bound, in the same cache.
+    // Reads within another bound, with the same cache.
     let db = Db::open(&env, "db", options(1.1)).unwrap();
     db.wait_idle().unwrap();
     assert!(db.stats().blobs.collections > 0);
@@ -112,7 +113,7 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
         now < used + (64 << 10),
         "{used} bytes before, {now} now: the old are there, too"
     );
-    // What was closed is opened again: the table, and no value.
+    // The table that was closed is opened again. No value is read.
     let (reads, bytes) = get(&db, hot(), 0, LEN);
     assert!(
         reads < 20 && bytes < 10 * LEN as u64,
@@ -121,7 +122,7 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     assert_eq!(get(&db, hot(), 0, LEN), (0, 0));
     let (reads, _) = get(&db, cold(), 0, LEN);
     assert!(reads >= 100, "nobody had asked for these: {reads}");
-    // What was cached is right, too, when it is read by many at once, and verified again from the device.
+    // Cached values are also right if many are read together, or verified again from the device.
     let expected: Vec<_> = hot().map(|k| value(k, 0, LEN)).collect();
     let names: Vec<_> = hot().map(|k| k.to_be_bytes()).collect();
     let f = db.default_family();
@@ -135,10 +136,11 @@ fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
 
-/// Every value that is shown was a hit or a read, and what walks read ahead they came to, or it is counted as read in vain.
+/// Each value that a cursor yields counts as a hit or as a read. Each value read ahead is yielded,
+/// or counts as read in vain.
 #[test]
 fn reads_of_values_are_counted() {
-    let env = room(8 << 20);
+    let env = test_env(8 << 20);
     let db = Db::open(&env, "db", options(10.0)).unwrap();
     put(&db, 0..200, 0, LEN);
     db.flush().unwrap();
@@ -164,7 +166,7 @@ fn reads_of_values_are_counted() {
     let whole = reads();
     assert_eq!((shown, whole.reads - counted.reads), (150, 150));
     assert!(whole.ahead > 100 && whole.ahead_unused == 0, "{whole:?}");
-    // One that turns, one that seeks and one that leaves.
+    // One cursor turns, one seeks, and one is dropped.
     for end in 0..3 {
         let before = reads();
         iter.seek(&60u64.to_be_bytes()).unwrap();
@@ -179,7 +181,8 @@ fn reads_of_values_are_counted() {
             _ => iter = db.iter(&f, &none).unwrap(),
         }
         let after = reads();
-        // The entry that is turned back to is read once more; the one that is sought is in the cache.
+        // The entry to which the cursor turns back is read once more. The one that is sought is in
+        // the cache.
         let again = u64::from(end == 0);
         let unused = after.ahead_unused - before.ahead_unused;
         assert!(unused > 0, "{end}: {after:?}");

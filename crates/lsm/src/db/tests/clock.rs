@@ -1,5 +1,5 @@
-//! The wall clock across the lives of a store: a value that has expired stays expired in a process
-//! that starts with an earlier clock.
+//! The wall clock across processes: an expired value stays expired in a process that starts with an
+//! earlier clock.
 
 use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
@@ -10,7 +10,7 @@ use std::time::Duration;
 const START: u64 = 1_700_000_000_000;
 const HOUR: u64 = 3_600_000;
 
-/// A process that starts at this wall time.
+/// Starts a process at this wall time.
 fn process(sim: &Arc<SimFs>, wall_ms: u64) -> Env {
     Env::builder(sim.clone())
         .stepped()
@@ -19,7 +19,7 @@ fn process(sim: &Arc<SimFs>, wall_ms: u64) -> Env {
         .build()
 }
 
-/// The default family as it is read at this moment: the keys that are there.
+/// Returns the visible keys of the default family.
 fn keys(db: &Db) -> Vec<Vec<u8>> {
     let f = db.default_family();
     let mut iter = db.iter(&f, &ReadOptions::default()).unwrap();
@@ -43,8 +43,9 @@ fn put_both(db: &Db) {
     db.write(batch, &WriteOptions::SYNC).unwrap();
 }
 
-/// A store was killed after a flush had noted the time. The next process started with a clock that was
-/// hours behind, and the store showed a value that had expired before the kill.
+/// Regression test: a store was killed after a flush had recorded the time. The next process
+/// started with a clock that was hours behind, and the store returned a value that had expired
+/// before the kill.
 #[test]
 fn a_process_that_starts_with_an_earlier_clock_brings_nothing_back() {
     let sim = SimFs::new(SimOptions::default());
@@ -56,7 +57,7 @@ fn a_process_that_starts_with_an_earlier_clock_brings_nothing_back() {
     db.flush().unwrap();
     let killed = sim.kill();
     drop(db);
-    // Each process starts earlier than the one before, and is killed in turn.
+    // Each process starts earlier than the one before, and is killed.
     let mut disk = killed;
     for wall_ms in [START + HOUR / 2, START, START - 24 * HOUR, 1] {
         let env = process(&disk, wall_ms);
@@ -75,8 +76,9 @@ fn a_process_that_starts_with_an_earlier_clock_brings_nothing_back() {
     }
 }
 
-/// The fresh manifest that an open writes did not carry the wall time on. A process that only opened
-/// the store was killed, and the next one, with an earlier clock, showed an expired value.
+/// Regression test: the fresh manifest that an open writes did not have the wall time. A process
+/// that only opened the store was killed, and the next one, with an earlier clock, returned an
+/// expired value.
 #[test]
 fn an_open_alone_keeps_the_wall_time() {
     let sim = SimFs::new(SimOptions::default());

@@ -1,4 +1,4 @@
-//! Manual compactions: progress, cancelling, what happens to the deepest level, and being alone.
+//! Manual compactions: progress, cancellation, the deepest level, and exclusive runs.
 
 use super::prelude::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, WriteOptions};
@@ -61,7 +61,8 @@ fn everything(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
 fn progress_grows_to_its_total_and_names_levels_from_the_top() {
     let (_env, db) = store(small());
     db.wait_idle().unwrap();
-    // Less than starts a compaction, and none begins meanwhile: every byte read is this one's.
+    // The data is too little to start an automatic compaction, and none begins meanwhile: this
+    // compaction reads every byte.
     fill(&db, 9000, 100);
     db.flush().unwrap();
     let seen: Arc<Mutex<Vec<CompactProgress>>> = Arc::default();
@@ -84,14 +85,15 @@ fn progress_grows_to_its_total_and_names_levels_from_the_top() {
     assert_eq!(last.done_bytes, last.total_bytes);
     assert_eq!(last, options.control.progress());
     assert_eq!(last.done_bytes, db.stats().compaction_bytes_read - before);
-    // An estimate, but one to plan by.
+    // The total is an estimate, but good enough to plan by.
     assert!(
         (last.total_bytes / 2..last.total_bytes * 2).contains(&first.total_bytes),
         "{first:?} {last:?}"
     );
 }
 
-/// A range may need tables beyond it, which nobody counted beforehand: the total grows then, and is never less than what is done.
+/// A range may need tables beyond it, which the estimate does not include. The total then grows,
+/// and is never below the bytes that are done.
 #[test]
 fn progress_of_a_range_stays_within_its_total() {
     for width in [1, 5, 40, 300] {
@@ -119,7 +121,8 @@ fn progress_of_a_range_stays_within_its_total() {
     }
 }
 
-/// Cancelled at each of its moments: `Cancelled`, the same answers, no file that nothing names, and it can be done afterwards.
+/// A compaction that is cancelled at any time returns `Cancelled`. The answers stay the same, no
+/// file is left that no manifest names, and the compaction can be repeated.
 #[test]
 fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
     let (mut at, mut cancelled) = (0u64, 0);
@@ -189,7 +192,7 @@ fn the_deepest_level_is_rewritten_or_left_as_asked() {
         }
         let (_env, db) = store(options);
         let f = db.default_family();
-        // Everything is at the bottom.
+        // All data is at the bottom.
         db.compact_range(&f, None, None).unwrap();
         let before = db.stats().compaction_bytes_written;
         let options = CompactOptions {
@@ -199,7 +202,7 @@ fn the_deepest_level_is_rewritten_or_left_as_asked() {
         db.compact(&f, &options).unwrap();
         let wrote = db.stats().compaction_bytes_written - before;
         assert_eq!(wrote > 0, rewritten, "{filter} {bottommost:?}");
-        // What is above goes down in any case.
+        // Data above the bottom moves down in any case.
         fill(&db, 0, 30);
         db.compact(&f, &options).unwrap();
         let levels = &db.stats().families[0].levels;
@@ -227,7 +230,8 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     db.compact(&db.default_family(), &watching).unwrap();
     drop(watching);
     assert!(seen.lock().iter().all(|n| *n <= 1), "{:?}", seen.lock());
-    // Afterwards they begin again, also when it was cancelled before it began.
+    // Afterwards automatic compactions begin again, also if the manual one was cancelled before it
+    // began.
     let control = options.control.clone();
     control.cancel();
     let e = db.compact(&db.default_family(), &options).unwrap_err();
@@ -242,7 +246,8 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
     db.close().unwrap();
 }
 
-/// User code that panics in a manual compaction ends that one, not all later ones: between merges, and in the midst of one.
+/// A panic of user code in a manual compaction ends that compaction, and no later one: between
+/// merges, and during a merge.
 #[test]
 fn a_callback_that_panics_stops_nobody_else() {
     let (mut between, mut inside) = (0, 0);
@@ -268,7 +273,7 @@ fn a_callback_that_panics_stops_nobody_else() {
             true => inside += 1,
             false => between += 1,
         }
-        // Automatic compactions go on, and end.
+        // Automatic compactions run, and end.
         db.wait_idle().unwrap();
         assert_eq!(db.stats().compactions, 0, "it counts as running still");
         db.compact_range(&db.default_family(), None, None).unwrap();
@@ -278,7 +283,8 @@ fn a_callback_that_panics_stops_nobody_else() {
     assert!(between > 0 && inside > 2, "{between} {inside}");
 }
 
-/// A manual compaction runs on its caller's thread: the store is not closed, and its folder not free, before it has ended.
+/// A manual compaction runs on its caller's thread. A close waits for it, and gives the directory
+/// free only then.
 #[test]
 fn closing_waits_for_a_manual_compaction() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
@@ -294,7 +300,7 @@ fn closing_waits_for_a_manual_compaction() {
     let gate = Mutex::new(Some(gate));
     let options = CompactOptions {
         progress: Some(Arc::new(move |p: CompactProgress| {
-            // In the midst of a merge, once.
+            // The hook acts once, during a merge.
             if p.done_bytes > 0
                 && let Some(gate) = gate.lock().take()
             {
@@ -320,7 +326,7 @@ fn closing_waits_for_a_manual_compaction() {
     while !db.engine().ctx.is_closing() {
         std::thread::yield_now();
     }
-    // However long it takes: the folder stays its own.
+    // The directory belongs to the store for as long as the compaction runs.
     for _ in 0..200 {
         assert!(!db.engine().ctx.has_left());
         let other = Db::open(&env, "db", small()).err().expect("still open");

@@ -1,5 +1,5 @@
-//! Compressed separated values through a store's doors: what they take, every way to read them, what recovery, collections and repair make of
-//! them.
+//! Compressed separated values through the public interface of a store: their space, every way to
+//! read them, recovery, garbage collection and repair.
 
 use super::prelude::*;
 use crate::options::Compression;
@@ -36,7 +36,7 @@ fn options(codec: Compression) -> Options {
     }
 }
 
-/// About a quarter of it remains.
+/// A value that compresses to about a quarter.
 fn text(key: u64, version: u64, len: usize) -> Vec<u8> {
     let r = Random::from_seed(key * 1000 + version);
     let mut v = format!("{key}/{version}/").into_bytes();
@@ -61,7 +61,7 @@ fn put(db: &Db, all: &mut All, key: u64, value: Vec<u8>) {
     all.insert(key.to_be_bytes().to_vec(), value);
 }
 
-/// Every key by every way to read it.
+/// Reads every key in every way.
 fn expect(db: &Db, options: &ReadOptions, all: &All) {
     let f = &db.default_family();
     let keys: Vec<(&Family, &[u8])> = all.keys().map(|k| (f, &k[..])).collect();
@@ -86,7 +86,8 @@ fn check(env: &Env, options: &Options) {
     assert!(report.orphans.is_empty(), "{:?}", report.orphans);
 }
 
-/// The log has them compressed, stays as the blob file, and readers do not notice.
+/// The log has the compressed values, stays as the blob file, and readers return the original
+/// values.
 #[test]
 fn a_value_is_compressed_once_and_written_once() {
     for codec in CODECS {
@@ -114,7 +115,7 @@ fn a_value_is_compressed_once_and_written_once() {
         expect(&db, &ReadOptions::default(), &all);
         db.close().unwrap();
         check(&env, &options);
-        // Whoever opens it without the option reads it as well.
+        // A store without the option reads them as well.
         let plain = Options {
             default_family: packing(Compression::None),
             ..Options::default()
@@ -135,7 +136,8 @@ fn what_does_not_shrink_stays_as_it_is() {
         for n in 0..20 {
             put(&db, &mut all, n, noise(n, 5000));
         }
-        // Small ones are no blobs, however well they would shrink, and large ones are by their own length.
+        // Small values are not separated, even if they would compress well. Large values are
+        // separated by their original length.
         put(&db, &mut all, 100, vec![1; 1999]);
         db.flush().unwrap();
         assert_eq!(db.stats().blobs.live_records, 20);
@@ -200,7 +202,8 @@ fn recovery_brings_compressed_values_back_and_compresses_them_again() {
     }
 }
 
-/// The log of a generation whose newest versions are something else than what was put: nothing refers to a record of another value.
+/// The newest versions in a memtable may differ from the values in its log. No reference then leads
+/// to the record of another value.
 #[test]
 fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
     for codec in CODECS {
@@ -213,7 +216,7 @@ fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
             for n in 0..30u64 {
                 let key = n.to_be_bytes();
                 match (n + round) % 5 {
-                    // An operand over a value of the same memtable, of the same length as others.
+                    // An operand lies above a value of the same memtable that is as long as others.
                     0 => {
                         db.merge(&f, &key, &text(n, round, 3000), &FREE).unwrap();
                         let before = all.get(&key[..]).cloned();
@@ -271,7 +274,7 @@ fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
     }
 }
 
-/// Collections move what is stored, and what the cache has goes along.
+/// A garbage collection moves values in their stored form, and cached values stay in the cache.
 #[test]
 fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
     for codec in CODECS {
@@ -308,7 +311,8 @@ fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
                 "nothing is compressed again"
             );
             expect(&db, &as_of, &old);
-            // What was read before the last collection is in the cache, wherever it is now.
+            // Values that were read before the last collection are in the cache, wherever their
+            // record is now.
             let before = env.fs().stats().reads;
             expect(&db, &as_of, &old);
             assert_eq!(env.fs().stats().reads, before, "{codec:?}, round {round}");
@@ -323,7 +327,7 @@ fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
     }
 }
 
-/// How many logs there are with these incompatible features.
+/// Returns the number of logs with these incompatible features.
 fn logs_with(env: &Env, features: u8) -> usize {
     let dir = std::path::Path::new("db");
     let names = env.fs().list(dir).unwrap().into_iter().map(|e| e.name);
@@ -332,8 +336,8 @@ fn logs_with(env: &Env, features: u8) -> usize {
     logs.filter(|n| of(n) == features).count()
 }
 
-/// A log says in its header whether values in it may be compressed: what came before is not enough for the first that is. Nor is a log that is
-/// there to be the next.
+/// The header of a log says whether its values may be compressed. Neither the present log nor the
+/// prepared next one may take the first compressed value without that feature.
 #[test]
 fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
     for spare in [false, true] {
@@ -361,7 +365,7 @@ fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
         let sync = WriteOptions::SYNC;
         db.put(&g, b"key", &text(3, 0, 5000), &sync).unwrap();
         assert_eq!(logs_with(&env, 1), 1);
-        // Small ones go on in it.
+        // Small values still go to the old log.
         put(&db, &mut all, 101, text(4, 0, 50));
         assert_eq!(logs_with(&env, 1), 1);
         expect(&db, &ReadOptions::default(), &all);
@@ -369,7 +373,7 @@ fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
         expect(&db, &ReadOptions::default(), &all);
         let found = db.get(&g, b"key", &ReadOptions::default()).unwrap();
         assert_eq!(found.unwrap(), text(3, 0, 5000));
-        // What is compressed already goes into its log even when nobody compresses any more.
+        // A value that is compressed already goes into its log even if the option is off now.
         let mut late = WriteBatch::new();
         late.put(&g, b"late", &text(5, 0, 5000)).unwrap();
         late.put(&db.default_family(), b"late", b"1").unwrap();
@@ -416,8 +420,9 @@ fn repair_brings_compressed_values_back() {
     }
 }
 
-/// A log whose checksums fit, and whose value is not as long as it says: damage with its place, and for repair a batch that is lost. Nor does the
-/// flush of whoever wrote it refer to that record.
+/// A log has checksums that fit, and a value whose length is wrong. That is damage with a place;
+/// repair drops the batch. The flush of the process that wrote it does not refer to that record
+/// either.
 #[test]
 fn a_value_in_a_log_that_lies_is_damage() {
     for codec in CODECS {
@@ -434,7 +439,8 @@ fn a_value_in_a_log_that_lies_is_damage() {
             .put(&f, &2u64.to_be_bytes(), &text(2, 0, 5000))
             .unwrap();
         all.insert(2u64.to_be_bytes().to_vec(), text(2, 0, 5000));
-        // Behind the log record's header, the kind, the blob record's header, and the key.
+        // The length is behind the header of the log record, the kind, the header of the blob
+        // record, and the key.
         let record = basalt_records::RECORD_HEADER + 1;
         let value = record + basalt_blob::record::HEADER_LEN + 8;
         let buf = batch.log_record_mut().0;
@@ -469,7 +475,8 @@ fn a_value_in_a_log_that_lies_is_damage() {
     }
 }
 
-/// What a budget does not reach for is left for another time, however many values there are and wherever they are.
+/// Values that do not fit a read's budget are left for another read, however many they are and
+/// wherever they lie.
 #[test]
 fn many_reads_take_values_from_the_budget_by_their_own_lengths() {
     for codec in CODECS {

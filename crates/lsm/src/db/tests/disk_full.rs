@@ -1,4 +1,5 @@
-//! A full disk and a killed process: what the logs hold must fit beside them once more, as tables, or the store cannot be opened.
+//! A full disk and a killed process. The contents of the logs must fit on the disk once more, as
+//! tables, or the store cannot be opened.
 
 use super::prelude::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
@@ -11,16 +12,18 @@ use std::time::Duration;
 
 const CAPACITY: u64 = 16 << 20;
 
-/// What is written, and how.
+/// The writes of a test.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     value_bytes: usize,
     sync: bool,
-    /// Background jobs that run after each write. Without any, memtables are flushed when a writer waits for it.
+    /// Background jobs that run after each write. With 0, memtables are flushed when a writer waits
+    /// for it.
     jobs: usize,
     /// Values from this length on are separated.
     min_blob_size: Option<usize>,
-    /// Keys are written again after so many others, so that compactions and collections have work.
+    /// A key is written again after this many others, so that compactions and garbage collections
+    /// have work.
     keys: u64,
 }
 
@@ -46,7 +49,7 @@ impl Load {
         }
     }
 
-    /// The value of a write: bytes that do not compress, and that no other write has.
+    /// Returns the value of a write: bytes that do not compress, and that no other write has.
     fn value(&self, n: u64) -> Vec<u8> {
         let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut value = Vec::with_capacity(self.value_bytes + 8);
@@ -64,13 +67,14 @@ impl Load {
         (n % self.keys).to_be_bytes()
     }
 
-    /// The newest write of each key.
+    /// Returns the newest write of each key.
     fn newest(&self, writes: u64) -> BTreeMap<u64, u64> {
         (0..writes).map(|n| (n % self.keys, n)).collect()
     }
 }
 
-/// The environment of one process. Each process has a seed of its own, or it would give files the ids that an earlier process gave to others.
+/// Returns the environment of one process. Each process has its own seed; otherwise its files would
+/// get the ids of an earlier process's files.
 fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     let hands = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
@@ -79,14 +83,15 @@ fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
     (env, hands)
 }
 
-/// What a user was told: how many writes, and then how many deletes of the keys in their order, have succeeded.
+/// The acknowledged operations: the number of writes, then the number of deletes in the order of
+/// keys.
 #[derive(Default)]
 struct Progress {
     writes: AtomicU64,
     deletes: AtomicU64,
 }
 
-/// The same at one moment. A write or a delete may be under way.
+/// The acknowledged operations at one time. A write or a delete may be under way.
 #[derive(Debug, Clone, Copy)]
 struct Acknowledged {
     writes: u64,
@@ -126,7 +131,7 @@ impl Process {
         }
     }
 
-    /// Every acknowledged write is there, and nothing that was deleted.
+    /// Checks that every acknowledged write is there, and no deleted one.
     fn check(&self, acknowledged: Acknowledged) {
         let (load, what) = (&self.load, &self.what);
         let f = self.db.default_family();
@@ -135,7 +140,7 @@ impl Process {
             let got = self.db.get(&f, &key.to_be_bytes(), &ReadOptions::default());
             let got = got.unwrap();
             let i = i as u64;
-            // The write or the delete at hand may be there, too.
+            // The write or the delete under way may be there, too.
             let next = (writes % load.keys == key && deletes == 0).then(|| load.value(writes));
             let kept = got.as_deref() == Some(&load.value(n)[..])
                 || (next.is_some() && got.as_deref() == next.as_deref());
@@ -147,12 +152,13 @@ impl Process {
         }
     }
 
-    /// True if deletes may have begun.
+    /// Returns true if deletes may have begun.
     fn deleting(&self, deletes: u64) -> bool {
         deletes > 0 || self.what.contains("deleting")
     }
 
-    /// Deletes all keys from a number on, then writes. Background work may run whenever the disk is too full.
+    /// Deletes all keys from a number on, then writes. Background work may run whenever the disk is
+    /// too full.
     fn delete_all_and_write(&self, from: u64, writes: u64, deleted: &dyn Fn(u64)) {
         let (db, load, what) = (&self.db, &self.load, &self.what);
         let f = db.default_family();
@@ -164,7 +170,7 @@ impl Process {
             tries += 1;
             assert!(tries < 50, "{load:?}, {what}: {e} {:?}", db.stats());
         };
-        // Everything: a merge that keeps a part of its tables may need more space for that part than is free.
+        // Merges all tables: a merge of a part may need more space for that part than is free.
         let keys = load.newest(writes).into_keys().enumerate();
         for (i, key) in keys.skip(from as usize) {
             while let Err(e) = db.delete(&f, &key.to_be_bytes(), &load.write_options()) {
@@ -178,7 +184,8 @@ impl Process {
     }
 }
 
-/// Opens what a killed process left, finds every acknowledged write, and writes again once all was deleted.
+/// Opens the store of a killed process, finds every acknowledged write, deletes all keys, and
+/// writes again.
 fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: Acknowledged, what: &str) {
     let process = Process::open(*load, disk, 2, what);
     process.check(acknowledged);
@@ -192,7 +199,7 @@ fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: Acknowledged, what: &str
     );
 }
 
-/// Moments of a process at which it may be killed: the last ones, and some before them.
+/// Moments at which a process may be killed: the last ones, and some before them.
 #[derive(Default)]
 struct Moments(Mutex<Vec<(Acknowledged, SimSnapshot)>>);
 
@@ -211,7 +218,7 @@ impl Moments {
         });
     }
 
-    /// Kills the process at moments that were kept. Returns the number of states that were opened.
+    /// Kills the process at the recorded moments. Returns the number of stores that were opened.
     fn kill(&self, load: &Load, most: usize, what: &str) -> u64 {
         let moments = std::mem::take(&mut *self.0.lock().unwrap());
         let mut states = 0;
@@ -234,7 +241,8 @@ impl Moments {
     }
 }
 
-/// Fills the disk, and kills the process at moments on the way, when it is full, and while everything is deleted.
+/// Fills the disk. Kills the process at moments before the disk is full, when it is full, and while
+/// all keys are deleted.
 fn fill_and_kill(load: Load) -> u64 {
     let disk = SimFs::new(SimOptions {
         capacity: CAPACITY,
@@ -257,7 +265,7 @@ fn fill_and_kill(load: Load) -> u64 {
             env.jobs().step();
         }
         if n > 4 * CAPACITY / load.value_bytes as u64 {
-            // Compactions keep up with overwrites: it never fills.
+            // Compactions keep up with the overwrites, so the disk never fills.
             break Error::new(ErrorKind::NoSpace, "never full");
         }
     };
@@ -271,7 +279,7 @@ fn fill_and_kill(load: Load) -> u64 {
     );
     reopen(&load, &disk.kill(), progress.now(), "killed when full");
     let mut states = 1 + moments.kill(&load, 4, "filling");
-    // The process itself goes on, and may be killed then.
+    // The process itself continues, and may be killed then.
     moments.watch(&disk, &progress, 11);
     let deleted = |n| progress.deletes.store(n, Ordering::SeqCst);
     process.delete_all_and_write(0, n, &deleted);
@@ -295,8 +303,9 @@ fn all(loads: &[Load], least: u64) {
     assert!(states >= least, "only {states} states");
 }
 
-/// A store of 2 MiB memtables on a disk of 16 MiB kept 1 MiB free, and had up to 8 MiB in its logs that were in no table. Killed then, it
-/// could not write them out when it was opened, said that the disk was full, and nothing could be deleted to help it.
+/// Regression test: a store with memtables of 2 MiB on a disk of 16 MiB kept 1 MiB free, and had up
+/// to 8 MiB in its logs that were in no table. A process that opened it after a kill could not
+/// write these out and reported a full disk, and no delete could free space.
 #[test]
 fn a_store_that_is_killed_on_a_full_disk_opens() {
     let loads = [
@@ -317,7 +326,7 @@ fn a_store_that_is_killed_on_a_full_disk_opens() {
     all(&loads, 15);
 }
 
-/// The same of synced writes, whose log is padded, and after a power cut.
+/// Synced writes, whose log is padded, and a power cut instead of a kill.
 #[test]
 fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
     let loads = [
@@ -336,7 +345,7 @@ fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
     all(&loads, 15);
 }
 
-/// The same while compactions run: their outputs, and inputs that were replaced, take space, too.
+/// A kill while compactions run: their outputs and their replaced inputs take space, too.
 #[test]
 fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
     let loads = [
@@ -350,7 +359,8 @@ fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
     all(&loads, 10);
 }
 
-/// Near a full disk each commit group synced the directory under the writer's lock, although no file had been removed since the last sync.
+/// Regression test: near a full disk each commit group synced the directory under the writer's
+/// lock, although no file had been removed since the last sync.
 #[test]
 fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
     let disk = SimFs::new(SimOptions {
@@ -380,7 +390,7 @@ fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
         }
         writes += 1;
         match names() == names_before {
-            // An unsynced write needs no sync of its own.
+            // An unsynced write causes no sync of its own.
             true => syncs += env.fs().stats().syncs - syncs_before,
             false => changes += 1,
         }
@@ -396,8 +406,8 @@ fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
     );
 }
 
-/// A merge that did not fit filled the disk before it ended. If a process was killed just after it
-/// installed a large merge, the next open had no space for its manifest.
+/// Regression test: a merge that did not fit filled the disk before it failed. If a process was
+/// killed just after it had installed a large merge, the next open had no space for its manifest.
 #[test]
 fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     let disk = SimFs::new(SimOptions {
@@ -412,7 +422,7 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     let process = Process::open(load, &disk, 1, "filling");
     let (env, db) = (&process.env, &process.db);
     let f = db.default_family();
-    // Each table has keys of the whole range, so that none moves down unmerged.
+    // Each table has keys of the whole range, so that none moves down without a merge.
     let write = |n: u64| {
         let key = (n * 7919 % 100_003).to_be_bytes();
         db.put(&f, &key, &load.value(n), &WriteOptions::SYNC)
@@ -439,6 +449,6 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     };
     let least = moments.lock().unwrap().iter().map(free).min();
     campaign!("full_merge_left={}", least.unwrap());
-    // A manifest, and a table of the first records of the next log.
+    // The space for a manifest, and for a table of the first records of the next log.
     assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");
 }

@@ -1,4 +1,4 @@
-//! A family that is dropped while a collection rewrites its blob files.
+//! A family that is dropped while a garbage collection rewrites its blob files.
 
 use super::prelude::*;
 use crate::db::tests::blobs::{FREE, check, expect};
@@ -8,7 +8,7 @@ use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Values from 100 bytes on are separated, and none stays in a log.
+/// Separates values from 100 bytes on, and keeps none of them in a log.
 pub(super) fn separating() -> FamilyOptions {
     FamilyOptions {
         min_blob_size: Some(100),
@@ -42,8 +42,8 @@ pub(super) fn put_all(db: &Db, f: &Family, keys: impl Iterator<Item = u64>, vers
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// A disk that runs an action once, in the thread and at the moment of a call that a latency rule
-/// strikes.
+/// A disk that runs an action once, on the thread and at the time of a call that a latency rule
+/// matches.
 fn acting_disk() -> (Arc<FaultFs>, Arc<Mutex<Option<Action>>>) {
     let action: Arc<Mutex<Option<Action>>> = Arc::default();
     let taken = action.clone();
@@ -57,10 +57,11 @@ fn acting_disk() -> (Arc<FaultFs>, Arc<Mutex<Option<Action>>>) {
     (FaultFs::with_sleep(disk, 1, Box::new(act)), action)
 }
 
-/// A collection has read what is alive of a family's only blob file and is about to write it anew.
-/// A merge then drops references to some of the records, and the family itself is dropped. The
-/// collection's targets hold nothing else, so they leave its edit, and the marks that the merge had
-/// made were looked for in files that are not there: a false corruption, which stopped collections.
+/// Regression test: a garbage collection has read the live values of a family's only blob file and
+/// is about to rewrite them. A merge then drops references to some of the records, and the family
+/// itself is dropped. The targets of the collection hold nothing else, so its edit leaves them out.
+/// The marks of the merge were looked up in these missing files: a false corruption, which stopped
+/// garbage collection.
 #[test]
 fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
     let (faulty, action) = acting_disk();
@@ -90,7 +91,7 @@ fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
         other.drop_family(&family).unwrap();
         *was_dropped.lock() = true;
     });
-    // The first blob file that is made from here on is the collection's: the merge makes none.
+    // The first new blob file from here on is the collection's: the merge makes none.
     *action.lock() = Some(when_collecting);
     faulty.inject(Fault {
         op: Some(OpKind::Create),
@@ -106,7 +107,7 @@ fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
     assert_eq!((stats.collections, stats.files), (1, 1), "{stats:?}");
     let all = (0..10).map(|n| (key(n), value(n, 0))).collect();
     expect(&db, &stays, &ReadOptions::default(), &all);
-    // Collections go on.
+    // Garbage collection continues.
     put_all(&db, &stays, 0..8, 1);
     db.compact_range(&stays, None, None).unwrap();
     db.wait_idle().unwrap();

@@ -1,4 +1,4 @@
-//! A store that nobody writes to mends itself and gives back what it does not need.
+//! A store without writes repairs itself and gives back memory and space that it does not need.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -43,7 +43,7 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
         wait_idle(&env);
         let busy = db.stats();
         assert!(busy.log_bytes > 256 << 10 && busy.memtable_bytes > 0 && logs() > 0);
-        // Writes in between put it off.
+        // Writes in between delay the work.
         for _ in 0..3 {
             env.clock().sleep(Duration::from_secs(59));
             wait_idle(&env);
@@ -66,13 +66,13 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
             idle.memtable_bytes
         );
         assert_eq!(env.ledger().usage().buffer, 0);
-        // Nothing is left that would come due again and again.
+        // No work is left that would be due again and again.
         let edits = db.stats().flush_bytes_written;
         env.clock().sleep(Duration::from_secs(3600));
         wait_idle(&env);
         assert_eq!(db.stats().flush_bytes_written, edits);
     }
-    // As a killed process leaves it.
+    // The store is left as a killed process leaves it.
     db.abandon();
     let env = Env::for_tests(sim, 2);
     let db = Db::open(&env, "db", options).unwrap();
@@ -87,7 +87,8 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
     db.close().unwrap();
 }
 
-/// A full disk, a failed log, a failed compaction: once the cause is gone the store is whole again without a write.
+/// A full disk, a failed log, a failed compaction: when the cause is gone, the store recovers
+/// without a write.
 #[test]
 fn what_failed_is_tried_again_although_nobody_writes() {
     for (op, path) in [
@@ -125,8 +126,8 @@ fn what_failed_is_tried_again_although_nobody_writes() {
     }
 }
 
-/// A writer that waited for a compaction held its lock; on the pool's only thread, before that compaction, the job of an idle
-/// store waited for the lock. Neither went on.
+/// Regression test: a writer that waited for a compaction held its lock. On the only thread of the
+/// pool, before that compaction, the job of an idle store waited for the lock. Neither continued.
 #[test]
 fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     let sim = SimFs::new(SimOptions::default());
@@ -144,7 +145,7 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
         idle.health.resumed();
         done.send(()).unwrap();
     });
-    // Not a measure of time: a job that waits here waits for ever.
+    // This is no measure of time: a job that waits here waits for ever.
     told.recv_timeout(Duration::from_secs(60))
         .expect("a job of an idle store waits for a writer");
     drop(writing);
@@ -152,7 +153,7 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     db.close().unwrap();
 }
 
-/// Writes until a spare log stands ready, and puts everything into tables.
+/// Writes until a spare log is ready, and flushes everything.
 fn with_a_spare(env: &Env) -> Db {
     let options = Options {
         write_buffer_bytes: 256 << 10,
@@ -171,8 +172,8 @@ fn live_logs(db: &Db) -> Vec<u64> {
     state.catalog().logs.keys().copied().collect()
 }
 
-/// The edit that forgets the spare log fails. The manifest goes on naming it, without an end, and later logs have records:
-/// recovery must not take that for damage.
+/// The edit that removes the spare log from the manifest fails. The manifest still names the log,
+/// without an end, and later logs have records. Recovery must not take that for damage.
 #[test]
 fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
     let sim = SimFs::new(SimOptions::default());
@@ -205,8 +206,8 @@ fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
     db.close().unwrap();
 }
 
-/// The release met a spare log that a job was still making. Nothing came back for it: its file stayed until the store was written
-/// to or closed.
+/// Regression test: the release of spare logs came while a job was still making one, and was not
+/// repeated. The file stayed until the store was written to or closed.
 #[test]
 fn a_spare_log_on_its_way_is_released_later() {
     let sim = SimFs::new(SimOptions::default());
@@ -222,7 +223,7 @@ fn a_spare_log_on_its_way_is_released_later() {
         engine.writes.logs().is_preparing(),
         "its job was not run yet"
     );
-    // As the job does that is about to release.
+    // The same steps as the job that is about to release.
     engine
         .background
         .idle_check_is_queued()

@@ -1,8 +1,9 @@
-//! Prepared tables through a store's doors: when they are seen and by whom, where they go, what becomes of their values and files.
+//! Prepared tables through the public interface of a store: their visibility, their level, and
+//! their values and files.
 
 use super::prelude::*;
-use crate::compaction::Reach;
-use crate::db::tests::blobs::{FREE, NOW, check, room};
+use crate::compaction::OutputRange;
+use crate::db::tests::blobs::{FREE, NOW, check, test_env};
 use basalt_fs::FileSystem;
 use basalt_kv::codec::Compression;
 use basalt_sim::fault::{Fault, FaultKind};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Values from 100 bytes on are separated.
+/// Separates values from 100 bytes on.
 fn options() -> Options {
     Options {
         default_family: FamilyOptions {
@@ -30,7 +31,7 @@ fn key(n: u64) -> Vec<u8> {
     format!("{n:05}").into_bytes()
 }
 
-/// Large ones and small ones.
+/// Large values and small ones.
 fn value(n: u64, version: u64) -> Vec<u8> {
     let mut v = format!("{n}/{version}/").into_bytes();
     v.resize(if n.is_multiple_of(3) { 20 } else { 120 }, n as u8);
@@ -59,7 +60,7 @@ fn put_all(db: &Db, entries: &Entries) {
     }
 }
 
-/// By every way to read, and by seeks to each key.
+/// Reads in every way, and seeks to each key.
 fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &Entries) {
     crate::db::tests::blobs::expect(db, f, options, all);
     let mut iter = db.iter(f, options).unwrap();
@@ -97,11 +98,11 @@ fn files(env: &Env) -> Vec<String> {
 
 #[test]
 fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
     let f = db.default_family();
-    // Some in tables, some in memory, some deleted, each in the way of what comes.
+    // Some keys are in tables, some in memory, some deleted. Each overlaps the prepared tables.
     let mut all = entries(0..200, 1);
     put_all(&db, &all);
     db.compact_range(&f, None, None).unwrap();
@@ -158,12 +159,12 @@ fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
     check(&env, &options);
 }
 
-/// A memtable deletes from k5 on, and k1 to k5 are ingested. The deletion meets the tables in
-/// their last key only. Where it is overlooked, the memtable stays in front of the tables, its
-/// deletion is older than they are, and a reader takes it for the newest word on k5.
+/// A memtable deletes the range from k5 on, and k1 to k5 are ingested. The tombstone overlaps the
+/// tables in their last key only. If the ingestion overlooks it, the memtable stays in front of the
+/// tables with an older tombstone, and a reader takes that for the newest version of k5.
 #[test]
 fn a_range_deletion_that_begins_at_the_last_ingested_key_does_not_hide_it() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     let read = ReadOptions::default();
@@ -179,7 +180,7 @@ fn a_range_deletion_that_begins_at_the_last_ingested_key_does_not_hide_it() {
     let mut all = loaded;
     all.extend(entries([9], 0));
     expect(&db, &f, &read, &all);
-    // The same with a deletion that ends where the tables begin: k1 is not part of it.
+    // A tombstone that ends where the tables begin: k1 is not in its range.
     db.delete_range(&f, &key(0), &key(1), &FREE).unwrap();
     let again = entries(1..=5, 2);
     db.ingest(&[prepare(&db, &f, &again)]).unwrap();
@@ -229,7 +230,7 @@ fn what_was_added_is_there_after_a_power_cut_with_all_that_came_before() {
 
 #[test]
 fn tables_go_as_deep_as_nothing_is_in_their_way() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     let levels = || {
@@ -249,15 +250,15 @@ fn tables_go_as_deep_as_nothing_is_in_their_way() {
     add(50..60, 1);
     assert_eq!(levels()[..6], [0; 6], "it fits between");
     add(40..70, 2);
-    // No level above the base gets a table that no target would bring down again.
+    // No level above the base level gets a table: no target would move it down again.
     assert_eq!(levels()[..6], [1, 0, 0, 0, 0, 0], "above what it covers");
-    // What is in memory is written out where it is in the way, and only there.
+    // The memtables are flushed if they overlap the tables, and only then.
     db.put(&f, &key(200), b"in memory", &FREE).unwrap();
     add(100..110, 1);
     assert_eq!(levels()[0], 1);
     add(199..201, 1);
     assert_eq!(levels()[0], 3, "the memtable, and what came above it");
-    // A deleted range is in the way as well.
+    // A deleted range overlaps as well.
     db.compact_range(&f, None, None).unwrap();
     db.delete_range(&f, &key(500), &key(600), &FREE).unwrap();
     add(700..710, 1);
@@ -275,7 +276,7 @@ fn tables_go_as_deep_as_nothing_is_in_their_way() {
 
 #[test]
 fn a_level_that_a_compaction_writes_to_is_not_free() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     for numbers in [[0, 1], [20, 21]] {
@@ -284,7 +285,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
     }
     let view = db.engine().tree.view();
     let version = &view.version.families[&0];
-    let place = |base, running: &[Reach], from, to| {
+    let place = |base, running: &[OutputRange], from, to| {
         let (from, to) = (key(from), key(to));
         crate::db::ingest::level_for(Some((version, base)), (0, f.cmp()), running, (&from, &to))
     };
@@ -293,7 +294,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
     assert_eq!(place(5, &[], 5, 20), 5);
     assert_eq!(place(5, &[], 1, 1), 5);
     // A compaction writes one table over the gap between its inputs.
-    let reach = |family, level| Reach::of_keys(family, level, &key(1), &key(20));
+    let reach = |family, level| OutputRange::of_keys(family, level, &key(1), &key(20));
     assert_eq!(place(6, &[reach(0, 6)], 5, 9), 0);
     assert_eq!(place(4, &[reach(0, 6)], 5, 9), 5);
     assert_eq!(place(4, &[reach(0, 5)], 5, 9), 4, "nor below it");
@@ -305,7 +306,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
 
 #[test]
 fn prepared_tables_are_compressed_as_the_bottom_is() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let mut options = options();
     options.default_family.min_blob_size = None;
     options.default_family.bottom_compression = Some(Compression::Zstd);
@@ -321,7 +322,7 @@ fn prepared_tables_are_compressed_as_the_bottom_is() {
 
 #[test]
 fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
     let mut all = Entries::new();
@@ -329,7 +330,7 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
     for round in 0..24u64 {
         let f = db.default_family();
         let some = entries((0..300).filter(|n| n % 7 == round % 7 || round == 0), round);
-        // By turns, so that values of both kinds lie in each other's way.
+        // The prepared tables alternate, so that values of both kinds lie between each other.
         match round % 3 {
             0 => put_all(&db, &some),
             _ => drop(db.ingest(&[prepare(&db, &f, &some)]).unwrap()),
@@ -374,7 +375,7 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
 
 #[test]
 fn expiries_and_tombstones_come_with_prepared_tables() {
-    let (env, hands) = room();
+    let (env, hands) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     let f = db.default_family();
@@ -408,7 +409,7 @@ fn expiries_and_tombstones_come_with_prepared_tables() {
 
 #[test]
 fn sets_of_several_families_are_added_in_one_step() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     let other = db.create_family("other", FamilyOptions::default()).unwrap();
@@ -435,7 +436,7 @@ fn sets_of_several_families_are_added_in_one_step() {
 
 #[test]
 fn what_cannot_be_added_is_refused_and_its_files_go() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let other = db.create_family("other", FamilyOptions::default()).unwrap();
     let f = db.default_family();
@@ -463,7 +464,7 @@ fn what_cannot_be_added_is_refused_and_its_files_go() {
     assert_eq!(files(&env).len(), 3, "{:?}", files(&env));
     drop(both);
     assert_eq!(files(&env).len(), 2, "{:?}", files(&env));
-    // After all that it is as good as before.
+    // The store works as before.
     db.ingest(std::slice::from_ref(&good)).unwrap();
     invalid(db.ingest(&[good]).unwrap_err(), "second time");
 
@@ -490,7 +491,7 @@ fn what_cannot_be_added_is_refused_and_its_files_go() {
 
 #[test]
 fn a_writer_that_outlives_its_store_touches_nothing_of_the_next_ones() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
     let mut writer = db.prepare(&f).unwrap();
@@ -503,7 +504,7 @@ fn a_writer_that_outlives_its_store_touches_nothing_of_the_next_ones() {
     put_all(&next, &entries(0..99, 7));
     next.flush().unwrap();
     let mut named = files(&env);
-    // The numbers are given out again.
+    // The next store gives out the same file numbers.
     assert!(!named.is_empty());
     let mut fresh = fresh;
     assert_eq!(
@@ -525,7 +526,8 @@ fn a_writer_that_outlives_its_store_touches_nothing_of_the_next_ones() {
     check(&env, &options());
 }
 
-/// At every call of the filesystem in turn: it is all there or nothing is, and the same set can be tried again unless it says that it is spent.
+/// Each call of the filesystem fails in turn. All of the set is added, or none of it. The same set
+/// can be added again, unless the error says that it is spent.
 #[test]
 fn an_error_on_the_way_adds_nothing() {
     let (mut spent, mut again) = (0, 0);
@@ -595,7 +597,8 @@ fn an_error_on_the_way_adds_nothing() {
     assert!(spent > 0 && again > 2, "{spent} spent, {again} tried again");
 }
 
-/// The last of the disk is not for loads: what is refused leaves the store as it was, and gives its space back.
+/// A load may not use the reserve of the disk. A refused load leaves the store as it was, and gives
+/// its space back.
 #[test]
 fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
     let fs = SimFs::new(SimOptions {
@@ -615,11 +618,11 @@ fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
         let refused = (0..1000).find_map(|n| writer.add(&key(n), &vec![n as u8; 100 << 10]).err());
         let e = refused.expect("a hundred megabytes do not fit");
         assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-        // It is looked at once a mebibyte.
+        // The free space is checked once a mebibyte.
         assert!(free() > reserve - (2 << 20), "{} left", free());
         expect(&db, &f, &ReadOptions::default(), &old);
         if retry {
-            // Nothing was taken of what was refused.
+            // No byte of the refused load is counted.
             let entries = writer.entries();
             assert!(writer.add(&key(entries), &vec![0; 100 << 10]).is_err());
             assert_eq!(writer.entries(), entries);
@@ -632,7 +635,7 @@ fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
     check(&env, &options);
 }
 
-/// A reader whose view is older than what was added, and whose moment is not.
+/// A reader has a view from before the ingestion, and a sequence number from after it.
 #[test]
 fn no_reader_sees_what_came_after_without_what_was_added_before() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
@@ -672,7 +675,8 @@ fn no_reader_sees_what_came_after_without_what_was_added_before() {
     db.close().unwrap();
 }
 
-/// What is loaded between the keys of an older table hides nothing that this does not have: its large values are two.
+/// A load between the keys of an older table hides no more bytes than this table has: its two large
+/// values.
 #[test]
 fn a_load_between_other_keys_hides_no_more_than_there_is() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
@@ -695,7 +699,8 @@ fn a_load_between_other_keys_hides_no_more_than_there_is() {
     }
 }
 
-/// On a device that loses what was synced, the manifest may end before the edit that added tables, while the log goes on: the log tells.
+/// On a device that loses synced data, the manifest may end before the edit that added tables,
+/// while the log has later records. The log then reports the loss.
 #[test]
 fn a_log_tells_of_an_ingestion_that_the_manifest_has_lost() {
     let disk = SimFs::new(SimOptions::default());
@@ -732,7 +737,7 @@ fn a_log_tells_of_an_ingestion_that_the_manifest_has_lost() {
         assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
         let told = format!("added with sequence number {seq}, and the manifest knows none above");
         assert!(e.to_string().contains(&told), "{e}");
-        // Repair says so, too, and keeps the rest.
+        // Repair reports it as well, and keeps all other data.
         let report = Db::repair(&env, "db", &options(), &mut |_, _| {}).unwrap();
         assert!(!report.sound);
         let loss = &report.losses[0];

@@ -12,7 +12,7 @@ use basalt_kv::key::internal_key;
 use basalt_sim::{SimFs, SimOptions};
 use basalt_table::TableMeta;
 
-/// The level that the tables are in.
+/// The level of the tables.
 const LEVEL: u32 = 6;
 
 fn add(number: u64, key: u64, references: &[(u64, u64)]) -> AddTable {
@@ -67,7 +67,8 @@ fn add_blob(number: u64) -> AddBlob {
     }
 }
 
-/// A store of so many tables and blob files, whose files are not there. Returns its tables' numbers.
+/// Makes a store of this many tables and blob files, whose files do not exist. Returns the numbers
+/// of the tables.
 fn store(tables: u64, blobs: u64) -> (Env, Db, Vec<u64>) {
     let fs = SimFs::new(SimOptions::default());
     let env = Env::for_tests(fs, 1);
@@ -90,7 +91,7 @@ fn store(tables: u64, blobs: u64) -> (Env, Db, Vec<u64>) {
     (env, db, numbers)
 }
 
-/// An edit that puts a table in the place of another.
+/// Returns an edit that replaces a table by another.
 fn replace(engine: &Engine, numbers: &mut [u64], key: u64, references: &[(u64, u64)]) -> Edit {
     let number = engine.tree.new_file_number();
     let old = std::mem::replace(&mut numbers[key as usize], number);
@@ -101,7 +102,8 @@ fn replace(engine: &Engine, numbers: &mut [u64], key: u64, references: &[(u64, u
     }
 }
 
-/// In a store of many files, every flush and every merge copied the manifest's entries of all files.
+/// Regression test: in a store of many files, every flush and every merge copied the manifest's
+/// entries of all files.
 #[test]
 fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
     const TABLES: u64 = 5000;
@@ -112,7 +114,7 @@ fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
         let edit = replace(&engine, &mut numbers, key, &[(blob, 1)]);
         COPIED.set(0);
         engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
-        // One chunk for each number of the edit.
+        // One chunk is copied for each number in the edit.
         let copied = COPIED.get();
         assert!((1..=512).contains(&copied), "{copied} of {TABLES}");
     }
@@ -122,13 +124,14 @@ fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
         ..Edit::default()
     };
     engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
-    // In the catalog, where it is settled what the edit means for blob files, and in the tree.
+    // Chunks are copied in the catalog, in the step that applies the edit to blob files, and in the
+    // tree.
     assert!((1..=3 * 256).contains(&COPIED.get()), "{}", COPIED.get());
     drop(engine);
     db.close().unwrap();
 }
 
-/// Returns the number of files that `work` walks over, tables and blob files together.
+/// Returns the number of files, tables and blob files together, that `work` iterates over.
 fn walked(work: impl FnOnce()) -> usize {
     level::WALKED.set(0);
     file_map::WALKED.set(0);
@@ -168,7 +171,7 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     assert!(seen <= 10, "to remove a blob file walks over {seen} files");
     let seen = walked(|| engine.tree.change_view(|_, _| {}));
     assert_eq!(seen, 0, "a change of the view walks over files");
-    // A table that hides values causes one walk over the tables of its family.
+    // A table that hides values causes one iteration over the tables of its family.
     let upper = Edit {
         add_tables: vec![add_to(
             5,
@@ -185,7 +188,8 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
     db.close().unwrap();
 }
 
-/// Each commit group takes `state`. An install copied the catalog of all files under it, and freed the former one.
+/// Regression test: each commit group takes `state`. An install copied the catalog of all files
+/// under this lock, and freed the former one.
 #[test]
 fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     let (_env, db, mut numbers) = store(100, 20);
@@ -197,7 +201,8 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     let done: Arc<Mutex<Vec<(&str, bool)>>> = Arc::default();
     let (watched, noted) = (engine.clone(), done.clone());
     let told = move |what| {
-        // A job of the store may hold it for a moment; this thread would hold it for good.
+        // A job of the store may hold the lock for a short time; this thread would hold it for
+        // good.
         let free = (0..100_000).any(|_| {
             std::thread::yield_now();
             watched.tree.try_lock().is_some()

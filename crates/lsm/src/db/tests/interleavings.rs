@@ -1,4 +1,5 @@
-//! Interleavings and failures that once broke a promise: each test is the shortest history that shows one.
+//! Interleavings and failures that once broke a promise. Each test is the shortest history that
+//! shows one.
 
 use super::prelude::*;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision, ReadOptions, WriteOptions};
@@ -16,8 +17,8 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
         .map(|v| v.to_vec())
 }
 
-/// The space of a log may be asked for so late that the log is gone and another lives in its space: zeros would then go
-/// over the other's acknowledged records.
+/// Regression test: a log asked for more space so late that the log was gone and another log lived
+/// in its space. Zeros would then overwrite the acknowledged records of the other log.
 #[test]
 fn space_written_ahead_late_never_reaches_the_logs_next_life() {
     let sim = SimFs::new(SimOptions::default());
@@ -28,7 +29,7 @@ fn space_written_ahead_late_never_reaches_the_logs_next_life() {
     };
     let db = Db::open(&env, "db", options).unwrap();
     let f = db.default_family();
-    // Enough for the log to ask for more space, too little for a spare log.
+    // The writes are enough for the log to ask for more space, and too few for a spare log.
     for i in 0..25u32 {
         db.put(&f, &i.to_le_bytes(), &[1; 8 << 10], &WriteOptions::SYNC)
             .unwrap();
@@ -49,7 +50,7 @@ fn space_written_ahead_late_never_reaches_the_logs_next_life() {
     assert_eq!(get(&db, b"and after").unwrap(), b"here");
 }
 
-/// Holds the first compaction that meets the key `hold` until it is let go.
+/// A filter that holds the first compaction that comes to the key `hold` until it is released.
 struct Gate {
     met: mpsc::SyncSender<()>,
     go: parking_lot::Mutex<mpsc::Receiver<()>>,
@@ -69,8 +70,8 @@ impl CompactionFilter for Gate {
     }
 }
 
-/// A manual compaction rewrites two tables of the last level into one, while new keys from between the two are on their
-/// way into the same level.
+/// A manual compaction rewrites two tables of the last level into one, while new keys between the
+/// two move down into the same level.
 #[test]
 fn compactions_that_run_at_once_never_overlap_in_their_outputs() {
     let sim = SimFs::new(SimOptions::default());
@@ -108,7 +109,7 @@ fn compactions_that_run_at_once_never_overlap_in_their_outputs() {
             db.put(&f, b"g", b"new", &sync).unwrap();
             db.flush().unwrap();
         }
-        // Time for the background to do what it will; whatever it is must be right.
+        // The background work may run now. The result must be right whatever it does.
         env.jobs()
             .wait_until(Some(std::time::Duration::from_millis(300)), &mut || {
                 db.stats().families[0].levels[0].tables == 0
@@ -136,7 +137,7 @@ impl Comparator for Refuses {
     }
 }
 
-/// A panic in the middle of a commit (here of user code) stops the store; it does not leave everyone else waiting.
+/// A panic during a commit (here of user code) stops the store. Other threads do not wait for ever.
 #[test]
 fn a_panic_of_the_leader_fails_its_group_and_all_later_writes() {
     let sim = SimFs::new(SimOptions::default());
@@ -175,7 +176,7 @@ fn a_panic_of_the_leader_fails_its_group_and_all_later_writes() {
     assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
 }
 
-/// A callback that panics takes no other ticket of its group along.
+/// A callback that panics does not keep the other tickets of its group from their answers.
 #[test]
 fn a_panic_in_a_callback_leaves_no_ticket_unanswered() {
     let sim = SimFs::new(SimOptions::default());
@@ -195,7 +196,8 @@ fn a_panic_in_a_callback_leaves_no_ticket_unanswered() {
     db.abandon();
 }
 
-/// The last handle may go inside a callback on the commit lane, while the lane has more to do for the same store.
+/// The last handle may be dropped in a callback on the commit lane, while the lane has more work
+/// for the same store.
 #[test]
 fn the_last_handle_may_go_inside_a_callback() {
     let sim = SimFs::new(SimOptions::default());
@@ -207,7 +209,8 @@ fn the_last_handle_may_go_inside_a_callback() {
         b.put(&f, &i.to_be_bytes(), b"v").unwrap();
         b
     };
-    // Holds the lane inside a callback. One that finds its batch done runs here, and is of no use.
+    // Holds the lane in a callback. A callback of a batch that is done runs on this thread, and
+    // does not hold the lane.
     let here = std::thread::current().id();
     let (let_go, held) = loop {
         let (held_tx, held) = mpsc::channel();
@@ -224,7 +227,7 @@ fn the_last_handle_may_go_inside_a_callback() {
             break (let_go, held);
         }
     };
-    // More than one group, so that the lane is asked for again before the callbacks run.
+    // There is more than one group, so that the lane is asked for again before the callbacks run.
     let (tx, rx) = mpsc::channel();
     let mut handle = Some(db.clone());
     for i in 0..5000u32 {
@@ -245,7 +248,7 @@ fn the_last_handle_may_go_inside_a_callback() {
     drop(held);
 }
 
-/// The directory was made by a process that died before its name was durable.
+/// Another process made the directory and died before its name was durable.
 #[test]
 fn a_new_stores_directory_is_durable_whoever_made_it() {
     for seed in 0..20 {
@@ -264,7 +267,8 @@ fn a_new_stores_directory_is_durable_whoever_made_it() {
     }
 }
 
-/// A callback may wait for the other batches of its group, and write: it runs when all of them have their answers and the lead is free.
+/// A callback may wait for the other batches of its group, and may write: it runs when all of them
+/// have their answers and no thread has the lead.
 #[test]
 fn callbacks_run_when_their_group_has_its_answers_and_the_lead_is_free() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);

@@ -1,4 +1,5 @@
-//! The limit of background I/O: everything that flushes, merges and copies move goes through it, and waits.
+//! The limit of background I/O: all bytes of flushes, merges and copies are counted by it, and wait
+//! for it.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -50,12 +51,12 @@ fn flushes_merges_and_copies_pass_the_limit_with_every_byte() {
         - before.compaction_bytes_read
         - before.compaction_bytes_written;
     assert!(moved > 3_000_000, "{moved}");
-    // Index and filter of what is merged are not read as a whole.
+    // A merge does not read index and filter as a whole.
     let passed = limit.passed() - passed;
     assert!(passed >= moved / 20 * 19, "{passed} of a merge of {moved}");
     assert!(limit.waited(IoPriority::Low) > waited, "a merge waits");
 
-    // Tables are linked into a checkpoint; its logs are read and written.
+    // A checkpoint links the tables, and copies the logs.
     fill(&db, 4);
     db.sync().unwrap();
     let (passed, waited) = (limit.passed(), limit.waited(IoPriority::Low));

@@ -1,4 +1,4 @@
-//! Who counts as waiting for the device, and when background work stops sparing them.
+//! Which threads count as waiting for the device, and when background work stops waiting for them.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -20,7 +20,7 @@ fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
     (env, db)
 }
 
-/// Who was seen to wait for the device since the last call.
+/// Returns the threads that waited for the device since the last call, by kind.
 fn who_waited(env: &Env) -> Option<ForegroundLoad> {
     let waited = env.foreground_io().spares();
     let small = env.foreground_io().piece(BIG) == SMALL_PIECE;
@@ -32,18 +32,18 @@ fn who_waited(env: &Env) -> Option<ForegroundLoad> {
     waited
 }
 
-/// True when somebody was, for a read or a small sync.
+/// Returns true if a thread waited for a read or a small sync.
 fn waited(env: &Env) -> bool {
     who_waited(env) == Some(ForegroundLoad::Small)
 }
 
-/// True when background work leaves the device to somebody who waits for it now.
+/// Returns true if background work leaves the device to a waiting thread now.
 fn spares(env: &Env) -> bool {
     env.foreground_io().foreground_read();
     env.foreground_io().piece(BIG) == SMALL_PIECE
 }
 
-/// One table more in level 0.
+/// Adds one table to level 0.
 fn add_table(db: &Db) {
     let family = db.default_family();
     db.put(&family, b"key", b"v", &WriteOptions::UNSYNCED)
@@ -73,7 +73,7 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
         Some(ForegroundLoad::Large),
         "a large synced put"
     );
-    // Many small ones that are synced together are small.
+    // Many small batches that are synced together count as small.
     let tickets: Vec<_> = (0..30)
         .map(|n| {
             let mut batch = WriteBatch::new();

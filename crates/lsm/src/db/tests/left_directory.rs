@@ -1,7 +1,7 @@
-//! A directory whose store is gone while its readers live on: it belongs to the next store.
+//! A directory whose store is gone while its readers live on. It belongs to the next store.
 
 use super::prelude::*;
-use crate::db::tests::blobs::{FREE, check, room};
+use crate::db::tests::blobs::{FREE, check, test_env};
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,7 +56,7 @@ enum End {
     Abandon,
 }
 
-/// Which reader lives on.
+/// The reader that lives on.
 #[derive(Debug, Clone, Copy)]
 enum Reader {
     Iter,
@@ -64,8 +64,8 @@ enum Reader {
     Value,
 }
 
-/// Writes twice over everything with tables, blob files and a log that became a blob file, all of them obsolete, and
-/// held by the reader only. Then the store ends, and the directory is removed.
+/// Writes all keys twice, with tables, blob files and a log that became a blob file. All of them
+/// are obsolete, and only the reader holds them. Then ends the store and removes the directory.
 fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dyn std::any::Any> {
     let db = Db::open(env, "db", options()).unwrap();
     let f = db.default_family();
@@ -99,16 +99,17 @@ fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dy
     held
 }
 
-/// An iterator that was still alive when its store was closed removed obsolete tables, blob files and logs by their
-/// paths when it was dropped. In the meantime another store had been made in the directory, whose files had the same
-/// names: its live log was among those removed, and with it acknowledged writes.
+/// Regression test: an iterator that was still alive when its store was closed removed obsolete
+/// tables, blob files and logs by their paths when it was dropped. In the meantime another store
+/// had been made in the directory, whose files had the same names. Its live log was among the
+/// removed files, and acknowledged writes with it.
 #[test]
 fn readers_that_outlive_their_store_remove_no_file_of_the_next() {
     let mut met = 0;
     for end in [End::Close, End::Drop, End::Abandon] {
         for reader in [Reader::Iter, Reader::Tailing, Reader::Value] {
             for flushed in [false, true] {
-                let (env, _) = room();
+                let (env, _) = test_env();
                 let held = reader_of_a_store_that_is_gone(&env, end, reader);
                 let old = names(&env);
                 for name in &old {
@@ -138,11 +139,11 @@ fn readers_that_outlive_their_store_remove_no_file_of_the_next() {
     assert!(met > 18, "{met} files of the next stores had old names");
 }
 
-/// What a reader leaves behind, because its store had left the directory, goes with the next opening.
+/// A reader whose store has left the directory removes no files. The next open removes them.
 #[test]
 fn what_late_readers_leave_is_removed_by_the_next_opening() {
     for end in [End::Close, End::Drop, End::Abandon] {
-        let (env, _) = room();
+        let (env, _) = test_env();
         let held = reader_of_a_store_that_is_gone(&env, end, Reader::Iter);
         drop(held);
         while env.jobs().step() {}
@@ -151,8 +152,8 @@ fn what_late_readers_leave_is_removed_by_the_next_opening() {
     }
 }
 
-/// A removal that failed is tried again by a job. The directory had changed hands meanwhile, and the job removed the
-/// next store's file.
+/// Regression test: a job repeated a removal that had failed. The directory had changed hands
+/// meanwhile, and the job removed the next store's file.
 #[test]
 fn a_removal_that_is_tried_again_asks_again() {
     use basalt_sim::fault::{Fault, FaultKind};
@@ -190,8 +191,9 @@ fn a_removal_that_is_tried_again_asks_again() {
     assert_eq!(names(&env), old);
 }
 
-/// Closing did not wait for a checkpoint of another thread. The checkpoint went on linking files by their names, when
-/// the directory had already been given back and another store could be made in it.
+/// Regression test: a close did not wait for a checkpoint on another thread. The checkpoint went on
+/// linking files by their names when the directory was already free, and another store could be
+/// made in it.
 #[test]
 fn closing_waits_for_a_checkpoint_that_is_being_made() {
     use basalt_sim::fault::{Fault, FaultKind};

@@ -1,4 +1,5 @@
-//! What listeners are told, that they cannot hold up or break the store, and that figures add up.
+//! Events and metrics: what listeners receive, that they cannot block or break the store, and that
+//! the numbers add up.
 
 use super::prelude::*;
 use crate::listener::{CompactionInfo, Event, EventListener};
@@ -8,7 +9,7 @@ use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keeps what it was told; calls back into the store when it has it.
+/// A listener that keeps the events, and calls the store once it has a handle.
 #[derive(Default)]
 struct Witness {
     seen: Mutex<Vec<Event>>,
@@ -60,8 +61,9 @@ fn fill(db: &Db, from: u32, n: u32) {
     }
 }
 
-/// The tree as the events tell it, compared with the tree: every table that was made is there or was an input of a later
-/// merge, every beginning has its end, and bytes by level are those of `stats`.
+/// The tree according to the events, compared with the tree. Every table that was made is there or
+/// was an input of a later merge, every begin has its end, and the bytes by level are those of
+/// `stats`.
 #[test]
 fn events_tell_the_whole_story_of_the_tree() {
     let witness = Arc::new(Witness::default());
@@ -170,7 +172,8 @@ fn events_tell_the_whole_story_of_the_tree() {
     db.close().unwrap();
 }
 
-/// A listener reads and writes the store that it is told of, on threads and stepped, while writers are held back for memtables.
+/// A listener reads and writes the store that calls it, with threads and stepped, while writers are
+/// held back for memtables.
 #[test]
 fn a_listener_may_use_the_store() {
     for threads in [false, true] {
@@ -184,7 +187,7 @@ fn a_listener_may_use_the_store() {
         fill(&db, 0, 1000);
         *witness.db.lock() = Some(db.clone());
         fill(&db, 1000, 500);
-        // On to the first event that finds the store in its hands.
+        // Moves on to the first event after the listener got the store.
         let told = || {
             db.get(&db.default_family(), b"told", &ReadOptions::default())
                 .unwrap()
@@ -198,7 +201,7 @@ fn a_listener_may_use_the_store() {
     }
 }
 
-/// Panics once, and is not called again; the other one is, and the store goes on.
+/// A listener panics once and is not called again. The other listener is, and the store continues.
 #[test]
 fn a_listener_that_panics_is_let_go_of() {
     let bad = Arc::new(Witness {
@@ -237,8 +240,8 @@ impl EventListener for Stuck {
     }
 }
 
-/// A listener that never returns holds up nobody: writes, flushes, compactions, stats and the end go on, and what it was not
-/// told is told when it comes back.
+/// A listener that never returns blocks no other thread: writes, flushes, compactions, stats and
+/// the close continue. Its events are delivered when it returns.
 #[test]
 fn a_listener_that_blocks_holds_up_nobody() {
     let stuck = Arc::new(Stuck::default());
@@ -263,7 +266,8 @@ fn a_listener_that_blocks_holds_up_nobody() {
     db.close().unwrap();
 }
 
-/// What a listener is too slow for goes from the front of the queue and is counted; the rest is told in order.
+/// Events that a listener is too slow for are dropped from the front of the queue and counted. The
+/// others are delivered in order.
 #[test]
 fn of_too_many_events_the_oldest_are_lost_and_counted() {
     let witness = Arc::new(Witness::default());
@@ -293,7 +297,7 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     events.wait(env.jobs());
     assert_eq!(events.lost(), (5, 0));
     assert_eq!(told(5) as u64, most);
-    // There is room again, and nothing more is lost.
+    // The queue has space again, and no more events are lost.
     for n in 0..100 {
         events.notify(env.jobs(), || event(n));
     }
@@ -304,7 +308,8 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     assert_eq!(Arc::strong_count(&witness), 1);
 }
 
-/// A failing flush is told as its end and as an error of the background, and the store comes back by itself.
+/// A failing flush is reported as its end and as a background error, and the store recovers by
+/// itself.
 #[test]
 fn background_errors_and_stalls_are_told() {
     let witness = Arc::new(Witness::default());
@@ -321,7 +326,7 @@ fn background_errors_and_stalls_are_told() {
     });
     db.flush().unwrap_err();
     clock.advance(std::time::Duration::from_secs(2));
-    // Three sealed memtables and a full one: writers are held until a flush was run.
+    // There are three sealed memtables and a full one, so writers wait until a flush has run.
     fill(&db, 20, 1000);
     db.flush().unwrap();
     db.wait_idle().unwrap();
@@ -362,7 +367,8 @@ fn background_errors_and_stalls_are_told() {
     db.close().unwrap();
 }
 
-/// A flush that has written its table and then fails has made none: the next one tells of the table that is there.
+/// A flush that has written its table and then fails has made no table. The next flush reports the
+/// table that the tree has.
 #[test]
 fn a_flush_that_fails_at_last_tells_of_no_table() {
     let witness = Arc::new(Witness::default());
@@ -397,7 +403,8 @@ fn a_flush_that_fails_at_last_tells_of_no_table() {
     db.close().unwrap();
 }
 
-/// Sizes of adjoining ranges add up to the whole, and each is off by no more than is promised.
+/// The approximate sizes of adjoining ranges add up to the whole, and each error is within the
+/// documented bound.
 #[test]
 fn approximate_sizes_keep_their_bound() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 5);
@@ -432,12 +439,13 @@ fn approximate_sizes_keep_their_bound() {
     let sizes = db.approximate_sizes(&f, &ranges).unwrap();
     let sum: u64 = sizes.iter().map(|s| s.table_bytes).sum();
     assert_eq!(sum, bytes, "adjoining ranges add up");
-    // 100 entries of about 100 bytes; a table of 4 KiB holds about 40, with index and filter below a fifth of it.
+    // 100 entries take about 100 bytes each. A table of 4 KiB holds about 40, with index and filter
+    // below a fifth of it.
     let (least, most) = (100 * 98 - 2 * 600, 100 * 125 + 2 * 600 + 2 * 900);
     for s in &sizes {
         assert!((least..=most).contains(&s.table_bytes), "{s:?}");
     }
-    // Nothing is there, and the wrong way round.
+    // An empty range, and a range whose end is before its begin.
     let none = db
         .approximate_sizes(&f, &[(Some(b"x"), None), (Some(b"k2"), Some(b"k1"))])
         .unwrap();
@@ -449,7 +457,8 @@ fn approximate_sizes_keep_their_bound() {
     db.close().unwrap();
 }
 
-/// Every level, stall cause and budget is among the metrics while the store is open, under the names of `stats`.
+/// Every level, stall cause and budget is among the metrics while the store is open, under the
+/// names in `stats`.
 #[test]
 fn metrics_name_every_level_cause_and_budget() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 6);

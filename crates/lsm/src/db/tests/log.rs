@@ -1,4 +1,5 @@
-//! Logs of unsynced writes: what they cost, what a power cut takes of them, and how a loss is told from damage.
+//! Logs of unsynced writes: their cost, what a power cut takes of them, and how a loss differs from
+//! damage.
 
 use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
@@ -26,7 +27,8 @@ fn put(db: &Db, n: u32, options: &WriteOptions) {
     .unwrap();
 }
 
-/// How many of the keys from 0 up are there; none may be behind the first that is not.
+/// Returns how many of the keys from 0 on are there. No key may be there behind the first that is
+/// not.
 fn prefix(db: &Db) -> u32 {
     let there = |n: u32| {
         let found = db.get(
@@ -41,7 +43,7 @@ fn prefix(db: &Db) -> u32 {
     len
 }
 
-/// Several sealed generations whose flush cannot begin, and so several logs, none of them synced.
+/// Several sealed memtable sets whose flush cannot begin, and so several logs, none of them synced.
 fn sealed(sim: &Arc<SimFs>) -> (Arc<FaultFs>, Env, Db) {
     let faults = FaultFs::new(sim.clone(), 1);
     let env = Env::for_tests(faults.clone(), 1);
@@ -76,10 +78,10 @@ fn unsynced_writes_sync_no_log_and_write_no_space_ahead() {
         "{stats:?}"
     );
     assert!(db.engine().writes.logs().recycled().is_empty());
-    // Each log begins with a little space.
+    // Each log begins with a little prewritten space.
     let ahead = sim.stats().bytes_prewritten;
     assert!(ahead <= stats.wal_bytes_written, "{ahead} bytes");
-    // Under synced writes space is written ahead, and soon recycled.
+    // With synced writes, space is prewritten, and soon recycled.
     let synced = |from: u32| {
         for n in from..from + 1000 {
             put(&db, n, &WriteOptions::SYNC);
@@ -119,8 +121,8 @@ fn the_first_sync_settles_all_logs_before_it() {
     assert_eq!(prefix(&db), KEYS);
 }
 
-/// A synced write was acknowledged after a sync of its own log alone. The power cut that followed took
-/// older writes, which stood in earlier logs, and left the synced one.
+/// Regression test: a synced write was acknowledged after a sync of its own log alone. The power
+/// cut that followed took older writes in earlier logs, and left the synced one.
 #[test]
 fn a_synced_write_settles_all_logs_before_it() {
     let sim = SimFs::new(SimOptions::default());
@@ -164,7 +166,7 @@ fn a_power_cut_leaves_a_prefix_of_writes_over_several_unsynced_logs() {
         drop(db);
     }
     assert!(lens.len() > 3, "{lens:?}");
-    // A killed process loses nothing.
+    // A killed process loses no write.
     let sim = SimFs::new(SimOptions::default());
     let (_, _, db) = sealed(&sim);
     let db2 = Db::open(&Env::for_tests(sim.kill(), 2), "db", small()).unwrap();
@@ -172,7 +174,7 @@ fn a_power_cut_leaves_a_prefix_of_writes_over_several_unsynced_logs() {
     drop(db);
 }
 
-/// Repair cuts where recovery cuts.
+/// Repair cuts the logs where recovery cuts them.
 #[test]
 fn repair_finds_the_same_prefix() {
     for seed in 0..10 {
@@ -193,8 +195,9 @@ fn repair_finds_the_same_prefix() {
     }
 }
 
-/// The manifest says that a log was left unsynced and a later log proves a sync: the edit between them would say that the
-/// first had ended. Its missing records are damage, not a torn tail.
+/// The manifest says that a log was left unsynced, and a later log proves a sync. The edit between
+/// them, which would say that the first log had ended, is missing. The missing records of the first
+/// log are damage, not a torn tail.
 #[test]
 fn a_hole_before_a_synced_log_is_damage() {
     let sim = SimFs::new(SimOptions::default());
@@ -209,7 +212,7 @@ fn a_hole_before_a_synced_log_is_damage() {
         .next()
         .unwrap();
     let live = db.engine().tree.lock().catalog().clone();
-    // The logs are synced behind the manifest's back.
+    // The test syncs the logs without an edit of the manifest.
     {
         let mut writer = db.engine().writes.lock();
         writer.log.as_mut().unwrap().writer.sync().unwrap();
@@ -232,7 +235,7 @@ fn a_hole_before_a_synced_log_is_damage() {
 
 #[test]
 fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
-    // Each synced put takes a whole unit of the log, and a hundredth of that in memory.
+    // Each synced put takes a whole write unit of the log, and a hundredth of that in memory.
     let sim = SimFs::new(SimOptions {
         write_unit: 4096,
         ..SimOptions::default()
@@ -253,8 +256,8 @@ fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
     db.close().unwrap();
 }
 
-/// A flush gave its log up before the names of the new tables were durable. After the power cut the
-/// manifest named tables that were not there, and the log was gone, too.
+/// Regression test: a flush removed its log before the names of the new tables were durable. After
+/// the power cut the manifest named tables that did not exist, and the log was gone, too.
 #[test]
 fn names_of_tables_are_durable_before_their_log_goes() {
     let sim = SimFs::new(SimOptions::default());
@@ -268,8 +271,8 @@ fn names_of_tables_are_durable_before_their_log_goes() {
     }
 }
 
-/// A log was removed while a checkpoint copied it, and a later log took its space: the copy had records
-/// of both.
+/// Regression test: a log was removed while a checkpoint copied it, and a later log took its space.
+/// The copy had records of both.
 #[test]
 fn a_log_that_is_copied_is_not_used_again() {
     for copied in [false, true] {

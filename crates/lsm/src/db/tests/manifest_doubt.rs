@@ -1,4 +1,5 @@
-//! An edit of the manifest that failed: its bytes may be on the device or not, and the store counts on neither.
+//! An edit of the manifest that failed. Its bytes may be on the device or not, and the store relies
+//! on neither.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -6,9 +7,9 @@ use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::time::Duration;
 
-/// After an edit failed, later edits went into the same manifest, behind bytes that may be there or not. A record that
-/// follows a torn one is never read: recovery lost the tables of later flushes, and with them writes that had been
-/// acknowledged.
+/// Regression test: after an edit had failed, later edits went to the same manifest, behind bytes
+/// that may be there or not. A record behind a torn one is never read: recovery lost the tables of
+/// later flushes, and acknowledged writes with them.
 #[test]
 fn after_a_failed_edit_the_next_one_goes_into_a_fresh_manifest() {
     for (op, kind) in [
@@ -18,7 +19,7 @@ fn after_a_failed_edit_the_next_one_goes_into_a_fresh_manifest() {
         (OpKind::SyncData, FaultKind::FailedSync),
     ] {
         for policy in CrashPolicy::ALL {
-            // The edit that ends the log, or the one that names the table.
+            // The edit that fails is the one that ends the log, or the one that adds the table.
             (1..3).for_each(|n| an_edit_fails(n, op, kind, *policy));
         }
     }
@@ -48,7 +49,7 @@ fn an_edit_fails(nth: u64, op: OpKind, kind: FaultKind, policy: CrashPolicy) {
     });
     let e = db.flush().unwrap_err();
     assert!(faults.fired().contains_key(&(op, kind)), "{at}: {e}");
-    // What either state names is there, whatever became of the edit.
+    // The files that either state names are there, whether the edit is durable or not.
     let expect = |disk: &SimFs, keys: std::ops::Range<u32>, moment: &str| {
         let at = format!("{at}, {moment}");
         let env = Env::for_tests(disk.crash(policy, 3), 2);
@@ -63,7 +64,7 @@ fn an_edit_fails(nth: u64, op: OpKind, kind: FaultKind, policy: CrashPolicy) {
         db.abandon();
     };
     expect(&disk, 0..10, "right after it");
-    // The next write settles it with a fresh manifest before it is acknowledged.
+    // The next write begins a fresh manifest before it is acknowledged.
     env.clock().sleep(Duration::from_secs(1));
     put(10..20);
     assert!(manifest() > first, "{at}");

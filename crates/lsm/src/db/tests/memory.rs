@@ -1,4 +1,5 @@
-//! Many stores share one memory budget: together they stay within it, although each of them holds little.
+//! Many stores share one memory budget: together they stay within it, although each of them holds
+//! little.
 
 use super::prelude::*;
 use basalt_env::{EnvBuilder, Random};
@@ -47,9 +48,9 @@ fn check(stores: &[Db], model: &Model) {
     }
 }
 
-/// 300 stores with a shared budget of 512 MiB once held 2.2 GB. A store flushed for lack of memory
-/// only if its memtables held an eighth of its own write buffer. A writer waited only for memtables
-/// that its own store had sealed.
+/// Regression test: 300 stores with a shared budget of 512 MiB held 2.2 GB. A store flushed for
+/// lack of memory only if its memtables held an eighth of its own write buffer. A writer waited
+/// only for memtables that its own store had sealed.
 #[test]
 fn stores_that_each_hold_little_stay_within_the_budget_together() {
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
@@ -66,7 +67,7 @@ fn stores_that_each_hold_little_stay_within_the_budget_together() {
         most = most.max(used.memtable);
         assert!(used.memtable <= env.ledger().room(), "{used:?}");
     }
-    // The budget is used, too: 15 MiB of it are for memtables.
+    // The stores also use the budget: 15 MiB of it are for memtables.
     assert!(most >= 10 * MIB, "{most}");
     let flushes: u64 = stores.iter().map(|db| db.stats().flush_bytes_written).sum();
     assert!(flushes >= 20 * MIB, "{flushes}");
@@ -77,7 +78,7 @@ fn stores_that_each_hold_little_stay_within_the_budget_together() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// Writers of many stores wait for each other's memory, each with its own store's lock held.
+/// Writers of many stores wait for each other's memory, each with the lock of its own store held.
 #[test]
 fn writers_that_wait_for_each_others_memory_all_go_on() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
@@ -94,13 +95,13 @@ fn writers_that_wait_for_each_others_memory_all_go_on() {
                     let r = Random::from_seed(t);
                     let mut model: Model = vec![BTreeMap::new(); STORES as usize];
                     for _ in 0..4_000 {
-                        // Keys are the thread's own, stores are everybody's.
+                        // Each thread has its own keys, and all threads share the stores.
                         let n = r.next_u64() % STORES;
                         let (key, seed) = (r.next_u64() % 100 * 4 + t, r.next_u64());
                         let db = &stores[n as usize];
                         put(db, key, seed);
                         model[n as usize].insert(key, seed);
-                        // Each writer may have looked at the same free memory.
+                        // Each writer may have seen the same free memory.
                         let used = env.ledger().usage();
                         assert!(used.memtable <= env.ledger().room() + MIB, "{used:?}");
                     }
@@ -121,7 +122,8 @@ fn writers_that_wait_for_each_others_memory_all_go_on() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// A store whose memtables cannot be written out keeps its memory. The others go on with the rest, and do not wait for it.
+/// A store whose memtables cannot be flushed keeps its memory. The other stores use the rest, and
+/// do not wait for that store.
 #[test]
 fn a_store_that_cannot_flush_holds_up_no_other() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
@@ -166,7 +168,8 @@ fn a_store_that_cannot_flush_holds_up_no_other() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// What a store has promised ends when its flush panics: nobody waits for memory that will not come.
+/// The promise of a store ends when its flush panics: no thread waits for memory that will not
+/// come.
 #[test]
 fn a_flush_that_panics_promises_nothing() {
     let disk = SimFs::new(SimOptions::default());
@@ -200,7 +203,8 @@ fn a_flush_that_panics_promises_nothing() {
     broken.abandon();
 }
 
-/// A store that seals again after its flush has failed promises nothing: where jobs are stepped, others once waited for ever.
+/// Regression test: a store that seals again after a failed flush must promise no memory. Where
+/// jobs are stepped, other stores waited for ever.
 #[test]
 fn a_store_that_seals_after_a_failed_flush_holds_up_no_other() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
@@ -233,7 +237,7 @@ fn a_store_that_seals_after_a_failed_flush_holds_up_no_other() {
     assert_eq!(env.relief().coming(), 0);
 }
 
-/// A group that is larger than all memory but the cache's goes in past the budget.
+/// A commit group that is larger than all memory except the cache's is written past the budget.
 #[test]
 fn a_group_larger_than_the_budget_goes_in() {
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();

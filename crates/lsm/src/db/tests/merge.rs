@@ -1,4 +1,5 @@
-//! Merge operators through a store's doors: every way to read, names, refusals, expiry, stores that are checked and repaired.
+//! Merge operators through the public interface of a store: every way to read, operator names,
+//! refusals, expiry, and stores that are checked and repaired.
 
 use super::prelude::*;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
@@ -31,7 +32,7 @@ fn with(operator: impl MergeOperator + 'static) -> Options {
 
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
-/// The key's value by every way to read it, which must agree.
+/// Reads the value of a key in every way. All answers must agree.
 fn read(db: &Db, key: &[u8], options: &ReadOptions) -> Result<Option<(Vec<u8>, Option<u64>)>> {
     let f = db.default_family();
     let point = db
@@ -115,7 +116,7 @@ fn a_chain_reads_the_same_wherever_its_parts_lie() {
             }
             wait_idle(&db, 2);
         }
-        // Without snapshots all of it is one value.
+        // Without snapshots all operands become one value.
         snapshots.clear();
         db.put(&f, b"k", b"e", &FREE).unwrap();
         db.merge(&f, b"k", b"f", &FREE).unwrap();
@@ -212,7 +213,8 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
                 check(&db);
                 db.wait_idle().unwrap();
             }
-            // As of before the bad one, unless what is below it is no better.
+            // The value is that before the bad operand, unless the versions below it are refused as
+            // well.
             let then = ReadOptions {
                 snapshot: Some(before.clone()),
                 ..ReadOptions::default()
@@ -226,7 +228,7 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
             drop((before, then));
             wait_idle(&db, 2);
             db.close().unwrap();
-            // With the bug mended nothing is lost. The name is the same.
+            // With a corrected operator of the same name no operand is lost.
             let db = Db::open(&env, "db", with(Mended)).unwrap();
             let whole = base.map_or(String::new(), |b| format!("{b},")) + &format!("1,{bad},2");
             assert_eq!(text(&db, b"m"), Some(whole));
@@ -237,7 +239,7 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
     }
 }
 
-/// Refuses what contains an R, panics at a P.
+/// Refuses operands that contain an R, and panics at a P.
 struct Touchy;
 impl MergeOperator for Touchy {
     fn name(&self) -> &str {
@@ -269,7 +271,7 @@ impl MergeOperator for Touchy {
     }
 }
 
-/// What [`Touchy`] should have been.
+/// The corrected form of [`Touchy`].
 struct Mended;
 impl MergeOperator for Mended {
     fn name(&self) -> &str {
@@ -329,7 +331,7 @@ fn a_family_keeps_the_name_of_its_operator() {
     let db = open(Options::default()).unwrap();
     db.put(&db.default_family(), b"k", b"base", &FREE).unwrap();
     db.close().unwrap();
-    // A family that has none takes one, and keeps it.
+    // A family without an operator takes one, and keeps it.
     let db = open(with(Mended)).unwrap();
     db.merge(&db.default_family(), b"k", b"1", &FREE).unwrap();
     let counters = FamilyOptions {
@@ -352,12 +354,12 @@ fn a_family_keeps_the_name_of_its_operator() {
             assert!(e.to_string().contains(part), "{e}");
         }
     }
-    // Whoever reads no operand needs no operator.
+    // A reader that meets no operand needs no operator.
     let report = Db::verify_store(&env, "db", &Options::default(), &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
     let repaired = Db::repair(&env, "db", &Options::default(), &mut |_, _| ()).unwrap();
     assert!(repaired.sound);
-    // One that comes with the engine is known by its name.
+    // A built-in operator is known by its name.
     let mut options = with(Mended);
     options
         .families
@@ -368,7 +370,7 @@ fn a_family_keeps_the_name_of_its_operator() {
     db.merge(&f, b"k", b"5", &FREE).unwrap();
     let value = db.get(&f, b"k", &ReadOptions::default()).unwrap().unwrap();
     assert_eq!(&value[..], b"7");
-    // A family that is made anew under the name is another.
+    // A family that is made anew under the name is another family.
     db.drop_family(&f).unwrap();
     db.create_family("largest", FamilyOptions::default())
         .unwrap();
@@ -411,7 +413,7 @@ fn a_repair_that_lost_the_name_keeps_the_operands() {
         "{:?}",
         report.notes
     );
-    // Opened without an operator: a clear error, and compactions keep what is there.
+    // Opened without an operator, reads fail with a clear error, and compactions keep the operands.
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let e = read(&db, b"k07", &ReadOptions::default()).unwrap_err();
     assert!(e.to_string().contains("without a merge operator"), "{e}");
@@ -460,7 +462,7 @@ fn a_bounded_read_of_operands_stays_within_its_budget() {
     }
 }
 
-/// Removes values with an x, changes those with a c.
+/// A filter that removes values with an x, and changes those with a c.
 struct ByLetter;
 impl crate::CompactionFilter for ByLetter {
     fn name(&self) -> &str {
@@ -486,7 +488,7 @@ fn a_compaction_filter_sees_merged_values_only() {
         let (_, env, _) = room();
         let mut options = with(Append::new(","));
         options.default_family.compaction_filter = Some(Arc::new(ByLetter));
-        // Compacted when this test says so.
+        // The test starts all compactions.
         options.default_family.l0_compaction_trigger = 100;
         options.default_family.l0_slowdown = 100;
         let db = Db::open(&env, "db", options).unwrap();
@@ -505,7 +507,8 @@ fn a_compaction_filter_sees_merged_values_only() {
                 db.flush().unwrap();
             }
         }
-        // Its value stands below operands that may not be merged with it: the filter is not asked for either.
+        // The value lies below operands that may not be merged with it. The filter is not asked
+        // about it either.
         let mut batch = WriteBatch::new();
         batch.put_ttl(&f, b"ttl", b"x", NOW + 1000).unwrap();
         batch.merge(&f, b"ttl", b"x").unwrap();

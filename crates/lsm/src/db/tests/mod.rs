@@ -1,4 +1,5 @@
-//! The engine on a simulated disk: what must hold when one call fails and the power goes at the worst moment after.
+//! The engine on a simulated disk: the promises that must hold if one call fails and the power is
+//! cut at the worst time after it.
 
 mod blob_damage;
 mod blob_events;
@@ -56,8 +57,9 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
         .map(|v| v.to_vec())
 }
 
-/// Every k-th call of a history fails once, as each kind of error; writes go on, and whenever one is acknowledged the
-/// power may go. A change of the tree that failed, and may be on the device or not, must never take an acknowledged write along.
+/// Every k-th call of a history fails once, with each kind of error. Writes continue, and the power
+/// may be cut whenever one is acknowledged. A change of the tree that failed, and may be on the
+/// device or not, must never cost an acknowledged write.
 #[test]
 fn a_failed_call_and_then_a_power_cut_lose_nothing_acknowledged() {
     let mut fired = 0;
@@ -91,7 +93,7 @@ fn a_failed_call_and_then_a_power_cut_lose_nothing_acknowledged() {
     assert!(fired > 300, "only {fired} faults fired");
 }
 
-/// One history with one fault; false when the history is too short for it to fire.
+/// Runs one history with one fault. Returns false if the history is too short for the fault.
 fn one_fault(op: OpKind, kind: FaultKind, nth: u64) -> bool {
     let repeat = format!("one_fault(OpKind::{op:?}, FaultKind::{kind:?}, {nth})");
     let sim = SimFs::new(SimOptions::default());
@@ -106,7 +108,8 @@ fn one_fault(op: OpKind, kind: FaultKind, nth: u64) -> bool {
         when: When::Nth(nth),
         kind,
     });
-    // What each key must hold after a crash: the acknowledged value, or any later one that failed.
+    // The values that each key may have after a crash: the acknowledged one, or any later one that
+    // failed.
     let mut may: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>> = BTreeMap::new();
     let mut failures_in_a_row = 0;
     for i in 0..160u64 {
@@ -168,7 +171,7 @@ fn check_crash(
     may: &BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
     repeat: &str,
 ) {
-    // Another process draws other ids than any of the histories.
+    // The next process draws other ids than any of the histories.
     let env = Env::for_tests(disk.clone(), u64::MAX);
     let db = Db::open(&env, "db", small()).unwrap_or_else(|e| panic!("{e}; {repeat}"));
     for (key, values) in may {
@@ -182,7 +185,8 @@ fn check_crash(
     db.abandon();
 }
 
-/// The device is full, then is not: writes fail with a clear error, reads go on, writes resume by themselves.
+/// The device is full, and later is not. Writes fail with a clear error, reads continue, and writes
+/// resume by themselves.
 #[test]
 fn a_full_disk_is_a_state_and_passes() {
     let sim = SimFs::new(SimOptions {
@@ -236,7 +240,8 @@ fn a_full_disk_is_a_state_and_passes() {
     }
 }
 
-/// More tables than files may be open: readers are closed and opened again, and every answer stays right.
+/// There are more tables than files may be open. Readers are closed and opened again, and every
+/// answer stays right.
 #[test]
 fn the_open_file_budget_holds_over_many_tables() {
     let sim = SimFs::new(SimOptions::default());
@@ -298,8 +303,8 @@ fn the_open_file_budget_holds_over_many_tables() {
     );
 }
 
-/// A value had expired, and reads said so; the store was closed, the clock set back, and the value was there again: a session
-/// that wrote nothing recorded no time.
+/// Regression test: a value had expired, and reads did not return it. The store was closed, the
+/// clock set back, and the value was there again: a session without writes recorded no time.
 #[test]
 fn what_was_expired_at_a_close_stays_expired_whatever_the_clock_says_then() {
     let sim = SimFs::new(SimOptions::default());
@@ -342,7 +347,8 @@ impl crate::Comparator for Backwards {
     }
 }
 
-/// A file that has a manifest's name and is none is somebody's: a store was made beside it, and it was deleted as an orphan.
+/// Regression test: a file had a manifest's name and was none. A store that was made beside it
+/// deleted it as an orphan.
 #[test]
 fn a_foreign_file_with_a_stores_name_is_not_deleted() {
     for name in ["MANIFEST-000001", "20240101.log", "000007.tbl"] {
@@ -370,7 +376,8 @@ fn a_foreign_file_with_a_stores_name_is_not_deleted() {
     }
 }
 
-/// `serve --dir .` in a folder of photos made a store among them, and said nothing.
+/// Regression test: `serve --dir .` in a folder of photos made a store among them without a
+/// message.
 #[test]
 fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
     let photos = || {
@@ -406,11 +413,11 @@ fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
     };
     let env = Env::for_tests(sim.clone(), 2);
     Db::open(&env, "db", allowed).unwrap().close().unwrap();
-    // From here on it is a store, whatever else lies there.
+    // From here on the directory is a store, whatever other files it has.
     Db::open(&env, "db", small()).unwrap().close().unwrap();
     assert_eq!(sim.read_all("db/beach.jpg".as_ref()).unwrap(), b"sand");
 
-    // What `mkfs` makes, and what is left when its maker dies, is no foreign file.
+    // Files of `mkfs`, and files that its killed process leaves, are no foreign files.
     for leaving in ["LOCK", "CURRENT.tmp", "MANIFEST-000001", ".basalt-probe-77"] {
         let sim = SimFs::new(SimOptions::default());
         sim.create_dir("db".as_ref()).unwrap();
@@ -524,7 +531,8 @@ fn a_store_opens_only_as_what_it_is() {
     assert_eq!(keys, b"cba");
 }
 
-/// Many keys at once answer as each alone does, and a read that fails is the error of keys that needed it only.
+/// Lookups of many keys at once give the same answers as single lookups. If a read fails, only the
+/// keys that need it get the error.
 #[test]
 fn many_keys_at_once_answer_as_each_alone() {
     let sim = SimFs::new(SimOptions::default());

@@ -1,4 +1,5 @@
-//! Level 0 is merged once readers have paid for it: when nobody writes, and not for reads that would have gone to the device anyway.
+//! Level 0 is merged when readers have paid for it: only without writes, and not for reads that
+//! would have gone to the device anyway.
 
 use super::prelude::*;
 use crate::listener::{Event, EventListener};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const KEYS: u32 = 600;
 
-/// Why compactions ran, and whether they failed.
+/// The reasons of compactions, and whether they failed.
 #[derive(Default)]
 pub(super) struct Reasons(Mutex<Vec<(&'static str, bool)>>);
 
@@ -26,7 +27,7 @@ impl EventListener for Reasons {
 }
 
 impl Reasons {
-    /// Compactions for this reason: that were done, and that failed.
+    /// Returns the compactions for this reason that succeeded and that failed.
     pub(super) fn count(&self, reason: &str) -> (usize, usize) {
         let reasons = self.0.lock();
         let count = |failed| reasons.iter().filter(|r| **r == (reason, failed)).count();
@@ -43,7 +44,8 @@ struct Store {
 }
 
 impl Store {
-    /// All keys in the lowest level, every third of them again in two tables of level 0. No block stays in memory.
+    /// All keys are in the lowest level, every third of them again in two tables of level 0. The
+    /// cache keeps no block.
     fn new(filter_bits: u32, for_reads: bool, value: usize) -> Store {
         let faults = FaultFs::new(SimFs::new(SimOptions::default()), 5);
         let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 5)
@@ -108,7 +110,7 @@ impl Store {
             .len()
     }
 
-    /// Merges that reads paid for: that were done, and that failed.
+    /// Returns the merges for readers that succeeded and that failed.
     fn tried(&self) -> (usize, usize) {
         self.wait_idle();
         self.db.wait_for_listeners();
@@ -199,7 +201,7 @@ fn level_0_stays_when_somebody_writes_or_reads_find_what_they_look_for_or_it_is_
     store.db.close().unwrap();
 }
 
-/// A merge that rewrites 60 MB costs as much as 915 reads: 458 seeks that look into two tables.
+/// A merge that rewrites 60 MB costs as much as 915 reads: 458 seeks that read two tables.
 #[test]
 fn a_large_merge_wants_as_many_reads() {
     let store = Store::new(10, true, 60_000);
@@ -220,7 +222,8 @@ fn a_large_merge_wants_as_many_reads() {
     store.db.close().unwrap();
 }
 
-/// It need not be done, so it is not tried again until readers have paid again, and the store is not failing because of it.
+/// The merge is optional. After a failure it is not repeated until readers have paid again, and the
+/// store does not count as failing.
 #[test]
 fn a_merge_for_readers_that_fails_is_let_be() {
     let store = Store::new(10, true, 60_000);
@@ -248,7 +251,7 @@ fn a_merge_for_readers_that_fails_is_let_be() {
     store.db.close().unwrap();
 }
 
-/// What is wrong with a store is not made worse by what need not be.
+/// A store with an error does no optional work.
 #[test]
 fn a_store_that_something_is_wrong_with_merges_nothing_for_readers() {
     let store = Store::new(10, true, 100);

@@ -1,4 +1,5 @@
-//! What makes reads cheap must not make them wrong: copies of the view, pinned index and filter blocks, copied values.
+//! Optimisations of reads must not change their results: copies of the view, pinned index and
+//! filter blocks, copied values.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -20,8 +21,8 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
         .map(|v| v.to_vec())
 }
 
-/// Each thread reads through its own copy of the view. All of them change at once: what was written before a change is
-/// there after it, for every thread.
+/// Each thread reads through its own copy of the view. All copies change at once: a write from
+/// before a change is there after it, for every thread.
 #[test]
 fn every_thread_sees_a_change_of_the_tree_as_soon_as_it_is_made() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
@@ -45,7 +46,8 @@ fn every_thread_sees_a_change_of_the_tree_as_soon_as_it_is_made() {
             db.put(&f, b"key", &round.to_be_bytes(), &WriteOptions::UNSYNCED)
                 .unwrap();
             match round % 3 {
-                // The value is in a sealed memtable's table, in the active memtable, or moved down.
+                // The value is in the table of a sealed memtable, in the active memtable, or moved
+                // down.
                 0 => db.flush().unwrap(),
                 1 => {}
                 _ => db.compact_range(&f, None, None).unwrap(),
@@ -57,8 +59,8 @@ fn every_thread_sees_a_change_of_the_tree_as_soon_as_it_is_made() {
     db.close().unwrap();
 }
 
-/// Index and filter blocks are pinned by the reads that need them, counted by the cache, never more than a quarter of it, and given
-/// back when their table goes; and answers do not depend on it.
+/// Reads pin the index and filter blocks that they need. The cache counts these, never more than a
+/// quarter of it, and they are given back with their table. The answers do not depend on pinning.
 #[test]
 fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
     for cache in [0, 64 << 10, 8 << 20] {
@@ -96,7 +98,8 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
             }
             let stats = env.cache().stats();
             assert!(stats.pinned <= cache / 4, "{stats:?}");
-            // What a table keeps without the cache's leave would be memory that readers hold.
+            // Blocks that a table kept without the permit of the cache would be memory that readers
+            // hold.
             assert_eq!(env.ledger().usage().pinned, 0, "kept beside the cache");
             most = most.max(stats.pinned);
         }
@@ -113,11 +116,11 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
     }
 }
 
-/// What is pinned is found without the cache: a lookup asks it for the data block alone.
+/// A pinned block is found without the cache: a lookup asks the cache for the data block only.
 #[test]
 fn a_lookup_asks_the_cache_for_no_block_that_is_pinned() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    // One table of many index partitions and several pages of its filter.
+    // One table with many index partitions and several pages of its filter.
     let mut options = small();
     options.default_family.block_bytes = 128;
     let db = Db::open(&env, "db", options).unwrap();
@@ -147,13 +150,13 @@ fn a_lookup_asks_the_cache_for_no_block_that_is_pinned() {
     let before = lookups();
     let many = db.multi_get(&asked, &ReadOptions::default());
     assert!(many.iter().all(|v| v.as_ref().unwrap().is_some()));
-    // Each asks for its data block, and once more when it was read.
+    // Each lookup asks for its data block, and once more after the read.
     let looked = lookups() - before;
     assert!(looked <= 2 * asked.len() as u64, "{looked} for many");
     db.close().unwrap();
 }
 
-/// A small value is the reader's own: to keep it keeps no block in memory.
+/// A small value is copied for the reader: keeping it keeps no block in memory.
 #[test]
 fn a_small_value_that_is_kept_keeps_no_block() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
@@ -172,7 +175,7 @@ fn a_small_value_that_is_kept_keeps_no_block() {
     db.wait_idle().unwrap();
     let mut kept = Vec::new();
     for n in (0..2000u32).step_by(40) {
-        // Once from the device, and once from the cache.
+        // The value is read once from the device, and once from the cache.
         for _ in 0..2 {
             kept.push((n, get(&db, &n.to_be_bytes()).unwrap()));
         }
@@ -184,7 +187,8 @@ fn a_small_value_that_is_kept_keeps_no_block() {
     db.close().unwrap();
 }
 
-/// A seek in the lowest level reads the next block along. When that read fails, the block that was sought may still be whole.
+/// A seek in the lowest level reads the next block along. If that read fails, the block of the seek
+/// may still be whole.
 #[test]
 fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
@@ -225,8 +229,9 @@ fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
     db.close().unwrap();
 }
 
-/// A read failed while a scan stepped from one block of a level to the next. The scan went on with the
-/// next table and ended without an error: the rest of the first table seemed not to be there.
+/// Regression test: a read failed while a scan stepped from one block of a level to the next. The
+/// scan continued with the next table and ended without an error, as if the rest of the first table
+/// did not exist.
 #[test]
 fn a_scan_ends_at_the_last_key_or_with_an_error() {
     const KEYS: u32 = 600;

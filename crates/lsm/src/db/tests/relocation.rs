@@ -1,4 +1,5 @@
-//! Values that lie in the order of their arrival are moved into the order of their keys: when scans have paid for it, or somebody asks.
+//! Values in the order of their arrival are relocated into the order of their keys: when scans have
+//! paid for it, or when a caller asks.
 
 use super::prelude::*;
 use crate::db::tests::read_compaction::Reasons;
@@ -24,7 +25,8 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 }
 
 impl Store {
-    /// Values in a dozen files, none of which has two neighbours side by side. No block stays in memory.
+    /// The values are in a dozen files, and no two neighbours lie next to each other. The cache
+    /// keeps no block.
     fn new(max_space_amp: f64) -> Store {
         let faults = FaultFs::new(SimFs::new(SimOptions::default()), 5);
         let env = EnvBuilder::for_tests(faults.clone(), 5)
@@ -69,7 +71,7 @@ impl Store {
         while self.env.jobs().step() {}
     }
 
-    /// Reads of the device that a scan of everything takes. What it shows is right.
+    /// Returns the reads of the device of a full scan, and checks its result.
     fn scan(&self, options: &ReadOptions, version: impl Fn(u64) -> u64) -> u64 {
         let before = self.env.fs().stats().reads;
         let mut it = self.db.iter(&self.db.default_family(), options).unwrap();
@@ -87,7 +89,7 @@ impl Store {
         self.db.stats().blobs.gathered_bytes
     }
 
-    /// Merges for scans that were done, and that failed.
+    /// Returns the merges for scans that succeeded and that failed.
     fn tried(&self) -> (usize, usize) {
         self.db.wait_for_listeners();
         self.reasons.count("scattered values")
@@ -102,7 +104,7 @@ impl Store {
     }
 }
 
-/// With `gather_values` a compaction puts values side by side, whoever looks on.
+/// With `gather_values` a compaction relocates values, with and without readers.
 #[test]
 fn whoever_asks_gets_values_in_the_order_of_their_keys() {
     let store = Store::new(1.25);
@@ -147,7 +149,8 @@ fn whoever_asks_gets_values_in_the_order_of_their_keys() {
     store.check();
 }
 
-/// Scans that read values one by one pay for having them moved, once. Afterwards they read long stretches, and nothing more is moved.
+/// Scans that read values one by one pay for their relocation, once. Afterwards scans read long
+/// stretches, and no value is relocated any more.
 #[test]
 fn scans_pay_for_the_order_that_they_want() {
     let store = Store::new(1.25);
@@ -175,7 +178,7 @@ fn scans_pay_for_the_order_that_they_want() {
     store.check();
 }
 
-/// Gets, scans over keys, scans that say that they come once, and short scans do not pay.
+/// Gets, scans over keys, scans that are marked as one-time, and short scans do not pay.
 #[test]
 fn readers_who_want_no_order_pay_for_none() {
     let store = Store::new(1.25);
@@ -212,7 +215,8 @@ fn readers_who_want_no_order_pay_for_none() {
     store.check();
 }
 
-/// A merge for scans that meets an unreadable value fails alone: nobody else is told, nothing is lost, and it is not tried again at once.
+/// A merge for scans that comes to an unreadable value fails alone. The store does not count as
+/// failing, no data is lost, and the merge is not repeated at once.
 #[test]
 fn what_cannot_be_moved_stays_and_stops_nobody() {
     let store = Store::new(1.25);
@@ -248,7 +252,7 @@ fn what_cannot_be_moved_stays_and_stops_nobody() {
     store.check();
 }
 
-/// Scans that are over sooner than order would help them pay for nothing, nor do those that find it.
+/// Scans that end before an order would help them do not pay, nor do scans that find the order.
 #[test]
 fn short_scans_pay_for_nothing() {
     let store = Store::new(1.25);
@@ -288,7 +292,8 @@ fn short_scans_pay_for_nothing() {
     store.check();
 }
 
-/// A value that cannot be read stays where it is; the others are moved, and nobody else is told.
+/// An unreadable value stays where it is. The other values are relocated, and the store does not
+/// count as failing.
 #[test]
 fn a_value_that_cannot_be_read_stays() {
     let store = Store::new(1.25);

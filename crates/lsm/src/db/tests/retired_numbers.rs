@@ -1,8 +1,8 @@
-//! What a store remembers of blob files: numbers of collected ones while a job runs that may still write a
-//! reference to one of them, and which records are garbage, across openings.
+//! The record of blob files in a store: retired file numbers, while a job runs that may still write
+//! a reference to one of them; and the garbage of files, across opens.
 
 use super::prelude::*;
-use crate::db::tests::blobs::{FREE, check, room};
+use crate::db::tests::blobs::{FREE, check, test_env};
 use crate::db::tree::blob_edits::BlobChange;
 use crate::version::edit::Edit;
 use basalt_blob::garbage::Dead;
@@ -19,7 +19,7 @@ fn options() -> Options {
     }
 }
 
-/// Overwrites most values and has the garbage collected.
+/// Overwrites most values, and runs garbage collection.
 fn round(db: &Db, n: u64) {
     let f = db.default_family();
     for key in 0..40u64 {
@@ -45,15 +45,16 @@ fn rewrite(db: &Db) {
     db.compact(&f, &all).unwrap();
 }
 
-/// A compaction had read an entry whose value a collection then moved. The last table with the old
-/// number went, and the number was forgotten. The compaction wrote a table that refers to it: its
-/// values could not be found.
+/// Regression test: a compaction had read an entry whose value a garbage collection then moved. The
+/// last table with the old number was removed, and the retired number was dropped. The compaction
+/// wrote a table that refers to it, and its values could not be found.
 #[test]
 fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
-    // The job itself is not needed: only the store knows that one began before the collections.
+    // The job itself is not needed: the store only has to know that one began before the
+    // collections.
     let epoch = db.engine().tree.lock().blobs.begin();
     for n in 1..6 {
         round(&db, n);
@@ -64,7 +65,7 @@ fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
     let stats = db.stats().blobs;
     assert_eq!(stats.names, made, "a number was forgotten under the job");
     db.engine().tree.lock().blobs.end(epoch);
-    // Any edit settles the numbers.
+    // Any edit drops the retired numbers that are not needed.
     round(&db, 6);
     rewrite(&db);
     assert_eq!(db.stats().blobs.names, 0);
@@ -72,11 +73,11 @@ fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
     check(&env, &options());
 }
 
-/// The fresh manifest that an open writes did not say which records are garbage. The open after that
-/// took all of them for alive, and their space never came back.
+/// Regression test: the fresh manifest that an open writes did not have the garbage of blob files.
+/// The next open took all records for live, and their space never came back.
 #[test]
 fn garbage_is_remembered_by_each_fresh_manifest() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let mut db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
     let f = db.default_family();
@@ -96,11 +97,12 @@ fn garbage_is_remembered_by_each_fresh_manifest() {
     }
 }
 
-/// A compaction had looked up where a dropped record lies, and a collection then moved the record. The mark
-/// went to the file that was gone, and the compaction failed as if the store were damaged.
+/// Regression test: a compaction had looked up the place of a dropped record, and a garbage
+/// collection then moved the record. The mark went to the file that was gone, and the compaction
+/// failed as if the store were damaged.
 #[test]
 fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
-    let (env, _) = room();
+    let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
     let engine = db.engine();
@@ -133,7 +135,7 @@ fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
         dead: vec![dead],
         collected: None,
     };
-    // The edit is not installed: the store goes on as it is.
+    // The test does not install the edit: the store stays as it is.
     let mut edit = Edit::default();
     engine.tree.settle_blobs(&mut edit, change).unwrap();
     assert_eq!(edit.mark_blobs.len(), 1);

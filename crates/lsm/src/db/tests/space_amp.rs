@@ -1,7 +1,9 @@
-//! The bound on space: it holds under steady overwrites, it is reached again after bulk deletes, and neither costs writers more than a slower
-//! pace. What users of other stores reported is here by number (facebook/rocksdb, tikv/titan).
+//! The bound on space: it holds under steady overwrites, it is reached again after bulk deletes,
+//! and both only slow writers down. The numbers are those of issues of other stores' users
+//! (facebook/rocksdb, tikv/titan).
 //!
-//! Stepped, background work gets its turn by the clock, so that how far it is behind is the test's choice and nobody's chance.
+//! In these stepped tests background work runs by the clock, so each test decides how far it falls
+//! behind.
 
 use super::prelude::*;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 const VALUE: usize = 2000;
-/// Bytes of a record beside its value, about.
+/// About the bytes of a record beside its value.
 const RECORD: u64 = VALUE as u64 + 50;
 
 fn options(min_blob_size: usize) -> Options {
@@ -31,7 +33,7 @@ fn options(min_blob_size: usize) -> Options {
     }
 }
 
-/// A store whose background work gets one job in each so many microseconds.
+/// A store whose background work runs one job in each of so many microseconds.
 struct Paced {
     env: Env,
     disk: std::sync::Arc<SimFs>,
@@ -70,7 +72,7 @@ impl Paced {
         (self.seed >> 33) % below
     }
 
-    /// Time passes, and jobs run.
+    /// Moves the clock on, and runs the jobs that are due.
     fn pass(&mut self, us: u64) {
         self.hands.advance(Duration::from_micros(us));
         while self.env.clock().now() >= self.next {
@@ -79,7 +81,7 @@ impl Paced {
         }
     }
 
-    /// Sets a key, and how long that took.
+    /// Sets a key, and returns how long that took.
     fn put(&mut self, key: u64) -> Duration {
         let before = self.env.clock().now();
         let f = self.db.default_family();
@@ -90,7 +92,8 @@ impl Paced {
         took
     }
 
-    /// Blob files on the disk with their indexes, and their bytes: those of logs from when they are blob files on.
+    /// Returns the number of blob files on the disk, indexes included, and their bytes. A log
+    /// counts from when it is a blob file.
     fn files(&self) -> Vec<(PathBuf, u64)> {
         let dir = std::path::Path::new("db");
         let logs: Vec<String> = self.db.blob_files().into_iter().map(|b| b.name).collect();
@@ -109,7 +112,7 @@ impl Paced {
         self.files().iter().map(|f| f.1).sum()
     }
 
-    /// What was learned of the store until now is forgotten.
+    /// Resets what the store has learned until now.
     fn reopen(&mut self, options: &Options) {
         self.db.clone().close().unwrap();
         self.db = Db::open(&self.env, "db", options.clone()).unwrap();
@@ -120,13 +123,14 @@ impl Paced {
         stats.stalls.iter().find(|s| s.cause == cause).unwrap().us
     }
 
-    /// Everything on disk is what the statistics say, and what a scan of the closed store finds.
+    /// Checks that the disk has what the statistics say, and what a scan of the closed store finds.
     fn reconcile(self, options: &Options) {
         self.db.flush().unwrap();
         self.db.wait_idle().unwrap();
         while self.env.jobs().step() {}
         let stats = self.db.stats().blobs;
-        // A log keeps whole blocks, of which the statistics count what is not a record's, too.
+        // A log keeps whole blocks. The statistics include the bytes of these that are not in
+        // records.
         let (told, there) = (stats.bytes, self.disk_bytes());
         let blocks = stats.files * 3 * 4096;
         assert!(
@@ -158,7 +162,7 @@ impl Paced {
     }
 }
 
-/// #9561: the space that overwrites take has a strict bound, and writers are slowed for it, not stopped.
+/// #9561: the space for overwrites has a strict bound. Writers are slowed for it, and not stopped.
 #[test]
 fn overwrites_stay_under_the_bound_in_each_sample() {
     let options = options(500);
@@ -185,7 +189,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     }
     let blobs = s.db.stats().blobs;
     assert!(s.stall_us("space") > 0, "nobody was slowed: {blobs:?}");
-    // Not a proof of the bound, if most of the room is never used.
+    // The test would not prove the bound if most of the space were never used.
     assert!(
         worst > reachable + (bound - reachable) / 2,
         "{worst} of {bound}"
@@ -205,7 +209,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     s.reconcile(&options);
 }
 
-/// What the bound costs is told of this moment, also by a store where nothing happens any more.
+/// The reported cost of the bound is that of the present, also for a store without activity.
 #[test]
 fn a_store_that_rests_forgets_what_it_wrote() {
     let mut s = Paced::new(options(500), 3000);
@@ -219,20 +223,21 @@ fn a_store_that_rests_forgets_what_it_wrote() {
     s.pass(600_000_000);
     let rests = s.db.stats().blobs;
     assert!(rests.recent_seconds >= 60.0, "{rests:?}");
-    // What came within a step of the last look at it stays.
+    // Writes that came within one step of the last sample still count.
     assert!(
         rests.recent_bytes_written < busy.recent_bytes_written / 4,
         "{rests:?} after {busy:?}"
     );
 }
 
-/// #11570: what is only added is written to blob files once, and nobody is slowed for it.
+/// #11570: values that are only inserted are written to blob files once, and no writer is slowed
+/// for them.
 #[test]
 fn pure_inserts_cause_no_collection() {
     let options = options(500);
     let mut s = Paced::new(options.clone(), 500);
     for n in 0..6000u64 {
-        // All over the key space.
+        // The keys are spread over the whole key space.
         s.put(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }
     let blobs = s.db.stats().blobs;
@@ -250,7 +255,7 @@ fn pure_inserts_cause_no_collection() {
     s.reconcile(&options);
 }
 
-/// #9235: a file is not kept alive by one value in it, nor many by one each.
+/// #9235: one value does not keep a file, nor do many values with one in each file.
 #[test]
 fn one_value_keeps_no_file() {
     let options = options(500);
@@ -279,7 +284,8 @@ fn one_value_keeps_no_file() {
     s.reconcile(&options);
 }
 
-/// Space that a bulk delete leaves is debt: it ends while writers go on, and nobody waits for all of it.
+/// The space of a bulk delete is debt. The debt ends while writers continue, and no writer waits
+/// for all of it.
 #[test]
 fn the_debt_of_a_bulk_delete_ends_while_writers_go_on() {
     let options = options(500);
@@ -319,7 +325,7 @@ fn the_debt_of_a_bulk_delete_ends_while_writers_go_on() {
     s.reconcile(&options);
 }
 
-/// #11603: compactions that never end do not starve collections.
+/// #11603: compactions that never end do not starve garbage collection.
 #[test]
 fn endless_compactions_do_not_starve_collections() {
     fn on_and_on(env: Env, owner: u64, end: std::sync::Arc<AtomicBool>) {
@@ -353,7 +359,7 @@ fn endless_compactions_do_not_starve_collections() {
     db.flush().unwrap();
     db.compact_range(&f, None, None).unwrap();
     let collected = || db.stats().blobs.collections > 0;
-    // No limit on the time: what starves, hangs here.
+    // The time has no limit: a collection that is starved hangs here.
     env.jobs().wait_until(None, &mut { collected });
     end.store(true, Ordering::SeqCst);
     env.jobs().drain(owner);
@@ -361,7 +367,8 @@ fn endless_compactions_do_not_starve_collections() {
     db.close().unwrap();
 }
 
-/// A disk that runs full is a state: reads and deletes go on, deletes make space, and writes come back without the store being opened anew.
+/// A store on a full disk serves reads and deletes, deletes free space, and writes resume without a
+/// new open.
 #[test]
 fn deletes_free_a_full_disk() {
     let disk = SimFs::new(SimOptions {
@@ -404,7 +411,7 @@ fn deletes_free_a_full_disk() {
             assert!(db.stats().memtable_bytes > 0, "not all is flushed yet");
             let read = ReadOptions::default();
             assert!(db.get(&f, &0u64.to_be_bytes(), &read).unwrap().is_some());
-            // Deletes may go to where values may not.
+            // Deletes may use space that values may not use.
             for key in 0..there {
                 if key % 4 != 0 || round == 2 {
                     db.delete(&f, &key.to_be_bytes(), &FREE).unwrap();
@@ -419,7 +426,7 @@ fn deletes_free_a_full_disk() {
                 assert!(tries < 10, "{:?}", db.stats());
             }
             assert!(db.stats().read_only.is_none());
-            // One round more with what is left, which is a quarter.
+            // One more round over the remaining keys, which are a quarter.
             db.delete_range(&f, &[0; 8], &there.to_be_bytes(), &FREE)
                 .unwrap();
             db.flush().unwrap();
@@ -438,7 +445,7 @@ fn deletes_free_a_full_disk() {
     }
 }
 
-/// titan #330: a file whose removal fails is not left for the next start to find.
+/// titan #330: a file whose removal fails is removed before the next open.
 #[test]
 fn a_file_that_cannot_be_removed_is_tried_again() {
     let disk = SimFs::new(SimOptions::default());
@@ -479,7 +486,7 @@ fn a_file_that_cannot_be_removed_is_tried_again() {
     assert_eq!(stats.unremoved_files, 0);
     let names = disk.list(std::path::Path::new("db")).unwrap();
     let count = |end: &str| names.iter().filter(|e| e.name.ends_with(end)).count() as u64;
-    // Of those that are logs the index is the file of their own.
+    // The index of a former log is a file of its own.
     let files = db.blob_files();
     let logs = files.iter().filter(|b| b.meta.index.is_some()).count() as u64;
     assert_eq!(
@@ -494,7 +501,8 @@ fn a_file_that_cannot_be_removed_is_tried_again() {
     );
 }
 
-/// What the bound costs: bytes that collections write for each byte that came. Background work keeps up here.
+/// Measures the cost of the bound: bytes that garbage collection writes for each written byte.
+/// Background work keeps up here.
 fn cost(amp: f64, draw: &mut dyn FnMut(&mut Paced) -> u64, keys: u64, writes: u64) -> f64 {
     let options = Options {
         max_space_amp: amp,
@@ -523,7 +531,7 @@ fn cost(amp: f64, draw: &mut dyn FnMut(&mut Paced) -> u64, keys: u64, writes: u6
 fn the_bound_costs_what_greedy_collections_cost() {
     const KEYS: u64 = 4000;
     let uniform = cost(1.25, &mut |s| s.rng(KEYS), KEYS, 24_000);
-    // A tenth of the keys takes nine tenths of the writes.
+    // A tenth of the keys gets nine tenths of the writes.
     let skewed = |s: &mut Paced| match s.rng(10) {
         0 => s.rng(KEYS),
         _ => s.rng(KEYS / 10) * 10,
@@ -536,7 +544,8 @@ fn the_bound_costs_what_greedy_collections_cost() {
     );
 }
 
-/// Level 0 holds on to what it has until its entries hide enough: here a merge would rewrite more than it lets go of.
+/// Level 0 keeps its tables until their entries hide enough: here a merge would rewrite more bytes
+/// than it frees.
 fn lazy() -> Options {
     let mut options = options(100);
     options.default_family.l0_compaction_trigger = 1000;
@@ -545,7 +554,8 @@ fn lazy() -> Options {
     options
 }
 
-/// Nobody is slowed for garbage that is not being made away with: what entries hide is exposed before the bound is met, whatever that rewrites.
+/// No writer is slowed for garbage that no work removes. Hidden garbage is exposed before the bound
+/// is reached, whatever the merges rewrite.
 #[test]
 fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
     let options = lazy();
@@ -553,7 +563,7 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
     let f = s.db.default_family();
     let mut values = BTreeMap::new();
     let put = |s: &mut Paced, n: u64| {
-        // Keys longer than values, which do not compress.
+        // The keys are longer than the values, which do not compress.
         let mut key = Vec::new();
         (0..30).for_each(|i: u64| {
             key.extend(
@@ -571,14 +581,14 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
     for n in 0..KEYS {
         values.insert(put(&mut s, n), n);
     }
-    // Merges tell that references hide older ones ...
+    // Merges show that references hide older ones ...
     for _ in 0..3 {
         for n in 0..100 {
             put(&mut s, n);
         }
         s.db.compact_range(&f, None, None).unwrap();
     }
-    // ... and then nobody merges.
+    // ... and then no merge runs.
     for n in 0..KEYS / 2 {
         put(&mut s, n * 2);
     }
@@ -591,7 +601,8 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
     s.reconcile(&options);
 }
 
-/// A load between the keys of older values: what it may hide holds writers until one merge has told that it hides none, and no more after that.
+/// A load between the keys of older values holds writers back until one merge has shown that it
+/// hides none of them, and not after that.
 #[test]
 fn a_load_is_not_long_taken_for_garbage() {
     let options = options(500);
@@ -632,7 +643,8 @@ fn a_load_is_not_long_taken_for_garbage() {
     s.reconcile(&options);
 }
 
-/// A file with more that is alive than a collection may take into memory is collected all the same, the rest read a second time.
+/// A file with more live values than a collection may take into memory is collected all the same.
+/// The rest is read a second time.
 #[test]
 fn a_collection_reads_again_what_it_has_no_memory_for() {
     let mut options = options(500);
@@ -678,10 +690,12 @@ fn a_collection_reads_again_what_it_has_no_memory_for() {
     s.reconcile(&options);
 }
 
-/// On a full disk collections leave half of the reserve to flushes and merges, however many run.
+/// On a full disk garbage collections leave half of the reserve to flushes and merges, however many
+/// run.
 #[test]
 fn collections_do_not_use_up_the_reserve() {
-    // Files of more than there is to spare, and many small ones that one collection could take.
+    // Files that are larger than the spare space, and many small files that one collection could
+    // take.
     full_disk(55_000, 1.25);
     full_disk(14_000, 3.0);
 }
@@ -718,7 +732,7 @@ fn full_disk(value: usize, max_space_amp: f64) {
         while env.jobs().step() {}
     }
     for n in 0..there {
-        // When the disk is too full even for these, what is written out makes room.
+        // If the disk is too full even for the small files, flushes free space.
         while db.delete(&f, &(4 * n).to_be_bytes(), &FREE).is_err() {
             hands.advance(Duration::from_secs(2));
             assert!(env.jobs().step(), "nothing makes room");
@@ -737,7 +751,7 @@ fn full_disk(value: usize, max_space_amp: f64) {
         let free = env.fs().space(std::path::Path::new("db")).unwrap().free;
         if fill.copying > 0 {
             seen += 1;
-            // One alone may take more when nothing else is left to do.
+            // A single collection may take more space if no other work is left.
             let alone = engine.tree.lock().blobs.collecting.len() == 1;
             let spare = match alone {
                 true => free / 8 * 7,
@@ -756,7 +770,8 @@ fn full_disk(value: usize, max_space_amp: f64) {
     db.close().unwrap();
 }
 
-/// Where a file cannot give a part of itself back, values are written out once that is known: a log would keep space that is in no account.
+/// If the filesystem cannot give back a part of a file, values are written out from then on: a log
+/// would keep space that is in no account.
 #[test]
 fn logs_that_cannot_give_space_back_are_not_kept() {
     let disk = SimFs::new(SimOptions::default());
@@ -780,7 +795,7 @@ fn logs_that_cannot_give_space_back_are_not_kept() {
             let key = (round * 100 + n).to_be_bytes();
             let mut batch = WriteBatch::new();
             batch.put(&f, &key, &[1; 20_000]).unwrap();
-            // The last round has large values alone.
+            // The last round has only large values.
             for m in (0..20u64).filter(|_| round < 3) {
                 let key = (1000 + n * 20 + m).to_be_bytes();
                 batch.put(&f, &key, &[2; 1000]).unwrap();

@@ -1,5 +1,5 @@
-//! Submitted batches without a waiting thread: the ledger has their memory, and the queue is
-//! bounded. No thread waits for itself.
+//! Submitted batches without a waiting thread. The ledger has their memory, the queue is bounded,
+//! and no thread waits for itself.
 
 use super::prelude::*;
 use crate::db::throttle::Patience;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
-/// Only a thread that hangs takes this long.
+/// A time that only a hanging thread takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn batch(f: &Family, key: u32, bytes: usize) -> WriteBatch {
@@ -35,12 +35,12 @@ fn stepped(budget: u64) -> (Env, Db) {
     (env, db)
 }
 
-/// A store whose background jobs run on so many threads.
+/// A store with this many threads for background jobs.
 fn threaded(threads: usize) -> Db {
     opened(&new_env(|env| env.threads(threads)), "db")
 }
 
-/// Waits for a thread that would hang if it were wrong. The scope of that thread could not end.
+/// Waits for a thread that hangs if the code is wrong. The scope of that thread could not end.
 fn expect_end<T>(told: &mpsc::Receiver<T>, what: &str) {
     if told.recv_timeout(PATIENCE).is_err() {
         eprintln!("{what} hangs");
@@ -48,8 +48,8 @@ fn expect_end<T>(told: &mpsc::Receiver<T>, what: &str) {
     }
 }
 
-/// A thread submitted 200 MiB before the commit lane took any of it. All of it was held in memory, and the ledger
-/// showed nothing.
+/// Regression test: a thread submitted 200 MiB before the commit lane took any of it. All of it was
+/// held in memory, and was not in the ledger.
 #[test]
 fn submitted_batches_are_in_the_ledger_and_bounded() {
     let (env, db) = stepped(512 << 20);
@@ -82,7 +82,8 @@ fn submitted_batches_are_in_the_ledger_and_bounded() {
     assert_eq!(env.ledger().usage().buffer, 0, "all is given back");
 }
 
-/// A batch larger than the queue may hold is let in when nothing else is queued, and the next one waits for it.
+/// A batch larger than the limit of the queue is admitted if no other batch is queued, and the next
+/// one waits for it.
 #[test]
 fn a_batch_larger_than_the_queue_is_let_in_alone() {
     let (env, db) = stepped(512 << 20);
@@ -102,7 +103,7 @@ fn a_batch_larger_than_the_queue_is_let_in_alone() {
     db.close().unwrap();
 }
 
-/// Where the memory budget is used up, batches are let in one at a time.
+/// If the memory budget is used up, batches are admitted one at a time.
 #[test]
 fn a_submit_waits_while_the_memory_budget_is_used_up() {
     let (env, db) = stepped(64 << 20);
@@ -128,7 +129,7 @@ fn a_submit_waits_while_the_memory_budget_is_used_up() {
     db.close().unwrap();
 }
 
-/// An event loop that bounds its own work is never held up. The ledger has its batches all the same.
+/// An event loop that bounds its own work is never held. Its batches are in the ledger as well.
 #[test]
 fn submit_nowait_is_in_the_ledger_and_does_not_wait() {
     let (env, db) = stepped(512 << 20);
@@ -145,8 +146,9 @@ fn submit_nowait_is_in_the_ledger_and_does_not_wait() {
     db.close().unwrap();
 }
 
-/// The thread that submits holds a lock that callbacks take. It has to make room itself, because the lane is inside
-/// such a callback; and it must not run callbacks, which would wait for its own lock.
+/// The submitting thread holds a lock that callbacks take. It has to free space in the queue
+/// itself, because the lane is inside such a callback. It must not run callbacks, which would wait
+/// for its own lock.
 #[test]
 fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
     let db = threaded(1);
@@ -173,7 +175,7 @@ fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
     db.close().unwrap();
 }
 
-/// A callback on the commit lane submits more than the queue holds. No other thread can make room.
+/// A callback on the commit lane submits more than the queue holds. No other thread can free space.
 #[test]
 fn a_callback_may_submit_more_than_the_queue_holds() {
     let db = threaded(1);
@@ -199,8 +201,8 @@ fn a_callback_may_submit_more_than_the_queue_holds() {
     db.close().unwrap();
 }
 
-/// Threads that submit at once, some waiting for their batches and some not: all get through, and each thread's batches
-/// commit in order.
+/// Threads submit at the same time, some with and some without waiting for their batches. All of
+/// them continue, and each thread's batches commit in order.
 #[test]
 fn threads_submit_through_a_full_queue() {
     let db = threaded(2);
@@ -226,8 +228,8 @@ fn threads_submit_through_a_full_queue() {
     db.close().unwrap();
 }
 
-/// A callback that panicked in a job took the other callbacks of its group with it: their batches were committed, and
-/// nothing was told of them.
+/// Regression test: a callback that panicked in a job took the other callbacks of its group with
+/// it. Their batches were committed, and their callbacks never ran.
 #[test]
 fn a_callback_that_panics_takes_no_other_with_it() {
     let (env, db) = stepped(512 << 20);
@@ -251,8 +253,8 @@ fn a_callback_that_panics_takes_no_other_with_it() {
     db.abandon();
 }
 
-/// The metric counted how often threads woke up while they were held, and not at all a submit that led the queue
-/// itself.
+/// Regression test: the metric counted how often held threads woke up, and did not count a submit
+/// that led the queue itself.
 #[test]
 fn each_held_submit_counts_once() {
     let (env, db) = stepped(512 << 20);
@@ -262,15 +264,15 @@ fn each_held_submit_counts_once() {
         db.submit_nowait(batch(&f, key, MIB), &FREE);
     }
     assert_eq!(engine.ctx.counters.submits_held.get(), 0);
-    // Held until it has committed some groups itself.
+    // The submit is held until it has committed some groups itself.
     drop(db.submit(batch(&f, 100, 10), &FREE));
     assert_eq!(engine.ctx.counters.submits_held.get(), 1);
     while env.jobs().step() {}
     db.close().unwrap();
 }
 
-/// A callback submitted to a store whose queue was full and which another thread led. It waited, and kept the commit
-/// lane from all stores.
+/// Regression test: a callback submitted to a store whose queue was full and which another thread
+/// led. It waited, and kept the commit lane from all stores.
 #[test]
 fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     let (env, full) = stepped(512 << 20);
@@ -279,7 +281,7 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     for key in 0..40 {
         full.submit_nowait(batch(&f, key, MIB), &FREE);
     }
-    // Nothing is taken from the queue meanwhile.
+    // No batch is taken from the queue meanwhile.
     assert!(full.engine().writes.queue().try_lead());
     let (tx, rx) = mpsc::channel();
     let (to, family) = (full.clone(), f.clone());
@@ -307,8 +309,8 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
     other.close().unwrap();
 }
 
-/// Regression test: each group that was taken from a full queue woke every held submit, and all but
-/// a few went back to sleep. So a later submit could get in before an earlier one.
+/// Regression test: each group that was taken from a full queue woke every held submit, and most of
+/// them went back to sleep. So a later submit could be admitted before an earlier one.
 #[test]
 fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
     const HELD: u32 = 24;
@@ -330,7 +332,7 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
                 let seq = ticket.wait().unwrap();
                 done.send((n, seq)).unwrap();
             });
-            // Only a thread that hangs takes this long.
+            // A time that only a hanging thread takes.
             while engine.writes.queue().held() <= n as usize {
                 std::thread::yield_now();
             }

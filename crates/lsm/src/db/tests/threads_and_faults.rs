@@ -1,7 +1,9 @@
-//! Threads against failures and power cuts: writers, readers and changes of shape side by side, the disk failing now and
-//! then, the power cut at any moment. Who wrote what and what was acknowledged is kept outside the engine.
+//! Threads against failures and power cuts: writers, readers and changes of the tree run at the
+//! same time, the disk fails now and then, and the power is cut at any time. The test records
+//! outside of the engine which thread wrote what, and which writes were acknowledged.
 //!
-//! Interleavings are the machine's, so a seed repeats the history's shape and not its schedule.
+//! The interleavings are the machine's, so a seed repeats the form of a history and not its
+//! schedule.
 
 use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
@@ -22,12 +24,12 @@ enum Fate {
     Failed,
 }
 
-/// One writer's operations in order: operation `n` set key `keys[n]` to `n` in two families.
+/// The operations of one writer, in order. Operation `n` set key `keys[n]` to `n` in two families.
 #[derive(Clone, Default)]
 struct Journal(Vec<(u64, Fate)>);
 
 impl Journal {
-    /// The last operation on `key` up to `end` that succeeded, 0 for none.
+    /// Returns the last operation on `key` up to `end` that succeeded; 0 for none.
     fn last(&self, key: u64, end: usize, want: impl Fn(Fate) -> bool) -> u64 {
         (1..=end.min(self.0.len()))
             .rev()
@@ -61,7 +63,7 @@ fn read(db: &Db, family: &Family, key: &[u8]) -> u64 {
     v.map_or(0, |v| u64::from_le_bytes(v[..8].try_into().unwrap()))
 }
 
-/// What a power cut left, against what was known before it and after it.
+/// Compares a store after a power cut with the records from before and after the cut.
 fn check(
     disk: &std::sync::Arc<SimFs>,
     seed: u64,
@@ -69,8 +71,8 @@ fn check(
     after: &[Journal],
     repeat: &str,
 ) {
-    // Another process draws other ids: from the same seed, new files would get the ids of files that are there, and
-    // with them their blocks in the cache.
+    // The next process draws other ids. With the same seed, new files would get the ids of existing
+    // files, and their blocks in the cache.
     let env = Env::for_tests(disk.clone(), !seed);
     let db = Db::open(&env, "db", options(seed)).unwrap_or_else(|e| panic!("{e}; {repeat}"));
     let a = db.default_family();
@@ -105,7 +107,7 @@ fn check(
     db.abandon();
 }
 
-/// Operations, and faults that fired.
+/// Number of operations, and of faults that fired.
 fn history(seed: u64) -> (u64, u64) {
     let repeat = format!("repeat with history({seed})");
     let r = Random::from_seed(seed);
@@ -271,11 +273,11 @@ fn history(seed: u64) -> (u64, u64) {
         }
         faults.clear();
         stop.store(true, SeqCst);
-        // The fates of what was under way at the cut are known only now.
+        // The results of writes that were under way at the cut are known only now.
         for (disk, before, after, policy) in cut {
             let mut known = snapshot();
             for (k, a) in known.iter_mut().zip(&after) {
-                // Decided after the cut: not to be held against it.
+                // The write was decided after the cut, so the state at the cut may be without it.
                 k.0.truncate(a.0.len());
                 for (k, a) in k.0.iter_mut().zip(&a.0) {
                     *k = *a;
@@ -307,7 +309,7 @@ fn done_failed(j: &Journal, n: usize) -> bool {
     j.0[n - 1].1 == Fate::Failed
 }
 
-/// After a clean close everything acknowledged is durable.
+/// After a clean close every acknowledged write is durable.
 fn all_synced(journals: &[Journal]) -> Vec<Journal> {
     let mut out = journals.to_vec();
     for j in &mut out {

@@ -1,6 +1,8 @@
-//! Writers are held back gradually, in proportion to what they write, and never at another store's cost.
+//! Writers are held back gradually, in proportion to the bytes they write, and never at the cost of
+//! another store.
 //!
-//! Stepped, time moves only by what a writer waits: how long it was held is exact, whatever the machine does.
+//! In these stepped tests the clock moves only while a writer waits, so the time that a writer was
+//! held is exact on any machine.
 
 use super::prelude::*;
 use crate::options::WriteOptions;
@@ -25,7 +27,7 @@ fn stepped(options: Options) -> (Env, Db) {
     (env, db)
 }
 
-/// What one put of so many bytes is held for.
+/// Returns how long one put of this many bytes is held.
 fn held(env: &Env, db: &Db, n: u32, bytes: usize) -> Duration {
     let before = env.clock().now();
     db.put(
@@ -60,7 +62,7 @@ fn level_0_slows_writers_more_with_each_table_until_they_wait_for_a_compaction()
     let mut slowest = Duration::ZERO;
     for tables in 0..8 {
         assert_eq!(level0(&db), tables);
-        // Twenty groups: what one is let in with, the next one pays.
+        // Twenty groups: the time for which one group is admitted is paid by the next.
         let took: Duration = (0..20).map(|i| held(&env, &db, i, 64 << 10)).sum();
         if tables < 4 {
             assert_eq!(took, Duration::ZERO, "{tables} tables press nobody");
@@ -91,7 +93,8 @@ fn a_large_group_is_paid_for_in_full_by_what_comes_behind_it() {
         held(&env, &db, n, 10);
         db.flush().unwrap();
     }
-    // A third of the way to a stand-still: 8/9 of the rate that is assumed before any was seen, 64 MiB/s.
+    // A third of the way to a stop: 8/9 of the rate of 64 MiB/s, which is assumed before a rate was
+    // measured.
     let large = held(&env, &db, 1, 16 << 20);
     assert!(
         large < Duration::from_millis(2),
@@ -149,7 +152,7 @@ fn memtables_that_wait_for_their_flush_slow_writers_before_they_stop_them() {
         spent(first),
         spent(second)
     );
-    // Space is back, and with it the way out.
+    // Space is free again, so the flush can run.
     faults.clear();
     env.clock().sleep(Duration::from_secs(1));
     held(&env, &db, 0, 1000);
@@ -172,7 +175,7 @@ fn debt_of_compactions_slows_writers_and_then_holds_them() {
         );
         db.flush().unwrap();
     }
-    // 0, 0.6, 1.3, 1.9 MB are owed.
+    // The debt is 0, 0.6, 1.3 and 1.9 MB.
     assert_eq!(took[..2], [Duration::ZERO; 2]);
     assert!(
         took[2] > Duration::ZERO && took[3] > 4 * took[2],
@@ -196,7 +199,7 @@ fn debt_of_compactions_slows_writers_and_then_holds_them() {
     db.close().unwrap();
 }
 
-/// One lane leads for all stores whose writers do not wait themselves.
+/// One lane leads the commits of all stores whose writers do not wait.
 #[test]
 fn a_store_that_is_held_back_keeps_no_other_store_waiting() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
@@ -209,7 +212,7 @@ fn a_store_that_is_held_back_keeps_no_other_store_waiting() {
     });
     let full = Db::open(&env, "full", options).unwrap();
     let other = Db::open(&env, "other", Options::default()).unwrap();
-    // Threads for compactions are taken.
+    // Other jobs take the threads for compactions.
     let owner = env.jobs().new_owner();
     let (let_go, gate) = mpsc::channel::<()>();
     let gate = Arc::new(parking_lot::Mutex::new(gate));
@@ -241,13 +244,13 @@ fn a_store_that_is_held_back_keeps_no_other_store_waiting() {
     drop(let_go);
     let freed = held.recv_timeout(Duration::from_secs(60));
     freed.expect("a compaction makes room").unwrap();
-    // One that is held when its store is closed is answered.
+    // A held batch is answered when its store is closed.
     env.jobs().drain(owner);
     full.close().unwrap();
     other.close().unwrap();
 }
 
-/// An order that notes what the ledger says while keys are compared, which is while they are inserted.
+/// A comparator that records the ledger while keys are compared, which is while they are inserted.
 struct Watches(Env, Arc<AtomicU64>);
 
 impl Comparator for Watches {
@@ -268,7 +271,7 @@ fn memtables_are_booked_before_they_grow() {
     let db = Db::open(&env, "db", family(|f| f.comparator = order)).unwrap();
     for n in 1..4u64 {
         held(&env, &db, n as u32, 1 << 20);
-        // The first has nothing to be compared with.
+        // The first key is compared with no other.
         if n > 1 {
             assert!(
                 seen.load(SeqCst) >= n << 20,
@@ -283,7 +286,7 @@ fn memtables_are_booked_before_they_grow() {
     assert_eq!(env.ledger().usage().memtable, 0);
 }
 
-/// However large values are, memtables beyond the budget are one group's and no more.
+/// However large values are, memtables beyond the budget are those of one group.
 #[test]
 fn values_larger_than_the_budget_go_in_one_at_a_time() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
@@ -301,7 +304,7 @@ fn values_larger_than_the_budget_go_in_one_at_a_time() {
             "{booked} bytes of memtables after {n} values of 40 MiB"
         );
     }
-    // Small ones beside them fit, and are not flushed one by one.
+    // Small values beside them fit, and are not flushed one by one.
     for n in 0..100 {
         held(&env, &db, n, 1000);
     }
@@ -314,7 +317,7 @@ fn what_readers_keep_is_booked_until_they_let_go() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let f = db.default_family();
-    // The cache of 1 MiB holds a fraction of them.
+    // The cache of 1 MiB holds a part of them.
     let count = 100u64;
     for n in 0..count {
         held(&env, &db, n as u32, 100_000);
@@ -362,8 +365,8 @@ fn what_readers_keep_is_booked_until_they_let_go() {
     db.close().unwrap();
 }
 
-/// A hurried writer's merges of level 0 wait for more tables, but not when what is due already holds the writer up: each would
-/// wait for the other.
+/// Under an urgent writer merges of level 0 wait for more tables. They do not wait if the debt
+/// already holds the writer: each would wait for the other.
 #[test]
 fn a_hurried_writer_that_is_held_for_debt_gets_its_merge() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);

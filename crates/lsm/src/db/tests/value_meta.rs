@@ -1,4 +1,4 @@
-//! Presence, expiry and length of a value: answered without reading the value, and never wrong when
+//! Presence, expiry and length of a value: answered without a read of the value, and never wrong if
 //! bytes are damaged.
 
 use super::prelude::*;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LONG: usize = 1 << 20;
 
-/// No cache, so that whatever a read needs of a blob file is read from the device.
+/// Has no cache, so that a read of a blob file is a read of the device.
 fn env(fs: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
     let clock = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(fs.clone(), 1)
@@ -46,8 +46,9 @@ fn len(db: &Db, key: &[u8]) -> Option<usize> {
         .map(|m| m.len.unwrap())
 }
 
-/// A program that asked only whether a key was there, or how long its value was, read the whole
-/// value from its blob file: a hundred questions about a value of 32 MiB took 17 seconds.
+/// Regression test: a program that asked only whether a key exists, or for the length of its value,
+/// read the whole value from its blob file. A hundred such calls for a value of 32 MiB took 17
+/// seconds.
 #[test]
 fn presence_expiry_and_length_read_no_value() {
     let fs = SimFs::new(SimOptions::default());
@@ -85,7 +86,7 @@ fn presence_expiry_and_length_read_no_value() {
         let bytes = fs.stats().bytes_read - before.1;
         assert!(bytes < 64 << 10, "{bytes} bytes read");
     }
-    // Presence alone does not even look into the blob file.
+    // Presence alone does not read the blob file.
     let heads = db.stats().blob_reads.heads;
     for _ in 0..10 {
         assert!(meta(&db, b"long").is_some());
@@ -94,7 +95,7 @@ fn presence_expiry_and_length_read_no_value() {
     clock.advance(Duration::from_secs(2));
     assert_eq!((meta(&db, b"ends"), len(&db, b"ends")), (None, None));
     assert_eq!(len(&db, b"long"), Some(LONG));
-    // A value that the budget does not reach for is not read.
+    // A value that exceeds the budget is not read.
     let options = ReadOptions::default();
     let reads = db.stats().blob_reads.reads;
     assert!(
@@ -113,8 +114,8 @@ fn presence_expiry_and_length_read_no_value() {
     assert_eq!(db.stats().blob_reads.reads, reads + 1);
 }
 
-/// The length of a compressed value is under the value's checksum only: it is believed after that
-/// has been verified, and not before.
+/// The length of a compressed value is covered by the checksum of the value only. The engine uses
+/// it after it has verified the checksum.
 #[test]
 fn the_length_of_a_compressed_value_is_verified_and_within_the_budget() {
     let fs = SimFs::new(SimOptions::default());
@@ -133,9 +134,10 @@ fn the_length_of_a_compressed_value_is_verified_and_within_the_budget() {
     assert_eq!(db.stats().blob_reads.reads, reads + 1);
 }
 
-/// Highly compressible values were judged by their stored lengths: one that takes 100 bytes of a file
-/// was decompressed to 1 MiB for a question about its length, and for a read that then refused it.
-/// A value that is decompressed goes into the cache, so the next read would find it there.
+/// Regression test: highly compressible values were judged by their stored lengths. A value with
+/// 100 bytes in a file was decompressed to 1 MiB for a call that asked for its length, and for a
+/// read that then refused it. A value that is decompressed goes into the cache, where the next read
+/// would find it.
 #[test]
 fn a_compressed_value_is_not_decompressed_for_its_length_or_past_the_budget() {
     for codec in [Compression::Lz4, Compression::Zstd] {
@@ -172,8 +174,8 @@ fn a_compressed_value_is_not_decompressed_for_its_length_or_past_the_budget() {
     }
 }
 
-/// Each bit of a record's header and key, flipped: the length is right or the error names the file.
-/// A flipped bit in the value is none of the length's business, and the value is still refused.
+/// Each bit of a record's header and key is flipped: the length is right, or the error names the
+/// file. A flipped bit in the value does not change the length, and reads still refuse the value.
 #[test]
 fn a_damaged_header_gives_no_length() {
     let fs = SimFs::new(SimOptions::default());

@@ -1,5 +1,5 @@
-//! Cursors that read values ahead show what cursors show that do not: entry by entry, error by error, pause by pause, with as much of
-//! their skip budget left.
+//! Cursors that read values ahead yield the same as cursors that do not: the same entries, errors
+//! and pauses, with the same number of skips left.
 
 use super::prelude::*;
 use crate::iter::ValuePrefetch;
@@ -74,7 +74,7 @@ fn fill(db: &Db, env: &Env, r: &Random) {
     }
 }
 
-/// Turns a few bytes of blob files over; how many.
+/// Flips a few bytes of blob files. Returns how many.
 fn damage(fs: &SimFs, r: &Random) -> u64 {
     let mut flipped = 0;
     for entry in fs.list(Path::new("db")).unwrap() {
@@ -85,7 +85,8 @@ fn damage(fs: &SimFs, r: &Random) -> u64 {
         let file = fs.open(&path).unwrap();
         let mut bytes = file.read(0, file.len() as usize).unwrap().to_vec();
         for _ in 0..r.below(3) {
-            // Records, rather than the index, and so not all of them.
+            // The bytes are those of records and not of the index, so that some values stay
+            // readable.
             let at = 64 + r.below(bytes.len() as u64 / 2) as usize;
             bytes[at] ^= 1;
             flipped += 1;
@@ -98,7 +99,7 @@ fn damage(fs: &SimFs, r: &Random) -> u64 {
     flipped
 }
 
-/// What a cursor shows after a movement, and what is left of its skip budget if it has one.
+/// Returns the entry of a cursor after a movement, and the skips that are left if they are limited.
 fn shown(it: &ValuePrefetch, moved: &Result<()>, budget: bool) -> String {
     let moved = moved.as_ref().map_err(|e| e.to_string());
     match it.valid() {
@@ -107,7 +108,7 @@ fn shown(it: &ValuePrefetch, moved: &Result<()>, budget: bool) -> String {
             it.key().escape_ascii().to_string(),
             it.value(),
             it.expire_at_ms(),
-            budget.then(|| it.left())
+            budget.then(|| it.skips_left())
         ),
         false => format!("{moved:?} {:?}", it.resume_key()),
     }
@@ -158,12 +159,15 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             let (view, seq) = db.engine().moment(&read).unwrap();
             let mut now = env.clock().wall_ms();
             let make = || db.engine().cursor(&view, seq, &f, &read).unwrap();
-            let (mut a, mut b) = (make().at_most(pick(&r, &[2, 5, 64])), make().at_most(1));
+            let (mut a, mut b) = (
+                make().with_max_batch(pick(&r, &[2, 5, 64])),
+                make().with_max_batch(1),
+            );
             let (mut way, budget) = (0, read.max_skippable_entries != u64::MAX);
             for _ in 0..150 {
                 moves += 1;
                 if !r.one_in(12) && way >= 4 && a.valid() {
-                    // On as before.
+                    // Both cursors continue as before.
                 } else {
                     way = r.below(10);
                 }
@@ -171,17 +175,17 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                     way = r.below(4);
                 }
                 let k = key(&r);
-                // One that begins anew may cost a seek that counts.
+                // A cursor that begins anew may need one more seek, which counts.
                 if !budget && r.one_in(40) {
                     now = (now + r.below(700)).saturating_sub(r.below(100));
-                    a.allow(now, u64::MAX);
-                    b.allow(now, u64::MAX);
+                    a.set_limits(now, u64::MAX);
+                    b.set_limits(now, u64::MAX);
                     let (a, b) = (shown(&a, &Ok(()), budget), shown(&b, &Ok(()), budget));
                     assert_eq!(a, b, "at another time");
                 }
                 if r.one_in(200) {
-                    a.renew(seq, now, read.max_skippable_entries);
-                    b.renew(seq, now, read.max_skippable_entries);
+                    a.refresh(seq, now, read.max_skippable_entries);
+                    b.refresh(seq, now, read.max_skippable_entries);
                     way = way.min(3);
                 }
                 let go = |it: &mut ValuePrefetch| match way {
@@ -201,8 +205,8 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 entries += u64::from(a.valid());
                 errors += u64::from(ra.is_err());
                 pauses += u64::from(a.resume_key().is_some());
-                ahead += u64::from(a.runs());
-                flying += u64::from(a.flies());
+                ahead += u64::from(a.is_ahead());
+                flying += u64::from(a.has_pending_reads());
                 if let Err(e) = ra {
                     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
                     assert!(damaged && !a.valid(), "{e}");

@@ -23,7 +23,7 @@ use super::health::Health;
 use super::memtable_set::MemtableSet;
 use super::striped_view::StripedView;
 use super::view::View;
-use crate::compaction::Reach;
+use crate::compaction::OutputRange;
 use crate::listener::{BlobFileInfo, Event};
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
@@ -87,9 +87,9 @@ pub(crate) struct RunningJobs {
     /// Number of compactions that have begun since the store was opened.
     compactions_begun: u64,
     /// Compactions that run or are queued, by where they write.
-    pub compactions: Vec<Reach>,
+    pub compactions: Vec<OutputRange>,
     /// Where tables that are being ingested will be.
-    pub ingesting: Vec<Reach>,
+    pub ingesting: Vec<OutputRange>,
     /// True while a manual compaction keeps automatic ones from beginning.
     pub exclusive: bool,
 }

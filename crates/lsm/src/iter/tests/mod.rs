@@ -31,7 +31,7 @@ pub(crate) fn seeds(name: &str, n: u64, mut run: impl FnMut(u64)) {
     println!("{name}: seeds={n}");
 }
 
-/// Entries in memory as a cursor; fails at a chosen movement.
+/// A cursor over entries in memory, which can fail at a chosen movement.
 pub(crate) struct VecIter {
     cmp: Cmp,
     entries: Arc<Vec<(Vec<u8>, Bytes)>>,
@@ -107,7 +107,7 @@ impl InternalIter for VecIter {
     }
 }
 
-/// The order of bytes read backwards: a user's comparator that is nothing like `memcmp`.
+/// A comparator that compares bytes from the last to the first, unlike `memcmp`.
 pub(crate) struct Backwards;
 impl Comparator for Backwards {
     fn name(&self) -> &str {
@@ -126,7 +126,7 @@ pub(crate) fn random_cmp(r: &Random) -> Cmp {
     }
 }
 
-/// Short keys over few bytes, 0 and 0xff among them, some sharing a long prefix.
+/// Returns short keys over few bytes, 0 and 0xff among them. Some share a long prefix.
 pub(crate) fn random_key(r: &Random, spread: u64) -> Vec<u8> {
     let mut k = if r.one_in(3) {
         b"prefix-".to_vec()
@@ -166,7 +166,7 @@ pub(crate) fn random_history(r: &Random, n: u64, spread: u64) -> History {
         .collect()
 }
 
-/// Makes operands of a part of the values.
+/// Turns a part of the values into operands.
 pub(crate) fn add_operands(r: &Random, history: &mut History) {
     let share = 1 + r.below(4);
     for e in history.iter_mut().filter(|e| e.2 == Kind::Put) {
@@ -176,7 +176,8 @@ pub(crate) fn add_operands(r: &Random, history: &mut History) {
     }
 }
 
-/// The operator that [`visible`] goes by: one that shows the order of its operands, with a mark between them.
+/// Returns the operator of [`visible`]. Its values show the order of the operands, with a mark
+/// between them.
 pub(crate) fn appending() -> Merging {
     let options = crate::FamilyOptions {
         merge_operator: Some(Arc::new(basalt_kv::merge::Append::new("|"))),
@@ -192,7 +193,7 @@ pub(crate) fn encode(e: &Version) -> (Vec<u8>, Bytes) {
     )
 }
 
-/// What a reader must see: live keys in `cmp` order with value and expiry.
+/// Returns the live keys that a reader must see, in `cmp` order, with value and expiry.
 pub(crate) fn visible(
     cmp: &Cmp,
     history: &[Version],
@@ -205,7 +206,8 @@ pub(crate) fn visible(
     }
     let mut out = Vec::new();
     for (key, mut of_key) in versions {
-        // Step by step, as they were written. What expires shows again what was appended to it.
+        // Applies the versions in the order in which they were written. After a value has expired,
+        // the operands that were appended to it are visible alone.
         of_key.sort_by_key(|e| e.1);
         let mut base: Option<(Vec<u8>, Option<u64>)> = None;
         let mut appended: Option<Vec<u8>> = None;
@@ -297,7 +299,7 @@ fn merged_cursor_walks_like_one_sorted_list() {
             if let Some(i) = at {
                 assert_eq!(m.key(), &all[i].0[..]);
                 assert_eq!(m.value(), &all[i].1[..]);
-                // Pinned, not copied.
+                // The value is pinned, not copied.
                 assert_eq!(m.pinned_value().as_ptr(), m.value().as_ptr());
             }
         }
@@ -348,7 +350,7 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
             })
             .collect();
         let m = MergingIter::new(Cmp::Bytewise, children);
-        let view = View {
+        let view = IterBounds {
             seq: MAX_SEQ,
             lower: None,
             upper: None,
@@ -407,7 +409,7 @@ fn user_cursor_walks_like_a_map_of_live_keys() {
                 .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
                 .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
                 .collect();
-            let view = View {
+            let view = IterBounds {
                 seq,
                 lower,
                 upper,
@@ -465,7 +467,7 @@ fn user_cursor_walks_like_a_map_of_live_keys() {
 
 #[test]
 fn many_versions_and_tombstones_of_one_key_are_sought_past() {
-    // 10,000 versions between two keys; the cursor may not touch more than a handful of them.
+    // 10,000 versions lie between two keys. The cursor may read only a few of them.
     let mut history: History = vec![(b"a".to_vec(), 1, Kind::Put, b"first".to_vec())];
     history.extend((2..10_002).map(|s| {
         let kind = if s % 2 == 0 { Kind::Put } else { Kind::Delete };
@@ -478,7 +480,7 @@ fn many_versions_and_tombstones_of_one_key_are_sought_past() {
         let child = VecIter::new(Cmp::Bytewise, history.iter().map(encode).collect())
             .with_fuse(fuse.clone());
         let m = MergingIter::new(Cmp::Bytewise, vec![Box::new(child)]);
-        let view = View {
+        let view = IterBounds {
             seq,
             lower: None,
             upper: None,
@@ -510,7 +512,8 @@ fn many_versions_and_tombstones_of_one_key_are_sought_past() {
 
 #[test]
 fn a_key_of_many_operands_is_walked_over_once() {
-    // 10,000 operands over a value, and the same number of versions below it, which nobody may touch.
+    // 10,000 operands lie above a value, and as many versions below it, which the cursor must not
+    // read.
     let n = 10_000u64;
     let mut history: History = vec![(b"a".to_vec(), 1, Kind::Put, b"first".to_vec())];
     history.extend((2..n).map(|s| (b"m".to_vec(), s, Kind::Put, b"old".to_vec())));
@@ -524,7 +527,7 @@ fn a_key_of_many_operands_is_walked_over_once() {
             let child = VecIter::new(Cmp::Bytewise, history.iter().map(encode).collect())
                 .with_fuse(fuse.clone());
             let m = MergingIter::new(Cmp::Bytewise, vec![Box::new(child)]);
-            let view = View {
+            let view = IterBounds {
                 seq,
                 lower: None,
                 upper: None,
@@ -570,7 +573,7 @@ fn operands_count_as_passed_over_and_an_iterator_goes_on_behind_them() {
         loop {
             let child = VecIter::new(Cmp::Bytewise, history.iter().map(encode).collect());
             let m = MergingIter::new(Cmp::Bytewise, vec![Box::new(child)]);
-            let view = View {
+            let view = IterBounds {
                 seq: MAX_SEQ,
                 lower: None,
                 upper: None,
@@ -612,7 +615,7 @@ fn reserved_kinds_and_cut_expiries_are_refused() {
             Bytes::copy_from_slice(value),
         );
         let child = VecIter::new(Cmp::Bytewise, vec![entry]);
-        let view = View {
+        let view = IterBounds {
             seq: MAX_SEQ,
             lower: None,
             upper: None,

@@ -1,4 +1,4 @@
-//! Fragments, live lists and covers against a list of tombstones that is looked through from end to end.
+//! Fragments, live lists and covers, against a linear search through a list of tombstones.
 
 use crate::iter::tests::{VecIter, random_cmp, seeds};
 use crate::iter::*;
@@ -17,7 +17,8 @@ fn key(r: &Random) -> Vec<u8> {
     (0..len).map(|_| b'a' + r.below(5) as u8).collect()
 }
 
-/// Ranges of all shapes: most are short, some nest, some are empty or end before they begin.
+/// Returns ranges of all shapes: most are short, some are nested, some are empty or end before they
+/// begin.
 fn tombstones(r: &Random, n: u64) -> Vec<Tombstone> {
     let nested = r.one_in(4);
     (1..=n)
@@ -49,7 +50,7 @@ fn pieces(all: &[Tombstone]) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Disjoint, in order, and nowhere two neighbours that are one.
+/// Checks that fragments are disjoint, in order, and that no two neighbours should be one.
 fn check_shape(cmp: &Cmp, f: &Fragments) {
     for i in 0..f.len() {
         let (from, to) = f.range(i);
@@ -72,7 +73,7 @@ fn fragments_answer_as_the_tombstones_do() {
         let all = tombstones(&r, n);
         let whole = Fragments::build(&cmp, pieces(&all), None);
         check_shape(&cmp, &whole);
-        // Cut and built again they are the same.
+        // Fragments that are cut and built again are the same.
         let again = Fragments::build(&cmp, whole.iter(), None);
         assert!(whole.iter().eq(again.iter()));
 
@@ -129,7 +130,7 @@ fn nested_ranges_take_memory_in_proportion() {
         live.insert(&Cmp::Bytewise, &from, &to, u64::from(i) + 1);
         all.push((from.to_vec(), to.to_vec(), u64::from(i) + 1));
     }
-    // As fragments of one list they would have nine million numbers.
+    // As fragments of one list the tombstones would have nine million sequence numbers.
     assert!(live.memory() < 3 << 20, "{} bytes", live.memory());
     assert_eq!(live.len(), n as usize);
     for i in [0, 1, 17, 1500, 2999, 3000, 100_000] {
@@ -141,7 +142,8 @@ fn nested_ranges_take_memory_in_proportion() {
     }
 }
 
-/// A mask shows every entry that no tombstone covers, in order, from both sides; what it shows beside is covered.
+/// A masked cursor yields every entry that no tombstone covers, in order, in both directions. Any
+/// other entry that it yields is covered.
 #[test]
 fn masks_hide_nothing_that_lives() {
     seeds("masks_hide_nothing", 2_000, |seed| {
@@ -162,7 +164,7 @@ fn masks_hide_nothing_that_lives() {
         let half = all.len() / 2;
         let runs = [&all[..half], &all[half..]].map(|part| {
             let f = Fragments::build(&cmp, pieces(part), None);
-            Source::Run(Arc::new(f))
+            TombstoneSource::Run(Arc::new(f))
         });
         let jumps = Arc::default();
         let cover = || Cover::new(cmp.clone(), Arc::new(Vec::new()), 0, upto);

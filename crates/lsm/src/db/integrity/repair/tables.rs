@@ -2,7 +2,7 @@
 //! certain.
 
 use super::Run;
-use crate::compaction::ranges::{Cutter, Dropped};
+use crate::compaction::ranges::{RangeDelFilter, TombstoneCutter};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::integrity::check;
@@ -462,9 +462,9 @@ impl Run<'_> {
         }
         let pieces = readers.iter().flat_map(|r| r.ranges().iter());
         let ranges = Fragments::build(&cmp, pieces, Some(&[]));
-        let mut deleted = Dropped::new(&cmp, &ranges, &[]);
+        let mut deleted = RangeDelFilter::new(&cmp, &ranges, &[]);
         // All range tombstones stay, because deeper tables may hold entries that they hide.
-        let mut cutter = Cutter::new(cmp.clone(), ranges.clone());
+        let mut cutter = TombstoneCutter::new(cmp.clone(), ranges.clone());
         let mut iter = MergingIter::new(cmp.clone(), children);
         let mut stripes = Stripes::new(&[]);
         let mut made = Rewritten::default();
@@ -506,7 +506,7 @@ impl Run<'_> {
             if let Some((number, mut b)) =
                 builder.take_if(|(_, b)| new_key && b.estimated_size() >= most)
             {
-                cutter.give(Some(&user), &mut b);
+                cutter.write_before(Some(&user), &mut b);
                 made.add(id, level, number, b)?;
             }
             if builder.is_none() {
@@ -523,7 +523,7 @@ impl Run<'_> {
             builder = Some((number, self.builder(id, &family, level, number)?));
         }
         if let Some((number, mut b)) = builder {
-            cutter.give(None, &mut b);
+            cutter.write_before(None, &mut b);
             made.add(id, level, number, b)?;
         }
         Ok(made)
