@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
+use crate::content::Content;
 use crate::rng::Rng;
-use crate::sim_fs::Content;
 use basalt_fs::device::{Device, DeviceFacts, DeviceRead, Discards, Way};
 use basalt_fs::{Bytes, Error, ErrorKind, FsStats, ReadCompletions, Result};
 

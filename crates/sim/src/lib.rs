@@ -17,6 +17,7 @@
 
 pub mod campaign;
 pub mod conformance;
+mod content;
 mod device;
 pub mod fault;
 pub mod mutate;

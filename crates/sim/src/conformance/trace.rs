@@ -128,6 +128,16 @@ struct Player<'a> {
     next_id: u64,
 }
 
+/// Returns the name of a file that a step's number stands for.
+fn name_of(i: usize) -> &'static str {
+    NAMES[i % NAMES.len()]
+}
+
+/// Returns the directory that a step's number stands for.
+fn dir_of(i: usize) -> &'static str {
+    DIRS[i % DIRS.len()]
+}
+
 fn outcome<T: std::fmt::Debug>(result: Result<T>) -> String {
     match result {
         Ok(v) => format!("{v:?}"),
@@ -208,145 +218,173 @@ impl Player<'_> {
         format!("{} known bytes", known[from..to].iter().flatten().count())
     }
 
+    /// Plays one call and returns its masked answer.
     fn step(&mut self, step: &Step, place: &str) -> String {
-        let name = |i: usize| NAMES[i % NAMES.len()];
-        let handle = |i: usize, this: &Self| {
-            (!this.handles.is_empty()).then(|| i % this.handles.len().max(1))
-        };
         match *step {
-            Step::CreateDir(i) => outcome(self.fs.create_dir(p(DIRS[i % DIRS.len()]))),
-            Step::Create(i) => match self.fs.create(p(name(i))) {
-                Ok(file) => self.begin(name(i), file, false),
-                Err(e) => e.kind().name().to_string(),
-            },
+            Step::CreateDir(i) => outcome(self.fs.create_dir(p(dir_of(i)))),
+            Step::Create(i) => self.create(name_of(i)),
             Step::CreateLog(i, capacity, old) => {
-                let old = old.map(name);
-                if let Some(id) = old.and_then(|o| self.names.get(o)).copied()
-                    && self.names.values().filter(|v| **v == id).count() == 1
-                {
-                    // Its handles are of an earlier life from here on.
-                    self.handles.retain(|h| h.id != id);
-                }
-                let reuse = old.map(PathBuf::from);
-                let options = LogOptions {
-                    capacity,
-                    reuse: reuse.as_deref(),
-                };
-                match self.fs.create_log(p(name(i)), options) {
-                    Ok(file) => {
-                        if let Some(old) = old {
-                            self.names.remove(old);
-                        }
-                        assert!(file.allocated() >= capacity, "{place}");
-                        self.begin(name(i), file, true)
-                    }
-                    // Two names may both be wrong: which one is told is open.
-                    Err(_) if let Some(old) = old => {
-                        // The old log was offered; its space may have been prepared before the call failed.
-                        if let Some(known) =
-                            self.names.get(old).and_then(|id| self.files.get_mut(id))
-                        {
-                            known.exact = false;
-                        }
-                        "refused".to_string()
-                    }
-                    Err(e) => e.kind().name().to_string(),
-                }
+                self.create_log(name_of(i), capacity, old.map(name_of), place)
             }
-            Step::Open(i) => match self.fs.open(p(name(i))) {
-                Ok(file) => {
-                    let id = self.names[name(i)];
-                    let len = if self.files[&id].exact { file.len() } else { 0 };
-                    self.handles.push(Handle {
-                        file,
-                        id,
-                        appends: false,
-                    });
-                    format!("ok, exact length {len}")
-                }
-                Err(e) => e.kind().name().to_string(),
-            },
-            Step::Rename(a, b) => {
-                let (a, b) = (name(a), name(b));
-                let result = self.fs.rename(p(a), p(b));
-                if result.is_ok()
-                    && let Some(&id) = self.names.get(a)
-                    && self.names.get(b) != Some(&id)
-                {
-                    self.names.remove(a);
-                    self.names.insert(b, id);
-                }
-                outcome(result)
-            }
-            Step::Remove(i) => {
-                let result = self.fs.remove(p(name(i)));
-                if result.is_ok() {
-                    self.names.remove(name(i));
-                }
-                outcome(result)
-            }
-            Step::RemoveDir(i) => match DIRS[i % DIRS.len()] {
+            Step::Open(i) => self.open(name_of(i)),
+            Step::Rename(a, b) => self.rename(name_of(a), name_of(b)),
+            Step::Remove(i) => self.remove(name_of(i)),
+            Step::RemoveDir(i) => match dir_of(i) {
                 "" => String::new(),
                 dir => outcome(self.fs.remove(p(dir))),
             },
-            Step::Link(a, b) => {
-                let (a, b) = (name(a), name(b));
-                let result = self.fs.link(p(a), p(b));
-                if result.is_ok() {
-                    self.names.insert(b, self.names[a]);
-                }
-                outcome(result)
-            }
-            Step::SyncMetadata(i) => outcome(self.fs.sync_metadata(p(DIRS[i % DIRS.len()]))),
-            Step::List(i) => {
-                let dir = DIRS[i % DIRS.len()];
-                match self.fs.list(p(dir)) {
-                    Ok(_) => format!("{:?}", list(self.fs, dir)),
-                    Err(e) => e.kind().name().to_string(),
-                }
-            }
-            Step::Stat(i) => match self.fs.stat(p(name(i))) {
-                Ok(s) => {
-                    let exact = self.files[&self.names[name(i)]].exact;
-                    assert!(s.allocated >= s.len, "{place}");
-                    format!("{} {}", if exact { s.len } else { 0 }, s.is_dir)
-                }
-                Err(e) => e.kind().name().to_string(),
-            },
-            Step::Close(i) => match handle(i, self) {
-                Some(h) => {
-                    self.handles.swap_remove(h);
-                    String::new()
-                }
-                None => String::new(),
-            },
-            Step::SyncFiles(i, n) => {
-                let Some(h) = handle(i, self) else {
-                    return String::new();
-                };
-                let end = (h + 1 + n % 3).min(self.handles.len());
-                let files: Vec<Arc<dyn File>> = self.handles[h..end]
-                    .iter()
-                    .map(|h| Arc::clone(&h.file))
-                    .collect();
-                let result = self.fs.sync_files(&files);
-                for h in h..end {
-                    self.synced(self.handles[h].id);
-                }
-                outcome(result)
-            }
+            Step::Link(a, b) => self.link(name_of(a), name_of(b)),
+            Step::SyncMetadata(i) => outcome(self.fs.sync_metadata(p(dir_of(i)))),
+            Step::List(i) => self.list(dir_of(i)),
+            Step::Stat(i) => self.stat(name_of(i), place),
             Step::Reads(seed) => self.reads(seed, place),
-            Step::Append(i, ..)
+            Step::Close(i)
+            | Step::SyncFiles(i, _)
+            | Step::Append(i, ..)
             | Step::Align(i)
             | Step::SyncData(i)
             | Step::SyncAll(i)
             | Step::Extend(i, _)
             | Step::Release(i, ..)
-            | Step::Read(i, ..) => match handle(i, self) {
-                Some(h) => self.on_file(step, h, place),
-                None => String::new(),
+            | Step::Read(i, ..) => match self.handles.len() {
+                0 => String::new(),
+                n => self.on_handle(step, i % n, place),
             },
         }
+    }
+
+    /// Plays a call on the handle `h`, and returns its masked answer.
+    fn on_handle(&mut self, step: &Step, h: usize, place: &str) -> String {
+        match *step {
+            Step::Close(_) => {
+                self.handles.swap_remove(h);
+                String::new()
+            }
+            Step::SyncFiles(_, n) => self.sync_files(h, n),
+            _ => self.on_file(step, h, place),
+        }
+    }
+
+    fn create(&mut self, name: &'static str) -> String {
+        match self.fs.create(p(name)) {
+            Ok(file) => self.begin(name, file, false),
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    /// Creates a log, in the space of the log `old` if there is one.
+    fn create_log(
+        &mut self,
+        name: &'static str,
+        capacity: u64,
+        old: Option<&'static str>,
+        place: &str,
+    ) -> String {
+        if let Some(id) = old.and_then(|o| self.names.get(o)).copied()
+            && self.names.values().filter(|v| **v == id).count() == 1
+        {
+            // From here on, the handles of the old log belong to an earlier life.
+            self.handles.retain(|h| h.id != id);
+        }
+        let reuse = old.map(PathBuf::from);
+        let options = LogOptions {
+            capacity,
+            reuse: reuse.as_deref(),
+        };
+        match self.fs.create_log(p(name), options) {
+            Ok(file) => {
+                if let Some(old) = old {
+                    self.names.remove(old);
+                }
+                assert!(file.allocated() >= capacity, "{place}");
+                self.begin(name, file, true)
+            }
+            // If both names are wrong, the contract does not say which one the error is about.
+            Err(_) if let Some(old) = old => {
+                // The filesystem may have prepared the space of the old log before the call failed.
+                if let Some(known) = self.names.get(old).and_then(|id| self.files.get_mut(id)) {
+                    known.exact = false;
+                }
+                "refused".to_string()
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn open(&mut self, name: &'static str) -> String {
+        match self.fs.open(p(name)) {
+            Ok(file) => {
+                let id = self.names[name];
+                let len = if self.files[&id].exact { file.len() } else { 0 };
+                self.handles.push(Handle {
+                    file,
+                    id,
+                    appends: false,
+                });
+                format!("ok, exact length {len}")
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn rename(&mut self, from: &'static str, to: &'static str) -> String {
+        let result = self.fs.rename(p(from), p(to));
+        if result.is_ok()
+            && let Some(&id) = self.names.get(from)
+            && self.names.get(to) != Some(&id)
+        {
+            self.names.remove(from);
+            self.names.insert(to, id);
+        }
+        outcome(result)
+    }
+
+    fn remove(&mut self, name: &'static str) -> String {
+        let result = self.fs.remove(p(name));
+        if result.is_ok() {
+            self.names.remove(name);
+        }
+        outcome(result)
+    }
+
+    fn link(&mut self, from: &'static str, to: &'static str) -> String {
+        let result = self.fs.link(p(from), p(to));
+        if result.is_ok() {
+            self.names.insert(to, self.names[from]);
+        }
+        outcome(result)
+    }
+
+    fn list(&self, dir: &str) -> String {
+        match self.fs.list(p(dir)) {
+            Ok(_) => format!("{:?}", list(self.fs, dir)),
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn stat(&self, name: &str, place: &str) -> String {
+        match self.fs.stat(p(name)) {
+            Ok(s) => {
+                let exact = self.files[&self.names[name]].exact;
+                assert!(s.allocated >= s.len, "{place}");
+                format!("{} {}", if exact { s.len } else { 0 }, s.is_dir)
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    /// Syncs together one to three files, beginning with the handle `h`.
+    fn sync_files(&mut self, h: usize, n: usize) -> String {
+        let end = (h + 1 + n % 3).min(self.handles.len());
+        let files: Vec<Arc<dyn File>> = self.handles[h..end]
+            .iter()
+            .map(|h| Arc::clone(&h.file))
+            .collect();
+        let result = self.fs.sync_files(&files);
+        for h in h..end {
+            self.synced(self.handles[h].id);
+        }
+        outcome(result)
     }
 
     fn synced(&mut self, id: u64) {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{CHUNK, Content};
 use super::disk::{Change, Disk, FileNode, Ino, Names, Node, PendingWrite, ROOT, apply_effect};
+use crate::content::{CHUNK, Content};
 use crate::rng::Rng;
 
 /// Which of the changes that no sync covered a power cut leaves. Synced state survives under all of them.

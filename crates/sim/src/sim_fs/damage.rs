@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use super::content::Content;
 use super::disk::{Disk, FileNode, Node};
 use super::{SimFs, State, effect};
+use crate::content::Content;
 use basalt_fs::Result;
 
 impl Disk {

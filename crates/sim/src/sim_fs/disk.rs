@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::content::{CHUNK, Content};
+use crate::content::{CHUNK, Content};
 use crate::rng::Rng;
 use basalt_fs::{Error, ErrorKind, Result};
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use bytes::Bytes;
 
-use super::content::CHUNK;
 use super::disk::{Change, Ino, PendingWrite};
 use super::{SimFs, State, text};
 use crate::OpKind;
+use crate::content::CHUNK;
 use crate::rng::Rng;
 use basalt_fs::{Error, ErrorKind, File, Intent, ReadCompletions, ReadRequest, Result};
 

@@ -16,7 +16,6 @@
 //! ([`SimFs::crash`]) and leaves the old one running, so that one run can be crashed at each of its moments:
 //! a [`SimSnapshot`] costs a few pointers, a crashed clone costs what is unsynced.
 
-mod content;
 mod crash;
 mod damage;
 mod disk;
@@ -36,12 +35,11 @@ pub use lies::{Lie, LieKind};
 pub use on_lava::{all_tests_on_lava, is_wanted as is_on_lava};
 
 use crate::OpKind;
+use crate::content::CHUNK;
 use basalt_fs::{
     DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions,
     ReadCompletions, ReadRequest, Result, Space,
 };
-use content::CHUNK;
-pub(crate) use content::Content;
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
 use lies::Lies;
