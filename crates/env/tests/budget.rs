@@ -6,6 +6,7 @@ use basalt_env::{
     Clock, IoPriority, LedgerUse, ManualClock, MemoryKind, MemoryLedger, OpenFiles, Random,
     RateLimiter,
 };
+use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ fn the_ledger_sums_back_to_zero_under_many_threads_and_never_passes_the_budget()
             scope.spawn(move || {
                 let random = Random::from_seed(seed);
                 let mut held = Vec::new();
-                for _ in 0..20_000 * support::scale() {
+                for _ in 0..20_000 * scale() {
                     let kind = KINDS[random.below(5) as usize];
                     match random.below(4) {
                         0 | 1 => held.extend(ledger.try_reserve(kind, random.below(200))),

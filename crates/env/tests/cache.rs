@@ -4,6 +4,7 @@ mod support;
 
 use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger, Random};
 use basalt_fs::{Bytes, Error, ErrorKind};
+use basalt_sim::campaign::scale;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -40,7 +41,7 @@ fn cache(capacity: u64) -> (BlockCache, MemoryLedger) {
 
 #[test]
 fn a_random_history_agrees_with_a_model() {
-    for seed in basalt_sim::campaign::cases(0..30 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..30 * scale()) {
         let _repeat =
             basalt_sim::repeat!(a_random_history_agrees_with_a_model, "BASALT_CASE={seed}");
         let context = format!("repeat with seed {seed}");
@@ -247,7 +248,7 @@ fn one_block_just_fits_and_a_larger_one_is_not_kept() {
 #[test]
 fn several_who_ask_for_one_block_share_one_load() {
     let (cache, _) = cache(64 << 20);
-    let rounds = 100 * support::scale();
+    let rounds = 100 * scale();
     let loads = AtomicUsize::new(0);
     let start = Barrier::new(4);
     basalt_env::thread::scope(|scope| {
@@ -291,7 +292,7 @@ fn an_error_or_a_panic_while_loading_is_not_kept() {
 #[test]
 fn many_threads_find_right_bytes_while_the_capacity_changes() {
     let (cache, ledger) = cache(2 << 20);
-    let rounds = 15_000 * support::scale();
+    let rounds = 15_000 * scale();
     let busiest = AtomicU64::new(0);
     basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
@@ -508,7 +509,7 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
 #[test]
 fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
     let (mut refused, mut stayed) = (0, 0);
-    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..20 * scale()) {
         let _repeat = basalt_sim::repeat!(
             pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most,
             "BASALT_CASE={seed}"

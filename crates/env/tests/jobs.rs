@@ -3,6 +3,7 @@
 mod support;
 
 use basalt_env::{Clock, JobPriority, Jobs, ManualClock, Random};
+use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -99,7 +100,7 @@ fn stepped_program(seed: u64) -> Vec<String> {
 #[test]
 fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
     let mut different = std::collections::BTreeSet::new();
-    for seed in basalt_sim::campaign::cases(0..50 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..50 * scale()) {
         let _repeat = basalt_sim::repeat!(
             stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves,
             "BASALT_CASE={seed}"
@@ -242,7 +243,7 @@ fn drain_waits_for_jobs_that_queue_jobs() {
         Jobs::threads(1),
         Jobs::threads(4),
     ] {
-        for _ in 0..10 * support::scale() {
+        for _ in 0..10 * scale() {
             let (owner, count) = (jobs.new_owner(), Arc::new(AtomicU64::new(0)));
             tree(&jobs, owner, 6, &count);
             jobs.drain(owner);
@@ -277,7 +278,7 @@ fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
 
 #[test]
 fn the_last_handle_runs_what_is_queued_and_waits_for_it() {
-    for _ in 0..20 * support::scale() {
+    for _ in 0..20 * scale() {
         let (jobs, count) = (Jobs::threads(2), Arc::new(AtomicUsize::new(0)));
         let owner = jobs.new_owner();
         for priority in [Gc, Compaction, Flush, Commit].repeat(5) {
@@ -296,7 +297,7 @@ fn notify_wakes_and_timeouts_end() {
     assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || false));
     // A ball thrown to and fro many times, each catch through notify.
     let (ball, owner) = (Arc::new(AtomicU64::new(0)), jobs.new_owner());
-    let throws = 2000 * support::scale();
+    let throws = 2000 * scale();
     for side in 0..2 {
         let (pool, ball) = (jobs.clone(), ball.clone());
         let priority = if side == 0 { Commit } else { Flush };
@@ -326,7 +327,7 @@ fn many_owners_from_many_threads() {
             let (jobs, total) = (jobs.clone(), total.clone());
             scope.spawn(move || {
                 let random = Random::from_seed(seed);
-                for _ in 0..50 * support::scale() {
+                for _ in 0..50 * scale() {
                     let owner = jobs.new_owner();
                     let mine = Arc::new(AtomicU64::new(0));
                     let n = random.below(20);

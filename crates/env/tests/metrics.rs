@@ -3,6 +3,7 @@
 mod support;
 
 use basalt_env::{Histogram, MetricValue, Metrics, Random};
+use basalt_sim::campaign::scale;
 
 /// Values spread over all magnitudes.
 fn any_magnitude(random: &Random) -> u64 {
@@ -11,7 +12,7 @@ fn any_magnitude(random: &Random) -> u64 {
 
 #[test]
 fn quantiles_are_within_two_percent_of_exact_over_all_of_u64() {
-    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..20 * scale()) {
         let _repeat = basalt_sim::repeat!(
             quantiles_are_within_two_percent_of_exact_over_all_of_u64,
             "BASALT_CASE={seed}"
@@ -91,7 +92,7 @@ fn merging_equals_recording_everything_into_one() {
 #[test]
 fn recording_from_many_threads_loses_nothing() {
     let histogram = Histogram::new();
-    let each = 20_000 * support::scale();
+    let each = 20_000 * scale();
     basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let histogram = histogram.clone();

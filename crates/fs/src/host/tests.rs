@@ -4,6 +4,7 @@
     reason = "these tests prepare and inspect real directories and threads"
 )]
 
+use basalt_sim::campaign;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,9 +96,8 @@ fn both_ways() -> [(&'static str, bool); 2] {
 /// plain vector; so do they after reopening.
 #[test]
 fn random_appends_read_back_in_every_way() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().unwrap());
     for (name, direct) in both_ways() {
-        for seed in basalt_sim::campaign::cases(1..1 + 12 * scale) {
+        for seed in campaign::cases(1..1 + 12 * campaign::scale()) {
             let _repeat =
                 basalt_sim::repeat!(random_appends_read_back_in_every_way, "BASALT_CASE={seed}");
             let dir = Dir::new();

@@ -14,12 +14,6 @@ const CIRCLE: usize = 1_000_000;
 /// What a model counts, besides what it asserts.
 pub type Counts = Arc<[AtomicU64; 5]>;
 
-/// The campaign's scale, from `BASALT_SCALE`.
-pub fn scale() -> u64 {
-    let text = std::env::var("BASALT_SCALE").unwrap_or_default();
-    text.parse().unwrap_or(1).max(1)
-}
-
 /// Runs one case: schedules by chance, where any two operations may be torn apart, or in every second case by priorities with
 /// a few changes, which find orders that need a thread to stand still for long.
 pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {

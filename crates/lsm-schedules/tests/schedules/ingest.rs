@@ -1,7 +1,7 @@
 //! Tables that are added beside readers. One whose view is older than they are, and whose moment is not, must not see what memtables of the old view
 //! have come by since without them. And one whose snapshot is older must find what they cover, although a merge chose them at once.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
@@ -134,7 +134,7 @@ fn model(totals: &Counts) {
 fn added_tables_are_seen_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..80 * scale()) {
+    for seed in campaign::cases(0..80 * campaign::scale()) {
         let _repeat = repeat!(
             added_tables_are_seen_right_in_every_order,
             "BASALT_CASE={seed}"
