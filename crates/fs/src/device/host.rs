@@ -1,9 +1,11 @@
 //! A block device or an image file of a kernel filesystem.
 //!
-//! Two descriptors: direct I/O for what is synced and for what is large, the page cache for small appends that no sync follows. Both see the
-//! same bytes: the kernel writes back and drops the cached pages of a range before it is written directly. Reads go the way that [`HostFs`] reads.
+//! The device has two descriptors. Synced writes and large writes use direct I/O. Small appends
+//! that no sync follows use the page cache. Both descriptors see the same bytes: the kernel writes
+//! back and drops the cached pages of a range before the range is written directly. Reads go the
+//! way that [`HostFs`] reads.
 //!
-//! The image is locked as long as it is open: alone by whoever writes, together by those who only read.
+//! The image is locked as long as it is open: exclusively for a writer, in shared mode for readers.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -22,25 +24,26 @@ use crate::{
     ReadBackend, ReadCompletions, ReadRequest, Result,
 };
 
-/// How an image or device is opened.
+/// Options for opening an image or a device.
 #[derive(Debug, Clone)]
 pub struct DeviceOptions {
-    /// The image file, or the block device.
+    /// Path of the image file or of the block device.
     pub path: PathBuf,
-    /// Nothing is written, and others may read it at the same time. Default: false.
+    /// If true, the device is only read, and other processes may read it at the same time. Default:
+    /// false.
     pub read_only: bool,
-    /// Bypass the page cache where the kernel allows it. Default: true.
+    /// If true, I/O bypasses the page cache if the kernel allows it. Default: true.
     pub direct: bool,
-    /// As [`HostOptions::write_unit`]. Default: 512.
+    /// Smallest write unit, in bytes, as [`HostOptions::write_unit`]. Default: 512.
     pub write_unit: usize,
-    /// As [`HostOptions::read_backend`].
+    /// The way of batched reads, as [`HostOptions::read_backend`].
     pub read_backend: ReadBackend,
-    /// As [`HostOptions::read_threads`].
+    /// Most threads that read at a time, as [`HostOptions::read_threads`].
     pub read_threads: usize,
 }
 
 impl DeviceOptions {
-    /// The defaults for this image or device.
+    /// Returns the default options for this image or device.
     pub fn new(path: impl Into<PathBuf>) -> DeviceOptions {
         let host = HostOptions::default();
         DeviceOptions {
@@ -54,42 +57,44 @@ impl DeviceOptions {
     }
 }
 
-/// See the module's head.
+/// An open image file or block device, with its lock.
 pub struct HostDevice {
     path: PathBuf,
-    /// But for the length.
+    /// The facts when the device was opened. `len` has the present length.
     facts: DeviceFacts,
     len: AtomicU64,
-    /// Holds the lock.
+    /// The descriptor for the page cache. It holds the lock.
     cached: OwnedFd,
     direct: Option<OwnedFd>,
     /// The descriptor that holds a block device for this process alone. `None` for an image file,
     /// and if the device was opened read-only.
     exclusive: Option<OwnedFd>,
-    /// Holds the lock of the file under a loop device.
+    /// The descriptor of the file under a loop device. It holds that file's lock.
     _below: Option<OwnedFd>,
-    /// Memory addresses of direct transfers are multiples of it.
+    /// Memory addresses of direct transfers are multiples of this many bytes.
     memory: usize,
     sys: Sys,
     stages: Stages,
     reads: Arc<HostFs>,
     direct_reads: Arc<dyn File>,
     cached_reads: Arc<dyn File>,
-    /// Bytes of the disk that the image lies on, in place of what the system says; 0 for the system's.
+    /// Bytes of the disk under the image that a test pretends. 0 stands for the size that the
+    /// system reports.
     #[cfg(test)]
     pub pretended_disk: AtomicU64,
 }
 
 impl HostDevice {
-    /// Opens an image or device and takes its lock.
+    /// Opens an image or a device and takes its lock.
     ///
-    /// Errors: `NotFound`; `Busy` when another process, or this one, has it open; `InvalidArgument` when it is neither a file nor a
-    /// block device.
+    /// Errors: `NotFound`; `Busy` if another process, or this one, has it open; `InvalidArgument`
+    /// if it is neither a file nor a block device.
     pub fn open(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
         HostDevice::open_as(options, OFlags::empty())
     }
 
-    /// Opens an image file and takes its lock, and makes it, empty, when it is missing. No link is followed.
+    /// Opens an image file and takes its lock. A missing file is created empty. The call follows no
+    /// symbolic link.
     pub fn open_or_create(path: &Path) -> Result<Arc<HostDevice>> {
         HostDevice::open_as(&DeviceOptions::new(path), OFlags::CREATE | OFlags::NOFOLLOW)
     }
@@ -128,10 +133,10 @@ impl HostDevice {
         }))
     }
 
-    /// Makes the image file one of `len` zeros, or, if it shall be `sparse`, of nothing: whatever it has is gone. Calls `progress` with the bytes
-    /// written so far.
+    /// Fills the image file with `len` zeros and drops its former content. If `sparse` is true, the
+    /// file gets the length and no space. Calls `progress` with the bytes written so far.
     ///
-    /// Errors: `NoSpace`, before anything is done if that can be known; `Io`.
+    /// Errors: `NoSpace`, before anything is changed if that can be known; `Io`.
     pub fn fill(&self, len: u64, sparse: bool, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let error = |e: Errno| Error::io("making the image", &self.path, e.into());
         if !sparse {
@@ -144,9 +149,10 @@ impl HostDevice {
         Ok(())
     }
 
-    /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
-    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as
-    /// used space.
+    /// Extends the image file to `range.end` and writes zeros into the range, or no bytes if
+    /// `sparse` is true. A failed call leaves the file `range.start` bytes long. The call first
+    /// removes what an interrupted attempt left behind `range.start`, because that counts as used
+    /// space.
     ///
     /// Errors: `NoSpace`, `Io`.
     pub fn extend(
@@ -159,7 +165,7 @@ impl HostDevice {
         if self.len.load(SeqCst) > range.start {
             rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
             self.len.store(range.start, SeqCst);
-            // Some filesystems give the space to others only when this is durable.
+            // Some filesystems give the space to other files only after the cut is durable.
             rustix::fs::fsync(&self.cached).map_err(error)?;
         }
         if !sparse {
@@ -198,7 +204,7 @@ impl HostDevice {
         }
     }
 
-    /// False for an image file.
+    /// Returns true for a block device, and false for an image file.
     pub fn is_block_device(&self) -> bool {
         self.facts.discards == Discards::Always
     }
@@ -427,7 +433,7 @@ fn no_room(path: &Path, bytes: u64) -> Error {
     .in_file(path)
 }
 
-/// Zeros in large pieces, and a sync at the end.
+/// Writes zeros in large pieces, and syncs at the end.
 fn write_zeros(
     fd: &OwnedFd,
     path: &Path,
@@ -442,7 +448,8 @@ fn write_zeros(
     };
     rustix::fs::ftruncate(fd, range.end).map_err(error)?;
     if !sparse && !range.is_empty() {
-        // In one go, so that a full disk is known at once and the space lies together.
+        // The space is allocated with one call, so that a full disk is noticed at once and the
+        // space is contiguous.
         let mode = rustix::fs::FallocateFlags::empty();
         match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -474,7 +481,7 @@ fn write_zeros(
     rustix::fs::fsync(fd).map_err(error)
 }
 
-/// Takes the lock of an open image.
+/// Takes the lock of an open image, in shared mode if `shared` is true.
 pub fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
     let how = match shared {
         true => FlockOperation::NonBlockingLockShared,
@@ -548,7 +555,8 @@ impl Device for HostDevice {
         self.sys
             .fdatasync(self.cached.as_fd())
             .map_err(|e| match e {
-                // What went through the page cache of a sparse image gets its space only now.
+                // Bytes that went through the page cache of a sparse image get their space only
+                // now.
                 Errno::NOSPC | Errno::DQUOT => self.failed("syncing", 0, e),
                 _ => Error::io("syncing the image", &self.path, e.into()),
             })

@@ -1,9 +1,10 @@
 //! The exclusive lock on a store: an advisory `flock` of a file that names its holder.
 //!
-//! The lock is the kernel's and ends with the process, however it dies; the file's content is only for people, and
-//! what a dead holder left in it is overwritten by the next. The file itself stays, because removing it would let two
-//! processes lock two files of one name. A set of what this process holds catches a second opening in the
-//! same process also where `flock` is emulated by locks that belong to the process (network filesystems).
+//! The lock belongs to the kernel and ends with the process, however the process dies. The file's
+//! content is only for people. The next holder overwrites the text of a dead one. The file itself
+//! stays, because removing it would let two processes lock two files of one name. Network
+//! filesystems emulate `flock` by locks that belong to the process. There, the set of locks that
+//! this process holds detects a second opening by the same process.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,11 +17,12 @@ use rustix::io::Errno;
 use super::probe::{FileFacts, file_facts};
 use crate::{Error, ErrorKind, LockGuard, Result};
 
-/// What this process holds: how many share a lock, or `ALONE`.
+/// The locks that this process holds, by device and inode number: the number of shared holders, or
+/// `EXCLUSIVE`.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 const ALONE: usize = usize::MAX;
 
-/// Longest command line shown, in bytes.
+/// Longest command line that a message shows, in bytes.
 const COMMAND_MAX: usize = 160;
 
 struct Held((u64, u64));
@@ -38,7 +40,8 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// `None` when it does not go with what the process holds already.
+    /// Records a lock of this process. Returns `None` if it conflicts with a lock that the process
+    /// already holds.
     fn take(key: (u64, u64), shared: bool) -> Option<Held> {
         let mut held = HELD.lock();
         match held.get_mut(&key) {
@@ -53,12 +56,13 @@ impl Held {
 }
 
 struct HostLock {
-    // Order matters: the kernel's lock ends before the process forgets that it held it.
+    // The order of the fields matters: the kernel's lock ends before the process forgets that it
+    // held it.
     fd: OwnedFd,
     _held: Held,
 }
 
-/// A lock shared with others who read. Its file was never written to.
+/// A lock that is shared with other readers. Its file is never written.
 struct SharedLock {
     _fd: OwnedFd,
     _held: Held,
@@ -70,7 +74,7 @@ impl LockGuard for HostLock {}
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // Nobody holds it from here on, so nobody should be named.
+        // The lock has no holder from here on, so the file must name none.
         let _ = rustix::fs::ftruncate(&self.fd, 0);
     }
 }
@@ -88,7 +92,7 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
         "pid {pid}\ncommand {}\n",
         process_file(pid.get(), "comm").unwrap_or_default()
     );
-    // The lock holds without the text; a full disk must not keep a store from opening.
+    // The lock holds without the text, and a full disk must not prevent a store from opening.
     let _ =
         rustix::fs::ftruncate(&fd, 0).and_then(|()| rustix::io::pwrite(&fd, text.as_bytes(), 0));
     Ok(Box::new(HostLock { fd, _held: held }))
@@ -109,7 +113,7 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
     })))
 }
 
-/// Takes the kernel's lock and notes it for the process.
+/// Takes the kernel's lock and records it for the process.
 fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<Held> {
     let Some(held) = Held::take(key, shared) else {
         return Err(busy(path, fd));
@@ -146,7 +150,8 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
         .in_file(path);
     };
     let name = field("command").unwrap_or("").to_string();
-    // The same number may be somebody else by now, or in another container: then only the name is shown.
+    // Another process may have the same number by now, or the holder may run in another container.
+    // Then the message shows only the name.
     let command = match process_file(pid, "comm") {
         Some(now) if now == name => process_file(pid, "cmdline").unwrap_or(name),
         _ => name,
@@ -169,7 +174,8 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     .in_file(path)
 }
 
-/// Who holds the kernel's lock of a file, as far as the kernel tells: process and command.
+/// Returns the process and command that hold the kernel's lock of a file, if the kernel reports
+/// them.
 pub(crate) fn holder(facts: &FileFacts) -> Option<String> {
     let fd = rustix::fs::open(
         "/proc/locks",
@@ -201,7 +207,7 @@ pub(crate) fn holder(facts: &FileFacts) -> Option<String> {
     Some(format!("process {pid} ({command})"))
 }
 
-/// A short file of `/proc/PID`, its zero bytes as spaces.
+/// Returns the content of a short file of `/proc/PID`, with control characters as spaces.
 fn process_file(pid: i32, name: &str) -> Option<String> {
     let path = format!("/proc/{pid}/{name}");
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
