@@ -7,7 +7,7 @@ use crate::{
     BlockCache, CacheStats, ForegroundIo, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
     MetricValue, Metrics, OpenFiles, RateLimiter,
 };
-use basalt_fs::{FigureValue, FileSystem, FsStats};
+use basalt_fs::{FileSystem, FsMetricValue, FsStats};
 use std::sync::Arc;
 
 type Rows<T> = [(&'static str, &'static str, fn(&T) -> u64)];
@@ -98,18 +98,18 @@ pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
         });
     }
     let fs = Arc::downgrade(fs);
-    let figures = metrics.source(move |out| {
+    let fs_metrics = metrics.source(move |out| {
         let Some(fs) = fs.upgrade() else { return };
-        out.extend(fs.figures().into_iter().map(|f| {
+        out.extend(fs.metrics().into_iter().map(|f| {
             let value = match f.value {
-                FigureValue::Counter(n) => MetricValue::Counter(n),
-                FigureValue::Gauge(n) => MetricValue::Gauge(signed(n)),
-                FigureValue::Summary(s) => MetricValue::Histogram(s),
+                FsMetricValue::Counter(n) => MetricValue::Counter(n),
+                FsMetricValue::Gauge(n) => MetricValue::Gauge(signed(n)),
+                FsMetricValue::Summary(s) => MetricValue::Histogram(s),
             };
             MetricSample::new(f.name, f.label.as_slice(), f.help, value)
         }));
     });
-    figures.for_good();
+    fs_metrics.for_good();
 }
 
 /// Registers the metrics of an environment without its filesystem.

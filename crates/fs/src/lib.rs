@@ -130,7 +130,7 @@ pub struct FsStats {
 
 /// A metric that only one kind of filesystem has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figure {
+pub struct FsMetric {
     /// The name, in the style of metrics: `lava_free_bytes`.
     pub name: &'static str,
     /// The key and value of the label that tells metrics of one name apart.
@@ -138,12 +138,12 @@ pub struct Figure {
     /// The help text, one line.
     pub help: &'static str,
     /// The value.
-    pub value: FigureValue,
+    pub value: FsMetricValue,
 }
 
 /// The value of a [`FsMetric`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FigureValue {
+pub enum FsMetricValue {
     /// A count that only grows while the filesystem is open.
     Counter(u64),
     /// A level that rises and falls.
@@ -375,7 +375,7 @@ pub trait FileSystem: Send + Sync {
     fn stats(&self) -> FsStats;
 
     /// Returns the metrics that only this kind of filesystem has.
-    fn figures(&self) -> Vec<Figure> {
+    fn metrics(&self) -> Vec<FsMetric> {
         Vec::new()
     }
 }

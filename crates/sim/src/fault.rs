@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::rng::Rng;
 use crate::{OpKind, When};
 use basalt_fs::{
-    DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats, Intent,
+    DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsMetric, FsStats, Intent,
     LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 
@@ -420,8 +420,8 @@ impl FileSystem for FaultFs {
         self.inner.stats()
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        self.inner.figures()
+    fn metrics(&self) -> Vec<FsMetric> {
+        self.inner.metrics()
     }
 }
 
