@@ -187,8 +187,13 @@ impl HostDevice {
     ///
     /// Errors: `NoSpace`, `Io`.
     fn check_room(&self, more: u64) -> Result<()> {
-        let disk = rustix::fs::fstatvfs(&self.cached)
-            .map_err(|e| Error::io("looking for room for the image", &self.path, e.into()))?;
+        let disk = rustix::fs::fstatvfs(&self.cached).map_err(|e| {
+            Error::io(
+                "reading the free space under the image",
+                &self.path,
+                e.into(),
+            )
+        })?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         #[cfg(test)]
         let free = match self.pretended_disk.load(SeqCst) {
@@ -357,7 +362,7 @@ fn open_direct(options: &DeviceOptions, facts: &FileFacts) -> Result<DirectAcces
     let unit = options.write_unit;
     if !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
         return Err(Error::invalid(format!(
-            "a write unit of {unit} bytes; it is a power of two from 512 to 4096"
+            "the write unit is {unit} bytes; it must be a power of two from 512 to 4096"
         )));
     }
     let flags = open_flags(options) | OFlags::DIRECT;
@@ -427,7 +432,7 @@ fn no_room(path: &Path, bytes: u64) -> Error {
     Error::new(
         ErrorKind::NoSpace,
         format!(
-            "the disk under it has no room for {bytes} more bytes; make it smaller, or free some space"
+            "the disk under the image has no room for {bytes} more bytes; make the image smaller, or free some space"
         ),
     )
     .in_file(path)

@@ -18,7 +18,7 @@ use crate::host::{FileFacts, file_facts};
 use crate::{Error, ErrorKind, Result};
 
 /// Returns the content of a small file of the kernel, without the line end.
-fn told(path: &Path) -> Option<Vec<u8>> {
+fn kernel_file(path: &Path) -> Option<Vec<u8>> {
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = vec![0; 4097];
     let n = rustix::io::read(&fd, &mut bytes[..]).ok()?;
@@ -27,23 +27,23 @@ fn told(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn of_device(facts: &FileFacts) -> PathBuf {
+fn sys_dir_of(facts: &FileFacts) -> PathBuf {
     let (major, minor) = (rustix::fs::major(facts.rdev), rustix::fs::minor(facts.rdev));
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
 }
 
 /// Returns true if the kernel refuses all writes to a block device.
 pub fn is_read_only(device: &FileFacts) -> bool {
-    told(&of_device(device).join("ro")).is_some_and(|b| b == b"1")
+    kernel_file(&sys_dir_of(device).join("ro")).is_some_and(|b| b == b"1")
 }
 
 fn backing_file(of: &Path) -> Option<PathBuf> {
-    let path = told(&of.join("loop/backing_file"))?;
+    let path = kernel_file(&of.join("loop/backing_file"))?;
     (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&path)))
 }
 
 /// Returns the name of the loop device that lies on a file.
-fn above(file: &FileFacts) -> Option<String> {
+fn loop_device_on(file: &FileFacts) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let devices = rustix::fs::open("/sys/block", flags, Mode::empty()).ok()?;
     let entries = rustix::fs::Dir::read_from(&devices).ok()?;
@@ -65,18 +65,18 @@ fn above(file: &FileFacts) -> Option<String> {
 /// Errors: `Busy`.
 pub fn claim(path: &Path, facts: &FileFacts, shared: bool) -> Result<Option<OwnedFd>> {
     if !facts.is_block_device {
-        return match above(facts) {
+        return match loop_device_on(facts) {
             None => Ok(None),
             Some(name) => Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "the loop device /dev/{name} lies on this file; use the device, or take it away with `losetup -d /dev/{name}`"
+                    "the loop device /dev/{name} lies on this file; use the device, or detach it with `losetup -d /dev/{name}`"
                 ),
             )
             .in_file(path)),
         };
     }
-    let Some(file) = backing_file(&of_device(facts)) else {
+    let Some(file) = backing_file(&sys_dir_of(facts)) else {
         return Ok(None);
     };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -74,10 +74,10 @@ impl HostFile {
             .checked_add(total as u64)
             .filter(|end| *end <= i64::MAX as u64 - PAGE)
         else {
-            return Err(
-                Error::invalid(format!("{total} bytes at {offset} pass the largest file"))
-                    .in_file(self.path()),
-            );
+            return Err(Error::invalid(format!(
+                "an append of {total} bytes at {offset} would pass the largest file size"
+            ))
+            .in_file(self.path()));
         };
         if self.may_map(&tail, total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
             self.pos.store(end, SeqCst);

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
 use super::window::Window;
-use super::{Shared, read};
+use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
 /// How a handle may be used.
@@ -65,7 +65,7 @@ pub(super) struct Opened {
 
 /// An open file of a host directory.
 pub(super) struct HostFile {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<HostShared>,
     path: PathBuf,
     pub(super) kind: Kind,
     /// The descriptor for the page cache. At least one of the two descriptors exists, and a handle
@@ -92,7 +92,12 @@ pub(super) struct HostFile {
 }
 
 impl HostFile {
-    pub(super) fn new(shared: Arc<Shared>, path: PathBuf, kind: Kind, opened: Opened) -> HostFile {
+    pub(super) fn new(
+        shared: Arc<HostShared>,
+        path: PathBuf,
+        kind: Kind,
+        opened: Opened,
+    ) -> HostFile {
         assert!(
             opened.buffered.is_some() || (kind == Kind::ReadOnly && opened.direct.is_some()),
             "a handle without a descriptor"
@@ -197,7 +202,7 @@ impl HostFile {
         Error::new(
             ErrorKind::Poisoned,
             format!(
-                "an earlier write or sync of this file failed, and what it left on the device is unknowable; \
+                "an earlier write or sync of this file failed, and it is unknown which bytes reached the device; \
                  begin a new file or reopen the store (first failure: {cause})"
             ),
         )
@@ -384,7 +389,7 @@ impl File for HostFile {
             rustix::fs::fallocate(self.main_fd(), mode, from, to - from)
         };
         punched.map_err(|e| {
-            let what = format!("giving {} bytes back", to - from);
+            let what = format!("releasing {} bytes", to - from);
             Error::io(&what, &self.path, e.into()).at(&self.path, from)
         })
     }

@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, LockGuard, Result};
 /// The locks that this process holds, by device and inode number: the number of shared holders, or
 /// `EXCLUSIVE`.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
-const ALONE: usize = usize::MAX;
+const EXCLUSIVE: usize = usize::MAX;
 
 /// Longest command line that a message shows, in bytes.
 const COMMAND_MAX: usize = 160;
@@ -31,7 +31,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut held = HELD.lock();
         match held.get_mut(&self.0) {
-            Some(n) if *n != ALONE && *n > 1 => *n -= 1,
+            Some(n) if *n != EXCLUSIVE && *n > 1 => *n -= 1,
             _ => {
                 held.remove(&self.0);
             }
@@ -46,9 +46,9 @@ impl Held {
         let mut held = HELD.lock();
         match held.get_mut(&key) {
             None => {
-                held.insert(key, if shared { 1 } else { ALONE });
+                held.insert(key, if shared { 1 } else { EXCLUSIVE });
             }
-            Some(n) if shared && *n != ALONE => *n += 1,
+            Some(n) if shared && *n != EXCLUSIVE => *n += 1,
             Some(_) => return None,
         }
         Some(Held(key))
@@ -85,7 +85,8 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     let io = |what: &str, e: Errno| Error::io(what, path, e.into());
     let fd =
         rustix::fs::open(path, flags, mode).map_err(|e| io("opening the store's lock file", e))?;
-    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let facts = file_facts(fd.as_fd())
+        .map_err(|e| io("reading the metadata of the store's lock file", e))?;
     let held = take(path, &fd, (facts.dev, facts.ino), false)?;
     let pid = rustix::process::getpid().as_raw_nonzero();
     let text = format!(
@@ -105,7 +106,8 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(io("opening the store's lock file", e)),
     };
-    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let facts = file_facts(fd.as_fd())
+        .map_err(|e| io("reading the metadata of the store's lock file", e))?;
     let held = take(path, &fd, (facts.dev, facts.ino), true)?;
     Ok(Some(Box::new(SharedLock {
         _fd: fd,
@@ -144,7 +146,7 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     let Some(pid) = pid else {
         return Error::new(
             ErrorKind::Busy,
-            "the store is in use by another process that reads it, or that has not written its name yet; \
+            "the store is in use by a process that reads it, or that has not written its name yet; \
              stop that process or use another directory",
         )
         .in_file(path);

@@ -45,7 +45,7 @@ use crate::{
 };
 use file::{HostFile, Kind, Opened};
 pub(crate) use lock::holder;
-use probe::Place;
+use probe::VolumeFacts;
 pub(crate) use probe::{FileFacts, file_facts};
 pub(crate) use stage::Stages;
 pub(crate) use sys::{Account, Sys};
@@ -135,7 +135,7 @@ enum Reader {
 }
 
 /// What a filesystem and its open files share.
-struct Shared {
+struct HostShared {
     root: PathBuf,
     want_direct: bool,
     unit: usize,
@@ -143,14 +143,14 @@ struct Shared {
     stages: Stages,
     /// Facts by device number, because absolute paths may lead to other filesystems than the
     /// root's.
-    places: Mutex<BTreeMap<u64, Place>>,
+    volumes: Mutex<BTreeMap<u64, VolumeFacts>>,
     reader: Reader,
     info: FsInfo,
 }
 
 /// A directory of a kernel filesystem as a [`FileSystem`].
 pub struct HostFs {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
 }
 
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
@@ -166,20 +166,20 @@ impl HostFs {
         let least = options.write_unit;
         if !least.is_power_of_two() || !(512..=4096).contains(&least) {
             return Err(Error::invalid(format!(
-                "a write unit of {least} bytes; it is a power of two from 512 to 4096"
+                "the write unit is {least} bytes; it must be a power of two from 512 to 4096"
             )));
         }
         let near = probe::existing_ancestor(&options.root);
-        let mut places = BTreeMap::new();
+        let mut volumes = BTreeMap::new();
         let mut why_not = "not asked for";
         let mut unit = least;
         let mut direct = false;
         if options.direct {
-            let place = probe::probe(&near);
+            let volume = probe::probe(&near);
             if let Ok(s) = rustix::fs::stat(&near) {
-                places.insert(s.st_dev, place);
+                volumes.insert(s.st_dev, volume);
             }
-            match place.direct {
+            match volume.direct {
                 Ok(align) => {
                     direct = true;
                     unit = least.max(align.offset);
@@ -218,13 +218,13 @@ impl HostFs {
             zeroed: true,
         };
         Ok(Arc::new(HostFs {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HostShared {
                 root: options.root,
                 want_direct: options.direct,
                 unit,
                 sys: Sys::default(),
                 stages: Stages::default(),
-                places: Mutex::new(places),
+                volumes: Mutex::new(volumes),
                 reader,
                 info,
             }),
@@ -241,9 +241,9 @@ impl HostFs {
     }
 
     /// Returns the facts about the device of a file in the directory of `path`.
-    fn place(&self, dev: u64, path: &Path) -> Place {
-        let mut places = self.shared.places.lock();
-        *places.entry(dev).or_insert_with(|| {
+    fn volume(&self, dev: u64, path: &Path) -> VolumeFacts {
+        let mut volumes = self.shared.volumes.lock();
+        *volumes.entry(dev).or_insert_with(|| {
             probe::probe(&probe::existing_ancestor(path.parent().unwrap_or(path)))
         })
     }
@@ -252,7 +252,7 @@ impl HostFs {
     /// direct I/O if that works.
     fn with_direct(&self, path: &Path, flags: OFlags, buffered: OwnedFd) -> Result<Opened> {
         let facts = probe::file_facts(buffered.as_fd())
-            .map_err(|e| Error::io("looking at an opened file", path, e.into()))?;
+            .map_err(|e| Error::io("reading the metadata of an opened file", path, e.into()))?;
         let mut opened = Opened {
             buffered: Some(buffered),
             direct: None,
@@ -262,15 +262,15 @@ impl HostFs {
         if !self.shared.want_direct {
             return Ok(opened);
         }
-        let place = match opened.facts.is_block_device {
+        let volume = match opened.facts.is_block_device {
             // The directory of a block device's name belongs to another filesystem.
             true => probe::of_block_device(),
-            false => self.place(opened.facts.dev, path),
+            false => self.volume(opened.facts.dev, path),
         };
-        let (Ok(of_place), true) = (place.direct, opened.facts.direct != Some(None)) else {
+        let (Ok(of_volume), true) = (volume.direct, opened.facts.direct != Some(None)) else {
             return Ok(opened);
         };
-        let align = opened.facts.direct.flatten().unwrap_or(of_place);
+        let align = opened.facts.direct.flatten().unwrap_or(of_volume);
         if align.offset > self.shared.unit || align.memory > DIRECT_ALIGN {
             return Ok(opened);
         }
@@ -280,7 +280,7 @@ impl HostFs {
                 .is_ok_and(|f| (f.dev, f.ino) == (opened.facts.dev, opened.facts.ino));
             if same {
                 opened.direct = Some((fd, align));
-                opened.overwrites_in_place = place.overwrites_in_place;
+                opened.overwrites_in_place = volume.overwrites_in_place;
             }
         }
         Ok(opened)
@@ -412,8 +412,8 @@ impl FileSystem for HostFs {
 
     fn stat(&self, path: &Path) -> Result<FileStat> {
         let path = self.host_path(path);
-        let s =
-            rustix::fs::stat(&path).map_err(|e| Error::io("looking at a name", &path, e.into()))?;
+        let s = rustix::fs::stat(&path)
+            .map_err(|e| Error::io("reading the metadata", &path, e.into()))?;
         let len = u64::try_from(s.st_size).unwrap_or(0);
         Ok(FileStat {
             len,
@@ -609,7 +609,7 @@ impl FileSystem for HostFs {
     fn space(&self, path: &Path) -> Result<Space> {
         let path = self.host_path(path);
         let s = rustix::fs::statvfs(&path)
-            .map_err(|e| Error::io("asking for free space", &path, e.into()))?;
+            .map_err(|e| Error::io("reading the free space", &path, e.into()))?;
         Ok(Space {
             total: s.f_blocks.saturating_mul(s.f_frsize),
             free: s.f_bavail.saturating_mul(s.f_frsize),

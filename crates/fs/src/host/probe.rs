@@ -25,7 +25,7 @@ pub(crate) struct DirectAlign {
 
 /// Facts about the filesystem on one device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct VolumeFacts {
     /// The alignment of direct I/O, or the reason why it is not used.
     pub(super) direct: Result<DirectAlign, &'static str>,
     /// True if an overwrite of written extents changes no metadata that a read needs, and
@@ -54,7 +54,7 @@ pub(crate) struct FileFacts {
 pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
     let want = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
     let s = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)?;
-    let told = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let reported = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let kind = rustix::fs::FileType::from_raw_mode(s.stx_mode.into());
     let size = match kind {
         // The inode of a block device has no size.
@@ -70,7 +70,7 @@ pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
         is_block_device: kind == rustix::fs::FileType::BlockDevice,
         is_file: kind == rustix::fs::FileType::RegularFile,
         rdev: rustix::fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
-        direct: told.then(|| {
+        direct: reported.then(|| {
             let (offset, memory) = (
                 s.stx_dio_offset_align as usize,
                 s.stx_dio_mem_align as usize,
@@ -81,8 +81,8 @@ pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
 }
 
 /// Returns the facts that hold for any block device. Its own descriptor says more.
-pub(super) fn of_block_device() -> Place {
-    Place {
+pub(super) fn of_block_device() -> VolumeFacts {
+    VolumeFacts {
         direct: Ok(DirectAlign {
             offset: DIRECT_ALIGN,
             memory: DIRECT_ALIGN,
@@ -95,7 +95,7 @@ impl FileFacts {
     /// Returns the alignment for a descriptor that was opened for direct I/O.
     pub(crate) fn direct_align(&self) -> Option<DirectAlign> {
         match self.direct {
-            Some(told) => told.filter(|align| align.offset <= DIRECT_ALIGN),
+            Some(reported) => reported.filter(|align| align.offset <= DIRECT_ALIGN),
             None => Some(DirectAlign {
                 offset: DIRECT_ALIGN,
                 memory: DIRECT_ALIGN,
@@ -142,10 +142,10 @@ fn nameless_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Tests direct I/O in a directory with a file that has no name.
-pub(super) fn probe(dir: &Path) -> Place {
+pub(super) fn probe(dir: &Path) -> VolumeFacts {
     let magic = rustix::fs::statfs(dir).map_or(0, |s| s.f_type as u64);
     if matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC) {
-        return Place {
+        return VolumeFacts {
             direct: Err("the directory is in memory"),
             overwrites_in_place: false,
         };
@@ -153,7 +153,7 @@ pub(super) fn probe(dir: &Path) -> Place {
     let fd = match nameless_file(dir) {
         Ok(fd) => fd,
         Err(Errno::INVAL) => {
-            return Place {
+            return VolumeFacts {
                 direct: Err("the filesystem refuses direct I/O"),
                 overwrites_in_place: false,
             };
@@ -161,7 +161,7 @@ pub(super) fn probe(dir: &Path) -> Place {
         // The directory is not writable, so no file here will be appended to, and each opened file
         // has its own facts.
         Err(_) => {
-            return Place {
+            return VolumeFacts {
                 direct: Ok(DirectAlign {
                     offset: DIRECT_ALIGN,
                     memory: DIRECT_ALIGN,
@@ -171,18 +171,18 @@ pub(super) fn probe(dir: &Path) -> Place {
         }
     };
     if let Ok(facts) = file_facts(fd.as_fd())
-        && let Some(told) = facts.direct
+        && let Some(reported) = facts.direct
     {
-        return match told {
-            Some(align) if align.offset <= DIRECT_ALIGN => Place {
+        return match reported {
+            Some(align) if align.offset <= DIRECT_ALIGN => VolumeFacts {
                 direct: Ok(align),
                 overwrites_in_place: magic == EXT4_MAGIC,
             },
-            Some(_) => Place {
+            Some(_) => VolumeFacts {
                 direct: Err("direct I/O needs blocks above 4096 bytes here"),
                 overwrites_in_place: false,
             },
-            None => Place {
+            None => VolumeFacts {
                 direct: Err("the filesystem refuses direct I/O"),
                 overwrites_in_place: false,
             },
@@ -192,7 +192,7 @@ pub(super) fn probe(dir: &Path) -> Place {
     let page = AlignedBuf::zeroed_direct(2 * DIRECT_ALIGN);
     for unit in [512, 1024, 2048, DIRECT_ALIGN] {
         if rustix::io::pwrite(&fd, &page[..unit], unit as u64) == Ok(unit) {
-            return Place {
+            return VolumeFacts {
                 direct: Ok(DirectAlign {
                     offset: unit,
                     memory: DIRECT_ALIGN,
@@ -201,7 +201,7 @@ pub(super) fn probe(dir: &Path) -> Place {
             };
         }
     }
-    Place {
+    VolumeFacts {
         direct: Err("direct writes fail on this filesystem"),
         overwrites_in_place: false,
     }

@@ -19,7 +19,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Shared;
+use super::HostShared;
 use super::file::HostFile;
 use super::read::ReadOp;
 use crate::{Bytes, Error, ErrorKind, File, ReadCompletions, ReadRequest, Result};
@@ -79,7 +79,7 @@ fn host(file: &Arc<dyn File>) -> &HostFile {
 
 /// A batch of reads in a ring of its own.
 pub(super) struct RingBatch {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
     /// The ring. `None` after it was returned to the pool or leaked.
     ring: Option<IoUring>,
     queue: VecDeque<(usize, ReadRequest)>,
@@ -92,7 +92,11 @@ pub(super) struct RingBatch {
 
 impl RingBatch {
     /// Starts a batch; every file is a [`HostFile`].
-    pub(super) fn start(shared: Arc<Shared>, ring: IoUring, reads: Vec<ReadRequest>) -> RingBatch {
+    pub(super) fn start(
+        shared: Arc<HostShared>,
+        ring: IoUring,
+        reads: Vec<ReadRequest>,
+    ) -> RingBatch {
         let depth = reads.len().min(DEPTH as usize);
         let mut batch = RingBatch {
             shared,
@@ -232,12 +236,12 @@ impl RingBatch {
                 continue;
             }
             let place = usize::try_from(cqe.user_data()).expect("we numbered the slots");
-            self.settle(place, cqe.result());
+            self.complete(place, cqe.result());
         }
     }
 
     /// Handles a completion of this slot: the kernel no longer uses the slot's memory.
-    fn settle(&mut self, place: usize, result: i32) {
+    fn complete(&mut self, place: usize, result: i32) {
         let slot = self.slots[place].as_mut().expect("a slot in flight");
         let file = host(&slot.file);
         let outcome = if result >= 0 {
@@ -323,7 +327,7 @@ impl Drop for RingBatch {
     }
 }
 
-impl Shared {
+impl HostShared {
     fn give_ring(&self, ring: IoUring) {
         if let super::Reader::Ring(pool, _) = &self.reader {
             pool.give(ring);
