@@ -1,7 +1,7 @@
-//! What the environment itself counts, read when the metrics are.
+//! Metrics of the environment itself, which are read together with the registry.
 //!
-//! The readers hold no [`Env`](crate::Env), nor the filesystem or the job pool: a kept [`Metrics`]
-//! keeps neither files nor threads alive.
+//! The readers hold no [`Env`](crate::Env), no filesystem and no job pool: a [`Metrics`] that is
+//! kept keeps neither files nor threads alive.
 
 use crate::{
     BlockCache, CacheStats, ForegroundIo, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
@@ -68,15 +68,15 @@ const MEMORY_KINDS: [Kind; 5] = [
 
 const PRIORITIES: [&str; 5] = ["commit", "flush", "housekeeping", "compaction", "gc"];
 
-/// Prometheus gauges are signed here; a size past 8 EiB is shown as that.
+/// Prometheus gauges are signed here. A size past 8 EiB is shown as 8 EiB.
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
-/// The help of the gauge `budget_used`, also for the budgets that a store has of its own.
+/// The help text of the gauge `budget_used`, also for the budgets that a store has of its own.
 pub const BUDGET_USED: &str = "What is used of a budget.";
-/// The help of the gauge `budget_limit`.
+/// The help text of the gauge `budget_limit`.
 pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
 
 /// The parts of an environment that have metrics.
@@ -89,7 +89,7 @@ pub(crate) struct Sources<'a> {
     pub foreground_io: &'a ForegroundIo,
 }
 
-/// Registers the counters and figures of an environment's filesystem.
+/// Registers the counters and metrics of an environment's filesystem.
 pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     for (name, help, read) in FS_COUNTERS {
         let fs = Arc::downgrade(fs);
@@ -177,7 +177,7 @@ pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
     );
 }
 
-/// Registers what is used of each budget, and its limit.
+/// Registers the used part and the limit of each budget.
 fn register_budgets(metrics: &Metrics, sources: &Sources<'_>) {
     let budget = |name: &'static str, used: Reading, limit: Reading| {
         let labels = [("budget", name)];

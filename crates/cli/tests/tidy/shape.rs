@@ -30,7 +30,6 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("basalt", ceiling([0, 0, 2, 1])),
     ("bench", ceiling([1, 0, 1, 28])),
     ("cli", ceiling([0, 0, 1, 35])),
-    ("env", ceiling([0, 0, 169, 59])),
     ("kv", ceiling([0, 0, 7, 10])),
     ("lava", ceiling([0, 0, 173, 79])),
     ("lsm", ceiling([8, 0, 1525, 299])),

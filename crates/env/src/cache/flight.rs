@@ -1,4 +1,5 @@
-//! Loads in progress: the first to ask for a block loads it, the others wait for the same result.
+//! Loads in progress. The first thread that asks for a block loads it, and the others wait for the
+//! same result.
 
 use super::CacheKey;
 use crate::sync::ThreadId;
@@ -20,21 +21,23 @@ struct Flight {
     landed: Condvar,
 }
 
-/// The loads in progress of one shard: seldom more than there are threads, so a list.
+/// The loads in progress of one shard. It is a list, because there are seldom more loads than
+/// threads.
 #[derive(Default)]
 pub(super) struct Flights(Mutex<Vec<Arc<Flight>>>);
 
-/// What [`Flights::board`] found.
+/// The part of the caller in a load, as [`Loads::join`] returns it.
 pub(super) enum Seat<'a> {
-    /// The caller must load and then [`Pilot::land`].
+    /// The caller must load the block and then call [`LoadGuard::complete`].
     Pilot(Pilot<'a>),
-    /// Another thread loaded, with this result; `None` when it panicked.
+    /// Another thread loaded the block, with this result. `None` if its load panicked.
     Passenger(Option<Result<Bytes>>),
     /// The caller's own thread is loading this block already.
     Again,
 }
 
-/// The duty to finish a load; dropped without [`Pilot::land`] it lets the waiting ones go with nothing.
+/// The duty to finish a load. If it is dropped before [`LoadGuard::complete`], the waiting threads
+/// continue without a result.
 pub(super) struct Pilot<'a> {
     flights: &'a Flights,
     flight: Arc<Flight>,

@@ -1,12 +1,12 @@
-//! A block's memory in the ledger: the cache's while the cache holds the block, and from then on its readers' until the last
-//! of them lets go.
+//! The memory of a cached block in the ledger. It counts for the cache while the cache holds the
+//! block. After that it counts for the block's readers, until the last of them drops it.
 
 use crate::budget::MemoryLedger;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::Bytes;
 use std::sync::Arc;
 
-/// What a block's memory counts for once the cache has let go of it; nothing before.
+/// The booking of a block's memory after the eviction. It books nothing before.
 struct Claim {
     ledger: MemoryLedger,
     bytes: u64,
@@ -21,10 +21,10 @@ impl Drop for Claim {
     }
 }
 
-/// Owns a block's memory for all who hold a part of it.
+/// Owns a block's memory for all holders of a part of it.
 struct Owner {
     bytes: Bytes,
-    /// Goes with the memory: the last holder gives both back.
+    /// The booking, which is dropped with the memory.
     _claim: Arc<Claim>,
 }
 
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Memory of a claim and an owner, their reference counts included.
+/// Bytes of a booking and an owner, their reference counts included.
 pub(super) const BYTES: usize = size_of::<Claim>() + size_of::<Owner>() + 4 * size_of::<usize>();
 
 /// A block in the cache.
@@ -44,7 +44,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// `charge` is the memory that the block keeps alive.
+    /// Wraps a block. `charge` is the bytes of memory that the block keeps alive.
     pub(super) fn new(block: Bytes, charge: u64, ledger: &MemoryLedger) -> Held {
         let claim = Arc::new(Claim {
             ledger: ledger.clone(),
@@ -60,12 +60,12 @@ impl Held {
         }
     }
 
-    /// The block; a reader takes a reference, or is done with it while the shard is locked.
+    /// Returns the block. A reader clones it, or finishes while the shard is locked.
     pub(super) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// In place of a block that left.
+    /// Returns a value that stands in the slot of an evicted block.
     pub(super) fn nothing() -> Held {
         Held {
             bytes: Bytes::new(),
@@ -73,7 +73,8 @@ impl Held {
         }
     }
 
-    /// The cache lets go: whoever still reads the block holds its memory now. Not under a shard's lock.
+    /// Ends the cache's hold: readers that still have the block hold its memory from now on. Must
+    /// not be called under a shard's lock.
     pub(super) fn let_go(self) {
         if let Some(claim) = self.claim {
             claim.ledger.pin(claim.bytes);
