@@ -310,7 +310,7 @@ pub enum IoPriority {
 
 /// Longest wait at a time. A longer wait is split, so that a changed rate and a changed queue are
 /// noticed soon.
-const LONGEST_NAP: Duration = Duration::from_millis(20);
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// After this many grants to High in a row, one request of Low passes.
 const HIGH_IN_A_ROW: u32 = 8;
 /// Tokens are millionths of a byte, because the product of a rate and microseconds is then exact.
@@ -488,16 +488,16 @@ impl Limiter {
                 return piece;
             }
             let missing = cost.saturating_sub(bucket.tokens);
-            let nap = if my_turn {
+            let sleep = if my_turn {
                 missing.div_ceil(u128::from(bucket.rate))
             } else {
                 // The head of the queue passes in at most a twentieth of a second. This request
                 // looks again well before that.
                 1_000
             };
-            let nap = Duration::from_micros(u64::try_from(nap).unwrap_or(u64::MAX));
+            let sleep = Duration::from_micros(u64::try_from(sleep).unwrap_or(u64::MAX));
             drop(bucket);
-            self.clock.sleep(nap.min(LONGEST_NAP));
+            self.clock.sleep(sleep.min(MAX_SLEEP));
             // On a manual clock the sleep took no time, so the thread at the head of the queue must
             // run.
             std::thread::yield_now();

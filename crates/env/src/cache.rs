@@ -14,18 +14,18 @@
 //! lock shared and writes at most one byte of the entry. `docs/decisions/0004-block-cache.md` gives
 //! the reasons.
 
-mod flight;
-mod held;
+mod cached_block;
 mod index;
 mod shard;
+mod single_flight;
 
 use crate::budget::{MemoryKind, MemoryLedger};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use basalt_fs::{Bytes, Result};
-use flight::{Flights, Seat};
-use held::Held;
+use cached_block::CachedBlock;
 use shard::Shard;
+use single_flight::{LoadRole, Loads};
 use std::sync::Arc;
 
 /// The key of a block.
@@ -94,22 +94,24 @@ const LARGEST_PART: u64 = 8;
 /// slab's growth, its share of the index and of the ghosts (8 bytes each, at least three of eight
 /// places taken), the reference count that [`Bytes`] allocates, and what `cached_block` keeps to
 /// follow the memory.
-const ENTRY_OVERHEAD: u64 = (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40 + held::BYTES) as u64;
+const ENTRY_OVERHEAD: u64 =
+    (shard::ENTRY_BYTES * 5 / 4 + 2 * 8 * 8 / 3 + 40 + cached_block::BYTES) as u64;
 
 /// One shard with its loads and counters, alone on its cache lines.
 #[repr(align(128))]
-struct Place {
+struct ShardCell {
     shard: RwLock<Shard>,
-    flights: Flights,
+    loads: Loads,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 // The locks under a test's scheduler are larger.
-const _: () = assert!(size_of::<Place>() * MAX_SHARDS <= 32 << 10 || cfg!(feature = "schedules"));
+const _: () =
+    assert!(size_of::<ShardCell>() * MAX_SHARDS <= 32 << 10 || cfg!(feature = "schedules"));
 
-struct Inner {
-    places: Box<[Place]>,
+struct CacheState {
+    cells: Box<[ShardCell]>,
     /// Number of shards in use, less one. It changes only while every shard is locked, so it is
     /// stable under the lock of any shard.
     mask: AtomicUsize,
@@ -118,7 +120,7 @@ struct Inner {
     ledger: MemoryLedger,
 }
 
-impl Drop for Inner {
+impl Drop for CacheState {
     fn drop(&mut self) {
         self.ledger.narrow_cache_part(self.capacity.load(Relaxed));
     }
@@ -126,7 +128,7 @@ impl Drop for Inner {
 
 /// The block cache. Cloning is cheap.
 #[derive(Clone)]
-pub struct BlockCache(Arc<Inner>);
+pub struct BlockCache(Arc<CacheState>);
 
 fn shards_for(capacity: u64) -> usize {
     let wanted = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS as u64) as usize;
@@ -134,24 +136,24 @@ fn shards_for(capacity: u64) -> usize {
     1 << wanted.ilog2()
 }
 
-impl Inner {
-    fn place(&self, hash: u64) -> (&Place, usize) {
+impl CacheState {
+    fn cell(&self, hash: u64) -> (&ShardCell, usize) {
         let mask = self.mask.load(Relaxed);
-        (&self.places[(hash >> 58) as usize & mask], mask)
+        (&self.cells[(hash >> 58) as usize & mask], mask)
     }
-    fn read(&self, hash: u64) -> (&Place, RwLockReadGuard<'_, Shard>) {
+    fn read(&self, hash: u64) -> (&ShardCell, RwLockReadGuard<'_, Shard>) {
         loop {
-            let (place, mask) = self.place(hash);
-            let shard = place.shard.read();
+            let (cell, mask) = self.cell(hash);
+            let shard = cell.shard.read();
             if self.mask.load(Relaxed) == mask {
-                return (place, shard);
+                return (cell, shard);
             }
         }
     }
     fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Shard> {
         loop {
-            let (place, mask) = self.place(hash);
-            let shard = place.shard.write();
+            let (cell, mask) = self.cell(hash);
+            let shard = cell.shard.write();
             if self.mask.load(Relaxed) == mask {
                 return shard;
             }
@@ -164,7 +166,7 @@ impl BlockCache {
     /// `MemoryKind::Cache`. A cache of 0 bytes keeps nothing.
     pub fn new(capacity: u64, ledger: MemoryLedger) -> BlockCache {
         let shards = shards_for(capacity);
-        let place = |n: usize| Place {
+        let cell = |n: usize| ShardCell {
             shard: RwLock::new(Shard::new(
                 if n < shards {
                     capacity / shards as u64
@@ -173,13 +175,13 @@ impl BlockCache {
                 },
                 ledger.reserve(MemoryKind::Cache, 0),
             )),
-            flights: Flights::default(),
+            loads: Loads::default(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         };
         ledger.widen_cache_part(capacity);
-        BlockCache(Arc::new(Inner {
-            places: (0..MAX_SHARDS).map(place).collect(),
+        BlockCache(Arc::new(CacheState {
+            cells: (0..MAX_SHARDS).map(cell).collect(),
             mask: AtomicUsize::new(shards - 1),
             capacity: AtomicU64::new(capacity),
             resizing: Mutex::new(()),
@@ -198,13 +200,13 @@ impl BlockCache {
     #[inline]
     pub fn with<R>(&self, key: CacheKey, read: impl FnOnce(&Bytes) -> R) -> Option<R> {
         let hash = key.hash();
-        let (place, shard) = self.0.read(hash);
+        let (cell, shard) = self.0.read(hash);
         let found = shard.get(&key, hash).map(read);
         drop(shard);
         let count = if found.is_some() {
-            &place.hits
+            &cell.hits
         } else {
-            &place.misses
+            &cell.misses
         };
         count.fetch_add(1, Relaxed);
         found
@@ -246,7 +248,7 @@ impl BlockCache {
     ) -> Bytes {
         let hash = key.hash();
         let charge = charge as u64;
-        let block = Held::new(block, charge, &self.0.ledger);
+        let block = CachedBlock::new(block, charge, &self.0.ledger);
         let bytes = block.bytes().clone();
         let mut evicted = Vec::new();
         self.0.write(hash).insert(
@@ -258,7 +260,7 @@ impl BlockCache {
             &mut evicted,
         );
         // The memory of evicted blocks is released after the lock.
-        evicted.into_iter().for_each(Held::let_go);
+        evicted.into_iter().for_each(CachedBlock::release);
         bytes
     }
 
@@ -292,28 +294,28 @@ impl BlockCache {
         let hash = key.hash();
         // The loads do not depend on the shards in use: a change of the capacity must not separate
         // a loading thread from the waiting ones.
-        let flights = &self.0.places[(hash >> 58) as usize].flights;
+        let loads = &self.0.cells[(hash >> 58) as usize].loads;
         loop {
-            match flights.board(key) {
-                Seat::Pilot(flight) => {
+            match loads.join(key) {
+                LoadRole::Loader(load_guard) => {
                     // Another load may have ended between the miss and this point.
                     let (_, shard) = self.0.read(hash);
                     let found = shard.get(&key, hash).cloned();
                     drop(shard);
                     if let Some(block) = found {
-                        flight.land(Ok(block.clone()));
+                        load_guard.complete(Ok(block.clone()));
                         return Ok(block);
                     }
                     let result =
                         load().map(|(block, charge)| self.insert(key, block, charge, priority));
-                    flight.land(result.clone());
+                    load_guard.complete(result.clone());
                     return result;
                 }
-                Seat::Passenger(Some(result)) => return result,
+                LoadRole::Waiter(Some(result)) => return result,
                 // The other load panicked, so this thread tries again.
-                Seat::Passenger(None) => {}
+                LoadRole::Waiter(None) => {}
                 // This thread is loading the block at this moment, further down its stack.
-                Seat::Again => return load().map(|(block, _)| block),
+                LoadRole::Reentrant => return load().map(|(block, _)| block),
             }
         }
     }
@@ -333,7 +335,7 @@ impl BlockCache {
         let hash = key.hash();
         let removed = self.0.write(hash).remove(&key, hash);
         if let Some(block) = removed {
-            block.let_go();
+            block.release();
         }
     }
 
@@ -342,7 +344,7 @@ impl BlockCache {
     /// block. A block that has the other key already stays, and this one is dropped. Meanwhile a
     /// lookup of either key may miss.
     pub fn rename(&self, from: CacheKey, to: CacheKey) -> bool {
-        let entry = self.0.write(from.hash()).release(&from, from.hash(), to);
+        let entry = self.0.write(from.hash()).take_entry(&from, from.hash(), to);
         let Some(entry) = entry else {
             return false;
         };
@@ -350,10 +352,10 @@ impl BlockCache {
         let mut shard = self.0.write(to.hash());
         match shard.contains(&to, to.hash()) {
             true => evicted.push(entry.into_block()),
-            false => shard.adopt(entry, &mut evicted),
+            false => shard.insert_entry(entry, &mut evicted),
         }
         drop(shard);
-        evicted.into_iter().for_each(Held::let_go);
+        evicted.into_iter().for_each(CachedBlock::release);
         true
     }
 
@@ -365,7 +367,7 @@ impl BlockCache {
         inner.ledger.widen_cache_part(bytes);
         let mut evicted = Vec::new();
         // All other callers lock one shard at a time, so any fixed order is safe.
-        let mut shards: Vec<_> = inner.places.iter().map(|p| p.shard.write()).collect();
+        let mut shards: Vec<_> = inner.cells.iter().map(|p| p.shard.write()).collect();
         let count = shards_for(bytes);
         inner.capacity.store(bytes, Relaxed);
         for (n, shard) in shards.iter_mut().enumerate() {
@@ -376,7 +378,7 @@ impl BlockCache {
             let entries: Vec<_> = shards.iter_mut().flat_map(|s| s.take_all()).collect();
             for entry in entries {
                 let n = (entry.hash() >> 58) as usize & (count - 1);
-                shards[n].adopt(entry, &mut evicted);
+                shards[n].insert_entry(entry, &mut evicted);
             }
         }
         for shard in &mut shards {
@@ -384,7 +386,7 @@ impl BlockCache {
         }
         drop(shards);
         inner.ledger.narrow_cache_part(before);
-        evicted.into_iter().for_each(Held::let_go);
+        evicted.into_iter().for_each(CachedBlock::release);
     }
 
     /// Returns counters and sizes.
@@ -393,10 +395,10 @@ impl BlockCache {
             capacity: self.0.capacity.load(Relaxed),
             ..CacheStats::default()
         };
-        for place in &self.0.places {
-            stats.hits += place.hits.load(Relaxed);
-            stats.misses += place.misses.load(Relaxed);
-            place.shard.read().add_to(&mut stats);
+        for cell in &self.0.cells {
+            stats.hits += cell.hits.load(Relaxed);
+            stats.misses += cell.misses.load(Relaxed);
+            cell.shard.read().add_to(&mut stats);
         }
         stats
     }

@@ -31,26 +31,26 @@ pub const SMALL_PIECE: usize = 128 << 10;
 const LARGE_SYNC: usize = 8 << 10;
 /// A pause lasts this many times as long as the piece before it, so background work gets a quarter
 /// of the device's time.
-const PAUSE: u32 = 3;
-const LONGEST: Duration = Duration::from_millis(50);
+const PAUSE_FACTOR: u32 = 3;
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 /// If no foreground thread used the device for this long, background work has the device for
 /// itself.
-const LINGER: Duration = Duration::from_millis(2);
+const FOREGROUND_LINGER: Duration = Duration::from_millis(2);
 /// Shortest sleep of a waiting thread. Clocks count microseconds, so a shorter sleep could take no
 /// time, again and again.
-const SHORTEST_NAP: Duration = Duration::from_micros(10);
+const MIN_SLEEP: Duration = Duration::from_micros(10);
 /// Longest sleep of a waiting thread. After each sleep it checks whether the turn has come, or
 /// whether the priority is suspended.
-const NAP: Duration = Duration::from_millis(2);
+const MAX_SLEEP: Duration = Duration::from_millis(2);
 
-struct State {
+struct ForegroundState {
     clock: Clock,
     /// Number of waits of foreground threads for reads and small syncs.
     small: AtomicU64,
     large: AtomicU64,
     urgent: AtomicUsize,
     paused_us: AtomicU64,
-    seen: Mutex<Seen>,
+    turns: Mutex<TurnState>,
 }
 
 /// The last value of a count, and when the count was last seen to change.
@@ -66,23 +66,24 @@ impl Changes {
             self.count = count;
             self.at = Some(now);
         }
-        self.at.is_some_and(|at| now.saturating_sub(at) < LINGER)
+        self.at
+            .is_some_and(|at| now.saturating_sub(at) < FOREGROUND_LINGER)
     }
 }
 
-struct Seen {
+struct TurnState {
     small: Changes,
     large: Changes,
     /// Time since the clock began at which the next background turn begins, while foreground
     /// threads wait.
-    next: Duration,
+    next_turn: Duration,
     /// Duration of the last piece. The next piece has the device for itself that long.
-    took: Duration,
+    last_piece: Duration,
 }
 
 /// The priority of foreground I/O, one for all stores of an environment. Cloning is cheap.
 #[derive(Clone)]
-pub struct ForegroundIo(Arc<State>);
+pub struct ForegroundIo(Arc<ForegroundState>);
 
 /// The foreground I/O to which background work leaves most of the device's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,29 +96,29 @@ pub enum ForegroundLoad {
 }
 
 /// A guard: while it lives, background work in every store runs without pauses.
-pub struct Urgent(Arc<State>);
+pub struct Urgent(Arc<ForegroundState>);
 
 /// One piece of background I/O, which ends when this guard is dropped.
 #[must_use = "the piece ends when it is dropped"]
 pub struct Turn<'a> {
-    state: &'a State,
+    state: &'a ForegroundState,
     began: Duration,
 }
 
 impl ForegroundIo {
     /// Returns a state in which no foreground thread waits and no work is urgent.
     pub fn new(clock: Clock) -> ForegroundIo {
-        ForegroundIo(Arc::new(State {
+        ForegroundIo(Arc::new(ForegroundState {
             clock,
             small: AtomicU64::new(0),
             large: AtomicU64::new(0),
             urgent: AtomicUsize::new(0),
             paused_us: AtomicU64::new(0),
-            seen: Mutex::new(Seen {
+            turns: Mutex::new(TurnState {
                 small: Changes::default(),
                 large: Changes::default(),
-                next: Duration::ZERO,
-                took: Duration::ZERO,
+                next_turn: Duration::ZERO,
+                last_piece: Duration::ZERO,
             }),
         }))
     }
@@ -143,13 +144,13 @@ impl ForegroundIo {
     }
 
     /// Returns the foreground I/O that background work makes way for now, or `None`.
-    pub fn spares(&self) -> Option<ForegroundLoad> {
-        self.0.spares(self.0.clock.now())
+    pub fn foreground_load(&self) -> Option<ForegroundLoad> {
+        self.0.foreground_load(self.0.clock.now())
     }
 
     /// Returns how many of `bytes` bytes background work should move at a time.
     pub fn piece(&self, bytes: usize) -> usize {
-        if bytes > SMALL_PIECE && self.spares() == Some(ForegroundLoad::Small) {
+        if bytes > SMALL_PIECE && self.foreground_load() == Some(ForegroundLoad::Small) {
             SMALL_PIECE
         } else {
             bytes
@@ -160,21 +161,21 @@ impl ForegroundIo {
     /// is dropped.
     pub fn turn(&self) -> Turn<'_> {
         let state = &*self.0;
-        let came = state.clock.now();
-        let mut began = came;
-        while state.spares(began).is_some() {
-            let mut seen = state.seen.lock();
-            if began >= seen.next || began.saturating_sub(came) >= LONGEST {
+        let arrived = state.clock.now();
+        let mut began = arrived;
+        while state.foreground_load(began).is_some() {
+            let mut turns = state.turns.lock();
+            if began >= turns.next_turn || began.saturating_sub(arrived) >= MAX_PAUSE {
                 // Other threads that wait for the same turn get the turn after it.
-                seen.next = began + seen.took;
+                turns.next_turn = began + turns.last_piece;
                 break;
             }
-            let nap = (seen.next - began).clamp(SHORTEST_NAP, NAP);
-            drop(seen);
-            state.clock.sleep(nap);
+            let sleep = (turns.next_turn - began).clamp(MIN_SLEEP, MAX_SLEEP);
+            drop(turns);
+            state.clock.sleep(sleep);
             began = state.clock.now();
         }
-        let paused = began.saturating_sub(came);
+        let paused = began.saturating_sub(arrived);
         if !paused.is_zero() {
             state
                 .paused_us
@@ -189,15 +190,15 @@ impl ForegroundIo {
     }
 }
 
-impl State {
-    fn spares(&self, now: Duration) -> Option<ForegroundLoad> {
+impl ForegroundState {
+    fn foreground_load(&self, now: Duration) -> Option<ForegroundLoad> {
         // Relaxed: a change may be seen a little later, which does no harm.
         if self.urgent.load(Relaxed) > 0 {
             return None;
         }
-        let mut seen = self.seen.lock();
-        let small = seen.small.are_recent(self.small.load(Relaxed), now);
-        let large = seen.large.are_recent(self.large.load(Relaxed), now);
+        let mut turns = self.turns.lock();
+        let small = turns.small.are_recent(self.small.load(Relaxed), now);
+        let large = turns.large.are_recent(self.large.load(Relaxed), now);
         match (small, large) {
             (true, _) => Some(ForegroundLoad::Small),
             (false, true) => Some(ForegroundLoad::Large),
@@ -215,10 +216,10 @@ impl Drop for Urgent {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let now = self.state.clock.now();
-        let took = now.saturating_sub(self.began).min(LONGEST);
-        let pause = (took * PAUSE).min(LONGEST);
-        let mut seen = self.state.seen.lock();
-        seen.took = took;
-        seen.next = seen.next.max(now + pause);
+        let last_piece = now.saturating_sub(self.began).min(MAX_PAUSE);
+        let pause = (last_piece * PAUSE_FACTOR).min(MAX_PAUSE);
+        let mut turns = self.state.turns.lock();
+        turns.last_piece = last_piece;
+        turns.next_turn = turns.next_turn.max(now + pause);
     }
 }

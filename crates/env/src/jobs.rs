@@ -61,7 +61,7 @@ struct Job {
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queues: [VecDeque<Job>; 5],
     running: [usize; 5],
     owners: BTreeMap<u64, usize>,
@@ -79,7 +79,7 @@ struct State {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl State {
+impl PoolState {
     fn may_run_long(&self, limit: usize) -> bool {
         self.running[COMPACTION] + self.running[GC] < limit
     }
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// Queues the delayed jobs whose time has come. Returns true if there was one.
-    fn promote(&mut self, now: impl Fn() -> Duration) -> bool {
+    fn queue_due(&mut self, now: impl Fn() -> Duration) -> bool {
         let mut any = false;
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now()
@@ -150,7 +150,7 @@ impl State {
     }
 
     /// Removes and returns an owner's delayed jobs.
-    fn undelay(&mut self, owner: u64) -> Vec<Job> {
+    fn take_delayed(&mut self, owner: u64) -> Vec<Job> {
         let gone = self.delayed.extract_if(.., |_, job| job.owner == owner);
         gone.map(|(_, job)| job).collect()
     }
@@ -167,14 +167,14 @@ impl State {
     }
 }
 
-struct Shared {
+struct JobPool {
     /// Number of pool threads; 0 in stepped mode.
     threads: usize,
     /// Most pool threads that may run compactions and GC at once.
     long_limit: usize,
     /// True if a job of any owner has panicked. Frequent callers need no lock while no job has.
     panicked: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     pool_work: Condvar,
     lane_work: Condvar,
     next_owner: AtomicU64,
@@ -196,7 +196,7 @@ crate::sync::thread_local! {
     static THREAD_OF: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Shared {
+impl JobPool {
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -243,7 +243,7 @@ impl Shared {
     }
 
     /// Makes sure that a thread will run the queued jobs: wakes a thread or starts one.
-    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn dispatch(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         let start_lane = !state.lane_alive && !state.queues[COMMIT].is_empty();
         if !start_lane && !state.queues[COMMIT].is_empty() {
             self.lane_work.notify_one();
@@ -268,7 +268,7 @@ impl Shared {
     }
 
     /// Makes sure that a thread waits when the next delayed job comes due.
-    fn attend_delayed(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn dispatch_delayed(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         self.lane_work.notify_one();
         if state.idle > 0 {
             self.pool_work.notify_one();
@@ -282,10 +282,10 @@ impl Shared {
 
     /// Passes the wait for delayed jobs to another thread, because this one is about to run a long
     /// job.
-    fn hand_on_the_watch(self: &Arc<Self>) {
+    fn pass_on_delayed(self: &Arc<Self>) {
         let state = self.state.lock();
         if !state.delayed.is_empty() {
-            self.attend_delayed(state);
+            self.dispatch_delayed(state);
         }
     }
 
@@ -307,8 +307,8 @@ impl Shared {
         THREAD_OF.with(|of| of.set(self.address()));
         let mut state = self.state.lock();
         loop {
-            if state.promote(|| self.clock.now()) {
-                self.attend(state);
+            if state.queue_due(|| self.clock.now()) {
+                self.dispatch(state);
                 state = self.state.lock();
             }
             let job = if lane {
@@ -320,21 +320,21 @@ impl Shared {
                 Some(job) => {
                     // More jobs may be waiting than threads were woken for.
                     if !lane && state.has_pool_work(self.long_limit) {
-                        self.attend(state);
+                        self.dispatch(state);
                     } else {
                         drop(state);
                     }
                     if job.priority >= JobPriority::Compaction {
-                        self.hand_on_the_watch();
+                        self.pass_on_delayed();
                     }
                     self.run(job);
                     state = self.state.lock();
                 }
                 None if state.stop => return,
-                None if lane => self.rest(&self.lane_work, &mut state),
+                None if lane => self.wait_for_work(&self.lane_work, &mut state),
                 None => {
                     state.idle += 1;
-                    self.rest(&self.pool_work, &mut state);
+                    self.wait_for_work(&self.pool_work, &mut state);
                     state.idle -= 1;
                 }
             }
@@ -342,7 +342,7 @@ impl Shared {
     }
 
     /// Waits for work, or until a delayed job comes due.
-    fn rest(&self, work: &Condvar, state: &mut MutexGuard<'_, State>) {
+    fn wait_for_work(&self, work: &Condvar, state: &mut MutexGuard<'_, PoolState>) {
         match state.delayed.first_key_value() {
             None => work.wait(state),
             Some(((due, _), _)) => {
@@ -358,7 +358,7 @@ impl Shared {
 
     fn step(&self, owner: Option<u64>) -> bool {
         let mut state = self.state.lock();
-        state.promote(|| self.clock.now());
+        state.queue_due(|| self.clock.now());
         let job = state.take_any(owner);
         drop(state);
         job.map(|job| self.run(job)).is_some()
@@ -366,9 +366,9 @@ impl Shared {
 }
 
 /// The part of a `Jobs` that is dropped with its last clone.
-struct Handle(Arc<Shared>);
+struct PoolHandle(Arc<JobPool>);
 
-impl Drop for Handle {
+impl Drop for PoolHandle {
     fn drop(&mut self) {
         let shared = &self.0;
         let mut state = shared.state.lock();
@@ -409,7 +409,7 @@ impl Drop for Handle {
 /// mode, queued jobs are dropped without running. Delayed jobs that are not due are dropped in both
 /// modes.
 #[derive(Clone)]
-pub struct Jobs(Arc<Handle>);
+pub struct Jobs(Arc<PoolHandle>);
 
 impl Jobs {
     /// Returns a pool of `n` threads, which start when first needed. At most `n - 1` of them (at
@@ -428,7 +428,7 @@ impl Jobs {
         Jobs::new(0, clock)
     }
     fn new(threads: usize, clock: Clock) -> Jobs {
-        Jobs(Arc::new(Handle(Arc::new(Shared {
+        Jobs(Arc::new(PoolHandle(Arc::new(JobPool {
             threads,
             long_limit: threads.saturating_sub(1).max(1),
             panicked: AtomicBool::new(false),
@@ -443,7 +443,7 @@ impl Jobs {
             clock,
         }))))
     }
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<JobPool> {
         &self.0.0
     }
     /// Returns true for a pool that [`Jobs::stepped`] made.
@@ -469,7 +469,7 @@ impl Jobs {
         let mut state = shared.state.lock();
         state.enqueue(job);
         if !self.is_stepped() {
-            shared.attend(state);
+            shared.dispatch(state);
         }
     }
     /// Queues a job after `delay`. No call waits for it before it is due: [`Jobs::drain`] drops an
@@ -498,7 +498,7 @@ impl Jobs {
                 .is_some_and(|f| *f.0 == place)
         {
             // A waiting thread would sleep too long for this job.
-            shared.attend_delayed(state);
+            shared.dispatch_delayed(state);
         }
     }
     /// Returns a fresh owner number.
@@ -516,7 +516,7 @@ impl Jobs {
         let shared = self.shared();
         let drop_delayed = || {
             // The jobs are dropped after the lock is released.
-            let gone = shared.state.lock().undelay(owner);
+            let gone = shared.state.lock().take_delayed(owner);
             drop(gone);
         };
         drop_delayed();
@@ -550,7 +550,7 @@ impl Jobs {
         for job in &dropped {
             state.forget(job.owner);
         }
-        dropped.extend(state.undelay(owner));
+        dropped.extend(state.take_delayed(owner));
         drop(state);
         self.notify();
         dropped.len()
@@ -606,7 +606,7 @@ impl Jobs {
             drop(guard);
             if slept_through {
                 // A thread that could not be started before may start now.
-                shared.attend(shared.state.lock());
+                shared.dispatch(shared.state.lock());
             }
         }
     }
@@ -645,12 +645,12 @@ impl Jobs {
     }
 }
 
-fn pending(shared: &Shared) -> [usize; 5] {
+fn pending(shared: &JobPool) -> [usize; 5] {
     let state = shared.state.lock();
     std::array::from_fn(|p| state.queues[p].len() + state.running[p])
 }
 
-fn running(shared: &Shared) -> usize {
+fn running(shared: &JobPool) -> usize {
     shared.state.lock().running[COMMIT + 1..].iter().sum()
 }
 

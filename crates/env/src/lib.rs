@@ -237,7 +237,7 @@ impl Settings {
             has_fs: AtomicBool::new(false),
         }));
         let made = &parts.0;
-        let sources = own_metrics::Sources {
+        let sources = own_metrics::MetricParts {
             jobs: &made.jobs,
             cache: &made.cache,
             ledger: &made.ledger,

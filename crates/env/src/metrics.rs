@@ -115,18 +115,18 @@ struct Family {
 }
 
 /// The key of a series: the name of its metric, and its labels.
-type Place = (Arc<str>, Labels);
+type SeriesId = (Arc<str>, Labels);
 
 #[derive(Default)]
-struct Registered {
+struct SeriesMaps {
     families: BTreeMap<Arc<str>, Family>,
     /// The series that have each label, so that an engine that closes pays only for its own series.
-    labelled: BTreeMap<(String, String), BTreeSet<Place>>,
+    labelled: BTreeMap<(String, String), BTreeSet<SeriesId>>,
 }
 
 /// The registry. Cloning is cheap.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<Registered>>, Sources);
+pub struct Metrics(Arc<Mutex<SeriesMaps>>, Sources);
 
 impl Metrics {
     /// Returns an empty registry.
@@ -144,7 +144,7 @@ impl Metrics {
         key.sort();
         let key = Arc::new(key);
         let mut registered = self.0.lock();
-        let Registered { families, labelled } = &mut *registered;
+        let SeriesMaps { families, labelled } = &mut *registered;
         if !families.contains_key(name) {
             let family = Family {
                 help: help.to_string(),
@@ -225,7 +225,7 @@ impl Metrics {
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
         let mut registered = self.0.lock();
-        let Registered { families, labelled } = &mut *registered;
+        let SeriesMaps { families, labelled } = &mut *registered;
         let gone = labelled.remove(&(label.0.to_string(), label.1.to_string()));
         for (name, key) in gone.unwrap_or_default() {
             let family = families.get_mut(&name).expect("as long as its series");

@@ -80,7 +80,7 @@ pub const BUDGET_USED: &str = "What is used of a budget.";
 pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
 
 /// The parts of an environment that have metrics.
-pub(crate) struct Sources<'a> {
+pub(crate) struct MetricParts<'a> {
     pub jobs: &'a Jobs,
     pub cache: &'a BlockCache,
     pub ledger: &'a MemoryLedger,
@@ -109,11 +109,11 @@ pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
             MetricSample::new(f.name, f.label.as_slice(), f.help, value)
         }));
     });
-    fs_metrics.for_good();
+    fs_metrics.keep();
 }
 
 /// Registers the metrics of an environment without its filesystem.
-pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
+pub(crate) fn register(metrics: &Metrics, sources: &MetricParts<'_>) {
     for (name, help, read) in CACHE_COUNTERS {
         let cache = sources.cache.clone();
         metrics.counter_of(name, &[], help, move || read(&cache.stats()));
@@ -178,7 +178,7 @@ pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
 }
 
 /// Registers the used part and the limit of each budget.
-fn register_budgets(metrics: &Metrics, sources: &Sources<'_>) {
+fn register_budgets(metrics: &Metrics, sources: &MetricParts<'_>) {
     let budget = |name: &'static str, used: Reading, limit: Reading| {
         let labels = [("budget", name)];
         metrics.gauge_of("budget_used", &labels, BUDGET_USED, move || signed(used()));

@@ -21,28 +21,28 @@ const KEPT_FREE: u64 = 8;
 
 type Give = Arc<dyn Fn(Promise) + Send + Sync>;
 
-struct Slot {
+struct HolderSlot {
     bytes: AtomicU64,
     worth: u64,
     asked: AtomicBool,
     give: Give,
 }
 
-struct Shared {
+struct ReliefState {
     ledger: MemoryLedger,
-    holders: Mutex<(u64, BTreeMap<u64, Arc<Slot>>)>,
+    holders: Mutex<(u64, BTreeMap<u64, Arc<HolderSlot>>)>,
     coming: AtomicU64,
 }
 
 /// The holders of one environment. Cloning is cheap.
 #[derive(Clone)]
-pub struct Relief(Arc<Shared>);
+pub struct Relief(Arc<ReliefState>);
 
 /// A registered owner of memory that can free it on request. A dropped holder is no longer asked.
 pub struct Holder {
     relief: Relief,
     id: u64,
-    slot: Arc<Slot>,
+    slot: Arc<HolderSlot>,
 }
 
 /// Bytes that will soon be back in the ledger. The promise is dropped when they are back, or when
@@ -85,7 +85,7 @@ impl Holder {
 impl Relief {
     /// Returns a registry without holders.
     pub fn new(ledger: MemoryLedger) -> Relief {
-        Relief(Arc::new(Shared {
+        Relief(Arc::new(ReliefState {
             ledger,
             holders: Mutex::default(),
             coming: AtomicU64::new(0),
@@ -96,7 +96,7 @@ impl Relief {
     /// of this module's locks. `give` must not wait, and must keep the promise until the memory is
     /// free. A holder with less than `worth` bytes is asked only if it holds half of an even share.
     pub fn register(&self, worth: u64, give: impl Fn(Promise) + Send + Sync + 'static) -> Holder {
-        let slot = Arc::new(Slot {
+        let slot = Arc::new(HolderSlot {
             bytes: AtomicU64::new(0),
             worth,
             asked: AtomicBool::new(false),

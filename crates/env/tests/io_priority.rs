@@ -70,7 +70,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
     let mut waited = Duration::ZERO;
     for _ in 0..4 {
         foreground_io.foreground_sync(16_000);
-        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Large));
+        assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Large));
         assert_eq!(foreground_io.piece(BIG), BIG);
         waited += piece(&hands, &clock, &foreground_io, MS);
     }
@@ -79,7 +79,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
         c.foreground_sync(1000)
     }] {
         small(&foreground_io);
-        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Small));
+        assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Small));
         assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
         hands.advance(10 * MS);
         foreground_io.foreground_sync(16_000);
@@ -90,7 +90,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
         );
     }
     let _urgent = foreground_io.urgent();
-    assert_eq!(foreground_io.spares(), None);
+    assert_eq!(foreground_io.foreground_load(), None);
 }
 
 #[test]

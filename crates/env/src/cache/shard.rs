@@ -26,7 +26,7 @@
 //! So the order of eviction is: High beyond three quarters, Low, aged High, Small beyond a tenth,
 //! Main, Small, High.
 
-use super::held::Held;
+use super::cached_block::CachedBlock;
 use super::index::Index;
 use super::{CacheKey, CachePriority, CacheStats};
 use crate::budget::Reservation;
@@ -51,7 +51,7 @@ const QUEUES: usize = 5;
 
 pub(super) struct Entry {
     key: CacheKey,
-    block: Held,
+    block: CachedBlock,
     charge: u64,
     prev: u32,
     /// The next slot in the queue, or in the list of free slots.
@@ -71,7 +71,7 @@ impl Entry {
         self.key.hash()
     }
 
-    pub(super) fn into_block(self) -> Held {
+    pub(super) fn into_block(self) -> CachedBlock {
         self.block
     }
 }
@@ -97,10 +97,10 @@ pub(super) struct Shard {
     lists: [List; QUEUES],
     /// Ghosts: hashes of evicted data, direct mapped. The high half is the hash's, and the low half
     /// is the value of `evicted_blocks` at the eviction. The table is as long as the index.
-    remembered: Vec<u64>,
+    ghosts: Vec<u64>,
     /// Number of data blocks evicted, wrapping.
-    turn: u32,
-    turned: u64,
+    evicted_blocks: u32,
+    evicted_bytes: u64,
     /// Grows by one each time data of the shard's capacity was evicted.
     age: u32,
     inserts: u64,
@@ -116,9 +116,9 @@ impl Shard {
             free: NONE,
             index: Index::default(),
             lists: [EMPTY_LIST; QUEUES],
-            remembered: Vec::new(),
-            turn: 0,
-            turned: 0,
+            ghosts: Vec::new(),
+            evicted_blocks: 0,
+            evicted_bytes: 0,
             age: 0,
             inserts: 0,
             evictions: 0,
@@ -186,13 +186,13 @@ impl Shard {
     }
 
     /// Removes an entry and returns its block.
-    fn take_out(&mut self, slot: u32) -> Held {
+    fn take_out(&mut self, slot: u32) -> CachedBlock {
         self.unlink(slot);
         let hash = self.slab[slot as usize].hash();
         self.index.remove(hash, slot);
         let entry = &mut self.slab[slot as usize];
         entry.next = std::mem::replace(&mut self.free, slot);
-        std::mem::replace(&mut entry.block, Held::nothing())
+        std::mem::replace(&mut entry.block, CachedBlock::empty())
     }
 
     fn move_to(&mut self, slot: u32, queue: Queue) {
@@ -214,7 +214,7 @@ impl Shard {
     }
 
     /// Returns the queue to evict from next, or `None` if the shard is empty.
-    fn giving_way(&self) -> Option<Queue> {
+    fn queue_to_evict(&self) -> Option<Queue> {
         let (small, main) = (self.bytes(Queue::Small), self.bytes(Queue::Main));
         let high = self.bytes(Queue::High);
         if high > self.capacity / 4 * 3 {
@@ -234,9 +234,9 @@ impl Shard {
 
     /// Evicts one block. The loop ends, because each round either evicts, or moves a block on in
     /// the order Low, Small, Main, or takes a use from it.
-    fn evict_one(&mut self) -> Option<Held> {
+    fn evict_one(&mut self) -> Option<CachedBlock> {
         loop {
-            let queue = self.giving_way()?;
+            let queue = self.queue_to_evict()?;
             let slot = self.head(queue).expect("the queue holds bytes");
             match queue {
                 Queue::Low => {
@@ -265,7 +265,7 @@ impl Shard {
                         self.move_to(slot, Queue::Main);
                         continue;
                     }
-                    self.note_turned(slot, queue);
+                    self.record_eviction(slot, queue);
                 }
                 Queue::Pinned => unreachable!("pinned blocks do not give way"),
             }
@@ -293,35 +293,35 @@ impl Shard {
     }
 
     /// Counts an evicted data block. The block becomes a ghost if it was never in Main.
-    fn note_turned(&mut self, slot: u32, queue: Queue) {
+    fn record_eviction(&mut self, slot: u32, queue: Queue) {
         let entry = &self.slab[slot as usize];
-        self.turned += entry.charge;
-        if self.turned >= self.capacity {
-            self.turned = 0;
+        self.evicted_bytes += entry.charge;
+        if self.evicted_bytes >= self.capacity {
+            self.evicted_bytes = 0;
             self.age = self.age.wrapping_add(1);
         }
-        self.turn = self.turn.wrapping_add(1);
-        if queue == Queue::Small && !self.remembered.is_empty() {
+        self.evicted_blocks = self.evicted_blocks.wrapping_add(1);
+        if queue == Queue::Small && !self.ghosts.is_empty() {
             let hash = entry.hash();
-            let at = hash as usize & (self.remembered.len() - 1);
-            self.remembered[at] = (hash & !0xffff_ffff) | u64::from(self.turn);
+            let at = hash as usize & (self.ghosts.len() - 1);
+            self.ghosts[at] = (hash & !0xffff_ffff) | u64::from(self.evicted_blocks);
         }
     }
 
     /// Returns true if the block was evicted so recently that a cache of twice the size would still
     /// have it. Removes its ghost.
-    fn recall(&mut self, hash: u64) -> bool {
-        if self.remembered.is_empty() {
+    fn take_ghost(&mut self, hash: u64) -> bool {
+        if self.ghosts.is_empty() {
             return false;
         }
-        let at = hash as usize & (self.remembered.len() - 1);
-        let memory = self.remembered[at];
-        let since = self.turn.wrapping_sub(memory as u32);
-        let entries = self.remembered.len() as u32 / 4 * 3;
-        if memory == 0 || memory >> 32 != hash >> 32 || since > entries {
+        let at = hash as usize & (self.ghosts.len() - 1);
+        let ghost = self.ghosts[at];
+        let since = self.evicted_blocks.wrapping_sub(ghost as u32);
+        let entries = self.ghosts.len() as u32 / 4 * 3;
+        if ghost == 0 || ghost >> 32 != hash >> 32 || since > entries {
             return false;
         }
-        self.remembered[at] = 0;
+        self.ghosts[at] = 0;
         true
     }
 
@@ -346,7 +346,7 @@ impl Shard {
         if self.index.add(hash, slot) {
             // The places of the ghosts depend on the size of the table. They are dropped, which
             // happens only while the cache fills.
-            self.remembered = vec![0; self.index.size()];
+            self.ghosts = vec![0; self.index.size()];
         }
         self.push_back(slot, queue);
     }
@@ -355,10 +355,10 @@ impl Shard {
         &mut self,
         key: CacheKey,
         hash: u64,
-        block: Held,
+        block: CachedBlock,
         charge: u64,
         priority: CachePriority,
-        evicted: &mut Vec<Held>,
+        evicted: &mut Vec<CachedBlock>,
     ) {
         if charge > self.capacity.saturating_sub(self.bytes(Queue::Pinned)) {
             evicted.push(block);
@@ -379,7 +379,7 @@ impl Shard {
                 queue
             };
             evicted.push(self.take_out(slot));
-        } else if queue == Queue::Small && self.recall(hash) {
+        } else if queue == Queue::Small && self.take_ghost(hash) {
             queue = Queue::Main;
         }
         let entry = Entry {
@@ -398,7 +398,7 @@ impl Shard {
         self.book();
     }
 
-    fn make_room(&mut self, charge: u64, evicted: &mut Vec<Held>) {
+    fn make_room(&mut self, charge: u64, evicted: &mut Vec<CachedBlock>) {
         while self.used() + charge > self.capacity {
             match self.evict_one() {
                 Some(block) => evicted.push(block),
@@ -411,7 +411,7 @@ impl Shard {
         self.booked.resize(self.used());
     }
 
-    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<Held> {
+    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<CachedBlock> {
         let slot = self.find(key, hash)?;
         let block = self.take_out(slot);
         self.book();
@@ -419,7 +419,7 @@ impl Shard {
     }
 
     /// Removes an entry, for [`Shard::insert_entry`] to insert it under another key.
-    pub(super) fn release(&mut self, key: &CacheKey, hash: u64, to: CacheKey) -> Option<Entry> {
+    pub(super) fn take_entry(&mut self, key: &CacheKey, hash: u64, to: CacheKey) -> Option<Entry> {
         let slot = self.find(key, hash)?;
         let entry = &mut self.slab[slot as usize];
         let (charge, queue) = (entry.charge, entry.queue);
@@ -461,7 +461,7 @@ impl Shard {
     }
 
     /// Evicts down to the capacity. Releases the memory of the tables if no entry is left.
-    pub(super) fn shrink(&mut self, evicted: &mut Vec<Held>) {
+    pub(super) fn shrink(&mut self, evicted: &mut Vec<CachedBlock>) {
         self.make_room(0, evicted);
         if self.used() == 0 {
             self.take_all();
@@ -485,14 +485,14 @@ impl Shard {
             .collect();
         self.free = NONE;
         self.index = Index::default();
-        self.remembered = Vec::new();
+        self.ghosts = Vec::new();
         self.book();
         let take = |slot: u32| slab[slot as usize].take().expect("in one queue only");
         order.into_iter().map(take).collect()
     }
 
     /// Inserts an entry of another shard.
-    pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Held>) {
+    pub(super) fn insert_entry(&mut self, mut entry: Entry, evicted: &mut Vec<CachedBlock>) {
         let room = self.capacity.saturating_sub(self.bytes(Queue::Pinned));
         if entry.charge > room && entry.queue != Queue::Pinned {
             self.evictions += 1;

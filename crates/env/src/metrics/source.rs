@@ -9,10 +9,10 @@ type Read = Arc<dyn Fn(&mut Vec<MetricSample>) + Send + Sync>;
 
 /// The registered sources, by the number of their handle.
 #[derive(Clone, Default)]
-pub(super) struct Sources(Arc<Mutex<Registered>>);
+pub(super) struct Sources(Arc<Mutex<SourceList>>);
 
 #[derive(Default)]
-struct Registered {
+struct SourceList {
     next: u64,
     all: Vec<(u64, Read)>,
 }
@@ -26,7 +26,7 @@ pub struct MetricSource {
 
 impl MetricSource {
     /// Keeps the source for as long as the registry.
-    pub(crate) fn for_good(self) {
+    pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 }

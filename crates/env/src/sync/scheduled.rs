@@ -39,7 +39,7 @@ fn note_panic() {
 }
 
 /// A switch point: another thread may continue here. Does nothing outside of a run.
-fn place() {
+fn switch_point() {
     note_panic();
     if try_get_current_task().is_some() {
         shuttle::sync::atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
@@ -233,7 +233,7 @@ impl Condvar {
 
 /// The standard library's atomics, with a switch point before each operation.
 pub mod atomic {
-    use super::place;
+    use super::switch_point;
     use std::sync::atomic as std_atomic;
 
     pub use std::sync::atomic::Ordering;
@@ -241,7 +241,7 @@ pub mod atomic {
     /// Does nothing, because every operation is ordered already.
     pub fn fence(_order: Ordering) {}
 
-    macro_rules! shown {
+    macro_rules! value_atomic {
         ($($wrap:ident $(<$p:ident>)? of $value:ty;)*) => {$(
             /// An atomic with the methods of the standard library's.
             #[repr(transparent)]
@@ -261,17 +261,17 @@ pub mod atomic {
                 }
                 /// Returns the value.
                 pub fn load(&self, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.load(Ordering::SeqCst)
                 }
                 /// Sets the value.
                 pub fn store(&self, value: $value, _order: Ordering) {
-                    place();
+                    switch_point();
                     self.0.store(value, Ordering::SeqCst);
                 }
                 /// Sets the value and returns the former one.
                 pub fn swap(&self, value: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.swap(value, Ordering::SeqCst)
                 }
                 /// Sets the value if it is the expected one.
@@ -282,7 +282,7 @@ pub mod atomic {
                     _done: Ordering,
                     _not: Ordering,
                 ) -> Result<$value, $value> {
-                    place();
+                    switch_point();
                     self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
                 }
                 /// Sets the value if it is the expected one, as [`Self::compare_exchange`] does.
@@ -303,22 +303,22 @@ pub mod atomic {
         )*};
     }
 
-    macro_rules! counts {
+    macro_rules! counter_atomic {
         ($($wrap:ident of $value:ty;)*) => {$(
             impl $wrap {
                 /// Adds to the value and returns the former one.
                 pub fn fetch_add(&self, by: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_add(by, Ordering::SeqCst)
                 }
                 /// Subtracts from the value and returns the former one.
                 pub fn fetch_sub(&self, by: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_sub(by, Ordering::SeqCst)
                 }
                 /// Raises the value to at least `to` and returns the former one.
                 pub fn fetch_max(&self, to: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_max(to, Ordering::SeqCst)
                 }
                 /// Changes the value by a function, and repeats until no other thread changed it
@@ -329,14 +329,14 @@ pub mod atomic {
                     _not: Ordering,
                     change: impl FnMut($value) -> Option<$value>,
                 ) -> Result<$value, $value> {
-                    place();
+                    switch_point();
                     self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
                 }
             }
         )*};
     }
 
-    shown! {
+    value_atomic! {
         AtomicBool of bool;
         AtomicU8 of u8;
         AtomicU32 of u32;
@@ -344,7 +344,7 @@ pub mod atomic {
         AtomicUsize of usize;
         AtomicPtr<T> of *mut T;
     }
-    counts! {
+    counter_atomic! {
         AtomicU8 of u8;
         AtomicU32 of u32;
         AtomicU64 of u64;

@@ -7,13 +7,13 @@ use basalt_fs::Bytes;
 use std::sync::Arc;
 
 /// The booking of a block's memory after the eviction. It books nothing before.
-struct Claim {
+struct PinBooking {
     ledger: MemoryLedger,
     bytes: u64,
     pinned: AtomicBool,
 }
 
-impl Drop for Claim {
+impl Drop for PinBooking {
     fn drop(&mut self) {
         if *self.pinned.get_mut() {
             self.ledger.unpin(self.bytes);
@@ -22,41 +22,42 @@ impl Drop for Claim {
 }
 
 /// Owns a block's memory for all holders of a part of it.
-struct Owner {
+struct BlockOwner {
     bytes: Bytes,
     /// The booking, which is dropped with the memory.
-    _claim: Arc<Claim>,
+    _booking: Arc<PinBooking>,
 }
 
-impl AsRef<[u8]> for Owner {
+impl AsRef<[u8]> for BlockOwner {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 /// Bytes of a booking and an owner, their reference counts included.
-pub(super) const BYTES: usize = size_of::<Claim>() + size_of::<Owner>() + 4 * size_of::<usize>();
+pub(super) const BYTES: usize =
+    size_of::<PinBooking>() + size_of::<BlockOwner>() + 4 * size_of::<usize>();
 
 /// A block in the cache.
-pub(super) struct Held {
+pub(super) struct CachedBlock {
     bytes: Bytes,
-    claim: Option<Arc<Claim>>,
+    booking: Option<Arc<PinBooking>>,
 }
 
-impl Held {
+impl CachedBlock {
     /// Wraps a block. `charge` is the bytes of memory that the block keeps alive.
-    pub(super) fn new(block: Bytes, charge: u64, ledger: &MemoryLedger) -> Held {
-        let claim = Arc::new(Claim {
+    pub(super) fn new(block: Bytes, charge: u64, ledger: &MemoryLedger) -> CachedBlock {
+        let booking = Arc::new(PinBooking {
             ledger: ledger.clone(),
             bytes: charge,
             pinned: AtomicBool::new(false),
         });
-        Held {
-            bytes: Bytes::from_owner(Owner {
+        CachedBlock {
+            bytes: Bytes::from_owner(BlockOwner {
                 bytes: block,
-                _claim: claim.clone(),
+                _booking: booking.clone(),
             }),
-            claim: Some(claim),
+            booking: Some(booking),
         }
     }
 
@@ -66,19 +67,19 @@ impl Held {
     }
 
     /// Returns a value that stands in the slot of an evicted block.
-    pub(super) fn nothing() -> Held {
-        Held {
+    pub(super) fn empty() -> CachedBlock {
+        CachedBlock {
             bytes: Bytes::new(),
-            claim: None,
+            booking: None,
         }
     }
 
     /// Ends the cache's hold: readers that still have the block hold its memory from now on. Must
     /// not be called under a shard's lock.
-    pub(super) fn let_go(self) {
-        if let Some(claim) = self.claim {
-            claim.ledger.pin(claim.bytes);
-            claim.pinned.store(true, SeqCst);
+    pub(super) fn release(self) {
+        if let Some(booking) = self.booking {
+            booking.ledger.pin(booking.bytes);
+            booking.pinned.store(true, SeqCst);
         }
     }
 }
