@@ -1,9 +1,10 @@
-//! Random histories of calls, played on two filesystems that must answer alike.
+//! Random histories of calls, played on two filesystems that must give the same answers.
 //!
-//! What the contract leaves open is masked: bytes between an append's end and the next unit, the content of a reused or
-//! released range, the length of an opened file that `sync_all` did not make exact, how much space a log has beyond
-//! its capacity. Errors are compared by kind. The player keeps its own model of names and bytes, which is a third
-//! opinion: what it knows must be what is read.
+//! The player masks what the contract leaves open: bytes between an append's end and the next unit,
+//! the content of a reused or released range, the length of an opened file that `sync_all` did not
+//! make exact, and the space of a log beyond its capacity. Errors are compared by kind. The player
+//! also keeps its own model of names and bytes as a third opinion: the bytes that it knows must be
+//! the bytes that are read.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -17,7 +18,7 @@ use basalt_fs::{File, FileSystem, Intent, LogOptions, ReadRequest, Result};
 const NAMES: &[&str] = &["a", "b", "c", "d1/a", "d1/b", "d2/c"];
 const DIRS: &[&str] = &["", "d1", "d2"];
 
-/// One call; numbers are taken modulo what there is when it is played.
+/// One call. Its numbers are taken modulo the number of objects at the time of the call.
 #[derive(Debug, Clone)]
 enum Step {
     CreateDir(usize),
@@ -50,15 +51,15 @@ pub struct Trace {
     steps: Vec<Step>,
 }
 
-/// The history of `n` calls that belongs to a seed.
+/// Returns the history of `n` calls for a seed.
 pub fn random_trace(seed: u64, n: usize) -> Trace {
     let mut c = Rng::of(&[seed, 23]);
     let c = &mut c;
-    // Each history does without some of the calls, so that the others meet more often.
+    // Each history leaves out some kinds of calls, so that the other kinds meet more often.
     let without: Vec<u64> = (0..c.below(6)).map(|_| c.below(21)).collect();
     let mut steps = Vec::with_capacity(n);
     if c.percent(80) {
-        // Most histories begin with something to work on.
+        // Most histories begin with some files and directories.
         steps.extend([Step::CreateDir(1), Step::CreateDir(2), Step::Create(0)]);
         steps.extend([Step::CreateLog(3, 8_192, None), Step::Append(0, 1, 700)]);
         steps.truncate(n);
@@ -102,14 +103,15 @@ pub fn random_trace(seed: u64, n: usize) -> Trace {
     Trace { seed, steps }
 }
 
-/// What the player knows of one file.
+/// The player's knowledge of one file.
 #[derive(Default)]
 struct Known {
-    /// `None`: the contract does not say.
+    /// The bytes of the file. `None` stands for a byte that the contract leaves open. The length of
+    /// the list is the append position.
     bytes: Vec<Option<u8>>,
-    /// The append position is the length of `bytes`; `sync_all` made it exact.
+    /// True if `sync_all` made the length exact.
     exact: bool,
-    /// The last sync ended inside a sector.
+    /// True if the last sync ended inside a sector.
     sync_edge: bool,
     is_log: bool,
 }
@@ -146,10 +148,11 @@ fn outcome<T: std::fmt::Debug>(result: Result<T>) -> String {
 }
 
 impl Trace {
-    /// Plays the history on an empty filesystem: one line for each call, with its masked answer.
+    /// Plays the history on an empty filesystem. Returns one line for each call, with its masked
+    /// answer.
     ///
     /// # Panics
-    /// When a byte that the player knows is read otherwise.
+    /// If a byte that the player knows is read otherwise.
     pub fn play(&self, fs: &Arc<dyn FileSystem>) -> Vec<String> {
         let mut player = Player {
             fs,
@@ -188,7 +191,7 @@ impl Player<'_> {
         answer
     }
 
-    /// The read's answer with what the contract leaves open masked; it ends where the known bytes end.
+    /// Returns the masked answer of a read. It ends where the known bytes end.
     fn judge(
         &self,
         id: u64,
@@ -465,7 +468,7 @@ impl Player<'_> {
                 let known = self.files.get_mut(&id).expect("known");
                 let mut end = from + len;
                 if !appends {
-                    // Space ahead of the appends is the appending handle's to release.
+                    // Only the appending handle releases space ahead of the appends.
                     end = end.min(known.bytes.len() as u64);
                 }
                 let result = file.release_range(from..end.max(from));
