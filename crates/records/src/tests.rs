@@ -47,7 +47,7 @@ fn record_of(payload: &[u8]) -> AlignedBuf {
     buf
 }
 
-/// Appends payloads as one group; the n-th gets `first_seq` = first + n.
+/// Appends payloads as one group. The n-th one gets the sequence number `first` + n.
 fn append(w: &mut RecordWriter, first: u64, payloads: &[Vec<u8>], sync: bool) -> Result<()> {
     let mut bufs: Vec<AlignedBuf> = payloads.iter().map(|p| record_of(p)).collect();
     let mut records: Vec<Outgoing<'_>> = bufs
@@ -106,7 +106,7 @@ fn expect(file_id: u128, proven_synced: u64) -> Expect {
     }
 }
 
-/// Payloads up to the tail, numbered from 1 by `first_seq`; and how it ends.
+/// Returns the payloads up to the tail, numbered from 1 by `first_seq`, and the tail.
 fn read_all(fs: &dyn FileSystem, path: &Path, e: &Expect) -> Result<(Vec<Vec<u8>>, Option<Tail>)> {
     let Some(mut reader) = RecordReader::open_expecting(fs.open(path)?, path, e)? else {
         return Ok((Vec::new(), None));
@@ -129,7 +129,8 @@ fn read_all(fs: &dyn FileSystem, path: &Path, e: &Expect) -> Result<(Vec<Vec<u8>
     Ok((out, Some(tail)))
 }
 
-/// A log in space full of an earlier life's records, numbered like the new one's will be.
+/// Returns a log in space full of an earlier life's records, which have the same numbers as the new
+/// ones will have.
 fn recycled_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64) -> Arc<dyn File> {
     let old = Path::new("old");
     let file = fs
@@ -154,7 +155,7 @@ fn recycled_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64) -> Arc<dyn 
     fs.create_log(path, LogOptions { capacity, reuse }).unwrap()
 }
 
-/// The disk's sector and the file's unit: the same, or a larger one.
+/// Returns the disk's sector and the file's unit, which is the same or larger.
 fn units(seed: u64) -> (usize, usize) {
     [(512, 512), (4096, 4096), (512, 4096)][seed as usize % 3]
 }
@@ -170,7 +171,8 @@ fn fresh_log(fs: &SimFs, path: &Path, unit: usize, capacity: u64, recycled: bool
     file
 }
 
-/// A small log of synced and unsynced groups; where the last synced record ends; all payloads.
+/// Writes a small log of synced and unsynced groups. Returns the end of the last synced record, all
+/// payloads, and the number of acknowledged ones.
 fn small_log(fs: &SimFs, path: &Path, unit: usize) -> (u64, Vec<Vec<u8>>, usize) {
     let r = Random::from_seed(3);
     let file = fresh_log(fs, path, unit, 16 << 10, true);

@@ -1,4 +1,5 @@
-//! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
+//! Batches: encoded operations are decoded to the same operations, limits are refused without harm,
+//! and no bytes make the decoder misbehave.
 
 use super::*;
 use crate::codec::Compression;
@@ -37,7 +38,7 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
             false => Family::detached(family),
         };
         if codec != Compression::None && r.one_in(2) {
-            // So that some shrink.
+            // Some values shrink.
             value.fill(7);
         }
         let before = batch.separated.len();

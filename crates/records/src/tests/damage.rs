@@ -31,8 +31,8 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
                     reported += 1;
                 }
             }
-            // Without outside proof, what later records prove is still reported, and what is read
-            // is still right.
+            // Without proof from outside, the damage that later records prove is still reported,
+            // and the records that are read are right.
             match read_all(&*fs, path, &expect(5, 0)) {
                 Ok((got, _)) => assert!(all.starts_with(&got)),
                 Err(e) => assert!(e.is_corruption() && at < synced, "{e}"),
@@ -44,7 +44,7 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
     assert!(reported > 8 * 500 && harmless > 8 * 1000);
 }
 
-/// One bit read wrongly in the last record looked like a torn tail: recovery cut a record that was
+/// One bit read wrongly in the last record looked like a torn tail. Recovery cut a record that was
 /// whole on the disk.
 #[test]
 fn one_wrong_reading_cuts_no_record() {
@@ -66,7 +66,7 @@ fn one_wrong_reading_cuts_no_record() {
                 assert!(got == all, "seed {seed}: wrong records");
                 read += 1;
             }
-            // In what later records prove to have been synced.
+            // The wrong bit lies in bytes that later records prove to have been synced.
             Err(e) => assert!(e.is_corruption() && e.path() == Some(path), "{e}"),
         }
     }
@@ -95,7 +95,7 @@ fn damage_in_the_synced_part_is_always_reported() {
         for at in (0..synced).step_by(512) {
             let old = &good[at as usize..at as usize + 512];
             let stale = &good[(at as usize + 512) % good.len()..][..512];
-            // What lies between records may hold anything.
+            // The bytes between records may have any value.
             let in_use = extents.iter().any(|e| e.start < at + 512 && at < e.end);
             for bytes in [&[0; 512], &bytes_of(&r, 512)[..], stale] {
                 fs.overwrite(path, at, bytes).unwrap();
@@ -163,7 +163,7 @@ fn mutate(r: &Random, b: &mut Vec<u8>) {
         }
         3 => b.truncate(at.max(1)),
         4 => {
-            // Lengths and positions, where they hurt.
+            // Lengths and positions get values that may break decoders.
             let at = at / 8 * 8;
             if at + 8 <= b.len() {
                 b[at..at + 8].copy_from_slice(

@@ -30,12 +30,12 @@ fn an_empty_space_an_earlier_life_and_a_damaged_header_are_told_apart() {
     small_log_over(&fs, path);
     let good = fs.read_all(path).unwrap();
     assert!(open(&expect(5, 0)).unwrap().is_some());
-    // One copy decays: the other serves. Both: damage.
+    // If one copy decays, the other one serves. If both decay, that is damage.
     fs.flip_bit(path, 40, 1).unwrap();
     assert_eq!(open(&by_number(1)).unwrap().unwrap().header().file_id, 5);
     fs.flip_bit(path, COPIES[1] as u64 + 20, 1).unwrap();
     assert!(open(&by_number(1)).is_err_and(|e| e.is_corruption()));
-    // The whole unit lost or stale: the records of this life prove it.
+    // The whole unit is lost or stale. The records of this life prove it.
     for unit in [vec![0; 512], header::encode(&file_header(512, 77, 1))] {
         fs.overwrite(path, 0, &unit).unwrap();
         let e = open(&expect(5, 0)).err().expect("damage");
@@ -97,7 +97,7 @@ fn headers_round_trip_and_unknown_features_are_refused() {
             ..h
         };
         if future.incompatible == PACKED_VALUES {
-            // Of logs it is known, and of no other file.
+            // Logs may have this feature, and other files may not.
             assert!(header::decode(&header::encode(&future), path).is_ok());
             let other = FileHeader {
                 kind: FileKind::Manifest,

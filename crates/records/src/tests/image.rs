@@ -5,7 +5,7 @@ use crate::header;
 use crate::record::{Head, Life};
 use basalt_fs::{Error, ErrorKind};
 
-/// A file that is some bytes.
+/// A read-only file with these bytes.
 pub(super) struct Image(pub(super) Bytes);
 
 impl File for Image {
@@ -42,7 +42,7 @@ impl File for Image {
     }
 }
 
-/// A file image with one header and hand-made records.
+/// Returns a file image with one header and hand-made records.
 fn image(heads: &[(Head, &[u8])]) -> Vec<u8> {
     let life = Life::new(5);
     let mut b = header::encode(&file_header(512, 5, 1));

@@ -11,8 +11,8 @@ struct Moment {
     synced: u64,
 }
 
-/// Writes random groups; after every change of the disk, cuts the power in every way, and checks
-/// what is read back.
+/// Writes random groups. After every change of the disk, the test cuts the power in every way and
+/// checks what is read back.
 fn crash_run(seed: u64, groups: u64) -> u64 {
     let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
     let r = Random::from_seed(seed);
@@ -31,7 +31,7 @@ fn crash_run(seed: u64, groups: u64) -> u64 {
     let mut w = RecordWriter::create(file, path, &file_header(unit, 5, 1)).unwrap();
     let mut all: Vec<Vec<u8>> = Vec::new();
     for _ in 0..groups {
-        // Some are written from their own memory where they are not synced.
+        // Some records are written from their own memory if they are not synced.
         let group = small_group(&r, if r.one_in(2) { 3000 } else { 9000 });
         let sync = r.one_in(2);
         append(&mut w, all.len() as u64 + 1, &group, sync).unwrap();
@@ -92,8 +92,8 @@ fn a_power_cut_leaves_a_prefix_with_all_that_was_acknowledged() {
 
 #[test]
 fn nothing_after_a_torn_tail_is_replayed() {
-    // Three unsynced records; the second loses its sectors, the third stays whole and starts at a
-    // unit boundary.
+    // There are three unsynced records. The second one loses its sectors. The third one stays whole
+    // and starts at a unit boundary.
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let file = fresh_log(&fs, path, 512, 64 << 10, false);
     let mut w = RecordWriter::create(file, path, &file_header(512, 5, 1)).unwrap();
@@ -106,7 +106,7 @@ fn nothing_after_a_torn_tail_is_replayed() {
     let (got, tail) = read_all(&*fs, path, &expect(5, end)).unwrap();
     assert_eq!(got, [vec![1; 100]]);
     assert_eq!(tail, Some(Tail { end, torn: true }));
-    // The same hole, once a record says that it had been synced.
+    // The same hole is damage once a record says that it had been synced.
     let mut w2 = w;
     w2.sync().unwrap();
     append(&mut w2, 4, &[vec![4; 10]], false).unwrap();

@@ -32,7 +32,7 @@ fn what_was_written_comes_back() {
             let writes = fs.stats().writes;
             append(&mut w, all.len() as u64 + 1, &group, sync).unwrap();
             if group.iter().map(Vec::len).sum::<usize>() < 900_000 {
-                // Zeros up to the file's own unit are one more.
+                // Zeros up to the file's own unit are one more write.
                 let most = if sector < unit { 2 } else { 1 };
                 let made = fs.stats().writes - writes;
                 assert!(
@@ -59,7 +59,7 @@ fn what_was_written_comes_back() {
     }
 }
 
-/// What whole blocks cost is told alike whether the file has them or not.
+/// The cost of whole blocks is the same figure whether or not the file has them.
 #[test]
 fn the_price_of_blocks_is_known_in_either_unit() {
     let told = [512, 4096].map(|unit| {
@@ -72,7 +72,7 @@ fn the_price_of_blocks_is_known_in_either_unit() {
         }
         w.in_blocks()
     });
-    // Of four groups three have 512 bytes, or 4,096; the large one has 16,384 in both.
+    // Of four groups three have 512 bytes, or 4,096. The large one has 16,384 in both.
     assert_eq!(told.map(|(_, more)| more), [15 * 3584; 2]);
     let (in_units, in_blocks) = (told[0].0, told[1].0);
     assert!(in_units.abs_diff(in_blocks) <= 4096, "{told:?}");
@@ -88,7 +88,7 @@ fn large_records_are_not_staged_and_idle_writers_hold_little() {
         append(&mut w, 1, &[vec![1; 3 << 20]], sync).unwrap();
         assert!(w.memory() <= 8192, "{} bytes staged", w.memory());
     }
-    // Through the page cache they need no padding for it, so that smaller ones are large there.
+    // Records in the page cache need no padding, so smaller records count as large there.
     append(&mut w, 1, &vec![vec![1; 8000]; 20], false).unwrap();
     assert!(w.memory() <= 8192, "{} bytes staged", w.memory());
     append(&mut w, 1, &vec![vec![1; 60_000]; 30], true).unwrap();
