@@ -51,11 +51,14 @@ impl LedgerUse {
     }
 }
 
+/// The state that all clones of a [`MemoryLedger`] share.
 struct Ledger {
+    /// Bytes of the budget.
     budget: u64,
     /// Bytes of the budget that belong to the cache. Other kinds may not grow into this part while
     /// the cache is still filling, because the cache would then have to grow past the budget.
     cache_part: AtomicU64,
+    /// Bytes in use by kind.
     by_kind: [AtomicU64; 5],
     /// Bytes of all kinds but the cache, together.
     others: AtomicU64,
@@ -109,7 +112,7 @@ impl Ledger {
         let before = self.by_kind[kind as usize].fetch_sub(bytes, Relaxed);
         assert!(
             before >= bytes,
-            "memory ledger: {bytes} bytes of {kind:?} given back, {before} booked"
+            "memory ledger: {bytes} bytes of {kind:?} released, {before} booked"
         );
     }
 }
@@ -262,6 +265,7 @@ impl AsRef<[u8]> for Booked {
     }
 }
 
+/// The state that all clones of an [`OpenFiles`] share.
 struct Files {
     limit: usize,
     open: AtomicUsize,
@@ -327,11 +331,13 @@ pub struct BudgetUse {
     pub limit: u64,
 }
 
+/// The state that all clones of a [`RateLimiter`] share.
 struct Limiter {
     clock: Clock,
     /// Bytes a second; 0 for no limit. `Bucket` has the rate, too. This copy lets an unlimited
     /// `acquire` avoid the lock.
     rate: AtomicU64,
+    /// Bytes that have passed so far.
     passed: AtomicU64,
     /// Microseconds that requests have waited, by priority.
     waited_us: [AtomicU64; 2],
@@ -341,12 +347,19 @@ struct Limiter {
     bucket: Mutex<Bucket>,
 }
 
+/// The tokens and queues of a limiter, under its lock.
 struct Bucket {
+    /// Bytes a second; 0 for no limit.
     rate: u64,
+    /// Tokens in the bucket, in millionths of a byte.
     tokens: u128,
+    /// Time up to which the bucket was filled.
     filled_at: Duration,
+    /// Number of the next request.
     next_ticket: u64,
+    /// Numbers of the waiting requests, by priority, in order of arrival.
     waiting: [VecDeque<u64>; 2],
+    /// Number of pieces of High that passed since one of Low.
     high_in_a_row: u32,
 }
 

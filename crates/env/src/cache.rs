@@ -110,12 +110,16 @@ struct ShardCell {
 const _: () =
     assert!(size_of::<ShardCell>() * MAX_SHARDS <= 32 << 10 || cfg!(feature = "schedules"));
 
+/// The state that all clones of a [`BlockCache`] share.
 struct CacheState {
+    /// All shards, also those that are not in use.
     cells: Box<[ShardCell]>,
     /// Number of shards in use, less one. It changes only while every shard is locked, so it is
     /// stable under the lock of any shard.
     mask: AtomicUsize,
+    /// Capacity of the cache, in bytes.
     capacity: AtomicU64,
+    /// Held while the capacity changes.
     resizing: Mutex<()>,
     ledger: MemoryLedger,
 }

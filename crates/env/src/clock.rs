@@ -6,10 +6,11 @@ use std::time::Duration;
 
 /// A source of time. Cloning is cheap.
 #[derive(Clone)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
+/// Where a clock's time comes from.
 #[derive(Clone)]
-enum Source {
+enum ClockSource {
     System(Arc<SystemTimes>),
     Manual(Arc<ManualClock>),
 }
@@ -63,27 +64,27 @@ impl Clock {
         reason = "this is the one place that reads the system's clock"
     )]
     pub fn system() -> Clock {
-        Clock(Source::System(Arc::new(SystemTimes {
+        Clock(ClockSource::System(Arc::new(SystemTimes {
             start: std::time::Instant::now(),
             highest_wall_ms: AtomicU64::new(0),
         })))
     }
     /// Returns a clock that a test controls.
     pub fn manual(manual: Arc<ManualClock>) -> Clock {
-        Clock(Source::Manual(manual))
+        Clock(ClockSource::Manual(manual))
     }
     /// Returns the manual clock, or `None` for the system's clock.
     pub fn as_manual(&self) -> Option<&Arc<ManualClock>> {
         match &self.0 {
-            Source::System(_) => None,
-            Source::Manual(m) => Some(m),
+            ClockSource::System(_) => None,
+            ClockSource::Manual(m) => Some(m),
         }
     }
     /// Returns true if time passes without a test moving it.
     pub fn moves_by_itself(&self) -> bool {
         match &self.0 {
-            Source::System(_) => true,
-            Source::Manual(m) => m.step_us > 0,
+            ClockSource::System(_) => true,
+            ClockSource::Manual(m) => m.step_us > 0,
         }
     }
     /// Returns the monotonic time since the clock was made.
@@ -93,8 +94,10 @@ impl Clock {
     )]
     pub fn now(&self) -> Duration {
         match &self.0 {
-            Source::System(s) => s.start.elapsed(),
-            Source::Manual(m) => Duration::from_micros(m.monotonic_us.fetch_add(m.step_us, SeqCst)),
+            ClockSource::System(s) => s.start.elapsed(),
+            ClockSource::Manual(m) => {
+                Duration::from_micros(m.monotonic_us.fetch_add(m.step_us, SeqCst))
+            }
         }
     }
     /// Returns the wall time in milliseconds since 1970. It never goes back within a process, so
@@ -105,13 +108,13 @@ impl Clock {
     )]
     pub fn wall_ms(&self) -> u64 {
         let (now, highest) = match &self.0 {
-            Source::System(s) => {
+            ClockSource::System(s) => {
                 let now = std::time::SystemTime::now()
                     .duration_since(std::time::UNIX_EPOCH)
                     .map_or(0, |d| d.as_millis() as u64);
                 (now, &s.highest_wall_ms)
             }
-            Source::Manual(m) => (m.wall_us.load(SeqCst) / 1000, &m.highest_wall_ms),
+            ClockSource::Manual(m) => (m.wall_us.load(SeqCst) / 1000, &m.highest_wall_ms),
         };
         highest.fetch_max(now, SeqCst).max(now)
     }
@@ -119,8 +122,8 @@ impl Clock {
     /// below it again.
     pub fn observe_wall_ms(&self, wall_ms: u64) {
         match &self.0 {
-            Source::System(s) => s.highest_wall_ms.fetch_max(wall_ms, SeqCst),
-            Source::Manual(m) => m.highest_wall_ms.fetch_max(wall_ms, SeqCst),
+            ClockSource::System(s) => s.highest_wall_ms.fetch_max(wall_ms, SeqCst),
+            ClockSource::Manual(m) => m.highest_wall_ms.fetch_max(wall_ms, SeqCst),
         };
     }
     /// Waits for a duration. A manual clock moves its time instead.
@@ -130,8 +133,8 @@ impl Clock {
     )]
     pub fn sleep(&self, how_long: Duration) {
         match &self.0 {
-            Source::System(_) => std::thread::sleep(how_long),
-            Source::Manual(m) => m.advance(how_long),
+            ClockSource::System(_) => std::thread::sleep(how_long),
+            ClockSource::Manual(m) => m.advance(how_long),
         }
     }
 }

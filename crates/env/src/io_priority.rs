@@ -32,6 +32,7 @@ const LARGE_SYNC: usize = 8 << 10;
 /// A pause lasts this many times as long as the piece before it, so background work gets a quarter
 /// of the device's time.
 const PAUSE_FACTOR: u32 = 3;
+/// Longest pause after a piece, and longest duration that a piece counts with.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 /// If no foreground thread used the device for this long, background work has the device for
 /// itself.
@@ -43,12 +44,16 @@ const MIN_SLEEP: Duration = Duration::from_micros(10);
 /// whether the priority is suspended.
 const MAX_SLEEP: Duration = Duration::from_millis(2);
 
+/// The state that all clones of a [`ForegroundIo`] share.
 struct ForegroundState {
     clock: Clock,
     /// Number of waits of foreground threads for reads and small syncs.
     small: AtomicU64,
+    /// Number of waits of foreground threads for large syncs.
     large: AtomicU64,
+    /// Number of [`Urgent`] guards.
     urgent: AtomicUsize,
+    /// Microseconds that background work has paused so far.
     paused_us: AtomicU64,
     turns: Mutex<TurnState>,
 }
@@ -71,6 +76,7 @@ impl Changes {
     }
 }
 
+/// When foreground threads last used the device, and when the next background turn begins.
 struct TurnState {
     small: Changes,
     large: Changes,

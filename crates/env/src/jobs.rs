@@ -54,27 +54,37 @@ const GC_TURN: u64 = 8;
 /// Longest time after which a waiter checks again without a notification.
 const RECHECK: Duration = Duration::from_millis(10);
 
+/// A queued job.
 struct Job {
     owner: u64,
     priority: JobPriority,
     run: Box<dyn FnOnce() + Send>,
 }
 
+/// The queues and threads of a pool, under its lock.
 #[derive(Default)]
 struct PoolState {
+    /// Queued jobs by priority.
     queues: [VecDeque<Job>; 5],
+    /// Number of running jobs by priority.
     running: [usize; 5],
+    /// Number of queued and running jobs of each owner that has any.
     owners: BTreeMap<u64, usize>,
     /// Delayed jobs, by due time and order of arrival. They count for their owner once they are
     /// due.
     delayed: BTreeMap<(Duration, u64), Job>,
+    /// Number of the next delayed job, which orders jobs with one due time.
     next_delayed: u64,
+    /// The first panic message of each owner.
     panics: BTreeMap<u64, String>,
     /// Number of pool threads, and number of those that wait for work.
     alive: usize,
     idle: usize,
+    /// True if the thread of the commit lane runs.
     lane_alive: bool,
+    /// Number of compactions and GC jobs taken so far.
     long_picks: u64,
+    /// True if the threads must end when the queues are empty.
     stop: bool,
     threads: Vec<JoinHandle<()>>,
 }
@@ -167,6 +177,7 @@ impl PoolState {
     }
 }
 
+/// A pool, as its threads hold it.
 struct JobPool {
     /// Number of pool threads; 0 in stepped mode.
     threads: usize,
@@ -175,12 +186,15 @@ struct JobPool {
     /// True if a job of any owner has panicked. Frequent callers need no lock while no job has.
     panicked: AtomicBool,
     state: Mutex<PoolState>,
+    /// Wakes pool threads.
     pool_work: Condvar,
+    /// Wakes the commit lane.
     lane_work: Condvar,
     next_owner: AtomicU64,
     /// Grows with each notification. A waiter that read `epoch` before it called `done()` sleeps
     /// only while it is unchanged.
     epoch: AtomicU64,
+    /// Number of threads in [`Jobs::wait_until`].
     waiters: AtomicUsize,
     wait_lock: Mutex<()>,
     wait_cv: Condvar,

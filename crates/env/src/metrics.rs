@@ -52,6 +52,7 @@ impl Gauge {
 type ReadCounter = Arc<dyn Fn() -> u64 + Send + Sync>;
 type ReadGauge = Arc<dyn Fn() -> i64 + Send + Sync>;
 
+/// A registered metric.
 #[derive(Clone)]
 enum Metric {
     Counter(Counter),
@@ -108,6 +109,7 @@ pub struct MetricSample {
 /// Labels, sorted by name. The series and the index of labels share them.
 type Labels = Arc<Vec<(String, String)>>;
 
+/// All series of one name.
 struct Family {
     help: String,
     kind: &'static str,
@@ -117,6 +119,7 @@ struct Family {
 /// The key of a series: the name of its metric, and its labels.
 type SeriesId = (Arc<str>, Labels);
 
+/// The registered series, by name and by label.
 #[derive(Default)]
 struct SeriesMaps {
     families: BTreeMap<Arc<str>, Family>,

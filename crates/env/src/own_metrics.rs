@@ -75,9 +75,9 @@ fn signed(n: u64) -> i64 {
 
 type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 /// The help text of the gauge `budget_used`, also for the budgets that a store has of its own.
-pub const BUDGET_USED: &str = "What is used of a budget.";
+pub const BUDGET_USED: &str = "The part of a budget in use.";
 /// The help text of the gauge `budget_limit`.
-pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
+pub const BUDGET_LIMIT: &str = "The limit of a budget; 0 for none.";
 
 /// The parts of an environment that have metrics.
 pub(crate) struct MetricParts<'a> {

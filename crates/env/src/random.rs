@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A shared source of random numbers (SplitMix64). Cloning is cheap. The numbers are not for
 /// secrets.
 #[derive(Clone)]
-pub struct Random(Arc<Source>);
+pub struct Random(Arc<RandomState>);
 
-struct Source {
+/// The state that all clones of a [`Random`] share.
+struct RandomState {
     state: AtomicU64,
     /// True if no seed was given. 128-bit ids then bypass the generator.
     from_system: bool,
@@ -17,7 +18,7 @@ struct Source {
 impl Random {
     /// Returns a source that gives the same numbers for the same seed and order of calls.
     pub fn from_seed(seed: u64) -> Random {
-        Random(Arc::new(Source {
+        Random(Arc::new(RandomState {
             state: AtomicU64::new(seed),
             from_system: false,
         }))
@@ -26,7 +27,7 @@ impl Random {
     pub fn from_system() -> Random {
         let mut seed = [0u8; 8];
         basalt_fs::fill_random(&mut seed);
-        Random(Arc::new(Source {
+        Random(Arc::new(RandomState {
             state: AtomicU64::new(u64::from_le_bytes(seed)),
             from_system: true,
         }))
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(a.next_u128(), b.next_u128());
         assert_eq!(a.below(1000), b.below(1000));
         let system = Random::from_system();
-        let copy = Random(Arc::new(Source {
+        let copy = Random(Arc::new(RandomState {
             state: AtomicU64::new(system.0.state.load(Relaxed)),
             from_system: true,
         }));

@@ -19,18 +19,26 @@ use std::sync::Arc;
 /// before a writer has to wait.
 const KEPT_FREE: u64 = 8;
 
+/// The function that asks a holder to free memory. It takes the promise to keep.
 type Give = Arc<dyn Fn(Promise) + Send + Sync>;
 
+/// The registry's part of a holder.
 struct HolderSlot {
+    /// Bytes that the holder has.
     bytes: AtomicU64,
+    /// Bytes from which on asking the holder is worth it.
     worth: u64,
+    /// True if the holder was asked and has not begun anew.
     asked: AtomicBool,
     give: Give,
 }
 
+/// The state that all clones of a [`Relief`] share.
 struct ReliefState {
     ledger: MemoryLedger,
+    /// Number of the next holder, and the holders by number.
     holders: Mutex<(u64, BTreeMap<u64, Arc<HolderSlot>>)>,
+    /// Bytes that were promised and are not back yet.
     coming: AtomicU64,
 }
 

@@ -71,6 +71,7 @@ pub enum Reach {
     Store,
 }
 
+/// The content of an error, which its clones share.
 #[derive(Debug)]
 struct Inner {
     kind: ErrorKind,

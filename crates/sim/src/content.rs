@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 /// Bytes that are copied when one of them changes after a clone. Holes consist of whole chunks.
 pub(crate) const CHUNK: u64 = 4096;
+/// Number of chunks in a leaf.
 const FANOUT: u64 = 64;
 
+/// The bytes of a chunk.
 type Chunk = [u8; CHUNK as usize];
+/// The chunks of 256 KiB. `None` is a hole.
 type Leaf = [Option<Arc<Chunk>>; FANOUT as usize];
 
+/// The bytes of one file or device.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
     leaves: Vec<Option<Arc<Leaf>>>,

@@ -50,18 +50,21 @@ pub enum DeviceFault {
     Misplaced(u64, u64),
 }
 
+/// A write that no flush covers yet.
 #[derive(Clone)]
 struct Pending {
     offset: u64,
     bytes: Arc<[u8]>,
 }
 
+/// The bytes of a device.
 #[derive(Clone, Default)]
 struct Disk {
     /// The bytes after the last flush.
     durable: Content,
     /// The bytes after all writes.
     now: Content,
+    /// Writes since the last flush, in order.
     since: Vec<Pending>,
 }
 
@@ -88,9 +91,11 @@ impl DeviceSnapshot {
     }
 }
 
+/// A function that takes a snapshot after each write and flush.
 type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
 
-struct State {
+/// The bytes, counters and failures of a device, under its lock.
+struct DeviceState {
     disk: Disk,
     stats: FsStats,
     writes: u64,
@@ -104,7 +109,7 @@ pub struct SimDevice {
     /// The facts of the device. `len` has the present length.
     facts: DeviceFacts,
     len: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
     observer: Mutex<Option<Observer>>,
 }
 
@@ -170,7 +175,7 @@ impl SimDevice {
         Arc::new(SimDevice {
             len: AtomicU64::new(facts.len),
             facts,
-            state: Mutex::new(State {
+            state: Mutex::new(DeviceState {
                 disk,
                 stats: FsStats::default(),
                 writes: 0,
@@ -270,7 +275,7 @@ impl SimDevice {
         struck.map(|i| faults.remove(i))
     }
 
-    fn tell(&self) {
+    fn notify_observer(&self) {
         let mut observer = self.observer.lock();
         if let Some(observer) = observer.as_mut() {
             observer(self.snapshot());
@@ -370,7 +375,7 @@ impl Device for SimDevice {
                 return Err(e);
             }
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 
@@ -392,7 +397,7 @@ impl Device for SimDevice {
             state.disk.durable = state.disk.now.clone();
             state.disk.since.clear();
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 
@@ -418,7 +423,7 @@ impl Device for SimDevice {
                 bytes: noise.into(),
             });
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 

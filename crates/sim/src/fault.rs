@@ -102,6 +102,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
+/// A rule with its count of matching calls.
 struct Rule {
     fault: Fault,
     seen: u64,
@@ -117,12 +118,13 @@ struct Rules {
 
 type Sleep = Box<dyn Fn(Duration) + Send + Sync>;
 
-struct Shared {
+/// The rules and counters of a [`FaultFs`].
+struct FaultState {
     rules: Mutex<Rules>,
     sleep: Sleep,
 }
 
-impl Shared {
+impl FaultState {
     /// Counts the call. Returns the fault that strikes it, if one does, and the random numbers that
     /// decide the rest.
     fn strike(&self, op: OpKind, paths: &[&Path]) -> Option<(FaultKind, Rng)> {
@@ -188,7 +190,7 @@ impl Shared {
 /// A filesystem whose calls fail by rules.
 pub struct FaultFs {
     inner: Arc<dyn FileSystem>,
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
 }
 
 impl FaultFs {
@@ -206,7 +208,7 @@ impl FaultFs {
     pub fn with_sleep(inner: Arc<dyn FileSystem>, seed: u64, sleep: Sleep) -> Arc<FaultFs> {
         Arc::new(FaultFs {
             inner,
-            shared: Arc::new(Shared {
+            shared: Arc::new(FaultState {
                 rules: Mutex::new(Rules {
                     rules: Vec::new(),
                     calls: BTreeMap::new(),
@@ -437,7 +439,7 @@ fn unwrap(file: &Arc<dyn File>) -> Arc<dyn File> {
 
 struct FaultFile {
     inner: Arc<dyn File>,
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
     path: PathBuf,
     poisoned: AtomicBool,
     /// The append position before a failed append. It must not seem to have moved.

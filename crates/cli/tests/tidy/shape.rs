@@ -36,7 +36,6 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
     ("records", ceiling([0, 0, 0, 9])),
     ("server", ceiling([1, 0, 2, 35])),
-    ("sim", ceiling([0, 0, 0, 4])),
 ];
 
 /// Long functions, long files, wide comments, banned words.

@@ -33,11 +33,14 @@ use crate::budget::Reservation;
 use crate::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use basalt_fs::Bytes;
 
+/// Largest count of uses of an entry.
 const MOST_USES: u8 = 3;
+/// Age, in turns of the shard's data, from which on an unused High block is evicted.
 const HIGH_AGE: u32 = 8;
 /// The slot number that stands for no slot.
 const NONE: u32 = u32::MAX;
 
+/// The queue of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Queue {
     Low,
@@ -47,18 +50,23 @@ enum Queue {
     Pinned,
 }
 
+/// Number of queues.
 const QUEUES: usize = 5;
 
+/// A cached block with its queue links. Free entries have an empty block.
 pub(super) struct Entry {
     key: CacheKey,
     block: CachedBlock,
+    /// Bytes that the entry counts with, overhead included.
     charge: u64,
+    /// The entry before this one in its queue.
     prev: u32,
     /// The next slot in the queue, or in the list of free slots.
     next: u32,
     /// For a High entry, the shard's age when its last use was seen.
     seen: u32,
     queue: Queue,
+    /// Count of uses, at most [`MOST_USES`].
     uses: AtomicU8,
 }
 
@@ -76,6 +84,7 @@ impl Entry {
     }
 }
 
+/// A queue: its first and last entry, and the bytes of all its entries.
 #[derive(Clone, Copy)]
 struct List {
     head: u32,
@@ -89,9 +98,13 @@ const EMPTY_LIST: List = List {
     bytes: 0,
 };
 
+/// The entries of one part of the cache.
 pub(super) struct Shard {
+    /// Capacity in bytes.
     capacity: u64,
+    /// All entries, by slot.
     slab: Vec<Entry>,
+    /// First slot of the list of free slots.
     free: u32,
     index: Index,
     lists: [List; QUEUES],
@@ -100,11 +113,15 @@ pub(super) struct Shard {
     ghosts: Vec<u64>,
     /// Number of data blocks evicted, wrapping.
     evicted_blocks: u32,
+    /// Bytes of data blocks evicted since `age` last grew.
     evicted_bytes: u64,
     /// Grows by one each time data of the shard's capacity was evicted.
     age: u32,
+    /// Number of blocks inserted.
     inserts: u64,
+    /// Number of blocks evicted for room.
     evictions: u64,
+    /// The shard's bytes in the memory ledger.
     booked: Reservation,
 }
 
@@ -267,7 +284,7 @@ impl Shard {
                     }
                     self.record_eviction(slot, queue);
                 }
-                Queue::Pinned => unreachable!("pinned blocks do not give way"),
+                Queue::Pinned => unreachable!("pinned blocks are never evicted"),
             }
             self.evictions += 1;
             return Some(self.take_out(slot));

@@ -7,6 +7,7 @@ use crate::sync::{Condvar, Mutex};
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
+/// The progress of a load.
 enum LoadProgress {
     Running,
     Done(Result<Bytes>),
@@ -14,10 +15,13 @@ enum LoadProgress {
     Panicked,
 }
 
+/// A load in progress.
 struct Load {
     key: CacheKey,
+    /// The thread that loads the block.
     loader: ThreadId,
     progress: Mutex<LoadProgress>,
+    /// Wakes the threads that wait for the load.
     done: Condvar,
 }
 

@@ -5,12 +5,14 @@ use super::{MetricSample, MetricValue, Metrics};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// A function that appends the samples of a source.
 type Read = Arc<dyn Fn(&mut Vec<MetricSample>) + Send + Sync>;
 
 /// The registered sources, by the number of their handle.
 #[derive(Clone, Default)]
 pub(super) struct Sources(Arc<Mutex<SourceList>>);
 
+/// The registered sources, and the number of the next one.
 #[derive(Default)]
 struct SourceList {
     next: u64,

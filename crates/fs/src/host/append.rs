@@ -59,6 +59,7 @@ pub(super) fn window_most(open: u64) -> u64 {
 const FRESH_MIN: u64 = 64 * 1024;
 const FRESH_MAX: u64 = 1 << 20;
 
+/// A page of zeros, which completes the last page of a lazy append.
 static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 impl HostFile {

@@ -25,9 +25,10 @@ const EXCLUSIVE: usize = usize::MAX;
 /// Longest command line that a message shows, in bytes.
 const COMMAND_MAX: usize = 160;
 
-struct Held((u64, u64));
+/// A lock that this process holds. Dropping it removes its record.
+struct HeldLock((u64, u64));
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut held = HELD.lock();
         match held.get_mut(&self.0) {
@@ -39,10 +40,10 @@ impl Drop for Held {
     }
 }
 
-impl Held {
+impl HeldLock {
     /// Records a lock of this process. Returns `None` if it conflicts with a lock that the process
     /// already holds.
-    fn take(key: (u64, u64), shared: bool) -> Option<Held> {
+    fn take(key: (u64, u64), shared: bool) -> Option<HeldLock> {
         let mut held = HELD.lock();
         match held.get_mut(&key) {
             None => {
@@ -51,21 +52,22 @@ impl Held {
             Some(n) if shared && *n != EXCLUSIVE => *n += 1,
             Some(_) => return None,
         }
-        Some(Held(key))
+        Some(HeldLock(key))
     }
 }
 
+/// An exclusive lock, whose file names this process.
 struct HostLock {
     // The order of the fields matters: the kernel's lock ends before the process forgets that it
     // held it.
     fd: OwnedFd,
-    _held: Held,
+    _held: HeldLock,
 }
 
 /// A lock that is shared with other readers. Its file is never written.
 struct SharedLock {
     _fd: OwnedFd,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl LockGuard for SharedLock {}
@@ -116,8 +118,8 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
 }
 
 /// Takes the kernel's lock and records it for the process.
-fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<Held> {
-    let Some(held) = Held::take(key, shared) else {
+fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<HeldLock> {
+    let Some(held) = HeldLock::take(key, shared) else {
         return Err(busy(path, fd));
     };
     let how = match shared {

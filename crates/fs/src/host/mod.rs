@@ -136,8 +136,11 @@ enum Reader {
 
 /// What a filesystem and its open files share.
 struct HostShared {
+    /// The directory that relative paths start from.
     root: PathBuf,
+    /// True if the options ask for direct I/O.
     want_direct: bool,
+    /// Write unit, in bytes.
     unit: usize,
     sys: Sys,
     stages: Stages,

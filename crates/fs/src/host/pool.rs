@@ -15,11 +15,14 @@ use crate::{Bytes, Error, ErrorKind, ReadCompletions, ReadRequest, Result};
 /// An idle reading thread ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// The queue and threads of a pool, under its lock.
 #[derive(Default)]
 struct PoolState {
     /// One entry for each read. The batch knows which read comes next.
     work: VecDeque<Arc<Batch>>,
+    /// Number of threads.
     threads: usize,
+    /// Number of threads that wait for work.
     idle: usize,
 }
 
@@ -27,16 +30,22 @@ struct PoolState {
 pub(super) struct Pool {
     state: Mutex<PoolState>,
     wake: Condvar,
+    /// Most threads.
     max: usize,
 }
 
+/// The reads of a batch, under its lock.
 #[derive(Default)]
 struct BatchState {
+    /// Reads that were not started.
     todo: VecDeque<(usize, ReadRequest)>,
+    /// Number of reads in progress.
     running: usize,
+    /// Results that the caller has not taken yet.
     done: VecDeque<(usize, Result<Bytes>)>,
 }
 
+/// A batch, as the threads hold it.
 #[derive(Default)]
 struct Batch {
     state: Mutex<BatchState>,

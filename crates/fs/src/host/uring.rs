@@ -65,6 +65,7 @@ impl RingPool {
     }
 }
 
+/// A read in flight: its index in the batch, its file and its progress.
 struct Slot {
     index: usize,
     file: Arc<dyn File>,
@@ -82,11 +83,15 @@ pub(super) struct RingBatch {
     shared: Arc<HostShared>,
     /// The ring. `None` after it was returned to the pool or leaked.
     ring: Option<IoUring>,
+    /// Reads that were not submitted.
     queue: VecDeque<(usize, ReadRequest)>,
     /// The reads in flight. A slot's index in this list is the user data of its entry.
     slots: Vec<Option<Slot>>,
+    /// Indices of free slots.
     free: Vec<usize>,
+    /// Number of entries whose completion was not taken.
     in_flight: usize,
+    /// Results that the caller has not taken yet.
     ready: VecDeque<(usize, Result<Bytes>)>,
 }
 

@@ -29,7 +29,10 @@ pub const CHECKS: &[(&str, CrashCheck)] = &[
     ("a sector is written whole or not at all", whole_sectors),
     ("a log's written space survives", log_space),
     ("a reused log keeps what its new life synced", reused_log),
-    ("files synced together survive together", together),
+    (
+        "files synced together survive together",
+        sync_files_as_a_group,
+    ),
     ("a link survives with its bytes", synced_link),
     ("what a power cut left stays", left_stays),
     (
@@ -206,7 +209,7 @@ fn reused_log(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
     assert_eq!(new.read(16_384, 16_384).expect("read"), vec![1; 16_384]);
 }
 
-fn together(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
+fn sync_files_as_a_group(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
     let files = [
         fs.create(p("a")).expect("create"),
         fs.create_log(p("b"), log(8_192)).expect("create_log"),

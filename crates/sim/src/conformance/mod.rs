@@ -51,7 +51,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ),
     ("a failed reuse leaves the old log", failed_reuse),
     ("batched reads complete once each", batched_reads),
-    ("several files are synced together", sync_together),
+    ("several files are synced together", sync_files),
     ("released space harms nothing around it", release),
     (
         "appends go on after space around their position was released",
@@ -522,7 +522,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
     drop(fs.submit_reads(unread.collect()));
 }
 
-fn sync_together(fs: &Arc<dyn FileSystem>) {
+fn sync_files(fs: &Arc<dyn FileSystem>) {
     let files: Vec<Arc<dyn File>> = (0..5)
         .map(|i| {
             let name = format!("f{i}");

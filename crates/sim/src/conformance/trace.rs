@@ -116,12 +116,14 @@ struct Known {
     is_log: bool,
 }
 
+/// An open file, with the player's number of it.
 struct Handle {
     file: Arc<dyn File>,
     id: u64,
     appends: bool,
 }
 
+/// The player of a history, with its model of names and bytes.
 struct Player<'a> {
     fs: &'a Arc<dyn FileSystem>,
     handles: Vec<Handle>,

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::disk::{Disk, FileNode, Node};
-use super::{SimFs, State, effect};
+use super::{DiskState, SimFs, effect};
 use crate::content::Content;
 use basalt_fs::Result;
 
@@ -18,7 +18,7 @@ impl Disk {
 }
 
 impl SimFs {
-    fn damage<R>(&self, f: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    fn damage<R>(&self, f: impl FnOnce(&mut DiskState) -> Result<R>) -> Result<R> {
         f(&mut self.state.lock())
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use bytes::Bytes;
 
 use super::disk::{Change, Ino, PendingWrite};
-use super::{SimFs, State, text};
+use super::{DiskState, SimFs, text};
 use crate::OpKind;
 use crate::content::CHUNK;
 use crate::rng::Rng;
@@ -56,7 +56,7 @@ impl SimFile {
     }
 
     /// Checks whether this handle may change the file.
-    fn check_appends(&self, state: &State) -> Result<()> {
+    fn check_appends(&self, state: &DiskState) -> Result<()> {
         if !self.appends {
             return Err(
                 Error::new(ErrorKind::ReadOnly, "the file is open for reading")
@@ -73,7 +73,7 @@ impl SimFile {
     }
 
     /// Poisons the handle on an error.
-    pub(super) fn sync_in(&self, state: &mut State, length_too: bool) -> Result<()> {
+    pub(super) fn sync_in(&self, state: &mut DiskState, length_too: bool) -> Result<()> {
         let unit = state.disk.unit;
         if let Some(seed) = state.lies.fails_sync(&self.path) {
             state.disk.file_mut(self.ino).fail_sync(unit, seed);
@@ -116,7 +116,7 @@ impl SimFile {
     }
 
     /// Appends a part of the bytes, because the disk is full. The caller does not learn which part.
-    fn append_part(&self, state: &mut State, bytes: &[u8]) {
+    fn append_part(&self, state: &mut DiskState, bytes: &[u8]) {
         self.poison();
         let f = state.disk.file(self.ino);
         let (len, alloc) = (f.len, f.alloc);
@@ -169,7 +169,7 @@ impl File for SimFile {
             }
             let (first, mut data) = state.disk.sectors_for(self.ino, &bytes);
             let body = (at - first) as usize..(at - first) as usize + bytes.len();
-            let State { lies, disk, .. } = state;
+            let DiskState { lies, disk, .. } = state;
             lies.spoil_append(&self.path, disk, self.ino, first, &mut data, body);
             state.stats.bytes_written += data.len() as u64;
             state.stats.writes += 1;
@@ -288,7 +288,7 @@ pub(super) fn no_space(path: &Path) -> Error {
 }
 
 /// Begins a new life of the space as a log. The written part stays, up to the first hole.
-pub(super) fn begin_life(state: &mut State, ino: Ino) {
+pub(super) fn begin_life(state: &mut DiskState, ino: Ino) {
     let unit = state.disk.unit;
     let f = state.disk.file_mut(ino);
     if let Some(&hole) = f.holes.first() {
@@ -303,7 +303,12 @@ pub(super) fn begin_life(state: &mut State, ino: Ino) {
 }
 
 /// Returns `NoSpace` if the disk has no room for a log of this capacity.
-pub(super) fn check_log_space(state: &State, ino: Ino, capacity: u64, path: &Path) -> Result<()> {
+pub(super) fn check_log_space(
+    state: &DiskState,
+    ino: Ino,
+    capacity: u64,
+    path: &Path,
+) -> Result<()> {
     let have = state.disk.file(ino).chunks();
     if capacity.div_ceil(CHUNK).saturating_sub(have) > state.disk.free_chunks() {
         return Err(no_space(path));
@@ -314,7 +319,7 @@ pub(super) fn check_log_space(state: &State, ino: Ino, capacity: u64, path: &Pat
 /// Writes zeros up to `capacity` and makes them durable. The space is taken first, and then
 /// written. Unsynced appends stay unsynced.
 pub(super) fn extend_log(
-    state: &mut State,
+    state: &mut DiskState,
     ino: Ino,
     capacity: u64,
     call: OpKind,

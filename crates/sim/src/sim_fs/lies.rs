@@ -48,11 +48,12 @@ struct Rule {
 #[derive(Default)]
 pub(super) struct Lies {
     rules: Vec<Rule>,
-    pub told: u64,
+    /// Number of lies that struck so far.
+    pub struck_count: u64,
 }
 
 impl Lies {
-    pub(super) fn tell(&mut self, lie: Lie, seed: u64) {
+    pub(super) fn add(&mut self, lie: Lie, seed: u64) {
         let rng = Rng::of(&[seed, self.rules.len() as u64, 13]);
         self.rules.push(Rule { lie, seen: 0, rng });
     }
@@ -76,7 +77,7 @@ impl Lies {
                 }
             }
         }
-        self.told += u64::from(struck.is_some());
+        self.struck_count += u64::from(struck.is_some());
         struck
     }
 
@@ -101,7 +102,7 @@ impl Lies {
             if !r.lie.when.strikes(r.seen, &mut r.rng) {
                 continue;
             }
-            self.told += 1;
+            self.struck_count += 1;
             if r.lie.kind == LieKind::BitFlip {
                 let byte = body.start + r.rng.below(body.len() as u64) as usize;
                 data[byte] ^= 1 << r.rng.below(8);

@@ -115,9 +115,11 @@ impl std::fmt::Debug for SimSnapshot {
     }
 }
 
+/// A function that takes a snapshot after each change.
 type Observer = Box<dyn FnMut(SimSnapshot) + Send>;
 
-struct State {
+/// The disk, its handles, locks, counters and lies, under its lock.
+struct DiskState {
     disk: Disk,
     /// Number of open handles of each file.
     open: BTreeMap<Ino, usize>,
@@ -128,15 +130,19 @@ struct State {
     /// Number of changes so far.
     ops: u64,
     lies: Lies,
+    /// True if there is an observer.
     observed: bool,
     /// Changes that the observer has not seen yet.
     news: Vec<SimSnapshot>,
+    /// Every n-th snapshot is kept; 0 for none.
     every_n: u64,
+    /// The snapshots kept so far.
     recorded: Vec<SimSnapshot>,
+    /// False after `power_off`.
     powered: bool,
 }
 
-impl State {
+impl DiskState {
     /// Counts a change, and captures the disk if the observer or the recording needs it.
     fn note(&mut self, call: OpKind, path: &str) {
         self.ops += 1;
@@ -166,7 +172,7 @@ impl State {
 /// The simulated disk, as the head of this module describes it.
 pub struct SimFs {
     me: Weak<SimFs>,
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     observer: Mutex<Option<Observer>>,
     /// LavaFS on a simulated device, which serves all calls if it is there.
     lava: Option<OnLava>,
@@ -212,7 +218,7 @@ impl SimFs {
         Arc::new_cyclic(|me| SimFs {
             lava,
             me: Weak::clone(me),
-            state: Mutex::new(State {
+            state: Mutex::new(DiskState {
                 disk,
                 open: BTreeMap::new(),
                 locks: BTreeMap::new(),
@@ -313,20 +319,20 @@ impl SimFs {
     pub fn lie(&self, lie: Lie) {
         assert!(
             self.lava.is_none(),
-            "lies are told of names and lengths: use SimFs::own"
+            "a disk on LavaFS tells no lies; make the disk with SimFs::own"
         );
         let mut state = self.state.lock();
         let seed = state.disk.seed;
-        state.lies.tell(lie, seed);
+        state.lies.add(lie, seed);
     }
 
     /// Returns the number of lies that struck so far.
     pub fn lies_told(&self) -> u64 {
-        self.state.lock().lies.told
+        self.state.lock().lies.struck_count
     }
 
     /// Runs one call on the state, then reports the changes to the observer.
-    fn call<R>(&self, f: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    fn call<R>(&self, f: impl FnOnce(&mut DiskState) -> Result<R>) -> Result<R> {
         let (result, news) = {
             let mut state = self.state.lock();
             if !state.powered {
@@ -346,7 +352,7 @@ impl SimFs {
         result
     }
 
-    fn handle(&self, state: &mut State, ino: Ino, path: &Path, appends: bool) -> Arc<dyn File> {
+    fn handle(&self, state: &mut DiskState, ino: Ino, path: &Path, appends: bool) -> Arc<dyn File> {
         *state.open.entry(ino).or_insert(0) += 1;
         let life = state.disk.file(ino).life;
         let fs = self.me.upgrade().expect("called through an Arc");
