@@ -42,7 +42,7 @@ pub struct Separated {
     /// first.
     pub op: u32,
     /// True if its value is compressed.
-    pub packed: bool,
+    pub compressed: bool,
 }
 
 /// The parts of a batch that an engine commits.
@@ -74,7 +74,7 @@ pub struct WriteBatch {
     /// all its other work, while the next group waits.
     raw: SmallVec<[Bytes; 1]>,
     /// Bytes that compression saved: the bytes in `raw` beyond the bytes stored for them.
-    foreground_load: usize,
+    saved_bytes: usize,
 }
 
 impl Default for WriteBatch {
@@ -106,7 +106,7 @@ impl WriteBatch {
             families: SmallVec::new(),
             separated: SmallVec::new(),
             raw: SmallVec::new(),
-            foreground_load: 0,
+            saved_bytes: 0,
         }
     }
 
@@ -156,7 +156,7 @@ impl WriteBatch {
     /// Returns the bytes that the batch would take in the log without compression. This is about
     /// the bytes that memtables get, and is at most [`MAX_BATCH_LEN`].
     pub fn raw_bytes(&self) -> usize {
-        self.buf.len() + self.foreground_load
+        self.buf.len() + self.saved_bytes
     }
 
     /// Removes all operations and keeps the memory.
@@ -166,7 +166,7 @@ impl WriteBatch {
         self.families.clear();
         self.separated.clear();
         self.raw.clear();
-        self.foreground_load = 0;
+        self.saved_bytes = 0;
     }
 
     /// Sets `key` to `value`.
@@ -295,7 +295,7 @@ impl WriteBatch {
                 "batch would exceed {MAX_BATCH_LEN} bytes; write it in parts"
             )));
         }
-        if separate && self.push_packed(family, kind, codec, key, prefix, value) {
+        if separate && self.push_compressed(family, kind, codec, key, prefix, value) {
             self.note(owner);
             return Ok(());
         }
@@ -346,13 +346,13 @@ impl WriteBatch {
     }
 
     /// Begins a blob record, whose value follows its key, and returns its offset.
-    fn begin_record(&mut self, key: &[u8], packed: bool) -> usize {
+    fn begin_record(&mut self, key: &[u8], compressed: bool) -> usize {
         self.buf.push(Kind::BlobRef as u8);
         let at = self.buf.len();
         self.separated.push(Separated {
             at: (at - RECORD_HEADER) as u32,
             op: self.count,
-            packed,
+            compressed,
         });
         self.buf.resize(at + record::HEADER_LEN, 0);
         self.buf.extend_from_slice(key);
@@ -361,7 +361,7 @@ impl WriteBatch {
 
     /// Adds a blob record with a compressed value. Returns false, and changes nothing, if the
     /// family does not compress or compression saves too little.
-    fn push_packed(
+    fn push_compressed(
         &mut self,
         family: u32,
         kind: Kind,
@@ -382,7 +382,7 @@ impl WriteBatch {
             let at = self.begin_record(key, true);
             self.buf.extend_from_slice(stored);
             record::begin(&mut self.buf[at..], family, key.len(), form);
-            self.foreground_load += payload.len() - stored.len();
+            self.saved_bytes += payload.len() - stored.len();
         });
         if done.is_some() {
             self.raw.push(Bytes::from(payload.into_owned()));

@@ -32,7 +32,7 @@ pub fn begins_one(first: &[u8]) -> bool {
 const FLAG_PREVIOUS: u8 = 1;
 
 /// Incompatible feature of a log: separated values in it may be compressed.
-pub const PACKED_VALUES: u32 = 1;
+pub const COMPRESSED_VALUES: u32 = 1;
 
 /// The content of a file's first unit.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)
 fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
     let at = at as u64;
     let known = match b[12] == FileKind::Log as u8 {
-        true => PACKED_VALUES,
+        true => COMPRESSED_VALUES,
         false => 0,
     };
     let unknown = u32_at(b, 24) & !known;

@@ -54,9 +54,9 @@ pub mod verify;
 mod writer;
 
 pub use basalt_kv::batch::{RECORD_HEADER, Separated};
-pub use header::{LARGEST_UNIT, PACKED_VALUES, begins_one};
+pub use header::{COMPRESSED_VALUES, LARGEST_UNIT, begins_one};
 pub use reader::{Expect, RecordReader};
-pub use separated::{UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
+pub use separated::{UNANNOUNCED, UNANNOUNCED_COMPRESSED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
@@ -158,7 +158,7 @@ impl<'a> Outgoing<'a> {
 
 /// A record that was read.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct StoredRecord {
     /// Offset of the record.
     pub offset: u64,
     /// Kind of the record.
@@ -170,7 +170,7 @@ pub struct Record {
     /// True if the header says that the batch has separated values.
     pub separated: bool,
     /// True if the header says that some of them are compressed.
-    pub packed: bool,
+    pub compressed: bool,
     /// The payload.
     pub payload: Bytes,
 }

@@ -19,9 +19,11 @@
 //!
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
-use super::record::{Head, Life, PACKED, SEPARATED, flags_are_known, kind_of};
+use super::record::{COMPRESSED, Head, Life, SEPARATED, flags_are_known, kind_of};
 use super::separated::verify;
-use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, RecordKind, Tail, header};
+use super::{
+    FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord, Tail, header,
+};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +52,7 @@ pub struct Expect {
 
 /// Reads a file of records from front to back, as the head of this module describes.
 pub struct RecordReader {
-    source: Source,
+    source: WindowReader,
     header: FileHeader,
     life: Life,
     unit: u64,
@@ -75,7 +77,7 @@ struct Ending {
 }
 
 /// The bytes at a place where a record may begin.
-enum Place {
+enum PlaceContent {
     Good(Head, Bytes),
     /// The next record, which is not whole.
     Broken(String),
@@ -119,7 +121,7 @@ impl RecordReader {
         path: &Path,
         expect: &Expect,
     ) -> Result<Option<RecordReader>> {
-        let mut source = Source {
+        let mut source = WindowReader {
             file,
             path: path.to_path_buf(),
             start: 0,
@@ -189,7 +191,7 @@ impl RecordReader {
     /// Errors: `Corruption`, from then on, if the records end before `proven_synced` or before the
     /// `synced` position of any later good header; `Unsupported` for a record of a later version;
     /// errors of the filesystem, after which the call may be repeated.
-    pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
+    pub fn next(&mut self, proven_synced: u64) -> Result<Option<StoredRecord>> {
         if let Some(e) = &self.damage {
             return Err(e.clone());
         }
@@ -242,37 +244,39 @@ impl RecordReader {
 
     /// Returns the next record, or a description of the bytes there and whether they are of this
     /// life.
-    fn step(&mut self) -> Result<std::result::Result<Record, (String, bool)>> {
+    fn step(&mut self) -> Result<std::result::Result<StoredRecord, (String, bool)>> {
         let mut instead = ("none".to_string(), false);
         let aligned = self.end.next_multiple_of(self.unit);
         let places = [Some(self.end), (aligned != self.end).then_some(aligned)];
         for offset in places.into_iter().flatten() {
             match self.look(offset)? {
-                Place::Good(head, payload) => return self.accept(offset, head, payload).map(Ok),
-                Place::Broken(what) => return Ok(Err((what, true))),
-                Place::Unchained(what) => instead = (what, true),
-                Place::Nothing => {}
+                PlaceContent::Good(head, payload) => {
+                    return self.accept(offset, head, payload).map(Ok);
+                }
+                PlaceContent::Broken(what) => return Ok(Err((what, true))),
+                PlaceContent::Unchained(what) => instead = (what, true),
+                PlaceContent::Nothing => {}
             }
         }
         Ok(Err(instead))
     }
 
-    fn look(&mut self, offset: u64) -> Result<Place> {
+    fn look(&mut self, offset: u64) -> Result<PlaceContent> {
         let Some(b) = self.source.exact(offset, RECORD_HEADER)? else {
-            return Ok(Place::Nothing);
+            return Ok(PlaceContent::Nothing);
         };
         let Some(head) = self.life.open(&b, offset) else {
-            return Ok(Place::Nothing);
+            return Ok(PlaceContent::Nothing);
         };
         if head.chain != self.chain {
-            return Ok(Place::Unchained(format!(
+            return Ok(PlaceContent::Unchained(format!(
                 "one at {offset} that follows a record with checksum {:08x}, not {:08x}",
                 head.chain, self.chain
             )));
         }
         let at = offset + RECORD_HEADER as u64;
         let Some(payload) = self.source.exact(at, head.len as usize)? else {
-            return Ok(Place::Broken(format!(
+            return Ok(PlaceContent::Broken(format!(
                 "one at {offset} whose {} bytes pass the end of the file's space",
                 head.len
             )));
@@ -280,23 +284,23 @@ impl RecordReader {
         if head.flags & SEPARATED != 0 && head.kind == RecordKind::Batch as u8 {
             let id = self.header.file_id;
             if !verify(id, &payload, at, head.first_seq, head.payload_crc) {
-                return Ok(Place::Broken(format!(
+                return Ok(PlaceContent::Broken(format!(
                     "one at {offset} with separated values whose checksums do not fit"
                 )));
             }
-            return Ok(Place::Good(head, payload));
+            return Ok(PlaceContent::Good(head, payload));
         }
         let crc = crc32c::crc32c(&payload);
         if crc != head.payload_crc {
-            return Ok(Place::Broken(format!(
+            return Ok(PlaceContent::Broken(format!(
                 "one at {offset} with payload checksum {crc:08x}, expected {:08x}",
                 head.payload_crc
             )));
         }
-        Ok(Place::Good(head, payload))
+        Ok(PlaceContent::Good(head, payload))
     }
 
-    fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<Record> {
+    fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<StoredRecord> {
         let kind = match kind_of(head.kind) {
             Some(kind) if flags_are_known(kind, head.flags) => kind,
             _ => {
@@ -311,13 +315,13 @@ impl RecordReader {
         self.end = offset + len.next_multiple_of(RECORD_ALIGN as u64);
         self.chain = head.crc;
         self.proven = self.proven.max(head.synced);
-        Ok(Record {
+        Ok(StoredRecord {
             offset,
             kind,
             first_seq: head.first_seq,
             count: head.count,
             separated: head.flags & SEPARATED != 0,
-            packed: head.flags & PACKED != 0,
+            compressed: head.flags & COMPRESSED != 0,
             payload,
         })
     }
@@ -341,14 +345,14 @@ fn misfit(h: &FileHeader, expect: &Expect) -> Option<String> {
 }
 
 /// Reads the file's bytes through one window.
-struct Source {
+struct WindowReader {
     file: Arc<dyn File>,
     path: PathBuf,
     start: u64,
     window: Bytes,
 }
 
-impl Source {
+impl WindowReader {
     /// Drops the window, so that the next bytes are read from the device.
     fn forget(&mut self) {
         self.window = Bytes::new();

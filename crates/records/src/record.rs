@@ -7,7 +7,7 @@ use basalt_kv::encoding::{u32_at, u64_at};
 pub(super) const SEPARATED: u8 = 1;
 /// Flag of a log record in which some of these values are compressed. It is never set without the
 /// other flag.
-pub(super) const PACKED: u8 = 2;
+pub(super) const COMPRESSED: u8 = 2;
 
 /// The identity of one life of a file's space, as record headers have it.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +100,7 @@ impl Life {
         let want = u64::from(self.tag) << 8;
         for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            if word >> 40 & !u64::from(SEPARATED | PACKED) == want && found(i * 8) {
+            if word >> 40 & !u64::from(SEPARATED | COMPRESSED) == want && found(i * 8) {
                 return true;
             }
         }
@@ -122,6 +122,6 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
 pub(super) fn flags_are_known(kind: RecordKind, flags: u8) -> bool {
     match flags {
         0 => true,
-        _ => flags & !PACKED == SEPARATED && kind == RecordKind::Batch,
+        _ => flags & !COMPRESSED == SEPARATED && kind == RecordKind::Batch,
     }
 }

@@ -5,10 +5,10 @@
 //! verify at an offset *are* the record that was written there in this life of the space. Neither
 //! an earlier life nor a value that looks like a record can pass.
 
+use super::record::{COMPRESSED, SEPARATED};
 use super::record::{Head, Life, flags_are_known, kind_of};
-use super::record::{PACKED, SEPARATED};
 use super::separated::verify;
-use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
+use super::{RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -18,7 +18,7 @@ const STEP: usize = 1 << 20;
 
 /// A record whose header verifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SalvagedRecord {
     /// Offset of the record.
     pub offset: u64,
     /// Offset of its end, padding included.
@@ -39,11 +39,11 @@ pub struct Found {
     /// True if the header says that the batch has separated values.
     pub separated: bool,
     /// True if the header says that some of them are compressed.
-    pub packed: bool,
+    pub compressed: bool,
     payload_len: u32,
 }
 
-impl Found {
+impl SalvagedRecord {
     /// Returns the offset of the payload's end, without padding.
     pub(super) fn payload_end(&self) -> u64 {
         self.offset + RECORD_HEADER as u64 + u64::from(self.payload_len)
@@ -54,7 +54,7 @@ impl Found {
 #[derive(Debug, Clone, Default)]
 pub struct Salvaged {
     /// The records.
-    pub found: Vec<Found>,
+    pub found: Vec<SalvagedRecord>,
     /// Offset below which all bytes were synced, as some record says.
     pub proven: u64,
 }
@@ -66,9 +66,9 @@ pub const NO_RECORD: &str = "no record verifies in these bytes, which were synce
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A record that verifies.
-    Whole(&'a Found),
+    Whole(&'a SalvagedRecord),
     /// A record whose header verifies and whose payload does not.
-    Broken(&'a Found),
+    Broken(&'a SalvagedRecord),
     /// Bytes in which no record verifies.
     Hole(Range<u64>),
 }
@@ -159,7 +159,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
             Bytes::new()
         };
         out.proven = out.proven.max(head.synced);
-        out.found.push(Found {
+        out.found.push(SalvagedRecord {
             offset: at,
             end,
             kind,
@@ -170,7 +170,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
                 && payload.len() == head.len as usize
                 && fits(file_id, &head, &payload, payload_at),
             separated: head.flags & SEPARATED != 0,
-            packed: head.flags & PACKED != 0,
+            compressed: head.flags & COMPRESSED != 0,
             follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
             payload_len: head.len,
         });
@@ -216,7 +216,7 @@ fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<He
 }
 
 /// Reads a whole record again.
-pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
+pub fn read(file: &dyn File, path: &Path, found: &SalvagedRecord) -> Result<StoredRecord> {
     assert!(found.whole, "only whole records are read");
     let at = found.offset + RECORD_HEADER as u64;
     let payload = file.read(at, found.payload_len as usize)?;
@@ -224,16 +224,16 @@ pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
         return Err(Error::corruption(
             path,
             at,
-            "record shorter than a moment ago",
+            "the record is shorter than when the search found it",
         ));
     }
-    Ok(Record {
+    Ok(StoredRecord {
         offset: found.offset,
         kind: found.kind,
         first_seq: found.first_seq,
         count: found.count,
         separated: found.separated,
-        packed: found.packed,
+        compressed: found.compressed,
         payload,
     })
 }

@@ -5,7 +5,7 @@
 //! it out, and no byte is summed twice. The content of a payload is trusted only after both
 //! checksums fit.
 
-use super::record::{Life, PACKED, SEPARATED};
+use super::record::{COMPRESSED, Life, SEPARATED};
 use basalt_fs::Result;
 use basalt_kv::batch::{Ops, Separated};
 use basalt_kv::codec::Compression;
@@ -16,14 +16,15 @@ use std::path::Path;
 pub const UNANNOUNCED: &str = "a separated value in a record that says that it has none";
 
 /// The message for a batch with compressed values whose record does not say so.
-pub const UNANNOUNCED_PACKED: &str = "a compressed value in a record that says that it has none";
+pub const UNANNOUNCED_COMPRESSED: &str =
+    "a compressed value in a record that says that it has none";
 
 /// Returns the flags of a record with these blob records.
 pub(super) fn flags(separated: &[Separated]) -> u8 {
-    match (separated.is_empty(), separated.iter().any(|s| s.packed)) {
+    match (separated.is_empty(), separated.iter().any(|s| s.compressed)) {
         (true, _) => 0,
         (false, false) => SEPARATED,
-        (false, true) => SEPARATED | PACKED,
+        (false, true) => SEPARATED | COMPRESSED,
     }
 }
 
@@ -36,7 +37,7 @@ pub fn separated(payload: &[u8]) -> Option<Vec<Separated>> {
             found.push(Separated {
                 at: at as u32,
                 op: n,
-                packed: op.codec != Compression::None,
+                compressed: op.codec != Compression::None,
             });
         }
     }

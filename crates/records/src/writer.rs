@@ -407,7 +407,7 @@ impl RecordWriter {
         }
         Err(Error::new(
             ErrorKind::Io,
-            format!("the append position is {found}, expected {want}: somebody else appended to this file"),
+            format!("the append position is {found}, expected {want}: another appender wrote to this file"),
         )
         .at(&self.path, want))
     }

@@ -30,11 +30,9 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("basalt", ceiling([0, 0, 2, 1])),
     ("bench", ceiling([1, 0, 1, 28])),
     ("cli", ceiling([0, 0, 1, 35])),
-    ("kv", ceiling([0, 0, 0, 3])),
     ("lava", ceiling([0, 0, 173, 77])),
     ("lsm", ceiling([8, 0, 1525, 299])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
-    ("records", ceiling([0, 0, 0, 9])),
     ("server", ceiling([1, 0, 2, 35])),
 ];
 

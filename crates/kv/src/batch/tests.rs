@@ -4,7 +4,7 @@
 use super::*;
 use crate::codec::Compression;
 use crate::family::Family;
-use crate::separated::compressed as packed;
+use crate::separated::compressed;
 use basalt_env::Random;
 use basalt_sim::campaign::scale;
 
@@ -82,7 +82,7 @@ fn batches_round_trip() {
                 assert_eq!(ops.len(), model.len(), "{say}");
                 let mut raw = batch.raw.iter();
                 for (op, (family, kind, key, value)) in ops.iter().zip(&model) {
-                    let own = packed::unpack(op.kind, op.codec, op.value, 0);
+                    let own = compressed::unpack(op.kind, op.codec, op.value, 0);
                     assert_eq!(
                         (op.family, op.kind, op.key, own.as_deref()),
                         (*family, *kind, &key[..], Ok(&value[..])),

@@ -17,7 +17,7 @@ const GROUP_BYTES: usize = 1 << 20;
 const HELD_BYTES: usize = 64 << 20;
 
 /// An operand and its range in the buffer.
-struct Held {
+struct HeldOperand {
     seq: SeqNo,
     from: usize,
 }
@@ -31,7 +31,7 @@ pub struct Fold<'a> {
     /// The key as the newest operand has it, because a comparator may call different bytes equal.
     key: Vec<u8>,
     /// The operands, the newest first. Each one ends where the next begins.
-    held: Vec<Held>,
+    held: Vec<HeldOperand>,
     bytes: Vec<u8>,
     /// The first this many of `held` are merged groups.
     groups: usize,
@@ -88,7 +88,7 @@ impl<'a> Fold<'a> {
             self.key.clear();
             self.key.extend_from_slice(key);
         }
-        self.held.push(Held {
+        self.held.push(HeldOperand {
             seq,
             from: self.bytes.len(),
         });
@@ -102,7 +102,7 @@ impl<'a> Fold<'a> {
             self.merge_group(self.groups);
             self.groups = self.held.len();
         }
-        if self.bytes.len() + self.held.len() * size_of::<Held>() > HELD_BYTES {
+        if self.bytes.len() + self.held.len() * size_of::<HeldOperand>() > HELD_BYTES {
             self.write_all(write)?;
             self.through = true;
         }

@@ -146,7 +146,7 @@ impl Head {
         if head.kind == Kind::PutTtl && head.value_len < 8 {
             return Err("an expiring value without its expiry");
         }
-        if head.is_packed() && head.value_len < compressed::least(head.kind) {
+        if head.is_compressed() && head.value_len < compressed::least(head.kind) {
             return Err("a compressed value without its length");
         }
         Ok(head)
@@ -167,7 +167,7 @@ impl Head {
 
     /// Returns true if the value is compressed.
     #[inline]
-    pub fn is_packed(&self) -> bool {
+    pub fn is_compressed(&self) -> bool {
         self.codec != Compression::None
     }
 

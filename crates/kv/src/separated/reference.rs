@@ -70,14 +70,14 @@ impl Reference {
             }
             _ => None,
         };
-        let packed = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
+        let word = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
         let rest = &payload[at..];
-        let expire_at_ms = match packed & 1 {
+        let expire_at_ms = match word & 1 {
             0 if rest.is_empty() => None,
             1 => Some(u64::from_le_bytes(rest.try_into().map_err(|_| bad())?)),
             _ => return Err(bad()),
         };
-        let number = packed >> 1;
+        let number = word >> 1;
         let reference = Reference {
             number,
             expire_at_ms,

@@ -20,7 +20,7 @@ use crate::memtable::MemTable;
 use crate::options::Compression;
 use crate::version::edit::Edit;
 use crate::version::{BlobFile, log_name};
-use crate::wal::{FileHeader, FileKind, LARGEST_UNIT, Outgoing, PACKED_VALUES, RecordWriter};
+use crate::wal::{COMPRESSED_VALUES, FileHeader, FileKind, LARGEST_UNIT, Outgoing, RecordWriter};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
@@ -237,7 +237,7 @@ impl Engine {
             number,
             write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
-            incompatible: if packed { PACKED_VALUES } else { 0 },
+            incompatible: if packed { COMPRESSED_VALUES } else { 0 },
             previous: None,
         };
         let mut writer = RecordWriter::create(file, path, &header)?;

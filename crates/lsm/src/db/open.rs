@@ -20,7 +20,9 @@ use crate::version::catalog::{Catalog, LiveLog};
 use crate::version::edit::{AddBlob, Edit, MAX_FILE_NUMBER};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
-use crate::wal::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED, UNANNOUNCED_PACKED};
+use crate::wal::{
+    FileKind, RecordKind, RecordReader, StoredRecord, UNANNOUNCED, UNANNOUNCED_COMPRESSED,
+};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -203,7 +205,10 @@ fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> R
 /// Checks the record of an ingestion in a log. `known` is the highest sequence number that the
 /// manifest knows, or `None` if edits of the manifest are lost. The edit of an ingestion is durable
 /// before its record is written.
-fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Result<(), String> {
+fn ingestion_is_known(
+    record: &StoredRecord,
+    known: Option<SeqNo>,
+) -> std::result::Result<(), String> {
     if record.count != 1 || !record.payload.is_empty() {
         return Err("an ingestion with operations or a payload".into());
     }
@@ -221,7 +226,7 @@ fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Res
 /// or `None` if edits of the manifest are lost. A `Corruption` error says what is wrong, without
 /// file and offset. The check does not decompress values.
 pub(crate) fn check_record(
-    record: &Record,
+    record: &StoredRecord,
     last_seq: SeqNo,
     next_family: u32,
     known: Option<SeqNo>,
@@ -252,8 +257,8 @@ pub(crate) fn check_record(
         if op.record_at.is_some() && !record.separated {
             return Err(bad(UNANNOUNCED.into()));
         }
-        if op.codec != Compression::None && !record.packed {
-            return Err(bad(UNANNOUNCED_PACKED.into()));
+        if op.codec != Compression::None && !record.compressed {
+            return Err(bad(UNANNOUNCED_COMPRESSED.into()));
         }
         ops += 1;
     }
@@ -276,7 +281,7 @@ pub(crate) fn replay_logs(
     next_family: u32,
     known: SeqNo,
     logs: &BTreeMap<u64, LiveLog>,
-    mut apply: impl FnMut(Record) -> Result<()>,
+    mut apply: impl FnMut(StoredRecord) -> Result<()>,
 ) -> Result<Vec<String>> {
     let mut torn = Vec::new();
     let mut open_ended: Option<u64> = None;

@@ -96,7 +96,7 @@ fn headers_round_trip_and_unknown_features_are_refused() {
             incompatible: 1 << (i % 32),
             ..h
         };
-        if future.incompatible == PACKED_VALUES {
+        if future.incompatible == COMPRESSED_VALUES {
             // Logs may have this feature, and other files may not.
             assert!(header::decode(&header::encode(&future), path).is_ok());
             let other = FileHeader {

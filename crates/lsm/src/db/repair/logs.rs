@@ -11,7 +11,7 @@ use crate::db::open::{StoreFile, bind_families, check_record};
 use crate::key::MAX_SEQ;
 use crate::version::catalog::LiveLog;
 use crate::version::edit::MAX_FAMILY;
-use crate::wal::Record;
+use crate::wal::StoredRecord;
 use crate::wal::salvage::{self, NO_RECORD, Part};
 use basalt_fs::{ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -308,7 +308,7 @@ impl Run<'_> {
     /// replayed.
     fn apply(
         &mut self,
-        record: &Record,
+        record: &StoredRecord,
         replay: &mut Replay,
     ) -> Result<std::result::Result<(), String>> {
         // Without a whole manifest, repair keeps all tables, including those of ingestions.
