@@ -168,13 +168,13 @@ fn blob_record(bytes: &[u8]) -> Verdict {
     let found = record::check_is(path, FILE_ID, 64, &again, &name).expect("sealed");
     assert_eq!(found.value(), head.value());
     assert!(record::check(path, FILE_ID, 65, &again).is_err());
-    if head.is_packed()
+    if head.is_compressed()
         && let Ok(plain) = record::unpacked(path, FILE_ID, 64, &again)
     {
         let plain_head = record::check_is(path, FILE_ID, 64, &plain, &name).expect("made anew");
         let len = packed::payload_len(head.kind, head.codec, value);
         assert_eq!(Ok(plain_head.value_len), len);
-        assert!(!plain_head.is_packed() && plain.len() == plain_head.record_len());
+        assert!(!plain_head.is_compressed() && plain.len() == plain_head.record_len());
     }
     Verdict::Accepted
 }

@@ -192,7 +192,7 @@ fn walk(
         let value = &bytes[head.value()];
         // A value that cannot be decompressed is not returned.
         let whole = record::value_sum(value) == head.value_sum()
-            && (!head.is_packed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
+            && (!head.is_compressed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
         if whole {
             let bytes = Bytes::copy_from_slice(&bytes[..len]);
             let record = Record {

@@ -1,7 +1,7 @@
-//! Budgets shared by all engines: the memory ledger, open files, background I/O.
+//! Budgets shared by all engines: the memory ledger, open files, and the rate of background I/O.
 //!
-//! Promises: what a [`Reservation`] booked is given back exactly once, whatever path drops it; the ledger never
-//! loses or invents a byte. Nobody waits inside a budget except in [`RateLimiter::acquire`].
+//! Promises: the bytes of a [`Reservation`] are returned exactly once, whatever path drops it. The
+//! ledger never loses or invents a byte. Only [`RateLimiter::acquire`] waits.
 
 use crate::clock::Clock;
 use crate::sync::Mutex;
@@ -11,53 +11,56 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What memory is used for.
+/// The purpose of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Memtables, mutable and sealed.
     Memtable,
-    /// The block cache.
+    /// Returns the block cache.
     Cache,
-    /// Blocks and values held by readers beyond the cache.
+    /// Blocks and values that readers hold beyond the cache.
     Pinned,
     /// Staging buffers of logs, flushes and compactions, and write buffers of a filesystem in an
     /// image.
     Buffer,
-    /// A server's clients: requests and replies.
+    /// Requests and replies of a server's clients.
     Client,
 }
 
 /// Bytes in use by kind, and the budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LedgerUse {
-    /// Memtables.
+    /// Bytes of memtables.
     pub memtable: u64,
-    /// Block cache.
+    /// Bytes of the block cache.
     pub cache: u64,
-    /// Pinned reads.
+    /// Bytes of pinned blocks and values.
     pub pinned: u64,
-    /// Buffers.
+    /// Bytes of buffers.
     pub buffer: u64,
-    /// Clients.
+    /// Bytes of requests and replies.
     pub client: u64,
-    /// The budget.
+    /// Bytes of the budget.
     pub budget: u64,
 }
 
 impl LedgerUse {
-    /// All kinds together.
+    /// Returns the bytes of all kinds together.
     pub fn total(&self) -> u64 {
         self.memtable + self.cache + self.pinned + self.buffer + self.client
     }
 }
 
+/// The state that all clones of a [`MemoryLedger`] share.
 struct Ledger {
+    /// Bytes of the budget.
     budget: u64,
-    /// The cache's part: other kinds may not grow into it while the cache is still filling, because the cache
-    /// would then have to grow past the budget.
+    /// Bytes of the budget that belong to the cache. Other kinds may not grow into this part while
+    /// the cache is still filling, because the cache would then have to grow past the budget.
     cache_part: AtomicU64,
+    /// Bytes in use by kind.
     by_kind: [AtomicU64; 5],
-    /// All kinds but the cache, together.
+    /// Bytes of all kinds but the cache, together.
     others: AtomicU64,
 }
 
@@ -109,19 +112,21 @@ impl Ledger {
         let before = self.by_kind[kind as usize].fetch_sub(bytes, Relaxed);
         assert!(
             before >= bytes,
-            "memory ledger: {bytes} bytes of {kind:?} given back, {before} booked"
+            "memory ledger: {bytes} bytes of {kind:?} released, {before} booked"
         );
     }
 }
 
-/// One ledger for all memory that engines use: reserved before it is allocated. Cheap to clone.
+/// One ledger for all memory that engines use. Memory is reserved before it is allocated. Cloning
+/// is cheap.
 ///
-/// The block cache's part of the budget (its capacity, at most three quarters of the budget) is kept free for it
-/// while it is still filling, so that a cache that warms up never pushes the whole past the budget.
+/// The block cache's part of the budget (its capacity, at most three quarters of the budget) is
+/// kept free while the cache is still filling. So a cache that warms up never pushes the whole past
+/// the budget.
 #[derive(Clone)]
 pub struct MemoryLedger(Arc<Ledger>);
 
-/// Bytes booked in a ledger; given back when dropped.
+/// Bytes that are booked in a ledger. They are returned when the reservation is dropped.
 pub struct Reservation {
     ledger: Arc<Ledger>,
     kind: MemoryKind,
@@ -129,7 +134,7 @@ pub struct Reservation {
 }
 
 impl MemoryLedger {
-    /// A ledger with a budget in bytes.
+    /// Returns a ledger with a budget in bytes.
     pub fn new(budget: u64) -> MemoryLedger {
         MemoryLedger(Arc::new(Ledger {
             budget,
@@ -138,7 +143,7 @@ impl MemoryLedger {
             others: AtomicU64::new(0),
         }))
     }
-    /// Books bytes if they fit the budget; `None` when they do not.
+    /// Books bytes if they fit the budget. Returns `None` if they do not.
     pub fn try_reserve(&self, kind: MemoryKind, bytes: u64) -> Option<Reservation> {
         self.0.try_add(kind, bytes).then(|| Reservation {
             ledger: self.0.clone(),
@@ -146,7 +151,8 @@ impl MemoryLedger {
             bytes,
         })
     }
-    /// Books bytes even past the budget: for what must not fail, such as applying a write that is already durable.
+    /// Books bytes even past the budget. It is for work that must not fail, such as applying a
+    /// write that is already durable.
     pub fn reserve(&self, kind: MemoryKind, bytes: u64) -> Reservation {
         self.0.add(kind, bytes);
         Reservation {
@@ -155,7 +161,7 @@ impl MemoryLedger {
             bytes,
         }
     }
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn usage(&self) -> LedgerUse {
         let of = |kind: MemoryKind| self.0.by_kind[kind as usize].load(Relaxed);
         LedgerUse {
@@ -167,26 +173,27 @@ impl MemoryLedger {
             budget: self.0.budget,
         }
     }
-    /// Past the budget by so many bytes; engines flush or slow down in answer. The cache counts with what it holds or
-    /// with the part kept for it, whichever is more.
+    /// Returns the bytes in use beyond the budget, or 0. Engines answer with a flush or slow down.
+    /// The cache counts with the larger of the bytes it holds and the part kept for it.
     pub fn over_budget(&self) -> u64 {
         (self.0.others.load(Relaxed) + self.0.cache_claim()).saturating_sub(self.0.budget)
     }
-    /// What may still be booked by [`MemoryLedger::try_reserve`] for anything but the cache, in bytes.
+    /// Returns the bytes that [`MemoryLedger::try_reserve`] may still book for anything but the
+    /// cache.
     pub fn free(&self) -> u64 {
         self.0
             .budget
             .saturating_sub(self.0.others.load(Relaxed) + self.0.cache_claim())
     }
-    /// What all kinds but the cache may hold together, in bytes.
+    /// Returns the bytes that all kinds but the cache may have together.
     pub fn room(&self) -> u64 {
         self.0.budget.saturating_sub(self.0.cache_claim())
     }
-    /// Books what readers keep of a cache's memory; [`MemoryLedger::unpin`] gives it back.
+    /// Books cache memory that readers keep. [`MemoryLedger::unpin`] returns it.
     pub(crate) fn pin(&self, bytes: u64) {
         self.0.add(MemoryKind::Pinned, bytes);
     }
-    /// See [`MemoryLedger::pin`].
+    /// Returns bytes that [`MemoryLedger::pin`] booked.
     pub(crate) fn unpin(&self, bytes: u64) {
         self.0.sub(MemoryKind::Pinned, bytes);
     }
@@ -194,14 +201,14 @@ impl MemoryLedger {
     pub(crate) fn widen_cache_part(&self, bytes: u64) {
         self.0.cache_part.fetch_add(bytes, Relaxed);
     }
-    /// Takes back what [`MemoryLedger::widen_cache_part`] gave.
+    /// Takes back bytes that [`MemoryLedger::widen_cache_part`] kept.
     pub(crate) fn narrow_cache_part(&self, bytes: u64) {
         self.0.cache_part.fetch_sub(bytes, Relaxed);
     }
 }
 
 impl Reservation {
-    /// Grows or shrinks the booking, past the budget if need be.
+    /// Grows or shrinks the reservation, past the budget if necessary.
     pub fn resize(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.ledger.add(self.kind, bytes - self.bytes);
@@ -210,7 +217,8 @@ impl Reservation {
         }
         self.bytes = bytes;
     }
-    /// Grows or shrinks the booking; false, and nothing changed, when the growth does not fit the budget.
+    /// Grows or shrinks the reservation. Returns false, and changes nothing, if the growth does not
+    /// fit the budget.
     pub fn try_resize(&mut self, bytes: u64) -> bool {
         if bytes > self.bytes {
             if !self.ledger.try_add(self.kind, bytes - self.bytes) {
@@ -222,18 +230,18 @@ impl Reservation {
         }
         true
     }
-    /// Ties the booking to memory: it ends when the last part of the returned bytes goes.
+    /// Ties the reservation to memory. It ends when the last part of the returned bytes is dropped.
     pub fn hold(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Booked {
             bytes,
             _booked: self,
         })
     }
-    /// Bytes booked.
+    /// Returns the number of booked bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// What they are booked for.
+    /// Returns the purpose of the bytes.
     pub fn kind(&self) -> MemoryKind {
         self.kind
     }
@@ -245,7 +253,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Memory with its booking.
+/// Memory with its reservation.
 struct Booked {
     bytes: Bytes,
     _booked: Reservation,
@@ -257,28 +265,30 @@ impl AsRef<[u8]> for Booked {
     }
 }
 
+/// The state that all clones of an [`OpenFiles`] share.
 struct Files {
     limit: usize,
     open: AtomicUsize,
 }
 
-/// How many files engines may hold open together. Cheap to clone.
+/// The number of files that engines may have open together. Cloning is cheap.
 #[derive(Clone)]
 pub struct OpenFiles(Arc<Files>);
 
 impl OpenFiles {
-    /// A budget of `limit` files.
+    /// Returns a budget of `limit` files.
     pub fn new(limit: usize) -> OpenFiles {
         OpenFiles(Arc::new(Files {
             limit,
             open: AtomicUsize::new(0),
         }))
     }
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> usize {
         self.0.limit
     }
-    /// Counts one file as open and returns true when the total is now above the limit, so that the caller closes an idle one.
+    /// Counts one file as open. Returns true if the total is now above the limit, so that the
+    /// caller closes an idle file.
     pub fn opened(&self) -> bool {
         self.0.open.fetch_add(1, Relaxed) + 1 > self.0.limit
     }
@@ -287,66 +297,79 @@ impl OpenFiles {
         let before = self.0.open.fetch_sub(1, Relaxed);
         assert!(before > 0, "open files: one more closed than opened");
     }
-    /// Files open now.
+    /// Returns the number of files that are open now.
     pub fn count(&self) -> usize {
         self.0.open.load(Relaxed)
     }
 }
 
-/// Who asks for I/O.
+/// The priority of background I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoPriority {
-    /// Flush: user writes wait for it.
+    /// Flushes. User writes wait for them.
     High,
-    /// Compaction and GC.
+    /// Compactions and garbage collection.
     Low,
 }
 
-/// Waits shorter than this are cut to it, so that a change of rate and a turn in the queue are noticed soon.
-const LONGEST_NAP: Duration = Duration::from_millis(20);
-/// After so many High grants in a row one Low request passes.
+/// Longest wait at a time. A longer wait is split, so that a changed rate and a changed queue are
+/// noticed soon.
+const MAX_SLEEP: Duration = Duration::from_millis(20);
+/// After this many grants to High in a row, one request of Low passes.
 const HIGH_IN_A_ROW: u32 = 8;
-/// Tokens are counted in millionths of a byte: rate times microseconds is then exact.
+/// Tokens are millionths of a byte, because the product of a rate and microseconds is then exact.
 const MICRO: u128 = 1_000_000;
 
-/// A budget: what it allows and what is used of it.
+/// A budget: its limit, and the part in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetUse {
-    /// Snake case, unit last.
+    /// The name in snake case, with the unit last.
     pub name: &'static str,
-    /// In use now.
+    /// The part in use now.
     pub used: u64,
-    /// Allowed; 0 for no limit.
+    /// The limit; 0 for none.
     pub limit: u64,
 }
 
+/// The state that all clones of a [`RateLimiter`] share.
 struct Limiter {
     clock: Clock,
-    /// Also in `Bucket`; here so that an unlimited `acquire` takes no lock.
+    /// Bytes a second; 0 for no limit. `Bucket` has the rate, too. This copy lets an unlimited
+    /// `acquire` avoid the lock.
     rate: AtomicU64,
+    /// Bytes that have passed so far.
     passed: AtomicU64,
-    /// By priority: microseconds that requests have waited.
+    /// Microseconds that requests have waited, by priority.
     waited_us: [AtomicU64; 2],
-    /// When [`RateLimiter::recent_rate`] was asked last, and what had passed then.
+    /// When [`RateLimiter::recent_rate`] last computed a rate, the bytes that had passed then, and
+    /// that rate.
     asked: Mutex<(Duration, u64, u64)>,
     bucket: Mutex<Bucket>,
 }
 
+/// The tokens and queues of a limiter, under its lock.
 struct Bucket {
+    /// Bytes a second; 0 for no limit.
     rate: u64,
+    /// Tokens in the bucket, in millionths of a byte.
     tokens: u128,
+    /// Time up to which the bucket was filled.
     filled_at: Duration,
+    /// Number of the next request.
     next_ticket: u64,
+    /// Numbers of the waiting requests, by priority, in order of arrival.
     waiting: [VecDeque<u64>; 2],
+    /// Number of pieces of High that passed since one of Low.
     high_in_a_row: u32,
 }
 
 impl Bucket {
-    /// The bucket holds a tenth of a second.
+    /// Returns the capacity of the bucket, in tokens: a tenth of a second.
     fn depth(&self) -> u128 {
         u128::from((self.rate / 10).max(1)) * MICRO
     }
-    /// A request passes in pieces of at most a twentieth of a second, so that a big one does not hold up others.
+    /// Returns the bytes that pass at a time: at most a twentieth of a second, so that a large
+    /// request does not delay the others.
     fn piece(&self) -> u64 {
         (self.rate / 20).max(1)
     }
@@ -355,7 +378,7 @@ impl Bucket {
         self.filled_at = self.filled_at.max(now);
         self.tokens = (self.tokens + u128::from(self.rate) * us).min(self.depth());
     }
-    /// Which queue's head is next: High, unless Low has waited for too many of them.
+    /// Returns the queue whose head passes next: High, unless Low has waited for too many of them.
     fn turn(&self) -> usize {
         let [high, low] = &self.waiting;
         let low_due = high.is_empty() || self.high_in_a_row >= HIGH_IN_A_ROW;
@@ -363,16 +386,16 @@ impl Bucket {
     }
 }
 
-/// A token bucket over background I/O. Cheap to clone.
+/// A token bucket for background I/O. Cloning is cheap.
 ///
-/// Requests wait in two queues, first come, first served within each. Big requests are split and queue again for
-/// each piece, so that several compactions share the rate; one Low piece passes after every eight High ones, so
-/// that no one starves.
+/// Requests wait in two queues, first come, first served within each. A large request is split and
+/// queues again for each piece, so that several compactions share the rate. One piece of Low passes
+/// after every eight of High, so that no request starves.
 #[derive(Clone)]
 pub struct RateLimiter(Arc<Limiter>);
 
 impl RateLimiter {
-    /// `bytes_per_s` of 0 means no limit.
+    /// Returns a limiter with a rate in bytes a second. 0 means no limit.
     pub fn new(bytes_per_s: u64, clock: Clock) -> RateLimiter {
         RateLimiter(Arc::new(Limiter {
             rate: AtomicU64::new(bytes_per_s),
@@ -391,7 +414,7 @@ impl RateLimiter {
         }))
     }
 
-    /// Waits until `bytes` may pass. High goes before Low.
+    /// Waits until `bytes` may pass. High passes before Low.
     pub fn acquire(&self, bytes: u64, priority: IoPriority) {
         let limiter = &*self.0;
         let mut left = bytes;
@@ -406,7 +429,7 @@ impl RateLimiter {
         limiter.passed.fetch_add(left, Relaxed);
     }
 
-    /// Changes the rate; 0 lifts it, also for those who wait at present.
+    /// Changes the rate. 0 lifts the limit, also for requests that wait now.
     pub fn set_rate(&self, bytes_per_s: u64) {
         let limiter = &*self.0;
         let mut bucket = limiter.bucket.lock();
@@ -416,22 +439,23 @@ impl RateLimiter {
         limiter.rate.store(bytes_per_s, Relaxed);
     }
 
-    /// The rate in bytes a second; 0 for no limit.
+    /// Returns the rate in bytes a second; 0 for no limit.
     pub fn rate(&self) -> u64 {
         self.0.rate.load(Relaxed)
     }
 
-    /// Bytes passed so far.
+    /// Returns the bytes that have passed so far.
     pub fn passed(&self) -> u64 {
         self.0.passed.load(Relaxed)
     }
 
-    /// How long requests of a priority have waited so far, all together.
+    /// Returns how long the requests of a priority have waited so far, all together.
     pub fn waited(&self, priority: IoPriority) -> Duration {
         Duration::from_micros(self.0.waited_us[priority as usize].load(Relaxed))
     }
 
-    /// Bytes a second that passed between the last two questions, which count when they are a second or more apart.
+    /// Returns the rate, in bytes a second, between the last two calls that were at least a second
+    /// apart.
     pub fn recent_rate(&self) -> u64 {
         let (now, passed) = (self.0.clock.now(), self.passed());
         let mut asked = self.0.asked.lock();
@@ -453,7 +477,8 @@ impl Limiter {
         bucket.next_ticket += 1;
         bucket.waiting[queue].push_back(ticket);
         loop {
-            // Asked again in each round: the rate may have changed, and with it the size of a piece.
+            // The piece is computed in each round, because the rate, and with it the size of a
+            // piece, may have changed.
             let piece = left.min(bucket.piece());
             let cost = u128::from(piece) * MICRO;
             bucket.fill(self.clock.now());
@@ -476,16 +501,18 @@ impl Limiter {
                 return piece;
             }
             let missing = cost.saturating_sub(bucket.tokens);
-            let nap = if my_turn {
+            let sleep = if my_turn {
                 missing.div_ceil(u128::from(bucket.rate))
             } else {
-                // Whoever is at the head passes in at most a twentieth of a second; look again well before.
+                // The head of the queue passes in at most a twentieth of a second. This request
+                // looks again well before that.
                 1_000
             };
-            let nap = Duration::from_micros(u64::try_from(nap).unwrap_or(u64::MAX));
+            let sleep = Duration::from_micros(u64::try_from(sleep).unwrap_or(u64::MAX));
             drop(bucket);
-            self.clock.sleep(nap.min(LONGEST_NAP));
-            // On a manual clock the sleep took no time: let the one whose turn it is run.
+            self.clock.sleep(sleep.min(MAX_SLEEP));
+            // On a manual clock the sleep took no time, so the thread at the head of the queue must
+            // run.
             std::thread::yield_now();
             bucket = self.bucket.lock();
         }

@@ -1,19 +1,21 @@
 //! Background jobs on one pool that all engines of an [`crate::Env`] share.
 //!
-//! Threads start with the first job and are named `basalt-job-N`. One further lane, `basalt-commit`, starts with
-//! the first [`JobPriority::Commit`] job, so that a commit never waits behind a compaction. In stepped
-//! mode there are no threads: [`Jobs::step`] runs the most urgent job on the caller's thread, and
-//! [`Jobs::wait_until`] steps instead of blocking. A job may be given a delay ([`Jobs::spawn_after`]); threads
-//! with nothing to do wait for the next one that comes due, so delays cost no thread of their own.
+//! Threads start with the first job and are named `basalt-job-N`. One further thread,
+//! `basalt-commit`, starts with the first [`JobPriority::Commit`] job, so that a commit never waits
+//! behind a compaction. This thread is the commit lane. In stepped mode there are no threads:
+//! [`Jobs::step`] runs the most urgent job on the caller's thread, and [`Jobs::wait_until`] steps
+//! instead of blocking. A job may have a delay ([`Jobs::spawn_after`]). Idle threads wait for the
+//! next job that comes due, so delays cost no thread of their own.
 //!
 //! Invariants:
-//! 1. No lock of the pool is held while a job runs, is dropped, or while `done()` of a wait is asked: jobs
-//!    may call anything here.
-//! 2. `owners[o]` counts the queued and running jobs of `o`. A running job counts until it has returned, so what
-//!    it queues is counted before it stops counting: a drain cannot slip between the two.
-//! 3. Threads hold the pool's `Shared`, never a `Jobs`. The last `Jobs` to go tells them to end and, unless it
-//!    goes on one of them, waits for them. A queued job may hold a `Jobs` (through an `Env`): it then keeps the
-//!    pool alive until it ran.
+//! 1. No lock of the pool is held while a job runs or is dropped, or while a wait calls `done()`.
+//!    So jobs may call anything here.
+//! 2. `owners[o]` counts the queued and running jobs of `o`. A running job counts until it has
+//!    returned, so the jobs that it queues are counted before it stops counting. A drain cannot
+//!    slip between the two.
+//! 3. Threads hold the pool's `JobPool`, never a `Jobs`. When the last `Jobs` is dropped, it makes
+//!    the threads end and waits for them, unless it is dropped on one of them. A queued job may
+//!    hold a `Jobs` (through an `Env`). It then keeps the pool alive until it ran.
 
 use crate::clock::Clock;
 use crate::sync::JoinHandle;
@@ -27,61 +29,72 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which job runs first. Lower variants are more urgent.
+/// The priority of a job. Lower variants are more urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobPriority {
-    /// Leading a commit group; has a lane of its own.
+    /// Leading a commit group. These jobs have a lane of their own.
     Commit,
-    /// Writing a memtable out, and what writers wait for in a filesystem of an image: its
-    /// checkpoints and full write buffers.
+    /// Writing a memtable to tables, and work that writers wait for in a filesystem of an image:
+    /// its checkpoints and full write buffers.
     Flush,
     /// Preparing the next log, removing obsolete files.
     Housekeeping,
     /// Merging tables.
     Compaction,
-    /// Collecting garbage of values.
+    /// Garbage collection of blob files.
     Gc,
 }
 
 const COMMIT: usize = JobPriority::Commit as usize;
 const COMPACTION: usize = JobPriority::Compaction as usize;
 const GC: usize = JobPriority::Gc as usize;
-/// Every so many picks of a long job a waiting GC goes before a waiting compaction, so that space comes back
-/// also while compactions never run out.
+/// Once in this many picks of a long job, a waiting GC runs before a waiting compaction. So space
+/// is also reclaimed while compactions never run out.
 const GC_TURN: u64 = 8;
-/// How often a waiter looks again without being told.
+/// Longest time after which a waiter checks again without a notification.
 const RECHECK: Duration = Duration::from_millis(10);
 
+/// A queued job.
 struct Job {
     owner: u64,
     priority: JobPriority,
     run: Box<dyn FnOnce() + Send>,
 }
 
+/// The queues and threads of a pool, under its lock.
 #[derive(Default)]
-struct State {
+struct PoolState {
+    /// Queued jobs by priority.
     queues: [VecDeque<Job>; 5],
+    /// Number of running jobs by priority.
     running: [usize; 5],
+    /// Number of queued and running jobs of each owner that has any.
     owners: BTreeMap<u64, usize>,
-    /// By due time and order of arrival. They count for their owner once they are due.
+    /// Delayed jobs, by due time and order of arrival. They count for their owner once they are
+    /// due.
     delayed: BTreeMap<(Duration, u64), Job>,
+    /// Number of the next delayed job, which orders jobs with one due time.
     next_delayed: u64,
+    /// The first panic message of each owner.
     panics: BTreeMap<u64, String>,
-    /// Pool threads alive, and those of them that wait for work.
+    /// Number of pool threads, and number of those that wait for work.
     alive: usize,
     idle: usize,
+    /// True if the thread of the commit lane runs.
     lane_alive: bool,
+    /// Number of compactions and GC jobs taken so far.
     long_picks: u64,
+    /// True if the threads must end when the queues are empty.
     stop: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl State {
+impl PoolState {
     fn may_run_long(&self, limit: usize) -> bool {
         self.running[COMPACTION] + self.running[GC] < limit
     }
 
-    /// True when a pool thread could start a job now.
+    /// Returns true if a pool thread could start a job now.
     fn has_pool_work(&self, limit: usize) -> bool {
         self.queues[COMMIT + 1..COMPACTION]
             .iter()
@@ -95,7 +108,7 @@ impl State {
         Some(job)
     }
 
-    /// The next job for a pool thread.
+    /// Returns the next job for a pool thread.
     fn take_pool(&mut self, limit: usize) -> Option<Job> {
         for queue in COMMIT + 1..COMPACTION {
             if let Some(job) = self.take_from(queue) {
@@ -116,7 +129,7 @@ impl State {
         Some(job)
     }
 
-    /// The most urgent job of all, oldest first; of one owner only when asked.
+    /// Returns the most urgent job of all, oldest first, or the most urgent job of one owner.
     fn take_any(&mut self, owner: Option<u64>) -> Option<Job> {
         for queue in 0..self.queues.len() {
             let wanted = |job: &Job| owner.is_none_or(|o| o == job.owner);
@@ -133,8 +146,8 @@ impl State {
         self.queues[job.priority as usize].push_back(job);
     }
 
-    /// Queues the delayed jobs whose time has come; true when there was one.
-    fn promote(&mut self, now: impl Fn() -> Duration) -> bool {
+    /// Queues the delayed jobs whose time has come. Returns true if there was one.
+    fn queue_due(&mut self, now: impl Fn() -> Duration) -> bool {
         let mut any = false;
         while let Some(first) = self.delayed.first_entry()
             && first.key().0 <= now()
@@ -146,8 +159,8 @@ impl State {
         any
     }
 
-    /// Takes an owner's delayed jobs out.
-    fn undelay(&mut self, owner: u64) -> Vec<Job> {
+    /// Removes and returns an owner's delayed jobs.
+    fn take_delayed(&mut self, owner: u64) -> Vec<Job> {
         let gone = self.delayed.extract_if(.., |_, job| job.owner == owner);
         gone.map(|(_, job)| job).collect()
     }
@@ -164,40 +177,45 @@ impl State {
     }
 }
 
-struct Shared {
-    /// Pool threads; 0 when stepped.
+/// A pool, as its threads hold it.
+struct JobPool {
+    /// Number of pool threads; 0 in stepped mode.
     threads: usize,
-    /// How many of them may run compactions and GC at once.
+    /// Most pool threads that may run compactions and GC at once.
     long_limit: usize,
-    /// A job of some owner has panicked: whoever asks often need not lock to hear that none has.
+    /// True if a job of any owner has panicked. Frequent callers need no lock while no job has.
     panicked: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
+    /// Wakes pool threads.
     pool_work: Condvar,
+    /// Wakes the commit lane.
     lane_work: Condvar,
     next_owner: AtomicU64,
-    /// Grows with each notify. A waiter that saw `epoch` before it asked `done()` sleeps only while it is unchanged.
+    /// Grows with each notification. A waiter that read `epoch` before it called `done()` sleeps
+    /// only while it is unchanged.
     epoch: AtomicU64,
+    /// Number of threads in [`Jobs::wait_until`].
     waiters: AtomicUsize,
     wait_lock: Mutex<()>,
     wait_cv: Condvar,
-    /// For timeouts of real waits and for delays. With threads it is the system's, because a manual one does not move by
-    /// itself; stepped, the environment's.
+    /// The clock for timeouts of real waits and for delays. With threads it is the system's,
+    /// because a manual clock does not move by itself. In stepped mode it is the environment's.
     clock: Clock,
 }
 
 crate::sync::thread_local! {
-    /// The pool (by address) and owner whose job runs on this thread, innermost.
+    /// The pool (by address) and the owner of the innermost job that runs on this thread.
     static CURRENT: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
     /// The pool (by address) that this thread belongs to.
     static THREAD_OF: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Shared {
+impl JobPool {
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Runs a job that was taken, and books its end.
+    /// Runs a job that was taken from a queue, and records its end.
     fn run(&self, job: Job) {
         let Job {
             owner,
@@ -220,7 +238,7 @@ impl Shared {
         state.running[priority as usize] -= 1;
         state.forget(owner);
         if let Some(panic) = panic {
-            // The first one is the cause; later ones may be its consequences.
+            // The first panic is the cause. Later ones may be its consequences.
             state.panics.entry(owner).or_insert(panic);
             self.panicked.store(true, SeqCst);
         }
@@ -230,15 +248,16 @@ impl Shared {
 
     fn notify(&self) {
         self.epoch.fetch_add(1, SeqCst);
-        // A waiter counts itself before it reads the epoch, so either it is seen here or it sees the new epoch.
+        // A waiter counts itself before it reads the epoch. So either this thread sees the waiter,
+        // or the waiter sees the new epoch.
         if self.waiters.load(SeqCst) > 0 {
             drop(self.wait_lock.lock());
             self.wait_cv.notify_all();
         }
     }
 
-    /// Sees to it that someone will run what is queued: wakes a thread or starts one.
-    fn attend(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    /// Makes sure that a thread will run the queued jobs: wakes a thread or starts one.
+    fn dispatch(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         let start_lane = !state.lane_alive && !state.queues[COMMIT].is_empty();
         if !start_lane && !state.queues[COMMIT].is_empty() {
             self.lane_work.notify_one();
@@ -262,8 +281,8 @@ impl Shared {
         }
     }
 
-    /// Sees to it that a thread is there when the next delayed job comes due.
-    fn attend_delayed(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    /// Makes sure that a thread waits when the next delayed job comes due.
+    fn dispatch_delayed(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState>) {
         self.lane_work.notify_one();
         if state.idle > 0 {
             self.pool_work.notify_one();
@@ -275,11 +294,12 @@ impl Shared {
         }
     }
 
-    /// This thread will be long: if it was the one that watched the clock for delayed jobs, another one must.
-    fn hand_on_the_watch(self: &Arc<Self>) {
+    /// Passes the wait for delayed jobs to another thread, because this one is about to run a long
+    /// job.
+    fn pass_on_delayed(self: &Arc<Self>) {
         let state = self.state.lock();
         if !state.delayed.is_empty() {
-            self.attend_delayed(state);
+            self.dispatch_delayed(state);
         }
     }
 
@@ -289,20 +309,20 @@ impl Shared {
         let mut state = self.state.lock();
         match started {
             Ok(handle) => state.threads.push(handle),
-            // The system has no thread to give now. What is queued stays queued: every spawn and every
-            // wait tries again, and the last `Jobs` to go runs what is left.
+            // The system has no thread now. The queued jobs stay queued: every spawn and every wait
+            // tries again, and the last `Jobs` runs the rest when it is dropped.
             Err(_) if lane => state.lane_alive = false,
             Err(_) => state.alive -= 1,
         }
     }
 
-    /// A thread's life.
+    /// Runs jobs until the pool ends. This is the main function of each thread.
     fn serve(self: Arc<Self>, lane: bool) {
         THREAD_OF.with(|of| of.set(self.address()));
         let mut state = self.state.lock();
         loop {
-            if state.promote(|| self.clock.now()) {
-                self.attend(state);
+            if state.queue_due(|| self.clock.now()) {
+                self.dispatch(state);
                 state = self.state.lock();
             }
             let job = if lane {
@@ -312,23 +332,23 @@ impl Shared {
             };
             match job {
                 Some(job) => {
-                    // More may be waiting than those who queued it woke threads for.
+                    // More jobs may be waiting than threads were woken for.
                     if !lane && state.has_pool_work(self.long_limit) {
-                        self.attend(state);
+                        self.dispatch(state);
                     } else {
                         drop(state);
                     }
                     if job.priority >= JobPriority::Compaction {
-                        self.hand_on_the_watch();
+                        self.pass_on_delayed();
                     }
                     self.run(job);
                     state = self.state.lock();
                 }
                 None if state.stop => return,
-                None if lane => self.rest(&self.lane_work, &mut state),
+                None if lane => self.wait_for_work(&self.lane_work, &mut state),
                 None => {
                     state.idle += 1;
-                    self.rest(&self.pool_work, &mut state);
+                    self.wait_for_work(&self.pool_work, &mut state);
                     state.idle -= 1;
                 }
             }
@@ -336,7 +356,7 @@ impl Shared {
     }
 
     /// Waits for work, or until a delayed job comes due.
-    fn rest(&self, work: &Condvar, state: &mut MutexGuard<'_, State>) {
+    fn wait_for_work(&self, work: &Condvar, state: &mut MutexGuard<'_, PoolState>) {
         match state.delayed.first_key_value() {
             None => work.wait(state),
             Some(((due, _), _)) => {
@@ -352,17 +372,17 @@ impl Shared {
 
     fn step(&self, owner: Option<u64>) -> bool {
         let mut state = self.state.lock();
-        state.promote(|| self.clock.now());
+        state.queue_due(|| self.clock.now());
         let job = state.take_any(owner);
         drop(state);
         job.map(|job| self.run(job)).is_some()
     }
 }
 
-/// Dropped with the last `Jobs`.
-struct Handle(Arc<Shared>);
+/// The part of a `Jobs` that is dropped with its last clone.
+struct PoolHandle(Arc<JobPool>);
 
-impl Drop for Handle {
+impl Drop for PoolHandle {
     fn drop(&mut self) {
         let shared = &self.0;
         let mut state = shared.state.lock();
@@ -373,51 +393,56 @@ impl Drop for Handle {
         drop(state);
         drop(not_due);
         if THREAD_OF.with(Cell::get) == shared.address() {
-            // The last handle went with a job. Its thread cannot wait for itself; all end on their own.
+            // A job held the last handle. Its thread cannot wait for itself, and all threads end on
+            // their own.
             return;
         }
-        // Repeated, because a thread may just have started another one.
+        // The loop repeats, because a thread may just have started another one.
         loop {
             let threads = std::mem::take(&mut shared.state.lock().threads);
             if threads.is_empty() {
                 break;
             }
             for thread in threads {
-                // Jobs' panics are caught; a thread itself does not panic.
+                // The panics of jobs are caught, and a thread itself does not panic.
                 let _ = thread.join();
             }
         }
         if shared.threads > 0 {
-            // Only if no thread could be started for them.
+            // Jobs are left only if no thread could be started for them.
             while shared.step(None) {}
         }
-        // Stepped: what was never stepped is never run, as after a power cut. The queues go with `shared`.
+        // In stepped mode, jobs that were never stepped never run, as after a power cut. The queues
+        // are dropped with `shared`.
     }
 }
 
-/// The pool. Cheap to clone.
+/// The pool of background jobs. Cloning is cheap.
 ///
-/// When the last clone goes, queued jobs are still run and the threads end; stepped, queued jobs are dropped unrun. Delayed
-/// jobs that are not due are dropped either way.
+/// When the last clone is dropped, queued jobs still run, and then the threads end. In stepped
+/// mode, queued jobs are dropped without running. Delayed jobs that are not due are dropped in both
+/// modes.
 #[derive(Clone)]
-pub struct Jobs(Arc<Handle>);
+pub struct Jobs(Arc<PoolHandle>);
 
 impl Jobs {
-    /// A pool of `n` threads, started when first needed. At most `n - 1` of them (at least one)
-    /// run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread when `n > 1`.
+    /// Returns a pool of `n` threads, which start when first needed. At most `n - 1` of them (at
+    /// least one) run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread
+    /// when `n > 1`.
     pub fn threads(n: usize) -> Jobs {
         Jobs::threads_by(n, Clock::system())
     }
-    /// As [`Jobs::threads`], with delays and timeouts by a clock that moves by itself.
+    /// Returns a pool as [`Jobs::threads`] does, with delays and timeouts by a clock that moves by
+    /// itself.
     pub fn threads_by(n: usize, clock: Clock) -> Jobs {
         Jobs::new(n.max(1), clock)
     }
-    /// No threads; see the module. Delays are by `clock`.
+    /// Returns a pool in stepped mode, without threads. Delays are by `clock`.
     pub fn stepped(clock: Clock) -> Jobs {
         Jobs::new(0, clock)
     }
     fn new(threads: usize, clock: Clock) -> Jobs {
-        Jobs(Arc::new(Handle(Arc::new(Shared {
+        Jobs(Arc::new(PoolHandle(Arc::new(JobPool {
             threads,
             long_limit: threads.saturating_sub(1).max(1),
             panicked: AtomicBool::new(false),
@@ -432,21 +457,22 @@ impl Jobs {
             clock,
         }))))
     }
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<JobPool> {
         &self.0.0
     }
-    /// True for [`Jobs::stepped`].
+    /// Returns true for a pool that [`Jobs::stepped`] made.
     pub fn is_stepped(&self) -> bool {
         self.shared().threads == 0
     }
-    /// Threads that run jobs, the commit lane left out; 0 when stepped.
+    /// Returns the number of threads that run jobs, without the commit lane; 0 in stepped mode.
     pub fn parallelism(&self) -> usize {
         self.shared().threads
     }
-    /// Queues a job. `owner` groups jobs for [`Jobs::drain`]; get one from [`Jobs::new_owner`].
+    /// Queues a job. `owner` groups jobs for [`Jobs::drain`]; it comes from [`Jobs::new_owner`].
     ///
-    /// With threads a job must not wait for another job of the pool to be run (of the commit lane it may, unless it
-    /// is on it): all threads might do so. Stepped, it may, as its wait steps.
+    /// With threads, a job must not wait for another job of the pool, because all threads might do
+    /// so. It may wait for a job of the commit lane, unless it runs on that lane. In stepped mode a
+    /// job may wait for any job, because its wait steps.
     pub fn spawn(&self, owner: u64, priority: JobPriority, run: impl FnOnce() + Send + 'static) {
         let shared = self.shared();
         let job = Job {
@@ -457,11 +483,11 @@ impl Jobs {
         let mut state = shared.state.lock();
         state.enqueue(job);
         if !self.is_stepped() {
-            shared.attend(state);
+            shared.dispatch(state);
         }
     }
-    /// Queues a job once `delay` has passed. Nobody waits for it before: [`Jobs::drain`] drops an owner's jobs that are not
-    /// due, unrun. It may come late, when every thread is busy.
+    /// Queues a job after `delay`. No call waits for it before it is due: [`Jobs::drain`] drops an
+    /// owner's jobs that are not due. The job may come late if every thread is busy.
     pub fn spawn_after(
         &self,
         owner: u64,
@@ -485,22 +511,26 @@ impl Jobs {
                 .first_key_value()
                 .is_some_and(|f| *f.0 == place)
         {
-            // Whoever rests, rests too long.
-            shared.attend_delayed(state);
+            // A waiting thread would sleep too long for this job.
+            shared.dispatch_delayed(state);
         }
     }
-    /// A fresh owner number.
+    /// Returns a fresh owner number.
     pub fn new_owner(&self) -> u64 {
         self.shared().next_owner.fetch_add(1, Relaxed)
     }
-    /// Waits until no job of `owner` is queued or running (stepped: runs them). The owner must have stopped queueing. Delayed jobs that are not due are dropped.
-    /// Jobs that queue further jobs before they end are waited for with them. Called by a job of `owner`, as when an
-    /// engine is dropped by its own last job, it waits for the others. On a thread of the pool it runs what is queued itself.
+    /// Waits until no job of `owner` is queued or running. In stepped mode it runs them. The owner
+    /// must have stopped queueing. Delayed jobs that are not due are dropped. The call also waits
+    /// for jobs that these jobs queue before they end.
+    ///
+    /// A job of `owner` may call this, as when an engine is dropped by its own last job. It then
+    /// waits for the other jobs. On a thread of the pool, the call runs queued jobs of the owner
+    /// itself.
     pub fn drain(&self, owner: u64) {
         let shared = self.shared();
         let drop_delayed = || {
-            // In two steps: the jobs go after the lock has.
-            let gone = shared.state.lock().undelay(owner);
+            // The jobs are dropped after the lock is released.
+            let gone = shared.state.lock().take_delayed(owner);
             drop(gone);
         };
         drop_delayed();
@@ -511,7 +541,7 @@ impl Jobs {
             return;
         }
         let mine = usize::from(CURRENT.with(Cell::get) == (shared.address(), owner));
-        // A thread of the pool may be the only one that could run what is queued.
+        // This thread of the pool may be the only one that could run the queued jobs.
         let helps = THREAD_OF.with(Cell::get) == shared.address();
         self.wait_until(None, &mut || {
             while helps && shared.step(Some(owner)) {}
@@ -519,8 +549,9 @@ impl Jobs {
         });
         drop_delayed();
     }
-    /// Drops the queued jobs of `owner` unrun and returns their number. Running ones go on.
-    /// For a simulated power cut: stepped jobs that hold an `Env` would otherwise keep it, and themselves, for ever.
+    /// Drops the queued jobs of `owner` without running them, and returns their number. Running
+    /// jobs continue. It simulates a power cut: stepped jobs that hold an `Env` would otherwise
+    /// keep it, and themselves, for ever.
     pub fn cancel(&self, owner: u64) -> usize {
         let mut state = self.shared().state.lock();
         let mut dropped = Vec::new();
@@ -533,20 +564,23 @@ impl Jobs {
         for job in &dropped {
             state.forget(job.owner);
         }
-        dropped.extend(state.undelay(owner));
+        dropped.extend(state.take_delayed(owner));
         drop(state);
         self.notify();
         dropped.len()
     }
-    /// Stepped mode: runs the most urgent queued job, the oldest of its priority; false when there is none. With threads always false.
+    /// In stepped mode, runs the most urgent queued job, the oldest of its priority. Returns false
+    /// if there is none, and always with threads.
     pub fn step(&self) -> bool {
         self.is_stepped() && self.shared().step(None)
     }
-    /// Blocks until `done()` is true. With threads it re-checks whenever [`Jobs::notify`] is called or a job ends, and at
-    /// least every 10 ms; stepped, it steps jobs until `done()` or until none is left. Returns `done()`'s last answer, so
-    /// `false` means timeout, or (stepped) that no queued job could make it true.
+    /// Blocks until `done()` is true. With threads, the call checks again whenever [`Jobs::notify`]
+    /// is called or a job ends, and at least every 10 ms. In stepped mode, it steps jobs until
+    /// `done()` is true or no job is left. Returns the last result of `done()`, so `false` means a
+    /// timeout, or in stepped mode that no queued job could make it true.
     ///
-    /// The timeout is real time. Stepped, there is none, but for `Some(Duration::ZERO)`, which asks once either way.
+    /// The timeout is real time. In stepped mode there is none, except that `Some(Duration::ZERO)`
+    /// calls `done()` once in both modes.
     pub fn wait_until(&self, timeout: Option<Duration>, done: &mut dyn FnMut() -> bool) -> bool {
         if done() {
             return true;
@@ -585,35 +619,37 @@ impl Jobs {
                     .timed_out();
             drop(guard);
             if slept_through {
-                // In case a thread could not be started before.
-                shared.attend(shared.state.lock());
+                // A thread that could not be started before may start now.
+                shared.dispatch(shared.state.lock());
             }
         }
     }
-    /// Wakes everyone in [`Jobs::wait_until`].
+    /// Wakes all callers of [`Jobs::wait_until`].
     pub fn notify(&self) {
         self.shared().notify();
     }
-    /// Queued and running jobs by priority, for metrics.
+    /// Returns the number of queued and running jobs by priority, for metrics.
     pub fn pending(&self) -> [usize; 5] {
         pending(self.shared())
     }
-    /// As [`Jobs::pending`], for a reader that must not keep the pool's threads alive.
+    /// Returns a function with the result of [`Jobs::pending`], for a caller that must not keep the
+    /// pool's threads alive.
     pub(crate) fn pending_reader(&self) -> impl Fn() -> [usize; 5] + Clone + Send + Sync + 'static {
         let shared = Arc::downgrade(self.shared());
         move || shared.upgrade().map_or([0; 5], |s| pending(&s))
     }
-    /// Jobs running now, the commit lane's left out.
+    /// Returns the number of jobs that run now, without the commit lane.
     pub fn running(&self) -> usize {
         running(self.shared())
     }
-    /// As [`Jobs::running`], for a reader that must not keep the pool's threads alive.
+    /// Returns a function with the result of [`Jobs::running`], for a caller that must not keep the
+    /// pool's threads alive.
     pub(crate) fn running_reader(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let shared = Arc::downgrade(self.shared());
         move || shared.upgrade().map_or(0, |s| running(&s))
     }
-    /// The panic message of a job that panicked, if one did: the pool survives, the engine must stop.
-    /// Of several the first.
+    /// Returns the panic message of the owner's first job that panicked, or `None`. The pool
+    /// survives a panic, but the engine must stop.
     pub fn panicked(&self, owner: u64) -> Option<String> {
         let shared = self.shared();
         if !shared.panicked.load(SeqCst) {
@@ -623,12 +659,12 @@ impl Jobs {
     }
 }
 
-fn pending(shared: &Shared) -> [usize; 5] {
+fn pending(shared: &JobPool) -> [usize; 5] {
     let state = shared.state.lock();
     std::array::from_fn(|p| state.queues[p].len() + state.running[p])
 }
 
-fn running(shared: &Shared) -> usize {
+fn running(shared: &JobPool) -> usize {
     shared.state.lock().running[COMMIT + 1..].iter().sum()
 }
 

@@ -1,12 +1,12 @@
-//! What an engine needs around it: background jobs, clock, chance, block cache, memory ledger,
-//! budgets and metrics. One [`Env`] is shared by any number of engines in a process.
+//! The services that an engine uses: background jobs, clock, random numbers, block cache, memory
+//! ledger, budgets and metrics. One [`Env`] is shared by any number of engines in a process.
 //!
-//! All outside influence comes through here and `basalt-fs`: no other crate reads the time, starts
-//! a thread or draws a random number by itself. A test that makes its `Env` with
-//! [`EnvBuilder::stepped`] over a simulated filesystem owns everything.
+//! All outside influence comes through this crate and `basalt-fs`: no other crate reads the time,
+//! starts a thread or draws a random number by itself. A test that makes its `Env` with
+//! [`EnvBuilder::stepped`] over a simulated filesystem controls all of it.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the ordinary build.
+// The unit tests of this crate are tests of the ordinary build, without a scheduler's locks.
 #![cfg(not(all(test, feature = "schedules")))]
 
 pub mod budget;
@@ -46,12 +46,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Delay between a release of memory and the trim: a program that closes one store may close more.
+/// Delay between a release of memory and the trim, because a program that closes one store may
+/// close more.
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
-/// The allocator may keep this part of the budget beyond what the ledger says: it is likely to be used again soon.
+/// The allocator may keep one part in this many of the budget beyond the bytes in the ledger,
+/// because that memory is likely to be used again soon.
 const KEPT_UNUSED: u64 = 16;
 
-/// Everything shared: filesystem, jobs, clock, chance, cache, budgets, metrics. Cheap to clone.
+/// The services that all engines share: filesystem, jobs, clock, random numbers, cache, budgets,
+/// metrics. Cloning is cheap.
 #[derive(Clone)]
 pub struct Env {
     fs: Arc<dyn FileSystem>,
@@ -59,8 +62,8 @@ pub struct Env {
 }
 
 /// An environment before it has a filesystem, for a filesystem that itself uses jobs, clock and
-/// memory ledger: `let parts = EnvBuilder::without_fs().parts()`, then the filesystem over `parts`,
-/// then [`EnvParts::with_fs`]. Cheap to clone. See decision 0032.
+/// memory ledger. `EnvBuilder::without_fs().parts()` makes the parts, then the filesystem is made
+/// over them, and [`EnvParts::with_fs`] makes the environment (decision 0032). Cloning is cheap.
 #[derive(Clone)]
 pub struct EnvParts(Arc<Parts>);
 
@@ -100,13 +103,14 @@ struct Settings {
 }
 
 impl EnvBuilder {
-    /// Defaults: background threads one more than processors (at least 3), so that a compaction can be spread over all
-    /// processors and a flush still finds a thread; 512 MiB of memory of which
-    /// 256 MiB block cache, 4096 open files, no I/O limit, the system's clock and chance.
+    /// Returns the default settings. They are one background thread more than processors (at least
+    /// 3), so that a compaction can use all processors and a flush still finds a thread; 512 MiB of
+    /// memory, 256 MiB of it block cache; 4096 open files; no I/O limit; the system's clock and
+    /// random numbers.
     pub fn new(fs: Arc<dyn FileSystem>) -> EnvBuilder {
         EnvBuilder::without_fs().over(fs)
     }
-    /// The settings of [`Env::for_tests`], to be varied.
+    /// Returns the settings of [`Env::for_tests`], for a test to change.
     pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> EnvBuilder {
         EnvBuilder::new(fs)
             .stepped()
@@ -115,14 +119,14 @@ impl EnvBuilder {
             .memory_bytes(16 << 20)
             .cache_bytes(1 << 20)
     }
-    /// Builds it. No thread starts until it is needed.
+    /// Builds the environment. No thread starts until it is needed.
     pub fn build(self) -> Env {
         self.settings.parts().with_fs(self.fs)
     }
 }
 
 impl EnvBuilder<()> {
-    /// The defaults of [`EnvBuilder::new`], for [`EnvParts`].
+    /// Returns the default settings of [`EnvBuilder::new`], for [`EnvParts`].
     pub fn without_fs() -> EnvBuilder<()> {
         let threads = std::thread::available_parallelism()
             .map_or(2, |n| n.get())
@@ -141,7 +145,7 @@ impl EnvBuilder<()> {
         };
         EnvBuilder { fs: (), settings }
     }
-    /// The same settings over a filesystem.
+    /// Returns the same settings over a filesystem.
     pub fn over(self, fs: Arc<dyn FileSystem>) -> EnvBuilder {
         EnvBuilder {
             fs,
@@ -155,12 +159,13 @@ impl EnvBuilder<()> {
 }
 
 impl<F> EnvBuilder<F> {
-    /// Number of background threads; they start with the first job.
+    /// Sets the number of background threads. They start with the first job.
     pub fn threads(mut self, n: usize) -> Self {
         self.settings.threads = n.max(1);
         self
     }
-    /// No threads at all: jobs run when a test calls [`Jobs::step`], or inside a wait.
+    /// Selects stepped mode, without threads: jobs run when a test calls [`Jobs::step`], or inside
+    /// a wait.
     pub fn stepped(mut self) -> Self {
         self.settings.stepped = true;
         self
@@ -170,27 +175,28 @@ impl<F> EnvBuilder<F> {
         self.settings.clock = clock;
         self
     }
-    /// Draws every random number from this seed.
+    /// Makes every random number come from this seed.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self
     }
-    /// The whole memory budget in bytes: memtables, cache, pinned reads, buffers, clients.
+    /// Sets the whole memory budget, in bytes: memtables, cache, pinned reads, buffers, clients.
     pub fn memory_bytes(mut self, n: u64) -> Self {
         self.settings.memory_bytes = n;
         self
     }
-    /// The block cache's part of the memory budget, in bytes; cut to three quarters of the whole, so that writes have room.
+    /// Sets the block cache's part of the memory budget, in bytes. It is cut to three quarters of
+    /// the whole, so that writes have room.
     pub fn cache_bytes(mut self, n: u64) -> Self {
         self.settings.cache_bytes = n;
         self
     }
-    /// Files that engines may hold open at once.
+    /// Sets the number of files that engines may have open at once.
     pub fn open_files(mut self, n: usize) -> Self {
         self.settings.open_files = n;
         self
     }
-    /// Bytes a second that background jobs may write and read; 0 for no limit.
+    /// Sets the bytes a second that background jobs may write and read; 0 for no limit.
     pub fn io_bytes_per_s(mut self, n: u64) -> Self {
         self.settings.io_bytes_per_s = n;
         self
@@ -234,7 +240,7 @@ impl Settings {
             has_fs: AtomicBool::new(false),
         }));
         let made = &parts.0;
-        let sources = own_metrics::Sources {
+        let sources = own_metrics::MetricParts {
             jobs: &made.jobs,
             cache: &made.cache,
             ledger: &made.ledger,
@@ -248,11 +254,12 @@ impl Settings {
 }
 
 impl EnvParts {
-    /// The environment of these parts over a filesystem, whose figures are in the metrics from now
-    /// on.
+    /// Makes an environment of these parts over a filesystem. From now on the metrics include those
+    /// of the filesystem.
     ///
     /// # Panics
-    /// When the parts have a filesystem: the metrics would have its figures twice.
+    /// If the parts have a filesystem already, because the metrics would then include its metrics
+    /// twice.
     pub fn with_fs(&self, fs: Arc<dyn FileSystem>) -> Env {
         let before = self.0.has_fs.swap(true, SeqCst);
         assert!(!before, "the parts of an environment have one filesystem");
@@ -262,15 +269,15 @@ impl EnvParts {
             parts: self.clone(),
         }
     }
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
-    /// Background jobs.
+    /// Returns the pool of background jobs.
     pub fn jobs(&self) -> &Jobs {
         &self.0.jobs
     }
-    /// The memory ledger.
+    /// Returns the memory ledger.
     pub fn ledger(&self) -> &MemoryLedger {
         &self.0.ledger
     }
@@ -283,61 +290,63 @@ impl std::fmt::Debug for EnvParts {
 }
 
 impl Env {
-    /// Starts the settings of an environment over a filesystem.
+    /// Returns the default settings of an environment over a filesystem.
     pub fn builder(fs: Arc<dyn FileSystem>) -> EnvBuilder {
         EnvBuilder::new(fs)
     }
-    /// An environment that a test owns wholly: stepped jobs, a manual clock that starts in November 2023, all chance from
-    /// `seed`; 16 MiB of memory of which 1 MiB block cache. The clock's hands are at [`Clock::as_manual`].
+    /// Returns an environment that a test controls wholly: stepped jobs, a manual clock that starts
+    /// in November 2023, all random numbers from `seed`, and 16 MiB of memory, 1 MiB of it block
+    /// cache. [`Clock::as_manual`] gives the manual clock.
     pub fn for_tests(fs: Arc<dyn FileSystem>, seed: u64) -> Env {
         EnvBuilder::for_tests(fs, seed).build()
     }
-    /// The filesystem.
+    /// Returns the filesystem.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.fs
     }
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &Clock {
         &self.parts.0.clock
     }
-    /// The source of chance.
+    /// Returns the source of random numbers.
     pub fn random(&self) -> &Random {
         &self.parts.0.random
     }
-    /// Background jobs.
+    /// Returns the pool of background jobs.
     pub fn jobs(&self) -> &Jobs {
         &self.parts.0.jobs
     }
-    /// The block cache.
+    /// Returns the block cache.
     pub fn cache(&self) -> &BlockCache {
         &self.parts.0.cache
     }
-    /// The memory ledger.
+    /// Returns the memory ledger.
     pub fn ledger(&self) -> &MemoryLedger {
         &self.parts.0.ledger
     }
-    /// Who gives memory back when the ledger has none.
+    /// Returns the registry of stores that can free memory when the ledger has none.
     pub fn relief(&self) -> &Relief {
         &self.parts.0.relief
     }
-    /// The open-file budget.
+    /// Returns the open-file budget.
     pub fn open_files(&self) -> &OpenFiles {
         &self.parts.0.open_files
     }
-    /// The limit on background I/O.
+    /// Returns the limit on background I/O.
     pub fn io_limit(&self) -> &RateLimiter {
         &self.parts.0.io_limit
     }
-    /// What background I/O leaves to those who wait for the device.
+    /// Returns the priority of foreground I/O over background I/O.
     pub fn foreground_io(&self) -> &ForegroundIo {
         &self.parts.0.foreground_io
     }
-    /// The metrics registry.
+    /// Returns the metrics registry.
     pub fn metrics(&self) -> &Metrics {
         &self.parts.0.metrics
     }
-    /// Schedules a trim of the allocator after a flush, a close or a store that went idle. Calls before
-    /// the trim runs are combined into one. Does nothing without [`EnvBuilder::trims_memory`].
+    /// Schedules a trim of the allocator after a flush, a close, or after a store went idle. Calls
+    /// before the trim runs are combined into one. The call does nothing without
+    /// [`EnvBuilder::trims_memory`].
     pub fn memory_was_freed(&self) {
         if !self.parts.0.trims_memory || self.parts.0.trim_is_due.swap(true, SeqCst) {
             return;
@@ -357,7 +366,8 @@ impl Env {
         let owner = jobs.new_owner();
         jobs.spawn_after(owner, JobPriority::Flush, TRIM_PAUSE, trim);
     }
-    /// Every budget that the stores of this environment share, with what is used of it. A store has its own beside these.
+    /// Returns every budget that the stores of this environment share, with its part in use. Each
+    /// store has further budgets of its own.
     pub fn budgets(&self) -> Vec<BudgetUse> {
         let memory = self.parts.0.ledger.usage();
         let cache = self.parts.0.cache.stats();

@@ -1,7 +1,8 @@
 //! A registry of counters, gauges and histograms, read by `stats`, INFO and the metrics page.
 //!
-//! Promises: recording takes no lock and allocates nothing once warm; reading is a snapshot in a stable order
-//! (by name, then by labels); a handle outlives the removal of its entry and records into nothing then.
+//! Promises: recording takes no lock, and allocates nothing once warm. Reading gives a snapshot in
+//! a stable order (by name, then by labels). A handle outlives the removal of its entry; values
+//! recorded after that are lost.
 
 mod source;
 mod text;
@@ -19,30 +20,30 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A number that goes up and down.
+/// A number that rises and falls.
 #[derive(Clone)]
 pub struct Gauge(Arc<AtomicI64>);
 
 impl Gauge {
-    /// Sets.
+    /// Sets the value.
     pub fn set(&self, n: i64) {
         self.0.store(n, Relaxed);
     }
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: i64) {
         self.0.fetch_add(n, Relaxed);
     }
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
@@ -51,6 +52,7 @@ impl Gauge {
 type ReadCounter = Arc<dyn Fn() -> u64 + Send + Sync>;
 type ReadGauge = Arc<dyn Fn() -> i64 + Send + Sync>;
 
+/// A registered metric.
 #[derive(Clone)]
 enum Metric {
     Counter(Counter),
@@ -61,7 +63,7 @@ enum Metric {
 }
 
 impl Metric {
-    /// The Prometheus type.
+    /// Returns the Prometheus type.
     fn kind(&self) -> &'static str {
         match self {
             Metric::Counter(_) | Metric::CounterOf(_) => "counter",
@@ -83,57 +85,60 @@ impl Metric {
 /// A metric's value at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricValue {
-    /// Of a [`Counter`].
+    /// The value of a [`Counter`].
     Counter(u64),
-    /// Of a [`Gauge`].
+    /// The value of a [`Gauge`].
     Gauge(i64),
-    /// Of a [`Histogram`].
+    /// The value of a [`Histogram`].
     Histogram(HistogramSummary),
 }
 
-/// One metric as [`Metrics::snapshot`] gives it.
+/// One metric, as [`Metrics::snapshot`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricSample {
-    /// As registered, without prefix.
+    /// The name as registered, without prefix.
     pub name: String,
-    /// Sorted by label name.
+    /// Names and values of the labels, sorted by name.
     pub labels: Vec<(String, String)>,
-    /// One line.
+    /// The help text, one line.
     pub help: String,
-    /// The value.
+    /// Returns the value.
     pub value: MetricValue,
 }
 
-/// Sorted by label name. Shared by the series and the list of what has each of its labels.
+/// Labels, sorted by name. The series and the index of labels share them.
 type Labels = Arc<Vec<(String, String)>>;
 
+/// All series of one name.
 struct Family {
     help: String,
     kind: &'static str,
     series: BTreeMap<Labels, Metric>,
 }
 
-/// A series: its metric's name, and its labels.
-type Place = (Arc<str>, Labels);
+/// The key of a series: the name of its metric, and its labels.
+type SeriesId = (Arc<str>, Labels);
 
+/// The registered series, by name and by label.
 #[derive(Default)]
-struct Registered {
+struct SeriesMaps {
     families: BTreeMap<Arc<str>, Family>,
-    /// Which series have a label, so that an engine that closes pays for its own, however many others there are.
-    labelled: BTreeMap<(String, String), BTreeSet<Place>>,
+    /// The series that have each label, so that an engine that closes pays only for its own series.
+    labelled: BTreeMap<(String, String), BTreeSet<SeriesId>>,
 }
 
-/// The registry. Cheap to clone.
+/// The registry. Cloning is cheap.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<Registered>>, Sources);
+pub struct Metrics(Arc<Mutex<SeriesMaps>>, Sources);
 
 impl Metrics {
-    /// An empty registry.
+    /// Returns an empty registry.
     pub fn new() -> Metrics {
         Metrics(Arc::default(), Sources::default())
     }
 
-    /// Finds or makes a series. A name used for two kinds of metric is a mistake in the program.
+    /// Finds or makes a series. It is a mistake of the program to use a name for two kinds of
+    /// metric.
     fn series(&self, name: &str, labels: &[(&str, &str)], help: &str, new: Metric) -> Metric {
         let mut key: Vec<(String, String)> = labels
             .iter()
@@ -142,7 +147,7 @@ impl Metrics {
         key.sort();
         let key = Arc::new(key);
         let mut registered = self.0.lock();
-        let Registered { families, labelled } = &mut *registered;
+        let SeriesMaps { families, labelled } = &mut *registered;
         if !families.contains_key(name) {
             let family = Family {
                 help: help.to_string(),
@@ -170,7 +175,8 @@ impl Metrics {
         found.clone()
     }
 
-    /// The counter `name` (snake case, unit last, such as `wal_bytes`) with `labels`, made when new. `help` is one line.
+    /// Returns the counter `name` (snake case, unit last, such as `wal_bytes`) with `labels`, and
+    /// makes it if it is new. `help` is one line.
     pub fn counter(&self, name: &str, labels: &[(&str, &str)], help: &str) -> Counter {
         let new = Metric::Counter(Counter(Arc::default()));
         match self.series(name, labels, help, new) {
@@ -178,7 +184,7 @@ impl Metrics {
             _ => unreachable!("the kind was just compared"),
         }
     }
-    /// The gauge `name`.
+    /// Returns the gauge `name`, and makes it if it is new.
     pub fn gauge(&self, name: &str, labels: &[(&str, &str)], help: &str) -> Gauge {
         let new = Metric::Gauge(Gauge(Arc::default()));
         match self.series(name, labels, help, new) {
@@ -186,7 +192,7 @@ impl Metrics {
             _ => unreachable!("the kind was just compared"),
         }
     }
-    /// The histogram `name`.
+    /// Returns the histogram `name`, and makes it if it is new.
     pub fn histogram(&self, name: &str, labels: &[(&str, &str)], help: &str) -> Histogram {
         let new = Metric::Histogram(Histogram::new());
         match self.series(name, labels, help, new) {
@@ -194,8 +200,10 @@ impl Metrics {
             _ => unreachable!("the kind was just compared"),
         }
     }
-    /// A counter kept elsewhere and read when the metrics are. `read` must not keep what it reads from alive
-    /// longer than wanted: the registry holds it until [`Metrics::remove_labelled`]. The first of a name and labels stays.
+    /// Registers a counter that is kept elsewhere and read with the metrics. `read` must not keep
+    /// its source alive longer than wanted, because the registry holds `read` until
+    /// [`Metrics::remove_labelled`]. If the name and labels exist already, the first registration
+    /// stays.
     pub fn counter_of(
         &self,
         name: &str,
@@ -205,7 +213,7 @@ impl Metrics {
     ) {
         self.series(name, labels, help, Metric::CounterOf(Arc::new(read)));
     }
-    /// A gauge kept elsewhere, as [`Metrics::counter_of`].
+    /// Registers a gauge that is kept elsewhere, with the rules of [`Metrics::counter_of`].
     pub fn gauge_of(
         &self,
         name: &str,
@@ -215,12 +223,12 @@ impl Metrics {
     ) {
         self.series(name, labels, help, Metric::GaugeOf(Arc::new(read)));
     }
-    /// Drops every series that has this label pair. An engine that closes drops its own series. The cost
-    /// grows with the number of series dropped, not with the number of all series.
+    /// Drops every series that has this label pair. An engine that closes drops its own series. The
+    /// cost grows with the number of series dropped, not with the number of all series.
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
         let mut registered = self.0.lock();
-        let Registered { families, labelled } = &mut *registered;
+        let SeriesMaps { families, labelled } = &mut *registered;
         let gone = labelled.remove(&(label.0.to_string(), label.1.to_string()));
         for (name, key) in gone.unwrap_or_default() {
             let family = families.get_mut(&name).expect("as long as its series");
@@ -239,13 +247,13 @@ impl Metrics {
                 }
             }
         }
-        // What a reader function owned is dropped after the lock.
+        // The values that a reader function owns are dropped after the lock is released.
         drop(registered);
     }
 
-    /// All metrics, by name and then by labels.
+    /// Returns all metrics, by name and then by labels.
     pub fn snapshot(&self) -> Vec<MetricSample> {
-        // Reader functions run without the lock: they may take others.
+        // Reader functions run without the lock, because they may take other locks.
         let metrics: Vec<_> = self
             .0
             .lock()

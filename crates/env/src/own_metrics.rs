@@ -1,13 +1,13 @@
-//! What the environment itself counts, read when the metrics are.
+//! Metrics of the environment itself, which are read together with the registry.
 //!
-//! The readers hold no [`Env`](crate::Env), nor the filesystem or the job pool: a kept [`Metrics`]
-//! keeps neither files nor threads alive.
+//! The readers hold no [`Env`](crate::Env), no filesystem and no job pool: a [`Metrics`] that is
+//! kept keeps neither files nor threads alive.
 
 use crate::{
     BlockCache, CacheStats, ForegroundIo, IoPriority, Jobs, LedgerUse, MemoryLedger, MetricSample,
     MetricValue, Metrics, OpenFiles, RateLimiter,
 };
-use basalt_fs::{FigureValue, FileSystem, FsStats};
+use basalt_fs::{FileSystem, FsMetricValue, FsStats};
 use std::sync::Arc;
 
 type Rows<T> = [(&'static str, &'static str, fn(&T) -> u64)];
@@ -68,19 +68,19 @@ const MEMORY_KINDS: [Kind; 5] = [
 
 const PRIORITIES: [&str; 5] = ["commit", "flush", "housekeeping", "compaction", "gc"];
 
-/// Prometheus gauges are signed here; a size past 8 EiB is shown as that.
+/// Prometheus gauges are signed here. A size past 8 EiB is shown as 8 EiB.
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
-/// The help of the gauge `budget_used`, also for the budgets that a store has of its own.
-pub const BUDGET_USED: &str = "What is used of a budget.";
-/// The help of the gauge `budget_limit`.
-pub const BUDGET_LIMIT: &str = "What a budget allows; 0 for no limit.";
+/// The help text of the gauge `budget_used`, also for the budgets that a store has of its own.
+pub const BUDGET_USED: &str = "The part of a budget in use.";
+/// The help text of the gauge `budget_limit`.
+pub const BUDGET_LIMIT: &str = "The limit of a budget; 0 for none.";
 
 /// The parts of an environment that have metrics.
-pub(crate) struct Sources<'a> {
+pub(crate) struct MetricParts<'a> {
     pub jobs: &'a Jobs,
     pub cache: &'a BlockCache,
     pub ledger: &'a MemoryLedger,
@@ -89,7 +89,7 @@ pub(crate) struct Sources<'a> {
     pub foreground_io: &'a ForegroundIo,
 }
 
-/// Registers the counters and figures of an environment's filesystem.
+/// Registers the counters and metrics of an environment's filesystem.
 pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     for (name, help, read) in FS_COUNTERS {
         let fs = Arc::downgrade(fs);
@@ -98,22 +98,22 @@ pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
         });
     }
     let fs = Arc::downgrade(fs);
-    let figures = metrics.source(move |out| {
+    let fs_metrics = metrics.source(move |out| {
         let Some(fs) = fs.upgrade() else { return };
-        out.extend(fs.figures().into_iter().map(|f| {
+        out.extend(fs.metrics().into_iter().map(|f| {
             let value = match f.value {
-                FigureValue::Counter(n) => MetricValue::Counter(n),
-                FigureValue::Gauge(n) => MetricValue::Gauge(signed(n)),
-                FigureValue::Summary(s) => MetricValue::Histogram(s),
+                FsMetricValue::Counter(n) => MetricValue::Counter(n),
+                FsMetricValue::Gauge(n) => MetricValue::Gauge(signed(n)),
+                FsMetricValue::Summary(s) => MetricValue::Histogram(s),
             };
             MetricSample::new(f.name, f.label.as_slice(), f.help, value)
         }));
     });
-    figures.for_good();
+    fs_metrics.keep();
 }
 
 /// Registers the metrics of an environment without its filesystem.
-pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
+pub(crate) fn register(metrics: &Metrics, sources: &MetricParts<'_>) {
     for (name, help, read) in CACHE_COUNTERS {
         let cache = sources.cache.clone();
         metrics.counter_of(name, &[], help, move || read(&cache.stats()));
@@ -177,8 +177,8 @@ pub(crate) fn register(metrics: &Metrics, sources: &Sources<'_>) {
     );
 }
 
-/// Registers what is used of each budget, and its limit.
-fn register_budgets(metrics: &Metrics, sources: &Sources<'_>) {
+/// Registers the used part and the limit of each budget.
+fn register_budgets(metrics: &Metrics, sources: &MetricParts<'_>) {
     let budget = |name: &'static str, used: Reading, limit: Reading| {
         let labels = [("budget", name)];
         metrics.gauge_of("budget_used", &labels, BUDGET_USED, move || signed(used()));

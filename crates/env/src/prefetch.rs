@@ -1,7 +1,8 @@
-//! Telling the processor which memory is about to be read, so that it comes while something else is done.
+//! Prefetch hints: the processor begins to load memory that is about to be read.
 //!
-//! Invariant: a prefetch is a hint. It reads nothing as far as the program can tell, and an address that is not mapped is
-//! ignored; so any address is sound, and only those inside of slices are given.
+//! Invariant: a prefetch is a hint. It has no effect that the program can see, and the processor
+//! ignores an address that is not mapped. So any address is sound, and this module only passes
+//! addresses inside slices.
 #![allow(unsafe_code)]
 
 /// Bytes that a processor fetches at once.
@@ -13,7 +14,7 @@ pub fn prefetch(bytes: &[u8], most: usize) {
     for line in bytes[..bytes.len().min(most)].chunks(LINE) {
         one(line);
     }
-    // A slice seldom begins with a line: its last byte may lie in one more.
+    // A slice seldom begins with a line, so its last byte may lie in one more line.
     if let Some(at) = bytes.len().min(most).checked_sub(1) {
         one(&bytes[at..]);
     }

@@ -1,36 +1,38 @@
-//! Rng that a seed repeats.
+//! Random numbers that a seed repeats.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A shared source of random numbers (SplitMix64), cheap to clone. Not for secrets.
+/// A shared source of random numbers (SplitMix64). Cloning is cheap. The numbers are not for
+/// secrets.
 #[derive(Clone)]
-pub struct Random(Arc<Source>);
+pub struct Random(Arc<RandomState>);
 
-struct Source {
+/// The state that all clones of a [`Random`] share.
+struct RandomState {
     state: AtomicU64,
-    /// True when no seed was given: 128-bit ids then bypass the generator.
+    /// True if no seed was given. 128-bit ids then bypass the generator.
     from_system: bool,
 }
 
 impl Random {
-    /// The same seed gives the same numbers in the same order of calls.
+    /// Returns a source that gives the same numbers for the same seed and order of calls.
     pub fn from_seed(seed: u64) -> Random {
-        Random(Arc::new(Source {
+        Random(Arc::new(RandomState {
             state: AtomicU64::new(seed),
             from_system: false,
         }))
     }
-    /// Seeded by the operating system.
+    /// Returns a source with a seed from the operating system.
     pub fn from_system() -> Random {
         let mut seed = [0u8; 8];
         basalt_fs::fill_random(&mut seed);
-        Random(Arc::new(Source {
+        Random(Arc::new(RandomState {
             state: AtomicU64::new(u64::from_le_bytes(seed)),
             from_system: true,
         }))
     }
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&self) -> u64 {
         let mut z = self
             .0
@@ -41,8 +43,8 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// The next 128 bits, for file and store ids. From a system seed they are drawn from the
-    /// operating system directly, so that ids of different processes never meet: 64 bits of
+    /// Returns the next 128 bits, for file and store ids. With a system seed, they come from the
+    /// operating system directly, so that the ids of different processes never meet: 64 bits of
     /// generator state would repeat after some four billion processes, by the birthday bound.
     pub fn next_u128(&self) -> u128 {
         if self.0.from_system {
@@ -52,7 +54,7 @@ impl Random {
         }
         (u128::from(self.next_u64()) << 64) | u128::from(self.next_u64())
     }
-    /// A number below `n` (0 when `n` is 0).
+    /// Returns a number below `n`, or 0 if `n` is 0.
     pub fn below(&self, n: u64) -> u64 {
         if n == 0 {
             0
@@ -60,7 +62,7 @@ impl Random {
             ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
         }
     }
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -76,11 +78,12 @@ mod tests {
         assert_eq!(a.next_u128(), b.next_u128());
         assert_eq!(a.below(1000), b.below(1000));
         let system = Random::from_system();
-        let copy = Random(Arc::new(Source {
+        let copy = Random(Arc::new(RandomState {
             state: AtomicU64::new(system.0.state.load(Relaxed)),
             from_system: true,
         }));
-        // The same generator state, yet other ids: they do not come from it.
+        // The ids differ although the generator state is the same, because they do not come from
+        // it.
         assert_ne!(system.next_u128(), copy.next_u128());
         assert_eq!(system.next_u64(), copy.next_u64());
     }

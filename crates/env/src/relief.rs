@@ -1,12 +1,13 @@
 //! Chooses the store that must free memory when the budget of an environment runs out.
 //!
-//! Every store that holds memtables registers as a [`Holder`]. When memory is short, the holder with
-//! the most bytes is asked to free them, even if another store needs the memory. Otherwise many stores
-//! that each hold a little would exceed the budget together. A holder promises the bytes that it is
-//! about to free, so that no other holder is asked for the same bytes.
+//! Every store that holds memtables registers as a [`Holder`]. When memory is short, the holder
+//! with the most bytes is asked to free them, even if another store needs the memory. Otherwise
+//! many stores that each hold a little would exceed the budget together. A holder promises the
+//! bytes that it is about to free, so that no other holder is asked for the same bytes.
 //!
 //! Guarantees: no call in this module waits for memory. A holder that was asked is not asked again
-//! before [`Holder::begin_anew`]. The bytes of a [`Promise`] are subtracted exactly once, when it drops.
+//! before [`Holder::begin_anew`]. The bytes of a [`Promise`] are subtracted exactly once, when it
+//! drops.
 
 use crate::budget::MemoryLedger;
 use crate::sync::Mutex;
@@ -14,36 +15,46 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Se
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// This part of the memory that is not the cache's is kept free: holders are asked before a writer has to wait.
+/// One part in this many of the memory that is not the cache's is kept free: holders are asked
+/// before a writer has to wait.
 const KEPT_FREE: u64 = 8;
 
+/// The function that asks a holder to free memory. It takes the promise to keep.
 type Give = Arc<dyn Fn(Promise) + Send + Sync>;
 
-struct Slot {
+/// The registry's part of a holder.
+struct HolderSlot {
+    /// Bytes that the holder has.
     bytes: AtomicU64,
+    /// Bytes from which on asking the holder is worth it.
     worth: u64,
+    /// True if the holder was asked and has not begun anew.
     asked: AtomicBool,
     give: Give,
 }
 
-struct Shared {
+/// The state that all clones of a [`Relief`] share.
+struct ReliefState {
     ledger: MemoryLedger,
-    holders: Mutex<(u64, BTreeMap<u64, Arc<Slot>>)>,
+    /// Number of the next holder, and the holders by number.
+    holders: Mutex<(u64, BTreeMap<u64, Arc<HolderSlot>>)>,
+    /// Bytes that were promised and are not back yet.
     coming: AtomicU64,
 }
 
-/// The holders of one environment. Cheap to clone.
+/// The holders of one environment. Cloning is cheap.
 #[derive(Clone)]
-pub struct Relief(Arc<Shared>);
+pub struct Relief(Arc<ReliefState>);
 
 /// A registered owner of memory that can free it on request. A dropped holder is no longer asked.
 pub struct Holder {
     relief: Relief,
     id: u64,
-    slot: Arc<Slot>,
+    slot: Arc<HolderSlot>,
 }
 
-/// Bytes that are on their way back into the ledger; dropped when they are there, or will not come.
+/// Bytes that will soon be back in the ledger. The promise is dropped when they are back, or when
+/// they will not come.
 pub struct Promise {
     relief: Relief,
     bytes: u64,
@@ -58,21 +69,21 @@ impl Drop for Promise {
 impl Drop for Holder {
     fn drop(&mut self) {
         let slot = self.relief.0.holders.lock().1.remove(&self.id);
-        // What it calls may own things whose end comes back here.
+        // The function of the holder may own values whose drop calls this module.
         drop(slot);
     }
 }
 
 impl Holder {
-    /// It holds so many bytes now.
+    /// Sets the number of bytes that the holder has now.
     pub fn set(&self, bytes: u64) {
         self.slot.bytes.store(bytes, Relaxed);
     }
-    /// It may be asked again for what it holds.
+    /// Allows this module to ask the holder again.
     pub fn may_be_asked(&self) {
         self.slot.asked.store(false, SeqCst);
     }
-    /// It has begun anew with nothing, and may be asked again.
+    /// Sets the holder's bytes to 0 and allows this module to ask it again.
     pub fn begin_anew(&self) {
         self.slot.bytes.store(0, Relaxed);
         self.slot.asked.store(false, SeqCst);
@@ -80,20 +91,20 @@ impl Holder {
 }
 
 impl Relief {
-    /// Nobody holds anything yet.
+    /// Returns a registry without holders.
     pub fn new(ledger: MemoryLedger) -> Relief {
-        Relief(Arc::new(Shared {
+        Relief(Arc::new(ReliefState {
             ledger,
             holders: Mutex::default(),
             coming: AtomicU64::new(0),
         }))
     }
 
-    /// Registers a holder of memory. `give` is called on the thread that needs memory, under none of
-    /// this module's locks. `give` must not wait, and must keep the promise until the memory is free.
-    /// A holder with less than `worth` bytes is asked only if it holds half of an even share.
+    /// Registers a holder of memory. `give` is called on the thread that needs memory, under none
+    /// of this module's locks. `give` must not wait, and must keep the promise until the memory is
+    /// free. A holder with less than `worth` bytes is asked only if it holds half of an even share.
     pub fn register(&self, worth: u64, give: impl Fn(Promise) + Send + Sync + 'static) -> Holder {
-        let slot = Arc::new(Slot {
+        let slot = Arc::new(HolderSlot {
             bytes: AtomicU64::new(0),
             worth,
             asked: AtomicBool::new(false),
@@ -111,7 +122,7 @@ impl Relief {
         }
     }
 
-    /// So many bytes are on their way back.
+    /// Announces that this many bytes will soon be back in the ledger.
     pub fn promise(&self, bytes: u64) -> Promise {
         self.0.coming.fetch_add(bytes, SeqCst);
         Promise {
@@ -120,12 +131,13 @@ impl Relief {
         }
     }
 
-    /// Bytes that are on their way back into the ledger.
+    /// Returns the bytes that were promised and are not back in the ledger yet.
     pub fn coming(&self) -> u64 {
         self.0.coming.load(SeqCst)
     }
 
-    /// Asks for memory before it runs out. Costs a few loads as long as enough is free.
+    /// Asks for memory before it runs out. The call costs a few loads as long as enough memory is
+    /// free.
     pub fn look_ahead(&self) {
         let keep = self.0.ledger.room() / KEPT_FREE;
         if self.0.ledger.free() + self.coming() < keep {
@@ -133,11 +145,12 @@ impl Relief {
         }
     }
 
-    /// Asks at most one more holder, so that `bytes` become free. True if any promised bytes are outstanding.
+    /// Asks at most one more holder, so that `bytes` become free. Returns true if any promised
+    /// bytes are outstanding.
     ///
-    /// The holder with the most bytes is asked. A holder is never asked while it holds less than its
-    /// `worth` and also less than half of an even share. In that case readers or clients hold the
-    /// memory, and flushing small memtables would not free it. Cost: a load for each holder.
+    /// The holder with the most bytes is asked. A holder is never asked while it holds less than
+    /// its `worth` and also less than half of an even share. In that case readers or clients hold
+    /// the memory, and flushing small memtables would not free it. Cost: a load for each holder.
     pub fn ask(&self, bytes: u64) -> bool {
         if self.0.ledger.free() + self.coming() >= bytes {
             return self.coming() > 0;
@@ -155,7 +168,7 @@ impl Relief {
             && !slot.asked.swap(true, SeqCst)
         {
             let give = slot.give.clone();
-            // Booked under the lock: whoever asks next counts it.
+            // The promise is counted under the lock, so that the next caller sees it.
             let promise = self.promise(held);
             drop(holders);
             give(promise);
@@ -171,7 +184,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A holder that notes what it is asked for and keeps the promise.
+    /// A holder that records the requests and keeps the promises.
     struct Store {
         holder: Holder,
         booked: Reservation,
@@ -205,10 +218,11 @@ mod tests {
         assert!(relief.ask(MIB));
         assert_eq!(asked(&stores), [0, 1, 0]);
         assert_eq!(relief.coming(), 7 * MIB);
-        // What is on its way is enough.
+        // The promised bytes are enough.
         assert!(relief.ask(7 * MIB));
         assert_eq!(asked(&stores), [0, 1, 0]);
-        // It is not, although the first one has grown meanwhile: that one is not asked twice.
+        // The promised bytes are not enough, and the first holder has grown meanwhile. It is not
+        // asked twice.
         stores[1].holder.set(9 * MIB);
         assert!(relief.ask(8 * MIB));
         assert_eq!(asked(&stores), [0, 1, 1]);

@@ -1,9 +1,11 @@
-//! What threads meet in: locks, conditions, atomics, and who a thread is.
+//! The primitives through which threads interact: locks, conditions, atomics, and thread
+//! identities.
 //!
-//! The engine's rooms take these from here and from nowhere else. In every ordinary build they *are* parking_lot's and the standard
-//! library's, by re-export, and cost nothing. In the packages `env-schedules` and `lsm-schedules`, which build the same sources
-//! with the feature `schedules`, they are the ones of a scheduler that decides at each of them which thread goes on:
-//! `docs/testing/schedules.md`.
+//! All modules of the engine take these from here and from nowhere else. In every ordinary build
+//! they *are* those of parking_lot and of the standard library, by re-export, and cost nothing. The
+//! packages `env-schedules` and `lsm-schedules` build the same sources with the feature
+//! `schedules`. There they belong to a scheduler that decides at each of them which thread
+//! continues: `docs/testing/schedules.md`.
 
 #[cfg(feature = "schedules")]
 mod scheduled;
@@ -24,7 +26,7 @@ mod ordinary {
     pub use std::thread::{JoinHandle, ThreadId, panicking, yield_now};
     pub use std::thread_local;
 
-    /// The calling thread.
+    /// Returns the id of the calling thread.
     #[inline]
     pub fn this_thread() -> ThreadId {
         std::thread::current().id()

@@ -1,11 +1,13 @@
-//! Threads for services (a server's loops), and for user code that may block. Engines use it for nothing of their own: their work
-//! goes to [`crate::Jobs`]. And the number by which a thread finds its own copy of what all threads read.
+//! Threads for services (a server's loops) and for user code that may block. Engines do not use
+//! them: their work goes to [`crate::Jobs`]. The module also has the number by which a thread finds
+//! its own copy of data that all threads read.
 
-/// Copies that are worth keeping of something that every thread reads: more threads than this share some.
+/// Most copies of data that every thread reads. If there are more threads, some share a copy.
 pub const STRIPES: usize = 8;
 
-/// Which of [`STRIPES`] copies this thread takes: the same one all its life, and neighbours take different ones. Threads that take
-/// different copies do not take cache lines from each other.
+/// Returns which of [`STRIPES`] copies this thread uses. A thread uses the same copy all its life,
+/// and threads that start one after the other use different copies. Threads with different copies
+/// do not take cache lines from each other.
 #[cfg(not(feature = "schedules"))]
 pub fn stripe() -> usize {
     use std::cell::Cell;
@@ -22,7 +24,8 @@ pub fn stripe() -> usize {
     })
 }
 
-/// Under a scheduler all tasks run on one thread: the task decides, and the same schedule gives the same copies.
+/// Returns the copy that the calling task uses. Under a scheduler all tasks run on one thread. So
+/// the task decides, and the same schedule gives the same copies.
 #[cfg(feature = "schedules")]
 pub fn stripe() -> usize {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -30,7 +33,8 @@ pub fn stripe() -> usize {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(task) as usize % STRIPES
 }
 
-/// Starts a named thread. Its name is at most 15 bytes, as the operating system shows it.
+/// Starts a named thread. The name has at most 15 bytes, because the operating system shows no
+/// more.
 #[cfg(not(feature = "schedules"))]
 #[expect(
     clippy::disallowed_types,
@@ -45,7 +49,7 @@ pub fn spawn(
         .spawn(run)
 }
 
-/// Starts a thread of the run that a scheduler owns.
+/// Starts a thread of the run that a scheduler controls.
 #[cfg(feature = "schedules")]
 pub fn spawn(
     name: &str,
@@ -54,8 +58,8 @@ pub fn spawn(
     crate::sync::start(name, run)
 }
 
-/// Threads that borrow from their caller and have ended when it returns, as [`std::thread::scope`]; for tests, and for what
-/// stands beside an engine.
+/// Runs threads that borrow from the caller and have ended when the call returns, as
+/// [`std::thread::scope`]. It is for tests, and for services beside an engine.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the one place that starts borrowing threads"

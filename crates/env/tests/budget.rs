@@ -6,6 +6,7 @@ use basalt_env::{
     Clock, IoPriority, LedgerUse, ManualClock, MemoryKind, MemoryLedger, OpenFiles, Random,
     RateLimiter,
 };
+use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ fn a_reservation_fits_or_is_refused_and_is_given_back() {
     assert_eq!(ledger.usage().total(), 57);
     drop((a, b, c));
     assert_eq!(ledger.usage().total(), 0);
-    // Sizes that would wrap are refused, not wrapped.
+    // Sizes that would wrap are refused.
     let _held = ledger.reserve(MemoryKind::Pinned, 5);
     assert!(ledger.try_reserve(MemoryKind::Pinned, u64::MAX).is_none());
 }
@@ -59,7 +60,7 @@ fn the_ledger_sums_back_to_zero_under_many_threads_and_never_passes_the_budget()
             scope.spawn(move || {
                 let random = Random::from_seed(seed);
                 let mut held = Vec::new();
-                for _ in 0..20_000 * support::scale() {
+                for _ in 0..20_000 * scale() {
                     let kind = KINDS[random.below(5) as usize];
                     match random.below(4) {
                         0 | 1 => held.extend(ledger.try_reserve(kind, random.below(200))),
@@ -114,7 +115,7 @@ fn the_limit_holds_exactly_on_a_manual_clock() {
             limit.acquire(bytes, IoPriority::Low);
         }
         assert_eq!(limit.passed(), total);
-        // Not faster than the rate allows, and at most a microsecond a wait slower.
+        // The rate is not exceeded, and each wait is at most a microsecond too long.
         let exact = total as f64 / rate as f64;
         let took = clock.now().as_secs_f64();
         assert!(took >= exact - 1e-6, "rate {rate}: {took} s for {exact}");
@@ -170,7 +171,8 @@ fn lifting_the_limit_frees_those_who_wait() {
 
 #[test]
 fn high_passes_low_and_low_is_not_starved() {
-    // Time moves only by the sleeps of those who wait, so the rate is in short supply throughout.
+    // Time moves only by the sleeps of the waiting threads, so the rate is in short supply
+    // throughout.
     let clock = Clock::manual(ManualClock::new(0));
     let limit = RateLimiter::new(1_000_000, clock);
     let (high, low) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -208,7 +210,8 @@ fn high_passes_low_and_low_is_not_starved() {
     });
     assert_eq!((high.load(SeqCst), low.load(SeqCst)), (800, 800));
     assert_eq!(limit.passed(), 16_000_000);
-    // How much Low got meanwhile depends on how threads were scheduled; that all ended shows that none starved.
+    // The share of Low depends on how threads were scheduled. That all requests ended shows that
+    // none starved.
     basalt_sim::campaign!(
         "low requests passed while high ones waited: {low_when_high_ended} of 800"
     );
@@ -221,16 +224,16 @@ fn waiting_is_counted_by_priority_and_exactly() {
     limit.acquire(500_000, IoPriority::High);
     assert_eq!(limit.waited(IoPriority::High), Duration::from_millis(500));
     assert_eq!(limit.waited(IoPriority::Low), Duration::ZERO);
-    // A changed rate counts at once.
+    // A changed rate takes effect at once.
     limit.set_rate(250_000);
     limit.acquire(500_000, IoPriority::Low);
     assert_eq!(limit.waited(IoPriority::Low), Duration::from_secs(2));
     assert_eq!(limit.waited(IoPriority::High), Duration::from_millis(500));
-    // Without a limit nobody waits.
+    // Without a limit, no request waits.
     limit.set_rate(0);
     limit.acquire(1 << 40, IoPriority::Low);
     assert_eq!(limit.waited(IoPriority::Low), Duration::from_secs(2));
-    // What passed between two questions at least a second apart.
+    // The recent rate covers two calls at least a second apart.
     limit.recent_rate();
     hands.advance(Duration::from_secs(4));
     limit.acquire(4_000, IoPriority::High);

@@ -1,16 +1,18 @@
-//! Promises of the block cache: the right bytes or none, the capacity, what is kept longer, one load for many.
+//! Promises of the block cache: the right bytes or none, the capacity, which blocks are kept
+//! longer, one load for many threads.
 
 mod support;
 
 use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger, Random};
 use basalt_fs::{Bytes, Error, ErrorKind};
+use basalt_sim::campaign::scale;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use CachePriority::*;
 
-/// More than an entry's overhead, for tests that count entries.
+/// More bytes than an entry's overhead, for tests that count entries.
 const OVERHEAD: u64 = 304;
 
 fn key(file: u128, block: u64) -> CacheKey {
@@ -20,7 +22,7 @@ fn key(file: u128, block: u64) -> CacheKey {
     }
 }
 
-/// Bytes that say which key they belong to.
+/// Returns bytes that show which key they belong to.
 fn block(key: CacheKey, len: usize) -> Bytes {
     let mut bytes = vec![0; len.max(24)];
     bytes[..16].copy_from_slice(&key.file.to_le_bytes());
@@ -40,14 +42,14 @@ fn cache(capacity: u64) -> (BlockCache, MemoryLedger) {
 
 #[test]
 fn a_random_history_agrees_with_a_model() {
-    for seed in basalt_sim::campaign::cases(0..30 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..30 * scale()) {
         let _repeat =
             basalt_sim::repeat!(a_random_history_agrees_with_a_model, "BASALT_CASE={seed}");
         let context = format!("repeat with seed {seed}");
         let random = Random::from_seed(seed);
         let mut capacity = random.below(40 << 20) >> random.below(12);
         let (cache, ledger) = cache(capacity);
-        // What was ever put in and not removed: only that may be found.
+        // The blocks that were inserted and not removed. Only these may be found.
         let mut model: BTreeMap<(u128, u64), usize> = BTreeMap::new();
         let files: Vec<u128> = (0..4).map(|_| random.next_u128()).collect();
         let blocks = 1 + random.below(2000);
@@ -73,7 +75,7 @@ fn a_random_history_agrees_with_a_model() {
                     if fits {
                         assert!(cache.contains(k), "{context}: inserted and not here");
                     }
-                    // One too large is not kept, but an earlier one of the key may be.
+                    // A block that is too large is not kept, but an earlier one of the key may be.
                     if cache.contains(k) && fits {
                         model.insert(id, len);
                     } else if !fits {
@@ -185,7 +187,7 @@ fn hot_data_outlives_a_scan_even_without_the_hint() {
         check(k, &here, "hot");
         found += 1;
     }
-    // 1.6 MiB of hot data in 4 MiB, beside a scan of 400 MiB.
+    // The hot data has 1.6 MiB of 4 MiB, beside a scan of 400 MiB.
     assert!(asked * 50 < found, "{asked} loads of {found}");
 }
 
@@ -204,7 +206,7 @@ fn high_is_evicted_last_but_dead_index_blocks_do_not_stay_for_ever() {
     }
     let left = (0..100).filter(|n| cache.contains(key(1, *n))).count();
     assert_eq!(left, 1, "the one in use stays, the others went in time");
-    // High alone may fill the cache, and is then a clock.
+    // High blocks alone may fill the cache, and are then a clock.
     for n in 0..1000 {
         let k = key(3, n);
         cache.insert(k, block(k, 4096), 4096, High);
@@ -247,7 +249,7 @@ fn one_block_just_fits_and_a_larger_one_is_not_kept() {
 #[test]
 fn several_who_ask_for_one_block_share_one_load() {
     let (cache, _) = cache(64 << 20);
-    let rounds = 100 * support::scale();
+    let rounds = 100 * scale();
     let loads = AtomicUsize::new(0);
     let start = Barrier::new(4);
     basalt_env::thread::scope(|scope| {
@@ -291,7 +293,7 @@ fn an_error_or_a_panic_while_loading_is_not_kept() {
 #[test]
 fn many_threads_find_right_bytes_while_the_capacity_changes() {
     let (cache, ledger) = cache(2 << 20);
-    let rounds = 15_000 * support::scale();
+    let rounds = 15_000 * scale();
     let busiest = AtomicU64::new(0);
     basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
@@ -355,7 +357,7 @@ fn the_cache_keeps_its_part_of_the_budget_while_it_fills() {
     assert_eq!(ledger.over_budget(), 0);
     assert!(ledger.usage().total() <= 100_000);
     assert!(ledger.try_reserve(Cache, 60_000).is_none());
-    // The part follows the capacity and goes with the cache.
+    // The cache's part of the budget follows the capacity and ends with the cache.
     cache.set_capacity(10_000);
     drop(
         ledger
@@ -391,7 +393,7 @@ impl Skewed {
     }
 }
 
-/// An exact LRU of so many blocks, to compare with.
+/// An exact LRU of a number of blocks, for comparison.
 struct Lru {
     blocks: usize,
     by_key: BTreeMap<(u128, u64), u64>,
@@ -430,7 +432,7 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
         let (mut asked, mut ours, mut theirs) = (0u32, 0u32, 0u32);
         let data = Bytes::from(vec![7; 4096]);
         for n in 0..150_000u64 {
-            // A scan of 3000 blocks now and then, all misses for both.
+            // A scan of 3000 blocks from time to time, all misses for both.
             let scan = scans && n % 20_000 < 3000;
             let k = if scan {
                 key(2, n)
@@ -461,7 +463,7 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
     }
 }
 
-/// Memory does not vanish from the ledger while somebody holds it, and nothing stays booked when nobody does.
+/// Memory stays in the ledger while a reader holds it, and nothing stays booked afterwards.
 #[test]
 fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
     let (cache, ledger) = cache(1 << 20);
@@ -485,7 +487,8 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
     assert_eq!(pinned(), len as u64, "a part keeps all of it");
     drop(part);
     assert_eq!(pinned(), 0);
-    // Removed, replaced, too large to be kept, and left over when the capacity shrinks.
+    // Blocks leave the cache by removal, by replacement, because they are too large, and because
+    // the capacity shrinks.
     let (a, b) = (put(200), put(200));
     assert_eq!(pinned(), len as u64, "the replaced one");
     cache.remove(key(1, 200));
@@ -503,18 +506,18 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
     assert_eq!(ledger.usage().total(), 0);
 }
 
-/// What a reader keeps at hand is neither evicted nor forgotten by the account, and there is never so much of it that other
-/// blocks find no room.
+/// A pinned block is neither evicted nor lost from the account, and pinned blocks always leave room
+/// for other blocks.
 #[test]
 fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
     let (mut refused, mut stayed) = (0, 0);
-    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..20 * scale()) {
         let _repeat = basalt_sim::repeat!(
             pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most,
             "BASALT_CASE={seed}"
         );
         let random = Random::from_seed(seed);
-        // One shard, or four.
+        // The cache has one shard, or four.
         let full = [1 << 20, 40 << 20][seed as usize % 2];
         let (cache, ledger) = cache(full);
         let mut pinned: BTreeMap<u64, Bytes> = BTreeMap::new();
@@ -527,7 +530,8 @@ fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
                     let bytes = cache.insert(k, block(k, 16 << 10), 16 << 10, High);
                     if cache.pin(k) {
                         pinned.insert(n, bytes);
-                        // Each shard has its quarter; what was pinned before a budget was lowered stays beside it.
+                        // Each shard has its quarter. Blocks that were pinned before the capacity
+                        // was lowered stay beside it.
                         let kept = if lowered { full / 4 } else { 0 };
                         assert!(cache.stats().pinned <= capacity / 4 + kept);
                     } else {
@@ -585,7 +589,8 @@ fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
     );
 }
 
-/// Under another key, in whatever shard: the same block, as used as it was, and every byte is still accounted for.
+/// A renamed block is the same block under another key, in any shard. It keeps its uses, and every
+/// byte is still counted.
 #[test]
 fn a_renamed_block_is_found_under_its_new_key_only() {
     for capacity in [1 << 20, 64 << 20] {
@@ -603,7 +608,7 @@ fn a_renamed_block_is_found_under_its_new_key_only() {
                 CachePriority::Normal,
             );
         }
-        // One that is there already stays.
+        // A block that has the other key already stays.
         cache.insert(
             key(2, 7),
             Bytes::from(vec![77; 10]),
@@ -632,7 +637,7 @@ fn a_renamed_block_is_found_under_its_new_key_only() {
         );
         assert!(after.used < before.used && after.used > before.used - 2000);
         assert_eq!(ledger.usage().cache, after.used);
-        // To itself: nothing changes.
+        // A rename to the same key changes nothing.
         assert!(cache.rename(key(1, 60), key(1, 60)) && cache.contains(key(1, 60)));
         for n in 0..100 {
             cache.remove(key(1, n));
@@ -642,7 +647,7 @@ fn a_renamed_block_is_found_under_its_new_key_only() {
     }
 }
 
-/// What was used often enough to stay does so under its new key, too.
+/// A block that was used often enough to stay does so under its new key, too.
 #[test]
 fn a_renamed_block_keeps_its_uses() {
     let cache = BlockCache::new(1 << 20, MemoryLedger::new(u64::MAX));
@@ -664,7 +669,7 @@ fn a_renamed_block_keeps_its_uses() {
         cache.get(key(1, n));
         assert!(cache.rename(key(1, n), key(2, n)));
     }
-    // A scan of blocks that nobody comes back for.
+    // A scan of blocks that are never read again.
     for n in 0..2000 {
         put(3, n);
     }

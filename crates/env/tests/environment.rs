@@ -1,4 +1,4 @@
-//! The environment as a whole.
+//! Tests of the environment as a whole.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! An environment at rest costs no thread and kilobytes of memory. The only test of its process, because it counts the process's threads.
+//! An environment at rest costs no thread, and kilobytes of memory. This is the only test of its
+//! process, because it counts the process's threads.
 
 mod support;
 
@@ -22,7 +23,7 @@ fn a_hundred_idle_environments_start_no_thread_and_threads_end_with_the_last_han
     let before = status("Threads:");
     let memory_before = status("VmRSS:");
     let fs: Arc<NoFiles> = Arc::new(NoFiles);
-    // Each is built with 512 MiB of memory, 256 MiB of it cache.
+    // Each environment has 512 MiB of memory, 256 MiB of it cache.
     let envs: Vec<Env> = (0..100).map(|_| Env::builder(fs.clone()).build()).collect();
     let shared = Env::builder(fs.clone()).threads(3).build();
     let owners: Vec<u64> = (0..100).map(|_| shared.jobs().new_owner()).collect();
@@ -34,7 +35,8 @@ fn a_hundred_idle_environments_start_no_thread_and_threads_end_with_the_last_han
     let grown = status("VmRSS:").saturating_sub(memory_before);
     assert!(grown < 10 << 10, "100 idle environments cost {grown} KiB");
 
-    // The first job starts one thread; more jobs at once start at most three and the commit lane.
+    // The first job starts one thread. More jobs at once start at most three threads and the commit
+    // lane.
     for owner in owners {
         shared.jobs().spawn(owner, JobPriority::Compaction, || {});
         shared.jobs().spawn(owner, JobPriority::Commit, || {});
@@ -44,10 +46,10 @@ fn a_hundred_idle_environments_start_no_thread_and_threads_end_with_the_last_han
     let busy = status("Threads:");
     assert!(busy > before && busy <= before + 4, "{before} -> {busy}");
 
-    // A kept registry keeps no thread.
+    // A registry that is kept keeps no thread.
     let metrics = shared.metrics().clone();
     drop(shared);
-    // A joined thread may show for a moment longer.
+    // A joined thread may be visible for a moment longer.
     let gone = (0..1000).any(|_| {
         std::thread::yield_now();
         status("Threads:") == before

@@ -1,4 +1,5 @@
-//! Background I/O leaves the device to those who wait for it, and takes it when it is behind. Time moves by sleeps only.
+//! Background I/O leaves the device to waiting foreground threads, and takes it when it has fallen
+//! behind. Time moves by sleeps only.
 
 use basalt_env::{Clock, ForegroundIo, ForegroundLoad, ManualClock, SMALL_PIECE};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ fn foreground_io() -> (Arc<ManualClock>, Clock, ForegroundIo) {
     (hands, clock.clone(), ForegroundIo::new(clock))
 }
 
-/// A piece that takes so long, and how long it waited for its turn.
+/// Runs a piece of background I/O that takes `takes`, and returns how long it waited for its turn.
 fn piece(
     hands: &ManualClock,
     clock: &Clock,
@@ -47,7 +48,7 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
         foreground_io.foreground_read();
         assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
         assert_eq!(foreground_io.piece(1000), 1000, "never more than there is");
-        // A foreground that goes on while the background pauses.
+        // The foreground goes on while the background pauses.
         let came = clock.now();
         let takes = MS / 4 * (1 + i % 3);
         piece(&hands, &clock, &foreground_io, takes);
@@ -57,7 +58,7 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
     let share = busy.as_secs_f64() / clock.now().as_secs_f64();
     assert!((0.24..0.27).contains(&share), "{share}");
     assert_eq!(foreground_io.paused(), clock.now() - busy);
-    // The last of them was a moment ago.
+    // The last foreground read was a moment ago.
     hands.advance(3 * MS);
     assert_eq!(foreground_io.piece(BIG), BIG);
     assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
@@ -69,7 +70,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
     let mut waited = Duration::ZERO;
     for _ in 0..4 {
         foreground_io.foreground_sync(16_000);
-        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Large));
+        assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Large));
         assert_eq!(foreground_io.piece(BIG), BIG);
         waited += piece(&hands, &clock, &foreground_io, MS);
     }
@@ -78,7 +79,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
         c.foreground_sync(1000)
     }] {
         small(&foreground_io);
-        assert_eq!(foreground_io.spares(), Some(ForegroundLoad::Small));
+        assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Small));
         assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
         hands.advance(10 * MS);
         foreground_io.foreground_sync(16_000);
@@ -89,7 +90,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
         );
     }
     let _urgent = foreground_io.urgent();
-    assert_eq!(foreground_io.spares(), None);
+    assert_eq!(foreground_io.foreground_load(), None);
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
     assert!(piece(&hands, &clock, &foreground_io, MS) > Duration::ZERO);
 }
 
-/// Ends the thread beside a test, also when the test fails.
+/// Ends the thread beside a test, also if the test fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -128,7 +129,8 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Somebody waits all the time, so that nothing but its own end ends a pause, whatever the piece took.
+/// A foreground thread waits all the time, so each pause ends only by its own limit, whatever the
+/// piece took.
 #[test]
 fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_is() {
     let (hands, clock, foreground_io) = foreground_io();
@@ -173,7 +175,7 @@ fn two_that_come_for_one_turn_get_it_one_after_the_other() {
     let first = foreground_io.turn();
     let came = clock.now();
     foreground_io.foreground_read();
-    // The first one's piece is not over: the second waits for as long as one takes.
+    // The first piece has not ended. The second one waits for as long as a piece takes.
     let second = foreground_io.turn();
     assert!(clock.now() - came >= MS / 2);
     drop((first, second));

@@ -3,6 +3,7 @@
 mod support;
 
 use basalt_env::{Clock, JobPriority, Jobs, ManualClock, Random};
+use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use JobPriority::*;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A job that counts itself.
+/// Returns a job that counts its runs.
 fn add_one(count: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
     let count = count.clone();
     move || {
@@ -48,7 +49,7 @@ fn stepped_jobs_run_by_urgency_and_then_by_age() {
     assert_eq!(jobs.pending(), [0; 5]);
 }
 
-/// A random program of jobs that queue jobs, wait, step and drain, all on one thread.
+/// Runs a random program of jobs that queue jobs, wait, step and drain, all on one thread.
 fn stepped_program(seed: u64) -> Vec<String> {
     fn body(jobs: Jobs, random: Random, log: Log, owner: u64, name: String, depth: u32) {
         log.lock().unwrap().push(format!("{name}<"));
@@ -99,7 +100,7 @@ fn stepped_program(seed: u64) -> Vec<String> {
 #[test]
 fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
     let mut different = std::collections::BTreeSet::new();
-    for seed in basalt_sim::campaign::cases(0..50 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..50 * scale()) {
         let _repeat = basalt_sim::repeat!(
             stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves,
             "BASALT_CASE={seed}"
@@ -119,7 +120,7 @@ fn stepped_waits_end_when_nothing_can_make_them_true() {
     assert!(!jobs.wait_until(None, &mut || false));
     let set = flag.clone();
     jobs.spawn(owner, Gc, move || set.store(true, SeqCst));
-    // Zero asks and runs nothing.
+    // A timeout of zero calls `done()` and runs no job.
     assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || flag.load(SeqCst)));
     assert_eq!(jobs.pending()[Gc as usize], 1);
     assert!(jobs.wait_until(None, &mut || flag.load(SeqCst)));
@@ -134,7 +135,8 @@ fn stepped_drain_and_cancel_touch_one_owner_only() {
     jobs.spawn(b, Flush, say(&log, "b"));
     jobs.drain(a);
     assert_eq!(*log.lock().unwrap(), ["a"]);
-    // Queued jobs that hold the pool would keep it alive for ever; cancelling breaks the ring.
+    // Queued jobs that hold the pool would keep it alive for ever. Cancelling them breaks the
+    // cycle.
     let held = Arc::new(());
     let (pool, kept) = (jobs.clone(), held.clone());
     jobs.spawn(b, Compaction, move || drop((pool, kept)));
@@ -178,7 +180,7 @@ fn commits_and_flushes_pass_long_compactions() {
         });
     }
     assert!(jobs.wait_until(None, &mut || running.load(SeqCst) == 2));
-    // Two of three threads are stuck in compactions; these must still be run.
+    // Compactions occupy two of three threads, and these jobs must still run.
     let count = Arc::new(AtomicUsize::new(0));
     for priority in [Commit, Flush, Housekeeping, Commit] {
         jobs.spawn(short, priority, add_one(&count));
@@ -195,7 +197,7 @@ fn commits_and_flushes_pass_long_compactions() {
     jobs.drain(long);
     assert_eq!(most.load(SeqCst), 2, "one thread stays free of long jobs");
 
-    // With a single thread the lane is still there.
+    // With a single thread, the lane still exists.
     let jobs = Jobs::threads(1);
     let (owner, open) = (jobs.new_owner(), Arc::new(AtomicBool::new(false)));
     let (pool, gate) = (jobs.clone(), open.clone());
@@ -242,7 +244,7 @@ fn drain_waits_for_jobs_that_queue_jobs() {
         Jobs::threads(1),
         Jobs::threads(4),
     ] {
-        for _ in 0..10 * support::scale() {
+        for _ in 0..10 * scale() {
             let (owner, count) = (jobs.new_owner(), Arc::new(AtomicU64::new(0)));
             tree(&jobs, owner, 6, &count);
             jobs.drain(owner);
@@ -277,7 +279,7 @@ fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
 
 #[test]
 fn the_last_handle_runs_what_is_queued_and_waits_for_it() {
-    for _ in 0..20 * support::scale() {
+    for _ in 0..20 * scale() {
         let (jobs, count) = (Jobs::threads(2), Arc::new(AtomicUsize::new(0)));
         let owner = jobs.new_owner();
         for priority in [Gc, Compaction, Flush, Commit].repeat(5) {
@@ -294,9 +296,9 @@ fn notify_wakes_and_timeouts_end() {
     let jobs = Jobs::threads(2);
     assert!(!jobs.wait_until(Some(Duration::from_millis(1)), &mut || false));
     assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || false));
-    // A ball thrown to and fro many times, each catch through notify.
+    // Two threads pass a ball many times, and each catch is a notification.
     let (ball, owner) = (Arc::new(AtomicU64::new(0)), jobs.new_owner());
-    let throws = 2000 * support::scale();
+    let throws = 2000 * scale();
     for side in 0..2 {
         let (pool, ball) = (jobs.clone(), ball.clone());
         let priority = if side == 0 { Commit } else { Flush };
@@ -326,7 +328,7 @@ fn many_owners_from_many_threads() {
             let (jobs, total) = (jobs.clone(), total.clone());
             scope.spawn(move || {
                 let random = Random::from_seed(seed);
-                for _ in 0..50 * support::scale() {
+                for _ in 0..50 * scale() {
                     let owner = jobs.new_owner();
                     let mine = Arc::new(AtomicU64::new(0));
                     let n = random.below(20);
@@ -360,10 +362,10 @@ fn delayed_jobs_wait_for_their_time_and_are_not_waited_for() {
     jobs.spawn_after(b, Commit, ms(10), say(&log, "of another"));
     assert!(!jobs.step(), "nothing is due");
     hands.advance(ms(10));
-    // Due jobs queue by urgency like any other.
+    // Jobs that are due queue by priority, as any other.
     assert!(jobs.step());
     assert_eq!(*log.lock().unwrap(), ["of another"]);
-    // One that is due is run by a drain, one that is not is dropped.
+    // A drain runs a job that is due, and drops a job that is not.
     jobs.drain(a);
     assert_eq!(*log.lock().unwrap(), ["of another", "sooner"]);
     hands.advance(ms(100));
@@ -391,11 +393,11 @@ fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
     // No thread has been started yet.
     jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("first"));
     assert_eq!(wait(), "first");
-    // The thread rests without an end, then until a far time, then until a near one.
+    // The thread waits without an end, then until a far time, then until a near one.
     jobs.spawn_after(owner, Flush, Duration::from_secs(3600), tell("far"));
     jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("near"));
     assert_eq!(wait(), "near");
-    // The only thread is busy; the commit lane is not.
+    // The only thread is busy, but the commit lane is not.
     jobs.spawn(owner, Commit, tell("lane"));
     assert_eq!(wait(), "lane");
     let (release, held) = mpsc::channel::<()>();
@@ -409,8 +411,8 @@ fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
     assert!(finished.try_recv().is_err(), "the far one is dropped");
 }
 
-/// The only thread that was there watched the clock; then it took a long job, and nobody watched, although a second could be
-/// started.
+/// The only thread waited for delayed jobs, then took a long job. No thread waited for delayed jobs
+/// any more, although a second thread could be started.
 #[test]
 fn a_thread_that_takes_a_long_job_hands_on_the_watch_for_delayed_ones() {
     let jobs = Jobs::threads(2);

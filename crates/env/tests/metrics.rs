@@ -1,17 +1,18 @@
-//! Promises of the metrics: error bounds of histograms, and the text others parse.
+//! Promises of the metrics: error bounds of histograms, and the text that other programs parse.
 
 mod support;
 
 use basalt_env::{Histogram, MetricValue, Metrics, Random};
+use basalt_sim::campaign::scale;
 
-/// Values spread over all magnitudes.
+/// Returns values of all magnitudes.
 fn any_magnitude(random: &Random) -> u64 {
     random.next_u64() >> random.below(64)
 }
 
 #[test]
 fn quantiles_are_within_two_percent_of_exact_over_all_of_u64() {
-    for seed in basalt_sim::campaign::cases(0..20 * support::scale()) {
+    for seed in basalt_sim::campaign::cases(0..20 * scale()) {
         let _repeat = basalt_sim::repeat!(
             quantiles_are_within_two_percent_of_exact_over_all_of_u64,
             "BASALT_CASE={seed}"
@@ -91,7 +92,7 @@ fn merging_equals_recording_everything_into_one() {
 #[test]
 fn recording_from_many_threads_loses_nothing() {
     let histogram = Histogram::new();
-    let each = 20_000 * support::scale();
+    let each = 20_000 * scale();
     basalt_env::thread::scope(|scope| {
         for seed in 0..4 {
             let histogram = histogram.clone();
@@ -116,7 +117,7 @@ fn the_text_is_as_prometheus_reads_it() {
     metrics
         .counter("wal_bytes", &[("store", odd)], "ignored: the first stays")
         .add(1);
-    // The same pair of labels in another order is the same series.
+    // The same labels in another order name the same series.
     metrics
         .gauge(
             "files",
@@ -181,7 +182,7 @@ fn a_closing_engine_takes_its_metrics_away_and_its_handles_stay_harmless() {
     assert_eq!(samples[0].name, "puts");
     assert_eq!(samples[0].labels, [("store".to_string(), "b".to_string())]);
     assert_eq!(samples[0].value, MetricValue::Counter(6));
-    // Opened again, it starts at zero.
+    // After a reopen, the counter starts at zero.
     assert_eq!(metrics.counter("puts", &[("store", "a")], "Puts.").get(), 0);
 }
 
@@ -206,7 +207,7 @@ fn a_source_gives_its_samples_among_the_others_until_it_goes() {
         .map(|_| {
             let inside = again.clone();
             metrics.source(move |out| {
-                // The registry is not locked: a reader may use it.
+                // The registry is not locked while it calls a reader, so the reader may use it.
                 inside.counter("asked", &[], "Times.").add(1);
                 let labels = [("level", "0"), ("family", "f")];
                 let value = MetricValue::Gauge(7);
@@ -226,7 +227,8 @@ fn a_source_gives_its_samples_among_the_others_until_it_goes() {
     assert_eq!(metrics.counter("asked", &[], "").get(), 2);
 }
 
-/// 1,000 stores that closed took 3 ms each once, most of it to walk through the metrics of all others.
+/// Each of 1,000 stores that closed took 3 ms once, mostly to walk through the metrics of all
+/// others.
 #[test]
 fn what_is_taken_away_is_what_has_the_label_and_nothing_else() {
     let metrics = Metrics::new();
@@ -244,7 +246,7 @@ fn what_is_taken_away_is_what_has_the_label_and_nothing_else() {
         &[("store", "space")],
         "A store with the name of a cause.",
     );
-    // By a label that stores share, twice, and one that nobody has.
+    // Removals by a label that stores share, twice, and by a label that no series has.
     metrics.remove_labelled(("cause", "debt"));
     metrics.remove_labelled(("cause", "debt"));
     metrics.remove_labelled(("store", "nobody"));

@@ -13,15 +13,15 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// The alignment of large buffers, in bytes: the largest a block device asks for.
+/// The alignment of large buffers, in bytes: the largest that a block device requires.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Buffers below this capacity are aligned for the processor only: they are copied into a
-/// staging buffer before they reach a device, and page alignment would waste memory on each.
+/// Buffers below this many bytes of capacity are aligned for the processor only. They are copied
+/// into a staging buffer before they reach a device, and page alignment would waste memory on each.
 pub const ALIGNED_FROM: usize = 16 * 1024;
 
-/// A growable buffer like `Vec<u8>`; at a capacity of [`ALIGNED_FROM`] bytes or more, or when made
-/// by [`AlignedBuf::zeroed_direct`], its memory is aligned to [`DIRECT_ALIGN`].
+/// A growable buffer like `Vec<u8>`. At a capacity of [`ALIGNED_FROM`] bytes or more, or if
+/// [`AlignedBuf::zeroed_direct`] made it, its memory is aligned to [`DIRECT_ALIGN`].
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -46,7 +46,7 @@ fn layout(cap: usize, direct: bool) -> Layout {
 }
 
 impl AlignedBuf {
-    /// An empty buffer without memory.
+    /// Returns an empty buffer without memory.
     pub const fn new() -> AlignedBuf {
         AlignedBuf {
             ptr: NonNull::dangling(),
@@ -58,14 +58,14 @@ impl AlignedBuf {
         }
     }
 
-    /// An empty buffer with room for `cap` bytes.
+    /// Returns an empty buffer with room for `cap` bytes.
     pub fn with_capacity(cap: usize) -> AlignedBuf {
         let mut b = AlignedBuf::new();
         b.reserve_exact(cap);
         b
     }
 
-    /// An empty buffer for `lifetime`, with room for `cap` bytes.
+    /// Returns an empty buffer for `lifetime`, with room for `cap` bytes.
     pub fn with_lifetime(cap: usize, lifetime: Lifetime) -> AlignedBuf {
         let mut b = AlignedBuf {
             lifetime,
@@ -75,14 +75,14 @@ impl AlignedBuf {
         b
     }
 
-    /// A copy of `bytes` in memory for a block that a cache keeps.
+    /// Returns a copy of `bytes` in memory for a block that a cache keeps.
     pub fn cached_copy(bytes: &[u8]) -> Bytes {
         let mut b = AlignedBuf::with_lifetime(bytes.len(), Lifetime::Cached);
         b.extend_from_slice(bytes);
         Bytes::from_owner(b)
     }
 
-    /// `len` zero bytes at a [`DIRECT_ALIGN`]ed address, whatever `len` is.
+    /// Returns `len` zero bytes at a [`DIRECT_ALIGN`]ed address, whatever `len` is.
     pub fn zeroed_direct(len: usize) -> AlignedBuf {
         let mut b = AlignedBuf {
             direct: true,
@@ -92,12 +92,12 @@ impl AlignedBuf {
         b
     }
 
-    /// Bytes it can hold without moving.
+    /// Returns the number of bytes that the buffer can hold without moving.
     pub fn capacity(&self) -> usize {
         self.cap
     }
 
-    /// True when its memory starts at a multiple of `align`.
+    /// Returns true if the memory starts at a multiple of `align`.
     pub fn is_aligned_to(&self, align: usize) -> bool {
         (self.ptr.as_ptr() as usize).is_multiple_of(align)
     }
@@ -129,7 +129,8 @@ impl AlignedBuf {
         self.origin = origin;
     }
 
-    /// Makes room for at least `more` further bytes, growing by half so that appends stay linear.
+    /// Makes room for at least `more` further bytes. The capacity grows by half, so that appends
+    /// stay linear.
     pub fn reserve(&mut self, more: usize) {
         let need = self.len.checked_add(more).expect("capacity overflow");
         if need > self.cap {
@@ -141,7 +142,8 @@ impl AlignedBuf {
     /// Appends bytes.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
-        // SAFETY: reserve made room; the source cannot overlap memory we own mutably.
+        // SAFETY: `reserve` made room, and the source cannot overlap memory that this buffer owns
+        // mutably.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -157,7 +159,7 @@ impl AlignedBuf {
         self.extend_from_slice(&[byte]);
     }
 
-    /// Cuts or extends to `len` bytes, filling with `fill`.
+    /// Cuts or extends the buffer to `len` bytes, filling with `fill`.
     pub fn resize(&mut self, len: usize, fill: u8) {
         if len > self.len {
             self.reserve(len - self.len);
@@ -172,9 +174,10 @@ impl AlignedBuf {
         self.len = len;
     }
 
-    /// The memory past the content, for a system call to read into.
+    /// Returns the memory past the content, for a system call to read into.
     pub(crate) fn spare_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: the range [len, cap) belongs to this buffer, and MaybeUninit asks for no initialisation.
+        // SAFETY: the range [len, cap) belongs to this buffer, and MaybeUninit requires no
+        // initialisation.
         unsafe {
             std::slice::from_raw_parts_mut(
                 self.ptr.as_ptr().add(self.len).cast::<MaybeUninit<u8>>(),
@@ -192,7 +195,8 @@ impl AlignedBuf {
         self.len += n;
     }
 
-    /// An empty buffer with room for `cap` bytes at a [`DIRECT_ALIGN`]ed address, whatever `cap` is.
+    /// Returns an empty buffer with room for `cap` bytes at a [`DIRECT_ALIGN`]ed address, whatever
+    /// `cap` is.
     pub(crate) fn with_capacity_direct(cap: usize) -> AlignedBuf {
         let mut b = AlignedBuf {
             direct: true,
@@ -202,12 +206,12 @@ impl AlignedBuf {
         b
     }
 
-    /// Forgets the content, keeps the memory.
+    /// Drops the content and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Cuts to at most `len` bytes.
+    /// Cuts the buffer to at most `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -243,7 +247,7 @@ impl Deref for AlignedBuf {
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in Deref, and we hold the buffer mutably.
+        // SAFETY: the first len bytes are initialised, and the buffer is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -281,7 +285,7 @@ mod tests {
     fn grows_like_a_vec_and_aligns_when_large() {
         let mut b = AlignedBuf::new();
         let mut v = Vec::new();
-        // From the allocator into pages of the system.
+        // The buffer moves from the allocator into pages of the system.
         for i in 0..400_000u32 {
             b.extend_from_slice(&i.to_le_bytes());
             v.extend_from_slice(&i.to_le_bytes());

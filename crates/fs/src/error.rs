@@ -1,6 +1,6 @@
-//! The one error type of the house. Every crate above re-exports it, so that a caller meets the
-//! same kinds everywhere and can decide by three questions: what kind, how far does it reach,
-//! and is it worth trying again.
+//! The one error type of the project. Every crate above re-exports it, so that a caller meets the
+//! same kinds everywhere. A caller decides by three questions: the kind of the error, how far it
+//! reaches, and whether a retry can succeed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The result of every fallible call in Basalt.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, grouped by what a caller can do about it.
+/// The kind of an error, grouped by what a caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -19,11 +19,12 @@ pub enum ErrorKind {
     Io,
     /// The device or a quota is full. Reads go on; writes resume when space returns.
     NoSpace,
-    /// An earlier failure left this file or store in doubt: it takes no further writes until reopened.
+    /// An earlier failure left this file or store in doubt. It takes no further writes until it is
+    /// reopened.
     Poisoned,
     /// The store or filesystem takes no writes at present; the message gives the reason.
     ReadOnly,
-    /// Somebody else holds what was asked for, or a budget is used up for the moment.
+    /// Another holder has the requested object, or a budget is used up for the moment.
     Busy,
     /// The caller's argument is outside the documented limits.
     InvalidArgument,
@@ -35,12 +36,12 @@ pub enum ErrorKind {
     NotFound,
     /// The name is taken.
     AlreadyExists,
-    /// Somebody asked for it to end before it was done.
+    /// A caller cancelled the operation before it was done.
     Cancelled,
 }
 
 impl ErrorKind {
-    /// The kind in lower case words, as messages and metrics print it.
+    /// Returns the kind in lower-case words, as messages and metrics print it.
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Corruption => "corruption",
@@ -62,14 +63,15 @@ impl ErrorKind {
 /// How far a failure reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// This call only; everything else is as before.
+    /// This call only. Everything else is as before.
     Operation,
-    /// The named file; other files are as before.
+    /// The named file. Other files are as before.
     File,
-    /// The whole store: it needs to be reopened, or space, or an operator.
+    /// The whole store. It needs a reopen, space, or an operator.
     Store,
 }
 
+/// The content of an error, which its clones share.
 #[derive(Debug)]
 struct Inner {
     kind: ErrorKind,
@@ -81,14 +83,15 @@ struct Inner {
     os: Option<i32>,
 }
 
-/// A typed error: kind, reach, whether a retry can help, and where it happened. Cheap to clone,
+/// A typed error: its kind, its reach, whether a retry can help, and its place. Cloning is cheap,
 /// because one failed commit group fails every writer in it with the same error.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
 impl Error {
-    /// An error of `kind` with a message that says what happened and what to do.
-    /// Reach and retry take the kind's usual values; see [`Error::with_reach`] and [`Error::with_retry`].
+    /// Returns an error of `kind` with a message that says what happened and what to do. The reach
+    /// and the retry flag take the usual values of the kind. [`Error::with_reach`] and
+    /// [`Error::with_retry`] change them.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         let (reach, retry) = match kind {
             ErrorKind::Corruption => (Reach::File, false),
@@ -115,22 +118,24 @@ impl Error {
         }))
     }
 
-    /// Damage found at `offset` of `path`; `message` says what was expected and what was there.
+    /// Returns the error for damage at `offset` of `path`. The message says what was expected and
+    /// what was there.
     pub fn corruption(path: &Path, offset: u64, message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corruption, message).at(path, offset)
     }
 
-    /// A caller's mistake.
+    /// Returns the error for a caller's mistake.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// Something this build does not understand or offer.
+    /// Returns the error for something that this build does not understand or offer.
     pub fn unsupported(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// An operating system error met while doing `what` to `path`, sorted into its kind.
+    /// Returns the error for an operating system error while doing `what` to `path`. The kind
+    /// follows from the system's error.
     pub fn io(what: &str, path: &Path, source: std::io::Error) -> Error {
         use std::io::ErrorKind as Os;
         let kind = match source.kind() {
@@ -166,7 +171,7 @@ impl Error {
         Arc::get_mut(&mut self.0).expect("just made unique")
     }
 
-    /// Adds the place: file and byte offset.
+    /// Adds the file and the byte offset.
     pub fn at(mut self, path: &Path, offset: u64) -> Error {
         self.inner_mut().path = Some(path.to_path_buf());
         self.inner_mut().offset = Some(offset);
@@ -179,61 +184,61 @@ impl Error {
         self
     }
 
-    /// Says how far it reaches.
+    /// Sets how far the error reaches.
     pub fn with_reach(mut self, reach: Reach) -> Error {
         self.inner_mut().reach = reach;
         self
     }
 
-    /// Says whether the same call can succeed later without anyone's doing.
+    /// Sets whether the same call can succeed later without a change by the caller.
     pub fn with_retry(mut self, retry: bool) -> Error {
         self.inner_mut().retry = retry;
         self
     }
 
-    /// Puts what was being done before the message: `context: message`.
+    /// Puts the operation in progress before the message: `context: message`.
     pub fn context(mut self, context: impl fmt::Display) -> Error {
         let inner = self.inner_mut();
         inner.message = format!("{context}: {}", inner.message);
         self
     }
 
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// How far it reaches.
+    /// Returns how far the error reaches.
     pub fn reach(&self) -> Reach {
         self.0.reach
     }
 
-    /// True when the same call may succeed later without a reopen.
+    /// Returns true if the same call may succeed later without a reopen.
     pub fn retryable(&self) -> bool {
         self.0.retry
     }
 
-    /// The file it concerns, where one is known.
+    /// Returns the file that the error concerns, if it is known.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// The byte offset it concerns, where one is known.
+    /// Returns the byte offset that the error concerns, if it is known.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
 
-    /// The operating system's error number, where there was one.
+    /// Returns the operating system's error number, if there was one.
     pub fn os_error(&self) -> Option<i32> {
         self.0.os
     }
 
-    /// True for [`ErrorKind::Corruption`].
+    /// Returns true for [`ErrorKind::Corruption`].
     pub fn is_corruption(&self) -> bool {
         self.0.kind == ErrorKind::Corruption
     }
 
-    /// True for [`ErrorKind::NotFound`].
+    /// Returns true for [`ErrorKind::NotFound`].
     pub fn is_not_found(&self) -> bool {
         self.0.kind == ErrorKind::NotFound
     }

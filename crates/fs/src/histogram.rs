@@ -1,19 +1,22 @@
-//! A histogram that many threads record into without a lock. It lies below everything else, because everything else measures with it.
+//! A histogram that many threads record into without a lock. It belongs to the lowest crate,
+//! because all other crates measure with it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// Buckets to a power of two: a bucket is at most 1/32 of its values wide, and its middle at most
-/// 1/64 (1.6 %) off.
+/// Number of buckets for each power of two. A bucket is at most 1/32 of its values wide, and its
+/// middle is at most 1/64 (1.6 %) off.
 const SUB: usize = 32;
 const SUB_BITS: u32 = SUB.trailing_zeros();
-/// Tier 0 holds 0..32 exactly; tier `t` holds `[2^(t+4), 2^(t+5))`; the last ends at `u64::MAX`.
+/// Number of tiers. Tier 0 holds 0..32 exactly; tier `t` holds `[2^(t+4), 2^(t+5))`; the last one
+/// ends at `u64::MAX`.
 const TIERS: usize = (64 - SUB_BITS + 1) as usize;
 
 type Tier = [AtomicU64; SUB];
 
 struct Buckets {
-    /// Made when first hit: an idle histogram costs about a kilobyte, a busy one 256 bytes a tier more.
+    /// The tiers, each allocated by its first value. An idle histogram takes about a kilobyte, a
+    /// busy one 256 bytes more for each tier.
     tiers: [OnceLock<Box<Tier>>; TIERS],
     sum: AtomicU64,
     max: AtomicU64,
@@ -29,7 +32,7 @@ fn place(value: u64) -> (usize, usize) {
     ((shift + 1) as usize, (value >> shift) as usize - SUB)
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn value_at(tier: usize, sub: usize) -> u64 {
     if tier == 0 {
         return sub as u64;
@@ -39,34 +42,35 @@ fn value_at(tier: usize, sub: usize) -> u64 {
     low + ((1u64 << shift) >> 1)
 }
 
-/// A histogram of durations or sizes with a relative error of at most 1.6 %, safe to record into from many threads.
-/// Covers all of `u64`; values below 32 are exact.
+/// A histogram of durations or sizes with a relative error of at most 1.6 %. Many threads may
+/// record into it at once. It covers all of `u64`, and values below 32 are exact.
 #[derive(Clone)]
 pub struct Histogram(Arc<Buckets>);
 
-/// What a histogram held at one moment. The quantiles carry the histogram's error; the rest is exact.
+/// The content of a histogram at one moment. The quantiles have the histogram's error; the rest is
+/// exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HistogramSummary {
-    /// Number of values.
+    /// Returns the number of values.
     pub count: u64,
-    /// Sum of values, modulo 2^64.
+    /// Returns the sum of the values, modulo 2^64.
     pub sum: u64,
-    /// Smallest value; 0 when empty.
+    /// Smallest value; 0 if there is none.
     pub min: u64,
-    /// Largest value; 0 when empty.
+    /// Largest value; 0 if there is none.
     pub max: u64,
     /// The median.
     pub p50: u64,
-    /// 90 % are at most this.
+    /// The value that 90 % of the values do not exceed.
     pub p90: u64,
-    /// 99 % are at most this.
+    /// The value that 99 % of the values do not exceed.
     pub p99: u64,
-    /// 99.9 % are at most this.
+    /// The value that 99.9 % of the values do not exceed.
     pub p999: u64,
 }
 
 impl Histogram {
-    /// An empty one, outside any registry.
+    /// Returns an empty histogram that is in no registry.
     pub fn new() -> Histogram {
         Histogram(Arc::new(Buckets {
             tiers: [const { OnceLock::new() }; TIERS],
@@ -81,7 +85,7 @@ impl Histogram {
     }
 
     fn note_extremes(&self, min: u64, max: u64) {
-        // The plain load first keeps the line shared: extremes change seldom.
+        // The plain load first keeps the cache line shared, because the extremes change seldom.
         if max > self.0.max.load(Relaxed) {
             self.0.max.fetch_max(max, Relaxed);
         }
@@ -90,7 +94,7 @@ impl Histogram {
         }
     }
 
-    /// Records one value (by convention microseconds for times).
+    /// Records one value. Durations are microseconds by convention.
     pub fn record(&self, value: u64) {
         let (tier, sub) = place(value);
         self.note_extremes(value, value);
@@ -98,7 +102,7 @@ impl Histogram {
         self.bucket(tier, sub).fetch_add(1, Relaxed);
     }
 
-    /// The filled buckets in rising order: middle and count.
+    /// Returns the middle and the count of each filled bucket, in rising order.
     fn filled(&self) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         for (t, tier) in self.0.tiers.iter().enumerate() {
@@ -118,7 +122,7 @@ impl Histogram {
         for (value, n) in filled {
             seen += n;
             if seen >= rank {
-                // The extremes are known exactly; a middle may lie outside them.
+                // The extremes are known exactly, and the middle of a bucket may lie outside them.
                 let (min, max) = (self.0.min.load(Relaxed), self.0.max.load(Relaxed));
                 return (*value).max(min).min(max);
             }
@@ -126,33 +130,33 @@ impl Histogram {
         0
     }
 
-    /// The value at quantile `q` in 0..=1; 0 when empty.
+    /// Returns the value at quantile `q` in 0..=1, or 0 if there is no value.
     pub fn quantile(&self, q: f64) -> u64 {
         let filled = self.filled();
         let count = filled.iter().map(|(_, n)| n).sum();
         self.quantile_of(&filled, count, q)
     }
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         let tiers = self.0.tiers.iter().filter_map(|t| t.get());
         tiers.flat_map(|t| t.iter()).map(|b| b.load(Relaxed)).sum()
     }
-    /// Sum of values, modulo 2^64.
+    /// Returns the sum of the values, modulo 2^64.
     pub fn sum(&self) -> u64 {
         self.0.sum.load(Relaxed)
     }
-    /// Largest value.
+    /// Returns the largest value.
     pub fn max(&self) -> u64 {
         self.0.max.load(Relaxed)
     }
-    /// Smallest value; 0 when empty.
+    /// Returns the smallest value, or 0 if there is none.
     pub fn min(&self) -> u64 {
         match self.0.min.load(Relaxed) {
             u64::MAX if self.max() != u64::MAX => 0,
             min => min,
         }
     }
-    /// Adds another's values.
+    /// Adds the values of another histogram.
     pub fn merge(&self, other: &Histogram) {
         for (t, tier) in other.0.tiers.iter().enumerate() {
             for (s, bucket) in tier.get().into_iter().flat_map(|t| t.iter()).enumerate() {
@@ -165,7 +169,7 @@ impl Histogram {
         self.0.sum.fetch_add(other.sum(), Relaxed);
         self.note_extremes(other.0.min.load(Relaxed), other.max());
     }
-    /// Everything worth printing, from one pass over the buckets.
+    /// Returns the count, the sum, the extremes and the quantiles, from one pass over the buckets.
     pub fn summary(&self) -> HistogramSummary {
         let filled = self.filled();
         let count = filled.iter().map(|(_, n)| n).sum();

@@ -1,14 +1,17 @@
-//! Memory straight from the system that goes straight back to it.
+//! Memory that is taken from the system and returned to it at once when it is freed.
 //!
-//! An allocator keeps what is freed, in the thread's own pool that took it: a store that fills memtables in one thread and frees
-//! them in another held twice the memory it used. What is large, lives long and is freed whole comes from here instead.
-//! Blocks of 1 KiB to 512 KiB come from `slab`, which cuts pages into slots.
+//! An allocator keeps freed memory in a pool of the thread that took it. A store that fills
+//! memtables in one thread and frees them in another held twice the memory it used. So memory that
+//! is large, lives long and is freed whole comes from here. Blocks of 1 KiB to 512 KiB come from
+//! `slab`, which cuts pages into slots.
 //!
-//! A process may have only so many mappings (65,530 by default), and the kernel's own limit shows as memory that is not given, or not
-//! taken back. So there are at most [`MOST`] of ours, and the allocator serves whoever comes then.
+//! A process may have only a limited number of mappings (65,530 by default). At the limit, the
+//! kernel refuses new memory, or refuses to take memory back. So this module makes at most [`MOST`]
+//! mappings, and the allocator serves all further requests.
 //!
-//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Pages`], and promise of those who call [`give_back`]: memory is
-//! given back once, with the layout and the origin with which it was taken, by the only one who has it.
+//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Pages`], and promise of
+//! the callers of [`give_back`]: memory is returned once, with the layout and the origin with which
+//! it was taken, by its only owner.
 #![allow(unsafe_code)]
 
 use crate::slab::{self, Lifetime, SLAB_FROM, SLAB_MOST, SMALL_ALIGN, Slab, SlabUse};
@@ -16,22 +19,22 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The unit of size, in bytes.
+/// Sizes are multiples of this many bytes.
 const PAGE: usize = 4096;
 
-/// From this size on, in bytes, taking and giving back pages costs little beside using them.
+/// From this many bytes on, mapping and unmapping pages costs little beside using them.
 pub const PAGES_FROM: usize = 512 << 10;
 
-/// Mappings at a time.
+/// Most mappings at a time.
 const MOST: usize = 8 << 10;
 
-/// Mappings now.
+/// Number of mappings now.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The slab for blocks that are too small for pages of their own.
 static SLAB: Slab = Slab::new();
 
-/// Where memory came from.
+/// The source of a block of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     Allocator,
@@ -64,7 +67,7 @@ pub(crate) fn take(layout: Layout, lifetime: Lifetime) -> Option<(NonNull<u8>, O
             return Some((ptr, Origin::Slab));
         }
     } else if layout.size() >= PAGES_FROM {
-        // Relaxed: a limit that need not be exact.
+        // Relaxed: the limit need not be exact.
         if MAPPED.fetch_add(1, Ordering::Relaxed) < MOST
             && let Some(ptr) = map(layout.size())
         {
@@ -85,6 +88,8 @@ pub(crate) fn room(origin: Origin, size: usize) -> usize {
     }
 }
 
+/// Returns a block to its source.
+///
 /// # Safety
 /// `ptr` and `origin` came from [`take`] with this layout, or with any layout if the origin is the
 /// slab. No other code uses the memory any more.
@@ -113,10 +118,12 @@ pub fn return_free_pages() {
     SLAB.trim();
 }
 
-/// Makes memory larger, with all that is in it; where it lies may change. `None` when that cannot be had, and nothing has changed.
+/// Makes a block larger and keeps its content. The block may move. Returns `None` if there is no
+/// memory for it, and then nothing has changed.
 ///
 /// # Safety
-/// `ptr` and `origin` came from [`take`] with a layout of `old` bytes, and nobody else has the memory. Afterwards it counts as taken with `new` bytes.
+/// `ptr` and `origin` came from [`take`] with a layout of `old` bytes, and no other code uses the
+/// memory. Afterwards the block counts as taken with `new` bytes.
 pub(crate) unsafe fn grow(
     ptr: NonNull<u8>,
     origin: Origin,
@@ -131,18 +138,23 @@ pub(crate) unsafe fn grow(
     }
 }
 
+/// Makes a mapping larger. Returns `None` if the system refuses.
+///
 /// # Safety
-/// `ptr` came from [`map`] with `old` bytes, and nobody else has the memory.
+/// `ptr` came from [`map`] with `old` bytes, and no other code uses the memory.
 #[cfg(all(target_os = "linux", not(miri)))]
 unsafe fn remap(ptr: NonNull<u8>, old: usize, new: usize) -> Option<NonNull<u8>> {
     use rustix::mm::{MremapFlags, mremap};
-    // SAFETY: a whole mapping of ours, which the system may move, as nobody else knows where it is.
+    // SAFETY: the range is a whole mapping of this module. The system may move it, because no other
+    // code knows its address.
     let made = unsafe { mremap(ptr.as_ptr().cast(), old, new, MremapFlags::MAYMOVE) };
     NonNull::new(made.ok()?.cast())
 }
 
+/// Returns `None`.
+///
 /// # Safety
-/// Never called: nothing is mapped here.
+/// This function is never called, because the target has no mappings.
 #[cfg(not(all(target_os = "linux", not(miri))))]
 unsafe fn remap(_ptr: NonNull<u8>, _old: usize, _new: usize) -> Option<NonNull<u8>> {
     None
@@ -157,8 +169,10 @@ fn map(size: usize) -> Option<NonNull<u8>> {
     NonNull::new(made.ok()?.cast())
 }
 
+/// Unmaps a block.
+///
 /// # Safety
-/// `ptr` came from [`map`] with this size, and nobody has the memory any more.
+/// `ptr` came from [`map`] with this size, and no code uses the memory any more.
 #[cfg(all(target_os = "linux", not(miri)))]
 unsafe fn unmap(ptr: NonNull<u8>, size: usize) {
     // SAFETY: as promised.
@@ -174,8 +188,10 @@ fn map(_size: usize) -> Option<NonNull<u8>> {
     None
 }
 
+/// Does nothing.
+///
 /// # Safety
-/// Never called: nothing is mapped here.
+/// This function is never called, because the target has no mappings.
 #[cfg(not(all(target_os = "linux", not(miri))))]
 unsafe fn unmap(_ptr: NonNull<u8>, _size: usize) {}
 
@@ -186,13 +202,14 @@ pub struct Pages {
     origin: Origin,
 }
 
-// SAFETY: it owns its memory alone, as a Vec<u8> does.
+// SAFETY: the value owns its memory alone, as a Vec<u8> does.
 unsafe impl Send for Pages {}
-// SAFETY: the only shared operations give out the address and the length.
+// SAFETY: the only shared operations return the address and the length.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `size` bytes (not 0). Ends the process when there is no memory, as every allocation does.
+    /// Returns at least `size` bytes (not 0). Ends the process if there is no memory, as every
+    /// allocation does.
     pub fn new(size: usize) -> Pages {
         assert!(size > 0, "no pages asked for");
         let len = size.next_multiple_of(PAGE);
@@ -207,12 +224,12 @@ impl Pages {
         Layout::from_size_align(len, PAGE).expect("size fits isize")
     }
 
-    /// Where it begins. Valid until the pages are dropped.
+    /// Returns the address of the first byte, which is valid until the pages are dropped.
     pub fn start(&self) -> NonNull<u8> {
         self.ptr
     }
 
-    /// Bytes of the file.
+    /// Returns the number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -245,16 +262,16 @@ mod tests {
         for (i, p) in pages.iter().enumerate() {
             assert_eq!(p.start().as_ptr() as usize % PAGE, 0);
             assert_eq!(p.len(), sizes[i].next_multiple_of(PAGE));
-            // SAFETY: `len` bytes that nobody else has.
+            // SAFETY: `len` bytes that no other code uses.
             unsafe { p.start().as_ptr().write_bytes(i as u8 + 1, p.len()) };
         }
         for (i, p) in pages.iter().enumerate() {
-            // SAFETY: written above, and nobody writes.
+            // SAFETY: the bytes were written above, and no code writes them now.
             let bytes = unsafe { std::slice::from_raw_parts(p.start().as_ptr(), p.len()) };
             assert!(bytes.iter().all(|b| *b == i as u8 + 1));
         }
         let large = pages.iter().filter(|p| p.origin == Origin::System).count();
-        // The one a byte short is a whole number of pages, too.
+        // A block of one byte less is a whole number of pages, too.
         assert_eq!(
             large,
             if cfg!(all(target_os = "linux", not(miri))) {
@@ -268,7 +285,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "nothing is mapped")]
     fn more_than_may_be_mapped_comes_from_the_allocator() {
-        // Nothing is touched, so nothing is used.
+        // No page is touched, so no memory is used.
         let many: Vec<Pages> = (0..MOST + 50).map(|_| Pages::new(PAGES_FROM)).collect();
         let allocated = many
             .iter()
@@ -276,7 +293,7 @@ mod tests {
             .count();
         assert!(allocated >= 50, "{allocated}");
         drop(many);
-        // Other tests of this process have a few at most.
+        // Other tests of this process have a few mappings at most.
         assert!(MAPPED.load(Ordering::Relaxed) < MOST / 2, "given back");
         assert_eq!(Pages::new(PAGES_FROM).origin, Origin::System);
     }

@@ -1,13 +1,15 @@
 //! [`WriteBatch`]: operations over any families of a store that take effect together or not at all.
 //!
-//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit group's leader
-//! fills in, then the operations one after the other. An operation is: kind (1 byte), family id
-//! (varint), key length (varint), key, and for kinds that carry a value its length (varint) and the
-//! value. A value from its family's `min_blob_size` on is instead the byte 6 and a blob record
-//! ([`crate::separated::record`]), which is where the value stays; its sequence number and header
-//! checksum come with its place. Such a value is compressed here, once, where its family says so;
-//! what memtables are to have of it is kept beside the record until they have it. `PutTtl` values
-//! start with 8 bytes of expiry; the value of a `RangeDelete` is the first key behind the range.
+//! The batch's memory is the log record: [`RECORD_HEADER`] bytes that the commit leader fills in,
+//! then the operations one after the other. An operation is: kind (1 byte), family id (varint), key
+//! length (varint), key, and for kinds with a value its length (varint) and the value.
+//!
+//! A value of at least its family's `min_blob_size` bytes is stored as the byte 6 and a blob record
+//! ([`crate::separated::record`]), and the value stays there. The record gets its sequence number
+//! and header checksum when its place is known. Such a value is compressed here, once, if its
+//! family says so. The payload for the memtables is kept beside the record until they have it.
+//! `PutTtl` values start with 8 bytes of expiry. The value of a `RangeDelete` is the first key
+//! behind the range.
 
 #[cfg(test)]
 mod tests;
@@ -24,25 +26,26 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Bytes in front of a batch's operations, which the log fills with the header of its record.
+/// Bytes in front of a batch's operations. The log fills them with the header of its record.
 pub const RECORD_HEADER: usize = 40;
 
-/// Largest batch in bytes, all operations together, with values of the lengths that they have
-/// before they are compressed.
+/// Largest batch in bytes, all operations together. Values count with their lengths before
+/// compression.
 pub const MAX_BATCH_LEN: usize = 2 << 30;
 
 /// A blob record in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Separated {
-    /// Where it begins in the payload.
+    /// Offset of the blob record in the payload.
     pub at: u32,
-    /// Its operation's place in the batch: how far its sequence number is behind the batch's first.
+    /// Index of its operation in the batch: the distance of its sequence number from the batch's
+    /// first.
     pub op: u32,
-    /// Its value is compressed.
-    pub packed: bool,
+    /// True if its value is compressed.
+    pub compressed: bool,
 }
 
-/// What an engine takes out of a batch.
+/// The parts of a batch that an engine commits.
 pub struct BatchParts {
     /// [`RECORD_HEADER`] bytes for the log, then the operations. Empty if there are none.
     pub buf: AlignedBuf,
@@ -50,27 +53,28 @@ pub struct BatchParts {
     pub count: u32,
     /// Blob records among the operations, in order.
     pub separated: SmallVec<[Separated; 1]>,
-    /// For each blob record with a compressed value, in order: the value with its expiry,
-    /// uncompressed, for the memtable.
+    /// For each blob record with a compressed value, in order: the uncompressed value with its
+    /// expiry, for the memtable.
     pub raw: SmallVec<[Bytes; 1]>,
 }
 
-/// Operations that take effect together. Values are copied into it once, and not again on their way
-/// to readers when large.
+/// Operations that take effect together. Values are copied into the batch once. Large values are
+/// not copied again on their way to readers.
 #[derive(Clone)]
 pub struct WriteBatch {
     buf: AlignedBuf,
     count: u32,
-    /// Distinct (store, family) of its operations: checked against the store when it is submitted.
+    /// Distinct (store, family) pairs of the operations. They are checked against the store when
+    /// the batch is submitted.
     families: SmallVec<[(u64, u32); 2]>,
-    /// Its blob records.
+    /// The blob records of the batch.
     separated: SmallVec<[Separated; 1]>,
-    /// Of the compressed ones among them, in order, the values with expiry as memtables get them:
-    /// who puts a value in has it at hand, and an insertion that decompressed it would take longer
-    /// than all else that it does, with the next group waiting.
+    /// For each blob record with a compressed value, in order: the payload for the memtable. The
+    /// writer has it uncompressed here. An insertion that decompressed it would take longer than
+    /// all its other work, while the next group waits.
     raw: SmallVec<[Bytes; 1]>,
-    /// What these have more bytes than what is stored of them.
-    foreground_load: usize,
+    /// Bytes that compression saved: the bytes in `raw` beyond the bytes stored for them.
+    saved_bytes: usize,
 }
 
 impl Default for WriteBatch {
@@ -79,7 +83,9 @@ impl Default for WriteBatch {
     }
 }
 
-/// `InvalidArgument` for a key or a value that is too long.
+/// Checks the lengths of a key and a value.
+///
+/// Errors: `InvalidArgument` for a key or a value that is too long.
 pub fn check_lens(key: usize, value: usize) -> Result<()> {
     for (what, len, most) in [("key", key, MAX_KEY_LEN), ("value", value, MAX_VALUE_LEN)] {
         if len > most {
@@ -92,7 +98,7 @@ pub fn check_lens(key: usize, value: usize) -> Result<()> {
 }
 
 impl WriteBatch {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn new() -> WriteBatch {
         WriteBatch {
             buf: AlignedBuf::new(),
@@ -100,43 +106,44 @@ impl WriteBatch {
             families: SmallVec::new(),
             separated: SmallVec::new(),
             raw: SmallVec::new(),
-            foreground_load: 0,
+            saved_bytes: 0,
         }
     }
 
-    /// Operations in it.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// True when it holds nothing.
+    /// Returns true if the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes it takes in the log.
+    /// Returns the bytes that the batch takes in the log.
     pub fn bytes(&self) -> usize {
         self.buf.len()
     }
 
-    /// Distinct (store, family id) pairs of its operations.
+    /// Returns the distinct (store, family id) pairs of the operations.
     pub fn families(&self) -> &[(u64, u32)] {
         &self.families
     }
 
-    /// Its operations, encoded: what [`Ops`] walks. Empty if there are none.
+    /// Returns the encoded operations, which [`Ops`] decodes. The result is empty if there are
+    /// none.
     pub fn payload(&self) -> &[u8] {
         self.buf.get(RECORD_HEADER..).unwrap_or_default()
     }
 
-    /// The memory that becomes its log record, and the blob records in it: for tests that write, or
-    /// damage, a record without an engine.
+    /// Returns the memory that becomes the log record, and the blob records in it. It is for tests
+    /// that write, or damage, a record without an engine.
     #[doc(hidden)]
     pub fn log_record_mut(&mut self) -> (&mut AlignedBuf, &[Separated]) {
         (&mut self.buf, &self.separated)
     }
 
-    /// Takes it apart, for an engine that commits it.
+    /// Takes the batch apart, for an engine that commits it.
     pub fn into_parts(self) -> BatchParts {
         BatchParts {
             buf: self.buf,
@@ -146,20 +153,20 @@ impl WriteBatch {
         }
     }
 
-    /// Bytes it would take in the log if no value were compressed: about what memtables get, and
-    /// what is at most [`MAX_BATCH_LEN`].
+    /// Returns the bytes that the batch would take in the log without compression. This is about
+    /// the bytes that memtables get, and is at most [`MAX_BATCH_LEN`].
     pub fn raw_bytes(&self) -> usize {
-        self.buf.len() + self.foreground_load
+        self.buf.len() + self.saved_bytes
     }
 
-    /// Empties it, keeping its memory.
+    /// Removes all operations and keeps the memory.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.count = 0;
         self.families.clear();
         self.separated.clear();
         self.raw.clear();
-        self.foreground_load = 0;
+        self.saved_bytes = 0;
     }
 
     /// Sets `key` to `value`.
@@ -167,8 +174,8 @@ impl WriteBatch {
         self.push(family, Kind::Put, key, &[], value)
     }
 
-    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970), when it is gone
-    /// for every reader.
+    /// Sets `key` to `value` until the wall time `expire_at_ms` (ms since 1970). From then on no
+    /// reader sees it.
     pub fn put_ttl(
         &mut self,
         family: &Family,
@@ -185,9 +192,9 @@ impl WriteBatch {
         )
     }
 
-    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if one is given: for
+    /// Sets `key` to `header` followed by `value`, until `expire_at_ms` if it is given. It is for
     /// callers whose values begin with a few bytes of their own, so that a large value is still
-    /// copied once. The header is at most 16 bytes.
+    /// copied once. The header has at most 16 bytes.
     pub fn put_parts(
         &mut self,
         family: &Family,
@@ -215,23 +222,27 @@ impl WriteBatch {
         self.push(family, kind, key, &prefix[..at + header.len()], value)
     }
 
-    /// Removes `key`. Not an error when it is not there.
+    /// Removes `key`. A missing key is no error.
     pub fn delete(&mut self, family: &Family, key: &[u8]) -> Result<()> {
         self.push(family, Kind::Delete, key, &[], &[])
     }
 
-    /// Changes the value of `key` by an operand, without reading it: the family's merge operator
-    /// does that when the key is read, or when tables are compacted. The operand is as long as a
-    /// value may be. `InvalidArgument` when the family was opened without a merge operator, or its
-    /// operator does not take the operand.
+    /// Changes the value of `key` by an operand, without reading it. The family's merge operator
+    /// computes the value when the key is read, or when tables are compacted. The operand may be as
+    /// long as a value.
+    ///
+    /// Errors: `InvalidArgument` if the family was opened without a merge operator, or if its
+    /// operator refuses the operand.
     pub fn merge(&mut self, family: &Family, key: &[u8], operand: &[u8]) -> Result<()> {
         family.check_operand(operand)?;
         self.push(family, Kind::Merge, key, &[], operand)
     }
 
-    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order, at the cost
-    /// of one operation. What the batch does to such keys afterwards stands. Nothing when both are
-    /// the same key; `InvalidArgument` when `to` lies before `from`.
+    /// Removes all keys from `from` (inclusive) to `to` (exclusive), in the family's order, at the
+    /// cost of one operation. Later operations of the batch on such keys stay in effect. If both
+    /// are the same key, nothing happens.
+    ///
+    /// Errors: `InvalidArgument` if `to` lies before `from`.
     pub fn delete_range(&mut self, family: &Family, from: &[u8], to: &[u8]) -> Result<()> {
         if to.len() > MAX_KEY_LEN {
             return Err(Error::invalid(format!(
@@ -249,8 +260,8 @@ impl WriteBatch {
         }
     }
 
-    /// Adds an operation of any kind, with a value of two parts. For engines and tests: the methods
-    /// above check what is particular to each kind.
+    /// Adds an operation of any kind, with a value of two parts. It is for engines and tests; the
+    /// methods above check the rules of each kind.
     pub fn push(
         &mut self,
         family: &Family,
@@ -284,7 +295,7 @@ impl WriteBatch {
                 "batch would exceed {MAX_BATCH_LEN} bytes; write it in parts"
             )));
         }
-        if separate && self.push_packed(family, kind, codec, key, prefix, value) {
+        if separate && self.push_compressed(family, kind, codec, key, prefix, value) {
             self.note(owner);
             return Ok(());
         }
@@ -307,10 +318,10 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Room for so many bytes more.
+    /// Makes room for `need` more bytes.
     fn reserve(&mut self, need: usize) {
         if self.buf.is_empty() {
-            // A batch of one operation, the most common, gets exactly what it needs.
+            // A batch of one operation, the most common one, gets exactly the memory that it needs.
             self.buf.reserve_exact(RECORD_HEADER + need);
             self.buf.resize(RECORD_HEADER, 0);
         }
@@ -334,23 +345,23 @@ impl WriteBatch {
         record::begin(&mut self.buf[at..], family, key.len(), &form);
     }
 
-    /// Where a record begins whose value follows its key.
-    fn begin_record(&mut self, key: &[u8], packed: bool) -> usize {
+    /// Begins a blob record, whose value follows its key, and returns its offset.
+    fn begin_record(&mut self, key: &[u8], compressed: bool) -> usize {
         self.buf.push(Kind::BlobRef as u8);
         let at = self.buf.len();
         self.separated.push(Separated {
             at: (at - RECORD_HEADER) as u32,
             op: self.count,
-            packed,
+            compressed,
         });
         self.buf.resize(at + record::HEADER_LEN, 0);
         self.buf.extend_from_slice(key);
         at
     }
 
-    /// As [`WriteBatch::push_record`], compressed. False when that is not to be, or not worth it,
-    /// and nothing was done.
-    fn push_packed(
+    /// Adds a blob record with a compressed value. Returns false, and changes nothing, if the
+    /// family does not compress or compression saves too little.
+    fn push_compressed(
         &mut self,
         family: u32,
         kind: Kind,
@@ -371,7 +382,7 @@ impl WriteBatch {
             let at = self.begin_record(key, true);
             self.buf.extend_from_slice(stored);
             record::begin(&mut self.buf[at..], family, key.len(), form);
-            self.foreground_load += payload.len() - stored.len();
+            self.saved_bytes += payload.len() - stored.len();
         });
         if done.is_some() {
             self.raw.push(Bytes::from(payload.into_owned()));
@@ -385,29 +396,29 @@ impl WriteBatch {
 pub struct Op<'a> {
     /// Family id.
     pub family: u32,
-    /// What it is.
+    /// Kind of the operation.
     pub kind: Kind,
     /// User key.
     pub key: &'a [u8],
-    /// Payload; empty for deletes, the range's end for range deletes. Of a blob record as it is
-    /// stored.
+    /// The payload: empty for deletes, the end of the range for range deletes, the stored bytes for
+    /// a blob record.
     pub value: &'a [u8],
-    /// How it is compressed.
+    /// Compression of the payload.
     pub codec: Compression,
-    /// Where the payload begins in the encoded operations.
+    /// Offset of the payload in the encoded operations.
     pub value_at: usize,
-    /// Where its blob record begins there, if it is one.
+    /// Offset of the blob record in the encoded operations, if there is one.
     pub record_at: Option<usize>,
 }
 
-/// Walks encoded operations. Every byte is checked: lengths, kinds, limits.
+/// Decodes encoded operations one after the other. Lengths, kinds and limits are checked.
 pub struct Ops<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Ops<'a> {
-    /// Over a record's payload.
+    /// Returns a decoder for the payload of a record.
     pub fn new(bytes: &'a [u8]) -> Ops<'a> {
         Ops { bytes, at: 0 }
     }
@@ -499,7 +510,7 @@ impl<'a> Iterator for Ops<'a> {
     }
 }
 
-/// The batch's payload as shared memory, for memtables to point into.
+/// Returns the batch's payload as shared memory, which memtables point into.
 pub fn payload(buf: Bytes) -> Bytes {
     buf.slice(RECORD_HEADER..)
 }

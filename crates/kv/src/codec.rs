@@ -1,28 +1,28 @@
-//! Compressing bytes that stand by themselves: blocks of tables, and separated values.
+//! Compression of independent bytes: blocks of tables, and separated values.
 //!
-//! Promises: whatever bytes come back are as many as were asked for, or an error says why not;
-//! nothing more is allocated than that. Contexts are kept by each thread, because making one costs
-//! more than compressing a few kilobytes.
+//! Promises: decompression returns as many bytes as were asked for, or an error that says why not,
+//! and allocates no more than that. Each thread keeps its contexts, because making one costs more
+//! than compressing a few kilobytes.
 
 use basalt_fs::{AlignedBuf, Bytes, Lifetime};
 use std::cell::RefCell;
 
-/// How blocks of tables, and separated values, are compressed. The numbers are persisted.
+/// Compression of blocks of tables and of separated values. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Compression {
-    /// As they are.
+    /// No compression.
     #[default]
     None = 0,
-    /// lz4: cheap, about 2:1 on text.
+    /// lz4: fast, about 2:1 on text.
     Lz4 = 1,
-    /// zstd: dearer, about 3:1 on text. Level 2 for values that a writer puts, 3 for what is
-    /// compressed in the background.
+    /// zstd: slower, about 3:1 on text. Level 2 for values that a writer puts, level 3 for
+    /// background work.
     Zstd = 2,
 }
 
 impl Compression {
-    /// The one with this persisted number.
+    /// Returns the method with this persisted number.
     pub fn from_u8(n: u8) -> Option<Compression> {
         match n {
             0 => Some(Compression::None),
@@ -33,26 +33,28 @@ impl Compression {
     }
 }
 
-/// First bytes of every zstd frame.
+/// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
-/// Less is never worth it.
+/// Fewer bytes than this are never compressed.
 const LEAST: usize = 16;
 
 thread_local! {
-    // A zstd context costs a hundred kilobytes: one a thread, not one a block.
+    // A zstd context costs a hundred kilobytes, so there is one for each thread, not one for each
+    // block.
     static UNZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
-    // One for each effort: a context whose last compression found no room takes no other level.
+    // One context for each effort: after a compression that found no room, a context takes no other
+    // level.
     static ZSTD: [RefCell<Option<zstd::bulk::Compressor<'static>>>; 2] = const { [RefCell::new(None), RefCell::new(None)] };
 }
 
-/// Who waits while something is compressed.
+/// The time that compression may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A writer, for its put: zstd takes a fifth less time for the last 2 % of what it can save
-    /// (level 2, on pages of 12 KB).
+    /// A writer waits for its put: zstd takes a fifth less time and loses the last 2 % of the
+    /// saving (level 2, on pages of 12 KB).
     Writer,
-    /// Nobody: it is done in the background.
+    /// No writer waits, because the work is in the background.
     Background,
 }
 
@@ -65,13 +67,14 @@ impl Effort {
     }
 }
 
-/// The largest part of so many bytes that what is compressed may take: it is to save an eighth.
+/// Returns the most bytes that `raw` bytes may take when compressed. Compression must save an
+/// eighth.
 pub fn most_compressed(raw: usize) -> usize {
     raw - raw / 8
 }
 
-/// Compresses into `out`, behind its first `prefix` bytes; false when it would have more than
-/// `limit` bytes with these.
+/// Compresses into `out`, behind its first `prefix` bytes. Returns false if `out` would then have
+/// more than `limit` bytes.
 pub fn compress(
     method: Compression,
     effort: Effort,
@@ -94,7 +97,7 @@ pub fn compress(
             }
         }
         Compression::Zstd => {
-            // The room is the limit: what does not fit has not saved enough.
+            // The room is the limit: bytes that do not fit have not saved enough.
             out.resize(limit.max(prefix), 0);
             let done = ZSTD.with(|z| {
                 let mut z = z[effort as usize].borrow_mut();
@@ -114,15 +117,15 @@ pub fn compress(
     out.len() <= limit
 }
 
-/// Returns `raw` compressed if that makes it shorter; `None` otherwise. Of tests and fuzz targets:
-/// what stores keep must save more.
+/// Returns `raw` compressed if that makes it shorter, and `None` otherwise. It is for tests and
+/// fuzz targets; a store demands a larger saving.
 #[doc(hidden)]
 pub fn compressed(method: Compression, raw: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     compress(method, Effort::Background, raw, &mut out, 0, raw.len()).then_some(out)
 }
 
-/// As many bytes as `raw` says, in memory of their own.
+/// Decompresses to exactly `raw` bytes, in memory of their own.
 pub fn decompress(
     method: Compression,
     stored: &[u8],
@@ -134,7 +137,7 @@ pub fn decompress(
     Ok(Bytes::from_owner(out))
 }
 
-/// Fills `out`.
+/// Decompresses to exactly the length of `out`.
 pub fn decompress_into(
     method: Compression,
     stored: &[u8],
@@ -171,14 +174,14 @@ fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
     })
 }
 
-/// Whether a stream may come to so many bytes, as far as can be told without decompressing it:
-/// nothing is allocated for one that cannot.
+/// Checks whether a stream can have this many bytes, as far as that is known without decompressing.
+/// No memory is allocated for a stream that cannot.
 pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::Result<(), String> {
     let most = match method {
         Compression::None => stored.len(),
-        // A byte of a length stands for 255 at most.
+        // A byte of a length stands for at most 255 bytes.
         Compression::Lz4 => stored.len().saturating_mul(255),
-        // What this engine writes begins with its length.
+        // A frame that this engine writes begins with its length.
         Compression::Zstd => match zstd::zstd_safe::get_frame_content_size(stored) {
             Ok(Some(n)) if n == raw as u64 => raw,
             Ok(Some(n)) => return Err(format!("zstd frame of {n} bytes, expected {raw}")),
@@ -192,9 +195,9 @@ pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::
     }
 }
 
-/// Returns the stored and the decompressed length of the zstd frame that `bytes` begin with: for
-/// salvage, which does not know where a block ends. `None` if no whole frame is there, or if either
-/// length is above `most`.
+/// Returns the stored and the decompressed length of the zstd frame at the start of `bytes`. It is
+/// for salvage, which does not know where a block ends. Returns `None` if there is no whole frame,
+/// or if either length is above `most`.
 pub fn zstd_frame_len(bytes: &[u8], most: usize) -> Option<(usize, usize)> {
     if !bytes.starts_with(&ZSTD_MAGIC) {
         return None;

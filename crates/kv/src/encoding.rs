@@ -2,7 +2,7 @@
 
 use basalt_fs::AlignedBuf;
 
-/// Appends `n` as a varint: 7 bits a byte, the lowest first.
+/// Appends `n` as a varint: 7 bits for each byte, the lowest first.
 pub fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
@@ -11,8 +11,8 @@ pub fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Reads a varint of at most `max_bits` bits (32 or 63); `None` when it is cut off, too long, or
-/// longer than it need be.
+/// Reads a varint of at most `max_bits` bits (32 or 63). Returns `None` if it is cut off, too long,
+/// or longer than necessary.
 #[inline]
 pub fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     let mut n = 0u64;
@@ -30,12 +30,12 @@ pub fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     None
 }
 
-/// Reads 4 little-endian bytes. Panics if they are not there.
+/// Reads 4 little-endian bytes. Panics if there are fewer.
 pub fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// Reads 8 little-endian bytes. Panics if they are not there.
+/// Reads 8 little-endian bytes. Panics if there are fewer.
 pub fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
@@ -58,7 +58,7 @@ pub fn put_varint_aligned(buf: &mut AlignedBuf, mut n: u64) {
     buf.extend_from_slice(&tmp[..=i]);
 }
 
-/// Reads a varint of at most 32 bits; `None` when it is cut off or too long.
+/// Reads a varint of at most 32 bits. Returns `None` if it is cut off or too long.
 pub fn get_varint32(bytes: &[u8], at: &mut usize) -> Option<u32> {
     let mut n = 0u64;
     for shift in (0..35).step_by(7) {

@@ -1,21 +1,21 @@
-//! Entries: what a key has at one sequence number.
+//! Entries: the value or tombstone that a key has at one sequence number.
 
 use crate::key::{Kind, SeqNo};
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 
-/// What a lookup found: the newest version of the key visible at the snapshot.
+/// The result of a lookup: the newest version of the key that the snapshot sees.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Its sequence number.
     pub seq: SeqNo,
-    /// Value, tombstone, ...
+    /// Kind of the entry.
     pub kind: Kind,
-    /// The payload, pinned: it keeps what it needs alive and was not copied.
+    /// The payload. It is pinned, not copied, and keeps the memory it lies in alive.
     pub value: Bytes,
 }
 
 impl Found {
-    /// What decides over a key: its newest version, or the range tombstone that is newer.
+    /// Returns the entry that decides over a key: its newest version, or a newer range tombstone.
     #[inline]
     pub fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
         match deleted {

@@ -1,4 +1,4 @@
-//! [`Family`]: the handle of a column family, with what a batch must know of it.
+//! [`Family`]: the handle of a column family, with the settings that a batch needs.
 
 use crate::codec::Compression;
 use crate::key::Cmp;
@@ -6,12 +6,12 @@ use crate::merge::MergeOperator;
 use basalt_fs::{Error, Result};
 use std::sync::Arc;
 
-/// What an engine says of a family that it opens.
+/// The settings of a family that an engine opens.
 #[derive(Clone)]
 pub struct FamilyConfig {
-    /// The family's id, never used again in its store.
+    /// Id of the family. Its store never uses the id again.
     pub id: u32,
-    /// The store that the family belongs to, by its number in this process. 0 is no store.
+    /// Number, in this process, of the store that the family belongs to. 0 is no store.
     pub store: u64,
     /// Name of the family.
     pub name: Arc<str>,
@@ -19,15 +19,15 @@ pub struct FamilyConfig {
     pub comparator: Cmp,
     /// Operator for operands, if the family takes them.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
-    /// Length in bytes from which on a value is kept apart from its key; `None` for no value.
+    /// Length in bytes from which on a value is separated from its key. `None` separates no value.
     pub min_blob_size: Option<usize>,
-    /// Compression of such values.
+    /// Compression of separated values.
     pub blob_compression: Compression,
 }
 
 impl FamilyConfig {
-    /// A family of no store, without a name and with the default of everything else: for tests and
-    /// tools that encode batches.
+    /// Returns the settings of a family of no store, without a name and with all defaults. It is
+    /// for tests and tools that encode batches.
     pub fn detached(id: u32) -> FamilyConfig {
         FamilyConfig {
             id,
@@ -41,7 +41,7 @@ impl FamilyConfig {
     }
 }
 
-/// A column family of an open store. Cheap to clone; it does not keep the store open.
+/// A column family of an open store. Cloning is cheap. The handle does not keep the store open.
 #[derive(Clone)]
 pub struct Family(FamilyConfig);
 
@@ -56,19 +56,22 @@ impl Family {
     pub fn new(config: FamilyConfig) -> Family {
         Family(config)
     }
-    /// Its number, never used again in this store.
+    /// Returns the family's id, which its store never uses again.
     pub fn id(&self) -> u32 {
         self.0.id
     }
-    /// Its name.
+    /// Returns the family's name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
-    /// The store that it belongs to, by its number in this process.
+    /// Returns the number, in this process, of the store that the family belongs to.
     pub fn store(&self) -> u64 {
         self.0.store
     }
-    /// Refuses an operand that the family cannot take.
+    /// Checks an operand.
+    ///
+    /// Errors: `InvalidArgument` if the family has no merge operator, or if its operator refuses
+    /// the operand.
     pub fn check_operand(&self, operand: &[u8]) -> Result<()> {
         let Some(operator) = &self.0.merge_operator else {
             return Err(Error::invalid(format!(
@@ -84,26 +87,27 @@ impl Family {
             ))
         })
     }
-    /// Order of its keys.
+    /// Returns the order of the family's keys.
     pub fn cmp(&self) -> &Cmp {
         &self.0.comparator
     }
-    /// Length in bytes from which on its values are kept apart from their keys; `None` for no
-    /// value.
+    /// Returns the length in bytes from which on values are separated from their keys, or `None` if
+    /// no value is.
     pub fn min_blob_size(&self) -> Option<usize> {
         self.0.min_blob_size
     }
-    /// Compression of values that are kept apart.
+    /// Returns the compression of separated values.
     pub fn blob_compression(&self) -> Compression {
         self.0.blob_compression
     }
 
-    /// A family of no store: see [`FamilyConfig::detached`].
+    /// Returns a family of no store, with the settings of [`FamilyConfig::detached`].
     pub fn detached(id: u32) -> Family {
         Family(FamilyConfig::detached(id))
     }
 
-    /// The same family, with values of `min_blob_size` bytes and more kept apart and compressed so.
+    /// Returns the same family, with values of `min_blob_size` bytes and more separated and
+    /// compressed by `compression`.
     pub fn separating(mut self, min_blob_size: usize, compression: Compression) -> Family {
         self.0.min_blob_size = Some(min_blob_size);
         self.0.blob_compression = compression;

@@ -1,15 +1,16 @@
 //! Internal keys: a user key followed by an 8-byte trailer, sequence number (56 bits) and kind (8
 //! bits).
 //!
-//! Order: user keys ascending by the family's comparator; within a user key the trailer descending,
-//! so that the newest version comes first. On disk the trailer is little-endian `seq << 8 | kind`.
+//! Order: user keys ascending by the family's comparator. Within a user key the trailers are
+//! descending, so that the newest version comes first. On disk the trailer is little-endian `seq <<
+//! 8 | kind`.
 
 use basalt_fs::{Error, Result};
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// A sequence number: every operation of every batch takes the next one. 56 bits.
+/// A sequence number of 56 bits. Every operation of every batch takes the next one.
 pub type SeqNo = u64;
 
 /// The largest sequence number.
@@ -18,23 +19,25 @@ pub const MAX_SEQ: SeqNo = (1 << 56) - 1;
 /// Bytes of a trailer.
 pub const TRAILER_LEN: usize = 8;
 
-/// What an entry is. The numbers are persisted and never change their meaning.
+/// Kind of an entry. The numbers are persisted and never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// A point tombstone: hides all older versions of the key.
+    /// A point tombstone. It hides all older versions of the key.
     Delete = 0,
     /// A value.
     Put = 1,
-    /// A value behind an 8-byte little-endian wall time in ms since 1970 at which it ends.
+    /// A value behind an 8-byte little-endian wall time, in ms since 1970, at which it expires.
     PutTtl = 2,
     /// Reserved: a tombstone for a key written once.
     SingleDelete = 3,
-    /// A tombstone over a range of keys: the key is its first, the payload the first key behind it.
+    /// A tombstone for a range of keys. The key is the first of the range, and the payload is the
+    /// first key behind it.
     RangeDelete = 4,
     /// An operand for the family's merge operator.
     Merge = 5,
-    /// A value kept in a blob file: the payload is a [`crate::blob::Reference`]. Never in a batch.
+    /// A value in a blob file. The payload is a [`crate::separated::reference::Reference`]. A batch
+    /// never has this kind.
     BlobRef = 6,
     /// Reserved: first phase of a two-phase commit.
     Prepare = 7,
@@ -44,11 +47,11 @@ pub enum Kind {
     Rollback = 9,
 }
 
-/// The largest kind number: with it a seek trailer sorts before every entry of its sequence number.
+/// The largest kind number. A seek trailer with it sorts before every entry of its sequence number.
 pub const MAX_KIND: u8 = 0xff;
 
 impl Kind {
-    /// The kind with this number, if it exists, reserved ones included.
+    /// Returns the kind with this number, reserved ones included, if it exists.
     pub fn from_u8(n: u8) -> Option<Kind> {
         Some(match n {
             0 => Kind::Delete,
@@ -64,7 +67,8 @@ impl Kind {
             _ => return None,
         })
     }
-    /// True for kinds that this version reads and writes; others are refused with `Unsupported`.
+    /// Returns true for kinds that this version reads and writes. The others are refused with
+    /// `Unsupported`.
     pub fn is_supported(self) -> bool {
         matches!(
             self,
@@ -76,7 +80,7 @@ impl Kind {
                 | Kind::BlobRef
         )
     }
-    /// True for kinds that a write batch may hold.
+    /// Returns true for kinds that a write batch may have.
     pub fn is_operation(self) -> bool {
         self.is_supported() && self != Kind::BlobRef
     }
@@ -85,24 +89,24 @@ impl Kind {
 /// Bits of a trailer below the sequence number.
 pub const SEQ_SHIFT: u32 = 8;
 
-/// Packs a trailer.
+/// Returns the trailer of a sequence number and a kind.
 pub fn pack_trailer(seq: SeqNo, kind: Kind) -> u64 {
     assert!(seq <= MAX_SEQ, "sequence number {seq} exceeds 56 bits");
     (seq << 8) | kind as u64
 }
 
-/// The trailer that sorts at or before every entry visible at `seq`: seek with it.
+/// Returns the seek trailer, which sorts at or before every entry visible at `seq`.
 pub fn seek_trailer(seq: SeqNo) -> u64 {
     (seq.min(MAX_SEQ) << 8) | u64::from(MAX_KIND)
 }
 
-/// Appends user key and trailer.
+/// Appends a user key and a trailer.
 pub fn encode_internal_key(out: &mut Vec<u8>, user_key: &[u8], trailer: u64) {
     out.extend_from_slice(user_key);
     out.extend_from_slice(&trailer.to_le_bytes());
 }
 
-/// An internal key as a fresh vector.
+/// Returns an internal key as a fresh vector.
 pub fn internal_key(user_key: &[u8], trailer: u64) -> Vec<u8> {
     let mut k = Vec::with_capacity(user_key.len() + TRAILER_LEN);
     encode_internal_key(&mut k, user_key, trailer);
@@ -110,7 +114,7 @@ pub fn internal_key(user_key: &[u8], trailer: u64) -> Vec<u8> {
 }
 
 /// Splits an internal key that this process built or has checked with [`parse_internal_key`].
-/// Panics when it is shorter than a trailer.
+/// Panics if it is shorter than a trailer.
 #[inline]
 pub fn split_internal_key(key: &[u8]) -> (&[u8], u64) {
     let (user, trailer) = key.split_at(key.len() - TRAILER_LEN);
@@ -120,19 +124,19 @@ pub fn split_internal_key(key: &[u8]) -> (&[u8], u64) {
     )
 }
 
-/// The user key of a checked internal key.
+/// Returns the user key of a checked internal key.
 #[inline]
 pub fn user_key(key: &[u8]) -> &[u8] {
     &key[..key.len() - TRAILER_LEN]
 }
 
-/// Sequence number of a trailer.
+/// Returns the sequence number of a trailer.
 #[inline]
 pub fn trailer_seq(trailer: u64) -> SeqNo {
     trailer >> 8
 }
 
-/// An internal key from disk, taken apart and checked: long enough, and of a supported kind.
+/// Takes an internal key from disk apart, and checks its length and its kind.
 pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
     if key.len() < TRAILER_LEN {
         return Err(Error::new(
@@ -158,29 +162,30 @@ pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
     Ok((user, trailer_seq(trailer), kind))
 }
 
-/// An order of user keys. Its name is kept in the manifest: a store opens only with the comparator
-/// it was made with.
+/// An order of user keys. The manifest stores its name: a store opens only with the comparator it
+/// was made with.
 pub trait Comparator: Send + Sync {
-    /// A name that identifies the order for ever.
+    /// Returns a name that identifies the order for ever.
     fn name(&self) -> &str;
-    /// A total order. Keys that compare equal are the same key.
+    /// Compares two keys in a total order. Keys that compare equal are the same key.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
-    /// A short key `k` with `a <= k < b`, to keep index keys small. The default is `a` itself.
+    /// Returns a short key `k` with `a <= k < b`, which keeps index keys small. The default is `a`
+    /// itself.
     fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
         let _ = b;
         a.to_vec()
     }
-    /// True when keys that compare equal are equal byte for byte. Filters and hash indexes are
-    /// built only then.
+    /// Returns true if keys that compare equal are equal byte for byte. Filters and hash indexes
+    /// are built only then.
     fn equality_is_bytewise(&self) -> bool {
         false
     }
 }
 
-/// A family's order: bytewise compiled in, or a user's.
+/// The order of a family's keys: bytewise, which is compiled in, or a user's.
 #[derive(Clone, Default)]
 pub enum Cmp {
-    /// `memcmp` order.
+    /// The order of `memcmp`.
     #[default]
     Bytewise,
     /// A user's comparator.
@@ -191,7 +196,7 @@ pub enum Cmp {
 pub const BYTEWISE_NAME: &str = "basalt.bytewise";
 
 impl Cmp {
-    /// The persisted name.
+    /// Returns the persisted name.
     pub fn name(&self) -> &str {
         match self {
             Cmp::Bytewise => BYTEWISE_NAME,
@@ -206,21 +211,21 @@ impl Cmp {
             Cmp::Custom(c) => c.compare(a, b),
         }
     }
-    /// Compares internal keys (checked ones).
+    /// Compares internal keys, which must be checked.
     #[inline]
     pub fn internal(&self, a: &[u8], b: &[u8]) -> Ordering {
         let (ua, ta) = split_internal_key(a);
         let (ub, tb) = split_internal_key(b);
         self.user(ua, ub).then_with(|| tb.cmp(&ta))
     }
-    /// True when equal keys are equal bytes.
+    /// Returns true if keys that compare equal are equal byte for byte.
     pub fn equality_is_bytewise(&self) -> bool {
         match self {
             Cmp::Bytewise => true,
             Cmp::Custom(c) => c.equality_is_bytewise(),
         }
     }
-    /// A short user key `k` with `a <= k < b`.
+    /// Returns a short user key `k` with `a <= k < b`.
     pub fn separator(&self, a: &[u8], b: &[u8]) -> Vec<u8> {
         match self {
             Cmp::Custom(c) => c.separator(a, b),

@@ -1,5 +1,5 @@
 //! The data model that Basalt's engines share: keys and their order, operations, batches, merge
-//! operators, prefixes, and how a value that is kept apart from its key is encoded.
+//! operators, prefixes, and the encoding of separated values.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -15,13 +15,12 @@
 //! | [`family`], [`snapshot`] | handles of a column family and of a moment |
 //! | [`batch`] | operations that take effect together |
 //!
-//! A module depends only on modules above it in this table. The crate opens no file, and it knows
+//! A module depends only on modules above it in this table. The crate opens no file and depends on
 //! no engine: an engine makes the handles, and takes batches apart
-//! ([`batch::WriteBatch::into_parts`]). Bytes that come from a disk never make a decoder panic.
+//! ([`batch::WriteBatch::into_parts`]). Bytes from a disk never make a decoder panic.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
-// ordinary build.
+// The unit tests of this crate are tests of the ordinary build, without a scheduler's locks.
 #![cfg(not(all(test, feature = "schedules")))]
 
 pub mod batch;

@@ -1,15 +1,14 @@
-//! Prefixes of keys: how a family cuts them, and how an iterator that shows keys of one prefix
-//! alone says so to its sources.
+//! Prefixes of keys: how a family cuts them, and how an iterator over one prefix tells its sources
+//! to skip the rest.
 //!
-//! Only families in bytewise order have prefixes, and the keys of one prefix lie side by side in
-//! it. Everything here leans on that: a table that holds no key of a prefix, and a key beyond where
-//! the prefix's keys would be, ends a sorted level for it.
+//! Only families in bytewise order have prefixes, and the keys of one prefix are adjacent in that
+//! order. This module relies on that. A table without a key of the prefix, and a key beyond the
+//! prefix's keys, end a sorted level for it.
 //!
-//! Two ways lead to a [`Narrow`]. An iterator with `prefix_same_as_start` shows nothing but the
-//! prefix of the key it was sought with, by [`Narrowing::forward`] and [`Narrowing::backward`]. Any
-//! other iterator is narrowed when its bounds leave nothing but one prefix, which only the
-//! extractors that are built in can prove ([`Prefixes::spans_one`]): its answers are the same, with
-//! fewer reads.
+//! There are two ways to a [`Narrow`]. An iterator with `prefix_same_as_start` only shows keys with
+//! the prefix of the key it was sought with, by [`Narrowing::forward`] and [`Narrowing::backward`].
+//! Any other iterator is narrowed if its bounds leave only one prefix. Only the built-in extractors
+//! can prove that ([`Prefixes::spans_one`]). The results are the same, with fewer reads.
 
 use crate::MAX_KEY_LEN;
 use std::borrow::Cow;
@@ -17,37 +16,38 @@ use std::fmt;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Sets prefixes apart from whole keys of the same bytes in one filter. Persisted.
+/// Distinguishes prefixes from whole keys of the same bytes in one filter. Persisted.
 const PREFIX_SEED: u64 = 0x7072_6566_6978;
 
 /// The longest name of an extractor, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// Begins the names of what is built in.
+/// The beginning of the names of built-in extractors.
 const BUILT_IN: &str = "basalt.";
 
-/// User code that says which first bytes of a key are its prefix.
+/// User code that decides how many first bytes of a key are its prefix.
 ///
-/// Its laws, without which iterators with `prefix_same_as_start` miss keys:
-/// - one name, one function, for ever: tables remember the name, and a table made under another name is read without its filter's help;
-/// - keys of one prefix lie side by side: a key between two keys of a prefix has that prefix too.
+/// If it breaks one of these laws, iterators with `prefix_same_as_start` miss keys:
+/// - A name stands for one function for ever. Tables store the name, and a table made under another
+///   name is read without the help of its filter.
+/// - The keys of one prefix are adjacent: a key between two keys of a prefix has that prefix too.
 pub trait PrefixExtractor: Send + Sync {
-    /// A name that identifies the function with its parameters: 1 to 255 bytes, and not beginning
-    /// with `basalt.`.
+    /// Returns a name that identifies the function with its parameters: 1 to 255 bytes, and not
+    /// beginning with `basalt.`.
     fn name(&self) -> &str;
-    /// Bytes of the key's prefix; `None` for a key that has none. More than the key's length counts
-    /// as none.
+    /// Returns the bytes of the key's prefix, or `None` for a key that has none. A number above the
+    /// key's length counts as none.
     fn prefix_len(&self, key: &[u8]) -> Option<usize>;
 }
 
-/// How a family cuts prefixes from its keys: built in, or a user's.
+/// How a family cuts prefixes from its keys: by a built-in extractor, or by a user's.
 #[derive(Clone)]
 pub enum Prefixes {
-    /// The first so many bytes; shorter keys have no prefix.
+    /// The first this many bytes. Shorter keys have no prefix.
     Fixed(usize),
-    /// The first so many bytes; a shorter key is its own prefix.
+    /// The first this many bytes. A shorter key is its own prefix.
     Capped(usize),
-    /// Up to and including the first such byte; keys without it have no prefix.
+    /// The bytes up to and including the first such byte. Keys without it have no prefix.
     Delimited(u8),
     /// A user's extractor.
     Custom(Arc<dyn PrefixExtractor>),
@@ -60,7 +60,7 @@ impl fmt::Debug for Prefixes {
 }
 
 impl Prefixes {
-    /// The persisted name.
+    /// Returns the persisted name.
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Prefixes::Fixed(n) => format!("{BUILT_IN}fixed:{n}").into(),
@@ -70,8 +70,8 @@ impl Prefixes {
         }
     }
 
-    /// The extractor of this name, if it is one that is built in: so a table can be verified by who
-    /// knows no more than its name.
+    /// Returns the built-in extractor of this name, if there is one. So a table can be verified by
+    /// its name alone.
     pub fn built_in(name: &str) -> Option<Prefixes> {
         let (kind, n) = name.strip_prefix(BUILT_IN)?.split_once(':')?;
         let found = match kind {
@@ -80,11 +80,11 @@ impl Prefixes {
             "delimited" => Prefixes::Delimited(n.parse().ok()?),
             _ => return None,
         };
-        // One name an extractor: no signs, no leading zeros.
+        // An extractor has one name: no signs, no leading zeros.
         (found.name() == name && found.check().is_ok()).then_some(found)
     }
 
-    /// What is wrong with it, in words for the user.
+    /// Checks the parameters. The error says in words for the user what is wrong.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Prefixes::Fixed(n) | Prefixes::Capped(n) if !(1..=MAX_KEY_LEN).contains(n) => Err(
@@ -102,7 +102,7 @@ impl Prefixes {
         }
     }
 
-    /// The key's prefix, if it has one.
+    /// Returns the key's prefix, if it has one.
     pub fn of<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
         match self {
             Prefixes::Fixed(n) => key.get(..*n),
@@ -115,20 +115,20 @@ impl Prefixes {
         }
     }
 
-    /// True when it is certain that every key that begins with `prefix`, a prefix of some key, has
-    /// this prefix.
+    /// Returns true if it is certain that every key that begins with `prefix`, a prefix of some
+    /// key, has this prefix.
     fn is_whole(&self, prefix: &[u8]) -> bool {
         match self {
             Prefixes::Fixed(_) | Prefixes::Delimited(_) => true,
-            // A key as short as that is its own prefix, and what continues it has another.
+            // A key as short as that is its own prefix, and its continuations have other prefixes.
             Prefixes::Capped(n) => prefix.len() == *n,
-            // Nothing is built on what a user's code says of keys that it was not asked about.
+            // A user's code is not relied on for keys that it was not called with.
             Prefixes::Custom(_) => false,
         }
     }
 
-    /// True when certainly every key from `first` on and before `end`, in bytewise order, has the
-    /// prefix of `first`.
+    /// Returns true if it is certain that every key from `first` on and before `end`, in bytewise
+    /// order, has the prefix of `first`.
     pub fn spans_one(&self, first: &[u8], end: &[u8]) -> bool {
         let Some(prefix) = self.of(first) else {
             return false;
@@ -136,8 +136,8 @@ impl Prefixes {
         if !self.is_whole(prefix) {
             return false;
         }
-        // The first key behind all that begin with the prefix: its last byte that can grow, grown,
-        // and nothing after it.
+        // The first key behind all keys with the prefix ends at the prefix's last byte below 0xff,
+        // increased by one.
         let Some(at) = prefix.iter().rposition(|b| *b < 0xff) else {
             return true;
         };
@@ -146,34 +146,34 @@ impl Prefixes {
     }
 }
 
-/// The hash under which a prefix stands in filters.
+/// Returns the hash under which a prefix is in filters.
 #[inline]
 pub fn prefix_hash(prefix: &[u8]) -> u64 {
     xxh3_64_with_seed(prefix, PREFIX_SEED)
 }
 
-/// One prefix that somebody looks for.
+/// One prefix that an iterator looks for.
 #[derive(Debug)]
 pub struct Narrow {
     prefixes: Prefixes,
     name: Arc<str>,
-    /// A key of the prefix, whether or not anybody wrote it.
+    /// A key of the prefix, whether or not it was ever written.
     member: Box<[u8]>,
     len: usize,
     hash: u64,
 }
 
 impl Narrow {
-    /// The hash of the prefix, when a filter that was made with the extractor of this name can be
-    /// asked for it.
+    /// Returns the hash of the prefix, if a filter that was made with the extractor of this name
+    /// can be asked for it.
     pub fn hash_for(&self, extractor: Option<&str>) -> Option<u64> {
         (extractor == Some(&*self.name)).then_some(self.hash)
     }
 
-    /// True when the key has this prefix.
+    /// Returns true if the key has this prefix.
     #[inline]
     pub fn has(&self, key: &[u8]) -> bool {
-        // The comparison first: it decides most, and a user's code is asked less often.
+        // The comparison comes first: it decides most cases, so a user's code is called less often.
         key.starts_with(&self.member[..self.len])
             && self
                 .prefixes
@@ -181,28 +181,29 @@ impl Narrow {
                 .is_some_and(|prefix| prefix.len() == self.len)
     }
 
-    /// True when no key between the two user keys, ends included, can have this prefix.
+    /// Returns true if no key between the two user keys, ends included, can have this prefix.
     pub fn is_outside(&self, smallest: &[u8], largest: &[u8]) -> bool {
         (*self.member < *smallest && !self.has(smallest))
             || (*self.member > *largest && !self.has(largest))
     }
 }
 
-/// How one iterator narrows its sources, and where it ends for the prefix's sake.
+/// The narrowing of one iterator: what its sources may skip, and where the iterator ends because of
+/// the prefix.
 pub struct Narrowing {
     prefixes: Prefixes,
     name: Arc<str>,
     same_as_start: bool,
-    /// What is shown is of this prefix alone; only with `same_as_start`.
+    /// The only prefix that is shown. It is set only with `same_as_start`.
     only: Option<Arc<Narrow>>,
-    /// The cursor was sought without a key, and has not landed on one yet: that one's prefix it
-    /// will be.
+    /// True if the cursor was sought without a key, and is on no key yet. The prefix will be that
+    /// of the first key.
     open: bool,
 }
 
 impl Narrowing {
-    /// Of a cursor over keys with these prefixes. With `same_as_start`, the cursor stays within the
-    /// prefix that it was sought to.
+    /// Returns the narrowing of a cursor over keys with these prefixes. With `same_as_start`, the
+    /// cursor stays within the prefix that it was sought to.
     pub fn new(prefixes: Prefixes, same_as_start: bool) -> Narrowing {
         Narrowing {
             name: prefixes.name().into(),
@@ -224,7 +225,7 @@ impl Narrowing {
         }))
     }
 
-    /// The cursor is sought anew, with a key or without one.
+    /// Begins a new seek, with a key or without one.
     pub fn start(&mut self, key: Option<&[u8]>) {
         self.open = key.is_none();
         self.only = match key {
@@ -233,21 +234,21 @@ impl Narrowing {
         };
     }
 
-    /// The cursor landed on a key.
+    /// Records that the cursor is now on a key.
     pub fn land(&mut self, key: &[u8]) {
         if self.open {
             self.start(Some(key));
         }
     }
 
-    /// False when the key is beyond what may be shown.
+    /// Returns false if the key is beyond the keys that may be shown.
     #[inline]
     pub fn allows(&self, key: &[u8]) -> bool {
         self.only.as_ref().is_none_or(|only| only.has(key))
     }
 
-    /// What sources may be narrowed to while the cursor is about to walk up from `from`, included,
-    /// to `upper`, excluded.
+    /// Returns what the sources may be narrowed to before the cursor walks up from `from`,
+    /// included, to `upper`, excluded.
     pub fn forward(&self, from: &[u8], upper: Option<&[u8]>) -> Option<Arc<Narrow>> {
         match upper {
             _ if self.only.is_some() => self.only.clone(),
@@ -256,8 +257,8 @@ impl Narrowing {
         }
     }
 
-    /// What sources may be narrowed to while the cursor is about to walk down from before `end` to
-    /// `lower`, included.
+    /// Returns what the sources may be narrowed to before the cursor walks down from before `end`
+    /// to `lower`, included.
     pub fn backward(&self, lower: Option<&[u8]>, end: Option<&[u8]>) -> Option<Arc<Narrow>> {
         if self.only.is_some() {
             return self.only.clone();
@@ -266,8 +267,8 @@ impl Narrowing {
         (self.prefixes.spans_one(lower, end)).then(|| self.to(lower))?
     }
 
-    /// As [`Narrowing::backward`], from `last` itself, which has the prefix or is the first key
-    /// behind it.
+    /// Returns the narrowing of [`Narrowing::backward`] for a walk down from `last` itself, which
+    /// has the prefix or is the first key behind it.
     pub fn backward_from(&self, lower: Option<&[u8]>, last: &[u8]) -> Option<Arc<Narrow>> {
         let to = self.backward(lower, Some(last))?;
         (self.only.is_some() || to.has(last)).then_some(to)
@@ -300,7 +301,7 @@ mod tests {
         ]
     }
 
-    /// Every key of up to three bytes out of these, in order.
+    /// Returns every key of up to three bytes out of these, in order.
     fn keys() -> Vec<Vec<u8>> {
         let bytes = [0, b' ', b':', b';', 0xfe, 0xff];
         let mut all = vec![vec![]];
@@ -320,7 +321,7 @@ mod tests {
         all
     }
 
-    /// The law that narrowing stands on, for what is built in.
+    /// The law that narrowing relies on holds for the built-in extractors.
     #[test]
     fn keys_of_one_prefix_lie_side_by_side() {
         let keys = keys();
@@ -336,8 +337,8 @@ mod tests {
         }
     }
 
-    /// Upper bounds that are a prefix's successor once hid keys shorter than the prefix from an
-    /// iterator of another engine.
+    /// In another engine, upper bounds that are a prefix's successor once hid keys shorter than the
+    /// prefix from an iterator.
     #[test]
     fn bounds_span_one_prefix_only_when_all_keys_between_have_it() {
         let keys = keys();

@@ -1,43 +1,43 @@
-//! Range tombstones: what `delete_range` leaves behind until nothing it hides is left.
+//! Range tombstones: the result of `delete_range` until all the versions that it hides are gone.
 //!
-//! A range tombstone hides every older version of the user keys in `[from, to)`. Whoever holds some
-//! keeps them as [`Fragments`]: disjoint ranges in order, each with the sequence numbers of the
-//! tombstones that cover it. The list of a memtable, which grows, is `memtable::live_ranges`; all
-//! sources of a view are asked by `iter::range_cover`, and `iter::masked` lets a cursor jump over
-//! what newer sources have deleted.
+//! A range tombstone hides every older version of the user keys in `[from, to)`. Its holders keep
+//! it in [`Fragments`]: disjoint ranges in order, each with the sequence numbers of the tombstones
+//! that cover it. A memtable's list, which grows, is `memtable::live_ranges`. `iter::range_cover`
+//! asks all sources of a view, and `iter::masked` lets a cursor jump over the keys that newer
+//! sources have deleted.
 //!
-//! Promises: an answer never depends on how tombstones were cut or joined; ends are exclusive
-//! wherever they are kept.
+//! Promises: an answer never depends on how tombstones were cut or joined. The ends of ranges are
+//! exclusive everywhere.
 
 use crate::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A range of user keys `[from, to)` that was deleted at a sequence number: a tombstone, or a part
-/// of one.
+/// A tombstone, or a part of one: a range of user keys `[from, to)` that was deleted at a sequence
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// First user key that is deleted.
     pub from: &'a [u8],
-    /// First user key that is not deleted any more.
+    /// First user key behind the range.
     pub to: &'a [u8],
-    /// The tombstone's number: older versions are hidden.
+    /// Sequence number of the tombstone. Older versions are hidden.
     pub seq: SeqNo,
 }
 
-/// A range of [`Fragments`]: keys as places in the shared buffer.
+/// A range of [`Fragments`]. Its keys are ranges of the shared buffer.
 #[derive(Debug, Clone, Copy)]
 struct Fragment {
     from: usize,
     from_len: u32,
     to: usize,
     to_len: u32,
-    /// Where its sequence numbers begin; they end where the next fragment's begin.
+    /// Index of its first sequence number. Its numbers end where those of the next fragment begin.
     seqs: usize,
 }
 
-/// Disjoint ranges in order, each with the sequence numbers of its tombstones, newest first. Never
-/// changes.
+/// Disjoint ranges in order, each with the sequence numbers of its tombstones, the newest first.
+/// The value never changes.
 #[derive(Debug, Default, Clone)]
 pub struct Fragments {
     keys: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Fragments {
     seqs: Vec<SeqNo>,
 }
 
-/// Nothing deleted.
+/// Returns fragments without ranges.
 #[doc(hidden)]
 pub static NOTHING: Fragments = Fragments {
     keys: Vec::new(),
@@ -53,22 +53,22 @@ pub static NOTHING: Fragments = Fragments {
     seqs: Vec::new(),
 };
 
-/// What holds for all keys between two places, the first inclusive, the second not; `None` is
+/// The cover of all keys between two keys, the first inclusive, the second exclusive. `None` is
 /// unbounded.
 #[derive(Debug, Clone, Copy)]
 pub struct Stretch<'a> {
-    /// The newest tombstone that covers them, 0 for none.
+    /// The newest tombstone that covers the keys, or 0 for none.
     pub seq: SeqNo,
-    /// First user key that it holds for.
+    /// First user key of the stretch.
     pub from: Option<&'a [u8]>,
-    /// First user key behind it.
+    /// First user key behind the stretch.
     pub to: Option<&'a [u8]>,
 }
 
 impl Fragments {
     /// Cuts pieces, in any order, into fragments. With `snapshots` (ascending), of several
-    /// tombstones that the same readers see only the newest stays. Pieces whose end is not above
-    /// their start cover nothing and are left out.
+    /// tombstones that the same readers see only the newest one stays. A piece whose end is not
+    /// above its start covers nothing and is left out.
     pub fn build<'a>(
         cmp: &Cmp,
         pieces: impl Iterator<Item = Piece<'a>>,
@@ -77,14 +77,15 @@ impl Fragments {
         Self::build_within(cmp, pieces, snapshots, usize::MAX).expect("without a limit")
     }
 
-    /// As [`Fragments::build`]; `None` when there would be more than `limit` parts.
+    /// Builds fragments as [`Fragments::build`] does. Returns `None` if there would be more than
+    /// `limit` parts.
     pub fn build_within<'a>(
         cmp: &Cmp,
         pieces: impl Iterator<Item = Piece<'a>>,
         snapshots: Option<&[SeqNo]>,
         limit: usize,
     ) -> Option<Fragments> {
-        // Where each piece begins and ends, in the order of keys.
+        // The start and the end of each piece, in the order of keys.
         let mut events: Vec<(&[u8], SeqNo, bool)> = Vec::new();
         for p in pieces.filter(|p| cmp.user(p.from, p.to) == Ordering::Less) {
             events.push((p.from, p.seq, true));
@@ -92,8 +93,8 @@ impl Fragments {
         }
         events.sort_by(|a, b| cmp.user(a.0, b.0));
         let mut out = Fragments::default();
-        // How many open pieces have this number: parts of one tombstone may come from several
-        // tables.
+        // The number of open pieces for each sequence number, because parts of one tombstone may
+        // come from several tables.
         let mut open: BTreeMap<SeqNo, usize> = BTreeMap::new();
         let mut seqs = Vec::new();
         let mut at = 0;
@@ -106,7 +107,7 @@ impl Fragments {
                 if *begins {
                     *n += 1;
                 } else {
-                    // An end before its beginning cannot be: the beginning is a smaller key.
+                    // The start comes before the end, because it is a smaller key.
                     *n -= 1;
                 }
                 if *n == 0 {
@@ -136,8 +137,8 @@ impl Fragments {
         Some(out)
     }
 
-    /// Adds a fragment behind the others; joined with the last one when that ends here and has the
-    /// same numbers.
+    /// Adds a fragment behind the others. It is joined with the last one if that ends here and has
+    /// the same numbers.
     pub fn push(&mut self, cmp: &Cmp, from: &[u8], to: &[u8], seqs: &[SeqNo]) {
         let touches = self
             .list
@@ -180,34 +181,34 @@ impl Fragments {
         &self.keys[at..at + len as usize]
     }
 
-    /// The range of fragment `i`.
+    /// Returns the range of fragment `i`.
     pub fn range(&self, i: usize) -> (&[u8], &[u8]) {
         let f = &self.list[i];
         (self.key(f.from, f.from_len), self.key(f.to, f.to_len))
     }
 
-    /// The sequence numbers of fragment `i`, newest first.
+    /// Returns the sequence numbers of fragment `i`, the newest first.
     pub fn seqs_of(&self, i: usize) -> &[SeqNo] {
         let end = self.list.get(i + 1).map_or(self.seqs.len(), |f| f.seqs);
         &self.seqs[self.list[i].seqs..end]
     }
 
-    /// Fragments.
+    /// Returns the number of fragments.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// True when nothing is deleted.
+    /// Returns true if nothing is deleted.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Fragments times the tombstones in each: what a table counts.
+    /// Returns the sum of the tombstones of all fragments, which is what a table counts.
     pub fn pieces(&self) -> usize {
         self.seqs.len()
     }
 
-    /// Every fragment once for each of its tombstones.
+    /// Returns every fragment once for each of its tombstones.
     pub fn iter(&self) -> impl Iterator<Item = Piece<'_>> {
         (0..self.len()).flat_map(move |i| {
             let (from, to) = self.range(i);
@@ -220,25 +221,26 @@ impl Fragments {
         })
     }
 
-    /// Bytes of memory behind it: 0 when nothing is deleted.
+    /// Returns the bytes of memory: 0 if nothing is deleted.
     pub fn memory(&self) -> usize {
         self.keys.capacity()
             + self.list.capacity() * size_of::<Fragment>()
             + self.seqs.capacity() * size_of::<SeqNo>()
     }
 
-    /// The first fragment that ends above the key.
+    /// Returns the index of the first fragment that ends above the key.
     pub fn at_or_after(&self, cmp: &Cmp, key: &[u8]) -> usize {
         self.list
             .partition_point(|f| cmp.user(self.key(f.to, f.to_len), key) != Ordering::Greater)
     }
 
-    /// Returns the newest tombstone with a sequence number of at most `upto` that covers the key.
+    /// Returns the newest tombstone with a number of at most `upto` that covers the key.
     pub fn newest(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Option<SeqNo> {
         Some(self.stretch(cmp, key, upto).seq).filter(|s| *s > 0)
     }
 
-    /// The newest tombstone of at most `upto` that covers the key, and how far that holds.
+    /// Returns the newest tombstone of at most `upto` that covers the key, and the stretch of keys
+    /// for which that holds.
     pub fn stretch(&self, cmp: &Cmp, key: &[u8], upto: SeqNo) -> Stretch<'_> {
         let i = self.at_or_after(cmp, key);
         let before = i.checked_sub(1).map(|b| self.range(b).1);

@@ -5,7 +5,7 @@ use basalt_env::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A view of the store as of one moment, until dropped. Cheap to clone.
+/// A view of the store at one moment, until the last clone is dropped. Cloning is cheap.
 #[derive(Clone)]
 pub struct Snapshot(Arc<Pinned>);
 
@@ -15,22 +15,22 @@ struct Pinned {
     live: LiveSnapshots,
 }
 
-/// Sequence numbers that snapshots keep, and how many snapshots keep each.
+/// The sequence numbers that snapshots keep, and the number of snapshots of each.
 pub type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
 
 impl Snapshot {
-    /// Takes over one count of `seq` in `live`, which the caller has added. The snapshot's last
-    /// clone gives it back.
+    /// Takes over one count of `seq` in `live`, which the caller has added. The last clone of the
+    /// snapshot removes the count.
     pub fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
         Snapshot(Arc::new(Pinned { seq, store, live }))
     }
 
-    /// The store that the snapshot was taken of, by its number in this process.
+    /// Returns the number, in this process, of the store that the snapshot was taken of.
     pub fn store(&self) -> u64 {
         self.0.store
     }
 
-    /// Everything up to this sequence number is visible.
+    /// Returns the sequence number of the snapshot. Entries up to it are visible.
     pub fn seq(&self) -> SeqNo {
         self.0.seq
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::LavaFs;
 use basalt_env::Clock;
-use basalt_fs::{Figure, FigureValue, Histogram};
+use basalt_fs::{FsMetric, FsMetricValue, Histogram};
 
 /// Why bytes are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,21 +72,21 @@ impl Counts {
 }
 
 impl LavaFs {
-    pub(super) fn all_figures(&self) -> Vec<Figure> {
+    pub(super) fn all_metrics(&self) -> Vec<FsMetric> {
         let u = self.usage();
         let counts = &self.shared.counts;
-        let mut all: Vec<Figure> = Vec::new();
-        let gauge = |name, help, n| Figure {
+        let mut all: Vec<FsMetric> = Vec::new();
+        let gauge = |name, help, n| FsMetric {
             name,
             label: None,
             help,
-            value: FigureValue::Gauge(n),
+            value: FsMetricValue::Gauge(n),
         };
-        let counter = |name, help, n| Figure {
+        let counter = |name, help, n| FsMetric {
             name,
             label: None,
             help,
-            value: FigureValue::Counter(n),
+            value: FsMetricValue::Counter(n),
         };
         all.extend([
             gauge("lava_total_bytes", "Size of the image.", u.total_bytes),
@@ -152,7 +152,7 @@ impl LavaFs {
             ),
         ]);
         for (cause, label) in CAUSES {
-            all.push(Figure {
+            all.push(FsMetric {
                 label: Some(("cause", label)),
                 ..counter(
                     "lava_written_bytes",
@@ -161,11 +161,11 @@ impl LavaFs {
                 )
             });
         }
-        all.push(Figure {
+        all.push(FsMetric {
             name: "lava_sync_us",
             label: None,
             help: "How long syncs of files and directories took, in microseconds.",
-            value: FigureValue::Summary(counts.syncs.summary()),
+            value: FsMetricValue::Summary(counts.syncs.summary()),
         });
         all
     }

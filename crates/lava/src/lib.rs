@@ -54,7 +54,7 @@ use parking_lot::{Condvar, Mutex};
 use basalt_env::EnvParts;
 use basalt_fs::device::{Device, DeviceFacts, DeviceRead};
 use basalt_fs::{
-    Bytes, DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats,
+    Bytes, DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsMetric, FsStats,
     LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 use batch::Batch;
@@ -572,7 +572,7 @@ impl FileSystem for LavaFs {
         }
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        self.all_figures()
+    fn metrics(&self) -> Vec<FsMetric> {
+        self.all_metrics()
     }
 }

@@ -1,8 +1,8 @@
-//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold
-//! whatever it is fed with.
+//! The decoders of this crate as targets of mutators: the input of each, and what must hold for any
+//! input.
 //!
-//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only. The list with the
-//! promise that each checks is in `docs/testing/fuzzing.md`.
+//! The module is compiled only for tests and under coverage-guided fuzzing (`--cfg fuzzing`).
+//! `docs/testing/fuzzing.md` lists the targets with the promise that each checks.
 
 use super::header::{self, Slot};
 use super::record::{Head, Life};
@@ -74,8 +74,8 @@ fn expect(file_id: Option<u128>) -> Expect {
     }
 }
 
-/// Any bytes as a log: records come in order and lie inside the file, the end is where the last of
-/// them ends, and salvage reads what it says is whole.
+/// Any bytes as a log. Records come in order and lie inside the file, the end is where the last of
+/// them ends, and salvage reads each record that it calls whole.
 fn record_file(bytes: &[u8]) -> Verdict {
     let path = Path::new("log");
     let file = file_of(bytes);
@@ -108,8 +108,8 @@ fn record_file(bytes: &[u8]) -> Verdict {
             }
             Ok(None) => {
                 assert_eq!(reader.tail().end, end);
-                // Asked again, and with a proof that more had been synced: the same end, and
-                // damage.
+                // A second call finds the same end. With a proof that more had been synced, the end
+                // is damage.
                 assert!(reader.next(end).is_ok_and(|r| r.is_none()));
                 assert!(reader.next(end + 1).is_err_and(|e| e.is_corruption()));
                 return Verdict::Accepted;
@@ -122,7 +122,7 @@ fn record_file(bytes: &[u8]) -> Verdict {
     }
 }
 
-// What a byte of control in `record_sequence` does to the record behind it.
+// The effect of a control byte in `record_sequence` on the record behind it.
 const ALIGNED: u8 = 1;
 const UNCHAINED: u8 = 2;
 const SPLIT: u8 = 4;
@@ -138,18 +138,18 @@ const BROKEN: &[u8] = &[
     0, 3, 1, 2, 3, 0, 1, 4, SPLIT, 2, 6, 6, 0, 1, 1, GAP, 3, 1, 1, 1, ALIGNED, 2, 5, 5,
 ];
 
-/// A file made of records whose checksums fit, and what must be read from it.
+/// A file of records whose checksums fit, and what must be read from it.
 struct Arranged {
     bytes: Vec<u8>,
     /// Payloads up to the first record that does not count.
     payloads: Vec<Vec<u8>>,
-    /// The first record that does not count is of a later version.
+    /// True if the first record that does not count is of a later version.
     unsupported: bool,
-    /// A record behind the end says that bytes past the end had been synced.
+    /// True if a record behind the end says that bytes past the end had been synced.
     proven: bool,
 }
 
-/// Reads `input` as records, each a byte of control, a length, and so many bytes of payload.
+/// Decodes `input` as records: a control byte, a length, and that many bytes of payload for each.
 fn arrange(input: &[u8]) -> Arranged {
     let life = Life::new(ID);
     let mut out = Arranged {
@@ -192,7 +192,7 @@ fn arrange(input: &[u8]) -> Arranged {
         chain = life.seal(&mut b[at..], at as u64, &head);
         b.extend_from_slice(payload);
         b.resize(b.len().next_multiple_of(RECORD_ALIGN), 0);
-        // Read where it stands: at the end before it, or at the next unit.
+        // The record is read at its own place: at the end before it, or at the next unit.
         let at = at as u64;
         let in_place = at == before || at == before.next_multiple_of(u64::from(UNIT));
         match end {
@@ -211,8 +211,8 @@ fn arrange(input: &[u8]) -> Arranged {
     out
 }
 
-/// Sound checksums in any arrangement: exactly the records before the first broken one are read,
-/// and the rest is cut when nothing proves that it had been synced, damage when something does.
+/// Sound checksums in any arrangement. Exactly the records before the first broken one are read.
+/// The rest is cut if no record proves that it had been synced, and is damage otherwise.
 fn record_sequence(input: &[u8]) -> Verdict {
     let made = arrange(input);
     let reader =
@@ -235,8 +235,8 @@ fn record_sequence(input: &[u8]) -> Verdict {
     Verdict::of(!made.proven && !made.unsupported)
 }
 
-/// Any bytes as the first unit, once as they are and once with a checksum that fits: a header that
-/// is read is written back to the same header.
+/// Any bytes as the first unit, once unchanged and once with a checksum that fits. A header that is
+/// read is written back to the same header.
 fn file_header(bytes: &[u8]) -> Verdict {
     let path = Path::new("log");
     let mut sealed = bytes.to_vec();

@@ -1,7 +1,7 @@
-//! The annotated hexdump in `docs/format/log.md`, made from real bytes: the document cannot drift
-//! from the code.
+//! The annotated hexdump in `docs/format/log.md`, made from real bytes, so that the document cannot
+//! drift from the code.
 //!
-//! `BASALT_REWRITE_GOLDEN=1` writes the document anew; a change of it is a change of the format.
+//! `BASALT_REWRITE_GOLDEN=1` writes the document again. A change of it is a change of the format.
 
 use super::header::HEADER_LEN;
 use super::*;
@@ -20,8 +20,8 @@ const DOC_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/l
 const BEGIN: &str = "<!-- golden: a log -->\n```text\n";
 const END: &str = "```\n<!-- golden end -->";
 
-/// A log with a synced batch of three operations, two unsynced batches, a synced one, and one with
-/// a separated value.
+/// Returns a log with a synced batch of three operations, two unsynced batches, a synced one, and
+/// one with a separated value.
 fn golden_log() -> Vec<u8> {
     let fs = SimFs::new(SimOptions::default());
     let path = Path::new("000007.log");
@@ -123,7 +123,7 @@ impl Dump<'_> {
     fn title(&mut self, text: &str) {
         writeln!(self.out, "# {text}").unwrap();
     }
-    /// The next `len` bytes, sixteen a line, with what they mean beside the first line.
+    /// Prints the next `len` bytes, sixteen on a line, with their meaning beside the first line.
     fn field(&mut self, len: usize, text: &str) {
         for (i, line) in self.bytes[self.at..self.at + len].chunks(16).enumerate() {
             let hex: Vec<String> = line.iter().map(|b| format!("{b:02x}")).collect();

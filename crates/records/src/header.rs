@@ -1,29 +1,29 @@
 //! The header of a file of records: 128 bytes, written twice into the first write unit.
 //!
-//! Both copies lie in the first 512 bytes, which reach the device whole or not at all, so the
-//! header is never torn by a power cut; the second copy is there for decay. Byte by byte in
-//! `docs/format/log.md`.
+//! Both copies lie in the first 512 bytes, which reach the device whole or not at all, so a power
+//! cut never tears the header. The second copy protects against decay. `docs/format/log.md`
+//! specifies each byte.
 
 use super::{FileHeader, FileKind, PreviousLog};
 use basalt_fs::{Error, Result};
 use basalt_kv::encoding::{u32_at, u64_at};
 use std::path::Path;
 
-/// First bytes of every file of records.
+/// The first bytes of every file of records.
 pub(super) const MAGIC: [u8; 8] = *b"BSLTREC1";
 /// Bytes of one copy.
 pub(super) const HEADER_LEN: usize = 128;
-/// Where the copies begin.
+/// Offsets of the two copies.
 pub(super) const COPIES: [usize; 2] = [0, 256];
-/// The smallest and largest write unit.
+/// The smallest and the largest write unit, in bytes.
 pub(super) const UNITS: std::ops::RangeInclusive<u32> = 512..=LARGEST_UNIT;
-/// The largest write unit that a file of records may have: a block of most filesystems.
+/// The largest write unit of a file of records, in bytes: a block of most filesystems.
 pub const LARGEST_UNIT: u32 = 4096;
 
 const _: () = assert!(COPIES[1] + HEADER_LEN <= *UNITS.start() as usize);
 
-/// True when a file's first bytes, up to a write unit, have a header's magic in one of its places.
-/// It need not verify.
+/// Returns true if a file's first bytes, up to a write unit, have a header's magic in one of its
+/// places. The header need not verify.
 pub fn begins_one(first: &[u8]) -> bool {
     let magic = |at: usize| first.get(at..at + MAGIC.len());
     COPIES.iter().any(|at| magic(*at) == Some(&MAGIC[..]))
@@ -32,20 +32,20 @@ pub fn begins_one(first: &[u8]) -> bool {
 const FLAG_PREVIOUS: u8 = 1;
 
 /// Incompatible feature of a log: separated values in it may be compressed.
-pub const PACKED_VALUES: u32 = 1;
+pub const COMPRESSED_VALUES: u32 = 1;
 
-/// What the first unit of a file holds.
+/// The content of a file's first unit.
 #[derive(Debug)]
 pub(super) enum Slot {
     /// A header.
     Header(FileHeader),
-    /// Nothing that was ever a header.
+    /// Bytes that were never a header.
     Absent,
-    /// A header's magic over bytes whose checksum is wrong, in every copy.
+    /// A header's magic, with a wrong checksum in every copy.
     Damaged(String),
 }
 
-/// The header slot: one write unit.
+/// Returns the header slot: one write unit.
 pub(super) fn encode(h: &FileHeader) -> Vec<u8> {
     assert!(
         h.write_unit.is_power_of_two() && UNITS.contains(&h.write_unit),
@@ -80,7 +80,7 @@ pub(super) fn encode(h: &FileHeader) -> Vec<u8> {
     slot
 }
 
-/// Reads a header slot. `Err` for a sound header that this build must not read.
+/// Decodes a header slot. Returns an error for a sound header that this build must not read.
 pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
     let mut damage = None;
     for at in COPIES {
@@ -102,9 +102,9 @@ pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
     Ok(damage.map_or(Slot::Absent, Slot::Damaged))
 }
 
-/// The write unit, and everything in it that is not as it was written: the copy that differs from
-/// the good one, and what else is not zero, by offset. `None` when no copy is good, or none that
-/// this build may read.
+/// Returns the write unit, and each place in it that differs from what was written, as offset and
+/// description: a copy that differs from the good one, or other bytes that are not zero. Returns
+/// `None` if no copy is good, or none that this build may read.
 pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)>)> {
     let Ok(Slot::Header(h)) = decode(slot, path) else {
         return None;
@@ -152,7 +152,7 @@ pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)
 fn parse(b: &[u8], at: usize, path: &Path) -> Result<FileHeader> {
     let at = at as u64;
     let known = match b[12] == FileKind::Log as u8 {
-        true => PACKED_VALUES,
+        true => COMPRESSED_VALUES,
         false => 0,
     };
     let unknown = u32_at(b, 24) & !known;

@@ -1,12 +1,12 @@
 //! Files of records: the framing that write-ahead logs and manifests share, the log's own header,
 //! and the manifest's log ([`manifest`]).
 //!
-//! Every engine keeps its log and its manifest in such files. A record's payload is a batch of
-//! `basalt-kv`, or the bytes of an edit that the engine encodes itself.
+//! Every engine keeps its log and its manifest in such files. The payload of a record is a batch of
+//! `basalt-kv`, or an edit, which the engine encodes itself.
 //!
 //! A file of records starts with a [`FileHeader`] in a slot of one write unit. Each record is
 //! [`RECORD_HEADER`] bytes and a payload, padded with zeros to a multiple of [`RECORD_ALIGN`]. All
-//! numbers little-endian:
+//! numbers are little-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -25,17 +25,16 @@
 //! write unit. It is accepted at either place only if its chain field matches, so a lost record can
 //! never be skipped.
 //!
-//! The tail: the first position where neither place holds a good record is the end, unless a later
-//! good header of this life (or the manifest, or the next log's header) proves that bytes past it
-//! had been synced. Then it is damage.
+//! The tail: the first position where neither place has a good record is the end. It is damage if a
+//! proof exists that bytes past it had been synced: a later good header of this life, the manifest,
+//! or the next log's header.
 //!
 //! Modules: `header` (the file's first unit), `record` (a record's 40 bytes), `separated` (batches
 //! with values that the log keeps), `writer`, `reader`, `salvage`, `verify`. The bytes are
-//! specified in `docs/format/log.md`, the reasons in `docs/decisions/0006-log-framing.md`.
+//! specified in `docs/format/log.md`, and the reasons are in `docs/decisions/0006-log-framing.md`.
 
 #![deny(missing_docs)]
-// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
-// ordinary build.
+// The unit tests of this crate are tests of the ordinary build, without a scheduler's locks.
 #![cfg(not(all(test, feature = "schedules")))]
 
 #[cfg(any(test, fuzzing))]
@@ -55,17 +54,17 @@ pub mod verify;
 mod writer;
 
 pub use basalt_kv::batch::{RECORD_HEADER, Separated};
-pub use header::{LARGEST_UNIT, PACKED_VALUES, begins_one};
+pub use header::{COMPRESSED_VALUES, LARGEST_UNIT, begins_one};
 pub use reader::{Expect, RecordReader};
-pub use separated::{UNANNOUNCED, UNANNOUNCED_PACKED, payload_crc, separated};
+pub use separated::{UNANNOUNCED, UNANNOUNCED_COMPRESSED, payload_crc, separated};
 pub use writer::RecordWriter;
 
 use basalt_fs::{AlignedBuf, Bytes};
 
-/// Records begin at multiples of this.
+/// Offsets of records are multiples of this many bytes.
 pub const RECORD_ALIGN: usize = 8;
 
-/// What a file of records is. The numbers are persisted.
+/// The kind of a file of records. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileKind {
@@ -75,7 +74,7 @@ pub enum FileKind {
     Manifest = 2,
 }
 
-/// What a record holds. The numbers are persisted.
+/// The kind of a record. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -83,42 +82,40 @@ pub enum RecordKind {
     Batch = 1,
     /// A manifest edit.
     Edit = 2,
-    /// In a log, that prepared tables were added with this sequence number: its edit of the
-    /// manifest was durable before. No payload.
+    /// In a log, a mark that prepared tables were added with this sequence number. Their edit of
+    /// the manifest was durable before. The record has no payload.
     Ingestion = 3,
 }
 
-/// The start of a file of records.
+/// The header at the start of a file of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
     /// Log or manifest.
     pub kind: FileKind,
-    /// A fresh random id for this life of the space; part of every checksum.
+    /// A fresh random id for this life of the space. It is a part of every checksum.
     pub file_id: u128,
-    /// The store it belongs to.
+    /// Id of the store that the file belongs to.
     pub store_id: u128,
-    /// Its number.
+    /// Number of the file.
     pub number: u64,
-    /// The write unit that records are aligned to.
+    /// Write unit, in bytes, that records are aligned to.
     pub write_unit: u32,
-    /// Feature bits: unknown compatible bits are ignored, unknown incompatible ones refuse the
-    /// file.
+    /// Compatible feature bits. Unknown ones are ignored.
     pub compatible: u32,
-    /// See `compatible`.
+    /// Incompatible feature bits. A file with unknown ones is refused.
     pub incompatible: u32,
-    /// The log before this one: its number, id and the position where its records end, all of it
-    /// synced. `None` for the first.
+    /// The log before this one, all of it synced. `None` for the first log.
     pub previous: Option<PreviousLog>,
 }
 
-/// See [`FileHeader::previous`].
+/// The log before a log, as its header names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreviousLog {
-    /// Its number.
+    /// Number of that log.
     pub number: u64,
-    /// The family's id.
+    /// File id of that log.
     pub file_id: u128,
-    /// Where its records end.
+    /// Offset of the end of its records.
     pub end: u64,
 }
 
@@ -127,23 +124,23 @@ pub struct PreviousLog {
 pub struct Outgoing<'a> {
     /// Header space, then the payload.
     pub buf: &'a mut AlignedBuf,
-    /// What it holds.
+    /// Kind of the record.
     pub kind: RecordKind,
     /// First sequence number.
     pub first_seq: u64,
-    /// Operations.
+    /// Number of operations.
     pub count: u32,
-    /// CRC-32C of the payload, computed by the submitting thread: [`payload_crc`].
+    /// CRC-32C of the payload, which the submitting thread computes: [`payload_crc`].
     pub payload_crc: u32,
-    /// Blob records in it, which the writer gives sequence numbers and header checksums.
+    /// Blob records in the payload. The writer gives them sequence numbers and header checksums.
     pub separated: &'a [Separated],
-    /// The writer's: where the record was put.
+    /// Offset at which the writer put the record.
     pub offset: u64,
 }
 
 #[cfg(test)]
 impl<'a> Outgoing<'a> {
-    /// A batch that begins with this sequence number.
+    /// Returns a batch as a record that begins with this sequence number.
     fn of_batch(batch: &'a mut basalt_kv::batch::WriteBatch, first_seq: u64) -> Outgoing<'a> {
         let count = batch.len() as u32;
         let (buf, separated) = batch.log_record_mut();
@@ -159,36 +156,36 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A record read back.
+/// A record that was read.
 #[derive(Debug, Clone)]
-pub struct Record {
-    /// Where it begins.
+pub struct StoredRecord {
+    /// Offset of the record.
     pub offset: u64,
-    /// What it holds.
+    /// Kind of the record.
     pub kind: RecordKind,
     /// First sequence number.
     pub first_seq: u64,
-    /// Operations.
+    /// Number of operations.
     pub count: u32,
-    /// Its header says that it has separated values.
+    /// True if the header says that the batch has separated values.
     pub separated: bool,
-    /// Its header says that some of them are compressed.
-    pub packed: bool,
-    /// Returns the payload.
+    /// True if the header says that some of them are compressed.
+    pub compressed: bool,
+    /// The payload.
     pub payload: Bytes,
 }
 
-/// How a file of records ends.
+/// The end of a file of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tail {
-    /// End of the last good record.
+    /// Offset of the end of the last good record.
     pub end: u64,
-    /// True when bytes after it look like a torn record of this life, false when nothing of this
-    /// life follows.
+    /// True if bytes after the end look like a torn record of this life, and false if no byte of
+    /// this life follows.
     pub torn: bool,
 }
 
-/// LavaFS keeps the same contract as the simulated disk, and all of these tests.
+/// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
 #[cfg(test)]
 #[test]
 fn every_record_test_again_on_lava() {

@@ -1,12 +1,13 @@
 //! The manifest: a file of edits, and `CURRENT`, which names it.
 //!
-//! - `MANIFEST-NNNNNN` is a file of records (the head of this crate). Its first record is the whole state in one edit; each
-//!   later record is one edit, synced before it is believed.
-//! - `CURRENT` is 64 bytes: magic, manifest number, manifest id, store id, the position up to which the manifest was synced
-//!   when `CURRENT` was written, and a checksum. It is replaced by a rename.
+//! - `MANIFEST-NNNNNN` is a file of records (the head of this crate). Its first record is the whole
+//!   state in one edit. Each later record is one edit, which is synced before it takes effect.
+//! - `CURRENT` is 64 bytes: magic, manifest number, manifest id, store id, the position up to which
+//!   the manifest was synced when `CURRENT` was written, and a checksum. It is replaced by a
+//!   rename.
 //!
-//! After a failed append the manifest is in doubt: the edit may or may not be on the device.
-//! Nothing that either state names is removed, and the next edit goes to a fresh manifest.
+//! After a failed append the manifest is in doubt: the edit may or may not be on the device. No
+//! file that either state names is removed, and the next edit goes to a fresh manifest.
 
 use crate::{
     FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
@@ -16,7 +17,7 @@ use basalt_fs::{AlignedBuf, Error, ErrorKind, Intent, Result};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
-/// The file that names the manifest.
+/// Name of the file that names the manifest.
 pub const CURRENT: &str = "CURRENT";
 const CURRENT_TMP: &str = "CURRENT.tmp";
 const CURRENT_MAGIC: [u8; 8] = *b"BSLTCUR1";
@@ -26,28 +27,28 @@ pub const CURRENT_LEN: usize = 64;
 /// reserved bytes.
 const CURRENT_CHECKED: usize = 8 + 8 + 16 + 16 + 8 + 4;
 const _: () = assert!(CURRENT_CHECKED + size_of::<u32>() == CURRENT_LEN);
-// One write unit holds it, so that it is never torn.
+// `CURRENT` fits in one write unit, so that it is never torn.
 const _: () = assert!(CURRENT_LEN <= 512);
 
 /// Feature bits that this version writes and understands: compatible, read-compatible,
 /// incompatible.
 pub const FEATURES: [u32; 3] = [0, 0, 0];
 
-/// What `CURRENT` says.
+/// The content of `CURRENT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Current {
     /// Number of the manifest.
     pub number: u64,
-    /// The family's id.
+    /// File id of the manifest.
     pub file_id: u128,
-    /// The store's id.
+    /// Id of the store.
     pub store_id: u128,
-    /// The manifest was synced up to here.
+    /// Offset up to which the manifest was synced.
     pub synced: u64,
 }
 
 impl Current {
-    /// The file's bytes.
+    /// Returns the bytes of the file.
     pub fn encode(&self) -> [u8; CURRENT_LEN] {
         let mut b = [0u8; CURRENT_LEN];
         b[..8].copy_from_slice(&CURRENT_MAGIC);
@@ -60,7 +61,7 @@ impl Current {
         b
     }
 
-    /// Reads the file's bytes.
+    /// Decodes the bytes of the file.
     pub fn decode(b: &[u8], path: &Path) -> Result<Current> {
         let bad = |what: String| Error::corruption(path, 0, what);
         if b.len() < CURRENT_LEN {
@@ -89,12 +90,12 @@ impl Current {
     }
 }
 
-/// Path of a manifest.
+/// Returns the path of a manifest.
 pub fn manifest_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("MANIFEST-{number:06}"))
 }
 
-/// Reads `CURRENT`; `None` when there is none.
+/// Reads `CURRENT`. Returns `None` if there is none.
 pub fn read_current(env: &Env, dir: &Path) -> Result<Option<Current>> {
     let path = dir.join(CURRENT);
     match env.fs().open(&path) {
@@ -104,9 +105,9 @@ pub fn read_current(env: &Env, dir: &Path) -> Result<Option<Current>> {
     }
 }
 
-/// Reads the manifest that `current` names and hands the bytes of each edit to `apply`. Returns
-/// where its records end. An error of `apply` that names no file gets the manifest's path and the
-/// record's offset.
+/// Reads the manifest that `current` names and calls `apply` with the bytes of each edit. Returns
+/// the offset of the end of its records. An error of `apply` that names no file gets the manifest's
+/// path and the record's offset.
 pub fn replay(
     env: &Env,
     dir: &Path,
@@ -169,18 +170,18 @@ pub struct Manifest {
     number: u64,
     file_id: u128,
     store_id: u128,
-    /// `None` of a store that is only read.
+    /// The writer. `None` for a store that is only read.
     writer: Option<RecordWriter>,
     edits: u64,
-    /// Bytes of the header and of the whole state that it begins with.
+    /// Bytes of the header and of the whole state at the beginning.
     begun: u64,
     in_doubt: bool,
 }
 
 impl Manifest {
     /// Writes a fresh manifest that begins with the whole state, as the bytes of one edit, makes it
-    /// durable, and points `CURRENT` at it. When this fails, either manifest may be the current one
-    /// after a crash: both stay on disk.
+    /// durable, and points `CURRENT` at it. If this fails, either manifest may be the current one
+    /// after a crash, so both stay on disk.
     pub fn create(
         env: &Env,
         dir: &Path,
@@ -220,7 +221,7 @@ impl Manifest {
         Ok(m)
     }
 
-    /// The manifest of a store that is only read: it takes no edits.
+    /// Returns the manifest of a store that is only read. It takes no edits.
     pub fn unwritten(dir: &Path, number: u64, store_id: u128) -> Manifest {
         Manifest {
             dir: dir.to_path_buf(),
@@ -234,7 +235,7 @@ impl Manifest {
         }
     }
 
-    /// Writes `CURRENT` so that it names this manifest and vouches for all of it.
+    /// Writes `CURRENT` so that it names this manifest, and says that all of it is synced.
     pub fn point_current(&mut self, env: &Env) -> Result<()> {
         let fs = env.fs();
         let (tmp, target) = (self.dir.join(CURRENT_TMP), self.dir.join(CURRENT));
@@ -254,7 +255,8 @@ impl Manifest {
         fs.sync_metadata(&self.dir)
     }
 
-    /// Appends the bytes of an edit and makes them durable. On an error the manifest is in doubt.
+    /// Appends the bytes of an edit and makes them durable. After an error the manifest is in
+    /// doubt.
     pub fn append(&mut self, edit: &[u8]) -> Result<()> {
         if self.in_doubt {
             return Err(Error::new(
@@ -284,27 +286,28 @@ impl Manifest {
         Ok(())
     }
 
-    /// Its number.
+    /// Returns the number of the manifest.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.writer.as_ref().map_or(0, RecordWriter::end)
     }
 
-    /// Bytes that it began with: its header and the whole state. 0 of a store that is only read.
+    /// Returns the bytes of the header and of the whole state at the beginning, or 0 for a store
+    /// that is only read.
     pub fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Notes that a fresh manifest may have taken this one's place: it takes no more edits.
+    /// Records that a fresh manifest may have replaced this one, which takes no more edits.
     pub fn doubt(&mut self) {
         self.in_doubt = true;
     }
 
-    /// True when an edit failed and a fresh manifest is needed.
+    /// Returns true if an edit failed and a fresh manifest is needed.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt
     }

@@ -1,80 +1,85 @@
-//! Reading records back after anything: a clean close, a power cut, decay, or an earlier life
-//! showing through.
+//! Reading records back after a clean close, a power cut, decay, or over an earlier life of the
+//! space.
 //!
-//! The reader walks from record to record. A record is good when its header's checksum fits this
-//! life of the file and this place, its chain field names the record before it, and its payload's
-//! checksum fits. Where the walk ends, the question is whether the rest was lost in a power cut, as
-//! unsynced bytes may be, or had been synced and is damaged:
+//! The reader goes from record to record. A record is good if its header's checksum fits this life
+//! of the file and this place, its chain field names the record before it, and its payload's
+//! checksum fits. At the first position without a good record, the reader must decide whether the
+//! rest was lost in a power cut, as unsynced bytes may be, or had been synced and is damaged:
 //!
-//! 1. The two places where a record may begin are looked at: at the end, and at the next multiple of the write unit. What they do
-//!    not hold is read from the device a second time: one wrong bit on the way in is not to look like a torn tail, which would
-//!    be cut for good.
-//! 2. The rest of the allocated space is searched for good headers of this life. One of them that says "synced up to Y" with Y
-//!    past the end was written after a sync had returned: what is missing had been synced. That is damage.
-//! 3. So it is when the caller knows of such a Y: from the manifest, or from the next log's header.
-//! 4. Else the tail is cut here, and nothing after it is ever replayed: the chain is broken.
+//! 1. It examines the two places where a record may begin: the end, and the next multiple of the
+//!    write unit. If neither has a good record, both are read from the device a second time. One
+//!    bit that was read wrongly must not look like a torn tail, which would be cut for good.
+//! 2. It searches the rest of the allocated space for good headers of this life. A header that says
+//!    "synced up to Y" with Y past the end was written after a sync had returned. So the missing
+//!    bytes had been synced, and this is damage.
+//! 3. It is also damage if the caller knows of such a Y: from the manifest, or from the next log's
+//!    header.
+//! 4. Otherwise the tail is cut here, and no record after it is ever replayed, because the chain is
+//!    broken.
 //!
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
-use super::record::{Head, Life, PACKED, SEPARATED, flags_are_known, kind_of};
+use super::record::{COMPRESSED, Head, Life, SEPARATED, flags_are_known, kind_of};
 use super::separated::verify;
-use super::{FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, Record, RecordKind, Tail, header};
+use super::{
+    FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord, Tail, header,
+};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of one read. Payloads that lie inside a window are slices of it.
+/// Bytes of one read. A payload inside a window is a slice of it.
 const WINDOW: usize = 256 << 10;
-/// Windows begin at multiples of this.
+/// Offsets of windows are multiples of this many bytes.
 const WINDOW_ALIGN: u64 = 4096;
 
-/// What is known of a file before it is opened: whatever is known must fit, or the file is not of
-/// this life.
+/// The facts that are known of a file before it is opened. If a known fact does not fit, the file
+/// is not of this life.
 #[derive(Debug, Clone, Copy)]
 pub struct Expect {
     /// Log or manifest.
     pub kind: FileKind,
-    /// The family's id.
+    /// File id, if it is known.
     pub file_id: Option<u128>,
-    /// The store it belongs to.
+    /// Id of the store that the file belongs to, if it is known.
     pub store_id: Option<u128>,
-    /// Its number.
+    /// Number of the file, if it is known.
     pub number: Option<u64>,
-    /// Bytes up to here are known to have been synced; 0 when nothing is known. Above 0, a header
-    /// that does not fit is damage.
+    /// Offset up to which the bytes are known to have been synced; 0 if nothing is known. Above 0,
+    /// a header that does not fit is damage.
     pub proven_synced: u64,
 }
 
-/// Reads a file of records front to back. See the module.
+/// Reads a file of records from front to back, as the head of this module describes.
 pub struct RecordReader {
-    source: Source,
+    source: WindowReader,
     header: FileHeader,
     life: Life,
     unit: u64,
-    /// End of the last good record, padding included: a multiple of [`RECORD_ALIGN`].
+    /// Offset of the end of the last good record, padding included: a multiple of [`RECORD_ALIGN`].
     end: u64,
     chain: u32,
-    /// What the records so far say of syncs before them.
+    /// Largest offset that the records so far prove to have been synced.
     proven: u64,
-    /// How it ends, once that is known.
+    /// The end of the file, once it is known.
     ending: Option<Ending>,
     damage: Option<Error>,
 }
 
-/// What was found where the records end.
+/// What the reader found where the records end.
 #[derive(Debug, Clone)]
 struct Ending {
-    /// What stands there instead of a record.
+    /// Description of the bytes that are there instead of a record.
     found: String,
     torn: bool,
-    /// A later header and the position it proves to have been synced.
+    /// Offset of a later header, and the offset that it proves to have been synced.
     proof: Option<(u64, u64)>,
 }
 
-/// What stands at a place where a record may begin.
-enum Place {
+/// The bytes at a place where a record may begin.
+enum PlaceContent {
     Good(Head, Bytes),
-    /// The next record, and it is not whole.
+    /// The next record, which is not whole.
     Broken(String),
     /// A good header of this life that does not follow the record before it.
     Unchained(String),
@@ -83,12 +88,13 @@ enum Place {
 }
 
 impl RecordReader {
-    /// Opens and checks the header against what is known of it: kind, and id where the caller knows
-    /// one. `Ok(None)` when the header is not of this life (a log that was created but whose header
-    /// never reached the device).
+    /// Opens a file and checks its header against the kind, and the id if it is known. Returns
+    /// `Ok(None)` if the header is not of this life (a log that was created but whose header never
+    /// reached the device).
     ///
     /// Without an id, a recycled log whose own header was lost shows the header of its earlier
-    /// life: use [`RecordReader::open_expecting`] with number and store, which tell them apart.
+    /// life. [`RecordReader::open_expecting`] takes a number and a store, which distinguish the
+    /// two.
     pub fn open(
         file: Arc<dyn File>,
         path: &Path,
@@ -105,17 +111,17 @@ impl RecordReader {
         RecordReader::open_expecting(file, path, &expect)
     }
 
-    /// As [`RecordReader::open`], with more that is known.
+    /// Opens a file as [`RecordReader::open`] does, with more facts that are known.
     ///
-    /// Errors: `Corruption` when there is a header and it is damaged, when a header is known to
-    /// have been synced and is not there (by `proven_synced`, or by later records when the id is
-    /// known), or when the file is of another kind; `Unsupported` for a header of a later version.
+    /// Errors: `Corruption` if there is a header and it is damaged, if a header is known to have
+    /// been synced and is missing (by `proven_synced`, or by later records if the id is known), or
+    /// if the file is of another kind; `Unsupported` for a header of a later version.
     pub fn open_expecting(
         file: Arc<dyn File>,
         path: &Path,
         expect: &Expect,
     ) -> Result<Option<RecordReader>> {
-        let mut source = Source {
+        let mut source = WindowReader {
             file,
             path: path.to_path_buf(),
             start: 0,
@@ -174,18 +180,18 @@ impl RecordReader {
         Ok(None)
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &FileHeader {
         &self.header
     }
 
-    /// The next record, or `None` at the tail. `proven_synced`: bytes up to here are known from
-    /// elsewhere to have been synced; an end before it, or before the `synced` position of any
-    /// later good header, is `Corruption`, from then on.
+    /// Returns the next record, or `None` at the tail. Bytes up to `proven_synced` are known from
+    /// elsewhere to have been synced.
     ///
-    /// Other errors: `Unsupported` for a record of a later version; the filesystem's, after which
-    /// the call may be repeated.
-    pub fn next(&mut self, proven_synced: u64) -> Result<Option<Record>> {
+    /// Errors: `Corruption`, from then on, if the records end before `proven_synced` or before the
+    /// `synced` position of any later good header; `Unsupported` for a record of a later version;
+    /// errors of the filesystem, after which the call may be repeated.
+    pub fn next(&mut self, proven_synced: u64) -> Result<Option<StoredRecord>> {
         if let Some(e) = &self.damage {
             return Err(e.clone());
         }
@@ -223,12 +229,12 @@ impl RecordReader {
         Err(e)
     }
 
-    /// Position up to which the records read so far prove the file to have been synced.
+    /// Returns the offset up to which the records read so far prove the file to have been synced.
     pub fn proven(&self) -> u64 {
         self.proven
     }
 
-    /// After `next` returned `None` (or the state so far, before).
+    /// Returns the tail, after `next` returned `None`. Before that, it returns the state so far.
     pub fn tail(&self) -> Tail {
         Tail {
             end: self.end,
@@ -236,38 +242,41 @@ impl RecordReader {
         }
     }
 
-    /// The next record; or what is there instead, and whether that is of this life.
-    fn step(&mut self) -> Result<std::result::Result<Record, (String, bool)>> {
+    /// Returns the next record, or a description of the bytes there and whether they are of this
+    /// life.
+    fn step(&mut self) -> Result<std::result::Result<StoredRecord, (String, bool)>> {
         let mut instead = ("none".to_string(), false);
         let aligned = self.end.next_multiple_of(self.unit);
         let places = [Some(self.end), (aligned != self.end).then_some(aligned)];
         for offset in places.into_iter().flatten() {
             match self.look(offset)? {
-                Place::Good(head, payload) => return self.accept(offset, head, payload).map(Ok),
-                Place::Broken(what) => return Ok(Err((what, true))),
-                Place::Unchained(what) => instead = (what, true),
-                Place::Nothing => {}
+                PlaceContent::Good(head, payload) => {
+                    return self.accept(offset, head, payload).map(Ok);
+                }
+                PlaceContent::Broken(what) => return Ok(Err((what, true))),
+                PlaceContent::Unchained(what) => instead = (what, true),
+                PlaceContent::Nothing => {}
             }
         }
         Ok(Err(instead))
     }
 
-    fn look(&mut self, offset: u64) -> Result<Place> {
+    fn look(&mut self, offset: u64) -> Result<PlaceContent> {
         let Some(b) = self.source.exact(offset, RECORD_HEADER)? else {
-            return Ok(Place::Nothing);
+            return Ok(PlaceContent::Nothing);
         };
         let Some(head) = self.life.open(&b, offset) else {
-            return Ok(Place::Nothing);
+            return Ok(PlaceContent::Nothing);
         };
         if head.chain != self.chain {
-            return Ok(Place::Unchained(format!(
+            return Ok(PlaceContent::Unchained(format!(
                 "one at {offset} that follows a record with checksum {:08x}, not {:08x}",
                 head.chain, self.chain
             )));
         }
         let at = offset + RECORD_HEADER as u64;
         let Some(payload) = self.source.exact(at, head.len as usize)? else {
-            return Ok(Place::Broken(format!(
+            return Ok(PlaceContent::Broken(format!(
                 "one at {offset} whose {} bytes pass the end of the file's space",
                 head.len
             )));
@@ -275,23 +284,23 @@ impl RecordReader {
         if head.flags & SEPARATED != 0 && head.kind == RecordKind::Batch as u8 {
             let id = self.header.file_id;
             if !verify(id, &payload, at, head.first_seq, head.payload_crc) {
-                return Ok(Place::Broken(format!(
+                return Ok(PlaceContent::Broken(format!(
                     "one at {offset} with separated values whose checksums do not fit"
                 )));
             }
-            return Ok(Place::Good(head, payload));
+            return Ok(PlaceContent::Good(head, payload));
         }
         let crc = crc32c::crc32c(&payload);
         if crc != head.payload_crc {
-            return Ok(Place::Broken(format!(
+            return Ok(PlaceContent::Broken(format!(
                 "one at {offset} with payload checksum {crc:08x}, expected {:08x}",
                 head.payload_crc
             )));
         }
-        Ok(Place::Good(head, payload))
+        Ok(PlaceContent::Good(head, payload))
     }
 
-    fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<Record> {
+    fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<StoredRecord> {
         let kind = match kind_of(head.kind) {
             Some(kind) if flags_are_known(kind, head.flags) => kind,
             _ => {
@@ -306,19 +315,19 @@ impl RecordReader {
         self.end = offset + len.next_multiple_of(RECORD_ALIGN as u64);
         self.chain = head.crc;
         self.proven = self.proven.max(head.synced);
-        Ok(Record {
+        Ok(StoredRecord {
             offset,
             kind,
             first_seq: head.first_seq,
             count: head.count,
             separated: head.flags & SEPARATED != 0,
-            packed: head.flags & PACKED != 0,
+            compressed: head.flags & COMPRESSED != 0,
             payload,
         })
     }
 }
 
-/// Why a header is not the one expected.
+/// Returns why a header is not the expected one, or `None` if it is.
 fn misfit(h: &FileHeader, expect: &Expect) -> Option<String> {
     if expect.file_id.is_some_and(|id| id != h.file_id) {
         return Some(format!("the header of another life, id {:032x}", h.file_id));
@@ -335,22 +344,22 @@ fn misfit(h: &FileHeader, expect: &Expect) -> Option<String> {
     None
 }
 
-/// The file's bytes through one window.
-struct Source {
+/// Reads the file's bytes through one window.
+struct WindowReader {
     file: Arc<dyn File>,
     path: PathBuf,
     start: u64,
     window: Bytes,
 }
 
-impl Source {
-    /// What comes next is read from the device.
+impl WindowReader {
+    /// Drops the window, so that the next bytes are read from the device.
     fn forget(&mut self) {
         self.window = Bytes::new();
     }
 
-    /// Exactly `len` bytes, or `None` when the allocated space ends before. Nothing is allocated in
-    /// that case.
+    /// Returns exactly `len` bytes, or `None` if the allocated space ends before. In that case no
+    /// memory is allocated.
     fn exact(&mut self, offset: u64, len: usize) -> Result<Option<Bytes>> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.file.allocated() => {}
@@ -360,14 +369,15 @@ impl Source {
         Ok((b.len() == len).then_some(b))
     }
 
-    /// Up to `len` bytes; fewer only where the allocated space ends.
+    /// Returns up to `len` bytes. There are fewer only if the allocated space ends.
     fn up_to(&mut self, offset: u64, len: usize) -> Result<Bytes> {
         if let Some(b) = self.in_window(offset, len) {
             return Ok(b);
         }
         let start = offset / WINDOW_ALIGN * WINDOW_ALIGN;
         if (offset - start) as usize + len > WINDOW {
-            // Larger than a window: on its own, so that the memory goes with the record.
+            // A range larger than a window is read on its own, so that its memory is released with
+            // the record.
             return self.file.read(offset, len);
         }
         self.window = self.file.read(start, WINDOW)?;
@@ -383,9 +393,9 @@ impl Source {
         (to <= self.window.len()).then(|| self.window.slice(from..to))
     }
 
-    /// Looks at every place from `from` (a multiple of 8) to the end of the space for headers of
-    /// this life. Returns whether there is any, and the first that proves a sync past `from`, with
-    /// what it proves.
+    /// Searches every place from `from` (a multiple of 8) to the end of the space for headers of
+    /// this life. Returns whether there is any, and the first one that proves a sync past `from`,
+    /// with the offset that it proves.
     fn search(&mut self, life: Life, from: u64) -> Result<(bool, Option<(u64, u64)>)> {
         let (mut any, mut proof) = (false, None);
         let mut at = from;

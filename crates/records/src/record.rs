@@ -1,19 +1,20 @@
-//! The 40 bytes in front of each payload, and what binds them to one life of one file.
+//! The 40 bytes in front of each payload, and how they are bound to one life of one file.
 
 use super::{RECORD_HEADER, RecordKind};
 use basalt_kv::encoding::{u32_at, u64_at};
 
 /// Flag of a log record whose batch has blob records.
 pub(super) const SEPARATED: u8 = 1;
-/// Flag of one in which some of them have compressed values. Never without the other.
-pub(super) const PACKED: u8 = 2;
+/// Flag of a log record in which some of these values are compressed. It is never set without the
+/// other flag.
+pub(super) const COMPRESSED: u8 = 2;
 
-/// Identity of one life of a file's space, as record headers carry it.
+/// The identity of one life of a file's space, as record headers have it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Life {
-    /// CRC-32C of the file id: every header checksum goes on from it.
+    /// CRC-32C of the file id, from which every header checksum continues.
     seed: u32,
-    /// Two bytes of the id, in the open: what a search looks for first.
+    /// Two bytes of the id, unhashed, which a search compares first.
     tag: u16,
 }
 
@@ -39,7 +40,7 @@ impl Life {
         }
     }
 
-    /// What the checksum of anything at an offset begins with.
+    /// Returns the value from which the checksum of bytes at an offset continues.
     pub(super) fn place(&self, offset: u64) -> u32 {
         crc32c::crc32c_append(self.seed, &offset.to_le_bytes())
     }
@@ -65,8 +66,8 @@ impl Life {
         crc
     }
 
-    /// The header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it belongs to
-    /// this life and this offset.
+    /// Returns the header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it
+    /// belongs to this life and this offset.
     pub(super) fn open(&self, b: &[u8], offset: u64) -> Option<Head> {
         if b[14..16] != self.tag.to_le_bytes() {
             return None;
@@ -82,8 +83,8 @@ impl Life {
             chain: u32_at(b, 32),
             count: u32_at(b, 36),
         };
-        // No writer knows of synced bytes past its own position: cheaper than the checksum, and a
-        // check of its own.
+        // A writer never knows of synced bytes past its own position. This check is cheaper than
+        // the checksum, and independent of it.
         (head.synced <= offset && head.crc == self.checksum(offset, b)).then_some(head)
     }
 
@@ -94,12 +95,12 @@ impl Life {
         let Some(last) = b.len().checked_sub(RECORD_HEADER) else {
             return false;
         };
-        // Bytes 8..16 of a header: length, kind, flags, tag. The top three bytes are known, but for
-        // the flags.
+        // Bytes 8..16 of a header are length, kind, flags and tag. The top three bytes are known,
+        // except for the flags.
         let want = u64::from(self.tag) << 8;
         for (i, word) in b[8..last + 16].chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            if word >> 40 & !u64::from(SEPARATED | PACKED) == want && found(i * 8) {
+            if word >> 40 & !u64::from(SEPARATED | COMPRESSED) == want && found(i * 8) {
                 return true;
             }
         }
@@ -107,7 +108,7 @@ impl Life {
     }
 }
 
-/// The kind with this number.
+/// Returns the kind with this number.
 pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
     match n {
         1 => Some(RecordKind::Batch),
@@ -117,10 +118,10 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
     }
 }
 
-/// True for flags that this build reads.
+/// Returns true for flags that this build reads.
 pub(super) fn flags_are_known(kind: RecordKind, flags: u8) -> bool {
     match flags {
         0 => true,
-        _ => flags & !PACKED == SEPARATED && kind == RecordKind::Batch,
+        _ => flags & !COMPRESSED == SEPARATED && kind == RecordKind::Batch,
     }
 }

@@ -1,50 +1,50 @@
-//! Salvage of a damaged file of records: every record that verifies, wherever it is, and what the
-//! holes between them held.
+//! Salvage of a damaged file of records: every record that verifies, wherever it is, and the holes
+//! between them.
 //!
-//! A record's checksum covers the file's random id and the record's own offset, so bytes that
-//! verify at an offset *are* the record that was written there in this life of the space: neither
+//! A record's checksum covers the file's random id and the record's own offset. So bytes that
+//! verify at an offset *are* the record that was written there in this life of the space. Neither
 //! an earlier life nor a value that looks like a record can pass.
 
+use super::record::{COMPRESSED, SEPARATED};
 use super::record::{Head, Life, flags_are_known, kind_of};
-use super::record::{PACKED, SEPARATED};
 use super::separated::verify;
-use super::{RECORD_ALIGN, RECORD_HEADER, Record, RecordKind};
+use super::{RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes of a read while searching.
+/// Bytes of a read during the search.
 const STEP: usize = 1 << 20;
 
-/// A record header that verifies.
+/// A record whose header verifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Where the record begins.
+pub struct SalvagedRecord {
+    /// Offset of the record.
     pub offset: u64,
-    /// Where it ends, padding included.
+    /// Offset of its end, padding included.
     pub end: u64,
-    /// What it holds.
+    /// Kind of the record.
     pub kind: RecordKind,
     /// First sequence number of a batch; number of an edit.
     pub first_seq: u64,
-    /// Operations.
+    /// Number of operations.
     pub count: u32,
     /// Position up to which the file was known to be synced when the record was written.
     pub synced: u64,
-    /// Its payload verifies too. When not, exactly this record is lost.
+    /// True if the payload verifies too. If false, exactly this record is lost.
     pub whole: bool,
-    /// Its chain says that it was written right after the record found before it: nothing is
-    /// missing between the two.
+    /// True if its chain says that it was written right after the record found before it, so that
+    /// no record is missing between the two.
     pub follows: bool,
-    /// Its header says that it has separated values.
+    /// True if the header says that the batch has separated values.
     pub separated: bool,
-    /// Its header says that some of them are compressed.
-    pub packed: bool,
+    /// True if the header says that some of them are compressed.
+    pub compressed: bool,
     payload_len: u32,
 }
 
-impl Found {
-    /// Where its payload ends, without padding.
+impl SalvagedRecord {
+    /// Returns the offset of the payload's end, without padding.
     pub(super) fn payload_end(&self) -> u64 {
         self.offset + RECORD_HEADER as u64 + u64::from(self.payload_len)
     }
@@ -54,8 +54,8 @@ impl Found {
 #[derive(Debug, Clone, Default)]
 pub struct Salvaged {
     /// The records.
-    pub found: Vec<Found>,
-    /// Bytes before this were synced: some record says so.
+    pub found: Vec<SalvagedRecord>,
+    /// Offset below which all bytes were synced, as some record says.
     pub proven: u64,
 }
 
@@ -66,17 +66,17 @@ pub const NO_RECORD: &str = "no record verifies in these bytes, which were synce
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A record that verifies.
-    Whole(&'a Found),
+    Whole(&'a SalvagedRecord),
     /// A record whose header verifies and whose payload does not.
-    Broken(&'a Found),
+    Broken(&'a SalvagedRecord),
     /// Bytes in which no record verifies.
     Hole(Range<u64>),
 }
 
 impl Salvaged {
-    /// Returns the parts of a file up to `limit`, whose first record stands at `start`. Bytes
-    /// before `synced` were synced, so records that are missing there are holes. Missing records
-    /// behind `synced` are a torn tail, which ends the list as it ends a recovery.
+    /// Returns the parts of a file up to `limit`, whose first record is at `start`. Bytes before
+    /// `synced` were synced, so missing records there are holes. Missing records behind `synced`
+    /// are a torn tail, which ends the list as it ends a recovery.
     pub fn parts(&self, start: u64, limit: u64, synced: u64) -> Vec<Part<'_>> {
         let (mut parts, mut at) = (Vec::new(), start);
         for f in self.found.iter().take_while(|f| f.offset < limit) {
@@ -99,7 +99,7 @@ impl Salvaged {
     }
 }
 
-/// Hands out windows of a file, reading in large steps.
+/// Returns windows of a file, reading in large steps.
 struct Window<'a> {
     file: &'a dyn File,
     limit: u64,
@@ -108,7 +108,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `len` bytes at `at`, fewer at the end of the file's space.
+    /// Returns `len` bytes at `at`, or fewer at the end of the file's space.
     fn at(&mut self, at: u64, len: usize) -> Result<Bytes> {
         let len = (self.limit.saturating_sub(at)).min(len as u64) as usize;
         let have = self.start + self.bytes.len() as u64;
@@ -126,7 +126,7 @@ impl Window<'_> {
 
 /// Searches a file for the records of one life, up to `limit` or the end of its space.
 ///
-/// `Unsupported` for a record of a later version.
+/// Errors: `Unsupported` for a record of a later version.
 pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<Salvaged> {
     let life = Life::new(file_id);
     let limit = limit.min(file.allocated().max(file.len()));
@@ -159,7 +159,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
             Bytes::new()
         };
         out.proven = out.proven.max(head.synced);
-        out.found.push(Found {
+        out.found.push(SalvagedRecord {
             offset: at,
             end,
             kind,
@@ -170,12 +170,12 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
                 && payload.len() == head.len as usize
                 && fits(file_id, &head, &payload, payload_at),
             separated: head.flags & SEPARATED != 0,
-            packed: head.flags & PACKED != 0,
+            compressed: head.flags & COMPRESSED != 0,
             follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
             payload_len: head.len,
         });
         before = Some(head.crc);
-        // A record that is not whole may be a length that lies: the next one is sought right behind
+        // A record that is not whole may have a wrong length, so the search continues right behind
         // its header.
         at = if out.found.last().is_some_and(|f| f.whole) {
             end
@@ -186,7 +186,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
     Ok(out)
 }
 
-/// True when a payload has the checksums that it should.
+/// Returns true if a payload has the right checksums.
 fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
     match head.flags & SEPARATED {
         SEPARATED => verify(file_id, payload, at, head.first_seq, head.payload_crc),
@@ -216,7 +216,7 @@ fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<He
 }
 
 /// Reads a whole record again.
-pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
+pub fn read(file: &dyn File, path: &Path, found: &SalvagedRecord) -> Result<StoredRecord> {
     assert!(found.whole, "only whole records are read");
     let at = found.offset + RECORD_HEADER as u64;
     let payload = file.read(at, found.payload_len as usize)?;
@@ -224,16 +224,16 @@ pub fn read(file: &dyn File, path: &Path, found: &Found) -> Result<Record> {
         return Err(Error::corruption(
             path,
             at,
-            "record shorter than a moment ago",
+            "the record is shorter than when the search found it",
         ));
     }
-    Ok(Record {
+    Ok(StoredRecord {
         offset: found.offset,
         kind: found.kind,
         first_seq: found.first_seq,
         count: found.count,
         separated: found.separated,
-        packed: found.packed,
+        compressed: found.compressed,
         payload,
     })
 }

@@ -1,32 +1,34 @@
-//! Log records with separated values: a batch in which some operations are blob records, which the
-//! log keeps when its memtables are in tables.
+//! Log records with separated values: batches in which some operations are blob records. The log
+//! keeps them after its memtables are in tables.
 //!
-//! A blob record has its own checksums and names its own place, so the payload's checksum leaves it
-//! out: no byte is summed twice. What a payload says of itself is believed only after both fit.
+//! A blob record has its own checksums and contains its own place, so the payload's checksum leaves
+//! it out, and no byte is summed twice. The content of a payload is trusted only after both
+//! checksums fit.
 
-use super::record::{Life, PACKED, SEPARATED};
+use super::record::{COMPRESSED, Life, SEPARATED};
 use basalt_fs::Result;
 use basalt_kv::batch::{Ops, Separated};
 use basalt_kv::codec::Compression;
 use basalt_kv::separated::record;
 use std::path::Path;
 
-/// What is wrong with a batch that has blob records, and whose record does not say so.
+/// The message for a batch with blob records whose record does not say so.
 pub const UNANNOUNCED: &str = "a separated value in a record that says that it has none";
 
-/// What is wrong with a batch that has compressed values, and whose record does not say so.
-pub const UNANNOUNCED_PACKED: &str = "a compressed value in a record that says that it has none";
+/// The message for a batch with compressed values whose record does not say so.
+pub const UNANNOUNCED_COMPRESSED: &str =
+    "a compressed value in a record that says that it has none";
 
-/// The flags of a record with these blob records.
+/// Returns the flags of a record with these blob records.
 pub(super) fn flags(separated: &[Separated]) -> u8 {
-    match (separated.is_empty(), separated.iter().any(|s| s.packed)) {
+    match (separated.is_empty(), separated.iter().any(|s| s.compressed)) {
         (true, _) => 0,
         (false, false) => SEPARATED,
-        (false, true) => SEPARATED | PACKED,
+        (false, true) => SEPARATED | COMPRESSED,
     }
 }
 
-/// The blob records of a payload. `None` for bytes that are no operations.
+/// Returns the blob records of a payload, or `None` for bytes that are no operations.
 pub fn separated(payload: &[u8]) -> Option<Vec<Separated>> {
     let mut found = Vec::new();
     for (n, op) in (0..).zip(Ops::new(payload)) {
@@ -35,14 +37,14 @@ pub fn separated(payload: &[u8]) -> Option<Vec<Separated>> {
             found.push(Separated {
                 at: at as u32,
                 op: n,
-                packed: op.codec != Compression::None,
+                compressed: op.codec != Compression::None,
             });
         }
     }
     Some(found)
 }
 
-/// CRC-32C of what lies outside of the blob records, whose places are given and were parsed before.
+/// Returns the CRC-32C of the bytes outside of the blob records, whose places were parsed before.
 pub fn payload_crc(payload: &[u8], separated: &[Separated]) -> u32 {
     let (mut crc, mut at) = (0, 0);
     for s in separated {
@@ -54,8 +56,8 @@ pub fn payload_crc(payload: &[u8], separated: &[Separated]) -> u32 {
     crc32c::crc32c_append(crc, &payload[at..])
 }
 
-/// Gives the blob records of a payload, which begins at `offset` of the file, their sequence
-/// numbers and header checksums.
+/// Adds sequence numbers and header checksums to the blob records of a payload that begins at
+/// `offset` of the file.
 pub(super) fn seal(
     life: Life,
     payload: &mut [u8],
@@ -73,7 +75,7 @@ pub(super) fn seal(
     }
 }
 
-/// True when the payload's own checksum and those of its blob records fit.
+/// Returns true if the payload's own checksum and those of its blob records fit.
 pub(super) fn verify(file_id: u128, payload: &[u8], offset: u64, first_seq: u64, crc: u32) -> bool {
     let Some(separated) = separated(payload) else {
         return false;

@@ -1,20 +1,20 @@
-//! Verification of the bytes of a file of records that reading does without: both copies of the
+//! Verification of bytes of a file of records that reading does not need: both copies of the
 //! header, the zeros around them, and the zeros that fill up records.
 //!
-//! A reader takes the first good header and skips padding, so damage there would go unnoticed until
-//! the other copy is needed. Records are not verified here: reading them does that.
+//! A reader takes the first good header and skips padding. Damage there would go unnoticed until
+//! the other copy is needed. Records are not verified here, because reading them does that.
 
 use super::{FileKind, RECORD_ALIGN, header, salvage};
 use basalt_fs::{Error, File, Result};
 use std::path::Path;
 
-/// Everything wrong with the header's copies and the padding of the records that follow one another
-/// from the first on and begin before `end`. Empty when no copy of the header is readable, which
-/// opening the file reports.
+/// Returns all faults in the header's copies, and in the padding of the records that follow one
+/// another from the first on and begin before `end`. The result is empty if no copy of the header
+/// is readable, which opening the file reports.
 ///
-/// In a log only the zeros that fill a record up to a multiple of 8 count: the format leaves what
-/// lies between its records undefined. In a manifest, which is written once from its beginning on,
-/// all up to the end of the last record's write unit does.
+/// In a log, only the zeros that fill a record up to a multiple of 8 count: the format leaves the
+/// bytes between its records undefined. A manifest is written once from its beginning on, so all
+/// bytes up to the end of the last record's write unit count.
 pub fn check_spare(
     file: &dyn File,
     path: &Path,

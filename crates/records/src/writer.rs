@@ -1,14 +1,15 @@
-//! Appending records: one device write for a group where sizes allow it, and no copy of large ones.
+//! Appending records: one device write for a group if the sizes allow it, and no copy of large
+//! records.
 //!
-//! A group becomes a list of pieces: runs of small records (and the odd ends of large ones)
-//! gathered in a staging buffer, and large records in the memory they were made in. All pieces go
-//! to the file in one vectored append, cut only when the staging buffer is full. In a synced group
-//! every piece begins and ends at a multiple of the write unit, in memory and in the file, so that
-//! it can go to the device directly; so it is in a large unsynced group, and a small one is packed
-//! to multiples of 8.
+//! A group becomes a list of pieces: runs of small records (and the odd ends of large ones) in a
+//! staging buffer, and large records in their own memory. All pieces go to the file in one vectored
+//! append, which is cut only when the staging buffer is full. In a synced group, every piece begins
+//! and ends at a multiple of the write unit, in memory and in the file, so that it can go to the
+//! device directly. The same holds for a large unsynced group. In a small unsynced group, records
+//! are padded to multiples of 8.
 //!
-//! Any error poisons the writer: what reached the file is unknown, and the next record's place with
-//! it.
+//! Any error poisons the writer: it is unknown which bytes reached the file, and so the place of
+//! the next record is unknown, too.
 
 use super::header::UNITS;
 use super::record::{Head, Life};
@@ -21,42 +22,47 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Records from this size on are written from their own memory: directly ...
+/// A record of at least this many bytes is written from its own memory if the group is written
+/// directly.
 const LARGE_RECORD: usize = 64 << 10;
-/// ... and through the page cache, where they need no padding for it.
+/// A record of at least this many bytes is written from its own memory if the group goes through
+/// the page cache. It needs no padding there.
 const LARGE_CACHED_RECORD: usize = 4 << 10;
-/// An unsynced group from this size on goes to the device at once.
+/// An unsynced group of at least this many bytes goes to the device at once.
 const DIRECT_FROM: usize = 256 << 10;
-/// The staging buffer's largest size.
+/// Largest size of the staging buffer, in bytes.
 const STAGING_MAX: usize = 1 << 20;
-/// A staging buffer above this size is given back ...
+/// A staging buffer above this many bytes is released after [`STAGING_PATIENCE`] groups in a row
+/// that did not need it.
 const STAGING_KEEP: usize = 64 << 10;
-/// ... after so many groups in a row that did not need it.
+/// Number of groups in a row that do not need a large staging buffer before it is released.
 const STAGING_PATIENCE: u32 = 32;
-/// Pieces of one append: below what a vectored write may have.
+/// Most pieces of one append, below the limit of a vectored write.
 const PIECES_MAX: usize = 512;
-/// Bytes of one append from which on it is cut, below what a write call moves at once.
+/// An append of at least this many bytes is cut. The limit is below what a write call moves at
+/// once.
 const APPEND_MAX: u64 = 1 << 30;
 
-/// Appends records to a file. One thread at a time; a failed call poisons it for good.
+/// Appends records to a file, by one thread at a time. A failed call poisons the writer for good.
 pub struct RecordWriter {
     file: Arc<dyn File>,
     path: PathBuf,
     life: Life,
     unit: u64,
-    /// The file's append position.
+    /// Append position of the file.
     pos: u64,
-    /// End of the last record, padding to [`RECORD_ALIGN`] included.
+    /// Offset of the end of the last record, padding to [`RECORD_ALIGN`] included.
     end: u64,
     synced: u64,
     /// Header checksum of the last record.
     chain: u32,
-    /// The last sync may have covered part of the unit at `pos`: the next append must not touch it.
+    /// True if the last sync may have covered a part of the unit at `pos`. The next append must not
+    /// touch that unit.
     sealed: bool,
-    /// Something was appended since the last sync.
+    /// True if bytes were appended since the last sync.
     dirty: bool,
-    /// What synced groups take more, or would, if they end at multiples of the largest unit instead
-    /// of the smallest.
+    /// Bytes that synced groups take more, or would take more, if they end at multiples of the
+    /// largest unit instead of the smallest.
     more_in_blocks: u64,
     staging: AlignedBuf,
     quiet: u32,
@@ -65,19 +71,19 @@ pub struct RecordWriter {
 
 /// A part of an append.
 enum Piece {
-    /// Bytes of the staging buffer.
+    /// A range of the staging buffer.
     Staged(Range<usize>),
-    /// The first bytes of a record's own buffer.
+    /// The first `len` bytes of a record's own buffer.
     Own { record: usize, len: usize },
 }
 
-/// What is to be appended at `RecordWriter::pos`.
+/// The bytes to append at `RecordWriter::pos`.
 #[derive(Default)]
 struct Plan {
     pieces: SmallVec<[Piece; 2]>,
-    /// Where the staged bytes that no piece covers yet begin.
+    /// Offset of the staged bytes that no piece covers yet.
     open: usize,
-    /// Bytes planned.
+    /// Number of planned bytes.
     bytes: u64,
 }
 
@@ -99,9 +105,9 @@ impl Plan {
 }
 
 impl RecordWriter {
-    /// Begins a file of records, whose append position must be 0: writes the header (not yet
-    /// synced: the first synced append covers it). `header.write_unit` must be the filesystem's, or
-    /// a multiple of it.
+    /// Begins a file of records, whose append position must be 0. The header is written, but not
+    /// yet synced: the first synced append covers it. `header.write_unit` must be the filesystem's
+    /// unit, or a multiple of it.
     pub fn create(file: Arc<dyn File>, path: &Path, header: &FileHeader) -> Result<RecordWriter> {
         let slot = header::encode(header);
         let at = file.append(&[IoSlice::new(&slot)], Intent::Lazy)?;
@@ -130,15 +136,15 @@ impl RecordWriter {
         })
     }
 
-    /// Appends a group of records with one device write where sizes allow it. With `sync`, the
-    /// group starts and ends at multiples of the write unit and is durable when this returns; then
-    /// `synced()` is the new end.
+    /// Appends a group of records with one device write if the sizes allow it. With `sync`, the
+    /// group starts and ends at multiples of the write unit and is durable when the call returns;
+    /// then `synced()` is the new end.
     ///
-    /// The payload checksums are taken as given. The buffers keep their payloads unchanged.
+    /// The writer does not check the payload checksums. The payloads in the buffers stay unchanged.
     ///
     /// Errors: `InvalidArgument` for a payload of 4 GiB or more, before anything is written;
-    /// `Poisoned` after an earlier failure; else the filesystem's, and the writer is poisoned: what
-    /// of the group survives is unknown.
+    /// `Poisoned` after an earlier failure; otherwise an error of the filesystem, which poisons the
+    /// writer: it is unknown which records of the group survive.
     pub fn append(&mut self, records: &mut [Outgoing<'_>], sync: bool) -> Result<()> {
         self.check()?;
         for r in records.iter() {
@@ -165,7 +171,7 @@ impl RecordWriter {
         self.poison_on_error(done)
     }
 
-    /// Syncs what was appended. Errors poison the writer.
+    /// Syncs the appended bytes. An error poisons the writer.
     pub fn sync(&mut self) -> Result<()> {
         self.check()?;
         if !self.dirty {
@@ -177,27 +183,27 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// To be called after a sync of the file that the caller did himself, together with other
-    /// files, and that covers everything appended so far.
+    /// Records a sync of the file by the caller, together with other files, that covers all bytes
+    /// appended so far.
     pub fn note_synced(&mut self) {
         self.synced = self.end;
         self.sealed = true;
         self.dirty = false;
     }
 
-    /// To be called when such a sync failed: the writer takes nothing more.
+    /// Records that such a sync failed. The writer takes no more records.
     pub fn poison(&mut self, error: &Error) {
         self.poisoned.get_or_insert_with(|| error.clone());
     }
 
-    /// End of the last record (of the header, when there is none): what the next log's header and
-    /// the manifest may say of this file once it is synced.
+    /// Returns the end of the last record (of the header, if there is none). The next log's header
+    /// and the manifest may state it once the file is synced.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Its bytes if its unit were the smallest, and how many more there are, or would be, with the
-    /// largest.
+    /// Returns the bytes of the file if its unit were the smallest, and the further bytes that it
+    /// has, or would have, with the largest unit.
     pub fn in_blocks(&self) -> (u64, u64) {
         let more = self.more_in_blocks;
         match self.unit == u64::from(LARGEST_UNIT) {
@@ -206,28 +212,28 @@ impl RecordWriter {
         }
     }
 
-    /// Position up to which the file is known to be synced: the end of the last record that a sync
-    /// covered.
+    /// Returns the offset up to which the file is known to be synced: the end of the last record
+    /// that a sync covered.
     pub fn synced(&self) -> u64 {
         self.synced
     }
 
-    /// Bytes of the file in use, padding included.
+    /// Returns the bytes of the file in use, padding included.
     pub fn position(&self) -> u64 {
         self.pos
     }
 
-    /// The file's metadata.
+    /// Returns the file.
     pub fn file(&self) -> &Arc<dyn File> {
         &self.file
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory that the writer holds.
     pub fn memory(&self) -> usize {
         self.staging.capacity()
     }
 
-    /// Gives the staging buffer back, for a store that is idle.
+    /// Releases the staging buffer, for a store that is idle.
     pub fn release_memory(&mut self) {
         self.staging = AlignedBuf::zeroed_direct(0);
         self.quiet = 0;
@@ -255,9 +261,9 @@ impl RecordWriter {
         let of = |r: &Outgoing<'_>| r.buf.len();
         let separated = |r: &&Outgoing<'_>| !r.separated.is_empty();
         let large: usize = records.iter().filter(separated).map(of).sum();
-        // Large values stay in the log, and go to the device at once if they are many: through the
-        // page cache they would take as many fresh pages, and be copied once more. Small ones never
-        // reach it if the log goes soon.
+        // Large values stay in the log, so many of them go to the device at once. Through the page
+        // cache they would take as many fresh pages and be copied once more. Small values never
+        // reach the device if the log is removed soon.
         let direct = sync || (large >= DIRECT_FROM && large * 2 > records.iter().map(of).sum());
         if direct || self.sealed {
             self.align()?;
@@ -312,8 +318,8 @@ impl RecordWriter {
                     count: record.count,
                 },
             );
-            // A large record's whole units go from its own memory; what is left over travels with
-            // the small ones.
+            // The whole units of a large record are written from its own memory. The rest goes
+            // through the staging buffer with the small records.
             let own = if large { len / to * to } else { 0 };
             if own > 0 {
                 plan.close(self.staging.len());
@@ -345,7 +351,7 @@ impl RecordWriter {
             let want = self.pos.next_multiple_of(self.unit);
             let mut pos = self.file.align_to_unit()?;
             if pos < want {
-                // The filesystem's own unit is smaller.
+                // The filesystem's own unit is smaller than the file's.
                 let zeros = vec![0; (want - pos) as usize];
                 let at = self.file.append(&[IoSlice::new(&zeros)], Intent::Lazy)?;
                 self.expect_position(pos, at)?;
@@ -393,20 +399,21 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// Record checksums hold their place: a filesystem that puts them elsewhere, or a second
-    /// appender, must be noticed at once.
+    /// Record checksums contain the record's place. A filesystem that puts records elsewhere, or a
+    /// second appender, must be noticed at once.
     fn expect_position(&self, want: u64, found: u64) -> Result<()> {
         if want == found {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Io,
-            format!("the append position is {found}, expected {want}: somebody else appended to this file"),
+            format!("the append position is {found}, expected {want}: another appender wrote to this file"),
         )
         .at(&self.path, want))
     }
 
-    /// Gets the memory that the group's small records need at once, instead of growing into it.
+    /// Allocates the memory that the group's small records need at once, so that the buffer need
+    /// not grow.
     fn reserve_staging(&mut self, records: &[Outgoing<'_>], direct: bool) {
         self.staging.clear();
         let unit = self.unit as usize;

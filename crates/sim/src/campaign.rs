@@ -1,13 +1,13 @@
-//! How a test campaign says what it tried, and how to repeat what failed. The test runner shows
-//! what a passing test prints only when asked to; the counts of a campaign belong to what every run
-//! says, so that one that silently tries less is seen.
+//! Counts of test campaigns, and the line that repeats a failure. The test runner shows the output
+//! of a passing test only on request. The counts of a campaign are part of the output of every run,
+//! so that a campaign that silently tries less is noticed.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::ops::Range;
 
-/// Writes a line to standard output past the test runner's capture. Use through
+/// Writes a line to standard output past the test runner's capture. Tests call it through
 /// [`campaign!`](crate::campaign!).
 #[doc(hidden)]
 pub fn say(line: Arguments<'_>) {
@@ -24,9 +24,8 @@ macro_rules! campaign {
     };
 }
 
-/// How much effort a campaign takes, as a multiple of its default: the environment variable
-/// `BASALT_SCALE`, which is a whole number (`3`) or a part (`1/3`). `n * scale()` is never 0 if `n`
-/// is not.
+/// The effort of a campaign, as a multiple of its default. The environment variable `BASALT_SCALE`
+/// sets it to a whole number (`3`) or a part (`1/3`). `n * scale()` is never 0 if `n` is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     times: u64,
@@ -34,8 +33,9 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The floor under a count that is at least `n` at a scale of 1. A part of the default effort
-    /// has few cases, and their counts vary more: the floor of a part is a quarter of its share.
+    /// Returns the floor under a count that is at least `n` at a scale of 1. A part of the default
+    /// effort has few cases, and their counts vary more. So the floor of a part is a quarter of its
+    /// share.
     pub fn floor(self, n: u64) -> u64 {
         match self.times >= self.parts {
             true => n * self.times / self.parts,
@@ -43,7 +43,7 @@ impl Scale {
         }
     }
 
-    /// A third of this effort: for a second run of tests that have run once.
+    /// Returns a third of this effort, for a second run of tests that have run once.
     pub fn third(self) -> Scale {
         Scale {
             parts: self.parts * 3,
@@ -84,7 +84,7 @@ impl std::ops::Mul<Scale> for u64 {
     }
 }
 
-/// The effort that `BASALT_SCALE` asks for, 1 if it is not set.
+/// Returns the effort that `BASALT_SCALE` sets, or 1 if the variable is not set.
 ///
 /// # Panics
 /// If the variable is neither a number nor a part.
@@ -93,8 +93,8 @@ pub fn scale() -> Scale {
     text.parse().unwrap_or_else(|e: String| panic!("{e}"))
 }
 
-/// The numbers in the environment variable `BASALT_CASE`, separated by commas: the one case of a
-/// campaign that is to run.
+/// Returns the numbers in the environment variable `BASALT_CASE`, separated by commas: the one case
+/// of a campaign that is to run.
 pub fn case() -> Option<Vec<u64>> {
     let text = std::env::var("BASALT_CASE").ok()?;
     let number = |n: &str| {
@@ -105,7 +105,7 @@ pub fn case() -> Option<Vec<u64>> {
     Some(text.split(',').map(number).collect())
 }
 
-/// The cases of a campaign: all of `every`, or the first number of `BASALT_CASE` alone.
+/// Returns the cases of a campaign: all of `every`, or the first number of `BASALT_CASE` alone.
 pub fn cases(every: Range<u64>) -> Range<u64> {
     match case() {
         Some(numbers) => numbers[0]..numbers[0] + 1,
@@ -113,8 +113,8 @@ pub fn cases(every: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Prints the one line that repeats what is running, if it panics. Made by
-/// [`repeat!`](crate::repeat!).
+/// A guard that prints the line that repeats the running case, if the case panics.
+/// [`repeat!`](crate::repeat!) makes it.
 pub struct Repeat(String);
 
 impl Repeat {
@@ -139,19 +139,20 @@ impl Repeat {
 impl Drop for Repeat {
     fn drop(&mut self) {
         thread_local!(static SAID: Cell<bool> = const { Cell::new(false) });
-        // The innermost says it best; those around it are silent.
+        // The innermost guard has the most exact line, so those around it print nothing.
         if std::thread::panicking() && !SAID.replace(true) {
             eprintln!("{}", self.0);
         }
     }
 }
 
-/// A guard for one case of a campaign: the test function that runs it, and the variables that make
-/// it run this case alone. When the case panics, one line says how to repeat it.
+/// Makes a guard for one case of a campaign. Its arguments are the test function that runs the
+/// case, and the variables that make the function run this case alone. If the case panics, one line
+/// says how to repeat it.
 #[macro_export]
 macro_rules! repeat {
     ($test:ident, $($variables:tt)+) => {{
-        // A test that is renamed takes its line along.
+        // If a test is renamed, the compiler finds its line here.
         let _: fn() = $test;
         $crate::campaign::Repeat::new(
             env!("CARGO_PKG_NAME"),

@@ -1,6 +1,8 @@
-//! A device in memory whose power can be cut after each write, and which loses, misplaces and refuses writes when told to.
+//! A device in memory whose power can be cut after each write. If told to, it loses, misplaces or
+//! refuses writes.
 //!
-//! The same seed and calls leave the same bytes. A power cut makes a new device and leaves the old one running.
+//! The same seed and calls leave the same bytes. A power cut makes a new device, and the old one
+//! runs on.
 
 use std::cmp::Ordering;
 use std::io::IoSlice;
@@ -10,82 +12,90 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
+use crate::content::Content;
 use crate::rng::Rng;
-use crate::sim_fs::Content;
 use basalt_fs::device::{Device, DeviceFacts, DeviceRead, Discards, Way};
 use basalt_fs::{Bytes, Error, ErrorKind, FsStats, ReadCompletions, Result};
 
-/// What a power cut leaves of what no flush covered.
+/// The writes that survive a power cut, of those that no flush covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceCut {
-    /// Nothing.
+    /// No write.
     Nothing,
-    /// All of it, as the death of the process does.
+    /// All writes, as after the death of the process.
     All,
-    /// Any subset of sectors, each of them as any of the writes left it, by this seed.
+    /// Any subset of sectors, by this seed. Each sector holds any of its versions.
     Some(u64),
-    /// What was written before a moment chosen by this seed, which may lie inside of a write.
+    /// The writes before a moment that this seed chooses. The moment may lie inside a write.
     Prefix(u64),
-    /// What was written after such a moment: the later without the earlier.
+    /// The writes after such a moment, without the earlier ones.
     Suffix(u64),
-    /// All but some sectors of the last write.
+    /// All writes, except some sectors of the last one.
     Torn(u64),
 }
 
-/// What goes wrong with a write, a flush or a read, once.
+/// A failure that strikes one write, flush or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceFault {
-    /// The n-th write from now on (from 0) fails, and nobody knows how much of it arrived.
+    /// The n-th write from now on (from 0) fails, and any part of its bytes may be written.
     Write(u64),
     /// The n-th flush from now on fails.
     Flush(u64),
     /// The n-th read from now on fails.
     Read(u64),
-    /// The n-th write from now on says that it succeeded, and did nothing.
+    /// The n-th write from now on returns success and writes nothing.
     Lost(u64),
-    /// The n-th write from now on goes so many bytes further on than it should, and says nothing.
+    /// The n-th write from now on writes this many bytes further on than it should, and returns
+    /// success.
     Misplaced(u64, u64),
 }
 
+/// A write that no flush covers yet.
 #[derive(Clone)]
 struct Pending {
     offset: u64,
     bytes: Arc<[u8]>,
 }
 
+/// The bytes of a device.
 #[derive(Clone, Default)]
 struct Disk {
-    /// What the last flush left.
+    /// The bytes after the last flush.
     durable: Content,
-    /// With all that came since.
+    /// The bytes after all writes.
     now: Content,
+    /// Writes since the last flush, in order.
     since: Vec<Pending>,
 }
 
-/// The device right after a write: any power cut of that moment can still be made from it. Costs a few pointers.
+/// The device right after a write. Any power cut of that moment can still be made from it. It costs
+/// a few pointers.
 #[derive(Clone)]
 pub struct DeviceSnapshot {
     disk: Disk,
     facts: DeviceFacts,
-    /// The write's number since the device was made, from 1.
+    /// Number of the write since the device was made, from 1.
     pub write: u64,
 }
 
 impl DeviceSnapshot {
-    /// The device after a power cut at this moment.
+    /// Returns the device after a power cut at this moment.
     pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
         SimDevice::over(self.facts.clone(), self.disk.cut(cut, self.facts.unit))
     }
 
-    /// The device after the death of the process at this moment: nothing is lost, and what no flush covered may still be.
+    /// Returns the device after the death of the process at this moment. Nothing is lost, but a
+    /// later power cut may still lose writes that no flush covered.
     pub fn killed(&self) -> Arc<SimDevice> {
         SimDevice::over(self.facts.clone(), self.disk.clone())
     }
 }
 
+/// A function that takes a snapshot after each write and flush.
 type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
 
-struct State {
+/// The bytes, counters and failures of a device, under its lock.
+struct DeviceState {
     disk: Disk,
     stats: FsStats,
     writes: u64,
@@ -94,12 +104,12 @@ struct State {
     faults: Vec<DeviceFault>,
 }
 
-/// See the module's head.
+/// A block device in memory, as the head of this module describes it.
 pub struct SimDevice {
-    /// But for the length.
+    /// The facts of the device. `len` has the present length.
     facts: DeviceFacts,
     len: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
     observer: Mutex<Option<Observer>>,
 }
 
@@ -116,7 +126,8 @@ impl Disk {
                 let count = self.since.len() as u64;
                 let moment = Rng::of(&[seed, count]).below(count + 1);
                 for (n, pending) in self.since.iter().enumerate() {
-                    // Later writes of a sector come later here: each may be the last that arrived.
+                    // Later writes of a sector are applied later here, so each of them may be the
+                    // last that survives.
                     let mut c = Rng::of(&[seed, n as u64, pending.offset]);
                     let some = c.below(101);
                     let most = match (cut, (n as u64).cmp(&moment)) {
@@ -145,7 +156,7 @@ impl Disk {
 }
 
 impl SimDevice {
-    /// A device of zeros.
+    /// Returns a device of zeros.
     pub fn new(len: u64, unit: usize) -> Arc<SimDevice> {
         assert!(unit.is_power_of_two() && (512..=4096).contains(&unit));
         let facts = DeviceFacts {
@@ -164,7 +175,7 @@ impl SimDevice {
         Arc::new(SimDevice {
             len: AtomicU64::new(facts.len),
             facts,
-            state: Mutex::new(State {
+            state: Mutex::new(DeviceState {
                 disk,
                 stats: FsStats::default(),
                 writes: 0,
@@ -176,7 +187,7 @@ impl SimDevice {
         })
     }
 
-    /// The device as it is, to be cut later.
+    /// Returns the present state of the device, for a later power cut.
     pub fn snapshot(&self) -> DeviceSnapshot {
         let state = self.state.lock();
         DeviceSnapshot {
@@ -186,7 +197,7 @@ impl SimDevice {
         }
     }
 
-    /// The device after a power cut now; this one runs on.
+    /// Returns the device after a power cut now. This device runs on.
     pub fn cut(&self, cut: DeviceCut) -> Arc<SimDevice> {
         self.snapshot().cut(cut)
     }
@@ -196,44 +207,44 @@ impl SimDevice {
         *self.observer.lock() = Some(Box::new(observer));
     }
 
-    /// What goes wrong from now on.
+    /// Adds a failure.
     pub fn fail(&self, fault: DeviceFault) {
         self.state.lock().faults.push(fault);
     }
 
-    /// From now on every read, write and flush fails.
+    /// Makes every read, write and flush fail from now on.
     pub fn power_off(&self) {
         self.state.lock().dead = true;
     }
 
-    /// Faults that have not struck yet.
+    /// Returns the number of failures that have not struck yet.
     pub fn faults_left(&self) -> usize {
         self.state.lock().faults.len()
     }
 
-    /// Changes bytes behind everybody's back.
+    /// Changes bytes without a write, as decay does.
     pub fn damage(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.state.lock();
         state.disk.durable.write(offset, bytes);
         state.disk.now.write(offset, bytes);
     }
 
-    /// Bytes as they are now, not counted as a read.
+    /// Returns the present bytes, without counting a read.
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         self.state.lock().disk.now.to_vec(offset, len)
     }
 
-    /// Writes and flushes so far.
+    /// Returns the number of writes and flushes so far.
     pub fn writes(&self) -> u64 {
         self.state.lock().writes
     }
 
-    /// Bytes that it was told are of no use.
+    /// Returns the number of bytes that were discarded so far.
     pub fn discarded(&self) -> u64 {
         self.state.lock().discarded
     }
 
-    /// The device becomes longer by so many bytes, for good.
+    /// Makes the device longer by `more` bytes.
     pub fn grow(&self, more: u64) {
         self.len.fetch_add(more, SeqCst);
     }
@@ -246,7 +257,8 @@ impl SimDevice {
         Error::new(ErrorKind::Io, format!("{what} of the simulated device")).in_file(Path::new(""))
     }
 
-    /// Counts one call down on the faults of its kind; true when one strikes.
+    /// Counts one call on all failures of its kind, and returns the failure that strikes it, if
+    /// there is one.
     fn strikes(
         faults: &mut Vec<DeviceFault>,
         left: impl Fn(&mut DeviceFault) -> Option<&mut u64>,
@@ -263,7 +275,7 @@ impl SimDevice {
         struck.map(|i| faults.remove(i))
     }
 
-    fn tell(&self) {
+    fn notify_observer(&self) {
         let mut observer = self.observer.lock();
         if let Some(observer) = observer.as_mut() {
             observer(self.snapshot());
@@ -346,7 +358,7 @@ impl Device for SimDevice {
                 Some(_) => error = Some(self.error("a write")),
                 None => {}
             }
-            // Whole sectors: what lies around a cached write goes along.
+            // The record has whole sectors, so it includes the bytes around a cached write.
             let from = at / unit * unit;
             let to = (at + bytes.len() as u64).next_multiple_of(unit);
             let arrives = match error {
@@ -363,7 +375,7 @@ impl Device for SimDevice {
                 return Err(e);
             }
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 
@@ -385,11 +397,11 @@ impl Device for SimDevice {
             state.disk.durable = state.disk.now.clone();
             state.disk.since.clear();
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 
-    /// What is read there is noise from now on; a power cut may leave it as it was.
+    /// Fills the range with noise. A power cut may leave its former bytes.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let unit = self.facts.unit as u64;
         assert!(
@@ -411,7 +423,7 @@ impl Device for SimDevice {
                 bytes: noise.into(),
             });
         }
-        self.tell();
+        self.notify_observer();
         Ok(())
     }
 

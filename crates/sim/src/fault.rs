@@ -1,10 +1,10 @@
 //! `FaultFs`: wraps any filesystem and makes its calls fail, by the n-th call, by path, by seed.
 //!
-//! What a failed call has done is as open as on a real device: of a failed append any part of the bytes may be in
-//! the file, a failed sync may have made the bytes durable or not, and a call on names that failed with EIO
-//! may have happened; the seed decides. Handles are poisoned as the contract says.
-//! Calls are counted by kind, and so are the faults that struck, so that a test can fail every
-//! k-th call for every k and prove that each kind of call met each kind of fault.
+//! The effect of a failed call is as open as on a real device, and the seed decides. After a failed
+//! append, any part of the bytes may be in the file. A failed sync may have made the bytes durable
+//! or not. A call on names that failed with EIO may have happened. Handles are poisoned as the
+//! contract says. Calls are counted by kind, and so are the faults that struck. So a test can fail
+//! every k-th call for every k, and prove that each kind of call met each kind of fault.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -20,26 +20,26 @@ use parking_lot::Mutex;
 use crate::rng::Rng;
 use crate::{OpKind, When};
 use basalt_fs::{
-    DirEntry, Error, ErrorKind, Figure, File, FileStat, FileSystem, FsInfo, FsStats, Intent,
+    DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsMetric, FsStats, Intent,
     LockGuard, LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
 
-/// What happens to a call.
+/// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// It fails with `Io`. [`When::From`] makes it stick.
+    /// The call fails with `Io`. With [`When::From`] it fails from then on.
     Eio,
-    /// It fails with `NoSpace`.
+    /// The call fails with `NoSpace`.
     Enospc,
     /// An append writes a part of its bytes and fails with `Io`.
     ShortWrite,
-    /// A sync fails with `Io`; whether it did its work is unknowable.
+    /// A sync fails with `Io`. It is unknown whether it did its work.
     FailedSync,
-    /// A read returns one bit turned over.
+    /// A read returns one wrong bit.
     BitFlip,
-    /// It fails with `Unsupported`, as on a filesystem that cannot do it.
+    /// The call fails with `Unsupported`, as on a filesystem without this feature.
     Unsupported,
-    /// It takes so much longer.
+    /// The call takes this much longer.
     Latency(Duration),
 }
 
@@ -53,7 +53,7 @@ impl FaultKind {
         FaultKind::BitFlip,
     ];
 
-    /// True when a call of kind `op` can meet this fault.
+    /// Returns true if a call of kind `op` can meet this fault.
     pub fn applies_to(self, op: OpKind) -> bool {
         match self {
             FaultKind::Eio => !matches!(op, OpKind::AlignToUnit | OpKind::Lock | OpKind::Space),
@@ -92,16 +92,17 @@ impl FaultKind {
 /// A rule: which calls fail, and how.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// The kind of call; `None` for every kind that can meet the fault.
+    /// The kind of call. `None` stands for every kind that can meet the fault.
     pub op: Option<OpKind>,
-    /// A part of the path (of one of the paths, where a call has several); empty for all.
+    /// A part of the path (of one of the paths, if a call has several). An empty text matches all.
     pub path: String,
-    /// Which of the calls that match.
+    /// Which of the matching calls fail.
     pub when: When,
-    /// What happens to them.
+    /// The effect on these calls.
     pub kind: FaultKind,
 }
 
+/// A rule with its count of matching calls.
 struct Rule {
     fault: Fault,
     seen: u64,
@@ -117,13 +118,15 @@ struct Rules {
 
 type Sleep = Box<dyn Fn(Duration) + Send + Sync>;
 
-struct Shared {
+/// The rules and counters of a [`FaultFs`].
+struct FaultState {
     rules: Mutex<Rules>,
     sleep: Sleep,
 }
 
-impl Shared {
-    /// Counts the call; the fault that strikes it, if one does, and the chance that decides the rest.
+impl FaultState {
+    /// Counts the call. Returns the fault that strikes it, if one does, and the random numbers that
+    /// decide the rest.
     fn strike(&self, op: OpKind, paths: &[&Path]) -> Option<(FaultKind, Rng)> {
         let mut hit = None;
         let mut delay = Duration::ZERO;
@@ -165,7 +168,7 @@ impl Shared {
         hit
     }
 
-    /// A call on names: fails before or, with `Eio`, perhaps after its effect.
+    /// Runs a call on names. It fails before or, with `Eio`, perhaps after its effect.
     fn on_names<R>(
         &self,
         op: OpKind,
@@ -184,14 +187,15 @@ impl Shared {
     }
 }
 
-/// The wrapper. See the module's head.
+/// A filesystem whose calls fail by rules.
 pub struct FaultFs {
     inner: Arc<dyn FileSystem>,
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
 }
 
 impl FaultFs {
-    /// Wraps `inner`; without rules every call passes through. Latency is slept away by the calling thread.
+    /// Wraps `inner`. Without rules, every call passes through. The calling thread sleeps for a
+    /// latency.
     pub fn new(inner: Arc<dyn FileSystem>, seed: u64) -> Arc<FaultFs> {
         #[expect(
             clippy::disallowed_methods,
@@ -200,11 +204,11 @@ impl FaultFs {
         FaultFs::with_sleep(inner, seed, Box::new(std::thread::sleep))
     }
 
-    /// As [`FaultFs::new`], with latency spent by `sleep`.
+    /// Wraps `inner` as [`FaultFs::new`] does. `sleep` spends the latency.
     pub fn with_sleep(inner: Arc<dyn FileSystem>, seed: u64, sleep: Sleep) -> Arc<FaultFs> {
         Arc::new(FaultFs {
             inner,
-            shared: Arc::new(Shared {
+            shared: Arc::new(FaultState {
                 rules: Mutex::new(Rules {
                     rules: Vec::new(),
                     calls: BTreeMap::new(),
@@ -216,8 +220,8 @@ impl FaultFs {
         })
     }
 
-    /// Adds a rule, and returns its number for [`FaultFs::seen`]. Where several strike one call, the first
-    /// given decides.
+    /// Adds a rule, and returns its number for [`FaultFs::seen`]. If several rules strike one call,
+    /// the first one decides.
     pub fn inject(&self, fault: Fault) -> usize {
         let mut rules = self.shared.rules.lock();
         let rng = Rng::new(rules.rng.next_u64());
@@ -229,12 +233,13 @@ impl FaultFs {
         rules.rules.len() - 1
     }
 
-    /// Takes all rules back. Poisoned handles stay poisoned.
+    /// Removes all rules. Poisoned handles stay poisoned.
     pub fn clear(&self) {
         self.shared.rules.lock().rules.clear();
     }
 
-    /// Calls that matched a rule so far, struck or not; 0 when it was taken back.
+    /// Returns the number of calls that matched a rule so far, struck or not. It is 0 after the
+    /// rule was removed.
     pub fn seen(&self, rule: usize) -> u64 {
         self.shared
             .rules
@@ -244,7 +249,7 @@ impl FaultFs {
             .map_or(0, |r| r.seen)
     }
 
-    /// Calls of one kind so far.
+    /// Returns the number of calls of one kind so far.
     pub fn calls(&self, op: OpKind) -> u64 {
         self.shared
             .rules
@@ -255,17 +260,17 @@ impl FaultFs {
             .unwrap_or(0)
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn total_calls(&self) -> u64 {
         self.shared.rules.lock().calls.values().sum()
     }
 
-    /// How often each fault struck each kind of call.
+    /// Returns how often each fault struck each kind of call.
     pub fn fired(&self) -> BTreeMap<(OpKind, FaultKind), u64> {
         self.shared.rules.lock().fired.clone()
     }
 
-    /// The filesystem underneath.
+    /// Returns the wrapped filesystem.
     pub fn inner(&self) -> &Arc<dyn FileSystem> {
         &self.inner
     }
@@ -420,8 +425,8 @@ impl FileSystem for FaultFs {
         self.inner.stats()
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        self.inner.figures()
+    fn metrics(&self) -> Vec<FsMetric> {
+        self.inner.metrics()
     }
 }
 
@@ -434,10 +439,10 @@ fn unwrap(file: &Arc<dyn File>) -> Arc<dyn File> {
 
 struct FaultFile {
     inner: Arc<dyn File>,
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
     path: PathBuf,
     poisoned: AtomicBool,
-    /// The append position before a failed append, which is not to be seen to have moved.
+    /// The append position before a failed append. It must not seem to have moved.
     end: Mutex<Option<u64>>,
 }
 
@@ -475,7 +480,8 @@ impl FaultFile {
 impl File for FaultFile {
     fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64> {
         self.check_poison()?;
-        // One at a time, so that the position kept for a failed append is the right one.
+        // Appends run one at a time, so that the position kept for a failed append is the right
+        // one.
         let mut end = self.end.lock();
         self.check_poison()?;
         let Some((kind, mut rng)) = self.shared.strike(OpKind::Append, &[&self.path]) else {
@@ -491,7 +497,7 @@ impl File for FaultFile {
         *end = Some(self.inner.len());
         self.poison();
         if part > 0 {
-            // A read-only handle refuses by itself; that is the error to show.
+            // A read-only handle fails by itself, and its error is the one to return.
             match self
                 .inner
                 .append(&[IoSlice::new(&bytes[..part as usize])], intent)

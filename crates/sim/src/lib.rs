@@ -1,12 +1,13 @@
-//! What only tests need: a disk and a device in memory that lose what no sync covered, injected
-//! faults, the conformance suite of filesystems, and what campaigns share.
+//! Code for tests alone: a disk and a device in memory that lose what no sync covered, injected
+//! faults, the conformance suite of filesystems, and the tools that campaigns share.
 //!
 //! - [`SimFs`] a simulated disk; [`all_tests_on_lava`] runs a test binary again with LavaFS on it
 //! - [`SimDevice`] a simulated block device
-//! - [`fault`] any filesystem with calls that fail; [`OpKind`] and [`When`] name and choose the calls
-//! - [`conformance`] what every filesystem must do
+//! - [`fault`] a wrapper of any filesystem whose calls fail; [`OpKind`] and [`When`] choose the
+//!   calls
+//! - [`conformance`] checks that every filesystem passes
 //! - [`hexdump`] hexdumps of formats, for the pages of `docs/format`
-//! - [`mutate`] bytes made wrong by seed; [`rng`] random numbers from a seed
+//! - [`mutate`] wrong bytes by seed; [`rng`] random numbers from a seed
 //! - [`campaign`] the counts that a campaign prints, and the line that repeats a failure
 //!
 //! Crates depend on this one in tests alone (`[dev-dependencies]`), and under coverage-guided
@@ -18,6 +19,7 @@
 
 pub mod campaign;
 pub mod conformance;
+mod content;
 mod device;
 pub mod fault;
 pub mod hexdump;

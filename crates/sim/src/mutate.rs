@@ -1,28 +1,31 @@
-//! Bytes made wrong by seed: the one mutator that every decoder in the house is tested with.
+//! Wrong bytes by seed: the one mutator that tests every decoder of the project.
 //!
-//! A decoder's [`Target`] says how it is run on any bytes, what must hold then (it asserts so itself), and from which sound
-//! inputs mutants are made. [`campaign`] runs so many mutants of it, counts what was accepted and what was refused, and on a
-//! failure prints the one line that repeats it. The same targets are driven by a coverage-guided fuzzer in `fuzz/`; this
-//! module is the part of that proof that runs in the ordinary test command and needs nothing installed.
+//! A decoder's [`Target`] says how the decoder runs on any bytes, what must hold then (the target
+//! asserts this itself), and from which sound inputs mutants are made. [`campaign`] runs a number
+//! of mutants of it and counts the accepted and the refused ones. On a failure it prints the one
+//! line that repeats it. A coverage-guided fuzzer in `fuzz/` drives the same targets. This module
+//! is the part of that proof that runs in the ordinary test command and needs nothing installed.
 //!
-//! A mutant depends on the target's name and its number alone, so a number repeats it wherever it ran.
+//! A mutant depends only on the target's name and its own number, so the number repeats it
+//! anywhere.
 
 pub use crate::campaign::scale;
 use crate::rng::Rng;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Intent, Result};
 use std::sync::Arc;
 
-/// What a decoder made of an input. Any input must lead to one of the two; a panic is a failure.
+/// The result of a decoder for one input. Any input must lead to one of the two, and a panic is a
+/// failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was read, and all that the target asserts of it held.
+    /// The decoder read the input, and all assertions of the target held.
     Accepted,
-    /// It was refused with a typed error.
+    /// The decoder refused the input with a typed error.
     Refused,
 }
 
 impl Verdict {
-    /// Accepted when true.
+    /// Returns `Accepted` if the argument is true, and `Refused` otherwise.
     pub fn of(accepted: bool) -> Verdict {
         if accepted {
             Verdict::Accepted
@@ -32,37 +35,37 @@ impl Verdict {
     }
 }
 
-/// A decoder to be fed with anything.
+/// A decoder that any bytes are fed to.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, the same here, in `fuzz/` and in `docs/testing/fuzzing.md`.
+    /// The target's name, the same here, in `fuzz/` and in `docs/testing/fuzzing.md`.
     pub name: &'static str,
-    /// Runs it on one input and asserts what must hold.
+    /// Runs the decoder on one input and asserts what must hold.
     pub run: fn(&[u8]) -> Verdict,
-    /// Inputs to begin with; at least one, none empty.
+    /// Returns sound inputs to begin with: at least one, none of them empty.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Bytes and words that mean something in the format: magic numbers, limits, punctuation.
+    /// Bytes and words with a meaning in the format: magic numbers, limits, punctuation.
     pub words: &'static [&'static [u8]],
 }
 
-/// What became of a campaign's mutants.
+/// The results of a campaign's mutants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Mutants that were accepted.
+    /// Number of accepted mutants.
     pub accepted: u64,
-    /// Mutants that were refused.
+    /// Number of refused mutants.
     pub refused: u64,
 }
 
 impl Tally {
-    /// Inputs run.
+    /// Returns the number of inputs run.
     pub fn executions(&self) -> u64 {
         self.accepted + self.refused
     }
 }
 
-/// Runs the seeds as they are, then `mutants` mutants of them, and prints the counts. `BASALT_MUTANT=name:number` runs that
-/// one mutant of that target instead and shows it.
+/// Runs the seeds unchanged, then `mutants` mutants of them, and prints the counts.
+/// `BASALT_MUTANT=name:number` runs only that mutant of that target and shows it.
 pub fn campaign(target: &Target, mutants: u64) -> Tally {
     let seeds = (target.seeds)();
     assert!(
@@ -101,8 +104,9 @@ pub fn campaign(target: &Target, mutants: u64) -> Tally {
     tally
 }
 
-/// Runs every target, `mutants(name)` mutants each, times the scale, and prints the sum. A target of which fewer than `least`
-/// inputs were accepted, or refused, tests nothing and fails; so does a sum below `floor` times the scale.
+/// Runs every target, `mutants(name)` mutants each, times the scale, and prints the sum. A target
+/// tests nothing if fewer than `least` inputs were accepted, or refused, and then the test fails.
+/// The test also fails if the sum is below `floor` times the scale.
 pub fn campaigns<'t>(
     targets: impl IntoIterator<Item = &'t Target>,
     mutants: impl Fn(&str) -> u64,
@@ -133,7 +137,7 @@ fn count(tally: &mut Tally, verdict: Verdict) {
     }
 }
 
-/// Says how to repeat a mutant when its run unwinds.
+/// Prints how to repeat a mutant if its run unwinds.
 struct Repeat(&'static str, u64);
 
 impl Drop for Repeat {
@@ -145,9 +149,9 @@ impl Drop for Repeat {
     }
 }
 
-/// The mutant of this number.
+/// Returns the mutant of this number.
 fn mutant(target: &Target, seeds: &[Vec<u8>], number: u64) -> Vec<u8> {
-    // FNV-1a of the name: targets do not walk through the same choices in step.
+    // FNV-1a of the name, so that different targets make different choices for one number.
     let name = target.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -179,8 +183,9 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Does one thing to `bytes` that a disk, a network or an enemy might: flips, fills, cuts, copies, inserts, splices from
-/// `other`, writes an edge number in place (fixed width or varint), or a word of the format.
+/// Changes `bytes` once, as a disk, a network or an attacker might: flips, fills, cuts, copies,
+/// inserts, splices from `other`, writes an edge number in place (fixed width or varint), or a word
+/// of the format.
 pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]]) {
     if bytes.is_empty() {
         bytes.push(random.next_u64() as u8);
@@ -204,7 +209,7 @@ pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words:
             bytes.splice(at..at, new);
         }
         8 => {
-            // Twice what stood once.
+            // Some bytes are duplicated.
             let again = bytes[at..at + n].to_vec();
             bytes.splice(at..at, again);
         }
@@ -220,7 +225,7 @@ pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words:
             }
         }
         11 => {
-            // A varint in the place of one byte, with what follows moved or written over.
+            // A varint replaces one byte. The bytes behind it are moved or overwritten.
             let mut edge = EDGES[random.below(EDGES.len() as u64) as usize];
             let mut varint = Vec::new();
             while edge >= 0x80 {
@@ -245,7 +250,7 @@ pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words:
             bytes.splice(at..at + over, word.iter().copied());
         }
         13 if !other.is_empty() => {
-            // The front of this and the back of another.
+            // The front of this input and the back of another one.
             let from = random.below(other.len() as u64) as usize;
             bytes.truncate(at);
             bytes.extend_from_slice(&other[from..]);
@@ -261,10 +266,10 @@ pub(crate) fn mutate(random: &mut Rng, bytes: &mut Vec<u8>, other: &[u8], words:
     }
 }
 
-/// A read-only file that is some bytes.
+/// A read-only file with these bytes.
 pub struct Image(pub Bytes);
 
-/// Returns these bytes as an open file.
+/// Returns an open file with these bytes.
 pub fn file_of(bytes: &[u8]) -> Arc<dyn File> {
     Arc::new(Image(Bytes::copy_from_slice(bytes)))
 }
@@ -305,7 +310,8 @@ impl File for Image {
     }
 }
 
-/// Returns the bytes of the annotated hexdump in a format's page: offset, up to 16 bytes, a remark.
+/// Returns the bytes of the annotated hexdump in a format's page. A line has an offset, up to 16
+/// bytes and a remark.
 pub fn golden_bytes(document: &str) -> Vec<u8> {
     let dump = document.split_once("<!-- golden").expect("a golden dump").1;
     let dump = dump.split_once("```").expect("its begin").1;
@@ -336,7 +342,7 @@ mod tests {
 
     const SOUND: &[u8] = b"length=0005 and five bytes";
 
-    /// Planted bug: believes the length.
+    /// A planted bug: this decoder believes the length.
     fn canary(bytes: &[u8]) -> Verdict {
         let Some(digits) = bytes
             .strip_prefix(b"length=")

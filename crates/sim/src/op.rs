@@ -1,5 +1,5 @@
-//! The names of the calls of [`FileSystem`](basalt_fs::FileSystem) and [`File`](basalt_fs::File), by which the
-//! simulated disk reports what happened and the fault injector says what shall fail.
+//! The names of the calls of [`FileSystem`](basalt_fs::FileSystem) and [`File`](basalt_fs::File).
+//! The simulated disk reports its changes by them, and the fault injector selects calls by them.
 
 /// One kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ impl OpKind {
         OpKind::ReleaseRange,
     ];
 
-    /// The call's name as it is written in code.
+    /// Returns the call's name as it is written in code.
     pub fn name(self) -> &'static str {
         match self {
             OpKind::Create => "create",
@@ -78,7 +78,7 @@ impl OpKind {
         }
     }
 
-    /// True for calls that change what a power cut may leave.
+    /// Returns true for calls that change what a power cut may leave.
     pub fn mutates(self) -> bool {
         !matches!(
             self,
@@ -86,7 +86,7 @@ impl OpKind {
         )
     }
 
-    /// True for the calls that make something durable.
+    /// Returns true for the calls that make something durable.
     pub fn syncs(self) -> bool {
         matches!(
             self,
@@ -95,8 +95,8 @@ impl OpKind {
     }
 }
 
-/// Which of the calls that match a fault or a lie it strikes. Calls are counted from 1, from the moment
-/// the rule was given.
+/// Selects the calls that a fault or a lie strikes, of those that match its rule. Calls are counted
+/// from 1, from the moment the rule was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// The n-th matching call only.
@@ -105,12 +105,12 @@ pub enum When {
     From(u64),
     /// Every k-th matching call.
     EveryKth(u64),
-    /// So many matching calls in a hundred, chosen by seed.
+    /// This many matching calls in a hundred, chosen by seed.
     Percent(u8),
 }
 
 impl When {
-    /// True when it strikes the `count`-th matching call.
+    /// Returns true if the rule strikes the `count`-th matching call.
     pub(crate) fn strikes(self, count: u64, rng: &mut crate::rng::Rng) -> bool {
         match self {
             When::Nth(n) => count == n,

@@ -1,4 +1,5 @@
-//! Every filesystem of this crate against the one conformance suite, and the simulated disk against the real one.
+//! Every filesystem of this crate passes the one conformance suite, and the simulated disk behaves
+//! as the real one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ fn sim(write_unit: usize, seed: u64) -> Arc<SimFs> {
     })
 }
 
-/// A directory of the operating system that goes when it is dropped.
+/// A directory of the operating system that is removed when this value is dropped.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -29,7 +30,8 @@ impl TempDir {
         TempDir::inside(std::env::temp_dir())
     }
 
-    /// In memory where the system has such a place: real syncs by the thousand would take minutes.
+    /// The directory is in memory if the system has such a place, because thousands of real syncs
+    /// would take minutes.
     #[expect(
         clippy::disallowed_methods,
         reason = "outside the filesystem under test"

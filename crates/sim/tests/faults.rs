@@ -1,5 +1,5 @@
-//! The fault injector: every kind of call meets every kind of fault it can meet; handles are poisoned as the contract
-//! says; what was synced before stays.
+//! The fault injector. Every kind of call meets every kind of fault that it can meet. Handles are
+//! poisoned as the contract says. Bytes that were synced before stay.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -34,7 +34,7 @@ fn fault(kind: FaultKind, when: When) -> Fault {
 
 const RECORD: [u8; 700] = [5; 700];
 
-/// Touches every kind of call. Returns how many records it knows to be durable in `d/log`.
+/// Makes calls of every kind. Returns how many records it knows to be durable in `d/log`.
 fn workload(fs: &FaultFs, durable: &mut u64) -> Result<()> {
     fs.create_dir(p("d"))?;
     fs.sync_metadata(p(""))?;

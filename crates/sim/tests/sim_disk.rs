@@ -1,5 +1,5 @@
-//! The simulated disk by itself: what must survive every power cut does, the same seed leaves the same bytes, clones are
-//! independent, lies are told, full is full.
+//! The simulated disk by itself. Synced state survives every power cut, the same seed leaves the
+//! same bytes, clones are independent, lies are told, and a full disk is full.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -24,7 +24,8 @@ fn sim(write_unit: usize, seed: u64) -> Arc<SimFs> {
     })
 }
 
-/// A small store's worth of calls: a log in recycled space, tables, a pointer file renamed into place.
+/// Makes the calls of a small store: a log in recycled space, tables, and a pointer file that is
+/// renamed into place.
 fn play(fs: &Arc<SimFs>) {
     fs.create_dir(p("db")).unwrap();
     fs.sync_metadata(p("")).unwrap();
@@ -88,7 +89,7 @@ fn the_same_seed_leaves_the_same_bytes() {
                 for seed in 0..2 {
                     let (x, y) = (x.crash(policy, seed), y.crash(policy, seed));
                     assert_eq!(x.digest(), y.digest(), "{policy:?} seed {seed}");
-                    // Once cut, a disk that is left alone stays as it is.
+                    // After a cut, a disk without new calls does not change.
                     assert_eq!(x.crash(CrashPolicy::AnySubset, 3).digest(), x.digest());
                     digests.insert(x.digest());
                     states += 1;
@@ -277,7 +278,8 @@ fn writing_through_an_earlier_life_is_the_callers_bug() {
     append(&old, b"def");
 }
 
-/// A store's worth of disk is crashed tens of thousands of times in a campaign: prints what one costs.
+/// A campaign crashes a disk of a store's size tens of thousands of times. This test prints the
+/// cost of one crash.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -1,5 +1,6 @@
-//! For each thing an engine may not assume of a disk, a tiny engine that assumes it, and its careful twin. The first must
-//! lose on `SimFs` within a few hundred power cuts, the second never: this is what makes a passing engine test mean something.
+//! For each false assumption of an engine about a disk, a tiny engine that makes it, and a careful
+//! twin. The first must lose data on `SimFs` within a few hundred power cuts, the second never.
+//! This is why a passing engine test means something.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn append(f: &Arc<dyn File>, bytes: &[u8]) -> u64 {
     f.append(&[IoSlice::new(bytes)], Intent::Sync).unwrap()
 }
 
-/// A disk with a directory that is durable.
+/// Returns a disk with a durable directory.
 fn sim(seed: u64) -> Arc<SimFs> {
     let fs = SimFs::new(SimOptions {
         write_unit: if seed.is_multiple_of(2) { 512 } else { 4096 },
@@ -28,13 +29,14 @@ fn sim(seed: u64) -> Arc<SimFs> {
     fs
 }
 
-/// Reads `len` bytes at `at`, whatever the length says; `None` when name or bytes are not there.
+/// Reads `len` bytes at `at`, whatever the length is. Returns `None` if the name or the bytes are
+/// missing.
 fn read(fs: &SimFs, path: &str, at: u64, len: usize) -> Option<Vec<u8>> {
     let bytes = fs.open(p(path)).ok()?.read(at, len).unwrap();
     (bytes.len() == len).then(|| bytes.to_vec())
 }
 
-/// A record that says by itself whether it is whole: fill byte, length, checksum, content.
+/// Returns a record that shows by itself whether it is whole: fill byte, length, checksum, content.
 fn record(fill: u8, len: usize) -> Vec<u8> {
     let body = vec![fill; len];
     let mut r = vec![fill];
@@ -44,8 +46,8 @@ fn record(fill: u8, len: usize) -> Vec<u8> {
     r
 }
 
-/// Runs an engine on many disks, each cut under every policy. `run` writes and returns its judge: given what the cut left,
-/// is what the engine promised still true?
+/// Runs an engine on many disks, each cut under every policy. `run` writes, and returns a judge of
+/// the state after the cut: it says whether the engine's promise still holds.
 fn failures<J: Fn(&SimFs) -> bool>(run: impl Fn(&Arc<SimFs>) -> J) -> usize {
     let mut lost = 0;
     for seed in 0..60 {
@@ -75,7 +77,7 @@ fn sound<J: Fn(&SimFs) -> bool>(careful: impl Fn(&Arc<SimFs>) -> J) {
     );
 }
 
-/// Says whether what a cut left is what the engine promised.
+/// Returns true if the state after a cut keeps the engine's promise.
 type Judge = Box<dyn Fn(&SimFs) -> bool>;
 
 fn named_file(fs: &Arc<SimFs>, path: &str) -> Arc<dyn File> {
@@ -102,7 +104,7 @@ fn an_append_is_not_durable_by_itself() {
 
 #[test]
 fn unsynced_appends_have_no_order() {
-    // "When the commit mark is there, the record before it is there."
+    // The false assumption: "If the commit mark is there, the record before it is there."
     let engine = |sync_between: bool| {
         move |fs: &Arc<SimFs>| {
             let f = named_file(fs, "d/f");
@@ -143,7 +145,8 @@ fn appends_to_two_files_have_no_order() {
 
 #[test]
 fn the_length_is_no_measure_of_what_was_written() {
-    // Everything up to len() is ours: the length may be long. Recovery stops at len(): it may be short.
+    // The false assumption: all bytes up to len() were written by this engine. The length may be
+    // long. Recovery stops at len(), which may also be short.
     let by_length = |exact: bool| {
         move |fs: &Arc<SimFs>| {
             let f = named_file(fs, "d/f");
@@ -173,7 +176,8 @@ fn the_length_is_no_measure_of_what_was_written() {
 
 #[test]
 fn what_lies_inside_the_length_may_be_anything() {
-    // "A file whose length is right is whole": length without data, and not even zeros.
+    // The false assumption: "A file whose length is right is whole." There may be length without
+    // data, and not even zeros.
     caught(|fs: &Arc<SimFs>| {
         let f = named_file(fs, "d/f");
         append(&f, &[5; 3_000]);
@@ -182,7 +186,7 @@ fn what_lies_inside_the_length_may_be_anything() {
             f.len() != 3_000 || read(cut, "d/f", 0, 3_000) == Some(vec![5; 3_000])
         }
     });
-    // "What is not mine is zero."
+    // The false assumption: "Bytes that this engine did not write are zero."
     caught(|fs: &Arc<SimFs>| {
         let f = named_file(fs, "d/f");
         append(&f, &[5; 3_000]);
@@ -263,7 +267,7 @@ fn a_rename_is_atomic_but_carries_no_bytes_with_it() {
 
 #[test]
 fn a_rename_is_durable_with_its_directory_only() {
-    // After the rename returned, the old state may be thrown away?
+    // The false assumption: after the rename returned, the old state may be removed.
     let engine = |sync: bool| {
         move |fs: &Arc<SimFs>| {
             let _ = switch(true, sync)(fs);
@@ -276,7 +280,8 @@ fn a_rename_is_durable_with_its_directory_only() {
 
 #[test]
 fn names_change_in_no_order() {
-    // "The old log is removed after the new table was made, so one of them is there."
+    // The false assumption: "The old log is removed after the new table was made, so one of them is
+    // there."
     let engine = |sync_between: bool| {
         move |fs: &Arc<SimFs>| {
             let log = named_file(fs, "d/log");
@@ -314,7 +319,7 @@ fn a_removed_name_may_return() {
 
 #[test]
 fn an_append_of_many_sectors_is_not_atomic() {
-    // Believes the record when its first byte is right; the twin believes its checksum.
+    // This engine believes the record if its first byte is right. The twin believes its checksum.
     let engine = |checked: bool| {
         move |fs: &Arc<SimFs>| {
             let f = named_file(fs, "d/f");
@@ -341,8 +346,9 @@ fn an_append_of_many_sectors_is_not_atomic() {
     sound(engine(true));
 }
 
-/// Writes one record into recycled space that holds a valid one of an earlier life further on. Recovery reads records until
-/// one is not valid; `bound` says whether a record's checksum covers the life it belongs to.
+/// Writes one record into recycled space that holds a valid record of an earlier life further on.
+/// Recovery reads records until one is not valid. `bound` says whether a record's checksum covers
+/// the life that it belongs to.
 fn recycle(bound: bool) -> impl Fn(&Arc<SimFs>) -> Judge {
     move |fs| {
         let options = LogOptions {
@@ -414,7 +420,8 @@ fn a_file_new_by_name_may_show_a_removed_files_bytes() {
 
 #[test]
 fn a_failed_sync_is_not_healed_by_another() {
-    // Syncs again through a fresh handle, gets Ok, and believes it. The twin writes the record anew elsewhere.
+    // This engine syncs again through a fresh handle, gets Ok, and believes it. The twin writes the
+    // record again elsewhere.
     let engine = |again: bool| {
         move |fs: &Arc<SimFs>| {
             let f = named_file(fs, "d/f");
@@ -445,7 +452,8 @@ fn a_failed_sync_is_not_healed_by_another() {
 
 #[test]
 fn what_a_process_read_after_a_kill_may_still_be_lost() {
-    // Recovers an unsynced record after the death of the process and acknowledges it; then the power fails.
+    // This engine recovers an unsynced record after the death of the process and acknowledges it.
+    // Then the power fails.
     let engine = |sync: bool| {
         move |fs: &Arc<SimFs>| {
             append(&named_file(fs, "d/f"), b"record");

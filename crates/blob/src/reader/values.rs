@@ -68,7 +68,7 @@ impl BlobReader {
         let head = record::check_head_is(&self.records_path, id, place.start, &bytes, name)?;
         drop((bytes, booked));
         self.check_len(&head, &place)?;
-        if !head.is_packed() {
+        if !head.is_compressed() {
             return Ok(Some(head.value_len));
         }
         if !budget.take(head.value_len) {
@@ -173,7 +173,7 @@ impl BlobReader {
         if !take(raw) {
             return Ok(None);
         }
-        if !head.is_packed() {
+        if !head.is_compressed() {
             let value = self.keep(&head, place, (bytes, with_others), booked, how);
             return Ok(Some(value));
         }

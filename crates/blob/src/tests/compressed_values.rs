@@ -255,7 +255,7 @@ fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
         assert_eq!(record.len(), record::HEADER_LEN + 3 + payload.len());
         let path = Path::new(PATH);
         let head = record::check_is(path, FILE_ID, 64, &record, &name(b"key")).unwrap();
-        assert!(!head.is_packed());
+        assert!(!head.is_compressed());
         let before = env.fs().stats().reads;
         assert_eq!(reader.get(&name(b"key"), true).unwrap(), payload);
         assert_eq!(env.fs().stats().reads, before);

@@ -1,7 +1,9 @@
-//! Finds an entry's slot by its key's hash: open addressing, linear probing, eight bytes a place.
+//! The index from a key's hash to an entry's slot: open addressing, linear probing, eight bytes for
+//! each place.
 //!
-//! The low 32 bits of the hash are kept beside the slot number. They give the home place (so growing and removing
-//! touch no entry) and turn away nearly every other key (so a lookup touches one entry).
+//! The low 32 bits of the hash are kept beside the slot number. They give the home place, so
+//! growing and removing read no entry. They also reject nearly every other key, so a lookup reads
+//! one entry.
 
 /// At most three of four places are taken, so a probe always ends.
 #[derive(Default)]
@@ -21,7 +23,7 @@ impl Index {
         self.places.len() - 1
     }
 
-    /// The place of the first entry with this hash for which `is_it` holds.
+    /// Returns the place of the first entry with this hash for which `is_it` is true.
     fn find_place(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<usize> {
         if self.places.is_empty() {
             return None;
@@ -39,13 +41,13 @@ impl Index {
         }
     }
 
-    /// The slot for which `is_it` holds among those with this hash.
+    /// Returns the slot for which `is_it` is true, among those with this hash.
     pub(super) fn find(&self, hash: u64, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let at = self.find_place(hash, is_it)?;
         Some(self.places[at] as u32)
     }
 
-    /// Adds a slot that is not in the index. Returns true when the index grew.
+    /// Adds a slot that is not in the index. Returns true if the index grew.
     pub(super) fn add(&mut self, hash: u64, slot: u32) -> bool {
         let grow = (self.taken + 1) * 4 > self.places.len() * 3;
         if grow {
@@ -68,7 +70,7 @@ impl Index {
         self.places[at] = place;
     }
 
-    /// Takes a slot out; what was pushed past it moves back, so no tombstones gather.
+    /// Removes a slot. Slots that were pushed past it move back, so no tombstones accumulate.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let mut hole = self
             .find_place(hash, |s| s == slot)
@@ -82,7 +84,7 @@ impl Index {
                 break;
             }
             let home = (place >> 32) as usize & mask;
-            // It may move into the hole unless its home lies cyclically in (hole, at].
+            // The slot may move into the hole unless its home lies cyclically in (hole, at].
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.places[hole] = place;
                 hole = at;
@@ -92,7 +94,7 @@ impl Index {
         self.taken -= 1;
     }
 
-    /// Number of places, taken or not.
+    /// Returns the number of places, taken or not.
     pub(super) fn size(&self) -> usize {
         self.places.len()
     }
@@ -110,7 +112,8 @@ mod tests {
         let mut index = Index::default();
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();
         for step in 0..50_000u32 {
-            // Few distinct hashes in few neighbourhoods, so that clusters run into and around each other.
+            // Few distinct hashes in few neighbourhoods make clusters run into and around each
+            // other.
             let hash = random.below(40) | random.below(3) << 10;
             if random.below(5) < 3 && model.len() < 200 {
                 index.add(hash, step);

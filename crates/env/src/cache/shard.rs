@@ -1,38 +1,46 @@
-//! One shard: its entries, and what it evicts when room is needed.
+//! One shard: its entries, and which of them it evicts for room.
 //!
 //! # The policy
 //!
-//! Every entry is in one of five queues, oldest first, and has a small count of uses that a hit raises (to
-//! at most [`MOST_USES`]) and a passing hand lowers.
+//! Every entry is in one of five queues, oldest first. It has a small count of uses, which a hit
+//! raises (to at most [`MOST_USES`]) and a pass of the clock lowers.
 //!
-//! 1. `Low`: blocks read once. A new Low block takes the room of older Low blocks, so a scan costs the rest of the cache one
-//!    block. One that was used twice after all moves to `Small` when its turn comes (once may be the scan itself,
-//!    taking what it read ahead).
-//! 2. `Small` and `Main`: data, by S3-FIFO. New blocks go to `Small`, which is kept to a tenth. At its end a
-//!    block that was used moves to `Main`; one that was not leaves, and its hash is remembered for about as long as a full
-//!    turn of the data takes. A block that comes back while it is remembered goes to `Main` at once. `Main` is a
-//!    clock: a used block goes around again.
-//! 3. `High`: index and filter, a clock. Evicted after all data, with two exceptions: when they fill more than
-//!    three quarters of the shard, and when a block has not been used while the shard's whole content in data was evicted
-//!    [`HIGH_AGE`] times (its file is most likely gone).
-//! 4. `Pinned`: index and filter blocks that an open file's reader keeps at hand, so that it finds them without asking here. They are
-//!    not evicted; their reader takes them out when it goes. They fill at most a quarter of the shard: a High block beyond that is
-//!    not pinned. When the capacity is lowered they stay, even beyond it.
+//! 1. `Low`: blocks read once. A new Low block takes the room of older Low blocks, so a scan costs
+//!    the rest of the cache one block. A Low block that was used twice moves to `Small` when it
+//!    reaches the head of its queue. One use may come from the scan itself, which reads what it
+//!    read ahead.
+//! 2. `Small` and `Main`: data, by S3-FIFO. New blocks go to `Small`, which is kept to a tenth. At
+//!    the head of `Small`, a block that was used moves to `Main`. A block that was not used is
+//!    evicted, and its hash becomes a ghost, for about as long as a full turn of the data takes. A
+//!    block that returns while it is a ghost goes to `Main` at once. `Main` is a clock: a used
+//!    block goes around again.
+//! 3. `High`: index and filter blocks, a clock. They are evicted after all data, with two
+//!    exceptions: if they fill more than three quarters of the shard, and if a block was not used
+//!    while data of the shard's whole size was evicted [`HIGH_AGE`] times (its file is most likely
+//!    gone).
+//! 4. `Pinned`: index and filter blocks that the reader of an open file holds, so that it finds
+//!    them without asking the cache. They are not evicted; their reader removes them when it ends.
+//!    They fill at most a quarter of the shard, and a High block beyond that is not pinned. If the
+//!    capacity is lowered, they stay, even beyond it.
 //!
-//! So the order is: High beyond three quarters, Low, aged High, Small beyond a tenth, Main, Small, High.
+//! So the order of eviction is: High beyond three quarters, Low, aged High, Small beyond a tenth,
+//! Main, Small, High.
 
-use super::held::Held;
+use super::cached_block::CachedBlock;
 use super::index::Index;
 use super::{CacheKey, CachePriority, CacheStats};
 use crate::budget::Reservation;
 use crate::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use basalt_fs::Bytes;
 
+/// Largest count of uses of an entry.
 const MOST_USES: u8 = 3;
+/// Age, in turns of the shard's data, from which on an unused High block is evicted.
 const HIGH_AGE: u32 = 8;
-/// No slot.
+/// The slot number that stands for no slot.
 const NONE: u32 = u32::MAX;
 
+/// The queue of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Queue {
     Low,
@@ -42,22 +50,27 @@ enum Queue {
     Pinned,
 }
 
+/// Number of queues.
 const QUEUES: usize = 5;
 
+/// A cached block with its queue links. Free entries have an empty block.
 pub(super) struct Entry {
     key: CacheKey,
-    block: Held,
+    block: CachedBlock,
+    /// Bytes that the entry counts with, overhead included.
     charge: u64,
+    /// The entry before this one in its queue.
     prev: u32,
-    /// Also links free slots.
+    /// The next slot in the queue, or in the list of free slots.
     next: u32,
-    /// For High: the shard's age when last seen in use.
+    /// For a High entry, the shard's age when its last use was seen.
     seen: u32,
     queue: Queue,
+    /// Count of uses, at most [`MOST_USES`].
     uses: AtomicU8,
 }
 
-/// Memory of one entry in its slab.
+/// Bytes of one entry in its slab.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 96);
 
@@ -66,11 +79,12 @@ impl Entry {
         self.key.hash()
     }
 
-    pub(super) fn into_block(self) -> Held {
+    pub(super) fn into_block(self) -> CachedBlock {
         self.block
     }
 }
 
+/// A queue: its first and last entry, and the bytes of all its entries.
 #[derive(Clone, Copy)]
 struct List {
     head: u32,
@@ -84,21 +98,30 @@ const EMPTY_LIST: List = List {
     bytes: 0,
 };
 
+/// The entries of one part of the cache.
 pub(super) struct Shard {
+    /// Capacity in bytes.
     capacity: u64,
+    /// All entries, by slot.
     slab: Vec<Entry>,
+    /// First slot of the list of free slots.
     free: u32,
     index: Index,
     lists: [List; QUEUES],
-    /// Hashes of evicted data, direct mapped: high half the hash's, low half the turn it left in. As long as the index.
-    remembered: Vec<u64>,
-    /// Data blocks evicted, and their bytes since `age` last grew.
-    turn: u32,
-    turned: u64,
-    /// Grows by one each time a capacity's worth of data was evicted.
+    /// Ghosts: hashes of evicted data, direct mapped. The high half is the hash's, and the low half
+    /// is the value of `evicted_blocks` at the eviction. The table is as long as the index.
+    ghosts: Vec<u64>,
+    /// Number of data blocks evicted, wrapping.
+    evicted_blocks: u32,
+    /// Bytes of data blocks evicted since `age` last grew.
+    evicted_bytes: u64,
+    /// Grows by one each time data of the shard's capacity was evicted.
     age: u32,
+    /// Number of blocks inserted.
     inserts: u64,
+    /// Number of blocks evicted for room.
     evictions: u64,
+    /// The shard's bytes in the memory ledger.
     booked: Reservation,
 }
 
@@ -110,9 +133,9 @@ impl Shard {
             free: NONE,
             index: Index::default(),
             lists: [EMPTY_LIST; QUEUES],
-            remembered: Vec::new(),
-            turn: 0,
-            turned: 0,
+            ghosts: Vec::new(),
+            evicted_blocks: 0,
+            evicted_bytes: 0,
             age: 0,
             inserts: 0,
             evictions: 0,
@@ -140,7 +163,7 @@ impl Shard {
 
     pub(super) fn get(&self, key: &CacheKey, hash: u64) -> Option<&Bytes> {
         let entry = &self.slab[self.find(key, hash)? as usize];
-        // A lost race loses a use: no harm. A hot entry is not written at all.
+        // A lost race loses one use, which does no harm. A hot entry is not written at all.
         let uses = entry.uses.load(Relaxed);
         if uses < MOST_USES {
             entry.uses.store(uses + 1, Relaxed);
@@ -179,14 +202,14 @@ impl Shard {
         }
     }
 
-    /// Takes an entry out altogether and returns its block.
-    fn take_out(&mut self, slot: u32) -> Held {
+    /// Removes an entry and returns its block.
+    fn take_out(&mut self, slot: u32) -> CachedBlock {
         self.unlink(slot);
         let hash = self.slab[slot as usize].hash();
         self.index.remove(hash, slot);
         let entry = &mut self.slab[slot as usize];
         entry.next = std::mem::replace(&mut self.free, slot);
-        std::mem::replace(&mut entry.block, Held::nothing())
+        std::mem::replace(&mut entry.block, CachedBlock::empty())
     }
 
     fn move_to(&mut self, slot: u32, queue: Queue) {
@@ -194,7 +217,7 @@ impl Shard {
         self.push_back(slot, queue);
     }
 
-    /// Lowers an entry's uses; false when it had none.
+    /// Lowers an entry's uses. Returns false if it had none.
     fn use_up(&mut self, slot: u32) -> bool {
         let uses = self.slab[slot as usize].uses.get_mut();
         let used = *uses > 0;
@@ -202,13 +225,13 @@ impl Shard {
         used
     }
 
-    /// Forgets an entry's uses and returns them.
+    /// Sets an entry's uses to 0 and returns the former count.
     fn clear_uses(&mut self, slot: u32) -> u8 {
         std::mem::take(self.slab[slot as usize].uses.get_mut())
     }
 
-    /// Which queue gives way next; `None` when the shard is empty.
-    fn giving_way(&self) -> Option<Queue> {
+    /// Returns the queue to evict from next, or `None` if the shard is empty.
+    fn queue_to_evict(&self) -> Option<Queue> {
         let (small, main) = (self.bytes(Queue::Small), self.bytes(Queue::Main));
         let high = self.bytes(Queue::High);
         if high > self.capacity / 4 * 3 {
@@ -226,11 +249,11 @@ impl Shard {
         Some(Queue::Main)
     }
 
-    /// Evicts one block. Ends: each round either evicts, or moves a block on in the order Low, Small, Main or
-    /// takes a use from it.
-    fn evict_one(&mut self) -> Option<Held> {
+    /// Evicts one block. The loop ends, because each round either evicts, or moves a block on in
+    /// the order Low, Small, Main, or takes a use from it.
+    fn evict_one(&mut self) -> Option<CachedBlock> {
         loop {
-            let queue = self.giving_way()?;
+            let queue = self.queue_to_evict()?;
             let slot = self.head(queue).expect("the queue holds bytes");
             match queue {
                 Queue::Low => {
@@ -259,16 +282,17 @@ impl Shard {
                         self.move_to(slot, Queue::Main);
                         continue;
                     }
-                    self.note_turned(slot, queue);
+                    self.record_eviction(slot, queue);
                 }
-                Queue::Pinned => unreachable!("pinned blocks do not give way"),
+                Queue::Pinned => unreachable!("pinned blocks are never evicted"),
             }
             self.evictions += 1;
             return Some(self.take_out(slot));
         }
     }
 
-    /// A High block nobody used for long. Only the oldest need be asked: `seen` rises along the queue.
+    /// Returns a High block that was not used for long. Only the oldest are examined, because
+    /// `seen` rises along the queue.
     fn aged_high(&mut self) -> Option<u32> {
         while let Some(slot) = self.head(Queue::High) {
             let age = self.age;
@@ -285,35 +309,36 @@ impl Shard {
         None
     }
 
-    /// Books that a data block leaves, and remembers it if it had no chance to prove itself in Main.
-    fn note_turned(&mut self, slot: u32, queue: Queue) {
+    /// Counts an evicted data block. The block becomes a ghost if it was never in Main.
+    fn record_eviction(&mut self, slot: u32, queue: Queue) {
         let entry = &self.slab[slot as usize];
-        self.turned += entry.charge;
-        if self.turned >= self.capacity {
-            self.turned = 0;
+        self.evicted_bytes += entry.charge;
+        if self.evicted_bytes >= self.capacity {
+            self.evicted_bytes = 0;
             self.age = self.age.wrapping_add(1);
         }
-        self.turn = self.turn.wrapping_add(1);
-        if queue == Queue::Small && !self.remembered.is_empty() {
+        self.evicted_blocks = self.evicted_blocks.wrapping_add(1);
+        if queue == Queue::Small && !self.ghosts.is_empty() {
             let hash = entry.hash();
-            let at = hash as usize & (self.remembered.len() - 1);
-            self.remembered[at] = (hash & !0xffff_ffff) | u64::from(self.turn);
+            let at = hash as usize & (self.ghosts.len() - 1);
+            self.ghosts[at] = (hash & !0xffff_ffff) | u64::from(self.evicted_blocks);
         }
     }
 
-    /// True, and forgotten, when the block left so recently that a cache twice the size would still have it.
-    fn recall(&mut self, hash: u64) -> bool {
-        if self.remembered.is_empty() {
+    /// Returns true if the block was evicted so recently that a cache of twice the size would still
+    /// have it. Removes its ghost.
+    fn take_ghost(&mut self, hash: u64) -> bool {
+        if self.ghosts.is_empty() {
             return false;
         }
-        let at = hash as usize & (self.remembered.len() - 1);
-        let memory = self.remembered[at];
-        let since = self.turn.wrapping_sub(memory as u32);
-        let entries = self.remembered.len() as u32 / 4 * 3;
-        if memory == 0 || memory >> 32 != hash >> 32 || since > entries {
+        let at = hash as usize & (self.ghosts.len() - 1);
+        let ghost = self.ghosts[at];
+        let since = self.evicted_blocks.wrapping_sub(ghost as u32);
+        let entries = self.ghosts.len() as u32 / 4 * 3;
+        if ghost == 0 || ghost >> 32 != hash >> 32 || since > entries {
             return false;
         }
-        self.remembered[at] = 0;
+        self.ghosts[at] = 0;
         true
     }
 
@@ -328,15 +353,17 @@ impl Shard {
             let slot = u32::try_from(self.slab.len()).expect("a shard holds fewer entries");
             assert!(slot != NONE, "a shard holds fewer entries");
             if self.slab.len() == self.slab.capacity() {
-                // By a quarter, not by doubling: the overhead charged for an entry covers no more.
+                // The slab grows by a quarter and does not double, because the overhead charged for
+                // an entry covers no more.
                 self.slab.reserve_exact((self.slab.len() / 4).max(8));
             }
             self.slab.push(entry);
             slot
         };
         if self.index.add(hash, slot) {
-            // Places depend on the size; what was remembered is given up, which happens only while the cache fills.
-            self.remembered = vec![0; self.index.size()];
+            // The places of the ghosts depend on the size of the table. They are dropped, which
+            // happens only while the cache fills.
+            self.ghosts = vec![0; self.index.size()];
         }
         self.push_back(slot, queue);
     }
@@ -345,10 +372,10 @@ impl Shard {
         &mut self,
         key: CacheKey,
         hash: u64,
-        block: Held,
+        block: CachedBlock,
         charge: u64,
         priority: CachePriority,
-        evicted: &mut Vec<Held>,
+        evicted: &mut Vec<CachedBlock>,
     ) {
         if charge > self.capacity.saturating_sub(self.bytes(Queue::Pinned)) {
             evicted.push(block);
@@ -369,7 +396,7 @@ impl Shard {
                 queue
             };
             evicted.push(self.take_out(slot));
-        } else if queue == Queue::Small && self.recall(hash) {
+        } else if queue == Queue::Small && self.take_ghost(hash) {
             queue = Queue::Main;
         }
         let entry = Entry {
@@ -388,7 +415,7 @@ impl Shard {
         self.book();
     }
 
-    fn make_room(&mut self, charge: u64, evicted: &mut Vec<Held>) {
+    fn make_room(&mut self, charge: u64, evicted: &mut Vec<CachedBlock>) {
         while self.used() + charge > self.capacity {
             match self.evict_one() {
                 Some(block) => evicted.push(block),
@@ -401,15 +428,15 @@ impl Shard {
         self.booked.resize(self.used());
     }
 
-    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<Held> {
+    pub(super) fn remove(&mut self, key: &CacheKey, hash: u64) -> Option<CachedBlock> {
         let slot = self.find(key, hash)?;
         let block = self.take_out(slot);
         self.book();
         Some(block)
     }
 
-    /// Takes an entry out, for [`Shard::adopt`] to take it over under another key.
-    pub(super) fn release(&mut self, key: &CacheKey, hash: u64, to: CacheKey) -> Option<Entry> {
+    /// Removes an entry, for [`Shard::insert_entry`] to insert it under another key.
+    pub(super) fn take_entry(&mut self, key: &CacheKey, hash: u64, to: CacheKey) -> Option<Entry> {
         let slot = self.find(key, hash)?;
         let entry = &mut self.slab[slot as usize];
         let (charge, queue) = (entry.charge, entry.queue);
@@ -428,7 +455,8 @@ impl Shard {
         })
     }
 
-    /// Pins a High block; false when it is not here or the pinned ones would fill more than a quarter.
+    /// Pins a High block. Returns false if it is not present, or if the pinned blocks would fill
+    /// more than a quarter.
     pub(super) fn pin(&mut self, key: &CacheKey, hash: u64) -> bool {
         let Some(slot) = self.find(key, hash) else {
             return false;
@@ -444,13 +472,13 @@ impl Shard {
         }
     }
 
-    /// Sets the capacity; [`Shard::shrink`] must follow.
+    /// Sets the capacity in bytes. [`Shard::shrink`] must follow.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
 
-    /// Evicts down to the capacity, and gives the memory of the tables back when nothing is left.
-    pub(super) fn shrink(&mut self, evicted: &mut Vec<Held>) {
+    /// Evicts down to the capacity. Releases the memory of the tables if no entry is left.
+    pub(super) fn shrink(&mut self, evicted: &mut Vec<CachedBlock>) {
         self.make_room(0, evicted);
         if self.used() == 0 {
             self.take_all();
@@ -458,7 +486,7 @@ impl Shard {
         self.book();
     }
 
-    /// Takes every entry out, each queue in its order, and leaves the shard as new.
+    /// Removes all entries, each queue in its order, and leaves the shard as new.
     pub(super) fn take_all(&mut self) -> Vec<Entry> {
         let mut order = Vec::new();
         for list in std::mem::replace(&mut self.lists, [EMPTY_LIST; QUEUES]) {
@@ -474,14 +502,14 @@ impl Shard {
             .collect();
         self.free = NONE;
         self.index = Index::default();
-        self.remembered = Vec::new();
+        self.ghosts = Vec::new();
         self.book();
         let take = |slot: u32| slab[slot as usize].take().expect("in one queue only");
         order.into_iter().map(take).collect()
     }
 
-    /// Takes an entry of another shard over.
-    pub(super) fn adopt(&mut self, mut entry: Entry, evicted: &mut Vec<Held>) {
+    /// Inserts an entry of another shard.
+    pub(super) fn insert_entry(&mut self, mut entry: Entry, evicted: &mut Vec<CachedBlock>) {
         let room = self.capacity.saturating_sub(self.bytes(Queue::Pinned));
         if entry.charge > room && entry.queue != Queue::Pinned {
             self.evictions += 1;

@@ -1,23 +1,25 @@
-//! Metrics that come in numbers not known beforehand, such as one for each level of each family: a source gives all of
-//! its samples when the registry is read.
+//! Sources of metrics whose number is not known beforehand, such as one for each level of each
+//! family. A source returns all of its samples when the registry is read.
 
 use super::{MetricSample, MetricValue, Metrics};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// A function that appends the samples of a source.
 type Read = Arc<dyn Fn(&mut Vec<MetricSample>) + Send + Sync>;
 
-/// Sources by the number of their handle.
+/// The registered sources, by the number of their handle.
 #[derive(Clone, Default)]
-pub(super) struct Sources(Arc<Mutex<Registered>>);
+pub(super) struct Sources(Arc<Mutex<SourceList>>);
 
+/// The registered sources, and the number of the next one.
 #[derive(Default)]
-struct Registered {
+struct SourceList {
     next: u64,
     all: Vec<(u64, Read)>,
 }
 
-/// A registered source; dropped, it is gone from the registry.
+/// A registered source. When it is dropped, it leaves the registry.
 #[must_use]
 pub struct MetricSource {
     number: u64,
@@ -25,8 +27,8 @@ pub struct MetricSource {
 }
 
 impl MetricSource {
-    /// It stays for as long as the registry.
-    pub(crate) fn for_good(self) {
+    /// Keeps the source for as long as the registry.
+    pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 }
@@ -39,20 +41,20 @@ impl Drop for MetricSource {
             .extract_if(.., |(n, _)| *n == self.number)
             .collect();
         drop(registered);
-        // What the reader owned goes after the lock.
+        // The values that the reader owns are dropped after the lock is released.
         drop(gone);
     }
 }
 
 impl Sources {
-    /// Adds what all sources give and puts everything in order. Two of one name and labels, as two stores of one name give
-    /// them, are one: counters and gauges add up.
+    /// Adds the samples of all sources and sorts all samples. Two samples of one name and labels,
+    /// as two stores of one name give them, become one: counters and gauges are added.
     pub(super) fn read_into(&self, samples: &mut Vec<MetricSample>) {
         let readers: Vec<Read> = self.0.lock().all.iter().map(|(_, r)| r.clone()).collect();
         if readers.is_empty() {
             return;
         }
-        // Readers run without the lock: they may take others.
+        // Readers run without the lock, because they may take other locks.
         readers.iter().for_each(|read| read(samples));
         samples.sort_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
         samples.dedup_by(|later, first| {
@@ -70,7 +72,7 @@ impl Sources {
 }
 
 impl MetricSample {
-    /// A sample of a source; labels in any order.
+    /// Returns a sample of a source. The labels may have any order.
     pub fn new(
         name: &str,
         labels: &[(&str, &str)],
@@ -92,8 +94,9 @@ impl MetricSample {
 }
 
 impl Metrics {
-    /// Registers `read`, which appends samples whenever the metrics are read. A name has one kind and one help,
-    /// also where a single metric of the registry has it, with other labels. `read` must not keep what it reads from alive longer than wanted.
+    /// Registers `read`, which appends samples whenever the metrics are read. A name has one kind
+    /// and one help text, also if a single metric of the registry has the name with other labels.
+    /// `read` must not keep its source alive longer than wanted.
     pub fn source(
         &self,
         read: impl Fn(&mut Vec<MetricSample>) + Send + Sync + 'static,

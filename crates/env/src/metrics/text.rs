@@ -1,11 +1,11 @@
-//! The registry as Prometheus reads it.
+//! The registry in the text format of Prometheus.
 
 use super::{MetricValue, Metrics};
 use std::fmt::Write;
 
 impl Metrics {
-    /// All metrics in Prometheus text format (version 0.0.4), every name prefixed `basalt_`.
-    /// A histogram is shown as a summary; quantiles of an empty one are `NaN`.
+    /// Returns all metrics in Prometheus text format (version 0.0.4). Every name has the prefix
+    /// `basalt_`. A histogram becomes a summary, and the quantiles of an empty one are `NaN`.
     pub fn prometheus(&self) -> String {
         let mut out = String::new();
         let mut family = None;
@@ -54,7 +54,8 @@ impl Metrics {
     }
 }
 
-/// Letters, digits and underscores; anything else becomes an underscore.
+/// Returns the name with every character but letters, digits and underscores replaced by an
+/// underscore.
 fn legal_name(name: &str) -> String {
     let legal = |c: char| {
         if c.is_ascii_alphanumeric() || c == '_' {

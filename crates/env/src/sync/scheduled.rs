@@ -1,12 +1,16 @@
-//! Locks, conditions and atomics under a scheduler that owns every interleaving.
+//! Locks, conditions and atomics under a scheduler that controls every interleaving.
 //!
-//! All threads of a run share one thread of the operating system and change places only in here. The scheduler takes each
-//! operation for sequentially consistent; what weaker orderings allow beyond that is for Miri to find.
+//! All threads of a run share one thread of the operating system and change only in this module.
+//! The scheduler takes each operation for sequentially consistent. Miri has to find what weaker
+//! orderings allow beyond that.
 //!
-//! - An atomic is the standard library's, as large and laid out as in the product, with a place to change before each operation.
-//! - A lock or a wait for a condition that nobody ends is a deadlock, and fails the run.
-//! - A wait with a limit may end at any moment, as if its time were over: what relies on time to be right is not told when.
-//! - [`panicking`] speaks of the calling thread alone, although another one may have been left in the middle of a panic.
+//! - An atomic is the standard library's, with its size and layout, and a switch point before each
+//!   operation.
+//! - A lock or a wait for a condition that never ends is a deadlock, and fails the run.
+//! - A wait with a limit may end at any moment, as if its time were over. Code that needs time for
+//!   its correctness therefore fails.
+//! - [`panicking`] refers to the calling thread alone, although another thread may be in the middle
+//!   of a panic.
 
 pub mod lock_log;
 
@@ -23,11 +27,12 @@ pub use shuttle::thread::{JoinHandle, ThreadId};
 pub use shuttle::thread_local;
 
 std::thread_local! {
-    /// Whose panic the operating system's thread is in, as far as it has come by here.
+    /// The task whose panic unwinds on the thread of the operating system, as far as this module
+    /// has seen it.
     static UNWINDS: Cell<Option<TaskId>> = const { Cell::new(None) };
 }
 
-/// Before every change of threads: a panic that is new belongs to whoever runs.
+/// Records a new panic, before every change of threads. It belongs to the running task.
 fn note_panic() {
     if !std::thread::panicking() {
         UNWINDS.set(None);
@@ -36,32 +41,32 @@ fn note_panic() {
     }
 }
 
-/// A place where another thread may go on. None outside of a run.
-fn place() {
+/// A switch point: another thread may continue here. Does nothing outside of a run.
+fn switch_point() {
     note_panic();
     if try_get_current_task().is_some() {
         shuttle::sync::atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
     }
 }
 
-/// True while the calling thread unwinds.
+/// Returns true while the calling thread unwinds.
 pub fn panicking() -> bool {
     note_panic();
     std::thread::panicking() && UNWINDS.get() == try_get_current_task()
 }
 
-/// The calling thread.
+/// Returns the id of the calling thread.
 pub fn this_thread() -> ThreadId {
     shuttle::thread::current().id()
 }
 
-/// Lets another thread go on, one that does not wait for this one if there is one.
+/// Lets another thread continue, if possible one that does not wait for this one.
 pub fn yield_now() {
     note_panic();
     shuttle::thread::yield_now();
 }
 
-/// As [`yield_now`].
+/// Lets another thread continue, as [`yield_now`] does.
 pub fn spin_loop() {
     yield_now();
 }
@@ -77,23 +82,23 @@ pub(crate) fn start(
         .spawn(run)
 }
 
-/// A lock. A panic of its holder frees it.
+/// A lock. A panic of its holder releases it.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
 
-/// Holds a [`Mutex`].
+/// The guard of a [`Mutex`].
 pub struct MutexGuard<'a, T: ?Sized> {
     lock: &'a shuttle::sync::Mutex<T>,
-    /// `None` only within a wait.
+    /// The guard of the scheduler's lock. `None` only within a wait.
     held: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
-    /// An open lock.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(shuttle::sync::Mutex::new(value))
     }
-    /// What it protected.
+    /// Returns the protected value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,14 +111,14 @@ impl<T: ?Sized> Mutex<T> {
             held: Some(held),
         }
     }
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         note_panic();
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lock_log::note_taken::<T>(Taken::Held);
         self.guard(held)
     }
-    /// Takes it if it is free.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         note_panic();
         match self.0.try_lock() {
@@ -128,7 +133,7 @@ impl<T: ?Sized> Mutex<T> {
             Err(TryLockError::WouldBlock) => None,
         }
     }
-    /// What it protects, of one who has it alone.
+    /// Returns the protected value, for the only owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,28 +170,28 @@ impl<T: ?Sized> Drop for MutexGuard<'_, T> {
 pub struct RwLock<T: ?Sized>(shuttle::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An open lock.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock(shuttle::sync::RwLock::new(value))
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody writes.
+    /// Waits until no writer holds the lock.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         note_panic();
         let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
         lock_log::note_taken::<T>(Taken::Passed);
         held
     }
-    /// Waits until it is alone.
+    /// Waits until no other thread holds the lock.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         note_panic();
         let held = self.0.write().unwrap_or_else(PoisonError::into_inner);
         lock_log::note_taken::<T>(Taken::Passed);
         held
     }
-    /// What it protects, of one who has it alone.
+    /// Returns the protected value, for the only owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,28 +201,28 @@ impl<T: ?Sized> RwLock<T> {
 #[derive(Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
-/// Whether a wait with a limit came to its end.
+/// The result of a wait with a limit.
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// True when the time was over.
+    /// Returns true if the time was over.
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// Nobody waits yet.
+    /// Returns a condition without waiting threads.
     pub const fn new() -> Condvar {
         Condvar(shuttle::sync::Condvar::new())
     }
-    /// Waits until it is told.
+    /// Waits for a notification.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         note_panic();
         let held = guard.held.take().expect("held but for a wait");
         guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
-    /// Lets others go on and comes back, as if the time were over.
+    /// Lets other threads continue and returns, as if the time were over.
     pub fn wait_for<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
@@ -229,31 +234,31 @@ impl Condvar {
         guard.held = Some(guard.lock.lock().unwrap_or_else(PoisonError::into_inner));
         WaitTimeoutResult(true)
     }
-    /// Tells one.
+    /// Notifies one waiting thread.
     pub fn notify_one(&self) {
         note_panic();
         self.0.notify_one();
     }
-    /// Tells all.
+    /// Notifies all waiting threads.
     pub fn notify_all(&self) {
         note_panic();
         self.0.notify_all();
     }
 }
 
-/// The standard library's atomics, with a place to change threads before each operation.
+/// The standard library's atomics, with a switch point before each operation.
 pub mod atomic {
-    use super::place;
+    use super::switch_point;
     use std::sync::atomic as std_atomic;
 
     pub use std::sync::atomic::Ordering;
 
-    /// Nothing: every operation is ordered already.
+    /// Does nothing, because every operation is ordered already.
     pub fn fence(_order: Ordering) {}
 
-    macro_rules! shown {
+    macro_rules! value_atomic {
         ($($wrap:ident $(<$p:ident>)? of $value:ty;)*) => {$(
-            /// As the standard library's.
+            /// An atomic with the methods of the standard library's.
             #[repr(transparent)]
             #[derive(Debug)]
             pub struct $wrap $(<$p>)? (std_atomic::$wrap $(<$p>)?);
@@ -265,26 +270,26 @@ pub mod atomic {
             }
 
             impl $(<$p>)? $wrap $(<$p>)? {
-                /// Holds a first value.
+                /// Returns an atomic with this value.
                 pub const fn new(value: $value) -> Self {
                     Self(std_atomic::$wrap::new(value))
                 }
-                /// Reads.
+                /// Returns the value.
                 pub fn load(&self, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.load(Ordering::SeqCst)
                 }
-                /// Writes.
+                /// Sets the value.
                 pub fn store(&self, value: $value, _order: Ordering) {
-                    place();
+                    switch_point();
                     self.0.store(value, Ordering::SeqCst);
                 }
-                /// Exchanges.
+                /// Sets the value and returns the former one.
                 pub fn swap(&self, value: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.swap(value, Ordering::SeqCst)
                 }
-                /// Exchanges if it is as expected.
+                /// Sets the value if it is the expected one.
                 pub fn compare_exchange(
                     &self,
                     old: $value,
@@ -292,10 +297,10 @@ pub mod atomic {
                     _done: Ordering,
                     _not: Ordering,
                 ) -> Result<$value, $value> {
-                    place();
+                    switch_point();
                     self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
                 }
-                /// As [`Self::compare_exchange`].
+                /// Sets the value if it is the expected one, as [`Self::compare_exchange`] does.
                 pub fn compare_exchange_weak(
                     &self,
                     old: $value,
@@ -305,7 +310,7 @@ pub mod atomic {
                 ) -> Result<$value, $value> {
                     self.compare_exchange(old, new, done, not)
                 }
-                /// The value, of one who has it alone.
+                /// Returns the value, for the only owner of the atomic.
                 pub fn get_mut(&mut self) -> &mut $value {
                     self.0.get_mut()
                 }
@@ -313,39 +318,40 @@ pub mod atomic {
         )*};
     }
 
-    macro_rules! counts {
+    macro_rules! counter_atomic {
         ($($wrap:ident of $value:ty;)*) => {$(
             impl $wrap {
-                /// Adds; what was there before.
+                /// Adds to the value and returns the former one.
                 pub fn fetch_add(&self, by: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_add(by, Ordering::SeqCst)
                 }
-                /// Takes away; what was there before.
+                /// Subtracts from the value and returns the former one.
                 pub fn fetch_sub(&self, by: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_sub(by, Ordering::SeqCst)
                 }
-                /// Raises; what was there before.
+                /// Raises the value to at least `to` and returns the former one.
                 pub fn fetch_max(&self, to: $value, _order: Ordering) -> $value {
-                    place();
+                    switch_point();
                     self.0.fetch_max(to, Ordering::SeqCst)
                 }
-                /// Changes by a function until nobody came between.
+                /// Changes the value by a function, and repeats until no other thread changed it
+                /// meanwhile.
                 pub fn fetch_update(
                     &self,
                     _done: Ordering,
                     _not: Ordering,
                     change: impl FnMut($value) -> Option<$value>,
                 ) -> Result<$value, $value> {
-                    place();
+                    switch_point();
                     self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
                 }
             }
         )*};
     }
 
-    shown! {
+    value_atomic! {
         AtomicBool of bool;
         AtomicU8 of u8;
         AtomicU32 of u32;
@@ -353,7 +359,7 @@ pub mod atomic {
         AtomicUsize of usize;
         AtomicPtr<T> of *mut T;
     }
-    counts! {
+    counter_atomic! {
         AtomicU8 of u8;
         AtomicU32 of u32;
         AtomicU64 of u64;

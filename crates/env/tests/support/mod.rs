@@ -1,17 +1,11 @@
-//! What the tests share: a filesystem that holds nothing, and the effort scale.
+//! A filesystem without files, for tests that need an environment and touch no file.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use basalt_fs::*;
 use std::path::Path;
 use std::sync::Arc;
 
-/// `BASALT_SCALE`, 1 when unset.
-pub fn scale() -> u64 {
-    let scale = std::env::var("BASALT_SCALE").ok();
-    scale.and_then(|s| s.parse().ok()).unwrap_or(1)
-}
-
-/// For tests that touch no file.
+/// A filesystem whose every call on a file fails.
 pub struct NoFiles;
 
 fn none<T>() -> Result<T> {

@@ -1,9 +1,11 @@
 //! A block device or an image file of a kernel filesystem.
 //!
-//! Two descriptors: direct I/O for what is synced and for what is large, the page cache for small appends that no sync follows. Both see the
-//! same bytes: the kernel writes back and drops the cached pages of a range before it is written directly. Reads go the way that [`HostFs`] reads.
+//! The device has two descriptors. Synced writes and large writes use direct I/O. Small appends
+//! that no sync follows use the page cache. Both descriptors see the same bytes: the kernel writes
+//! back and drops the cached pages of a range before the range is written directly. Reads go the
+//! way that [`HostFs`] reads.
 //!
-//! The image is locked as long as it is open: alone by whoever writes, together by those who only read.
+//! The image is locked as long as it is open: exclusively for a writer, in shared mode for readers.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -18,29 +20,30 @@ use rustix::io::Errno;
 use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loops};
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
-    Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsStats, HostFs, HostOptions,
+    Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsInfo, FsStats, HostFs, HostOptions,
     ReadBackend, ReadCompletions, ReadRequest, Result,
 };
 
-/// How an image or device is opened.
+/// Options for opening an image or a device.
 #[derive(Debug, Clone)]
 pub struct DeviceOptions {
-    /// The image file, or the block device.
+    /// Path of the image file or of the block device.
     pub path: PathBuf,
-    /// Nothing is written, and others may read it at the same time. Default: false.
+    /// If true, the device is only read, and other processes may read it at the same time. Default:
+    /// false.
     pub read_only: bool,
-    /// Bypass the page cache where the kernel allows it. Default: true.
+    /// If true, I/O bypasses the page cache if the kernel allows it. Default: true.
     pub direct: bool,
-    /// As [`HostOptions::write_unit`]. Default: 512.
+    /// Smallest write unit, in bytes, as [`HostOptions::write_unit`]. Default: 512.
     pub write_unit: usize,
-    /// As [`HostOptions::read_backend`].
+    /// The way of batched reads, as [`HostOptions::read_backend`].
     pub read_backend: ReadBackend,
-    /// As [`HostOptions::read_threads`].
+    /// Most threads that read at a time, as [`HostOptions::read_threads`].
     pub read_threads: usize,
 }
 
 impl DeviceOptions {
-    /// The defaults for this image or device.
+    /// Returns the default options for this image or device.
     pub fn new(path: impl Into<PathBuf>) -> DeviceOptions {
         let host = HostOptions::default();
         DeviceOptions {
@@ -54,189 +57,86 @@ impl DeviceOptions {
     }
 }
 
-/// See the module's head.
+/// An open image file or block device, with its lock.
 pub struct HostDevice {
     path: PathBuf,
-    /// But for the length.
+    /// The facts when the device was opened. `len` has the present length.
     facts: DeviceFacts,
     len: AtomicU64,
-    /// Holds the lock.
+    /// The descriptor for the page cache. It holds the lock.
     cached: OwnedFd,
     direct: Option<OwnedFd>,
-    /// Keeps the system away from a block device.
-    alone: Option<OwnedFd>,
-    /// Holds the lock of the file under a loop device.
+    /// The descriptor that holds a block device for this process alone. `None` for an image file,
+    /// and if the device was opened read-only.
+    exclusive: Option<OwnedFd>,
+    /// The descriptor of the file under a loop device. It holds that file's lock.
     _below: Option<OwnedFd>,
-    /// Memory addresses of direct transfers are multiples of it.
+    /// Memory addresses of direct transfers are multiples of this many bytes.
     memory: usize,
     sys: Sys,
     stages: Stages,
     reads: Arc<HostFs>,
     direct_reads: Arc<dyn File>,
     cached_reads: Arc<dyn File>,
-    /// Bytes of the disk that the image lies on, in place of what the system says; 0 for the system's.
+    /// Bytes of the disk under the image that a test pretends. 0 stands for the size that the
+    /// system reports.
     #[cfg(test)]
     pub pretended_disk: AtomicU64,
 }
 
 impl HostDevice {
-    /// Opens an image or device and takes its lock.
+    /// Opens an image or a device and takes its lock.
     ///
-    /// Errors: `NotFound`; `Busy` when another process, or this one, has it open; `InvalidArgument` when it is neither a file nor a
-    /// block device.
+    /// Errors: `NotFound`; `Busy` if another process, or this one, has it open; `InvalidArgument`
+    /// if it is neither a file nor a block device.
     pub fn open(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
         HostDevice::open_as(options, OFlags::empty())
     }
 
-    /// Opens an image file and takes its lock, and makes it, empty, when it is missing. No link is followed.
+    /// Opens an image file and takes its lock. A missing file is created empty. The call follows no
+    /// symbolic link.
     pub fn open_or_create(path: &Path) -> Result<Arc<HostDevice>> {
         HostDevice::open_as(&DeviceOptions::new(path), OFlags::CREATE | OFlags::NOFOLLOW)
     }
 
     fn open_as(options: &DeviceOptions, more: OFlags) -> Result<Arc<HostDevice>> {
         let path = &options.path;
-        let error = |e: Errno| Error::io("opening the image", path, e.into());
-        let access = match options.read_only {
-            true => OFlags::RDONLY,
-            false => OFlags::RDWR,
-        };
-        let flags = access | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let is_dir = || {
-            Error::invalid(
-                "this is a directory; an image is a file or a block device (`--dir` takes directories)",
-            )
-            .in_file(path)
-        };
-        // A pipe that nobody writes would be waited for.
-        let cached = match rustix::fs::open(path, flags | more | OFlags::NONBLOCK, mode) {
-            Ok(fd) => fd,
-            Err(Errno::ISDIR) => return Err(is_dir()),
-            Err(Errno::NXIO) => return Err(no_image(path)),
-            Err(e) => return Err(error(e)),
-        };
-        let facts = file_facts(cached.as_fd()).map_err(error)?;
-        if facts.is_dir {
-            return Err(is_dir());
-        }
-        if !facts.is_file && !facts.is_block_device {
-            return Err(no_image(path));
-        }
+        let (cached, facts) = open_cached(options, more)?;
         lock(path, &cached, &facts, options.read_only)?;
         let below = loops::claim(path, &facts, options.read_only)?;
-        let same = || {
-            let now = rustix::fs::stat(path).map_err(error)?;
-            match (now.st_ino, now.st_dev) == (facts.ino, facts.dev) {
-                true => Ok(()),
-                false => Err(Error::new(
-                    ErrorKind::Busy,
-                    "another process has just replaced the image; try again",
-                )
-                .in_file(path)),
-            }
+        // While this call waited, the lock's former holder may have given the name to another file.
+        check_name(path, &facts)?;
+        let exclusive = match facts.is_block_device && !options.read_only {
+            true => Some(open_exclusive(options, &facts)?),
+            false => None,
         };
-        // Whoever held it may have given the name to another file meanwhile.
-        same()?;
-        let mut held = None;
-        if facts.is_block_device && !options.read_only {
-            // The kernel refuses it where the device is mounted or part of another.
-            let alone = flags | OFlags::EXCL;
-            match rustix::fs::open(path, alone, Mode::empty()) {
-                Ok(fd) => held = Some(fd),
-                Err(Errno::BUSY) => {
-                    return Err(Error::new(
-                        ErrorKind::Busy,
-                        "the device is mounted or in use by the system; unmount it, or name another one",
-                    )
-                    .in_file(path));
-                }
-                Err(e) => return Err(error(e)),
-            }
-            if loops::is_read_only(&facts) {
-                return Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    "the device takes no writes (it is set read-only)",
-                )
-                .in_file(path));
-            }
-        }
-        let mut unit = options.write_unit;
-        if !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
-            return Err(Error::invalid(format!(
-                "a write unit of {unit} bytes; it is a power of two from 512 to 4096"
-            )));
-        }
-        let mut direct = None;
-        let mut memory = DIRECT_ALIGN;
-        if options.direct
-            && let Ok(fd) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty())
-            && let Some(align) = facts.direct_align()
-        {
-            unit = unit.max(align.offset);
-            memory = align.memory;
-            direct = Some(fd);
-        }
-        let host = |direct: bool| {
-            HostFs::new(
-                HostOptions::new("")
-                    .direct(direct)
-                    .write_unit(unit)
-                    .read_backend(options.read_backend)
-                    .read_threads(options.read_threads),
-            )
-        };
-        let reads = host(direct.is_some())?;
-        let direct_reads = reads.open(path)?;
-        let cached_reads = host(false)?.open(path)?;
-        // All of these went by the name.
-        same()?;
-        let info = reads.info();
-        let way = match direct {
-            Some(_) => "direct I/O",
-            None => "page cache",
-        };
-        let what = match facts.is_block_device {
-            true => "block device",
-            false => "image",
-        };
+        let direct = open_direct(options, &facts)?;
+        let readers = Readers::open(options, &direct)?;
+        // The descriptors were opened by name, so the name must still lead to the same file.
+        check_name(path, &facts)?;
         Ok(Arc::new(HostDevice {
             path: path.clone(),
             len: AtomicU64::new(facts.size),
-            facts: DeviceFacts {
-                len: facts.size,
-                unit,
-                description: format!(
-                    "{what} {}, {way}, write unit {unit}, {}",
-                    path.display(),
-                    info.read_backend
-                ),
-                read_backend: info.read_backend,
-                direct: direct.is_some(),
-                own_memory: info.own_memory,
-                discards: match facts.is_block_device {
-                    true => Discards::Always,
-                    false => Discards::Holes,
-                },
-            },
-            alone: held,
+            facts: device_facts(path, &facts, &direct, &readers.fs.info()),
+            exclusive,
             _below: below,
             cached,
-            direct,
-            memory,
+            direct: direct.fd,
+            memory: direct.memory,
             sys: Sys::default(),
             stages: Stages::default(),
-            reads,
-            direct_reads,
-            cached_reads,
+            reads: readers.fs,
+            direct_reads: readers.direct,
+            cached_reads: readers.cached,
             #[cfg(test)]
             pretended_disk: AtomicU64::new(0),
         }))
     }
 
-    /// Makes the image file one of `len` zeros, or, if it shall be `sparse`, of nothing: whatever it has is gone. Calls `progress` with the bytes
-    /// written so far.
+    /// Fills the image file with `len` zeros and drops its former content. If `sparse` is true, the
+    /// file gets the length and no space. Calls `progress` with the bytes written so far.
     ///
-    /// Errors: `NoSpace`, before anything is done if that can be known; `Io`.
+    /// Errors: `NoSpace`, before anything is changed if that can be known; `Io`.
     pub fn fill(&self, len: u64, sparse: bool, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let error = |e: Errno| Error::io("making the image", &self.path, e.into());
         if !sparse {
@@ -249,9 +149,10 @@ impl HostDevice {
         Ok(())
     }
 
-    /// Makes the image file longer, or as long, and writes zeros into that range, or, if it is `sparse`, nothing. What fails leaves the
-    /// file as long as `range.start`: what an interrupted attempt left behind that is removed first, as it counts as
-    /// used space.
+    /// Extends the image file to `range.end` and writes zeros into the range, or no bytes if
+    /// `sparse` is true. A failed call leaves the file `range.start` bytes long. The call first
+    /// removes what an interrupted attempt left behind `range.start`, because that counts as used
+    /// space.
     ///
     /// Errors: `NoSpace`, `Io`.
     pub fn extend(
@@ -264,7 +165,7 @@ impl HostDevice {
         if self.len.load(SeqCst) > range.start {
             rustix::fs::ftruncate(&self.cached, range.start).map_err(error)?;
             self.len.store(range.start, SeqCst);
-            // Some filesystems give the space to others only when this is durable.
+            // Some filesystems give the space to other files only after the cut is durable.
             rustix::fs::fsync(&self.cached).map_err(error)?;
         }
         if !sparse {
@@ -286,8 +187,13 @@ impl HostDevice {
     ///
     /// Errors: `NoSpace`, `Io`.
     fn check_room(&self, more: u64) -> Result<()> {
-        let disk = rustix::fs::fstatvfs(&self.cached)
-            .map_err(|e| Error::io("looking for room for the image", &self.path, e.into()))?;
+        let disk = rustix::fs::fstatvfs(&self.cached).map_err(|e| {
+            Error::io(
+                "reading the free space under the image",
+                &self.path,
+                e.into(),
+            )
+        })?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         #[cfg(test)]
         let free = match self.pretended_disk.load(SeqCst) {
@@ -303,7 +209,7 @@ impl HostDevice {
         }
     }
 
-    /// False for an image file.
+    /// Returns true for a block device, and false for an image file.
     pub fn is_block_device(&self) -> bool {
         self.facts.discards == Discards::Always
     }
@@ -331,6 +237,190 @@ impl HostDevice {
     }
 }
 
+/// The descriptor for direct I/O, and what it needs.
+struct DirectAccess {
+    /// `None` if the options or the kernel exclude direct I/O.
+    fd: Option<OwnedFd>,
+    /// Bytes that the device writes whole or not at all.
+    unit: usize,
+    /// Memory addresses of direct transfers are multiples of this many bytes.
+    memory: usize,
+}
+
+/// The handles that reads go through.
+struct Readers {
+    fs: Arc<HostFs>,
+    direct: Arc<dyn File>,
+    cached: Arc<dyn File>,
+}
+
+impl Readers {
+    /// Opens the image for reads: direct reads if `direct` has a descriptor, and cached reads.
+    fn open(options: &DeviceOptions, direct: &DirectAccess) -> Result<Readers> {
+        let host = |is_direct: bool| {
+            HostFs::new(
+                HostOptions::new("")
+                    .direct(is_direct)
+                    .write_unit(direct.unit)
+                    .read_backend(options.read_backend)
+                    .read_threads(options.read_threads),
+            )
+        };
+        let fs = host(direct.fd.is_some())?;
+        Ok(Readers {
+            direct: fs.open(&options.path)?,
+            cached: host(false)?.open(&options.path)?,
+            fs,
+        })
+    }
+}
+
+/// Returns the flags with which each descriptor of the image is opened.
+fn open_flags(options: &DeviceOptions) -> OFlags {
+    let access = match options.read_only {
+        true => OFlags::RDONLY,
+        false => OFlags::RDWR,
+    };
+    access | OFlags::CLOEXEC
+}
+
+fn open_error(path: &Path, e: Errno) -> Error {
+    Error::io("opening the image", path, e.into())
+}
+
+/// Opens the image through the page cache, and returns its descriptor and what the kernel says of
+/// it.
+///
+/// Errors: `NotFound`, `Io`; `InvalidArgument` if it is neither a file nor a block device.
+fn open_cached(options: &DeviceOptions, more: OFlags) -> Result<(OwnedFd, FileFacts)> {
+    let path = &options.path;
+    // Without `NONBLOCK`, opening a pipe would wait for its other end.
+    let flags = open_flags(options) | more | OFlags::NONBLOCK;
+    let cached = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => fd,
+        Err(Errno::ISDIR) => return Err(is_dir(path)),
+        Err(Errno::NXIO) => return Err(no_image(path)),
+        Err(e) => return Err(open_error(path, e)),
+    };
+    let facts = file_facts(cached.as_fd()).map_err(|e| open_error(path, e))?;
+    if facts.is_dir {
+        return Err(is_dir(path));
+    }
+    if !facts.is_file && !facts.is_block_device {
+        return Err(no_image(path));
+    }
+    Ok((cached, facts))
+}
+
+/// Checks that the name still leads to the file that was opened.
+///
+/// Errors: `Busy` if it leads to another file.
+fn check_name(path: &Path, facts: &FileFacts) -> Result<()> {
+    let now = rustix::fs::stat(path).map_err(|e| open_error(path, e))?;
+    match (now.st_ino, now.st_dev) == (facts.ino, facts.dev) {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::Busy,
+            "another process has just replaced the image; try again",
+        )
+        .in_file(path)),
+    }
+}
+
+/// Opens a block device for this process alone. The kernel refuses it if the device is mounted or
+/// is a part of another device.
+///
+/// Errors: `Busy` if the kernel refuses; `ReadOnly` if the device takes no writes; `Io`.
+fn open_exclusive(options: &DeviceOptions, facts: &FileFacts) -> Result<OwnedFd> {
+    let path = &options.path;
+    let flags = open_flags(options) | OFlags::EXCL;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::BUSY) => {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "the device is mounted or in use by the system; unmount it, or name another one",
+            )
+            .in_file(path));
+        }
+        Err(e) => return Err(open_error(path, e)),
+    };
+    match loops::is_read_only(facts) {
+        true => Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the device takes no writes (it is set read-only)",
+        )
+        .in_file(path)),
+        false => Ok(fd),
+    }
+}
+
+/// Opens the image for direct I/O, if the options ask for it and the kernel allows it.
+///
+/// Errors: `InvalidArgument` if the write unit of the options is outside its limits.
+fn open_direct(options: &DeviceOptions, facts: &FileFacts) -> Result<DirectAccess> {
+    let unit = options.write_unit;
+    if !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
+        return Err(Error::invalid(format!(
+            "the write unit is {unit} bytes; it must be a power of two from 512 to 4096"
+        )));
+    }
+    let flags = open_flags(options) | OFlags::DIRECT;
+    if options.direct
+        && let Ok(fd) = rustix::fs::open(&options.path, flags, Mode::empty())
+        && let Some(align) = facts.direct_align()
+    {
+        return Ok(DirectAccess {
+            fd: Some(fd),
+            unit: unit.max(align.offset),
+            memory: align.memory,
+        });
+    }
+    Ok(DirectAccess {
+        fd: None,
+        unit,
+        memory: DIRECT_ALIGN,
+    })
+}
+
+/// Returns the facts of an image or a device that was just opened.
+fn device_facts(
+    path: &Path,
+    facts: &FileFacts,
+    direct: &DirectAccess,
+    reads: &FsInfo,
+) -> DeviceFacts {
+    let way = match direct.fd {
+        Some(_) => "direct I/O",
+        None => "page cache",
+    };
+    let (what, discards) = match facts.is_block_device {
+        true => ("block device", Discards::Always),
+        false => ("image", Discards::Holes),
+    };
+    let unit = direct.unit;
+    DeviceFacts {
+        len: facts.size,
+        unit,
+        description: format!(
+            "{what} {}, {way}, write unit {unit}, {}",
+            path.display(),
+            reads.read_backend
+        ),
+        read_backend: reads.read_backend,
+        direct: direct.fd.is_some(),
+        own_memory: reads.own_memory,
+        discards,
+    }
+}
+
+fn is_dir(path: &Path) -> Error {
+    Error::invalid(
+        "this is a directory; an image is a file or a block device (`--dir` takes directories)",
+    )
+    .in_file(path)
+}
+
 fn no_image(path: &Path) -> Error {
     Error::invalid(
         "this is a pipe, a socket or a character device; an image is a file or a block device",
@@ -342,13 +432,13 @@ fn no_room(path: &Path, bytes: u64) -> Error {
     Error::new(
         ErrorKind::NoSpace,
         format!(
-            "the disk under it has no room for {bytes} more bytes; make it smaller, or free some space"
+            "the disk under the image has no room for {bytes} more bytes; make the image smaller, or free some space"
         ),
     )
     .in_file(path)
 }
 
-/// Zeros in large pieces, and a sync at the end.
+/// Writes zeros in large pieces, and syncs at the end.
 fn write_zeros(
     fd: &OwnedFd,
     path: &Path,
@@ -363,7 +453,8 @@ fn write_zeros(
     };
     rustix::fs::ftruncate(fd, range.end).map_err(error)?;
     if !sparse && !range.is_empty() {
-        // In one go, so that a full disk is known at once and the space lies together.
+        // The space is allocated with one call, so that a full disk is noticed at once and the
+        // space is contiguous.
         let mode = rustix::fs::FallocateFlags::empty();
         match rustix::fs::fallocate(fd, mode, range.start, range.end - range.start) {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -395,7 +486,7 @@ fn write_zeros(
     rustix::fs::fsync(fd).map_err(error)
 }
 
-/// Takes the lock of an open image.
+/// Takes the lock of an open image, in shared mode if `shared` is true.
 pub fn lock(path: &Path, fd: &OwnedFd, facts: &FileFacts, shared: bool) -> Result<()> {
     let how = match shared {
         true => FlockOperation::NonBlockingLockShared,
@@ -469,7 +560,8 @@ impl Device for HostDevice {
         self.sys
             .fdatasync(self.cached.as_fd())
             .map_err(|e| match e {
-                // What went through the page cache of a sparse image gets its space only now.
+                // Bytes that went through the page cache of a sparse image get their space only
+                // now.
                 Errno::NOSPC | Errno::DQUOT => self.failed("syncing", 0, e),
                 _ => Error::io("syncing the image", &self.path, e.into()),
             })
@@ -477,10 +569,10 @@ impl Device for HostDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let fd = self.cached.as_fd();
-        // The one that has the device alone, which the kernel asks for.
-        let alone = self.alone.as_ref().map_or(fd, |fd| fd.as_fd());
+        // The kernel discards only through the descriptor that holds the device exclusively.
+        let exclusive = self.exclusive.as_ref().map_or(fd, |fd| fd.as_fd());
         let done = rustix::io::retry_on_intr(|| match self.facts.discards {
-            Discards::Always => discard::discard(alone, offset, len),
+            Discards::Always => discard::discard(exclusive, offset, len),
             Discards::Holes => {
                 use rustix::fs::FallocateFlags as How;
                 rustix::fs::fallocate(fd, How::PUNCH_HOLE | How::KEEP_SIZE, offset, len)

@@ -3,8 +3,9 @@
 use super::{Device, DeviceOptions, HostDevice};
 use crate::ErrorKind;
 
-/// `fs grow` was interrupted on a disk with little room. What it had written counted as used the next time, so each
-/// later attempt was refused, though the disk had room for exactly this image.
+/// `fs grow` was interrupted on a disk with little room. The bytes that it had written counted as
+/// used in the next attempt. So each later attempt was refused, though the disk had room for
+/// exactly this image.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -17,14 +18,14 @@ fn an_interrupted_grow_on_a_nearly_full_disk_can_be_repeated() {
     let device = HostDevice::open_or_create(&path).unwrap();
     device.fill(8 * MIB, false, &mut |_| ()).unwrap();
     drop(device);
-    // The interrupted attempt: 10 of 16 MiB are longer, and have their space.
+    // The interrupted attempt left 10 of 16 MiB, and their space.
     let fd = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     let zeros = vec![0; 10 * MIB as usize];
     assert_eq!(rustix::io::pwrite(&fd, &zeros, 8 * MIB), Ok(zeros.len()));
     rustix::fs::fsync(&fd).unwrap();
     let device = HostDevice::open(&DeviceOptions::new(&path)).unwrap();
     let grow = |to| device.extend(8 * MIB..to, false, &mut |_| ());
-    // Room for 24 MiB in all, and a little that the disk itself needs for them.
+    // The disk has room for 24 MiB in all, and for a little that the disk itself needs for them.
     device
         .pretended_disk
         .store(24 * MIB + 64 * 1024, std::sync::atomic::Ordering::SeqCst);

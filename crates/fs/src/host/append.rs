@@ -1,21 +1,23 @@
-//! Appending: which way to the device, and what is recorded before and after.
+//! Appends: the way of the bytes to the device, and the bookkeeping before and after.
 //!
 //! | file | intent | bytes | way |
 //! |---|---|---|---|
 //! | log | `Sync` | position and total are multiples of the write unit | direct |
-//! | log | `Lazy` | up to 4 KiB, into space that the file has yet to get | a window of the page cache, see `window` |
+//! | log | `Lazy` | up to 4 KiB, into space to be allocated | `window` of the page cache |
 //! | log | any other | | page cache, the last page filled with zeros |
 //! | growing | `Sync` | position and total are multiples of the write unit | direct |
-//! | growing | any | position is, and at least 64 KiB of whole units | those direct, the tail by page cache |
+//! | growing | any | position is, and at least 64 KiB of whole units | units direct, rest cached |
 //! | growing | any other | | page cache |
 //!
-//! Without direct I/O every way is the page cache, by write calls. Both descriptors see one file: the kernel writes back and drops
-//! the cached pages of a range before and after it is written directly, so the ways may alternate.
+//! Without direct I/O, every way is the page cache, through write calls. Both descriptors see one
+//! file: the kernel writes back and drops the cached pages of a range before and after the range is
+//! written directly. So the ways may alternate.
 //!
-//! The zeros after a lazy append complete its last page. A recycled page that is only partly overwritten would
-//! first be read from the device, inside the append; a page overwritten whole is not. For the same reason windows are for logs whose space was
-//! never written: they end with the first synced append, and where space is written ahead or taken over. So there is never space
-//! ahead of the appends that is neither written nor a window's.
+//! The zeros after a lazy append complete its last page. A recycled page that is only partly
+//! overwritten would first be read from the device, inside the append. A page that is overwritten
+//! whole is not read. For the same reason, windows are only for logs whose space was never written.
+//! They end with the first synced append, and when space is written ahead or taken over. So all
+//! space ahead of the appends is either written or belongs to a window.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -26,33 +28,38 @@ use super::sys::Account;
 use super::window::{self, Window};
 use crate::{Error, Intent, Result};
 
-/// What the page cache manages, in bytes.
+/// Bytes of a page of the page cache.
 const PAGE: u64 = 4096;
-/// From here on, whole units of a growing file go to the device directly even when no sync is near.
+/// From this many bytes on, whole units of a growing file go to the device directly, even if no
+/// sync is near.
 const DIRECT_MIN: usize = 64 * 1024;
 
-/// Appends up to this size go through a window. For larger ones a write call costs less than making their pages writable.
+/// Appends up to this many bytes go through a window. For larger ones, a write call costs less than
+/// making their pages writable.
 const MAPPED_MAX: usize = 4096;
-/// A window's largest size: opening it makes each of its pages writable, which takes a moment, and the appender waits.
+/// Largest size of a window, in bytes. Opening a window makes each of its pages writable. This
+/// takes a moment, and the appender waits.
 const WINDOW: u64 = 256 * 1024;
-/// The first one's.
+/// Bytes of the first window of a log.
 pub(super) const WINDOW_MIN: u64 = 16 * 1024;
-/// Bytes that the windows of the process have together, without those that have [`WINDOW_MIN`]
-/// bytes. Without this limit, 300 stores would hold 100 MB in windows.
+/// Bytes of all windows of the process together, without windows of [`WINDOW_MIN`] bytes. Without
+/// this limit, 300 stores would hold 100 MB in windows.
 pub(super) const WINDOWS_MOST: u64 = 4 << 20;
 
-/// Returns the most bytes of a new window while all windows of the process have `open` bytes. A
-/// window takes a part of what is left of [`WINDOWS_MOST`], so that logs that are idle and keep their
-/// windows leave something for the others.
+/// Returns the largest size, in bytes, of a new window while all windows of the process have `open`
+/// bytes. A window takes a part of the rest of [`WINDOWS_MOST`], so that idle logs, which keep
+/// their windows, leave memory for the others.
 pub(super) fn window_most(open: u64) -> u64 {
     let left = WINDOWS_MOST.saturating_sub(open);
     let part = left / (WINDOWS_MOST / WINDOW);
     (part / PAGE * PAGE).clamp(WINDOW_MIN, WINDOW)
 }
-/// Space for windows is taken so much at a time; a small log takes as much as it has.
+/// Least and most bytes of space that is allocated at a time for windows. Between the two limits, a
+/// log doubles its space.
 const FRESH_MIN: u64 = 64 * 1024;
 const FRESH_MAX: u64 = 1 << 20;
 
+/// A page of zeros, which completes the last page of a lazy append.
 static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 impl HostFile {
@@ -68,10 +75,10 @@ impl HostFile {
             .checked_add(total as u64)
             .filter(|end| *end <= i64::MAX as u64 - PAGE)
         else {
-            return Err(
-                Error::invalid(format!("{total} bytes at {offset} pass the largest file"))
-                    .in_file(self.path()),
-            );
+            return Err(Error::invalid(format!(
+                "an append of {total} bytes at {offset} would pass the largest file size"
+            ))
+            .in_file(self.path()));
         };
         if self.may_map(&tail, total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
             self.pos.store(end, SeqCst);
@@ -90,8 +97,9 @@ impl HostFile {
         {
             fill = (end.next_multiple_of(PAGE) - end) as usize;
         }
-        // Before the first byte moves: a sync of several files must not take this one for flushed. And once they have: a sync that came
-        // between the two covers none of them.
+        // The count changes before the first byte moves, so that a sync of several files does not
+        // take this file for flushed. The count changes again after the last byte, because a sync
+        // between the two changes covers none of the bytes.
         let own = direct < total || end > self.written_to.load(SeqCst);
         if own {
             self.own_started.fetch_add(1, SeqCst);
@@ -132,8 +140,8 @@ impl HostFile {
             && (self.overwrites_in_place || self.sys().windows_anywhere())
     }
 
-    /// Appends through a window, if there is one for these bytes or one can be had. If not, there is none any more, and nothing of
-    /// these bytes is in the file.
+    /// Appends through a window, if one covers these bytes or can be opened. If not, the log has no
+    /// window any more, none of these bytes is in the file, and the result is false.
     fn write_mapped(&self, tail: &mut Tail, bufs: &[IoSlice<'_>], offset: u64, end: u64) -> bool {
         let total = (end - offset) as usize;
         if !tail
@@ -145,12 +153,13 @@ impl HostFile {
             tail.window = self.open_window(tail, offset, end);
         }
         let Some(window) = &mut tail.window else {
-            // Asked once: a device that is nearly full would be asked by each append. What stays allocated after an error here
-            // is past the appends, and goes when the file is cut or removed.
+            // The log asks for a window once. Otherwise each append would ask a device that is
+            // nearly full. Space that stays allocated after an error here is past the appends, and
+            // is released when the file is cut or removed.
             let _ = self.end_windows(tail);
             return false;
         };
-        // Before the first byte moves, and once they have, as above.
+        // The count changes before the first byte and after the last one, as in `append_bufs`.
         self.own_started.fetch_add(1, SeqCst);
         self.note_lazy(offset, end);
         #[cfg(test)]
@@ -166,14 +175,15 @@ impl HostFile {
         true
     }
 
-    /// A window from `offset`'s page to `end` at least, if it can be had.
+    /// Opens a window from the page of `offset` at least to `end`. Returns `None` if that is not
+    /// possible.
     fn open_window(&self, tail: &mut Tail, offset: u64, end: u64) -> Option<Window> {
         let start = offset / PAGE * PAGE;
         if end > tail.fresh_to {
             let _space = self.space.lock();
             let size = self.size.load(SeqCst);
             if size > tail.fresh_to.max(start + PAGE) {
-                // There is space that somebody wrote.
+                // Another writer has written space here.
                 return None;
             }
             let from = size.next_multiple_of(PAGE).max(start);
@@ -186,7 +196,7 @@ impl HostFile {
                 .allocate(self.main_fd(), from, to - from)
                 .is_err()
             {
-                // Part of it may be there, and the kernel's size with it.
+                // A part of the space may be allocated, and the kernel's file size may include it.
                 tail.reserved_to = 0;
                 let _ = rustix::fs::ftruncate(self.main_fd(), size);
                 return None;
@@ -194,7 +204,8 @@ impl HostFile {
             self.size.fetch_max(to, SeqCst);
             tail.fresh_to = to;
         }
-        // Each page of a window goes to the device with the next sync: the first ones are small.
+        // Each page of a window goes to the device with the next sync, so the first windows are
+        // small.
         let most = window_most(window::open_bytes());
         let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
@@ -206,8 +217,9 @@ impl HostFile {
         Window::open(self.main_fd(), start, len as usize).ok()
     }
 
-    /// No more windows on this log, and what was allocated ahead for them goes back: a synced append into space that was never
-    /// written waits for the journal, and whoever writes space ahead of synced appends begins at the end of the file, and takes all
+    /// Ends the windows of this log and releases the space that was allocated ahead for them. A
+    /// synced append into space that was never written waits for the filesystem's journal. Also,
+    /// writing space ahead of synced appends begins at the end of the file, and takes all space
     /// before it for written.
     pub(super) fn end_windows(&self, tail: &mut Tail) -> Result<()> {
         tail.windows_ended = true;
@@ -229,7 +241,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// How many of the leading bytes go to the device directly.
+    /// Returns how many of the leading bytes go to the device directly.
     fn direct_part(&self, offset: u64, total: usize, intent: Intent) -> usize {
         let unit = self.shared.unit;
         if self.direct.is_none() || !offset.is_multiple_of(unit as u64) {
@@ -291,7 +303,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// Reads of these bytes go to the page cache from now until a sync that begins after this append.
+    /// Sends reads of these bytes to the page cache, until a sync that begins after this append.
     fn note_lazy(&self, offset: u64, end: u64) {
         if self.lazy_from.load(SeqCst) >= self.lazy_end.load(SeqCst) {
             self.lazy_from.store(offset, SeqCst);
@@ -313,7 +325,7 @@ impl HostFile {
         let pos = self.pos.load(SeqCst);
         let aligned = pos.next_multiple_of(self.shared.unit as u64);
         if aligned > self.size.load(SeqCst) {
-            // Reads are legal up to the position, so the file must reach it.
+            // Reads are legal up to the position, so the file must reach the position.
             let _space = self.space.lock();
             self.own_started.fetch_add(1, SeqCst);
             rustix::fs::ftruncate(self.main_fd(), aligned).map_err(|e| {
@@ -329,7 +341,7 @@ impl HostFile {
     }
 }
 
-/// The first `at` bytes and the rest.
+/// Returns the first `at` bytes, and the rest.
 fn split<'a>(bufs: &'a [IoSlice<'_>], at: usize) -> (Vec<IoSlice<'a>>, Vec<IoSlice<'a>>) {
     let (mut head, mut rest) = (Vec::with_capacity(bufs.len()), Vec::new());
     let mut left = at;

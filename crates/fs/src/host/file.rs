@@ -1,15 +1,15 @@
-//! An open host file: its descriptors, its state of trust, reads and syncs. Appending is in `append.rs`, the space
-//! ahead of a log in `space.rs`.
+//! An open host file: its descriptors, its failures, reads and syncs. Appends are in `append.rs`,
+//! and the space ahead of a log is in `space.rs`.
 //!
 //! # What the fields promise
-//! - `pos` is where the next append goes; it moves under `tail` only.
-//! - `size` is the kernel's file size. It grows under `space` only, so that whoever writes past it (a growing
-//!   append, or `extend_log`) is alone; an append below it needs no such lock.
-//! - `[0, written_to)` are extents that are written and durable as metadata: an overwrite there changes nothing
-//!   that a read needs. Bytes below `pos` are never written again through this handle, so a hole punched among
-//!   them does no harm to that.
-//! - `own_started > own_synced` means: some append since the last good sync of this file went through the page cache
-//!   or past `written_to`, so only a sync of *this* file makes it durable.
+//! - `pos` is the offset of the next append. It changes only under `tail`.
+//! - `size` is the kernel's file size. It grows only under `space`, so that a write past it (a
+//!   growing append, or `extend_log`) is alone. An append below it needs no such lock.
+//! - `[0, written_to)` are extents that are written and durable as metadata: an overwrite there
+//!   changes nothing that a read needs. Bytes below `pos` are never written again through this
+//!   handle, so a hole punched among them does not break this.
+//! - `own_started > own_synced` means that some append since the last good sync of this file went
+//!   through the page cache or past `written_to`. So only a sync of *this* file makes it durable.
 //! - `[lazy_from, lazy_end)` may be dirty in the page cache and is read from there.
 
 use std::any::Any;
@@ -25,35 +25,37 @@ use parking_lot::Mutex;
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
 use super::window::Window;
-use super::{Shared, read};
+use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
 /// How a handle may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Made by `create`: grows with each append.
+    /// The handle is from `create`. The file grows with each append.
     Growing,
-    /// Made by `create_log`: written space ahead of the appends.
+    /// The handle is from `create_log`. The file has written space ahead of the appends.
     Log,
     /// Opened for reading.
     ReadOnly,
 }
 
-/// What appends keep under their lock.
+/// The state of appends, under their lock.
 pub(super) struct Tail {
-    /// Up to here the last page was filled through the page cache: an append ending before it needs no zeros.
+    /// Offset up to which the last page was filled through the page cache. An append that ends
+    /// before it needs no zeros.
     pub(super) filled_to: u64,
-    /// From the page of the append position up to here is allocated and was never written, but for that page.
+    /// Offset up to which space is allocated and was never written, from the page of the append
+    /// position on. Only that page itself may be written.
     pub(super) fresh_to: u64,
-    /// Up to here blocks past the end may be allocated.
+    /// Offset up to which blocks past the end of the file may be allocated.
     pub(super) reserved_to: u64,
-    /// Where small lazy appends to a log go.
+    /// The window that takes small lazy appends to a log.
     pub(super) window: Option<Window>,
-    /// It has none any more.
+    /// True if the log opens no windows any more.
     pub(super) windows_ended: bool,
 }
 
-/// The descriptors and facts a handle is made from.
+/// The descriptors and facts that a handle is made from.
 pub(super) struct Opened {
     pub(super) buffered: Option<OwnedFd>,
     pub(super) direct: Option<(OwnedFd, DirectAlign)>,
@@ -63,17 +65,18 @@ pub(super) struct Opened {
 
 /// An open file of a host directory.
 pub(super) struct HostFile {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<HostShared>,
     path: PathBuf,
     pub(super) kind: Kind,
-    /// At least one of the two is there; an appender always has `buffered`.
+    /// The descriptor for the page cache. At least one of the two descriptors exists, and a handle
+    /// that appends always has this one.
     buffered: Option<OwnedFd>,
     pub(super) direct: Option<(OwnedFd, DirectAlign)>,
     pub(super) dev: u64,
     pub(super) overwrites_in_place: bool,
     pub(super) tail: Mutex<Tail>,
     pub(super) space: Mutex<()>,
-    /// Held through one `extend_log`.
+    /// Held during one `extend_log`.
     pub(super) extending: Mutex<()>,
     pub(super) pos: AtomicU64,
     pub(super) size: AtomicU64,
@@ -82,14 +85,19 @@ pub(super) struct HostFile {
     own_synced: AtomicU64,
     pub(super) lazy_from: AtomicU64,
     pub(super) lazy_end: AtomicU64,
-    /// Set by a failed append: no more appends.
+    /// The error of a failed append. If set, all appends fail.
     appends_failed: OnceLock<Error>,
-    /// Set by a failed sync: no more appends and no more syncs.
+    /// The error of a failed sync. If set, all appends and syncs fail.
     sync_failed: OnceLock<Error>,
 }
 
 impl HostFile {
-    pub(super) fn new(shared: Arc<Shared>, path: PathBuf, kind: Kind, opened: Opened) -> HostFile {
+    pub(super) fn new(
+        shared: Arc<HostShared>,
+        path: PathBuf,
+        kind: Kind,
+        opened: Opened,
+    ) -> HostFile {
         assert!(
             opened.buffered.is_some() || (kind == Kind::ReadOnly && opened.direct.is_some()),
             "a handle without a descriptor"
@@ -132,13 +140,14 @@ impl HostFile {
         &self.path
     }
 
-    /// The name changes once, when a reused log takes its new one.
+    /// Sets the path. It changes once, when a reused log takes its new name.
     pub(super) fn set_path(&mut self, path: PathBuf) {
         self.path = path;
     }
 
-    /// The descriptor for everything but direct transfers. Errors of either descriptor's writes are reported to
-    /// both: the kernel keeps them with the file, and both were opened before the first write.
+    /// Returns the descriptor for everything but direct transfers. The kernel reports errors of
+    /// either descriptor's writes to both: it keeps errors with the file, and both descriptors were
+    /// opened before the first write.
     pub(super) fn main_fd(&self) -> BorrowedFd<'_> {
         match (&self.buffered, &self.direct) {
             (Some(fd), _) => fd.as_fd(),
@@ -154,13 +163,13 @@ impl HostFile {
         }
     }
 
-    /// How far a read that ends at `wished` can go.
+    /// Returns the offset up to which a read that ends at `wished` can go.
     pub(super) fn readable_end(&self, wished: u64) -> u64 {
         let size = self.size.load(SeqCst);
         if self.kind != Kind::ReadOnly || wished <= size {
             return size;
         }
-        // Another handle may have made the file longer since.
+        // Another handle may have extended the file meanwhile.
         match rustix::fs::fstat(self.main_fd()) {
             Ok(s) => {
                 let now = u64::try_from(s.st_size).unwrap_or(0);
@@ -171,7 +180,8 @@ impl HostFile {
         }
     }
 
-    /// The alignment of a direct read of these bytes; `None` sends it through the page cache.
+    /// Returns the alignment, in bytes, of a direct read of this range, or `None` if the read must
+    /// go through the page cache.
     pub(super) fn direct_read_align(&self, from: u64, to: u64) -> Option<usize> {
         let (_, align) = self.direct.as_ref()?;
         let dirty = self.kind != Kind::ReadOnly
@@ -192,7 +202,7 @@ impl HostFile {
         Error::new(
             ErrorKind::Poisoned,
             format!(
-                "an earlier write or sync of this file failed, and what it left on the device is unknowable; \
+                "an earlier write or sync of this file failed, and it is unknown which bytes reached the device; \
                  begin a new file or reopen the store (first failure: {cause})"
             ),
         )
@@ -220,20 +230,21 @@ impl HostFile {
         Ok(())
     }
 
-    /// True when every append that returned since the last sync is a completed direct write into written space,
-    /// so that a flush of the device's cache, by whichever file, makes it durable.
+    /// Returns true if every append that returned since the last sync is a complete direct write
+    /// into written space. Then a flush of the device's cache through any file makes those appends
+    /// durable.
     pub(super) fn flush_is_enough(&self) -> bool {
         self.overwrites_in_place && self.own_started.load(SeqCst) == self.own_synced.load(SeqCst)
     }
 
-    /// True when `fdatasync` of this file is known to flush its device's cache.
+    /// Returns true if `fdatasync` of this file is known to flush its device's cache.
     pub(super) fn flushes_device(&self) -> bool {
         self.overwrites_in_place
     }
 
     pub(super) fn sync_now(&self, all: bool) -> Result<()> {
         self.check_syncs()?;
-        // Read before the call: what starts later is not covered by it.
+        // The counts are read before the call, because the call covers no append that starts later.
         let own = self.own_started.load(SeqCst);
         let lazy = self.lazy_end.load(SeqCst);
         let (what, done) = if all {
@@ -243,7 +254,8 @@ impl HostFile {
         };
         match done {
             Ok(()) => {
-                // A sync that failed meanwhile may have eaten the error this one should have seen.
+                // A sync that failed meanwhile may have taken the error that this sync should have
+                // seen.
                 self.check_syncs()?;
                 self.own_synced.fetch_max(own, SeqCst);
                 self.lazy_from.fetch_max(lazy, SeqCst);
@@ -257,12 +269,13 @@ impl HostFile {
         }
     }
 
-    /// Cuts the file to the append position, so that its length is exact. The space ahead goes back.
+    /// Cuts the file to the append position, so that its length is exact, and releases the space
+    /// ahead.
     fn cut_to_position(&self) -> Result<()> {
         let mut tail = self.tail.lock();
         let _space = self.space.lock();
         let pos = self.pos.load(SeqCst);
-        // Blocks past the end go back, too.
+        // Blocks past the end are released, too.
         let reserved = std::mem::take(&mut tail.reserved_to) > pos;
         if self.size.load(SeqCst) == pos && !reserved {
             return Ok(());
@@ -270,7 +283,7 @@ impl HostFile {
         self.written_to.fetch_min(pos, SeqCst);
         tail.filled_to = 0;
         tail.fresh_to = 0;
-        // A mapping past the end of its file is a trap.
+        // A store into a mapping past the end of its file would end the process.
         tail.window = None;
         rustix::fs::ftruncate(self.main_fd(), pos).map_err(|e| {
             Error::io(
@@ -283,7 +296,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// A descriptor that may change the file, for a handle that was opened for reading.
+    /// Opens a descriptor that may change the file, for a handle that was opened for reading.
     fn reopen_writable(&self) -> rustix::io::Result<OwnedFd> {
         use std::os::fd::AsRawFd;
         let name = format!("/proc/self/fd/{}", self.main_fd().as_raw_fd());
@@ -349,7 +362,8 @@ impl File for HostFile {
             return Ok(());
         };
         let mut to = range.end / BLOCK * BLOCK;
-        // Most ranges between large values have no whole block: then the file need not be asked how long it is.
+        // Most ranges between large values contain no whole block. Then the file's size is not
+        // needed.
         if from < to {
             to = to.min(self.allocated() / BLOCK * BLOCK);
         }
@@ -357,13 +371,14 @@ impl File for HostFile {
             return Ok(());
         }
         if self.kind != Kind::ReadOnly && to > self.pos.load(SeqCst) {
-            // A store into a window's released page takes space anew, and kills the process where the disk has none.
+            // A store into a released page of a window takes space anew, and ends the process if
+            // the disk is full.
             self.end_windows(&mut self.tail.lock())?;
             to = to.min(self.allocated() / BLOCK * BLOCK);
             if from >= to {
                 return Ok(());
             }
-            // Space ahead of the appends would stop being written space.
+            // Released space ahead of the appends is no longer written space.
             self.written_to.fetch_min(from, SeqCst);
         }
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -374,7 +389,7 @@ impl File for HostFile {
             rustix::fs::fallocate(self.main_fd(), mode, from, to - from)
         };
         punched.map_err(|e| {
-            let what = format!("giving {} bytes back", to - from);
+            let what = format!("releasing {} bytes", to - from);
             Error::io(&what, &self.path, e.into()).at(&self.path, from)
         })
     }

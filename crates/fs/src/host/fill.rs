@@ -1,6 +1,7 @@
-//! Reads into memory that was not initialised before. A leaf module with `unsafe`.
+//! Reads into memory that was not initialised before. This is a leaf module with `unsafe`.
 //!
-//! Invariant: a buffer's length grows by exactly the bytes the kernel reported as read into its spare memory.
+//! Invariant: a buffer's length grows by exactly the bytes that the kernel reported as read into
+//! its spare memory.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -9,8 +10,9 @@ use rustix::io::{Errno, Result};
 
 use crate::AlignedBuf;
 
-/// Reads at most `want` bytes at `offset` behind the content of `buf`, in one call; interrupted calls are
-/// repeated. The capacity must be there. Returns how many bytes came; 0 is the end of the file.
+/// Reads at most `want` bytes at `offset` behind the content of `buf`, in one call, and repeats
+/// interrupted calls. The buffer must have the capacity. Returns the number of bytes that were
+/// read; 0 is the end of the file.
 pub(super) fn pread_into(
     fd: BorrowedFd<'_>,
     buf: &mut AlignedBuf,
@@ -25,7 +27,7 @@ pub(super) fn pread_into(
             Ok((read, _)) => break read.len(),
         }
     };
-    // SAFETY: the kernel initialised the first n bytes of the spare memory just above.
+    // SAFETY: the kernel has just initialised the first n bytes of the spare memory.
     unsafe { buf.advance(n) };
     Ok(n)
 }

@@ -1,9 +1,10 @@
 //! The exclusive lock on a store: an advisory `flock` of a file that names its holder.
 //!
-//! The lock is the kernel's and ends with the process, however it dies; the file's content is only for people, and
-//! what a dead holder left in it is overwritten by the next. The file itself stays, because removing it would let two
-//! processes lock two files of one name. A set of what this process holds catches a second opening in the
-//! same process also where `flock` is emulated by locks that belong to the process (network filesystems).
+//! The lock belongs to the kernel and ends with the process, however the process dies. The file's
+//! content is only for people. The next holder overwrites the text of a dead one. The file itself
+//! stays, because removing it would let two processes lock two files of one name. Network
+//! filesystems emulate `flock` by locks that belong to the process. There, the set of locks that
+//! this process holds detects a second opening by the same process.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,20 +17,22 @@ use rustix::io::Errno;
 use super::probe::{FileFacts, file_facts};
 use crate::{Error, ErrorKind, LockGuard, Result};
 
-/// What this process holds: how many share a lock, or `ALONE`.
+/// The locks that this process holds, by device and inode number: the number of shared holders, or
+/// `EXCLUSIVE`.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
-const ALONE: usize = usize::MAX;
+const EXCLUSIVE: usize = usize::MAX;
 
-/// Longest command line shown, in bytes.
+/// Longest command line that a message shows, in bytes.
 const COMMAND_MAX: usize = 160;
 
-struct Held((u64, u64));
+/// A lock that this process holds. Dropping it removes its record.
+struct HeldLock((u64, u64));
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut held = HELD.lock();
         match held.get_mut(&self.0) {
-            Some(n) if *n != ALONE && *n > 1 => *n -= 1,
+            Some(n) if *n != EXCLUSIVE && *n > 1 => *n -= 1,
             _ => {
                 held.remove(&self.0);
             }
@@ -37,31 +40,34 @@ impl Drop for Held {
     }
 }
 
-impl Held {
-    /// `None` when it does not go with what the process holds already.
-    fn take(key: (u64, u64), shared: bool) -> Option<Held> {
+impl HeldLock {
+    /// Records a lock of this process. Returns `None` if it conflicts with a lock that the process
+    /// already holds.
+    fn take(key: (u64, u64), shared: bool) -> Option<HeldLock> {
         let mut held = HELD.lock();
         match held.get_mut(&key) {
             None => {
-                held.insert(key, if shared { 1 } else { ALONE });
+                held.insert(key, if shared { 1 } else { EXCLUSIVE });
             }
-            Some(n) if shared && *n != ALONE => *n += 1,
+            Some(n) if shared && *n != EXCLUSIVE => *n += 1,
             Some(_) => return None,
         }
-        Some(Held(key))
+        Some(HeldLock(key))
     }
 }
 
+/// An exclusive lock, whose file names this process.
 struct HostLock {
-    // Order matters: the kernel's lock ends before the process forgets that it held it.
+    // The order of the fields matters: the kernel's lock ends before the process forgets that it
+    // held it.
     fd: OwnedFd,
-    _held: Held,
+    _held: HeldLock,
 }
 
-/// A lock shared with others who read. Its file was never written to.
+/// A lock that is shared with other readers. Its file is never written.
 struct SharedLock {
     _fd: OwnedFd,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl LockGuard for SharedLock {}
@@ -70,7 +76,7 @@ impl LockGuard for HostLock {}
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // Nobody holds it from here on, so nobody should be named.
+        // The lock has no holder from here on, so the file must name none.
         let _ = rustix::fs::ftruncate(&self.fd, 0);
     }
 }
@@ -81,14 +87,15 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     let io = |what: &str, e: Errno| Error::io(what, path, e.into());
     let fd =
         rustix::fs::open(path, flags, mode).map_err(|e| io("opening the store's lock file", e))?;
-    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let facts = file_facts(fd.as_fd())
+        .map_err(|e| io("reading the metadata of the store's lock file", e))?;
     let held = take(path, &fd, (facts.dev, facts.ino), false)?;
     let pid = rustix::process::getpid().as_raw_nonzero();
     let text = format!(
         "pid {pid}\ncommand {}\n",
         process_file(pid.get(), "comm").unwrap_or_default()
     );
-    // The lock holds without the text; a full disk must not keep a store from opening.
+    // The lock holds without the text, and a full disk must not prevent a store from opening.
     let _ =
         rustix::fs::ftruncate(&fd, 0).and_then(|()| rustix::io::pwrite(&fd, text.as_bytes(), 0));
     Ok(Box::new(HostLock { fd, _held: held }))
@@ -101,7 +108,8 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(io("opening the store's lock file", e)),
     };
-    let facts = file_facts(fd.as_fd()).map_err(|e| io("looking at the store's lock file", e))?;
+    let facts = file_facts(fd.as_fd())
+        .map_err(|e| io("reading the metadata of the store's lock file", e))?;
     let held = take(path, &fd, (facts.dev, facts.ino), true)?;
     Ok(Some(Box::new(SharedLock {
         _fd: fd,
@@ -109,9 +117,9 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
     })))
 }
 
-/// Takes the kernel's lock and notes it for the process.
-fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<Held> {
-    let Some(held) = Held::take(key, shared) else {
+/// Takes the kernel's lock and records it for the process.
+fn take(path: &Path, fd: &OwnedFd, key: (u64, u64), shared: bool) -> Result<HeldLock> {
+    let Some(held) = HeldLock::take(key, shared) else {
         return Err(busy(path, fd));
     };
     let how = match shared {
@@ -140,13 +148,14 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     let Some(pid) = pid else {
         return Error::new(
             ErrorKind::Busy,
-            "the store is in use by another process that reads it, or that has not written its name yet; \
+            "the store is in use by a process that reads it, or that has not written its name yet; \
              stop that process or use another directory",
         )
         .in_file(path);
     };
     let name = field("command").unwrap_or("").to_string();
-    // The same number may be somebody else by now, or in another container: then only the name is shown.
+    // Another process may have the same number by now, or the holder may run in another container.
+    // Then the message shows only the name.
     let command = match process_file(pid, "comm") {
         Some(now) if now == name => process_file(pid, "cmdline").unwrap_or(name),
         _ => name,
@@ -169,7 +178,8 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     .in_file(path)
 }
 
-/// Who holds the kernel's lock of a file, as far as the kernel tells: process and command.
+/// Returns the process and command that hold the kernel's lock of a file, if the kernel reports
+/// them.
 pub(crate) fn holder(facts: &FileFacts) -> Option<String> {
     let fd = rustix::fs::open(
         "/proc/locks",
@@ -201,7 +211,7 @@ pub(crate) fn holder(facts: &FileFacts) -> Option<String> {
     Some(format!("process {pid} ({command})"))
 }
 
-/// A short file of `/proc/PID`, its zero bytes as spaces.
+/// Returns the content of a short file of `/proc/PID`, with control characters as spaces.
 fn process_file(pid: i32, name: &str) -> Option<String> {
     let path = format!("/proc/{pid}/{name}");
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;

@@ -1,15 +1,19 @@
 //! `HostFs`: a directory of a kernel filesystem.
 //!
-//! Owns nothing but descriptors: every name and byte is the kernel's. It keeps the durability contract of the crate
-//! root with the calls `fdatasync` (data), `fsync` (length, directories) and with log space that is written before it
-//! is used, so that a synced append into it is one device write and one flush. Why so: `docs/decisions/0003`.
+//! It owns nothing but descriptors: every name and byte belongs to the kernel. It keeps the
+//! durability contract of the crate root with the calls `fdatasync` (data) and `fsync` (length,
+//! directories), and with log space that is written before it is used. So a synced append into that
+//! space is one device write and one flush. The reasons are in `docs/decisions/0003`.
 //!
-//! - `file` one open file; `append` the ways to the device, `window` one of them; `space` written log space
-//! - `read` one read; `uring` and `pool` many at a time
-//! - `stage` memory for direct transfers; `sys` the calls that move bytes; `probe` what the device can do; `lock` the store's lock
+//! - `file` one open file; `append` ways to the device, one of them `window`; `space` written log
+//!   space
+//! - `read` one read; `uring` and `pool` batches of reads
+//! - `stage` memory for direct transfers; `sys` the calls that move bytes
+//! - `probe` what the device can do; `lock` the store's lock
 //!
-//! Rules for those who share files: space ahead of a log's append position belongs to the handle that appends
-//! (nobody else releases, cuts or reuses it), and a log is reused only when no handle appends to it any more.
+//! Rules for sharing files: the space ahead of a log's append position belongs to the handle that
+//! appends, and no other code releases, cuts or reuses it. A log is reused only after the last
+//! handle that appends to it is gone.
 
 mod append;
 mod file;
@@ -41,38 +45,39 @@ use crate::{
 };
 use file::{HostFile, Kind, Opened};
 pub(crate) use lock::holder;
-use probe::Place;
+use probe::VolumeFacts;
 pub(crate) use probe::{FileFacts, file_facts};
 pub(crate) use stage::Stages;
 pub(crate) use sys::{Account, Sys};
 
-/// How batches of reads are done.
+/// The way of batched reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadBackend {
-    /// io_uring when the kernel offers it, threads when not.
+    /// io_uring if the kernel offers it, and threads otherwise.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring, or an error if the kernel does not offer it.
     IoUring,
     /// A pool of threads.
     Threads,
 }
 
-/// How a host directory is used.
+/// Options for using a host directory.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// The directory that relative paths start from. It need not exist yet: `create_dir("")` makes it.
-    /// Default: the working directory.
+    /// The directory that relative paths start from. It need not exist yet: `create_dir("")`
+    /// creates it. Default: the working directory.
     pub root: PathBuf,
-    /// Bypass the page cache for tables and synced logs where the filesystem allows it. Default: true.
+    /// If true, tables and synced logs bypass the page cache if the filesystem allows it. Default:
+    /// true.
     pub direct: bool,
-    /// Smallest write unit in bytes, a power of two from 512 to 4096. Raised to the device's logical block size where
-    /// direct I/O works. Default: 512.
+    /// Smallest write unit in bytes, a power of two from 512 to 4096. It is raised to the device's
+    /// logical block size if direct I/O works. Default: 512.
     pub write_unit: usize,
-    /// How batches of reads are done. Default: [`ReadBackend::Auto`].
+    /// The way of batched reads. Default: [`ReadBackend::Auto`].
     pub read_backend: ReadBackend,
-    /// Most threads that read at a time where io_uring is not used; they start on need and end when idle.
-    /// Default: 8.
+    /// Most threads that read at a time if io_uring is not used. They start when needed and end
+    /// when idle. Default: 8.
     pub read_threads: usize,
 }
 
@@ -89,7 +94,7 @@ impl Default for HostOptions {
 }
 
 impl HostOptions {
-    /// The defaults over this directory.
+    /// Returns the default options for a directory.
     pub fn new(root: impl Into<PathBuf>) -> HostOptions {
         HostOptions {
             root: root.into(),
@@ -122,58 +127,62 @@ impl HostOptions {
     }
 }
 
-/// Who does batches of reads.
+/// The implementation of batched reads.
 enum Reader {
-    /// The rings, and the threads for when no further ring can be made.
+    /// The rings, and the threads for when no further ring can be created.
     Ring(uring::RingPool, Arc<pool::Pool>),
     Threads(Arc<pool::Pool>),
 }
 
-/// What the filesystem and its open files share.
-struct Shared {
+/// What a filesystem and its open files share.
+struct HostShared {
+    /// The directory that relative paths start from.
     root: PathBuf,
+    /// True if the options ask for direct I/O.
     want_direct: bool,
+    /// Write unit, in bytes.
     unit: usize,
     sys: Sys,
     stages: Stages,
-    /// By device number: absolute paths may lead to other filesystems than the root's.
-    places: Mutex<BTreeMap<u64, Place>>,
+    /// Facts by device number, because absolute paths may lead to other filesystems than the
+    /// root's.
+    volumes: Mutex<BTreeMap<u64, VolumeFacts>>,
     reader: Reader,
     info: FsInfo,
 }
 
 /// A directory of a kernel filesystem as a [`FileSystem`].
 pub struct HostFs {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
 }
 
 const NEW_FILE: Mode = Mode::from_raw_mode(0o644);
 const NEW_DIR: Mode = Mode::from_raw_mode(0o755);
 
 impl HostFs {
-    /// Opens a directory. Finds out by trial whether it takes direct I/O and whether the kernel offers io_uring;
-    /// [`FileSystem::info`] reports both. Writes nothing that stays.
+    /// Opens a directory. Tests whether the directory takes direct I/O and whether the kernel
+    /// offers io_uring; [`FileSystem::info`] reports both. Leaves no written bytes behind.
     ///
-    /// Errors: `InvalidArgument` for a write unit outside its limits, `Unsupported` when io_uring is demanded and
-    /// not offered.
+    /// Errors: `InvalidArgument` for a write unit outside its limits, `Unsupported` if io_uring is
+    /// demanded and not offered.
     pub fn new(options: HostOptions) -> Result<Arc<HostFs>> {
         let least = options.write_unit;
         if !least.is_power_of_two() || !(512..=4096).contains(&least) {
             return Err(Error::invalid(format!(
-                "a write unit of {least} bytes; it is a power of two from 512 to 4096"
+                "the write unit is {least} bytes; it must be a power of two from 512 to 4096"
             )));
         }
         let near = probe::existing_ancestor(&options.root);
-        let mut places = BTreeMap::new();
+        let mut volumes = BTreeMap::new();
         let mut why_not = "not asked for";
         let mut unit = least;
         let mut direct = false;
         if options.direct {
-            let place = probe::probe(&near);
+            let volume = probe::probe(&near);
             if let Ok(s) = rustix::fs::stat(&near) {
-                places.insert(s.st_dev, place);
+                volumes.insert(s.st_dev, volume);
             }
-            match place.direct {
+            match volume.direct {
                 Ok(align) => {
                     direct = true;
                     unit = least.max(align.offset);
@@ -212,13 +221,13 @@ impl HostFs {
             zeroed: true,
         };
         Ok(Arc::new(HostFs {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HostShared {
                 root: options.root,
                 want_direct: options.direct,
                 unit,
                 sys: Sys::default(),
                 stages: Stages::default(),
-                places: Mutex::new(places),
+                volumes: Mutex::new(volumes),
                 reader,
                 info,
             }),
@@ -234,18 +243,19 @@ impl HostFs {
         }
     }
 
-    /// What is known of the device of a file in the directory of `path`.
-    fn place(&self, dev: u64, path: &Path) -> Place {
-        let mut places = self.shared.places.lock();
-        *places.entry(dev).or_insert_with(|| {
+    /// Returns the facts about the device of a file in the directory of `path`.
+    fn volume(&self, dev: u64, path: &Path) -> VolumeFacts {
+        let mut volumes = self.shared.volumes.lock();
+        *volumes.entry(dev).or_insert_with(|| {
             probe::probe(&probe::existing_ancestor(path.parent().unwrap_or(path)))
         })
     }
 
-    /// The descriptors of a file that was opened buffered: adds the direct one where that works.
+    /// Returns the descriptors of a file that was opened through the page cache. Adds the one for
+    /// direct I/O if that works.
     fn with_direct(&self, path: &Path, flags: OFlags, buffered: OwnedFd) -> Result<Opened> {
         let facts = probe::file_facts(buffered.as_fd())
-            .map_err(|e| Error::io("looking at an opened file", path, e.into()))?;
+            .map_err(|e| Error::io("reading the metadata of an opened file", path, e.into()))?;
         let mut opened = Opened {
             buffered: Some(buffered),
             direct: None,
@@ -255,25 +265,25 @@ impl HostFs {
         if !self.shared.want_direct {
             return Ok(opened);
         }
-        let place = match opened.facts.is_block_device {
-            // Its directory is another filesystem's.
+        let volume = match opened.facts.is_block_device {
+            // The directory of a block device's name belongs to another filesystem.
             true => probe::of_block_device(),
-            false => self.place(opened.facts.dev, path),
+            false => self.volume(opened.facts.dev, path),
         };
-        let (Ok(of_place), true) = (place.direct, opened.facts.direct != Some(None)) else {
+        let (Ok(of_volume), true) = (volume.direct, opened.facts.direct != Some(None)) else {
             return Ok(opened);
         };
-        let align = opened.facts.direct.flatten().unwrap_or(of_place);
+        let align = opened.facts.direct.flatten().unwrap_or(of_volume);
         if align.offset > self.shared.unit || align.memory > DIRECT_ALIGN {
             return Ok(opened);
         }
         if let Ok(fd) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
-            // Somebody may have put another file at the name between the two openings.
+            // Another process may have put another file at the name between the two calls.
             let same = probe::file_facts(fd.as_fd())
                 .is_ok_and(|f| (f.dev, f.ino) == (opened.facts.dev, opened.facts.ino));
             if same {
                 opened.direct = Some((fd, align));
-                opened.overwrites_in_place = place.overwrites_in_place;
+                opened.overwrites_in_place = volume.overwrites_in_place;
             }
         }
         Ok(opened)
@@ -293,7 +303,7 @@ impl HostFs {
         if capacity > 0
             && let Err(e) = file.write_space(capacity)
         {
-            // A log that could not be made does not keep its name, nor the space it got so far.
+            // A log that could not be created keeps neither its name nor the space it got so far.
             let _ = rustix::fs::unlink(path);
             return Err(e.context("creating a log"));
         }
@@ -324,11 +334,11 @@ impl HostFs {
     }
 }
 
-/// Renames to a name that must be free.
+/// Renames a file to a name that must be free.
 fn rename_new(from: &Path, to: &Path) -> rustix::io::Result<()> {
     use rustix::fs::CWD;
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every filesystem knows the flag; the caller has looked before.
+        // Some filesystems do not know the flag. The caller has checked the name before.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(from, to),
         other => other,
     }
@@ -348,8 +358,8 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
-/// A batch of reads that are complete when it is made: the requests' indices and results, in the
-/// order in which [`ReadCompletions::next`] returns them.
+/// A batch of reads that are complete when the batch is made: the requests' indices and results, in
+/// the order in which [`ReadCompletions::next`] returns them.
 pub struct CompletedReads(pub VecDeque<(usize, Result<Bytes>)>);
 
 impl ReadCompletions for CompletedReads {
@@ -391,7 +401,7 @@ impl FileSystem for HostFs {
             return Err(error(Errno::ISDIR));
         }
         if opened.direct.is_some() {
-            // One descriptor is enough for a reader.
+            // A reader needs only one descriptor.
             opened.buffered = None;
         }
         let shared = Arc::clone(&self.shared);
@@ -405,8 +415,8 @@ impl FileSystem for HostFs {
 
     fn stat(&self, path: &Path) -> Result<FileStat> {
         let path = self.host_path(path);
-        let s =
-            rustix::fs::stat(&path).map_err(|e| Error::io("looking at a name", &path, e.into()))?;
+        let s = rustix::fs::stat(&path)
+            .map_err(|e| Error::io("reading the metadata", &path, e.into()))?;
         let len = u64::try_from(s.st_size).unwrap_or(0);
         Ok(FileStat {
             len,
@@ -429,11 +439,12 @@ impl FileSystem for HostFs {
                 continue;
             }
             let is_dir = match entry.file_type() {
-                // Some filesystems leave the type out of the directory; and a link is what it leads to.
+                // Some filesystems do not store the type in the directory, and a link has the type
+                // of its target.
                 FileType::Unknown | FileType::Symlink => {
                     match rustix::fs::statat(&fd, name, AtFlags::empty()) {
                         Ok(s) => FileType::from_raw_mode(s.st_mode) == FileType::Directory,
-                        // Removed meanwhile, or a link that leads nowhere.
+                        // The entry was removed meanwhile, or is a link without a target.
                         Err(Errno::NOENT) => false,
                         Err(e) => return Err(error(e)),
                     }
@@ -449,7 +460,8 @@ impl FileSystem for HostFs {
         Ok(entries)
     }
 
-    /// Every directory it makes is durable in its parent when the call returns.
+    /// Creates a directory. Every directory that it creates is durable in its parent when the call
+    /// returns.
     fn create_dir(&self, dir: &Path) -> Result<()> {
         let dir = self.host_path(dir);
         let mut missing = Vec::new();
@@ -499,7 +511,7 @@ impl FileSystem for HostFs {
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
         let (from, to) = (self.host_path(from), self.host_path(to));
         rustix::fs::link(&from, &to).map_err(|e| {
-            // What the kernel calls forbidden is here the wrong kind of name.
+            // The kernel reports "forbidden" for a name of the wrong kind.
             #[expect(clippy::disallowed_methods, reason = "this is the host's filesystem")]
             let e = if e == Errno::PERM && from.is_dir() {
                 Errno::ISDIR
@@ -519,18 +531,21 @@ impl FileSystem for HostFs {
             .map_err(|e| Error::io("syncing a directory", &dir, e.into()))
     }
 
-    /// One `fdatasync` stands for several files of one device when each of them only had direct writes into its
-    /// written space since its last sync. Such a write has reached the device's cache when it returns, changed no
-    /// metadata that a read needs, and is made durable by the flush that `fdatasync` of *any* file on that device ends with
-    /// (ext4 always sends one, or waits for a journal commit that does). A direct write that the kernel had to take
-    /// through the page cache was waited for as well. Every other file is synced by itself.
+    /// Syncs several files of one device with one `fdatasync`, if each of them only had direct
+    /// writes into its written space since its last sync.
+    ///
+    /// Such a write has reached the device's cache when it returns, and changed no metadata that a
+    /// read needs. The flush at the end of `fdatasync` of *any* file on that device makes it
+    /// durable (ext4 always sends one, or waits for a journal commit that does). If the kernel had
+    /// to take a direct write through the page cache, the write call waited for that as well. Every
+    /// other file is synced by itself.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
         let hosts: Vec<&HostFile> = files
             .iter()
             .filter_map(|f| f.as_any().downcast_ref::<HostFile>())
             .collect();
         for f in &hosts {
-            // Known before anything was done, so it concerns none of the others.
+            // This error is known before any call, so it concerns none of the other files.
             f.check_syncs()?;
         }
         let run = || -> Result<()> {
@@ -557,7 +572,7 @@ impl FileSystem for HostFs {
             Ok(())
         };
         run().inspect_err(|e| {
-            // Which of them the failure concerns cannot be told: the flush was for all.
+            // The flush was for all files, so the failure may concern each of them.
             for f in &hosts {
                 f.fail_syncs(e);
             }
@@ -567,7 +582,8 @@ impl FileSystem for HostFs {
     fn submit_reads(&self, reads: Vec<ReadRequest>) -> Box<dyn ReadCompletions> {
         let ours = reads.iter().all(|r| r.file.as_any().is::<HostFile>());
         if reads.len() <= 1 || !ours {
-            // One read gains nothing from a ring; and a file that is not ours reads by its own rules.
+            // A ring gains nothing for one read. A file of another filesystem reads by its own
+            // rules.
             let read = |(i, r): (usize, ReadRequest)| (i, r.file.read(r.offset, r.len));
             return Box::new(CompletedReads(
                 reads.into_iter().enumerate().map(read).collect(),
@@ -596,7 +612,7 @@ impl FileSystem for HostFs {
     fn space(&self, path: &Path) -> Result<Space> {
         let path = self.host_path(path);
         let s = rustix::fs::statvfs(&path)
-            .map_err(|e| Error::io("asking for free space", &path, e.into()))?;
+            .map_err(|e| Error::io("reading the free space", &path, e.into()))?;
         Ok(Space {
             total: s.f_blocks.saturating_mul(s.f_frsize),
             free: s.f_bavail.saturating_mul(s.f_frsize),

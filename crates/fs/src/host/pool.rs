@@ -1,6 +1,6 @@
-//! Batched reads by threads, for kernels without io_uring: started when the first batch needs them, gone when there
-//! was nothing to do for a while. A batch's own caller reads along while it waits, so that a batch ends even where
-//! no thread can be started.
+//! Batched reads by threads, for kernels without io_uring. The threads start when the first batch
+//! needs them, and end after some seconds without work. The caller of a batch also reads while it
+//! waits, so that a batch ends even if no thread can be started.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +12,17 @@ use super::file::HostFile;
 use super::read::read_now;
 use crate::{Bytes, Error, ErrorKind, ReadCompletions, ReadRequest, Result};
 
-/// An idle reader ends after this time.
+/// An idle reading thread ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// The queue and threads of a pool, under its lock.
 #[derive(Default)]
 struct PoolState {
-    /// One entry for each read; the batch knows which comes next.
+    /// One entry for each read. The batch knows which read comes next.
     work: VecDeque<Arc<Batch>>,
+    /// Number of threads.
     threads: usize,
+    /// Number of threads that wait for work.
     idle: usize,
 }
 
@@ -27,23 +30,30 @@ struct PoolState {
 pub(super) struct Pool {
     state: Mutex<PoolState>,
     wake: Condvar,
+    /// Most threads.
     max: usize,
 }
 
+/// The reads of a batch, under its lock.
 #[derive(Default)]
 struct BatchState {
+    /// Reads that were not started.
     todo: VecDeque<(usize, ReadRequest)>,
+    /// Number of reads in progress.
     running: usize,
+    /// Results that the caller has not taken yet.
     done: VecDeque<(usize, Result<Bytes>)>,
 }
 
+/// A batch, as the threads hold it.
 #[derive(Default)]
 struct Batch {
     state: Mutex<BatchState>,
     ended_one: Condvar,
 }
 
-/// Puts a result in its batch also when the read panics, so that nobody waits for ever.
+/// A read in progress. Its result goes into the batch even if the read panics, so that no caller
+/// waits for ever.
 struct Running<'b> {
     batch: &'b Batch,
     index: usize,
@@ -64,7 +74,7 @@ impl Drop for Running<'_> {
 }
 
 impl Batch {
-    /// Does one read of the batch. False when none was left to start.
+    /// Does one read of the batch. Returns false if the batch has no read left to start.
     fn run_one(&self) -> bool {
         let mut state = self.state.lock();
         let Some((index, r)) = state.todo.pop_front() else {
@@ -83,7 +93,8 @@ impl Batch {
             .downcast_ref()
             .expect("the batch was checked to hold host files");
         running.result = Some(read_now(file, r.offset, r.len));
-        // The request, and with it perhaps the last hold on its file, goes before the batch can end.
+        // The request may have the last reference to its file, so it is dropped before the batch
+        // can end.
         drop(r);
         drop(running);
         true
@@ -116,7 +127,7 @@ impl Pool {
         let nobody = state.threads == 0;
         drop(state);
         self.wake.notify_all();
-        // No thread can be started: a caller that only asks `try_next` must get its reads all the same.
+        // If no thread can be started, a caller that only uses `try_next` must still get its reads.
         while nobody && batch.run_one() {}
         PoolBatch { batch }
     }
@@ -139,7 +150,8 @@ impl Pool {
             if let Some(batch) = state.work.pop_front() {
                 drop(state);
                 batch.run_one();
-                // Also before the lock: the last hold on a batch may close files.
+                // The batch is also dropped before the lock is taken, because the last reference to
+                // it may close files.
                 drop(batch);
                 state = self.state.lock();
                 continue;
@@ -155,7 +167,7 @@ impl Pool {
     }
 }
 
-/// One batch as its caller holds it.
+/// A batch as its caller holds it.
 pub(super) struct PoolBatch {
     batch: Arc<Batch>,
 }

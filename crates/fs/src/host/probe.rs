@@ -1,6 +1,6 @@
-//! What the device and kernel filesystem under a directory can do: direct I/O or not, its alignment, and
-//! whether one device flush may stand for the syncs of several files. Nothing here is promised to callers; it
-//! decides which of two correct ways is taken.
+//! Facts about the device and the kernel filesystem under a directory: whether direct I/O works,
+//! its alignment, and whether one device flush may stand for the syncs of several files. Callers
+//! are promised none of this. The facts only decide between two correct ways.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,27 +14,28 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const EXT4_MAGIC: u64 = 0xef53;
 
-/// Alignment that direct I/O on one file or device asks for, in bytes.
+/// The alignment, in bytes, that direct I/O on one file or device requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
-    /// Of file offsets and lengths.
+    /// Alignment of file offsets and lengths, in bytes.
     pub(crate) offset: usize,
-    /// Of memory.
+    /// Alignment of memory addresses, in bytes.
     pub(crate) memory: usize,
 }
 
-/// What is known of one device's filesystem.
+/// Facts about the filesystem on one device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Direct I/O's alignment, or the reason it is not used.
+pub(super) struct VolumeFacts {
+    /// The alignment of direct I/O, or the reason why it is not used.
     pub(super) direct: Result<DirectAlign, &'static str>,
-    /// An overwrite of written extents changes no metadata that a read needs, and `fdatasync` of any file
-    /// flushes the device's cache. True for ext4 where the kernel itself vouches for direct I/O (which also
-    /// rules out `data=journal` and encrypted files): it never relocates a written block.
+    /// True if an overwrite of written extents changes no metadata that a read needs, and
+    /// `fdatasync` of any file flushes the device's cache. This holds for ext4 if the kernel itself
+    /// reports direct I/O, which also excludes `data=journal` and encrypted files: ext4 never
+    /// relocates a written block.
     pub(super) overwrites_in_place: bool,
 }
 
-/// What `statx` says of an open file.
+/// The facts that `statx` gives of an open file.
 pub(crate) struct FileFacts {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
@@ -43,19 +44,20 @@ pub(crate) struct FileFacts {
     pub(crate) is_dir: bool,
     pub(crate) is_block_device: bool,
     pub(crate) is_file: bool,
-    /// Of a block device itself, not of where its name lies.
+    /// The number of a block device itself, not of the filesystem of its name.
     pub(crate) rdev: u64,
-    /// `Some(None)` when the kernel says that this file takes no direct I/O; `None` when it says nothing.
+    /// The alignment of direct I/O. `Some(None)` if the kernel says that this file takes no direct
+    /// I/O, and `None` if the kernel gives no answer.
     pub(crate) direct: Option<Option<DirectAlign>>,
 }
 
 pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
     let want = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
     let s = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)?;
-    let told = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let reported = s.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let kind = rustix::fs::FileType::from_raw_mode(s.stx_mode.into());
     let size = match kind {
-        // Its inode knows no size.
+        // The inode of a block device has no size.
         rustix::fs::FileType::BlockDevice => rustix::fs::seek(fd, SeekFrom::End(0))?,
         _ => s.stx_size,
     };
@@ -68,7 +70,7 @@ pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
         is_block_device: kind == rustix::fs::FileType::BlockDevice,
         is_file: kind == rustix::fs::FileType::RegularFile,
         rdev: rustix::fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
-        direct: told.then(|| {
+        direct: reported.then(|| {
             let (offset, memory) = (
                 s.stx_dio_offset_align as usize,
                 s.stx_dio_mem_align as usize,
@@ -78,9 +80,9 @@ pub(crate) fn file_facts(fd: BorrowedFd<'_>) -> rustix::io::Result<FileFacts> {
     })
 }
 
-/// What may be taken for granted of any block device; its own descriptor says more.
-pub(super) fn of_block_device() -> Place {
-    Place {
+/// Returns the facts that hold for any block device. Its own descriptor says more.
+pub(super) fn of_block_device() -> VolumeFacts {
+    VolumeFacts {
         direct: Ok(DirectAlign {
             offset: DIRECT_ALIGN,
             memory: DIRECT_ALIGN,
@@ -90,10 +92,10 @@ pub(super) fn of_block_device() -> Place {
 }
 
 impl FileFacts {
-    /// The alignment of direct I/O through a descriptor that was opened for it.
+    /// Returns the alignment for a descriptor that was opened for direct I/O.
     pub(crate) fn direct_align(&self) -> Option<DirectAlign> {
         match self.direct {
-            Some(told) => told.filter(|align| align.offset <= DIRECT_ALIGN),
+            Some(reported) => reported.filter(|align| align.offset <= DIRECT_ALIGN),
             None => Some(DirectAlign {
                 offset: DIRECT_ALIGN,
                 memory: DIRECT_ALIGN,
@@ -102,7 +104,7 @@ impl FileFacts {
     }
 }
 
-/// The nearest directory at or above `path` that exists.
+/// Returns the nearest existing directory at or above `path`.
 pub(super) fn existing_ancestor(path: &Path) -> PathBuf {
     for p in path.ancestors() {
         let p = if p.as_os_str().is_empty() {
@@ -131,18 +133,19 @@ fn nameless_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
         rustix::process::getpid().as_raw_nonzero()
     ));
     let fd = rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL, mode);
-    // The probe must not stay behind, opened or not: EXCL makes the name ours.
+    // The file of the probe must not stay behind. `EXCL` guarantees that this call created the
+    // name.
     if fd.is_ok() {
         let _ = rustix::fs::unlink(&name);
     }
     fd
 }
 
-/// Tries direct I/O in a directory with a file that has no name.
-pub(super) fn probe(dir: &Path) -> Place {
+/// Tests direct I/O in a directory with a file that has no name.
+pub(super) fn probe(dir: &Path) -> VolumeFacts {
     let magic = rustix::fs::statfs(dir).map_or(0, |s| s.f_type as u64);
     if matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC) {
-        return Place {
+        return VolumeFacts {
             direct: Err("the directory is in memory"),
             overwrites_in_place: false,
         };
@@ -150,14 +153,15 @@ pub(super) fn probe(dir: &Path) -> Place {
     let fd = match nameless_file(dir) {
         Ok(fd) => fd,
         Err(Errno::INVAL) => {
-            return Place {
+            return VolumeFacts {
                 direct: Err("the filesystem refuses direct I/O"),
                 overwrites_in_place: false,
             };
         }
-        // Not writable by us: nothing will be appended here, and each opened file speaks for itself.
+        // The directory is not writable, so no file here will be appended to, and each opened file
+        // has its own facts.
         Err(_) => {
-            return Place {
+            return VolumeFacts {
                 direct: Ok(DirectAlign {
                     offset: DIRECT_ALIGN,
                     memory: DIRECT_ALIGN,
@@ -167,28 +171,28 @@ pub(super) fn probe(dir: &Path) -> Place {
         }
     };
     if let Ok(facts) = file_facts(fd.as_fd())
-        && let Some(told) = facts.direct
+        && let Some(reported) = facts.direct
     {
-        return match told {
-            Some(align) if align.offset <= DIRECT_ALIGN => Place {
+        return match reported {
+            Some(align) if align.offset <= DIRECT_ALIGN => VolumeFacts {
                 direct: Ok(align),
                 overwrites_in_place: magic == EXT4_MAGIC,
             },
-            Some(_) => Place {
+            Some(_) => VolumeFacts {
                 direct: Err("direct I/O needs blocks above 4096 bytes here"),
                 overwrites_in_place: false,
             },
-            None => Place {
+            None => VolumeFacts {
                 direct: Err("the filesystem refuses direct I/O"),
                 overwrites_in_place: false,
             },
         };
     }
-    // A kernel before 6.1: find the unit by trial.
+    // Kernels before 6.1 do not report the unit, so it is found by trial.
     let page = AlignedBuf::zeroed_direct(2 * DIRECT_ALIGN);
     for unit in [512, 1024, 2048, DIRECT_ALIGN] {
         if rustix::io::pwrite(&fd, &page[..unit], unit as u64) == Ok(unit) {
-            return Place {
+            return VolumeFacts {
                 direct: Ok(DirectAlign {
                     offset: unit,
                     memory: DIRECT_ALIGN,
@@ -197,7 +201,7 @@ pub(super) fn probe(dir: &Path) -> Place {
             };
         }
     }
-    Place {
+    VolumeFacts {
         direct: Err("direct writes fail on this filesystem"),
         overwrites_in_place: false,
     }

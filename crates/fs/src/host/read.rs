@@ -1,9 +1,10 @@
-//! One read on its way: which descriptor, which aligned span, how far it came, and the bytes at the end.
-//! The three ways of reading (in the caller's thread, by the ring, by the pool) share it.
+//! One read in progress: its descriptor, its aligned range, the bytes read so far, and the result.
+//! The three ways of reading (in the caller's thread, through the ring, in the pool) share it.
 //!
-//! Promise: the result is short only where the file ended. A large one is a slice of the very memory the kernel filled. A small one
-//! that was read directly is copied out of memory that is used again: aligned to a page, each cached block would hold up to
-//! two pages, and the copy costs less than the allocation it saves.
+//! Promise: the result is short only if the file ended. A large result is a slice of the memory
+//! that the kernel filled. A small result of a direct read is copied out of memory that is used
+//! again. Aligned to a page, each cached block would hold up to two pages, and the copy costs less
+//! than the allocation it saves.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,10 +13,11 @@ use super::fill::pread_into;
 use super::stage::STAGE_KEPT_MAX;
 use crate::{AlignedBuf, Bytes, DIRECT_ALIGN, Error, Lifetime, Result};
 
-/// Direct reads of up to so many bytes are copied out, wherever they begin and end.
+/// Direct reads of up to this many bytes are copied out, wherever they begin and end.
 pub(super) const COPIED_MAX: usize = STAGE_KEPT_MAX - 2 * DIRECT_ALIGN;
 
-/// The kernel moves at most this much in one call (2 GiB less a page); a power of two below it.
+/// Largest number of bytes of one call. The kernel moves at most 2 GiB less a page; this is a power
+/// of two below that.
 const CALL_MAX: usize = 1 << 30;
 
 /// A read of one file in progress.
@@ -24,18 +26,18 @@ pub(super) struct ReadOp {
     align: usize,
     /// Offset in the file of the buffer's first byte.
     start: u64,
-    /// Bytes of the buffer before the first one asked for.
+    /// Bytes of the buffer before the first requested byte.
     head: usize,
-    /// Bytes asked for, cut to where the file ends.
+    /// Requested bytes, cut at the end of the file.
     len: usize,
-    /// Bytes to read in all, from `start`.
+    /// Bytes to read in all, from `start` on.
     want: usize,
     ended: bool,
     buf: AlignedBuf,
 }
 
 impl ReadOp {
-    /// Plans a read. Allocates no more than the file can fill.
+    /// Plans a read. Allocates no more memory than the file can fill.
     pub(super) fn plan(file: &HostFile, offset: u64, len: usize) -> ReadOp {
         let wished = offset.saturating_add(len as u64);
         let end = wished.min(file.readable_end(wished));
@@ -65,34 +67,34 @@ impl ReadOp {
         op
     }
 
-    /// The descriptor to read through.
+    /// Returns the descriptor to read through.
     pub(super) fn fd<'f>(&self, file: &'f HostFile) -> BorrowedFd<'f> {
         file.read_fd(self.direct)
     }
 
-    /// True when there is nothing left to read.
+    /// Returns true if there is nothing left to read.
     pub(super) fn done(&self) -> bool {
         self.ended || self.buf.len() >= self.want
     }
 
-    /// Offset and length of the next call.
+    /// Returns the offset and the length of the next call.
     pub(super) fn next_call(&self) -> (u64, usize) {
         let got = self.buf.len();
         (self.start + got as u64, (self.want - got).min(CALL_MAX))
     }
 
-    /// The memory the next call reads into.
+    /// Returns the memory that the next call reads into.
     pub(super) fn memory(&mut self) -> &mut AlignedBuf {
         &mut self.buf
     }
 
-    /// Takes note that a call brought `n` bytes, which are in the buffer already.
+    /// Records that a call read `n` bytes, which are in the buffer already.
     pub(super) fn came(&mut self, n: usize) {
-        // Direct reads stop off their unit only at the end of the file.
+        // A direct read ends off its unit only at the end of the file.
         self.ended = n == 0 || !self.buf.len().is_multiple_of(self.align);
     }
 
-    /// Reads what is left in the caller's thread.
+    /// Reads the rest in the caller's thread.
     pub(super) fn run(&mut self, file: &HostFile) -> rustix::io::Result<()> {
         while !self.done() {
             let (offset, want) = self.next_call();
@@ -103,13 +105,13 @@ impl ReadOp {
         Ok(())
     }
 
-    /// The error of this read.
+    /// Returns the error of this read.
     pub(super) fn error(&self, file: &HostFile, e: std::io::Error) -> Error {
         let offset = self.start + self.head as u64;
         Error::io(&format!("reading {} bytes", self.len), file.path(), e).at(file.path(), offset)
     }
 
-    /// The bytes.
+    /// Returns the bytes of this read.
     pub(super) fn finish(self, file: &HostFile) -> Bytes {
         let len = self.buf.len().saturating_sub(self.head).min(self.len);
         if len == 0 {
@@ -125,7 +127,7 @@ impl ReadOp {
     }
 }
 
-/// Plans and does one read in the caller's thread.
+/// Plans and performs one read in the caller's thread.
 pub(super) fn read_now(file: &HostFile, offset: u64, len: usize) -> Result<Bytes> {
     let mut op = ReadOp::plan(file, offset, len);
     match op.run(file) {

@@ -1,8 +1,8 @@
-//! The written space of logs: filled with zeros ahead of the appends, or taken over from an old log.
+//! The written space of logs, filled with zeros ahead of the appends or taken over from an old log.
 //!
-//! Promise: once [`HostFile::write_space`] or [`HostFile::adopt_space`] returned, the file's size and extents up to
-//! `written_to` are durable and none of them is a hole or merely reserved, so a synced append there is one device
-//! write and one flush, and no journal commit.
+//! Promise: once [`HostFile::write_space`] or [`HostFile::adopt_space`] returned, the file's size
+//! and its extents up to `written_to` are durable, and none of the extents is a hole or merely
+//! reserved. So a synced append there is one device write and one flush, without a journal commit.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -17,11 +17,13 @@ use super::file::{HostFile, Kind};
 use super::sys::Account;
 use crate::{AlignedBuf, Error, Result};
 
-/// Blocks of kernel filesystems; sizes ahead of a log are multiples of it.
+/// Bytes of a block of kernel filesystems. Sizes of space ahead of a log are multiples of it.
 const BLOCK: u64 = 4096;
-/// Appends that grow the file wait for at most one piece.
+/// Bytes of zeros that are written at a time. An append that grows the file waits for at most one
+/// such write.
 const PIECE: u64 = 1 << 20;
-/// Holes of a reused log are filled if they are at most this part of it: that costs less than all the syncs that would allocate space anew.
+/// Holes of a reused log are filled if they are at most one part in this many of the log. That
+/// costs less than all the syncs that would allocate space anew.
 const FILLED: u64 = 8;
 
 impl HostFile {
@@ -29,8 +31,9 @@ impl HostFile {
         Error::io(what, self.path(), e.into())
     }
 
-    /// Writes zeros past the present size until it is at least `capacity`, and makes them durable. Appends go on
-    /// meanwhile: those inside the size take no lock of this, those past it wait for one piece.
+    /// Writes zeros past the present size until the size is at least `capacity`, and makes them
+    /// durable. Appends continue meanwhile: appends inside the size take none of these locks, and
+    /// appends past the size wait for one piece.
     pub(super) fn write_space(&self, capacity: u64) -> Result<()> {
         let _one = self.extending.lock();
         let Some(goal) = capacity
@@ -46,7 +49,7 @@ impl HostFile {
             return Ok(());
         }
         let what = "writing log space ahead";
-        // From here on all space below the size was written by somebody.
+        // From here on, all space below the size is written.
         self.end_windows(&mut self.tail.lock())?;
         if self.size.load(SeqCst) < goal {
             self.reserve(goal)?;
@@ -57,7 +60,8 @@ impl HostFile {
                 let size = self.size.load(SeqCst);
                 let from = size.next_multiple_of(BLOCK);
                 if from > size {
-                    // `sync_all` cut the file inside a block, which is written: the rest of it reads as zeros.
+                    // `sync_all` cut the file inside a written block. The rest of that block reads
+                    // as zeros.
                     rustix::fs::ftruncate(self.main_fd(), from)
                         .map_err(|e| self.space_error(what, e).at(self.path(), size))?;
                     self.size.store(from, SeqCst);
@@ -75,13 +79,15 @@ impl HostFile {
         self.publish_written()
     }
 
-    /// Asks for the blocks up to `to` without moving the end. A synced append there has the inode to write beside its data, and not what each
-    /// allocation changes, too. What cannot be had is no error here: the append itself meets it.
+    /// Allocates the blocks up to `to` without moving the end of the file. A synced append there
+    /// then writes the inode beside its data, but not the metadata that each allocation changes. If
+    /// the blocks cannot be allocated, this call succeeds and the append itself meets the error.
     pub(super) fn reserve_past_end(&self, to: u64) {
         let mut tail = self.tail.lock();
         let to = to.min(i64::MAX as u64 - BLOCK).next_multiple_of(BLOCK);
         let there = self.size.load(SeqCst).max(tail.reserved_to);
-        // What comes is synced, and windows end with it: that cuts the file, which would take the blocks away again.
+        // The appends to come are synced and end the windows. Ending windows cuts the file, which
+        // would release the new blocks.
         if self.kind == Kind::ReadOnly || to <= there || self.end_windows(&mut tail).is_err() {
             return;
         }
@@ -89,14 +95,15 @@ impl HostFile {
         let from = self.size.load(SeqCst);
         let past_end = FallocateFlags::KEEP_SIZE;
         if rustix::fs::fallocate(self.main_fd(), past_end, from, to - from).is_err() {
-            // A part of it may be there: on a full disk others need that.
+            // A part of the blocks may be allocated. On a full disk other files need them.
             let _ = rustix::fs::ftruncate(self.main_fd(), from);
             return;
         }
         tail.reserved_to = to;
     }
 
-    /// Directly where possible: dirty pages here would be written back inside the next append's sync.
+    /// Writes zeros, directly if possible: dirty pages here would be written back inside the sync
+    /// of the next append.
     fn write_zeros(&self, zeros: &[u8], at: u64) -> rustix::io::Result<()> {
         let (fd, unit) = match &self.direct {
             Some((fd, align)) => (fd.as_fd(), Some(align.offset)),
@@ -107,7 +114,8 @@ impl HostFile {
             .write_all(fd, &zeros, at, unit, Account::Prewrite)
     }
 
-    /// What is not written below `size`, whole blocks, if that is little enough to be filled.
+    /// Returns the ranges below `size` that are not written, if they are whole blocks and few
+    /// enough to be filled.
     fn few_holes(&self, size: u64) -> Option<Vec<Range<u64>>> {
         let (mut holes, mut bytes, mut at) = (Vec::new(), 0, 0);
         loop {
@@ -115,7 +123,7 @@ impl HostFile {
             if hole >= size {
                 return Some(holes);
             }
-            // After the last there is no data.
+            // Behind the last hole there is no data.
             let end = match rustix::fs::seek(self.main_fd(), SeekFrom::Data(hole)) {
                 Ok(data) => data.min(size),
                 Err(Errno::NXIO) => size,
@@ -148,8 +156,9 @@ impl HostFile {
         Ok(())
     }
 
-    /// Asks for the blocks in one go, so that they lie together and a full disk is noticed before anything is
-    /// written. A filesystem that cannot do so allocates piece by piece.
+    /// Allocates the blocks with one call, so that they are contiguous and a full disk is noticed
+    /// before anything is written. A filesystem that cannot do so allocates each piece as it is
+    /// written.
     fn reserve(&self, goal: u64) -> Result<()> {
         let _space = self.space.lock();
         let from = self.size.load(SeqCst);
@@ -158,7 +167,8 @@ impl HostFile {
         }
         match rustix::fs::fallocate(self.main_fd(), FallocateFlags::KEEP_SIZE, from, goal - from) {
             Err(e @ (Errno::NOSPC | Errno::DQUOT)) => {
-                // Gives back what was allocated past the end before the disk was full.
+                // The blocks that were allocated past the end before the disk was full are
+                // released.
                 let _ = rustix::fs::ftruncate(self.main_fd(), from);
                 let what = format!("reserving {} bytes of log space", goal - from);
                 Err(self.space_error(&what, e))
@@ -167,43 +177,47 @@ impl HostFile {
         }
     }
 
-    /// Makes size and extents durable, then finds out how far they are really written.
+    /// Makes size and extents durable, then finds out up to where they are really written.
     fn publish_written(&self) -> Result<()> {
         let size = self.size.load(SeqCst);
-        // A failure here may have swallowed the report on an append's dirty page, so it counts as a failed sync.
+        // A failure here may have taken the error report of an append's dirty page, so it counts as
+        // a failed sync.
         self.sync_now(true)?;
         let written = self.data_until(self.written_to.load(SeqCst), size);
         self.written_to.fetch_max(written, SeqCst);
         Ok(())
     }
 
-    /// The first hole or merely reserved byte at or after `from`, at most `size`.
+    /// Returns the first hole or merely reserved byte at or after `from`, at most `size`.
     fn data_until(&self, from: u64, size: u64) -> u64 {
         if from >= size {
             return size;
         }
         match rustix::fs::seek(self.main_fd(), SeekFrom::Hole(from)) {
             Ok(hole) => hole.min(size),
-            // Not known: then nothing new is trusted.
+            // The answer is unknown, so no new space counts as written.
             Err(_) => from,
         }
     }
 
-    /// Takes the content this file has from an earlier life as written space, and brings it to `capacity`.
-    /// What is not really written (holes left by `release_range`) is filled if it is little; else it is cut off from there on.
+    /// Takes over the content of an earlier life as written space, and extends it to `capacity`.
+    /// Parts that are not really written (holes left by `release_range`) are filled if they are
+    /// small. Otherwise the file is cut before the first of them.
     pub(super) fn adopt_space(&self, capacity: u64) -> Result<()> {
         self.end_windows(&mut self.tail.lock())?;
         let size = self.size.load(SeqCst);
-        // Blocks past the end, from appends that were expected and did not come, would be nobody's.
+        // Blocks past the end come from appends that were announced and did not happen. No other
+        // code would release them.
         rustix::fs::ftruncate(self.main_fd(), size)
             .map_err(|e| self.space_error("cutting a reused log to its size", e))?;
-        // Dirty pages over reserved space count as data until they are written, and cached pages over it for ever:
-        // write the first, drop the second, then ask.
+        // Dirty pages over reserved space count as data until they are written, and cached pages
+        // over it count as data for ever. So the dirty pages are written and the cached pages are
+        // dropped before the holes are looked for.
         self.sync_now(true)?;
         let _ = rustix::fs::fadvise(self.main_fd(), 0, None, Advice::DontNeed);
         let written = self.data_until(0, size);
         let few = || self.few_holes(size);
-        // Where there is no room for that, cutting needs none.
+        // If there is no room for filling the holes, the file is cut, which needs no room.
         let filled = written < size && few().is_some_and(|holes| self.fill(&holes).is_ok());
         if filled {
             self.publish_written()?;

@@ -1,4 +1,5 @@
-//! Staging memory: what direct I/O cannot take as it lies travels through aligned buffers, of which a few small ones are kept.
+//! Staging memory: bytes that direct I/O cannot take from their own memory travel through aligned
+//! buffers. A few small buffers are kept.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -8,13 +9,13 @@ use parking_lot::Mutex;
 use super::sys::{Account, Sys};
 use crate::AlignedBuf;
 
-/// Unaligned bytes travel to direct I/O through staging memory of at most this size.
+/// Bytes of the largest staging buffer for unaligned bytes.
 const STAGE_MAX: usize = 1 << 20;
-/// Staging memory kept between appends and small reads: few, and small.
+/// Number of staging buffers that are kept between appends and small reads.
 const STAGE_KEPT: usize = 16;
 pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
 
-/// The buffers of one filesystem that nobody uses at the moment.
+/// The staging buffers of one filesystem that are not in use.
 #[derive(Default)]
 pub(crate) struct Stages(Mutex<Vec<AlignedBuf>>);
 
@@ -40,8 +41,9 @@ impl Stages {
         }
     }
 
-    /// Writes all of `bufs`, a multiple of `unit` together, at `offset`, another, through a descriptor of direct I/O that wants memory
-    /// aligned to `memory`. Buffers that are aligned go as they are.
+    /// Writes all of `bufs` at `offset` through a descriptor for direct I/O. The total length and
+    /// the offset are multiples of `unit`. The descriptor requires memory that is aligned to
+    /// `memory` bytes. Aligned buffers are written without a copy.
     pub(crate) fn write(
         &self,
         sys: &Sys,

@@ -1,7 +1,9 @@
-//! The system calls that move bytes, with their accounting, their retry rules, and (in tests) their faults.
+//! The system calls that move bytes, with their counters, their retry rules, and their faults in
+//! tests.
 //!
-//! Promise: an interrupted read or write is continued; a sync is never repeated, whatever its error, because
-//! the kernel forgets dirty pages it failed to write and a second call would report a success that is none.
+//! Promise: an interrupted read or write is continued. A sync is never repeated, whatever its
+//! error: the kernel forgets dirty pages that it failed to write, so a second call would report a
+//! success that is none.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -11,29 +13,29 @@ use rustix::io::{Errno, Result};
 
 use crate::FsStats;
 
-/// The kernel's limit on buffers in one vectored call.
+/// The kernel's limit on the number of buffers in one vectored call.
 const IOV_MAX: usize = 1024;
 
-/// What a write counts as.
+/// The counter that a write adds to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Account {
     Append,
     Prewrite,
 }
 
-/// Which call a test wants to fail, and how.
+/// The call that a test makes fail, and how it fails.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The next write fails.
     Write(Errno),
-    /// The next write moves this many bytes, the one after it fails.
+    /// The next write moves this many bytes, and the write after it fails.
     ShortWrite(usize, Errno),
     /// The next sync fails.
     Sync(Errno),
-    /// The next window cannot be had.
+    /// The next window cannot be opened.
     Window,
-    /// The space for the next one cannot be had.
+    /// The space for the next window cannot be allocated.
     Allocate(Errno),
 }
 
@@ -46,10 +48,10 @@ pub(crate) struct Sys {
     reads: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
-    /// Windows on every filesystem, so that tests see them wherever they run.
+    /// If true, windows are used on every filesystem, so that tests cover them wherever they run.
     #[cfg(test)]
     pub(super) map_anywhere: std::sync::atomic::AtomicBool,
-    /// Done by whoever appends, before the bytes move.
+    /// A function that the appender calls before the bytes move.
     #[cfg(test)]
     pub(super) beside: parking_lot::Mutex<Option<Box<dyn FnMut() + Send>>>,
     #[cfg(test)]
@@ -114,7 +116,8 @@ impl Sys {
         return false;
     }
 
-    /// Allocates space for `len` bytes from `from` on and moves the end of the file behind it. After an error part of it may be there.
+    /// Allocates space for `len` bytes from `from` on and moves the end of the file behind it.
+    /// After an error, a part of the space may be allocated.
     pub(super) fn allocate(&self, fd: BorrowedFd<'_>, from: u64, len: u64) -> Result<()> {
         #[cfg(test)]
         {
@@ -136,7 +139,8 @@ impl Sys {
         match self.write_fault() {
             Some(Ok(n)) => {
                 let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-                // The test file takes the short write through its page cache; alignment does not matter.
+                // The short write goes through the page cache of the test's file, so its alignment
+                // does not matter.
                 return rustix::io::pwrite(fd, &all[..n.min(all.len())], offset);
             }
             Some(Err(e)) => return Err(e),
@@ -150,8 +154,8 @@ impl Sys {
         }
     }
 
-    /// Writes all of `bufs` at `offset`. With `unit`, progress must stay on its multiples, as direct I/O needs.
-    /// After an error any part of the bytes may be in the file.
+    /// Writes all of `bufs` at `offset`. If `unit` is given, each call must move a multiple of it,
+    /// as direct I/O requires. After an error, any part of the bytes may be in the file.
     pub(crate) fn write_all(
         &self,
         fd: BorrowedFd<'_>,
@@ -167,7 +171,8 @@ impl Sys {
         let mut left = total;
         let mut step = |bufs: &[IoSlice<'_>]| -> Result<usize> {
             let n = self.pwritev(fd, bufs, offset)?;
-            // A write that moves nothing, or part of a sector, would loop for ever or lose its alignment.
+            // A write that moves no bytes would loop for ever, and one that moves a part of a
+            // sector would lose its alignment.
             if n == 0 || (n < left && unit.is_some_and(|u| n % u != 0)) {
                 return Err(Errno::IO);
             }
@@ -194,12 +199,12 @@ impl Sys {
         Ok(())
     }
 
-    /// Counts bytes that an append stored in a window: no write call.
+    /// Counts bytes that an append stored in a window, without a write call.
     pub(super) fn count_mapped(&self, n: usize) {
         self.bytes_written.fetch_add(n as u64, Relaxed);
     }
 
-    /// Moves bytes that an append wrote ahead of need to the account of those.
+    /// Counts bytes of an append as written ahead of need.
     pub(super) fn recount_as_prewritten(&self, n: usize) {
         self.bytes_written.fetch_sub(n as u64, Relaxed);
         self.bytes_prewritten.fetch_add(n as u64, Relaxed);
@@ -218,19 +223,19 @@ impl Sys {
         Ok(())
     }
 
-    /// Data, and the metadata needed to read it back. Called once, never repeated.
+    /// Syncs the data, and the metadata that is needed to read it back. The call is never repeated.
     pub(crate) fn fdatasync(&self, fd: BorrowedFd<'_>) -> Result<()> {
         self.count_sync()?;
         rustix::fs::fdatasync(fd)
     }
 
-    /// Data and all metadata. Called once, never repeated.
+    /// Syncs the data and all metadata. The call is never repeated.
     pub(super) fn fsync(&self, fd: BorrowedFd<'_>) -> Result<()> {
         self.count_sync()?;
         rustix::fs::fsync(fd)
     }
 
-    /// Counts and does a sync of a directory.
+    /// Counts and performs a sync of a directory.
     pub(super) fn fsync_dir(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         self.count_sync()?;
         sync()

@@ -1,9 +1,11 @@
-//! The host directory against the contract's rules, on the real kernel. Faults come through the seam in `sys`.
+//! The host directory against the contract's rules, on the real kernel. Tests inject faults through
+//! `sys`.
 #![expect(
     clippy::disallowed_methods,
     reason = "these tests prepare and inspect real directories and threads"
 )]
 
+use basalt_sim::campaign;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use crate::{ErrorKind, Intent};
 mod log_space;
 mod windows;
 
-/// A directory of its own for each test, removed afterwards.
+/// A directory for one test, removed afterwards.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -50,7 +52,7 @@ impl Drop for Dir {
     }
 }
 
-/// Bytes that are different at every offset and in every life.
+/// Returns bytes that differ at every offset and in every life.
 fn pattern(seed: u64, offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64)
         .map(|i| {
@@ -61,7 +63,7 @@ fn pattern(seed: u64, offset: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A small generator, so that a failing seed can be repeated.
+/// A small random generator, so that a failing seed can be repeated.
 struct Rng(u64);
 
 impl Rng {
@@ -91,13 +93,12 @@ fn both_ways() -> [(&'static str, bool); 2] {
     [("direct", true), ("buffered", false)]
 }
 
-/// Random appends of every size, alignment, intent and cut, read back at random while some are unsynced, equal a
-/// plain vector; so do they after reopening.
+/// Random appends of every size, alignment, intent and cut equal a plain vector. The test reads
+/// them back at random while some are unsynced, and again after reopening.
 #[test]
 fn random_appends_read_back_in_every_way() {
-    let scale: u64 = std::env::var("BASALT_SCALE").map_or(1, |s| s.parse().unwrap());
     for (name, direct) in both_ways() {
-        for seed in basalt_sim::campaign::cases(1..1 + 12 * scale) {
+        for seed in campaign::cases(1..1 + 12 * campaign::scale()) {
             let _repeat =
                 basalt_sim::repeat!(random_appends_read_back_in_every_way, "BASALT_CASE={seed}");
             let dir = Dir::new();
@@ -151,7 +152,7 @@ fn random_appends_read_back_in_every_way() {
                             _ => rng.below(300) * unit + rng.below(2) * 77,
                         };
                         let bytes = pattern(seed, model.len() as u64, size as usize);
-                        // Memory now aligned, now not; one buffer or several.
+                        // The memory is aligned or not, in one buffer or several.
                         let mut aligned = AlignedBuf::zeroed_direct(0);
                         aligned.extend_from_slice(&bytes);
                         let cut = rng.below(size + 1) as usize;
@@ -210,7 +211,8 @@ fn random_appends_read_back_in_every_way() {
     }
 }
 
-/// A reused log shows its earlier life behind the new appends, keeps its space, and loses its old name.
+/// A reused log shows its earlier life behind the new appends, keeps its space, and loses its old
+/// name.
 #[test]
 fn recycled_space_keeps_its_content_until_overwritten() {
     for (_, direct) in both_ways() {
@@ -237,11 +239,12 @@ fn recycled_space_keeps_its_content_until_overwritten() {
         new.sync_data().unwrap();
         let got = new.read(0, first.len()).unwrap();
         assert!(got[..second.len()] == second[..]);
-        // Through the page cache the rest of the last page is zeros; the next page is as it was.
+        // Through the page cache, the rest of the last page is zeros, and the next page is
+        // unchanged.
         assert!(got[4096..] == first[4096..]);
         let rest = &got[second.len()..4096];
         assert!(rest == &first[second.len()..4096] || rest.iter().all(|b| *b == 0));
-        // The name of a new log must be free, and the old log is not touched when it is not.
+        // The name of a new log must be free. If it is taken, the old log is unchanged.
         let again = LogOptions {
             capacity: 1 << 20,
             reuse: Some(Path::new("2.log")),
@@ -253,7 +256,7 @@ fn recycled_space_keeps_its_content_until_overwritten() {
     }
 }
 
-/// A log that a checkpoint links is not overwritten by reuse.
+/// Reuse does not overwrite a log that a checkpoint links.
 #[test]
 fn a_log_with_a_second_name_is_not_taken_over() {
     let dir = Dir::new();
@@ -294,7 +297,7 @@ fn a_failed_append_poisons_appends() {
         let e = f.append(&[IoSlice::new(b"x")], Intent::Lazy).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
         assert!(f.align_to_unit().is_err());
-        // What was appended before can still be made durable and read.
+        // Earlier appends can still be made durable and read.
         f.sync_data().unwrap();
         assert_eq!(f.len(), 5);
         assert_eq!(&f.read(0, 5).unwrap()[..], b"first");
@@ -326,7 +329,8 @@ fn a_failed_sync_poisons_and_is_never_repeated() {
     }
 }
 
-/// The failure of a common sync concerns all; a file that was poisoned before does not drag others along.
+/// The failure of a common sync poisons all its files. A file that was poisoned before does not
+/// poison the others.
 #[test]
 fn sync_of_several_files_shares_its_failure() {
     let dir = Dir::new();
@@ -371,7 +375,7 @@ fn one_flush_stands_for_several_logs() {
     }
     let light = files.iter().all(|f| host(f).flushes_device());
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
-    // A lazy append and one past the capacity.
+    // One lazy append, and one past the capacity.
     put(&files[0], &one, Intent::Lazy);
     put(&files[1], &[2; 32768], Intent::Sync);
     put(&files[2], &one, Intent::Sync);
@@ -379,7 +383,8 @@ fn one_flush_stands_for_several_logs() {
     assert_eq!(syncs(&files), if light { 1 } else { 3 });
 }
 
-/// A sync between the moment at which an append begins and that at which its bytes move covers none of them: a flush is not enough.
+/// A sync between the start of an append and the move of its bytes covers none of the bytes. So a
+/// flush of the device is not enough afterwards.
 #[test]
 fn a_sync_beside_an_append_does_not_stand_for_it() {
     let dir = Dir::new();
@@ -437,7 +442,8 @@ fn the_lock_names_its_holder() {
     drop(guard);
     drop(fs.lock(path).unwrap());
 
-    // Another process: `flock` of util-linux holds the file and says who it is, if it is installed.
+    // Another process: if `flock` of util-linux is installed, it holds the file, and the message
+    // names it.
     let file = dir.0.join("LOCK");
     let child = std::process::Command::new("flock")
         .arg(&file)
@@ -466,8 +472,8 @@ fn the_lock_names_its_holder() {
     fs.lock(path).unwrap();
 }
 
-/// Every backend gives the same answers, for batches smaller and larger than the ring, whether they are taken to the
-/// end or dropped early.
+/// Every backend gives the same results, for batches smaller and larger than the ring, whether they
+/// are read to the end or dropped early.
 #[test]
 fn read_backends_agree() {
     let dir = Dir::new();
@@ -525,7 +531,7 @@ fn read_backends_agree() {
             }
             assert!(seen.iter().all(|s| *s), "{say}");
             assert!(batch.next().is_none());
-            // Dropped early, also by another thread than the one that submitted.
+            // The batch is dropped early, also by another thread than the one that submitted it.
             let mut early = fs.submit_reads(reads);
             early.next();
             std::thread::scope(|s| {
@@ -559,7 +565,7 @@ fn batch_errors_name_the_file() {
     let dir = Dir::new();
     for backend in [ReadBackend::Auto, ReadBackend::Threads] {
         let fs = dir.fs_with(|o| o.read_backend(backend).direct(false));
-        // A handle for writing only cannot be read: the nearest thing to a failing device.
+        // A handle for writing only cannot be read. This is the nearest thing to a failing device.
         let path = dir.0.join("w");
         std::fs::write(&path, [1; 4096]).unwrap();
         let fd = rustix::fs::open(&path, OFlags::WRONLY, Mode::empty()).unwrap();
@@ -585,7 +591,7 @@ fn batch_errors_name_the_file() {
     }
 }
 
-/// Zeros written ahead never land on appended bytes, inside or past the capacity of the moment.
+/// Zeros that are written ahead never land on appended bytes, inside or past the present capacity.
 #[test]
 fn extending_a_log_beside_appends_harms_nothing() {
     for (name, direct) in both_ways() {
@@ -602,7 +608,7 @@ fn extending_a_log_beside_appends_harms_nothing() {
             });
             let mut at = 0;
             for i in 0..150u64 {
-                // Large ones run ahead of the zeros.
+                // Large appends run ahead of the zeros.
                 let len = if i % 10 == 0 {
                     512 * 1024
                 } else {
@@ -633,7 +639,8 @@ fn extending_a_log_beside_appends_harms_nothing() {
     }
 }
 
-/// More buffers than one call takes, aligned and not, and more bytes than the staging memory holds.
+/// A write of more buffers than one call takes, aligned and not, and of more bytes than the staging
+/// memory holds.
 #[test]
 fn large_vectored_appends() {
     let dir = Dir::new();
@@ -658,7 +665,7 @@ fn large_vectored_appends() {
     }
 }
 
-/// A filesystem without direct I/O is used through the page cache, and says so.
+/// A filesystem without direct I/O is used through the page cache, and `info` reports it.
 #[test]
 fn refused_direct_io_falls_back_and_is_reported() {
     let shm = Path::new("/dev/shm");
@@ -736,7 +743,7 @@ fn names_and_their_errors() {
     fs.sync_metadata(Path::new("a")).unwrap();
     fs.remove(Path::new("a/g")).unwrap();
     assert_eq!(&f.read(0, 9).unwrap()[..], b"x");
-    // An absolute path passes through.
+    // An absolute path is not joined to the root.
     assert!(fs.exists(&dir.0.join("not/yet/a/h")).unwrap());
     fs.remove(Path::new("a/b/c")).unwrap();
     assert!(!fs.exists(Path::new("a/b/c")).unwrap());
@@ -760,7 +767,7 @@ fn names_and_their_errors() {
     f.release_range(u64::MAX - 1..u64::MAX).unwrap();
 }
 
-/// The bytes of a direct read are the memory the device wrote to.
+/// The bytes of a direct read lie in the memory that the device wrote to.
 #[test]
 fn reads_own_their_memory_and_outlive_the_file() {
     let dir = Dir::new();
@@ -774,7 +781,8 @@ fn reads_own_their_memory_and_outlive_the_file() {
     assert!(part[..] == pattern(4, 782, 49_995)[..]);
 }
 
-/// Zeros that complete a page are not charged to the append, and a lazy append inside a page adds none.
+/// Zeros that complete a page do not count as appended bytes, and a lazy append inside a page adds
+/// none.
 #[test]
 fn appended_and_prewritten_bytes_are_counted_apart() {
     let dir = Dir::new();

@@ -1,11 +1,13 @@
-//! Batched reads through io_uring. A leaf module with `unsafe`.
+//! Batched reads through io_uring. This is a leaf module with `unsafe`.
 //!
 //! # Invariant
-//! From the moment an entry is in the submission queue until its completion was taken from the completion queue,
-//! the kernel may write into the spare memory of the slot it names and use the slot's descriptor. A slot (its
-//! buffer, and the file that owns the descriptor) is therefore freed only by [`RingBatch::settle`], after its completion. A
-//! batch dropped early waits for all of its completions. Where waiting itself fails for good, ring and slots are leaked.
-//! A batch that is itself leaked leaks them too. Slots may move: the buffer's memory is on the heap and does not.
+//! From the moment an entry is in the submission queue until its completion was taken from the
+//! completion queue, the kernel may write into the spare memory of the slot that the entry names,
+//! and use the slot's descriptor. A slot (its buffer, and the file that owns the descriptor) is
+//! therefore freed only by [`RingBatch::complete`], after its completion. A batch that is dropped
+//! early waits for all of its completions. If waiting itself fails for good, the ring and the slots
+//! are leaked. A batch that is itself leaked leaks them too. Slots may move: the buffer's memory is
+//! on the heap and does not move.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,26 +19,26 @@ use io_uring::{IoUring, Probe, opcode, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Shared;
+use super::HostShared;
 use super::file::HostFile;
 use super::read::ReadOp;
 use crate::{Bytes, Error, ErrorKind, File, ReadCompletions, ReadRequest, Result};
 
-/// Reads of one batch that are in flight at a time.
+/// Most reads of one batch that are in flight at a time.
 const DEPTH: u32 = 64;
-/// User data of an entry that is no read.
+/// User data of an entry that is not a read.
 const FILLER: u64 = u64::MAX;
-/// Rings kept between batches.
+/// Most rings that are kept between batches.
 const IDLE_MAX: usize = 4;
 
-/// Rings between batches.
+/// The rings that are in no batch.
 #[derive(Default)]
 pub(super) struct RingPool {
     idle: Mutex<Vec<IoUring>>,
 }
 
 impl RingPool {
-    /// A pool with one ring in it, if the kernel offers io_uring and its plain read.
+    /// Returns a pool with one ring, if the kernel offers io_uring and its plain read.
     pub(super) fn probe() -> io::Result<RingPool> {
         let ring = IoUring::new(DEPTH)?;
         let mut probe = Probe::new();
@@ -49,7 +51,7 @@ impl RingPool {
         })
     }
 
-    /// A ring that is in no batch; none when the process has no room for another.
+    /// Returns a ring that is in no batch, or `None` if the process cannot have another one.
     pub(super) fn take(&self) -> Option<IoUring> {
         let idle = self.idle.lock().pop();
         idle.or_else(|| IoUring::new(DEPTH).ok())
@@ -63,6 +65,7 @@ impl RingPool {
     }
 }
 
+/// A read in flight: its index in the batch, its file and its progress.
 struct Slot {
     index: usize,
     file: Arc<dyn File>,
@@ -77,20 +80,28 @@ fn host(file: &Arc<dyn File>) -> &HostFile {
 
 /// A batch of reads in a ring of its own.
 pub(super) struct RingBatch {
-    shared: Arc<Shared>,
-    /// `None` once it was given back or given up.
+    shared: Arc<HostShared>,
+    /// The ring. `None` after it was returned to the pool or leaked.
     ring: Option<IoUring>,
+    /// Reads that were not submitted.
     queue: VecDeque<(usize, ReadRequest)>,
-    /// A slot's place in this list is its entry's user data.
+    /// The reads in flight. A slot's index in this list is the user data of its entry.
     slots: Vec<Option<Slot>>,
+    /// Indices of free slots.
     free: Vec<usize>,
+    /// Number of entries whose completion was not taken.
     in_flight: usize,
+    /// Results that the caller has not taken yet.
     ready: VecDeque<(usize, Result<Bytes>)>,
 }
 
 impl RingBatch {
     /// Starts a batch; every file is a [`HostFile`].
-    pub(super) fn start(shared: Arc<Shared>, ring: IoUring, reads: Vec<ReadRequest>) -> RingBatch {
+    pub(super) fn start(
+        shared: Arc<HostShared>,
+        ring: IoUring,
+        reads: Vec<ReadRequest>,
+    ) -> RingBatch {
         let depth = reads.len().min(DEPTH as usize);
         let mut batch = RingBatch {
             shared,
@@ -126,7 +137,7 @@ impl RingBatch {
             self.push(place);
         }
         if self.in_flight > before {
-            // Of a batch of two; so there is always room for it beside the reads.
+            // The ring has room for it, because the batch has only two reads.
             if self.slots.len() == 2 && self.in_flight - before == 2 {
                 self.push_filler();
             }
@@ -134,8 +145,9 @@ impl RingBatch {
         }
     }
 
-    /// Queues an entry that does nothing. The kernel gathers what is submitted at once, and so knocks at the device once for all of it,
-    /// only when that is more than two entries; and on a virtual disk a knock is the larger part of what a read costs.
+    /// Queues an entry that does nothing. The kernel notifies the device once for all entries that
+    /// are submitted together, but only if there are more than two of them. On a virtual disk, the
+    /// notification is the larger part of the cost of a read.
     fn push_filler(&mut self) {
         let entry = opcode::Nop::new().build().user_data(FILLER);
         let ring = self.ring.as_mut().expect("a running batch has a ring");
@@ -157,8 +169,8 @@ impl RingBatch {
             .build()
             .user_data(place as u64);
         let ring = self.ring.as_mut().expect("a running batch has a ring");
-        // SAFETY: the memory is spare capacity of the slot's buffer, `len` bytes of it; by the module's invariant
-        // it and the descriptor outlive the entry.
+        // SAFETY: the memory is `len` bytes of spare capacity of the slot's buffer. By the module's
+        // invariant, the memory and the descriptor outlive the entry.
         let pushed = unsafe { ring.submission().push(&entry) };
         assert!(
             pushed.is_ok(),
@@ -167,7 +179,8 @@ impl RingBatch {
         self.in_flight += 1;
     }
 
-    /// Hands queued entries to the kernel and waits for `want` completions. False when the ring is broken.
+    /// Submits the queued entries to the kernel and waits for `want` completions. Returns false if
+    /// the ring is broken.
     fn enter(&mut self, want: usize) -> bool {
         let Some(ring) = self.ring.as_mut() else {
             return false;
@@ -177,7 +190,8 @@ impl RingBatch {
         }
         match ring.submit_and_wait(want) {
             Ok(_) => true,
-            // Entries that were not taken stay queued and go along with the next call.
+            // Entries that the kernel did not take stay queued and are submitted with the next
+            // call.
             Err(e) => match Errno::from_io_error(&e) {
                 Some(Errno::INTR) => true,
                 Some(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
@@ -192,7 +206,8 @@ impl RingBatch {
         }
     }
 
-    /// The ring cannot be waited on: what the kernel may still write to is leaked, and every read fails.
+    /// Ends a batch whose ring cannot be waited on. The memory that the kernel may still write to
+    /// is leaked, and every read fails.
     fn give_up(&mut self, e: &io::Error) {
         std::mem::forget(self.ring.take());
         let failed = |index| {
@@ -210,7 +225,7 @@ impl RingBatch {
         self.in_flight = 0;
     }
 
-    /// Takes all completions that are there. Returns how many.
+    /// Takes all completions that have arrived, and returns their number.
     fn reap(&mut self) -> usize {
         let mut taken = 0;
         loop {
@@ -226,12 +241,12 @@ impl RingBatch {
                 continue;
             }
             let place = usize::try_from(cqe.user_data()).expect("we numbered the slots");
-            self.settle(place, cqe.result());
+            self.complete(place, cqe.result());
         }
     }
 
-    /// A completion arrived for this slot: the kernel is done with its memory.
-    fn settle(&mut self, place: usize, result: i32) {
+    /// Handles a completion of this slot: the kernel no longer uses the slot's memory.
+    fn complete(&mut self, place: usize, result: i32) {
         let slot = self.slots[place].as_mut().expect("a slot in flight");
         let file = host(&slot.file);
         let outcome = if result >= 0 {
@@ -241,7 +256,8 @@ impl RingBatch {
                 n <= asked,
                 "the kernel read {n} bytes where {asked} were asked"
             );
-            // SAFETY: the completion says that the kernel initialised the first n bytes of the spare memory.
+            // SAFETY: the completion says that the kernel initialised the first n bytes of the
+            // spare memory.
             unsafe { slot.op.memory().advance(n) };
             file.sys().count_read(n);
             slot.op.came(n);
@@ -252,7 +268,8 @@ impl RingBatch {
             Ok(())
         } else {
             match Errno::from_raw_os_error(-result) {
-                // The thread that submitted it ended, or the kernel could not queue it: read it here.
+                // The thread that submitted the read ended, or the kernel could not queue it. So
+                // the read is done here.
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED => {
                     slot.op.run(file).map_err(io::Error::from)
                 }
@@ -294,7 +311,7 @@ impl ReadCompletions for RingBatch {
 
     fn try_next(&mut self) -> Option<(usize, Result<Bytes>)> {
         if self.reap() > 0 {
-            // Continued reads were queued by `settle`; new ones take the free slots.
+            // `complete` has queued continued reads, and new reads take the free slots.
             self.refill();
             self.enter(0);
         }
@@ -315,7 +332,7 @@ impl Drop for RingBatch {
     }
 }
 
-impl Shared {
+impl HostShared {
     fn give_ring(&self, ring: IoUring) {
         if let super::Reader::Ring(pool, _) = &self.reader {
             pool.give(ring);

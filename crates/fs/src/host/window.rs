@@ -1,15 +1,20 @@
-//! A part of a log's file mapped into memory: an append that nobody syncs soon is then a copy, and no write call.
+//! A part of a log's file that is mapped into memory. An append without a sync soon after it is
+//! then a copy, without a write call.
 //!
-//! Bytes stored here are the page cache's at once: they outlive the process, reads of the file see them, and `fdatasync` takes them to
-//! the device, as with a written page. What differs is how failure shows. A store has no error to return; a page that the
-//! kernel cannot give is a signal, which ends the process. So a window covers only space that is allocated already, on filesystems that never
-//! move a written block, and all its pages are made writable when it is opened: a device that is full or broken refuses the window, and the
-//! append goes by a write instead. What is left is somebody who cuts a live log short, a page that was written back,
-//! dropped for want of memory, and cannot be read again, and a filesystem that broke since: after a page was written back the next store into it
-//! asks the filesystem again.
+//! Bytes stored here are in the page cache at once: they outlive the process, reads of the file see
+//! them, and `fdatasync` takes them to the device, as with a written page. Failures show
+//! differently. A store has no error to return. If the kernel cannot provide a page, it sends a
+//! signal, which ends the process. So a window covers only allocated space, on filesystems that
+//! never move a written block, and all its pages are made writable when it is opened. A device that
+//! is full or broken refuses the window, and the append becomes a write call instead.
 //!
-//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Window`]: `len` bytes from `ptr` are a shared, writable mapping that
-//! nobody else knows of, given back when it is dropped. Other processes may change the file, so no reference into it is ever made.
+//! Three cases remain that end the process. Another process cuts a live log short. A page was
+//! written back, was dropped for want of memory, and cannot be read again. The filesystem broke
+//! meanwhile: after a page was written back, the next store into it asks the filesystem again.
+//!
+//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Window`]: `len` bytes from
+//! `ptr` are a shared, writable mapping that no other code knows of, unmapped when the window is
+//! dropped. Other processes may change the file, so no reference into the mapping is ever made.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -27,25 +32,26 @@ pub(super) fn open_bytes() -> u64 {
     OPEN_BYTES.load(Relaxed)
 }
 
-/// Pages of a file, writable.
+/// A window: writable pages of a file.
 pub(super) struct Window {
     ptr: NonNull<u8>,
     len: usize,
-    /// Where in the file it begins.
+    /// Offset in the file of the first mapped byte.
     start: u64,
 }
 
-// SAFETY: it has the mapping alone, and a mapping belongs to no thread.
+// SAFETY: the window owns its mapping alone, and a mapping belongs to no thread.
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Returns its bytes.
+    /// Returns the bytes of the window.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.len as u64
     }
 
-    /// Maps `len` bytes (not 0) from `start` on, both whole pages. The file must reach so far, with space allocated.
+    /// Maps `len` bytes (not 0) from `start` on, both multiples of a page. The file must reach the
+    /// end of the range, with space allocated.
     pub(super) fn open(fd: BorrowedFd<'_>, start: u64, len: usize) -> rustix::io::Result<Window> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the system's choice touches no other memory.
@@ -65,21 +71,22 @@ impl Window {
             start,
         };
         OPEN_BYTES.fetch_add(len as u64, Relaxed);
-        // SAFETY: the mapping just made. The advice changes no byte of it.
+        // SAFETY: the range is the mapping just made. The advice changes no byte of it.
         unsafe { rustix::mm::madvise(made, len, Advice::LinuxPopulateWrite) }?;
         Ok(window)
     }
 
-    /// True when it covers these bytes of the file.
+    /// Returns true if the window covers this range of the file.
     pub(super) fn covers(&self, offset: u64, len: usize) -> bool {
         offset >= self.start && offset + len as u64 <= self.start + self.len as u64
     }
 
-    /// Stores bytes at a place in the file, which it must cover.
+    /// Stores bytes at an offset of the file, which the window must cover.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) {
         assert!(self.covers(offset, bytes.len()), "outside of the window");
         let at = (offset - self.start) as usize;
-        // SAFETY: inside the mapping, as just seen, which nobody else in this process knows of.
+        // SAFETY: the range is inside the mapping, as the assertion says, and no other code of this
+        // process knows of the mapping.
         unsafe {
             self.ptr
                 .as_ptr()
@@ -91,7 +98,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the invariant; nobody has an address inside.
+        // SAFETY: by the invariant, no other code has an address inside the mapping.
         let done = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };
         debug_assert!(
             done.is_ok(),

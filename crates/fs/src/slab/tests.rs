@@ -4,6 +4,9 @@
 //! and `give_back` consumes the block, so no code reads or frees it afterwards.
 #![allow(unsafe_code)]
 
+use super::purge::{LOOKS, RETURNS};
+use super::shard::{KEPT_LEAST, KEPT_PART};
+use super::size_class::STEPS;
 use super::*;
 use basalt_sim::rng::Rng;
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
-//! Batches: what is encoded comes back, limits are refused without harm, and no bytes make the decoder misbehave.
+//! Batches: encoded operations are decoded to the same operations, limits are refused without harm,
+//! and no bytes make the decoder misbehave.
 
 use super::*;
 use crate::codec::Compression;
 use crate::family::Family;
-use crate::separated::compressed as packed;
+use crate::separated::compressed;
 use basalt_env::Random;
 use basalt_sim::campaign::scale;
 
@@ -37,7 +38,7 @@ fn random_batch(r: &Random) -> (WriteBatch, Vec<Owned>) {
             false => Family::detached(family),
         };
         if codec != Compression::None && r.one_in(2) {
-            // So that some shrink.
+            // Some values shrink.
             value.fill(7);
         }
         let before = batch.separated.len();
@@ -81,7 +82,7 @@ fn batches_round_trip() {
                 assert_eq!(ops.len(), model.len(), "{say}");
                 let mut raw = batch.raw.iter();
                 for (op, (family, kind, key, value)) in ops.iter().zip(&model) {
-                    let own = packed::unpack(op.kind, op.codec, op.value, 0);
+                    let own = compressed::unpack(op.kind, op.codec, op.value, 0);
                     assert_eq!(
                         (op.family, op.kind, op.key, own.as_deref()),
                         (*family, *kind, &key[..], Ok(&value[..])),

@@ -1,9 +1,9 @@
-//! The operators that come with the engine.
+//! The merge operators that the engine has.
 
 use super::{MergeOperator, MergeRefusal};
 use std::sync::Arc;
 
-/// The number that 8 little-endian bytes are.
+/// Returns the number that 8 little-endian bytes encode.
 fn number(bytes: &[u8], what: &str) -> Result<u64, MergeRefusal> {
     let number = bytes.try_into().map(u64::from_le_bytes);
     number.map_err(|_| {
@@ -14,7 +14,7 @@ fn number(bytes: &[u8], what: &str) -> Result<u64, MergeRefusal> {
     })
 }
 
-/// The sum modulo 2^64, which is the sum of signed numbers too.
+/// Returns the sum modulo 2^64. It is the sum of signed numbers, too.
 fn sum(existing: Option<&[u8]>, operands: &[&[u8]]) -> Result<Vec<u8>, MergeRefusal> {
     let mut sum = existing.map_or(Ok(0), |v| number(v, "value"))?;
     for operand in operands {
@@ -23,7 +23,7 @@ fn sum(existing: Option<&[u8]>, operands: &[&[u8]]) -> Result<Vec<u8>, MergeRefu
     Ok(sum.to_le_bytes().to_vec())
 }
 
-/// Adding signed and unsigned numbers is the same work under two names.
+/// The addition of signed and of unsigned numbers is the same computation under two names.
 macro_rules! adds_numbers {
     ($operator:ident, $name:literal) => {
         impl MergeOperator for $operator {
@@ -48,36 +48,36 @@ macro_rules! adds_numbers {
     };
 }
 
-/// Adds unsigned numbers of 64 bits: values and operands are 8 bytes, little-endian. A key that
-/// holds nothing counts as 0. A sum past `u64::MAX` wraps round, as in a processor: any other rule
-/// would depend on the order of additions. Operands of another length are refused when they are
-/// written; a value of another length fails reads of a key that has operands over it.
+/// Adds unsigned numbers of 64 bits. Values and operands are 8 bytes, little-endian. A missing
+/// value counts as 0. A sum past `u64::MAX` wraps around, because any other rule would depend on
+/// the order of additions. Operands of another length are refused when they are written. A value of
+/// another length fails reads of a key that has operands over it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddU64;
 
 adds_numbers!(AddU64, "basalt.add.u64");
 
-/// Adds signed numbers of 64 bits (two's complement): otherwise as [`AddU64`], wrapping from
-/// `i64::MAX` to `i64::MIN` and back.
+/// Adds signed numbers of 64 bits (two's complement), with the rules of [`AddU64`]. A sum wraps
+/// from `i64::MAX` to `i64::MIN` and back.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AddI64;
 
 adds_numbers!(AddI64, "basalt.add.i64");
 
-/// Appends operands to the value, with a delimiter between any two parts: before an operand, unless
-/// the key held nothing. An empty value is a part, too. The delimiter belongs to the operator's
-/// name.
+/// Appends operands to the value, with a delimiter between any two parts. If the key has no value,
+/// no delimiter comes before the first operand. An empty value is a part, too. The delimiter
+/// belongs to the operator's name.
 #[derive(Debug, Clone)]
 pub struct Append {
     delimiter: Vec<u8>,
     name: String,
 }
 
-/// What stands before the delimiter in an append operator's name.
+/// The text before the delimiter in the name of an append operator.
 const APPEND: &str = "basalt.append:";
 
 impl Append {
-    /// With this between parts; it may be empty.
+    /// Returns an operator with this delimiter, which may be empty.
     pub fn new(delimiter: impl Into<Vec<u8>>) -> Append {
         let delimiter = delimiter.into();
         let hex: String = delimiter.iter().map(|b| format!("{b:02x}")).collect();
@@ -117,7 +117,7 @@ impl MergeOperator for Append {
     }
 }
 
-/// Keeping the largest and the smallest is the same work under two names.
+/// Keeping the largest and keeping the smallest are the same computation under two names.
 macro_rules! keeps_one {
     ($operator:ident, $name:literal, $which:ident) => {
         impl MergeOperator for $operator {
@@ -140,21 +140,21 @@ macro_rules! keeps_one {
     };
 }
 
-/// Keeps the largest of value and operands, byte by byte as `memcmp`; of one that begins another,
-/// the longer.
+/// Keeps the largest of value and operands, byte by byte as `memcmp`. If one begins with the other,
+/// the longer one is larger.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Max;
 
 keeps_one!(Max, "basalt.max", max);
 
-/// Keeps the smallest of value and operands, byte by byte as `memcmp`; of one that begins another,
-/// the shorter. A key that holds nothing takes its first operand.
+/// Keeps the smallest of value and operands, byte by byte as `memcmp`. If one begins with the
+/// other, the shorter one is smaller. A key without a value takes its first operand.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Min;
 
 keeps_one!(Min, "basalt.min", min);
 
-/// The operator of this name, if it is one that comes with the engine.
+/// Returns the built-in operator of this name, if there is one.
 pub fn built_in(name: &str) -> Option<Arc<dyn MergeOperator>> {
     if let Some(hex) = name.strip_prefix(APPEND) {
         let digits = hex.as_bytes().chunks(2);
@@ -162,7 +162,7 @@ pub fn built_in(name: &str) -> Option<Arc<dyn MergeOperator>> {
             .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
             .collect();
         let operator = Append::new(delimiter?);
-        // Only what such an operator calls itself: no odd digits, no capitals, no signs.
+        // The name must be exactly the operator's own: no other digits, no capitals, no signs.
         return (operator.name == name).then(|| Arc::new(operator) as _);
     }
     let all: [Arc<dyn MergeOperator>; 4] = [

@@ -1,11 +1,11 @@
-//! [`Chain`]: what a reader meets of a key whose newest version is an operand.
+//! [`Chain`]: the versions that a reader meets of a key whose newest version is an operand.
 
 use super::Merging;
 use crate::entry::expiry_of;
 use crate::key::Kind;
 use basalt_fs::{Bytes, Error, Result};
 
-/// Operands of one key from the newest down, and what they stand over. Values are pinned, not
+/// The operands of one key from the newest down, and the value below them. Payloads are pinned, not
 /// copied.
 #[derive(Default)]
 pub struct Chain {
@@ -14,8 +14,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Takes the next older version of the key, as of wall time `now_ms`. True when it ends the
-    /// chain: nothing below it counts.
+    /// Takes the next older version of the key, at wall time `now_ms`. Returns true if it ends the
+    /// chain, because no older version counts.
     pub fn take(&mut self, kind: Kind, value: impl FnOnce() -> Bytes, now_ms: u64) -> Result<bool> {
         match kind {
             Kind::Merge => {
@@ -40,12 +40,12 @@ impl Chain {
         Ok(true)
     }
 
-    /// The expiry of what the operands stand over, if it has one.
+    /// Returns the expiry of the value below the operands, if it has one.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.base.as_ref().and_then(|(_, at)| *at)
     }
 
-    /// The value, and its expiry if what the operands stand over has one.
+    /// Returns the merged value, and the expiry of the value below the operands, if it has one.
     pub fn merge(self, merging: &Merging, key: &[u8]) -> Result<(Bytes, Option<u64>)> {
         let operands: Vec<&[u8]> = self.operands.iter().rev().map(|o| &o[..]).collect();
         let existing = self.base.as_ref().map(|(value, _)| &value[..]);

@@ -1,52 +1,52 @@
-//! [`Fold`]: operands of one key as a flush or compaction meets them, merged as far as can be.
+//! [`Fold`]: the operands of one key in a flush or compaction, merged as far as possible.
 //!
-//! Operands come from the newest down, and all of them may be one snapshot's: the caller begins
-//! anew where another stripe begins. They are copied into one buffer and merged in groups as they
-//! come, so that a key with millions of them takes bounded memory and each byte is merged a fixed
+//! Operands come from the newest down, and all of them may belong to one snapshot: the caller
+//! starts again at each new stripe. They are copied into one buffer and merged in groups as they
+//! come. So a key with millions of them takes bounded memory, and each byte is merged a fixed
 //! number of times.
 
 use super::Merging;
 use crate::key::SeqNo;
 use basalt_fs::Result;
 
-/// A group of operands is merged into one when it has so many, or so many bytes.
+/// A group of operands is merged into one when it has this many operands, or [`GROUP_BYTES`] bytes.
 const GROUP: usize = 1024;
 const GROUP_BYTES: usize = 1 << 20;
-/// Operands held back at most, in bytes. What is more is not worth the memory: they are written as
-/// they are.
+/// Most bytes of operands that are held back. Further operands are not worth the memory, and are
+/// written unmerged.
 const HELD_BYTES: usize = 64 << 20;
 
-/// An operand: its place in the buffer.
-struct Held {
+/// An operand and its range in the buffer.
+struct HeldOperand {
     seq: SeqNo,
     from: usize,
 }
 
-/// Takes the operands that are written: key, sequence number and operand, the newest first.
+/// A function that takes the operands to write: key, sequence number and operand, the newest first.
 pub type Write<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
 
-/// Operands of one key and stripe. See the module.
+/// The operands of one key and stripe.
 pub struct Fold<'a> {
     merging: &'a Merging,
-    /// As the newest operand has it: a comparator may call different bytes equal.
+    /// The key as the newest operand has it, because a comparator may call different bytes equal.
     key: Vec<u8>,
-    /// The newest first. Each ends where the next begins.
-    held: Vec<Held>,
+    /// The operands, the newest first. Each one ends where the next begins.
+    held: Vec<HeldOperand>,
     bytes: Vec<u8>,
-    /// So many of `held` are groups already merged.
+    /// The first this many of `held` are merged groups.
     groups: usize,
-    /// The operator did not merge a group: it is not asked again for this key.
+    /// True if the operator did not merge a group. It is not called again for this key.
     rigid: bool,
-    /// Operands of this key go by as they are.
+    /// True if the operands of this key are written unmerged.
     through: bool,
-    /// Operands that are in another operand or value now.
+    /// Number of operands that became a part of another operand or of a value.
     pub merged: u64,
-    /// Keys whose operands the operator refused to merge over a value that was there.
+    /// Number of keys whose operands the operator refused to merge over an existing value.
     pub refused: u64,
 }
 
 impl<'a> Fold<'a> {
-    /// A fold without operands, by this operator.
+    /// Returns a fold without operands that merges by this operator.
     pub fn new(merging: &'a Merging) -> Fold<'a> {
         Fold {
             merging,
@@ -61,13 +61,13 @@ impl<'a> Fold<'a> {
         }
     }
 
-    /// True between the first operand of a key and what ends them: what comes next of the key, in
-    /// the same stripe, counts.
+    /// Returns true from the first operand of a key until the fold of its operands ends. Then the
+    /// next older version of the key in the same stripe counts.
     pub fn is_open(&self) -> bool {
         self.through || !self.held.is_empty()
     }
 
-    /// The key of the operands that were taken last.
+    /// Returns the key of the operands that were taken last.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
@@ -88,7 +88,7 @@ impl<'a> Fold<'a> {
             self.key.clear();
             self.key.extend_from_slice(key);
         }
-        self.held.push(Held {
+        self.held.push(HeldOperand {
             seq,
             from: self.bytes.len(),
         });
@@ -102,7 +102,7 @@ impl<'a> Fold<'a> {
             self.merge_group(self.groups);
             self.groups = self.held.len();
         }
-        if self.bytes.len() + self.held.len() * size_of::<Held>() > HELD_BYTES {
+        if self.bytes.len() + self.held.len() * size_of::<HeldOperand>() > HELD_BYTES {
             self.write_all(write)?;
             self.through = true;
         }
@@ -114,7 +114,7 @@ impl<'a> Fold<'a> {
         &self.bytes[self.held[i].from..end]
     }
 
-    /// From the oldest on, those from place `from` on: that is what operators are given.
+    /// Returns the operands from index `from` on, the oldest first, as operators take them.
     fn oldest_first(&self, from: usize) -> Vec<&[u8]> {
         (from..self.held.len())
             .rev()
@@ -122,7 +122,7 @@ impl<'a> Fold<'a> {
             .collect()
     }
 
-    /// Makes one operand of those from place `from` on, if the operator can.
+    /// Merges the operands from index `from` on into one, if the operator can.
     fn merge_group(&mut self, from: usize) {
         if self.rigid || self.held.len() - from < 2 {
             return;
@@ -134,13 +134,14 @@ impl<'a> Fold<'a> {
         self.merged += (self.held.len() - from - 1) as u64;
         self.bytes.truncate(self.held[from].from);
         self.bytes.extend_from_slice(&one);
-        // It stands in the newest one's place: nobody sees one of them without the others.
+        // The merged operand replaces the newest one, because every reader sees all of them or
+        // none.
         self.held.truncate(from + 1);
     }
 
-    /// The operands merged over what lies below them in their stripe: nothing, or a value. With the
-    /// sequence number that it gets. `None` when the operator refuses: the operands are still held,
-    /// to be released.
+    /// Returns the operands merged over the value below them in their stripe, or over no value,
+    /// with the sequence number of the result. Returns `None` if the operator refuses. Then the
+    /// operands are still held, for [`Fold::release`].
     pub fn over(&mut self, existing: Option<&[u8]>) -> Option<(SeqNo, Vec<u8>)> {
         let seq = self.held.first()?.seq;
         let Ok(value) = self
@@ -155,8 +156,8 @@ impl<'a> Fold<'a> {
         Some((seq, value))
     }
 
-    /// What lies below them is not known, or may not be merged with them: writes them, as few as
-    /// can be.
+    /// Writes the operands, as few as possible, because the version below them is unknown or must
+    /// not be merged with them.
     pub fn release(&mut self, write: &mut Write<'_>) -> Result<()> {
         self.merge_group(0);
         self.write_all(write)?;

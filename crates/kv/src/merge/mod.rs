@@ -1,16 +1,18 @@
-//! Merge operators: a value changed by operands, which are written without reading it.
+//! Merge operators: operands change a value and are written without reading it.
 //!
-//! An operand is an entry of its own kind. What a key holds is worked out when it is read, or
-//! earlier by a flush or compaction: the operator is given the newest value below the operands, if
-//! there is one, and the operands from the oldest on. [`Merging`] is the one place that calls a
-//! user's operator; [`Chain`] gathers what a reader meets of a key, [`fold::Fold`] what a
-//! compaction meets. What holds:
+//! An operand is an entry of its own kind. The value of a key is computed when the key is read, or
+//! earlier by a flush or compaction. The operator takes the newest value below the operands, if
+//! there is one, and the operands from the oldest on. Only [`Merging`] calls a user's operator.
+//! [`Chain`] collects the versions that a reader meets of a key, and [`fold::Fold`] those that a
+//! compaction meets. The promises are:
 //!
-//! - No operand is lost because the operator cannot deal with it: refusals and panics leave the operands as they are, and
-//!   reads of that key are answered with an error.
-//! - A value that has expired counts as absent below operands. One that has not keeps its end: what is merged over it
-//!   is shown with its expiry. It is merged into one entry only where that cannot show: not before it has expired.
-//! - Whether, when and in what portions operands were merged beforehand never shows, if the operator keeps its contract.
+//! - No operand is lost because the operator refuses it. Refusals and panics leave the operands
+//!   unchanged, and reads of that key return an error.
+//! - A value that has expired counts as absent below operands. A value that has not expired keeps
+//!   its expiry, and the result merged over it has that expiry. The two are merged into one entry
+//!   only if that cannot be seen, which is not before the value has expired.
+//! - Whether, when and in what groups operands were merged beforehand is never visible, if the
+//!   operator keeps its contract.
 
 mod builtin;
 mod chain;
@@ -27,12 +29,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Why an operator does not merge: a sentence for the message of the read that meets it.
+/// The reason why an operator does not merge: a sentence for the error of the read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergeRefusal(String);
 
 impl MergeRefusal {
-    /// With this reason.
+    /// Returns a refusal with this reason.
     pub fn new(reason: impl Into<String>) -> MergeRefusal {
         MergeRefusal(reason.into())
     }
@@ -44,27 +46,27 @@ impl fmt::Display for MergeRefusal {
     }
 }
 
-/// How operands change a family's values. Its name is kept in the manifest: a family opens only
-/// with the operator whose operands it holds.
+/// Defines how operands change a family's values. The manifest stores its name: a family opens only
+/// with the operator whose operands it has.
 ///
-/// The contract: the same arguments give the same answer for ever, on any thread; and where
-/// [`MergeOperator::partial_merge`] answers, its operand stands for those it was made of, whatever
-/// lies below and above them. An operator that reads clocks or chance gives values that depend on
-/// when compactions ran.
+/// The contract has two parts. The same arguments give the same result for ever, on any thread. If
+/// [`MergeOperator::partial_merge`] returns an operand, it stands for the operands it was made of,
+/// whatever is below and above them. An operator that reads clocks or random numbers gives values
+/// that depend on when compactions ran.
 pub trait MergeOperator: Send + Sync {
-    /// A name that identifies operator and format of its operands for ever.
+    /// Returns a name that identifies the operator and the format of its operands for ever.
     fn name(&self) -> &str;
 
-    /// Called before an operand is written: a refusal fails the call that would have written it. By
-    /// default everything is taken.
+    /// Checks an operand before it is written. A refusal fails the call that would have written it.
+    /// By default every operand is accepted.
     fn check_operand(&self, operand: &[u8]) -> Result<(), MergeRefusal> {
         let _ = operand;
         Ok(())
     }
 
-    /// The key's value: `existing`, or nothing when the key held none, with `operands` applied, the
-    /// oldest first. There is at least one. A refusal, or a panic, leaves the operands as they are
-    /// and fails reads of the key.
+    /// Returns the key's value: `existing`, or no value if the key has none, with `operands`
+    /// applied, the oldest first. There is at least one operand. A refusal, or a panic, leaves the
+    /// operands unchanged and fails reads of the key.
     fn full_merge(
         &self,
         key: &[u8],
@@ -72,26 +74,27 @@ pub trait MergeOperator: Send + Sync {
         operands: &[&[u8]],
     ) -> Result<Vec<u8>, MergeRefusal>;
 
-    /// One operand that does what these do one after the other, the oldest first; `None` when there
-    /// is none, as by default. There are at least two; nothing was written between them.
+    /// Returns one operand with the effect of these operands one after the other, the oldest first,
+    /// or `None` if there is none, as by default. There are at least two operands, and no other
+    /// entry was written between them.
     fn partial_merge(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
         let _ = (key, operands);
         None
     }
 }
 
-/// A family's operator as the engine calls it: never past a refusal, a panic or the limit of
-/// values.
+/// A family's operator as the engine calls it. Refusals, panics and results beyond the limit of
+/// values do not pass this type.
 #[derive(Clone)]
 pub struct Merging {
-    /// Its name, for messages.
+    /// The family's name, for messages.
     family: Option<Arc<str>>,
     operator: Option<Arc<dyn MergeOperator>>,
     limit: usize,
 }
 
 impl Merging {
-    /// Merging in the family of this name, by its operator if it has one.
+    /// Returns the merging of the family of this name, by its operator if it has one.
     pub fn new(family: Arc<str>, operator: Option<Arc<dyn MergeOperator>>) -> Merging {
         Merging {
             family: Some(family),
@@ -100,7 +103,7 @@ impl Merging {
         }
     }
 
-    /// Of a family without an operator.
+    /// Returns the merging of a family without an operator.
     pub fn none() -> Merging {
         Merging {
             family: None,
@@ -109,19 +112,20 @@ impl Merging {
         }
     }
 
-    /// With a lower limit of the bytes that a merge may give: tests reach it.
+    /// Returns a merging with a lower limit, in bytes, for the result of a merge, which tests can
+    /// reach.
     #[doc(hidden)]
     pub fn with_limit(mut self, limit: usize) -> Merging {
         self.limit = limit;
         self
     }
 
-    /// True when there is an operator to ask.
+    /// Returns true if the family has an operator.
     pub fn is_possible(&self) -> bool {
         self.operator.is_some()
     }
 
-    /// The value that the operands give over `existing`, or what a reader of the key is told.
+    /// Returns the value of the operands over `existing`, or the error for a reader of the key.
     pub fn full(
         &self,
         key: &[u8],
@@ -168,11 +172,11 @@ impl Merging {
         }
     }
 
-    /// One operand for several, if the operator has one that is allowed to be that long.
+    /// Returns one operand for several, if the operator has one within the limit.
     pub fn partial(&self, key: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
         let operator = self.operator.as_ref()?;
         let call = || operator.partial_merge(key, operands);
-        // Who reads the key hears of a panic, from the full merge.
+        // The full merge reports a panic to the reader of the key.
         catch_unwind(AssertUnwindSafe(call))
             .unwrap_or(None)
             .filter(|operand| operand.len() <= self.limit)

@@ -1,4 +1,4 @@
-//! Operators, and folding in groups: what comes out does what went in did.
+//! Operators, and folding in groups: the results have the effect of the operands.
 
 use super::fold::Fold;
 use super::*;
@@ -45,7 +45,8 @@ fn built_in_operators_merge_in_any_portions() {
             let whole = operator.full_merge(b"k", None, &slices).unwrap();
             assert_eq!(whole, expected, "{name}");
             for base in 0..slices.len() {
-                // The first is a value, or it is not; of the rest any run is merged before.
+                // The first one is a value, or there is none. Any run of the others is merged
+                // before.
                 let existing = (base > 0).then(|| operator.full_merge(b"k", None, &slices[..base]));
                 let existing = existing.transpose().unwrap();
                 for from in base..slices.len() {
@@ -90,7 +91,7 @@ fn sums_wrap_and_other_lengths_are_refused() {
     }
 }
 
-/// What a reader of the key is told by a fold's outcome.
+/// Returns what a reader of the key sees after a fold.
 fn outcome(fold: &mut Fold<'_>, operands: &[Vec<u8>]) -> Vec<(u64, Vec<u8>)> {
     let mut out = Vec::new();
     for (seq, operand) in operands.iter().enumerate().rev() {
@@ -122,7 +123,7 @@ fn operands_are_folded_in_groups_and_keep_their_order() {
         let whole = (n - 1, operands.join(&b","[..]));
         assert_eq!(out, [whole]);
         assert_eq!(fold.merged, n - 1);
-        // The same fold again, over a value.
+        // The same fold again, now over a value.
         for (seq, operand) in operands.iter().enumerate().rev() {
             fold.push(b"k", seq as u64, operand, &mut |_, _, _| unreachable!())
                 .unwrap();
@@ -134,13 +135,13 @@ fn operands_are_folded_in_groups_and_keep_their_order() {
     }
 }
 
-/// Operands as a fold hands them out that merged nothing.
+/// Returns the operands as a fold writes them if it merged none.
 fn as_they_are(operands: &[Vec<u8>]) -> Vec<(u64, Vec<u8>)> {
     let numbered = operands.iter().enumerate().rev();
     numbered.map(|(seq, o)| (seq as u64, o.clone())).collect()
 }
 
-/// Counts the bytes that it is given, and merges nothing beforehand when told so.
+/// Counts the bytes that it takes. If told so, it merges no operands beforehand.
 struct Counting(Arc<AtomicU64>, bool);
 impl MergeOperator for Counting {
     fn name(&self) -> &str {
@@ -180,10 +181,11 @@ fn what_cannot_be_merged_goes_by_as_it_is() {
     let operands: Vec<Vec<u8>> = (0..3000u64).map(|i| i.to_le_bytes().to_vec()).collect();
     let same: Vec<(u64, Vec<u8>)> = as_they_are(&operands);
     assert_eq!(outcome(&mut Fold::new(&rigid), &operands), same);
-    // Asked once, not for every group.
+    // The operator is asked once, not for every group.
     assert_eq!(seen.load(SeqCst), 1024 * 8);
     assert_eq!(outcome(&mut Fold::new(&Merging::none()), &operands), same);
-    // More than is held in memory: written on the way, and nothing is merged over what is below.
+    // These operands are larger than the memory limit. They are written on the way, and none is
+    // merged over the value below.
     let large = vec![vec![1; 8 << 20]; 10];
     let rigid = merging(Counting(seen, false));
     let mut fold = Fold::new(&rigid);
@@ -202,7 +204,7 @@ fn what_cannot_be_merged_goes_by_as_it_is() {
     assert!(!fold.is_open());
 }
 
-/// Refuses what contains an R, panics at a P.
+/// This operator refuses operands with an R, and panics at a P.
 pub struct Touchy;
 impl MergeOperator for Touchy {
     fn name(&self) -> &str {

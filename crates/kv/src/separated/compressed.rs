@@ -1,4 +1,4 @@
-//! Compressed values: what stands in a blob record, or in a batch, instead of a value.
+//! Compressed values: the bytes that a blob record, or a batch, has instead of a value.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | 4 | bytes of the value, without its expiry |
 //! | | the value, compressed: an lz4 block, or a zstd frame that says its length |
 //!
-//! The *payload* is what a memtable has: expiry and value. The record's lengths and checksums are
-//! those of what is stored, so that a record moves without being understood. Promises: no bytes
-//! make a reader panic, or allocate more than a value may be long.
+//! The *payload* is the memtable's form: expiry and value. The record's lengths and checksums are
+//! those of the stored bytes, so that a record moves without being decompressed. Promises: no bytes
+//! make a reader panic, or allocate more than the limit of values.
 
 use super::record::Form;
 use crate::MAX_VALUE_LEN;
@@ -18,22 +18,22 @@ use crate::entry::expiry_len;
 use crate::key::Kind;
 use std::cell::RefCell;
 
-/// Bytes of the length.
+/// Bytes of the length field.
 const LENGTH: usize = 4;
-/// What a thread keeps to compress into.
+/// Largest compression buffer, in bytes, that a thread keeps.
 const SCRATCH_KEPT: usize = 256 << 10;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A stored value is never shorter.
+/// Returns the least length of a stored value.
 pub(super) fn least(kind: Kind) -> usize {
     expiry_len(kind) + LENGTH + 1
 }
 
-/// Compresses a payload of kind `Put` or `PutTtl` and hands what is to be stored, and how, to
-/// `take`. `None` when it stays as it is: that would not save an eighth.
+/// Compresses a payload of kind `Put` or `PutTtl`, and calls `take` with the bytes to store and
+/// their compression. Returns `None` if that would not save an eighth.
 pub fn pack<T>(
     kind: Kind,
     codec: Compression,
@@ -62,7 +62,7 @@ pub fn pack<T>(
     })
 }
 
-/// Bytes of the payload behind what is stored; what is wrong otherwise.
+/// Returns the bytes of the payload that is stored in compressed form, or says what is wrong.
 pub fn payload_len(
     kind: Kind,
     codec: Compression,
@@ -81,7 +81,7 @@ pub fn payload_len(
     }
 }
 
-/// The payload behind what is stored, with `front` bytes before it that are the caller's.
+/// Returns the decompressed payload, behind `front` bytes that belong to the caller.
 pub fn unpack(
     kind: Kind,
     codec: Compression,
@@ -94,7 +94,7 @@ pub fn unpack(
     Ok(out)
 }
 
-/// [`payload_len`], if the compressed bytes can give as many bytes.
+/// Returns [`payload_len`], if the compressed bytes can have that many bytes.
 pub fn checked_len(
     kind: Kind,
     codec: Compression,

@@ -1,10 +1,10 @@
-//! A blob record: one version of one key with its value, as it lies in a log or a blob file. It
-//! says itself what it is and where it belongs, so that one read of the device brings a value and
-//! the proof that it is the right one.
+//! A blob record: one version of one key with its value, in a log or a blob file. It contains its
+//! own identity and place, so that one read of the device brings a value and the proof that it is
+//! the right one.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | CRC-32C of: file id (16 bytes), file offset of the record (8 bytes), bytes 4..32, key |
+//! | 0 | 4 | CRC-32C of file id (16 bytes), file offset of the record (8), bytes 4..32, key |
 //! | 4 | 4 | value length |
 //! | 8 | 8 | XXH3-64 of the value |
 //! | 16 | 1 | kind: that of the entry if its value were in the tree |
@@ -14,8 +14,8 @@
 //! | 31 | 1 | how the value is compressed |
 //! | 32 | | key, value |
 //!
-//! Lengths and checksums are those of the value as it is stored; what stands there when it is
-//! compressed is `compressed`'s.
+//! Lengths and checksums are those of the stored value. `compressed` specifies the bytes of a
+//! compressed value.
 
 use super::compressed;
 use crate::codec::Compression;
@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes before the key.
 pub const HEADER_LEN: usize = 32;
-/// A record is never longer.
+/// Largest length of a record, in bytes.
 pub const MAX_LEN: u64 = (HEADER_LEN + MAX_KEY_LEN + MAX_VALUE_LEN + 8) as u64;
 
 const H_VALUE_LEN: usize = 4;
@@ -39,7 +39,7 @@ const H_FAMILY: usize = 24;
 const H_KEY_LEN: usize = 28;
 const H_FLAGS: usize = 31;
 
-/// The checksum of a value as it is stored.
+/// Returns the checksum of a value as it is stored.
 pub fn value_sum(value: &[u8]) -> u64 {
     xxh3_64(value)
 }
@@ -56,8 +56,8 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
-    /// What the index of the file with this id knows of it. The id is random: nobody who chooses
-    /// keys can choose hashes.
+    /// Returns the hash under which the index of the file with this id has the record. The id is
+    /// random, so a chooser of keys cannot choose hashes.
     #[inline]
     pub fn hash(&self, records_in: u128) -> u64 {
         let salt = records_in as u64 ^ (records_in >> 64) as u64;
@@ -66,21 +66,21 @@ impl Name<'_> {
     }
 }
 
-/// How a value lies in its record.
+/// The form of a value in its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// `Put`, or `PutTtl`, whose value begins with its expiry.
     pub kind: Kind,
-    /// How it is compressed.
+    /// Compression of the value.
     pub codec: Compression,
-    /// Bytes of what is stored.
+    /// Bytes of the stored value.
     pub len: usize,
-    /// Their checksum ([`value_sum`]).
+    /// Checksum of the stored value ([`value_sum`]).
     pub sum: u64,
 }
 
 impl Form {
-    /// Of these bytes.
+    /// Returns the form of these stored bytes.
     pub fn of(kind: Kind, codec: Compression, stored: &[u8]) -> Form {
         Form {
             kind,
@@ -90,24 +90,25 @@ impl Form {
         }
     }
 
-    /// Of a value as it is.
+    /// Returns the form of an uncompressed value.
     pub fn plain(kind: Kind, value: &[u8]) -> Form {
         Form::of(kind, Compression::None, value)
     }
 }
 
-/// A record's header, taken apart. Lengths are within the limits; nothing else is checked yet.
+/// The header of a record, taken apart. The lengths are within the limits, and nothing else is
+/// checked yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     checksum: u32,
     value_sum: u64,
     /// Bytes of the value as it is stored.
     pub value_len: usize,
-    /// How it is compressed.
+    /// Compression of the value.
     pub codec: Compression,
     /// Bytes of the key.
     pub key_len: usize,
-    /// The entry's kind, were its value in the tree: `Put` or `PutTtl`.
+    /// Kind of the entry if its value were in the tree: `Put` or `PutTtl`.
     pub kind: Kind,
     /// Sequence number.
     pub seq: SeqNo,
@@ -116,7 +117,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// From the first bytes of a record; what is wrong with them otherwise.
+    /// Takes the first bytes of a record apart, or says what is wrong with them.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Head, &'static str> {
         let Some(h) = bytes.get(..HEADER_LEN) else {
             return Err("cut off in its header");
@@ -145,32 +146,32 @@ impl Head {
         if head.kind == Kind::PutTtl && head.value_len < 8 {
             return Err("an expiring value without its expiry");
         }
-        if head.is_packed() && head.value_len < compressed::least(head.kind) {
+        if head.is_compressed() && head.value_len < compressed::least(head.kind) {
             return Err("a compressed value without its length");
         }
         Ok(head)
     }
 
-    /// From the first bytes of a record at its place, if header and key verify: then its length is
-    /// certain, whatever the value is.
+    /// Returns the header from the first bytes of a record at its place, if header and key verify.
+    /// Then the length is certain, whatever the value is.
     pub fn verified(file_id: u128, offset: u64, bytes: &[u8]) -> Option<Head> {
         let head = Head::parse(bytes).ok()?;
         let summed = bytes.get(..HEADER_LEN + head.key_len)?;
         (head_checksum(file_id, offset, summed) == head.checksum).then_some(head)
     }
 
-    /// The checksum of the value as it is stored.
+    /// Returns the checksum of the value as it is stored.
     pub fn value_sum(&self) -> u64 {
         self.value_sum
     }
 
-    /// True when the value is compressed.
+    /// Returns true if the value is compressed.
     #[inline]
-    pub fn is_packed(&self) -> bool {
+    pub fn is_compressed(&self) -> bool {
         self.codec != Compression::None
     }
 
-    /// How the value lies in the record.
+    /// Returns the form of the value in the record.
     pub fn form(&self) -> Form {
         Form {
             kind: self.kind,
@@ -180,19 +181,19 @@ impl Head {
         }
     }
 
-    /// Bytes of the whole record.
+    /// Returns the bytes of the whole record.
     pub fn record_len(&self) -> usize {
         HEADER_LEN + self.key_len + self.value_len
     }
 
-    /// The value's place in the record.
+    /// Returns the range of the value in the record.
     pub fn value(&self) -> Range<usize> {
         HEADER_LEN + self.key_len..self.record_len()
     }
 }
 
-/// Appends header and key of a record at `offset` of the file `file_id`; the value, which is of
-/// this form, follows.
+/// Appends header and key of a record at `offset` of the file `file_id`. The value, which has this
+/// form, must follow.
 pub fn encode_head(out: &mut Vec<u8>, file_id: u128, offset: u64, name: &Name<'_>, form: &Form) {
     assert!(
         name.key.len() <= MAX_KEY_LEN && form.len <= MAX_VALUE_LEN + 8 && name.seq <= MAX_SEQ,
@@ -206,8 +207,8 @@ pub fn encode_head(out: &mut Vec<u8>, file_id: u128, offset: u64, name: &Name<'_
     seal(record, name.seq, place_checksum(file_id, offset));
 }
 
-/// Writes the header of a record into the first bytes of `out` without sequence number and
-/// checksum, which [`seal`] gives it when its place is known.
+/// Writes the header of a record into the first bytes of `out`, without sequence number and
+/// checksum. [`seal`] adds them when the record's place is known.
 pub fn begin(out: &mut [u8], family: u32, key_len: usize, form: &Form) {
     let h = &mut out[..HEADER_LEN];
     h.fill(0);
@@ -219,7 +220,8 @@ pub fn begin(out: &mut [u8], family: u32, key_len: usize, form: &Form) {
     h[H_FLAGS] = form.codec as u8;
 }
 
-/// Completes a record that was begun. `place` is the CRC-32C of file id and offset.
+/// Adds sequence number and checksum to the header of a record. `place` is the CRC-32C of file id
+/// and offset.
 pub fn seal(record: &mut [u8], seq: SeqNo, place: u32) {
     record[H_SEQ..H_FAMILY].copy_from_slice(&seq.to_le_bytes()[..7]);
     let key_len = Head::parse(record).expect("it was begun").key_len;
@@ -227,7 +229,7 @@ pub fn seal(record: &mut [u8], seq: SeqNo, place: u32) {
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checksum of header and key, which are all of `head`, at their place.
+/// Returns the checksum of header and key, which are all of `head`, at their place.
 fn head_checksum(file_id: u128, offset: u64, head: &[u8]) -> u32 {
     crc32c::crc32c_append(place_checksum(file_id, offset), &head[4..])
 }
@@ -237,8 +239,8 @@ fn place_checksum(file_id: u128, offset: u64) -> u32 {
     crc32c::crc32c_append(id, &offset.to_le_bytes())
 }
 
-/// The record in `bytes`, which begin at `offset` of the file and may be longer: its header, if
-/// header, key and value verify.
+/// Checks the record in `bytes`, which begin at `offset` of the file and may be longer than the
+/// record. Returns its header if header, key and value verify.
 pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Head> {
     let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
@@ -266,7 +268,7 @@ pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<He
     Ok(head)
 }
 
-/// As [`check`], and the record must be that of `name`.
+/// Checks the record as [`check`] does, and that it is the record of `name`.
 pub fn check_is(
     path: &Path,
     file_id: u128,
@@ -306,7 +308,7 @@ pub fn check_head_is(
     }
 }
 
-/// The header of a record that was verified before, which must be that of `name`.
+/// Returns the header of a record that was verified before. It must be the record of `name`.
 pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Head> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(bad)?;
@@ -327,7 +329,7 @@ pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Hea
     Ok(head)
 }
 
-/// Bytes that the value of a verified record has with its expiry when it is decompressed.
+/// Returns the bytes of the decompressed value of a verified record, its expiry included.
 pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Result<usize> {
     compressed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
         let what = format!("blob record with a compressed value: {what}");
@@ -335,8 +337,10 @@ pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Resul
     })
 }
 
-/// A record with its value as it is, made of a verified one whose value is compressed: what the
-/// cache has of it, where the file has another. `Corruption` when the value is not what it says.
+/// Returns the record with its value uncompressed, made of a verified record whose value is
+/// compressed. The cache has the record in this form.
+///
+/// Errors: `Corruption` if the value is not what its header says.
 pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<AlignedBuf> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
     let head = Head::parse(bytes).map_err(bad)?;

@@ -1,10 +1,10 @@
-//! What stands in a table in place of a separated value: the payload of an entry of kind `BlobRef`.
+//! References: what an entry of kind `BlobRef` has in a table in place of a separated value.
 //!
-//! A varint: the blob file number times two, plus one when the value expires; then 8 bytes of
-//! expiry are behind it (little-endian ms since 1970, as in front of the value itself). The value
-//! is found in that file, or in what the number means since, by family, key and sequence number of
-//! the entry. Where the record has another sequence number, because it was prepared before its
-//! entry got its own, a byte 0 and that number as a varint come first.
+//! A reference is a varint: the blob file number times two, plus one if the value expires. Then 8
+//! bytes of expiry follow (little-endian ms since 1970, as in front of the value itself). The value
+//! is found by family, key and sequence number of the entry, in that file, or in the files that the
+//! number means now. If the record was prepared before its entry got its number, the record has
+//! another sequence number. Then a byte 0 and that number as a varint come first.
 
 use super::Name;
 use crate::encoding::{get_varint, put_varint};
@@ -17,14 +17,14 @@ use basalt_fs::{Error, ErrorKind, Result};
 pub struct Reference {
     /// Number of the blob file that the value was in when the entry was written.
     pub number: u64,
-    /// When the value's time is over, ms since 1970.
+    /// Time at which the value expires, in ms since 1970.
     pub expire_at_ms: Option<u64>,
-    /// The sequence number that the record has, where that is not the entry's.
+    /// Sequence number of the record, if it is not the entry's.
     pub seq: Option<SeqNo>,
 }
 
 impl Reference {
-    /// What finds the record, of the name that the entry has.
+    /// Returns the name of the record, for an entry with this name.
     #[inline]
     pub fn record<'k>(&self, entry: &Name<'k>) -> Name<'k> {
         Name {
@@ -33,7 +33,7 @@ impl Reference {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if let Some(seq) = self.seq {
             out.push(0);
@@ -48,7 +48,9 @@ impl Reference {
         }
     }
 
-    /// Takes a payload apart. `Corruption` for bytes that [`Reference::encode`] does not write.
+    /// Decodes a reference.
+    ///
+    /// Errors: `Corruption` for bytes that [`Reference::encode`] does not write.
     #[inline]
     pub fn decode(payload: &[u8]) -> Result<Reference> {
         let bad = || {
@@ -68,14 +70,14 @@ impl Reference {
             }
             _ => None,
         };
-        let packed = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
+        let word = get_varint(payload, &mut at, 63).ok_or_else(bad)?;
         let rest = &payload[at..];
-        let expire_at_ms = match packed & 1 {
+        let expire_at_ms = match word & 1 {
             0 if rest.is_empty() => None,
             1 => Some(u64::from_le_bytes(rest.try_into().map_err(|_| bad())?)),
             _ => return Err(bad()),
         };
-        let number = packed >> 1;
+        let number = word >> 1;
         let reference = Reference {
             number,
             expire_at_ms,
@@ -87,13 +89,13 @@ impl Reference {
         }
     }
 
-    /// True when the value's time is over at `now_ms`.
+    /// Returns true if the value has expired at `now_ms`.
     #[inline]
     pub fn is_over(&self, now_ms: u64) -> bool {
         self.expire_at_ms.is_some_and(|at| at <= now_ms)
     }
 
-    /// The entry's kind, were its value in the tree.
+    /// Returns the kind of the entry if its value were in the tree.
     pub fn kind(&self) -> Kind {
         match self.expire_at_ms {
             None => Kind::Put,

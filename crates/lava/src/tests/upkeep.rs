@@ -4,7 +4,7 @@ use super::super::buffer::BUFFER;
 use super::super::*;
 use super::{fresh, with_jobs};
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock, MemoryKind};
-use basalt_fs::{FigureValue, Intent};
+use basalt_fs::{FsMetricValue, Intent};
 use basalt_sim::SimDevice;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -176,9 +176,9 @@ fn syncs_take_the_time_of_the_environments_clock() {
     let fs = over(&env);
     fs.create(Path::new("a")).unwrap();
     fs.sync_metadata(Path::new("")).unwrap();
-    let figures = fs.figures();
-    let syncs = figures.iter().find(|f| f.name == "lava_sync_us").unwrap();
-    let FigureValue::Summary(syncs) = syncs.value else {
+    let metrics = fs.metrics();
+    let syncs = metrics.iter().find(|f| f.name == "lava_sync_us").unwrap();
+    let FsMetricValue::Summary(syncs) = syncs.value else {
         panic!("{syncs:?}");
     };
     assert_eq!((syncs.count, syncs.max), (1, 70_000));

@@ -3,7 +3,7 @@
 //! ends, it brings its findings up to date, whatever ended before it. A mark that hit another
 //! record, or a reference that leads nowhere, is found by the scan at the end.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_lsm_schedules::db::{Bottommost, CompactOptions};
@@ -173,7 +173,7 @@ fn model(totals: &Counts) {
 fn collections_are_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..30 * scale()) {
+    for seed in campaign::cases(0..30 * campaign::scale()) {
         let _repeat = repeat!(collections_are_right_in_every_order, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || model(&totals));

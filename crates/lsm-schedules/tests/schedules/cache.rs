@@ -1,7 +1,7 @@
 //! The block cache: one load for all readers of a block, reads of blocks while they are evicted,
 //! pinned and removed blocks, and a capacity that changes meanwhile.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger};
 use basalt_fs::{Bytes, Error};
@@ -164,7 +164,7 @@ fn model(totals: &Counts) {
 fn a_cache_is_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..100 * scale()) {
+    for seed in campaign::cases(0..100 * campaign::scale()) {
         let _repeat = repeat!(a_cache_is_right_in_every_order, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || model(&totals));

@@ -1,7 +1,7 @@
 //! The commit queue: which thread leads, which threads insert side by side, when a batch is
 //! acknowledged, which threads see a panic, and what a power cut takes.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_fs::ErrorKind;
@@ -372,7 +372,7 @@ fn finish(world: &World, env: &Env, options: Options, fuse: &Fuse, totals: &Coun
 fn a_commit_queue_is_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..60 * scale()) {
+    for seed in campaign::cases(0..60 * campaign::scale()) {
         let _repeat = repeat!(a_commit_queue_is_right_in_every_order, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || model(&totals));

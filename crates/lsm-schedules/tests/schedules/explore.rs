@@ -14,15 +14,8 @@ const CIRCLE: usize = 1_000_000;
 /// Counters of a model, besides its assertions.
 pub type Counts = Arc<[AtomicU64; 5]>;
 
-/// Returns the campaign's scale, from `BASALT_SCALE`.
-pub fn scale() -> u64 {
-    let text = std::env::var("BASALT_SCALE").unwrap_or_default();
-    text.parse().unwrap_or(1).max(1)
-}
-
-/// Runs one case. Half of the cases have random schedules, where any two operations may be torn
-/// apart. Every second case has priorities with a few changes, which find orders that need a thread
-/// to stand still for long.
+/// Runs one case: schedules by chance, where any two operations may be torn apart, or in every second case by priorities with
+/// a few changes, which find orders that need a thread to stand still for long.
 pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     // The stack has room for an engine's frames, with a compressor on it.

@@ -3,7 +3,7 @@
 //! without the tables. A reader with an older snapshot must find the entries that the tables cover,
 //! although a merge picked the tables at once.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
@@ -136,7 +136,7 @@ fn model(totals: &Counts) {
 fn added_tables_are_seen_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..80 * scale()) {
+    for seed in campaign::cases(0..80 * campaign::scale()) {
         let _repeat = repeat!(
             added_tables_are_seen_right_in_every_order,
             "BASALT_CASE={seed}"

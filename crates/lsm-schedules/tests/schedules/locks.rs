@@ -1,10 +1,11 @@
 //! The order of a store's locks, and how many of them a write takes.
 
-use crate::explore::{CASE, below, case, scale};
+use crate::explore::{CASE, below, case};
 use basalt_env::sync::lock_log;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_lsm_schedules::db::{CheckpointOptions, LOCK_ORDER};
 use basalt_lsm_schedules::{Db, FamilyOptions, Options, ReadOptions, WriteOptions};
+use basalt_sim::campaign::scale;
 use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The memtable: threads insert beside threads that look keys up, walk up and walk down, over
 //! leaves and inner nodes about to split.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_fs::Bytes;
 use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
@@ -193,7 +193,7 @@ fn model(steps: &Counts, one_leaf: bool) {
 fn a_memtable_is_right_in_every_order() {
     let steps = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..200 * scale()) {
+    for seed in campaign::cases(0..200 * campaign::scale()) {
         let _repeat = repeat!(a_memtable_is_right_in_every_order, "BASALT_CASE={seed}");
         let steps = steps.clone();
         // Both kinds of schedules occur, as every second seed goes by priorities.

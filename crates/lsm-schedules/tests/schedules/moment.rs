@@ -5,7 +5,7 @@
 //! view is taken before the visible number, so the view has at least what the number shows. And a
 //! snapshot's number is read under the lock that merges take for the list of live snapshots.
 
-use crate::explore::{CASE, Counts, case, count, counted, counts, scale};
+use crate::explore::{CASE, Counts, case, count, counted, counts};
 use basalt_env::EnvBuilder;
 use basalt_lsm_schedules::{Db, Family, Options, ReadOptions, WriteOptions};
 use basalt_sim::{SimFs, SimOptions, campaign, repeat};
@@ -98,7 +98,7 @@ fn campaign(name: &str, totals: &Counts, schedules: u64) {
 fn an_acknowledged_key_is_never_absent_in_any_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..24 * scale()) {
+    for seed in campaign::cases(0..24 * campaign::scale()) {
         let _repeat = repeat!(
             an_acknowledged_key_is_never_absent_in_any_order,
             "BASALT_CASE={seed}"
@@ -117,7 +117,7 @@ fn an_acknowledged_key_is_never_absent_in_any_order() {
 fn a_snapshot_keeps_what_it_shows_in_any_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..24 * scale()) {
+    for seed in campaign::cases(0..24 * campaign::scale()) {
         let _repeat = repeat!(
             a_snapshot_keeps_what_it_shows_in_any_order,
             "BASALT_CASE={seed}"

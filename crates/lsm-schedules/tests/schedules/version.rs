@@ -1,7 +1,7 @@
 //! The version set: readers on old views while flushes, compactions and ingestions install new
 //! ones. A table's file is removed when its last holder drops it: not before, and never not at all.
 
-use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent, scale};
+use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::ErrorKind;
@@ -223,7 +223,7 @@ fn model(totals: &Counts) {
 fn a_version_set_is_right_in_every_order() {
     let totals = counts();
     let mut schedules = 0;
-    for seed in campaign::cases(0..40 * scale()) {
+    for seed in campaign::cases(0..40 * campaign::scale()) {
         let _repeat = repeat!(a_version_set_is_right_in_every_order, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || model(&totals));
@@ -265,7 +265,7 @@ fn two_owners() {
 
 #[test]
 fn a_folder_that_was_left_is_not_touched_in_any_order() {
-    for seed in campaign::cases(0..10 * scale()) {
+    for seed in campaign::cases(0..10 * campaign::scale()) {
         let _repeat = repeat!(
             a_folder_that_was_left_is_not_touched_in_any_order,
             "BASALT_CASE={seed}"

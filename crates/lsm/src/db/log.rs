@@ -26,7 +26,9 @@ use crate::version::edit::Edit;
 use basalt_blob::BLOCK;
 use basalt_env::{JobPriority, MemoryKind};
 use basalt_fs::{Error, ErrorKind, LogOptions, Reach, Result};
-use basalt_records::{FileHeader, FileKind, LARGEST_UNIT, Outgoing, PACKED_VALUES, RecordWriter};
+use basalt_records::{
+    COMPRESSED_VALUES, FileHeader, FileKind, LARGEST_UNIT, Outgoing, RecordWriter,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +112,7 @@ impl Engine {
             number,
             write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
-            incompatible: if packed { PACKED_VALUES } else { 0 },
+            incompatible: if packed { COMPRESSED_VALUES } else { 0 },
             previous: None,
         };
         let mut writer = RecordWriter::create(file, path, &header)?;

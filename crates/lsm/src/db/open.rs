@@ -26,7 +26,9 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::batch::Ops;
 use basalt_kv::key::{MAX_SEQ, SeqNo};
 use basalt_kv::merge;
-use basalt_records::{FileKind, Record, RecordKind, RecordReader, UNANNOUNCED, UNANNOUNCED_PACKED};
+use basalt_records::{
+    FileKind, RecordKind, RecordReader, StoredRecord, UNANNOUNCED, UNANNOUNCED_COMPRESSED,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -149,7 +151,10 @@ fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> R
 /// Checks the record of an ingestion in a log. `known` is the highest sequence number that the
 /// manifest knows, or `None` if edits of the manifest are lost. The edit of an ingestion is durable
 /// before its record is written.
-fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Result<(), String> {
+fn ingestion_is_known(
+    record: &StoredRecord,
+    known: Option<SeqNo>,
+) -> std::result::Result<(), String> {
     if record.count != 1 || !record.payload.is_empty() {
         return Err("an ingestion with operations or a payload".into());
     }
@@ -167,7 +172,7 @@ fn ingestion_is_known(record: &Record, known: Option<SeqNo>) -> std::result::Res
 /// or `None` if edits of the manifest are lost. A `Corruption` error says what is wrong, without
 /// file and offset. The check does not decompress values.
 pub(crate) fn check_record(
-    record: &Record,
+    record: &StoredRecord,
     last_seq: SeqNo,
     next_family: u32,
     known: Option<SeqNo>,
@@ -198,8 +203,8 @@ pub(crate) fn check_record(
         if op.record_at.is_some() && !record.separated {
             return Err(bad(UNANNOUNCED.into()));
         }
-        if op.codec != Compression::None && !record.packed {
-            return Err(bad(UNANNOUNCED_PACKED.into()));
+        if op.codec != Compression::None && !record.compressed {
+            return Err(bad(UNANNOUNCED_COMPRESSED.into()));
         }
         ops += 1;
     }
@@ -222,7 +227,7 @@ pub(crate) fn replay_logs(
     next_family: u32,
     known: SeqNo,
     logs: &BTreeMap<u64, LiveLog>,
-    mut apply: impl FnMut(Record) -> Result<()>,
+    mut apply: impl FnMut(StoredRecord) -> Result<()>,
 ) -> Result<Vec<String>> {
     let mut torn = Vec::new();
     let mut open_ended: Option<u64> = None;

@@ -1,4 +1,5 @@
-//! Batches with separated values: they come back whole, their blob records verify where they lie, and no flipped bit is taken for another value.
+//! Batches with separated values: they are read back whole, their blob records verify at their
+//! places, and no flipped bit gives another value.
 
 use super::*;
 use basalt_kv::batch::{Ops, WriteBatch};
@@ -47,7 +48,7 @@ fn operations(payload: &[u8]) -> Vec<Owned> {
     Ops::new(payload).map(|op| own(op.unwrap())).collect()
 }
 
-/// Appends batches as one group. What they are.
+/// Appends batches as one group, and returns their operations.
 fn append_batches(
     w: &mut RecordWriter,
     first: u64,
@@ -65,7 +66,7 @@ fn append_batches(
     all
 }
 
-/// What is read back, with every blob record verified at its place.
+/// Returns the operations that are read back, with every blob record verified at its place.
 fn read(fs: &dyn FileSystem, path: &Path, proven: u64) -> Result<Vec<(u64, Vec<Owned>)>> {
     let file = fs.open(path)?;
     let Some(mut reader) = RecordReader::open_expecting(file, path, &expect(ID, proven))? else {

@@ -1,15 +1,16 @@
-//! Checks of what survives a power cut, for filesystems whose power can be cut.
+//! Checks of the state after a power cut, for filesystems whose power can be cut.
 
 use std::sync::Arc;
 
 use super::{RELEASE_CASES, append, has_bytes, log, noise, p, release_case};
 use basalt_fs::{FileSystem, LogOptions};
 
-/// Cuts the power of one filesystem: returns what a new process finds afterwards, chosen by the seed. The old
-/// filesystem may go on or be dead.
+/// Cuts the power of one filesystem, and returns the filesystem that a new process finds
+/// afterwards. The seed chooses that state. The old filesystem may go on or be dead.
 pub type PowerCut = Box<dyn Fn(u64) -> Arc<dyn FileSystem>>;
 
-/// A check of one promise: builds something on an empty filesystem, cuts, looks.
+/// A check of one promise. It writes to an empty filesystem, cuts the power and examines the
+/// result.
 pub type CrashCheck = fn(&Arc<dyn FileSystem>, &PowerCut, u64);
 
 /// Every check, by name.
@@ -28,7 +29,10 @@ pub const CHECKS: &[(&str, CrashCheck)] = &[
     ("a sector is written whole or not at all", whole_sectors),
     ("a log's written space survives", log_space),
     ("a reused log keeps what its new life synced", reused_log),
-    ("files synced together survive together", together),
+    (
+        "files synced together survive together",
+        sync_files_as_a_group,
+    ),
     ("a link survives with its bytes", synced_link),
     ("what a power cut left stays", left_stays),
     (
@@ -37,10 +41,11 @@ pub const CHECKS: &[(&str, CrashCheck)] = &[
     ),
 ];
 
-/// Runs every check with each seed below `seeds`. `make` gives an empty filesystem and the switch of its power.
+/// Runs every check with each seed below `seeds`. `make` returns an empty filesystem and the switch
+/// of its power.
 ///
 /// # Panics
-/// When a check fails; the check's name and the seed are in the message.
+/// If a check fails. The message names the check and the seed.
 pub fn run_all(make: &dyn Fn(u64) -> (Arc<dyn FileSystem>, PowerCut), seeds: u64) {
     for (name, check) in CHECKS {
         for seed in 0..seeds {
@@ -204,7 +209,7 @@ fn reused_log(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
     assert_eq!(new.read(16_384, 16_384).expect("read"), vec![1; 16_384]);
 }
 
-fn together(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
+fn sync_files_as_a_group(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
     let files = [
         fs.create(p("a")).expect("create"),
         fs.create_log(p("b"), log(8_192)).expect("create_log"),
@@ -250,12 +255,12 @@ fn left_stays(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
 }
 
 fn released_space(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
-    // A large odd step: few seeds meet all kinds of cases.
+    // The step is large and odd, so that few seeds reach all kinds of cases.
     let case = seed * 97 % RELEASE_CASES;
     let (f, kept) = release_case(case).run(fs, "f");
     f.sync_data().expect("sync");
     fs.sync_metadata(p("")).expect("sync_metadata");
-    // Not synced: it may come to nothing, and the bytes before it stay.
+    // This append is not synced. It may be lost, but the bytes before it stay.
     let end = f.align_to_unit().expect("align");
     if seed % 2 == 1 {
         f.release_range(end..end + 60_000).expect("release_range");

@@ -1,8 +1,9 @@
-//! The durability contract as checks that every filesystem passes: `HostFs`, `LavaFs`, `SimFs`, `FaultFs` without
-//! faults, and those to come. An implementation's tests call [`run_all`]; one whose power can be cut also calls
-//! [`crash::run_all`]; and [`trace`] plays one random history on two filesystems that must answer alike.
+//! The durability contract as checks that every filesystem passes: `HostFs`, `LavaFs`, `SimFs`,
+//! `FaultFs` without faults, and future ones. The tests of a filesystem call [`run_all`]. A
+//! filesystem whose power can be cut also calls [`crash::run_all`]. [`trace`] plays one random
+//! history on two filesystems, which must give the same answers.
 //!
-//! Checks panic with the name of the check and what was expected.
+//! A failed check panics with its name and the expected result.
 
 pub mod crash;
 pub mod trace;
@@ -21,7 +22,7 @@ pub use trace::{Trace, random_trace};
 /// A check of one promise on an empty filesystem.
 pub type Check = fn(&Arc<dyn FileSystem>);
 
-/// Every check that needs no crash, by name.
+/// All checks that need no crash, by name.
 pub const CHECKS: &[(&str, Check)] = &[
     ("facts are within their limits", facts),
     ("names are made, listed and missed", names),
@@ -50,7 +51,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ),
     ("a failed reuse leaves the old log", failed_reuse),
     ("batched reads complete once each", batched_reads),
-    ("several files are synced together", sync_together),
+    ("several files are synced together", sync_files),
     ("released space harms nothing around it", release),
     (
         "appends go on after space around their position was released",
@@ -63,10 +64,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ),
 ];
 
-/// Runs every check, each on a filesystem of its own from `make`, which must be empty.
+/// Runs every check, each on an empty filesystem of its own from `make`.
 ///
 /// # Panics
-/// When a check fails; its name is printed before.
+/// If a check fails. Its name is printed before.
 pub fn run_all(make: &dyn Fn() -> Arc<dyn FileSystem>) {
     for (name, check) in CHECKS {
         eprintln!("conformance: {name}");
@@ -83,7 +84,7 @@ pub(crate) fn append(f: &Arc<dyn File>, bytes: &[u8]) -> u64 {
         .expect("append")
 }
 
-/// Bytes that differ by seed and position.
+/// Returns bytes that differ by seed and position.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut v = vec![0; len];
     Rng::of(&[seed, 17]).fill(&mut v);
@@ -424,7 +425,7 @@ fn reuse_of_linked(fs: &Arc<dyn FileSystem>) {
         capacity: 16_384,
         reuse: Some(p("old")),
     };
-    // It may refuse, or take other space; it may not write over what another name stands for.
+    // The call may fail, or take other space. It must not overwrite the content of another name.
     if let Ok(new) = fs.create_log(p("new"), options) {
         append(&new, &[2; 10_000]);
         new.sync_data().expect("sync");
@@ -504,7 +505,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
             let from = (offset as usize).min(all.len());
             let want = &all[from..(from + len).min(all.len())];
             let got = bytes.expect("read");
-            // Past the length there may be allocated space.
+            // There may be allocated space past the length.
             assert!(
                 got.len() >= want.len() && got[..want.len()] == *want,
                 "read {i} of {n}"
@@ -521,7 +522,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
     drop(fs.submit_reads(unread.collect()));
 }
 
-fn sync_together(fs: &Arc<dyn FileSystem>) {
+fn sync_files(fs: &Arc<dyn FileSystem>) {
     let files: Vec<Arc<dyn File>> = (0..5)
         .map(|i| {
             let name = format!("f{i}");
@@ -587,16 +588,16 @@ pub(crate) fn release_case(n: u64) -> ReleaseCase {
     let (synced, n) = (n % 2 == 1, n / 2);
     let at = head as u64;
     let range = match n % 8 {
-        // All of it, and far beyond.
+        // All of the file, and far beyond it.
         0 => 0..at + (1 << 20),
         1 => 0..u64::MAX,
-        // Up to the position, and from it on.
+        // Up to the position, and from the position on.
         2 => 0..at,
         3 => at..at + 40_000,
-        // Across it.
+        // Across the position.
         4 => at.saturating_sub(6_000)..at + 6_000,
         5 => 4_096..20_480,
-        // Beyond it, within a log's space and behind it.
+        // Beyond the position, within the space of a log and behind it.
         6 => at + 9_000..at + 26_000,
         _ => at + (1 << 20)..at + (2 << 20),
     };
@@ -609,11 +610,12 @@ pub(crate) fn release_case(n: u64) -> ReleaseCase {
     }
 }
 
-/// Where bytes lie in a file, and the bytes.
+/// An offset in a file, and the bytes there.
 pub(crate) type Piece = (u64, Vec<u8>);
 
 impl ReleaseCase {
-    /// Makes the file, appends, releases and appends again. Returns the file, and each byte that a reader must find.
+    /// Makes the file, appends, releases and appends again. Returns the file, and each byte that a
+    /// reader must find.
     pub(crate) fn run(&self, fs: &Arc<dyn FileSystem>, name: &str) -> (Arc<dyn File>, Vec<Piece>) {
         let f = match self.capacity {
             None => fs.create(p(name)).expect("create"),
@@ -630,7 +632,7 @@ impl ReleaseCase {
             f.release_range(self.range.clone()).expect("release_range");
         }
         assert_eq!(f.len(), at, "the append position stays");
-        // What lies outside of whole blocks of the range stays.
+        // The bytes outside of the whole blocks of the range stay.
         let released = self.range.start.next_multiple_of(4096)..self.range.end / 4096 * 4096;
         let clipped = |n: u64| n.min(self.head as u64) as usize;
         let (from, to) = (clipped(released.start), clipped(released.end));
@@ -663,8 +665,8 @@ pub(crate) fn has_bytes(f: &Arc<dyn File>, kept: &[Piece], case: u64) {
     }
 }
 
-/// An append failed with corruption, and poisoned its file, after space at its position had been released: the
-/// bytes had nowhere to go.
+/// An append failed with corruption, and poisoned its file, after space at its position had been
+/// released. The bytes had no space to go to.
 fn release_around_position(fs: &Arc<dyn FileSystem>) {
     for case in 0..RELEASE_CASES {
         let name = format!("f{case}");
@@ -672,7 +674,7 @@ fn release_around_position(fs: &Arc<dyn FileSystem>) {
         has_bytes(&f, &kept, case);
         f.sync_data().expect("sync");
         has_bytes(&fs.open(p(&name)).expect("open"), &kept, case);
-        // A log is extended over what was released of it.
+        // A log is extended over its released space.
         let end = f.align_to_unit().expect("align");
         if release_case(case).capacity.is_some() && case % 3 == 0 {
             f.release_range(end..end + 100_000).expect("release_range");
@@ -687,7 +689,7 @@ fn release_around_position(fs: &Arc<dyn FileSystem>) {
         assert_eq!(opened.len(), end + 12_345);
         has_bytes(&opened, &kept, case);
         fs.remove(p(&name)).expect("remove");
-        // Without a name it goes on as before.
+        // Without a name, the file continues as before.
         f.release_range(0..end + 50_000).expect("release_range");
         f.align_to_unit().expect("align");
         let more = noise(10, 6_000);
@@ -706,7 +708,8 @@ fn locks(fs: &Arc<dyn FileSystem>) {
     drop(guard);
     let again = fs.lock(p("LOCK")).expect("free again");
     drop((other, again));
-    // Readers share it, and keep away whoever wants it alone; asking makes nothing.
+    // Readers share the lock, and keep an exclusive holder out. A request for a missing lock
+    // creates nothing.
     let shared = |name: &str| fs.lock_shared(p(name));
     let two = (shared("LOCK").expect("one"), shared("LOCK").expect("two"));
     assert!(two.0.is_some() && two.1.is_some());

@@ -1,9 +1,10 @@
-//! Random histories of calls, played on two filesystems that must answer alike.
+//! Random histories of calls, played on two filesystems that must give the same answers.
 //!
-//! What the contract leaves open is masked: bytes between an append's end and the next unit, the content of a reused or
-//! released range, the length of an opened file that `sync_all` did not make exact, how much space a log has beyond
-//! its capacity. Errors are compared by kind. The player keeps its own model of names and bytes, which is a third
-//! opinion: what it knows must be what is read.
+//! The player masks what the contract leaves open: bytes between an append's end and the next unit,
+//! the content of a reused or released range, the length of an opened file that `sync_all` did not
+//! make exact, and the space of a log beyond its capacity. Errors are compared by kind. The player
+//! also keeps its own model of names and bytes as a third opinion: the bytes that it knows must be
+//! the bytes that are read.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -17,7 +18,7 @@ use basalt_fs::{File, FileSystem, Intent, LogOptions, ReadRequest, Result};
 const NAMES: &[&str] = &["a", "b", "c", "d1/a", "d1/b", "d2/c"];
 const DIRS: &[&str] = &["", "d1", "d2"];
 
-/// One call; numbers are taken modulo what there is when it is played.
+/// One call. Its numbers are taken modulo the number of objects at the time of the call.
 #[derive(Debug, Clone)]
 enum Step {
     CreateDir(usize),
@@ -50,15 +51,15 @@ pub struct Trace {
     steps: Vec<Step>,
 }
 
-/// The history of `n` calls that belongs to a seed.
+/// Returns the history of `n` calls for a seed.
 pub fn random_trace(seed: u64, n: usize) -> Trace {
     let mut c = Rng::of(&[seed, 23]);
     let c = &mut c;
-    // Each history does without some of the calls, so that the others meet more often.
+    // Each history leaves out some kinds of calls, so that the other kinds meet more often.
     let without: Vec<u64> = (0..c.below(6)).map(|_| c.below(21)).collect();
     let mut steps = Vec::with_capacity(n);
     if c.percent(80) {
-        // Most histories begin with something to work on.
+        // Most histories begin with some files and directories.
         steps.extend([Step::CreateDir(1), Step::CreateDir(2), Step::Create(0)]);
         steps.extend([Step::CreateLog(3, 8_192, None), Step::Append(0, 1, 700)]);
         steps.truncate(n);
@@ -102,30 +103,43 @@ pub fn random_trace(seed: u64, n: usize) -> Trace {
     Trace { seed, steps }
 }
 
-/// What the player knows of one file.
+/// The player's knowledge of one file.
 #[derive(Default)]
 struct Known {
-    /// `None`: the contract does not say.
+    /// The bytes of the file. `None` stands for a byte that the contract leaves open. The length of
+    /// the list is the append position.
     bytes: Vec<Option<u8>>,
-    /// The append position is the length of `bytes`; `sync_all` made it exact.
+    /// True if `sync_all` made the length exact.
     exact: bool,
-    /// The last sync ended inside a sector.
+    /// True if the last sync ended inside a sector.
     sync_edge: bool,
     is_log: bool,
 }
 
+/// An open file, with the player's number of it.
 struct Handle {
     file: Arc<dyn File>,
     id: u64,
     appends: bool,
 }
 
+/// The player of a history, with its model of names and bytes.
 struct Player<'a> {
     fs: &'a Arc<dyn FileSystem>,
     handles: Vec<Handle>,
     names: BTreeMap<&'static str, u64>,
     files: BTreeMap<u64, Known>,
     next_id: u64,
+}
+
+/// Returns the name of a file that a step's number stands for.
+fn name_of(i: usize) -> &'static str {
+    NAMES[i % NAMES.len()]
+}
+
+/// Returns the directory that a step's number stands for.
+fn dir_of(i: usize) -> &'static str {
+    DIRS[i % DIRS.len()]
 }
 
 fn outcome<T: std::fmt::Debug>(result: Result<T>) -> String {
@@ -136,10 +150,11 @@ fn outcome<T: std::fmt::Debug>(result: Result<T>) -> String {
 }
 
 impl Trace {
-    /// Plays the history on an empty filesystem: one line for each call, with its masked answer.
+    /// Plays the history on an empty filesystem. Returns one line for each call, with its masked
+    /// answer.
     ///
     /// # Panics
-    /// When a byte that the player knows is read otherwise.
+    /// If a byte that the player knows is read otherwise.
     pub fn play(&self, fs: &Arc<dyn FileSystem>) -> Vec<String> {
         let mut player = Player {
             fs,
@@ -178,7 +193,7 @@ impl Player<'_> {
         answer
     }
 
-    /// The read's answer with what the contract leaves open masked; it ends where the known bytes end.
+    /// Returns the masked answer of a read. It ends where the known bytes end.
     fn judge(
         &self,
         id: u64,
@@ -208,145 +223,173 @@ impl Player<'_> {
         format!("{} known bytes", known[from..to].iter().flatten().count())
     }
 
+    /// Plays one call and returns its masked answer.
     fn step(&mut self, step: &Step, place: &str) -> String {
-        let name = |i: usize| NAMES[i % NAMES.len()];
-        let handle = |i: usize, this: &Self| {
-            (!this.handles.is_empty()).then(|| i % this.handles.len().max(1))
-        };
         match *step {
-            Step::CreateDir(i) => outcome(self.fs.create_dir(p(DIRS[i % DIRS.len()]))),
-            Step::Create(i) => match self.fs.create(p(name(i))) {
-                Ok(file) => self.begin(name(i), file, false),
-                Err(e) => e.kind().name().to_string(),
-            },
+            Step::CreateDir(i) => outcome(self.fs.create_dir(p(dir_of(i)))),
+            Step::Create(i) => self.create(name_of(i)),
             Step::CreateLog(i, capacity, old) => {
-                let old = old.map(name);
-                if let Some(id) = old.and_then(|o| self.names.get(o)).copied()
-                    && self.names.values().filter(|v| **v == id).count() == 1
-                {
-                    // Its handles are of an earlier life from here on.
-                    self.handles.retain(|h| h.id != id);
-                }
-                let reuse = old.map(PathBuf::from);
-                let options = LogOptions {
-                    capacity,
-                    reuse: reuse.as_deref(),
-                };
-                match self.fs.create_log(p(name(i)), options) {
-                    Ok(file) => {
-                        if let Some(old) = old {
-                            self.names.remove(old);
-                        }
-                        assert!(file.allocated() >= capacity, "{place}");
-                        self.begin(name(i), file, true)
-                    }
-                    // Two names may both be wrong: which one is told is open.
-                    Err(_) if let Some(old) = old => {
-                        // The old log was offered; its space may have been prepared before the call failed.
-                        if let Some(known) =
-                            self.names.get(old).and_then(|id| self.files.get_mut(id))
-                        {
-                            known.exact = false;
-                        }
-                        "refused".to_string()
-                    }
-                    Err(e) => e.kind().name().to_string(),
-                }
+                self.create_log(name_of(i), capacity, old.map(name_of), place)
             }
-            Step::Open(i) => match self.fs.open(p(name(i))) {
-                Ok(file) => {
-                    let id = self.names[name(i)];
-                    let len = if self.files[&id].exact { file.len() } else { 0 };
-                    self.handles.push(Handle {
-                        file,
-                        id,
-                        appends: false,
-                    });
-                    format!("ok, exact length {len}")
-                }
-                Err(e) => e.kind().name().to_string(),
-            },
-            Step::Rename(a, b) => {
-                let (a, b) = (name(a), name(b));
-                let result = self.fs.rename(p(a), p(b));
-                if result.is_ok()
-                    && let Some(&id) = self.names.get(a)
-                    && self.names.get(b) != Some(&id)
-                {
-                    self.names.remove(a);
-                    self.names.insert(b, id);
-                }
-                outcome(result)
-            }
-            Step::Remove(i) => {
-                let result = self.fs.remove(p(name(i)));
-                if result.is_ok() {
-                    self.names.remove(name(i));
-                }
-                outcome(result)
-            }
-            Step::RemoveDir(i) => match DIRS[i % DIRS.len()] {
+            Step::Open(i) => self.open(name_of(i)),
+            Step::Rename(a, b) => self.rename(name_of(a), name_of(b)),
+            Step::Remove(i) => self.remove(name_of(i)),
+            Step::RemoveDir(i) => match dir_of(i) {
                 "" => String::new(),
                 dir => outcome(self.fs.remove(p(dir))),
             },
-            Step::Link(a, b) => {
-                let (a, b) = (name(a), name(b));
-                let result = self.fs.link(p(a), p(b));
-                if result.is_ok() {
-                    self.names.insert(b, self.names[a]);
-                }
-                outcome(result)
-            }
-            Step::SyncMetadata(i) => outcome(self.fs.sync_metadata(p(DIRS[i % DIRS.len()]))),
-            Step::List(i) => {
-                let dir = DIRS[i % DIRS.len()];
-                match self.fs.list(p(dir)) {
-                    Ok(_) => format!("{:?}", list(self.fs, dir)),
-                    Err(e) => e.kind().name().to_string(),
-                }
-            }
-            Step::Stat(i) => match self.fs.stat(p(name(i))) {
-                Ok(s) => {
-                    let exact = self.files[&self.names[name(i)]].exact;
-                    assert!(s.allocated >= s.len, "{place}");
-                    format!("{} {}", if exact { s.len } else { 0 }, s.is_dir)
-                }
-                Err(e) => e.kind().name().to_string(),
-            },
-            Step::Close(i) => match handle(i, self) {
-                Some(h) => {
-                    self.handles.swap_remove(h);
-                    String::new()
-                }
-                None => String::new(),
-            },
-            Step::SyncFiles(i, n) => {
-                let Some(h) = handle(i, self) else {
-                    return String::new();
-                };
-                let end = (h + 1 + n % 3).min(self.handles.len());
-                let files: Vec<Arc<dyn File>> = self.handles[h..end]
-                    .iter()
-                    .map(|h| Arc::clone(&h.file))
-                    .collect();
-                let result = self.fs.sync_files(&files);
-                for h in h..end {
-                    self.synced(self.handles[h].id);
-                }
-                outcome(result)
-            }
+            Step::Link(a, b) => self.link(name_of(a), name_of(b)),
+            Step::SyncMetadata(i) => outcome(self.fs.sync_metadata(p(dir_of(i)))),
+            Step::List(i) => self.list(dir_of(i)),
+            Step::Stat(i) => self.stat(name_of(i), place),
             Step::Reads(seed) => self.reads(seed, place),
-            Step::Append(i, ..)
+            Step::Close(i)
+            | Step::SyncFiles(i, _)
+            | Step::Append(i, ..)
             | Step::Align(i)
             | Step::SyncData(i)
             | Step::SyncAll(i)
             | Step::Extend(i, _)
             | Step::Release(i, ..)
-            | Step::Read(i, ..) => match handle(i, self) {
-                Some(h) => self.on_file(step, h, place),
-                None => String::new(),
+            | Step::Read(i, ..) => match self.handles.len() {
+                0 => String::new(),
+                n => self.on_handle(step, i % n, place),
             },
         }
+    }
+
+    /// Plays a call on the handle `h`, and returns its masked answer.
+    fn on_handle(&mut self, step: &Step, h: usize, place: &str) -> String {
+        match *step {
+            Step::Close(_) => {
+                self.handles.swap_remove(h);
+                String::new()
+            }
+            Step::SyncFiles(_, n) => self.sync_files(h, n),
+            _ => self.on_file(step, h, place),
+        }
+    }
+
+    fn create(&mut self, name: &'static str) -> String {
+        match self.fs.create(p(name)) {
+            Ok(file) => self.begin(name, file, false),
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    /// Creates a log, in the space of the log `old` if there is one.
+    fn create_log(
+        &mut self,
+        name: &'static str,
+        capacity: u64,
+        old: Option<&'static str>,
+        place: &str,
+    ) -> String {
+        if let Some(id) = old.and_then(|o| self.names.get(o)).copied()
+            && self.names.values().filter(|v| **v == id).count() == 1
+        {
+            // From here on, the handles of the old log belong to an earlier life.
+            self.handles.retain(|h| h.id != id);
+        }
+        let reuse = old.map(PathBuf::from);
+        let options = LogOptions {
+            capacity,
+            reuse: reuse.as_deref(),
+        };
+        match self.fs.create_log(p(name), options) {
+            Ok(file) => {
+                if let Some(old) = old {
+                    self.names.remove(old);
+                }
+                assert!(file.allocated() >= capacity, "{place}");
+                self.begin(name, file, true)
+            }
+            // If both names are wrong, the contract does not say which one the error is about.
+            Err(_) if let Some(old) = old => {
+                // The filesystem may have prepared the space of the old log before the call failed.
+                if let Some(known) = self.names.get(old).and_then(|id| self.files.get_mut(id)) {
+                    known.exact = false;
+                }
+                "refused".to_string()
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn open(&mut self, name: &'static str) -> String {
+        match self.fs.open(p(name)) {
+            Ok(file) => {
+                let id = self.names[name];
+                let len = if self.files[&id].exact { file.len() } else { 0 };
+                self.handles.push(Handle {
+                    file,
+                    id,
+                    appends: false,
+                });
+                format!("ok, exact length {len}")
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn rename(&mut self, from: &'static str, to: &'static str) -> String {
+        let result = self.fs.rename(p(from), p(to));
+        if result.is_ok()
+            && let Some(&id) = self.names.get(from)
+            && self.names.get(to) != Some(&id)
+        {
+            self.names.remove(from);
+            self.names.insert(to, id);
+        }
+        outcome(result)
+    }
+
+    fn remove(&mut self, name: &'static str) -> String {
+        let result = self.fs.remove(p(name));
+        if result.is_ok() {
+            self.names.remove(name);
+        }
+        outcome(result)
+    }
+
+    fn link(&mut self, from: &'static str, to: &'static str) -> String {
+        let result = self.fs.link(p(from), p(to));
+        if result.is_ok() {
+            self.names.insert(to, self.names[from]);
+        }
+        outcome(result)
+    }
+
+    fn list(&self, dir: &str) -> String {
+        match self.fs.list(p(dir)) {
+            Ok(_) => format!("{:?}", list(self.fs, dir)),
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    fn stat(&self, name: &str, place: &str) -> String {
+        match self.fs.stat(p(name)) {
+            Ok(s) => {
+                let exact = self.files[&self.names[name]].exact;
+                assert!(s.allocated >= s.len, "{place}");
+                format!("{} {}", if exact { s.len } else { 0 }, s.is_dir)
+            }
+            Err(e) => e.kind().name().to_string(),
+        }
+    }
+
+    /// Syncs together one to three files, beginning with the handle `h`.
+    fn sync_files(&mut self, h: usize, n: usize) -> String {
+        let end = (h + 1 + n % 3).min(self.handles.len());
+        let files: Vec<Arc<dyn File>> = self.handles[h..end]
+            .iter()
+            .map(|h| Arc::clone(&h.file))
+            .collect();
+        let result = self.fs.sync_files(&files);
+        for h in h..end {
+            self.synced(self.handles[h].id);
+        }
+        outcome(result)
     }
 
     fn synced(&mut self, id: u64) {
@@ -427,7 +470,7 @@ impl Player<'_> {
                 let known = self.files.get_mut(&id).expect("known");
                 let mut end = from + len;
                 if !appends {
-                    // Space ahead of the appends is the appending handle's to release.
+                    // Only the appending handle releases space ahead of the appends.
                     end = end.min(known.bytes.len() as u64);
                 }
                 let result = file.release_range(from..end.max(from));

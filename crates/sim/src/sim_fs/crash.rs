@@ -1,35 +1,37 @@
-//! What a power cut leaves of a simulated disk: always a state the contract allows, and, over the seeds,
-//! all of them that matter.
+//! The state of a simulated disk after a power cut. It is always a state that the contract allows,
+//! and the seeds together reach all states that matter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{CHUNK, Content};
 use super::disk::{Change, Disk, FileNode, Ino, Names, Node, PendingWrite, ROOT, apply_effect};
+use crate::content::{CHUNK, Content};
 use crate::rng::Rng;
 
-/// Which of the changes that no sync covered a power cut leaves. Synced state survives under all of them.
+/// The changes that survive a power cut, of those that no sync covered. Synced state survives under
+/// all policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CrashPolicy {
-    /// None.
+    /// No change.
     NothingUnsynced,
-    /// All: what the death of the process alone would leave, except that the length of a log is a hint.
+    /// All changes, as after the death of the process alone, except that the length of a log is a
+    /// hint.
     EverythingUnsynced,
-    /// Those before a moment chosen by seed, which may lie inside an append.
+    /// The changes before a moment that the seed chooses. The moment may lie inside an append.
     Prefix,
-    /// Those after such a moment: the later without the earlier.
+    /// The changes after such a moment, without the earlier ones.
     Suffix,
-    /// Sectors, lengths and names each for itself, by seed.
+    /// Each sector, length and name by itself, by seed.
     AnySubset,
-    /// All, except that of each file's last append some sectors are missing.
+    /// All changes, except some sectors of each file's last append.
     Torn,
-    /// Names and lengths, and no bytes: the space reads as zeros, garbage or an earlier life.
+    /// Names and lengths, but no bytes: the space reads as zeros, garbage or an earlier life.
     LengthWithoutData,
-    /// Names and bytes, and no lengths.
+    /// Names and bytes, but no lengths.
     DataWithoutLength,
-    /// Names, and neither bytes nor lengths.
+    /// Names, but neither bytes nor lengths.
     NamesWithoutContent,
-    /// Bytes and lengths, and no names.
+    /// Bytes and lengths, but no names.
     ContentWithoutNames,
 }
 
@@ -52,14 +54,14 @@ impl CrashPolicy {
 /// The choices of one power cut that concern the whole disk.
 struct Cut {
     policy: CrashPolicy,
-    /// For `Prefix` and `Suffix`: the change at the moment of the cut.
+    /// Sequence number of the change at the moment of the cut, for `Prefix` and `Suffix`.
     seq: u64,
-    /// For `AnySubset`: how many changes in a hundred survive.
+    /// How many changes in a hundred survive, for `AnySubset`.
     percent: u64,
 }
 
 impl Disk {
-    /// The disk after a power cut now. `self` is as before.
+    /// Returns the disk after a power cut now. `self` does not change.
     pub(super) fn after_power_cut(&self, policy: CrashPolicy, seed: u64) -> Disk {
         let mut rng = Rng::of(&[self.seed, seed, policy as u64]);
         let cut = Cut {
@@ -129,7 +131,7 @@ impl Disk {
                 }
             }
         }
-        // What stands in a directory that is gone is gone with it.
+        // The entries of a directory that is gone are gone with it.
         let mut kept = Names::new();
         let mut dirs = vec![ROOT];
         while let Some(dir) = dirs.pop() {
@@ -198,8 +200,8 @@ impl Disk {
         }
     }
 
-    /// How much space the file has: what is durably written at least, all it had at most, up to
-    /// the end of the last block.
+    /// Returns the space that the file has after the cut. The least is the durably written space,
+    /// and the most is all its space, up to the end of the last block.
     fn surviving_alloc(&self, f: &FileNode, cut: &Cut, rng: &mut Rng) -> u64 {
         let all = f.alloc.max(f.len);
         let block = all.next_multiple_of(CHUNK);
@@ -255,7 +257,7 @@ impl Disk {
         }
     }
 
-    /// Puts into space that was never durably written what a device may hold there.
+    /// Fills space that was never durably written with bytes that a device may hold there.
     fn fill_unwritten(&self, content: &mut Content, range: std::ops::Range<u64>, rng: &mut Rng) {
         let mode = rng.below(4);
         let mut sector = vec![0; self.unit as usize];
@@ -276,7 +278,7 @@ impl Disk {
     }
 }
 
-/// Says for each sector of one pending write whether it survives.
+/// Returns, for each sector of one pending write, whether it survives.
 fn surviving_sectors<'a>(
     cut: &'a Cut,
     p: &PendingWrite,
@@ -285,7 +287,8 @@ fn surviving_sectors<'a>(
     rng: &mut Rng,
 ) -> impl Fn(u64, &mut Rng) -> bool + use<'a> {
     let seq = p.seq;
-    // Inside the change at the moment of the cut: where; and of a torn one: what is missing for certain.
+    // For the change at the moment of the cut, this is the sector of the cut. For a torn change,
+    // this is a sector that is certainly missing.
     let edge = rng.below(sectors + 1);
     let lost = rng.below(sectors);
     move |i, rng| match cut.policy {

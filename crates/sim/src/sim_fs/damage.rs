@@ -1,15 +1,15 @@
-//! Damage done by hand, for tests that want a given byte of a given file wrong. It is durable at once, and not
-//! counted as a change.
+//! Damage by tests that need a given byte of a given file to be wrong. It is durable at once, and
+//! does not count as a change.
 
 use std::path::Path;
 
-use super::content::Content;
 use super::disk::{Disk, FileNode, Node};
-use super::{SimFs, State, effect};
+use super::{DiskState, SimFs, effect};
+use crate::content::Content;
 use basalt_fs::Result;
 
 impl Disk {
-    /// The same disk for a new process: what is unsynced stays unsynced.
+    /// Returns the same disk for a new process. Unsynced changes stay unsynced.
     pub(super) fn after_process_death(&self) -> Disk {
         let mut disk = self.clone();
         disk.sweep(&Default::default());
@@ -18,11 +18,11 @@ impl Disk {
 }
 
 impl SimFs {
-    fn damage<R>(&self, f: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    fn damage<R>(&self, f: impl FnOnce(&mut DiskState) -> Result<R>) -> Result<R> {
         f(&mut self.state.lock())
     }
 
-    /// Turns over bit `bit` (0 to 7) of the byte at `offset`.
+    /// Inverts bit `bit` (0 to 7) of the byte at `offset`.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> Result<()> {
         if let Some(lava) = &self.lava {
             let byte = lava.read_all(path)?[offset as usize] ^ (1 << bit);
@@ -39,7 +39,7 @@ impl SimFs {
         })
     }
 
-    /// Puts `bytes` at `offset`, inside the file's space.
+    /// Writes `bytes` at `offset`, inside the file's space.
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Some(lava) = &self.lava {
             return lava.overwrite(path, offset, bytes);
@@ -70,7 +70,7 @@ impl SimFs {
         })
     }
 
-    /// Exchanges two files: each name has the other's bytes.
+    /// Exchanges two files: each name gets the other's bytes.
     pub fn swap_files(&self, a: &Path, b: &Path) -> Result<()> {
         if let Some(lava) = &self.lava {
             return lava.swap_files(a, b);
@@ -89,7 +89,7 @@ impl SimFs {
         })
     }
 
-    /// All bytes of the file's space, what lies past its length included.
+    /// Returns all bytes of the file's space, also those past its length.
     pub fn read_all(&self, path: &Path) -> Result<Vec<u8>> {
         if let Some(lava) = &self.lava {
             return lava.read_all(path);
@@ -101,7 +101,8 @@ impl SimFs {
         })
     }
 
-    /// Puts a durable file of exactly these bytes there, in place of what has the name. Its directory must exist.
+    /// Creates a durable file of exactly these bytes, in place of the file with this name. Its
+    /// directory must exist.
     pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         if let Some(lava) = &self.lava {
             return lava.write_file(path, bytes);
@@ -128,7 +129,8 @@ impl SimFs {
         })
     }
 
-    /// A digest of every name, length and byte that calls can see: equal disks have equal digests.
+    /// Returns a digest of every name, length and byte that calls can see. Equal disks have equal
+    /// digests.
     pub fn digest(&self) -> u64 {
         if let Some(lava) = &self.lava {
             return lava.digest();

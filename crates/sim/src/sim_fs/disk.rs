@@ -1,10 +1,11 @@
-//! The state of a simulated disk: what its files and names are to a running program, what of it is
-//! durable, and what lies between. Cloning it costs a few pointers; see [`super::crash`] for what
-//! a power cut makes of it.
+//! The state of a simulated disk: its files and names as a running program sees them, the durable
+//! part of them, and the changes between the two. Cloning it costs a few pointers. [`super::crash`]
+//! makes the state after a power cut of it.
 //!
-//! Two views are kept of every file and of the name table: *live*, which calls see, and *durable*, which
-//! any power cut leaves. The way from one to the other is the ordered list of *pending* changes: of those any
-//! subset may survive. A sync copies live over durable, which is cheap because both share their chunks.
+//! Every file and the name table have two views: *live*, which calls see, and *durable*, which any
+//! power cut leaves. The ordered list of *pending* changes leads from one to the other, and any
+//! subset of them may survive. A sync copies live over durable, which is cheap because both share
+//! their chunks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -12,19 +13,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::content::{CHUNK, Content};
+use crate::content::{CHUNK, Content};
 use crate::rng::Rng;
 use basalt_fs::{Error, ErrorKind, Result};
 
 pub(super) type Ino = u64;
 pub(super) const ROOT: Ino = 1;
-/// Contents of removed files kept to show through in space that a power cut leaves unwritten.
+/// Number of removed files whose contents are kept. They show through in space that a power cut
+/// leaves unwritten.
 const REMEMBERED_LIVES: usize = 4;
 
-/// (directory, name) -> what it names.
+/// The file or directory that each name in each directory stands for.
 pub(super) type Names = BTreeMap<(Ino, Arc<str>), Ino>;
 
-/// One change of one name: `None` takes the name away.
+/// One change of one name. A target of `None` removes the name.
 #[derive(Clone)]
 pub(super) struct NameEffect {
     pub dir: Ino,
@@ -32,8 +34,8 @@ pub(super) struct NameEffect {
     pub target: Option<Ino>,
 }
 
-/// A create, rename, link or remove that no directory sync covers yet. Its effects survive together or not
-/// at all.
+/// A create, rename, link or remove that no directory sync covers yet. Its effects survive together
+/// or not at all.
 #[derive(Clone)]
 pub(super) struct NameOp {
     pub seq: u64,
@@ -42,9 +44,9 @@ pub(super) struct NameOp {
 
 #[derive(Clone)]
 pub(super) enum Change {
-    /// Whole sectors.
+    /// A write of whole sectors.
     Write(Bytes),
-    /// Whole chunks given back.
+    /// A release of whole chunks.
     Punch(u64),
 }
 
@@ -54,38 +56,38 @@ pub(super) struct PendingWrite {
     pub seq: u64,
     pub at: u64,
     pub change: Change,
-    /// The append position after it.
+    /// The append position after the change.
     pub len_after: u64,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct FileNode {
     pub is_log: bool,
-    /// Counts the lives of the space: a reused log begins a new one.
+    /// Number of the space's life. A reused log begins a new one.
     pub life: u32,
     pub live: Content,
     pub durable: Content,
     pub pending: Vec<PendingWrite>,
     /// The append position.
     pub len: u64,
-    /// How far reads are legal.
+    /// Offset up to which reads are legal.
     pub alloc: u64,
-    /// How far the space is durably written.
+    /// Offset up to which the space is durably written.
     pub durable_alloc: u64,
-    /// Bytes below it were covered by a sync in this life.
+    /// Offset below which a sync covered all bytes in this life.
     pub synced_end: u64,
     /// The length that the last `sync_all` of this life made durable.
     pub exact_len: u64,
     /// True when the length may differ from `exact_len` after a power cut.
     pub len_vague: bool,
-    /// Sectors that a failed sync gave up: no later sync makes them durable.
+    /// Sectors that a failed sync dropped. No later sync makes them durable.
     pub given_up: Vec<u64>,
-    /// Chunks given back.
+    /// Released chunks.
     pub holes: Arc<BTreeSet<u64>>,
 }
 
 impl FileNode {
-    /// True when a power cut cannot change it.
+    /// Returns true if a power cut cannot change the file.
     pub(super) fn is_settled(&self) -> bool {
         self.pending.is_empty()
             && self.given_up.is_empty()
@@ -111,7 +113,7 @@ impl FileNode {
         }
     }
 
-    /// Ends the space at `end`, in every view.
+    /// Ends the space at `end`, in both views.
     pub(super) fn cut_space(&mut self, end: u64, unit: u64) {
         self.alloc = self.alloc.min(end);
         self.durable_alloc = self.durable_alloc.min(end);
@@ -126,7 +128,7 @@ impl FileNode {
 }
 
 impl FileNode {
-    /// A sync that failed: some pending sectors reached the device, the others are given up.
+    /// Applies a failed sync: some pending sectors reached the device, and the others are dropped.
     pub(super) fn fail_sync(&mut self, unit: u64, seed: u64) {
         let mut rng = Rng::new(seed);
         for p in std::mem::take(&mut self.pending) {
@@ -164,10 +166,11 @@ pub(super) struct Disk {
     pub live: Arc<Names>,
     pub durable: Arc<Names>,
     pub pending: Arc<Vec<NameOp>>,
-    /// Contents of removed files, newest last.
+    /// Contents of removed files, the newest last.
     pub earlier_lives: Arc<Vec<Content>>,
     next_ino: Ino,
-    /// Orders pending changes of files and names alike.
+    /// Sequence number of the last change. It orders the pending changes of files and names
+    /// together.
     seq: u64,
     used_chunks: u64,
 }
@@ -191,7 +194,7 @@ impl Disk {
         }
     }
 
-    /// The disk as a power cut left it: everything on it is durable.
+    /// Returns the disk as a power cut left it: everything on it is durable.
     pub(super) fn settled(
         old: &Disk,
         seed: u64,
@@ -286,7 +289,7 @@ impl Disk {
         }
     }
 
-    /// The directory that holds the last name of `path`, and that name.
+    /// Returns the directory that holds the last name of `path`, and that name.
     pub(super) fn parent(&self, path: &Path) -> Result<(Ino, Arc<str>)> {
         let mut names = parts(path)?;
         let last = names
@@ -319,7 +322,7 @@ impl Disk {
         self.live.values().filter(|&&i| i == ino).count()
     }
 
-    /// Changes names in the live view and notes the change as pending.
+    /// Changes names in the live view and records the change as pending.
     pub(super) fn change_names(&mut self, effects: Vec<NameEffect>) {
         let seq = self.next_seq();
         for e in &effects {
@@ -328,9 +331,10 @@ impl Disk {
         Arc::make_mut(&mut self.pending).push(NameOp { seq, effects });
     }
 
-    /// Makes the pending changes of one directory's names durable. A rename into another directory becomes
-    /// durable there with that directory; when the directory it left is synced it becomes durable as a whole,
-    /// because a name that is gone durably must stand somewhere.
+    /// Makes the pending changes of one directory's names durable. A rename into another directory
+    /// becomes durable there with that directory. If the directory that it left is synced, it
+    /// becomes durable as a whole, because a name that is durably gone from one directory must
+    /// exist in the other.
     pub(super) fn commit_names(&mut self, dir: Ino) {
         let pending = std::mem::take(Arc::make_mut(&mut self.pending));
         let mut committed: Vec<(u64, NameEffect)> = Vec::new();
@@ -354,7 +358,7 @@ impl Disk {
         }
         for (seq, effect) in &committed {
             apply_effect(Arc::make_mut(&mut self.durable), effect);
-            // An older pending change of the same name may not undo what is durable now.
+            // An older pending change of the same name must not undo the durable one.
             for op in rest.iter_mut().filter(|op| op.seq < *seq) {
                 op.effects
                     .retain(|e| (e.dir, &e.name) != (effect.dir, &effect.name));
@@ -390,8 +394,8 @@ impl Disk {
             .sum()
     }
 
-    /// Forgets nodes that neither a name, a pending change nor a handle refers to, and recounts space.
-    /// Space is free as soon as the last live name and handle are gone.
+    /// Drops nodes that neither a name, a pending change nor a handle refers to, and counts the
+    /// space again. Space is free once the last live name and handle are gone.
     pub(super) fn sweep(&mut self, open: &BTreeMap<Ino, usize>) {
         let mut referred: BTreeSet<Ino> = self.live.values().copied().collect();
         referred.extend(self.durable.values());
@@ -421,8 +425,9 @@ impl Disk {
 
     // ---- bytes ----
 
-    /// The whole sectors that hold `bytes` at the append position: what an earlier append left before them in
-    /// the first, and, after them in the last, one of the things a device may leave there.
+    /// Returns the whole sectors that hold `bytes` at the append position. The first one begins
+    /// with the bytes that an earlier append left there. The last one ends with any bytes that a
+    /// device may leave there.
     pub(super) fn sectors_for(&self, ino: Ino, bytes: &[u8]) -> (u64, Vec<u8>) {
         let f = self.file(ino);
         let first = f.len / self.unit * self.unit;
@@ -453,7 +458,7 @@ impl Disk {
         });
     }
 
-    /// Chunks that appending up to `end` takes from the free space.
+    /// Returns the number of chunks that appending up to `end` takes from the free space.
     pub(super) fn chunks_needed(&self, ino: Ino, end: u64) -> u64 {
         let f = self.file(ino);
         let grown = end.div_ceil(CHUNK).saturating_sub(f.alloc.div_ceil(CHUNK));
@@ -461,7 +466,7 @@ impl Disk {
         grown + refilled
     }
 
-    /// Moves the append position and the space that belongs to the file.
+    /// Moves the append position, and extends the file's space.
     pub(super) fn grow(&mut self, ino: Ino, end: u64) {
         self.take_chunks(self.chunks_needed(ino, end));
         let f = self.file_mut(ino);
@@ -474,7 +479,8 @@ impl Disk {
         f.len_vague = true;
     }
 
-    /// What `len` tells someone who did not append: exact after `sync_all`, else for a log perhaps its space.
+    /// Returns the length that a handle without appends sees. It is exact after `sync_all`.
+    /// Otherwise, for a log, it may be the length of its space.
     pub(super) fn len_hint(&self, ino: Ino) -> u64 {
         let f = self.file(ino);
         let vague = f.is_log && f.len_vague && f.alloc > f.len;
@@ -519,7 +525,7 @@ pub(super) fn not_found(path: &Path, message: &str) -> Error {
     Error::new(ErrorKind::NotFound, message).in_file(path)
 }
 
-/// An error as the operating system would give it.
+/// Returns an error as the operating system would return it.
 pub(super) fn refused(path: &Path, kind: std::io::ErrorKind) -> Error {
     Error::io("refused", path, kind.into())
 }

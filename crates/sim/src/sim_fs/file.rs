@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use bytes::Bytes;
 
-use super::content::CHUNK;
 use super::disk::{Change, Ino, PendingWrite};
-use super::{SimFs, State, text};
+use super::{DiskState, SimFs, text};
 use crate::OpKind;
+use crate::content::CHUNK;
 use crate::rng::Rng;
 use basalt_fs::{Error, ErrorKind, File, Intent, ReadCompletions, ReadRequest, Result};
 
@@ -55,8 +55,8 @@ impl SimFile {
         Ok(())
     }
 
-    /// Whether this handle may change the file at all.
-    fn check_appends(&self, state: &State) -> Result<()> {
+    /// Checks whether this handle may change the file.
+    fn check_appends(&self, state: &DiskState) -> Result<()> {
         if !self.appends {
             return Err(
                 Error::new(ErrorKind::ReadOnly, "the file is open for reading")
@@ -73,7 +73,7 @@ impl SimFile {
     }
 
     /// Poisons the handle on an error.
-    pub(super) fn sync_in(&self, state: &mut State, length_too: bool) -> Result<()> {
+    pub(super) fn sync_in(&self, state: &mut DiskState, length_too: bool) -> Result<()> {
         let unit = state.disk.unit;
         if let Some(seed) = state.lies.fails_sync(&self.path) {
             state.disk.file_mut(self.ino).fail_sync(unit, seed);
@@ -85,10 +85,11 @@ impl SimFile {
             return Ok(());
         }
         let f = state.disk.file_mut(self.ino);
-        // Who only reads does not know the length of a log, so it cannot make it exact.
+        // A handle that only reads does not know the length of a log, so it cannot make the length
+        // exact.
         let exact = length_too && self.appends && f.life == self.life;
         if exact && f.alloc > f.len {
-            // The space ahead goes back.
+            // The space ahead of the appends is released.
             let (before, len) = (f.chunks(), f.len);
             f.cut_space(len, unit);
             let after = f.chunks();
@@ -114,8 +115,8 @@ impl SimFile {
         })
     }
 
-    /// The disk is full: some of the bytes may be there, and nothing says which.
-    fn append_part(&self, state: &mut State, bytes: &[u8]) {
+    /// Appends a part of the bytes, because the disk is full. The caller does not learn which part.
+    fn append_part(&self, state: &mut DiskState, bytes: &[u8]) {
         self.poison();
         let f = state.disk.file(self.ino);
         let (len, alloc) = (f.len, f.alloc);
@@ -168,7 +169,7 @@ impl File for SimFile {
             }
             let (first, mut data) = state.disk.sectors_for(self.ino, &bytes);
             let body = (at - first) as usize..(at - first) as usize + bytes.len();
-            let State { lies, disk, .. } = state;
+            let DiskState { lies, disk, .. } = state;
             lies.spoil_append(&self.path, disk, self.ino, first, &mut data, body);
             state.stats.bytes_written += data.len() as u64;
             state.stats.writes += 1;
@@ -185,7 +186,7 @@ impl File for SimFile {
             let len = state.disk.file(self.ino).len;
             let to = len.next_multiple_of(state.disk.unit);
             if to != len {
-                // Never more space than the last sector's block: it cannot fail.
+                // This takes at most the space of the last sector's block, so it cannot fail.
                 state.disk.grow(self.ino, to);
                 state.note(OpKind::AlignToUnit, &self.path);
             }
@@ -286,8 +287,8 @@ pub(super) fn no_space(path: &Path) -> Error {
     Error::new(ErrorKind::NoSpace, "the simulated disk is full").in_file(path)
 }
 
-/// The space begins a new life as a log: what was written of it stays, up to the first hole.
-pub(super) fn begin_life(state: &mut State, ino: Ino) {
+/// Begins a new life of the space as a log. The written part stays, up to the first hole.
+pub(super) fn begin_life(state: &mut DiskState, ino: Ino) {
     let unit = state.disk.unit;
     let f = state.disk.file_mut(ino);
     if let Some(&hole) = f.holes.first() {
@@ -301,8 +302,13 @@ pub(super) fn begin_life(state: &mut State, ino: Ino) {
     f.len_vague = true;
 }
 
-/// `NoSpace` when a log cannot have so much space.
-pub(super) fn check_log_space(state: &State, ino: Ino, capacity: u64, path: &Path) -> Result<()> {
+/// Returns `NoSpace` if the disk has no room for a log of this capacity.
+pub(super) fn check_log_space(
+    state: &DiskState,
+    ino: Ino,
+    capacity: u64,
+    path: &Path,
+) -> Result<()> {
     let have = state.disk.file(ino).chunks();
     if capacity.div_ceil(CHUNK).saturating_sub(have) > state.disk.free_chunks() {
         return Err(no_space(path));
@@ -310,10 +316,10 @@ pub(super) fn check_log_space(state: &State, ino: Ino, capacity: u64, path: &Pat
     Ok(())
 }
 
-/// Writes zeros up to `capacity` and makes them durable: first the space is there, then it is written for good.
-/// What was appended and is unsynced stays so.
+/// Writes zeros up to `capacity` and makes them durable. The space is taken first, and then
+/// written. Unsynced appends stay unsynced.
 pub(super) fn extend_log(
-    state: &mut State,
+    state: &mut DiskState,
     ino: Ino,
     capacity: u64,
     call: OpKind,
@@ -343,7 +349,8 @@ pub(super) fn extend_log(
     Ok(())
 }
 
-/// Completions in an order chosen by seed; `try_next` sometimes says that nothing is ready yet.
+/// Completions of reads, in an order that the seed chooses. `try_next` sometimes returns nothing
+/// although reads are left.
 pub(super) struct SimReads {
     left: Vec<(usize, ReadRequest)>,
     rng: Rng,

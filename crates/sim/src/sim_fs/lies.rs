@@ -1,6 +1,7 @@
-//! A disk that lies: says a sync is done that is not, writes a sector elsewhere or not at all, or loses a
-//! bit. Off unless a test asks for it; the contract does not allow any of it, and what an engine still owes
-//! on such a disk is in the documentation's table of faults and promises.
+//! A disk that lies: it returns success for a sync that did nothing, writes a sector elsewhere or
+//! not at all, or loses a bit. It does so only if a test asks for it. The contract allows none of
+//! this. The documentation's table of faults and promises says what an engine still owes on such a
+//! disk.
 
 use std::ops::Range;
 
@@ -8,32 +9,33 @@ use super::disk::{Disk, Ino, Node};
 use crate::When;
 use crate::rng::Rng;
 
-/// What the disk does while it says `Ok`.
+/// The false behaviour of the disk while it returns `Ok`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LieKind {
     /// A sync of a file or a directory does nothing.
     DroppedSync,
-    /// One sector of an append goes to another place of the same file or of another one; its own place keeps what
-    /// it had.
+    /// One sector of an append goes to another place of the same file or of another one. Its own
+    /// place keeps the former bytes.
     MisdirectedSector,
-    /// One sector of an append is not written: its place keeps what it had.
+    /// One sector of an append is not written. Its place keeps the former bytes.
     StaleSector,
     /// One bit of an append's bytes is stored wrong.
     BitFlip,
-    /// Not a lie, but a truth that kernels soften later: a sync of a file fails with `Io` and poisons the handle; of
-    /// the unsynced sectors some are durable and the others never will be, although reads still see them and
-    /// a later sync through another handle says `Ok`.
+    /// No lie, but a failure that kernels hide later. A sync of a file fails with `Io` and poisons
+    /// the handle. Some of the unsynced sectors are durable, and the others never will be. Yet
+    /// reads still see them, and a later sync through another handle returns `Ok`.
     FailedSync,
 }
 
-/// A lie to be told.
+/// A rule for lies.
 #[derive(Debug, Clone)]
 pub struct Lie {
-    /// Which.
+    /// The kind of lie.
     pub kind: LieKind,
-    /// About what: a part of the path of the file or, for a directory sync, of the directory; empty for all.
+    /// A part of the path of the file or, for a directory sync, of the directory. An empty text
+    /// matches all.
     pub path: String,
-    /// Which of the calls it could be told about.
+    /// Which of the matching calls the lie strikes.
     pub when: When,
 }
 
@@ -46,11 +48,12 @@ struct Rule {
 #[derive(Default)]
 pub(super) struct Lies {
     rules: Vec<Rule>,
-    pub told: u64,
+    /// Number of lies that struck so far.
+    pub struck_count: u64,
 }
 
 impl Lies {
-    pub(super) fn tell(&mut self, lie: Lie, seed: u64) {
+    pub(super) fn add(&mut self, lie: Lie, seed: u64) {
         let rng = Rng::of(&[seed, self.rules.len() as u64, 13]);
         self.rules.push(Rule { lie, seen: 0, rng });
     }
@@ -59,7 +62,7 @@ impl Lies {
         self.strikes_sync(LieKind::DroppedSync, path).is_some()
     }
 
-    /// The seed of what a failing sync leaves, when it shall fail.
+    /// Returns the seed for the effect of a failing sync, if the sync must fail.
     pub(super) fn fails_sync(&mut self, path: &str) -> Option<u64> {
         self.strikes_sync(LieKind::FailedSync, path)
     }
@@ -74,12 +77,12 @@ impl Lies {
                 }
             }
         }
-        self.told += u64::from(struck.is_some());
+        self.struck_count += u64::from(struck.is_some());
         struck
     }
 
-    /// Changes the sectors `data`, on their way to `at` of file `ino`, as the rules want; `body` is where the
-    /// appended bytes are in it.
+    /// Changes the sectors `data`, on their way to `at` of file `ino`, as the rules say. `body` is
+    /// the range of the appended bytes in `data`.
     pub(super) fn spoil_append(
         &mut self,
         path: &str,
@@ -99,7 +102,7 @@ impl Lies {
             if !r.lie.when.strikes(r.seen, &mut r.rng) {
                 continue;
             }
-            self.told += 1;
+            self.struck_count += 1;
             if r.lie.kind == LieKind::BitFlip {
                 let byte = body.start + r.rng.below(body.len() as u64) as usize;
                 data[byte] ^= 1 << r.rng.below(8);

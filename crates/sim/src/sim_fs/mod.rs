@@ -1,22 +1,25 @@
 //! `SimFs`: a disk in memory that forgets, tears, reorders and, if told to, lies; all by seed.
 //!
-//! It implements the weakest behaviour that the durability contract (the head of [`basalt_fs`]) allows, so that an engine
-//! which leans on more fails its tests:
+//! It implements the weakest behaviour that the durability contract (the head of [`basalt_fs`])
+//! allows, so that an engine that relies on more fails its tests:
 //!
-//! - Bytes that no sync covered survive a power cut in any subset of sectors; a sector that was written several times
-//!   holds any of its versions. What does not survive inside a surviving length reads as zeros, noise, or the bytes of
-//!   a removed file.
-//! - Lengths are metadata of their own: after a power cut `len` may be short even of synced bytes, and may be long.
-//! - Names survive in any subset until their directory is synced: a file without its name is gone, whatever was synced
-//!   into it; a name without its bytes is an empty or garbled file. A directory's own name is an entry of its parent.
-//! - An engine that breaks the contract (appends into a sector that a sync covered; appends through a log that was
-//!   reused) is stopped by a panic: that is a bug of the engine, not weather.
+//! - Bytes that no sync covered survive a power cut in any subset of sectors. A sector that was
+//!   written several times holds any of its versions. Bytes that do not survive inside a surviving
+//!   length read as zeros, noise, or the bytes of a removed file.
+//! - Lengths are metadata of their own: after a power cut, `len` may be short even of synced bytes,
+//!   and may be long.
+//! - Names survive in any subset until their directory is synced. A file without its name is gone,
+//!   even if its bytes were synced. A name without its bytes is an empty or garbled file. A
+//!   directory's own name is an entry of its parent.
+//! - An engine that breaks the contract (appends into a sector that a sync covered; appends through
+//!   a log that was reused) is stopped by a panic, because that is a bug of the engine and not a
+//!   fault of the disk.
 //!
-//! The same seed and calls give the same disk, byte for byte, after the same power cut. A power cut makes a *new* disk
-//! ([`SimFs::crash`]) and leaves the old one running, so that one run can be crashed at each of its moments:
-//! a [`SimSnapshot`] costs a few pointers, a crashed clone costs what is unsynced.
+//! The same seed and calls give the same disk, byte for byte, after the same power cut. A power cut
+//! makes a *new* disk ([`SimFs::crash`]), and the old one runs on. So one run can be crashed at
+//! each of its moments. A [`SimSnapshot`] costs a few pointers, and a crashed clone costs its
+//! unsynced bytes.
 
-mod content;
 mod crash;
 mod damage;
 mod disk;
@@ -36,25 +39,24 @@ pub use lies::{Lie, LieKind};
 pub use on_lava::{all_tests_on_lava, is_wanted as is_on_lava};
 
 use crate::OpKind;
+use crate::content::CHUNK;
 use basalt_fs::{
     DirEntry, Error, ErrorKind, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions,
     ReadCompletions, ReadRequest, Result, Space,
 };
-use content::CHUNK;
-pub(crate) use content::Content;
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
 use lies::Lies;
 use on_lava::{Frozen, OnLava};
 
-/// How a simulated disk is made.
+/// Options of a simulated disk.
 #[derive(Debug, Clone, Copy)]
 pub struct SimOptions {
     /// Bytes that are written whole or not at all: a power of two from 512 to 4096.
     pub write_unit: usize,
     /// Space for files, in bytes, in blocks of 4096. Names cost nothing.
     pub capacity: u64,
-    /// Decides everything the contract leaves open.
+    /// The seed that decides everything the contract leaves open.
     pub seed: u64,
 }
 
@@ -68,20 +70,21 @@ impl Default for SimOptions {
     }
 }
 
-/// A disk frozen right after one change, what was unsynced then included: any power cut of that moment can still
-/// be made from it. Costs a few pointers.
+/// A disk frozen right after one change, its unsynced changes included. Any power cut of that
+/// moment can still be made from it. It costs a few pointers.
 #[derive(Clone)]
 pub struct SimSnapshot {
-    /// The call that had just made the change.
+    /// The call that made the change.
     pub call: OpKind,
-    /// What the call was about.
+    /// The path of the call.
     pub path: String,
-    /// The change's number since the disk was made, from 1. A call that changes in steps has one for each.
+    /// Number of the change since the disk was made, from 1. A call that changes in steps has a
+    /// number for each.
     pub op: u64,
     disk: Moment,
 }
 
-/// What was frozen.
+/// The frozen state: of the simulated disk, or of LavaFS on a device.
 #[derive(Clone)]
 enum Moment {
     Own(Disk),
@@ -89,7 +92,7 @@ enum Moment {
 }
 
 impl SimSnapshot {
-    /// The disk after a power cut at this moment, as [`SimFs::crash`].
+    /// Returns the disk after a power cut at this moment, as [`SimFs::crash`] does.
     pub fn crash(&self, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
         match &self.disk {
             Moment::Own(disk) => SimFs::over(disk.after_power_cut(policy, seed)),
@@ -97,7 +100,7 @@ impl SimSnapshot {
         }
     }
 
-    /// The disk after the death of the process at this moment, as [`SimFs::kill`].
+    /// Returns the disk after the death of the process at this moment, as [`SimFs::kill`] does.
     pub fn kill(&self) -> Arc<SimFs> {
         match &self.disk {
             Moment::Own(disk) => SimFs::over(disk.after_process_death()),
@@ -112,28 +115,35 @@ impl std::fmt::Debug for SimSnapshot {
     }
 }
 
+/// A function that takes a snapshot after each change.
 type Observer = Box<dyn FnMut(SimSnapshot) + Send>;
 
-struct State {
+/// The disk, its handles, locks, counters and lies, under its lock.
+struct DiskState {
     disk: Disk,
-    /// Handles by file.
+    /// Number of open handles of each file.
     open: BTreeMap<Ino, usize>,
-    /// Names of locks that are held, and how many share each; 0 for one that is held alone.
+    /// Names of locks that are held, and the number of shared holders of each. 0 stands for an
+    /// exclusive holder.
     locks: BTreeMap<Vec<Arc<str>>, usize>,
     stats: FsStats,
-    /// Changes so far.
+    /// Number of changes so far.
     ops: u64,
     lies: Lies,
+    /// True if there is an observer.
     observed: bool,
-    /// Changes not yet handed to the observer.
+    /// Changes that the observer has not seen yet.
     news: Vec<SimSnapshot>,
+    /// Every n-th snapshot is kept; 0 for none.
     every_n: u64,
+    /// The snapshots kept so far.
     recorded: Vec<SimSnapshot>,
+    /// False after `power_off`.
     powered: bool,
 }
 
-impl State {
-    /// Counts a change and captures the disk for who asked for it.
+impl DiskState {
+    /// Counts a change, and captures the disk if the observer or the recording needs it.
     fn note(&mut self, call: OpKind, path: &str) {
         self.ops += 1;
         let record = self.every_n > 0 && self.ops.is_multiple_of(self.every_n);
@@ -153,26 +163,26 @@ impl State {
         }
     }
 
-    /// After names or handles went away: drops what nothing refers to.
+    /// Drops nodes that nothing refers to, after names or handles were removed.
     fn sweep(&mut self) {
         self.disk.sweep(&self.open);
     }
 }
 
-/// The simulated disk. See the module's head.
+/// The simulated disk, as the head of this module describes it.
 pub struct SimFs {
     me: Weak<SimFs>,
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     observer: Mutex<Option<Observer>>,
-    /// LavaFS in its place.
+    /// LavaFS on a simulated device, which serves all calls if it is there.
     lava: Option<OnLava>,
 }
 
 impl SimFs {
-    /// An empty disk.
+    /// Returns an empty disk.
     ///
     /// # Panics
-    /// When the write unit is not a power of two from 512 to 4096.
+    /// If the write unit is not a power of two from 512 to 4096.
     pub fn new(options: SimOptions) -> Arc<SimFs> {
         assert!(
             options.write_unit.is_power_of_two() && (512..=4096).contains(&options.write_unit),
@@ -185,7 +195,7 @@ impl SimFs {
         SimFs::own(options)
     }
 
-    /// As [`SimFs::new`], and never LavaFS: for those who depend on this one's own ways.
+    /// Returns an empty disk that is never LavaFS, for tests that need the behaviour of this one.
     pub fn own(options: SimOptions) -> Arc<SimFs> {
         SimFs::over(Disk::new(
             options.write_unit as u64,
@@ -208,7 +218,7 @@ impl SimFs {
         Arc::new_cyclic(|me| SimFs {
             lava,
             me: Weak::clone(me),
-            state: Mutex::new(State {
+            state: Mutex::new(DiskState {
                 disk,
                 open: BTreeMap::new(),
                 locks: BTreeMap::new(),
@@ -225,8 +235,8 @@ impl SimFs {
         })
     }
 
-    /// The disk after a power cut now: a new one, honest, without locks and handles; this one runs on. The same
-    /// policy and seed leave the same bytes.
+    /// Returns the disk after a power cut now. The new disk is honest, and has no locks and
+    /// handles. This disk runs on. The same policy and seed leave the same bytes.
     pub fn crash(&self, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
         if let Some(lava) = &self.lava {
             return lava.freeze().cut(on_lava::cut_of(policy, seed));
@@ -235,8 +245,9 @@ impl SimFs {
         SimFs::over(disk.after_power_cut(policy, seed))
     }
 
-    /// The disk after the death of the process alone: nothing is lost, but what no sync covered may
-    /// still be lost in a power cut of the new disk. Locks and handles are gone. This disk runs on.
+    /// Returns the disk after the death of the process alone. Nothing is lost, but a power cut of
+    /// the new disk may still lose what no sync covered. Locks and handles are gone. This disk runs
+    /// on.
     pub fn kill(&self) -> Arc<SimFs> {
         if let Some(lava) = &self.lava {
             return lava.freeze().killed();
@@ -245,7 +256,8 @@ impl SimFs {
         SimFs::over(disk.after_process_death())
     }
 
-    /// From now on every call on *this* disk fails with `Io`: what is left of the crashed process can do no more.
+    /// Makes every call on *this* disk fail with `Io` from now on, so that the rest of the crashed
+    /// process can do no more.
     pub fn power_off(&self) {
         if let Some(lava) = &self.lava {
             return lava.power_off();
@@ -253,7 +265,7 @@ impl SimFs {
         self.state.lock().powered = false;
     }
 
-    /// The disk as it is, to be crashed later.
+    /// Returns the present state of the disk, for a later crash.
     pub fn snapshot(&self) -> SimSnapshot {
         if let Some(lava) = &self.lava {
             return SimSnapshot {
@@ -272,14 +284,14 @@ impl SimFs {
         }
     }
 
-    /// Hands a snapshot to `callback` after every change, in the order of changes when one thread makes them.
-    /// The callback may crash and read; it may not change this disk.
+    /// Calls `callback` with a snapshot after every change, in the order of changes if one thread
+    /// makes them. The callback may crash the snapshot and read. It must not change this disk.
     pub fn on_mutation(&self, callback: impl FnMut(SimSnapshot) + Send + 'static) {
         *self.observer.lock() = Some(Box::new(callback));
         self.state.lock().observed = true;
     }
 
-    /// Keeps a snapshot of every n-th change from now on; 0 stops.
+    /// Keeps a snapshot of every n-th change from now on. 0 stops this.
     pub fn record_snapshots(&self, every_n: u64) {
         if let Some(lava) = &self.lava {
             return lava.record_snapshots(every_n);
@@ -287,7 +299,7 @@ impl SimFs {
         self.state.lock().every_n = every_n;
     }
 
-    /// The snapshots kept so far; they are kept no longer.
+    /// Returns the snapshots kept so far, and keeps them no longer.
     pub fn take_snapshots(&self) -> Vec<SimSnapshot> {
         if let Some(lava) = &self.lava {
             return lava.take_snapshots();
@@ -295,7 +307,7 @@ impl SimFs {
         std::mem::take(&mut self.state.lock().recorded)
     }
 
-    /// Changes so far on this disk.
+    /// Returns the number of changes so far.
     pub fn op_count(&self) -> u64 {
         if let Some(lava) = &self.lava {
             return lava.writes();
@@ -303,24 +315,24 @@ impl SimFs {
         self.state.lock().ops
     }
 
-    /// From now on the disk lies as told, until it crashes: a crashed disk is honest.
+    /// Adds a lie. The disk tells it until it crashes, because a crashed disk is honest.
     pub fn lie(&self, lie: Lie) {
         assert!(
             self.lava.is_none(),
-            "lies are told of names and lengths: use SimFs::own"
+            "a disk on LavaFS tells no lies; make the disk with SimFs::own"
         );
         let mut state = self.state.lock();
         let seed = state.disk.seed;
-        state.lies.tell(lie, seed);
+        state.lies.add(lie, seed);
     }
 
-    /// Lies that struck so far.
+    /// Returns the number of lies that struck so far.
     pub fn lies_told(&self) -> u64 {
-        self.state.lock().lies.told
+        self.state.lock().lies.struck_count
     }
 
-    /// Runs one call on the state, then tells the observer what changed.
-    fn call<R>(&self, f: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    /// Runs one call on the state, then reports the changes to the observer.
+    fn call<R>(&self, f: impl FnOnce(&mut DiskState) -> Result<R>) -> Result<R> {
         let (result, news) = {
             let mut state = self.state.lock();
             if !state.powered {
@@ -340,7 +352,7 @@ impl SimFs {
         result
     }
 
-    fn handle(&self, state: &mut State, ino: Ino, path: &Path, appends: bool) -> Arc<dyn File> {
+    fn handle(&self, state: &mut DiskState, ino: Ino, path: &Path, appends: bool) -> Arc<dyn File> {
         *state.open.entry(ino).or_insert(0) += 1;
         let life = state.disk.file(ino).life;
         let fs = self.me.upgrade().expect("called through an Arc");
@@ -520,7 +532,7 @@ impl FileSystem for SimFs {
             let (from_dir, from_name) = state.disk.parent(from)?;
             let (to_dir, to_name) = state.disk.parent(to)?;
             match state.disk.named(to_dir, &to_name) {
-                // Two names of one file, or one name twice: as POSIX has it, nothing happens.
+                // Two names of one file, or one name twice: POSIX says that nothing happens.
                 Some(old) if old == ino => return Ok(()),
                 Some(old) if state.disk.is_dir(old) => {
                     return Err(refused(to, std::io::ErrorKind::IsADirectory));
@@ -693,7 +705,7 @@ impl FileSystem for SimFs {
 
     fn stats(&self) -> FsStats {
         if let Some(lava) = &self.lava {
-            // A batch is a read, too, as it is here.
+            // A batch counts as a read, too, as on the simulated disk.
             let batches = self.state.lock().stats.reads;
             let mut stats = lava.any().stats();
             stats.reads += batches;

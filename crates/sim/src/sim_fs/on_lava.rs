@@ -1,7 +1,8 @@
-//! The simulated disk with LavaFS on it: what the engines are tested with is then that filesystem over a simulated device whose power is cut.
+//! The simulated disk with LavaFS on it. Tests of the engines then also test that filesystem, over
+//! a simulated device whose power is cut.
 //!
-//! With `BASALT_SIM=lava` in the environment every disk is such a one. What the device loses then is sectors, whole files never: the rules that engines must
-//! keep are the same.
+//! With `BASALT_SIM=lava` in the environment, every disk is of this kind. The device then loses
+//! sectors and never whole files. The rules for engines are the same.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -13,27 +14,29 @@ use crate::{DeviceCut, DeviceSnapshot, OpKind, SimDevice};
 use basalt_fs::{Error, ErrorKind, FileSystem, Intent, Result};
 use basalt_lava::{FileReport, LavaFs, LavaOptions};
 
-/// As large as most disks are made: what is not used costs nothing, and metadata grows with it.
+/// Largest size of the device, in bytes. Most disks are this large or larger. Unused space costs
+/// nothing, but metadata grows with the size.
 const SIZE: u64 = 1 << 30;
 
-/// Smaller disks are too small for a filesystem's own metadata.
+/// Smallest capacity, in bytes. Smaller disks have no room for a filesystem's own metadata.
 const LEAST: u64 = 4 << 20;
 
-/// True when the environment asks for it, and there is room.
+/// Returns true if the environment asks for LavaFS and the disk has room for it.
 pub(super) fn is_wanted_for(options: &SimOptions) -> bool {
     is_wanted() && options.capacity >= LEAST
 }
 
-/// True when disks are such ones.
+/// Returns true if the environment asks for LavaFS.
 #[doc(hidden)]
 pub fn is_wanted() -> bool {
     std::env::var("BASALT_SIM").is_ok_and(|v| v == "lava")
 }
 
-/// Runs every test of this test binary again, on simulated disks with LavaFS on them, in a process of its own; but for those whose names contain one of `but`.
+/// Runs every test of this test binary again, in a process of its own, on simulated disks with
+/// LavaFS on them. It leaves out tests whose names contain one of `but`.
 ///
 /// # Panics
-/// When one fails, or none was run.
+/// If a test fails, or none was run.
 #[doc(hidden)]
 pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     if is_wanted() || std::env::var("BASALT_CASE").is_ok() {
@@ -42,7 +45,7 @@ pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     let runner = std::env::current_exe().expect("a test binary");
     let mut again = std::process::Command::new(runner);
     again.env("BASALT_SIM", "lava");
-    // A third of the effort: the promises are the same ones.
+    // The second run takes a third of the effort, because the promises are the same.
     again.env("BASALT_SCALE", crate::campaign::scale().third().to_string());
     for skip in but.iter().chain([&this]) {
         again.args(["--skip", skip]);
@@ -65,18 +68,18 @@ pub fn all_tests_on_lava(this: &str, but: &[&str]) {
     );
 }
 
-/// See the module's head.
+/// LavaFS on a simulated device, as the head of this module describes it.
 pub(super) struct OnLava {
     device: Arc<SimDevice>,
     fs: Arc<LavaFs>,
     seed: u64,
     powered: AtomicBool,
-    /// Snapshots kept: each n-th.
+    /// Every n-th snapshot is kept; 0 for none.
     every_n: AtomicU64,
     recorded: parking_lot::Mutex<Vec<SimSnapshot>>,
 }
 
-/// A device frozen.
+/// A frozen device.
 #[derive(Clone)]
 pub(super) struct Frozen {
     device: DeviceSnapshot,
@@ -93,7 +96,7 @@ impl Frozen {
     }
 }
 
-/// What a power cut leaves of the device.
+/// Returns the part of the device that survives a power cut.
 pub(super) fn cut_of(policy: CrashPolicy, seed: u64) -> DeviceCut {
     match policy {
         CrashPolicy::NothingUnsynced => DeviceCut::Nothing,
@@ -109,7 +112,7 @@ pub(super) fn cut_of(policy: CrashPolicy, seed: u64) -> DeviceCut {
 impl OnLava {
     pub(super) fn new(options: SimOptions) -> OnLava {
         let wanted = options.capacity.min(SIZE);
-        // As much is free as was asked for: what the filesystem keeps for itself comes on top.
+        // The free space is the requested capacity, so the filesystem's own space comes on top.
         let mut size = (wanted + (4 << 20)).next_multiple_of(4096);
         loop {
             let device = SimDevice::new(size, options.write_unit);
@@ -128,7 +131,7 @@ impl OnLava {
     }
 
     fn mounted(device: Arc<SimDevice>, seed: u64) -> OnLava {
-        // Without jobs: their threads would make two runs of one seed differ.
+        // The mount has no jobs, because their threads would make two runs of one seed differ.
         let mounted = LavaFs::mount(device.clone(), &LavaOptions::default());
         OnLava {
             fs: mounted.unwrap_or_else(|e| panic!("a mount after a power cut: {e}")),
@@ -140,7 +143,7 @@ impl OnLava {
         }
     }
 
-    /// The filesystem, for as long as there is power.
+    /// Returns the filesystem, as long as there is power.
     pub(super) fn fs(&self) -> Result<&LavaFs> {
         match self.powered.load(SeqCst) {
             true => Ok(&self.fs),
@@ -151,16 +154,16 @@ impl OnLava {
         }
     }
 
-    /// The filesystem, also of a dead process.
+    /// Returns the filesystem, also of a dead process.
     pub(super) fn any(&self) -> &LavaFs {
         &self.fs
     }
 
-    /// What a thread of its own would do: a checkpoint when it is due, and discards.
+    /// Does the work of a background thread: discards, and a checkpoint if it is due.
     pub(super) fn wait_idle(&self) {
         self.fs.discard();
         if self.fs.is_due() {
-            // Without room, or power, the journal goes on.
+            // Without room, or without power, the journal goes on.
             let _ = self.fs.checkpoint();
         }
     }
@@ -189,7 +192,7 @@ impl OnLava {
         self.every_n.store(every_n, SeqCst);
     }
 
-    /// A file's bytes on the device, past its length too.
+    /// Returns the extents of a file on the device, also past its length.
     fn places(&self, path: &Path) -> Result<FileReport> {
         self.fs.describe(path)
     }
@@ -250,7 +253,7 @@ impl OnLava {
         u64::from(crc32c::crc32c(&sum))
     }
 
-    /// Hears of each write of the device.
+    /// Makes the disk receive a snapshot after each write of the device.
     pub(super) fn watch(me: &Arc<SimFs>) {
         let weak = Arc::downgrade(me);
         let lava = me.lava.as_ref().expect("on LavaFS");
@@ -275,7 +278,7 @@ impl OnLava {
     }
 }
 
-/// Length of a file cut to, when it is done by hand.
+/// Cuts a file to `len` bytes, for damage by tests.
 pub(super) fn cut_short(lava: &OnLava, path: &Path, len: u64) -> Result<()> {
     let mut bytes = lava.read_all(path)?;
     if (bytes.len() as u64) > len {

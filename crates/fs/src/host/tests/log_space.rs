@@ -1,4 +1,4 @@
-//! The space of logs: what is left of an earlier life, and what is asked for ahead.
+//! The space of logs: the rest of an earlier life, and space that is announced ahead.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn holes_are_cut_off_before_reuse() {
     assert!(old.read(104 * 1024, 4096).unwrap().iter().all(|b| *b == 0));
     assert!(old.read(0, 100 * 1024).unwrap()[..] == pattern(1, 0, 100 * 1024)[..]);
     assert!(old.read(140 * 1024, 1024).unwrap()[..] == pattern(1, 140 * 1024, 1024)[..]);
-    // The same through a handle that only reads.
+    // A handle that only reads has the same effect.
     let reader = fs.open(Path::new("1.log")).unwrap();
     reader.release_range(0..4096).unwrap();
     assert!(old.read(0, 4096).unwrap().iter().all(|b| *b == 0));
@@ -27,7 +27,8 @@ fn holes_are_cut_off_before_reuse() {
     assert!(blocks >= 256 * 1024, "only {blocks} bytes are allocated");
 }
 
-/// A few holes are filled: all of the log is written space again, and what is around them stays.
+/// A few holes are filled. All of the log is written space again, and the bytes around the holes
+/// stay.
 #[test]
 fn few_holes_are_filled_before_reuse() {
     let dir = Dir::new();
@@ -53,19 +54,21 @@ fn few_holes_are_filled_before_reuse() {
         let expected = if zero(at as u64) { 0 } else { *first };
         assert_eq!(*got, expected, "byte {at}");
     }
-    // Everything is really there: no hole is left for a sync to allocate.
+    // All space is allocated, and no hole is left for a sync to allocate.
     let hole = rustix::fs::seek(host(&new).main_fd(), rustix::fs::SeekFrom::Hole(0));
     assert_eq!(hole, Ok(SIZE));
 }
 
-/// Appends that were announced find their blocks, and what they did not use goes back with the exact length.
+/// Announced appends find their blocks allocated. `sync_all` releases the blocks that were not
+/// used.
 #[test]
 fn announced_appends_find_their_space_and_leave_none() {
     let dir = Dir::new();
     let fs = dir.fs();
     let blocks = || rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;
     let log = log(&fs, "1.log", 0, None);
-    // As a log begins: what is small and not synced goes through a window, which has space of its own.
+    // A log begins with small appends that are not synced. They go through a window, which has
+    // space of its own.
     put(&log, &pattern(1, 0, 4096), Intent::Lazy);
     log.sync_data().unwrap();
     log.expect_appends(1 << 20);
@@ -79,7 +82,7 @@ fn announced_appends_find_their_space_and_leave_none() {
     log.sync_all().unwrap();
     assert!(blocks() < 400 << 10, "{} bytes stay allocated", blocks());
     assert!(log.read(4096, more.len()).unwrap()[..] == more[..]);
-    // On a disk that has not got so much nothing is taken.
+    // If the disk has less space than announced, no space is taken.
     log.expect_appends(u64::MAX);
     assert!(blocks() < 400 << 10, "{} bytes stay allocated", blocks());
     put(&log, &more, Intent::Sync);

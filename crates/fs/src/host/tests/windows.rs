@@ -1,9 +1,10 @@
-//! Windows: small appends to new logs that nobody syncs soon are everybody's at once, end where they must, and are refused without harm.
+//! Windows for small appends to new logs without a sync soon after. Readers see the bytes at once,
+//! windows end when they must, and a refused window does no harm.
 #![expect(clippy::disallowed_methods, reason = "these tests inspect real files")]
 
 use super::*;
 
-/// A new log for appends without a sync, with windows whatever the filesystem is.
+/// Returns a new log for appends without a sync. It has windows on any filesystem.
 pub(super) fn mapped_log(fs: &HostFs, name: &str) -> Arc<dyn File> {
     fs.shared.sys.map_anywhere.store(true, SeqCst);
     log(fs, name, 0, None)
@@ -16,7 +17,7 @@ fn small_lazy_appends_to_a_new_log_take_no_write_call_and_everybody_sees_them() 
     let f = mapped_log(&fs, "1.log");
     let before = fs.stats();
     let mut model = Vec::new();
-    // Past several windows, and past what is allocated at a time.
+    // The appends cross several windows, and several allocations of space.
     for i in 0..30_000_u64 {
         let bytes = pattern(3, model.len() as u64, 1 + (i * 7 % 300) as usize);
         assert_eq!(put(&f, &bytes, Intent::Lazy), model.len() as u64);
@@ -36,11 +37,11 @@ fn small_lazy_appends_to_a_new_log_take_no_write_call_and_everybody_sees_them() 
     assert!(on_disk[..model.len()] == model[..], "another process");
     assert!(on_disk[model.len()..].iter().all(|b| *b == 0));
     assert!(on_disk.len() <= model.len() + (1 << 20) + 4096);
-    // Every page is allocated: storing into one can meet no full disk.
+    // Every page is allocated, so a store into one cannot meet a full disk.
     let blocks = rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;
     assert!(blocks >= on_disk.len() as u64, "{blocks}");
     f.sync_data().unwrap();
-    // A large one, written, between small ones, which go on in the window.
+    // A large append becomes a write between small ones, which stay in the window.
     for len in [100, 100_000, 100] {
         let bytes = pattern(3, model.len() as u64, len);
         put(&f, &bytes, Intent::Lazy);
@@ -66,11 +67,11 @@ fn a_synced_append_gives_back_what_windows_had_ahead() {
     put(&f, &pattern(1, at, 512), Intent::Sync);
     assert_eq!(f.allocated(), 8192);
     f.sync_data().unwrap();
-    // Neither this nor what follows is taken for written space.
+    // Neither this space nor the space behind it counts as written.
     assert_eq!(host(&f).written_to.load(SeqCst), 0);
     f.extend_log(256 * 1024).unwrap();
     assert_eq!(host(&f).written_to.load(SeqCst), 256 * 1024, "all of it");
-    // Written space is not mapped: its pages would first be read.
+    // Written space is not mapped, because its pages would first be read.
     let writes = fs.stats().writes;
     put(&f, &pattern(1, at + 512, 100), Intent::Lazy);
     assert_eq!(fs.stats().writes, writes + 1);
@@ -79,7 +80,8 @@ fn a_synced_append_gives_back_what_windows_had_ahead() {
     assert!(all[at as usize..] == pattern(1, at, 612)[..]);
 }
 
-/// An append stored its bytes into a window whose pages had been released: on a full disk that ends the process.
+/// An append stored its bytes into a window whose pages had been released. On a full disk that ends
+/// the process.
 #[test]
 fn released_space_ahead_is_no_windows_any_more() {
     let dir = Dir::new();
@@ -96,7 +98,8 @@ fn released_space_ahead_is_no_windows_any_more() {
     assert!(f.read(5000, 100).unwrap()[..] == pattern(1, 5000, 100)[..]);
 }
 
-/// Space below the size that was never written would be taken for written by whoever looks with dirty pages over it.
+/// Space below the size that was never written, with dirty pages over it, must not count as written
+/// space.
 #[test]
 fn space_that_windows_had_ahead_is_never_taken_for_written() {
     let dir = Dir::new();
@@ -112,7 +115,7 @@ fn space_that_windows_had_ahead_is_never_taken_for_written() {
     put(&f, &pattern(1, at, 512), Intent::Sync);
     f.sync_data().unwrap();
     assert_eq!((written(), f.allocated()), (64 * 1024, 64 * 1024));
-    // Past it, a flush of the device alone does not keep the new length.
+    // Past the size, a flush of the device alone does not make the new length durable.
     let end = f.len();
     put(&f, &pattern(1, end, 128 * 1024), Intent::Sync);
     assert!(!host(&f).flush_is_enough());
@@ -187,8 +190,8 @@ fn windows_of_many_logs_stay_small_together() {
     drop(logs);
 }
 
-/// Idle logs keep their windows for ever. The windows of other logs must not become the smallest ones
-/// because of a few of them.
+/// Idle logs keep their windows for ever. A few of them must not reduce the windows of other logs
+/// to the smallest size.
 #[test]
 fn idle_logs_leave_room_for_the_windows_of_others() {
     use crate::host::append::{WINDOW_MIN, WINDOWS_MOST, window_most};

@@ -22,12 +22,12 @@ fn open(change: impl FnOnce(&mut Options)) -> (Env, Db) {
 
 /// Returns the threads that waited for the device since the last call, by kind.
 fn who_waited(env: &Env) -> Option<ForegroundLoad> {
-    let waited = env.foreground_io().spares();
+    let waited = env.foreground_io().foreground_load();
     let small = env.foreground_io().piece(BIG) == SMALL_PIECE;
     assert_eq!(small, waited == Some(ForegroundLoad::Small), "{waited:?}");
     let hands = env.clock().as_manual().unwrap();
     hands.advance(Duration::from_millis(10));
-    assert_eq!(env.foreground_io().spares(), None);
+    assert_eq!(env.foreground_io().foreground_load(), None);
     assert_eq!(env.foreground_io().piece(BIG), BIG);
     waited
 }

@@ -14,7 +14,7 @@ use crate::version::edit::MAX_FAMILY;
 use basalt_fs::{ErrorKind, Result};
 use basalt_kv::batch::Ops;
 use basalt_kv::key::MAX_SEQ;
-use basalt_records::Record;
+use basalt_records::StoredRecord;
 use basalt_records::salvage::{self, NO_RECORD, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -310,7 +310,7 @@ impl Run<'_> {
     /// replayed.
     fn apply(
         &mut self,
-        record: &Record,
+        record: &StoredRecord,
         replay: &mut Replay,
     ) -> Result<std::result::Result<(), String>> {
         // Without a whole manifest, repair keeps all tables, including those of ingestions.

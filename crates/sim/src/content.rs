@@ -1,15 +1,20 @@
-//! The bytes of one simulated file, copy-on-write: a clone costs a pointer for every 256 KiB, and a
-//! write after a clone copies the 4 KiB it touches. What was never written reads as zeros.
+//! The bytes of one simulated file or device, copy-on-write. A clone costs a pointer for every 256
+//! KiB, and a write after a clone copies the 4 KiB that it touches. Bytes that were never written
+//! read as zeros.
 
 use std::sync::Arc;
 
-/// Bytes that are copied when one of them changes after a clone; also what holes are made of.
+/// Bytes that are copied when one of them changes after a clone. Holes consist of whole chunks.
 pub(crate) const CHUNK: u64 = 4096;
+/// Number of chunks in a leaf.
 const FANOUT: u64 = 64;
 
+/// The bytes of a chunk.
 type Chunk = [u8; CHUNK as usize];
+/// The chunks of 256 KiB. `None` is a hole.
 type Leaf = [Option<Arc<Chunk>>; FANOUT as usize];
 
+/// The bytes of one file or device.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
     leaves: Vec<Option<Arc<Leaf>>>,
@@ -45,7 +50,7 @@ impl Content {
         }
     }
 
-    /// Puts `bytes` at `offset`.
+    /// Writes `bytes` at `offset`.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
@@ -60,7 +65,7 @@ impl Content {
         }
     }
 
-    /// Drops whole chunks: they read as zeros.
+    /// Drops whole chunks, which then read as zeros.
     pub(crate) fn punch(&mut self, chunks: std::ops::Range<u64>) {
         for i in chunks {
             if self.chunk(i).is_some() {
@@ -69,7 +74,7 @@ impl Content {
         }
     }
 
-    /// Zeros everything from `end` on.
+    /// Sets all bytes from `end` on to zero.
     pub(crate) fn cut(&mut self, end: u64) {
         let first_whole = end.div_ceil(CHUNK);
         if !end.is_multiple_of(CHUNK) && self.chunk(end / CHUNK).is_some() {
@@ -79,7 +84,7 @@ impl Content {
         self.punch(first_whole..self.leaves.len() as u64 * FANOUT);
     }
 
-    /// A copy of the bytes of `[offset, offset + len)`.
+    /// Returns a copy of the bytes of `[offset, offset + len)`.
     pub(crate) fn to_vec(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut v = vec![0; len];
         self.read(offset, &mut v);
