@@ -18,8 +18,8 @@
 
 use std::collections::BTreeMap;
 
+use super::free_space::FreeSpace;
 use super::runs::{BLOCK, Run};
-use super::space::FreeSpace;
 
 /// Shorter free runs are not worth a call to the device.
 const DISCARD_MIN: u64 = (64 << 10) / BLOCK;
@@ -30,14 +30,14 @@ fn blocks_of(runs: &[Run]) -> u64 {
     runs.iter().map(|r| r.len).sum()
 }
 
-/// Runs with their number of blocks.
+/// RunList with their number of blocks.
 #[derive(Debug, Default)]
-struct Runs {
+struct RunList {
     list: Vec<Run>,
     blocks: u64,
 }
 
-impl Runs {
+impl RunList {
     fn push(&mut self, run: Run) {
         self.blocks += run.len;
         self.list.push(run);
@@ -72,10 +72,10 @@ pub struct Allocator {
     awaiting: BTreeMap<u64, Vec<Run>>,
     awaiting_blocks: u64,
     /// None where the device is not told of free space.
-    idle: Option<Runs>,
+    idle: Option<RunList>,
     discarding: u64,
     /// Extents for the journal, in one piece each.
-    spares: Runs,
+    spares: RunList,
     /// Number of metadata records that are durable.
     durable: u64,
 }
@@ -91,7 +91,7 @@ impl Allocator {
             awaiting_blocks: 0,
             idle: None,
             discarding: 0,
-            spares: Runs::default(),
+            spares: RunList::default(),
             durable: 0,
         }
     }
@@ -167,7 +167,7 @@ impl Allocator {
     // From used to free.
 
     /// Used to awaiting, and on at once where the record is durable: blocks that a record gave up.
-    pub fn give_up(&mut self, record: u64, runs: Vec<Run>) {
+    pub fn free_after(&mut self, record: u64, runs: Vec<Run>) {
         let blocks = blocks_of(&runs);
         self.leave_used(blocks);
         self.awaiting_blocks += blocks;
@@ -215,7 +215,7 @@ impl Allocator {
 
     /// From now on the device is told of free space.
     pub fn discard_from_now_on(&mut self) {
-        self.idle = Some(Runs::default());
+        self.idle = Some(RunList::default());
     }
 
     /// Idle to free, from now on without telling the device.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::free_space::FreeSpace;
 use super::layout::{FIRST_BLOCK, Superblock};
+use super::load;
 use super::meta::Meta;
-use super::mount::{self, Found};
-use super::record::{Ino, Kind, ROOT};
+use super::probe::{self, Probed};
+use super::record::{Ino, InodeKind, ROOT};
 use super::runs::{BLOCK, Run};
-use super::space::FreeSpace;
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -62,18 +63,18 @@ impl Checked {
 
 /// Who has blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
+enum BlockOwner {
     Checkpoint,
     Journal,
     File(Ino),
 }
 
-impl Owner {
+impl BlockOwner {
     fn text(self, paths: &BTreeMap<Ino, String>) -> String {
         match self {
-            Owner::Checkpoint => "the checkpoint".into(),
-            Owner::Journal => "the journal".into(),
-            Owner::File(ino) => match paths.get(&ino) {
+            BlockOwner::Checkpoint => "the checkpoint".into(),
+            BlockOwner::Journal => "the journal".into(),
+            BlockOwner::File(ino) => match paths.get(&ino) {
                 Some(path) => format!("{path} (inode {ino})"),
                 None => format!("inode {ino}"),
             },
@@ -86,8 +87,8 @@ impl Owner {
 /// Errors: when there is nothing to be checked (`NotFound`, `InvalidArgument`, `Unsupported`), and those of the device.
 pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     let mut checked = Checked::default();
-    let superblock = match mount::look(device, name)? {
-        Found::Ours(superblock, stale) => {
+    let superblock = match probe::probe(device, name)? {
+        Probed::Image(superblock, stale) => {
             for at in stale {
                 checked.mends.push(format!(
                     "the copy of the superblock at byte {at} is older than the other one or unreadable: it is written again"
@@ -95,13 +96,13 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
             }
             superblock
         }
-        Found::Broken(e) if e.is_corruption() => {
+        Probed::Unreadable(e) if e.is_corruption() => {
             checked.damage.push(e);
             return Ok(checked);
         }
-        other => return Err(mount::not_ours(other, name)),
+        other => return Err(probe::no_image_error(other, name)),
     };
-    let (meta, tail) = match mount::read(device, &superblock, name) {
+    let (meta, tail) = match load::read(device, &superblock, name) {
         Ok(read) => read,
         // The device's own errors say nothing about the image.
         Err(e) if e.kind() != ErrorKind::Corruption => return Err(e),
@@ -119,35 +120,35 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
         ));
     }
     let paths = names(&meta, &mut checked, name);
-    let mut owned: Vec<(Run, Owner)> = Vec::new();
+    let mut owned: Vec<(Run, BlockOwner)> = Vec::new();
     owned.extend(
         superblock
             .checkpoint
             .iter()
-            .map(|r| (*r, Owner::Checkpoint)),
+            .map(|r| (*r, BlockOwner::Checkpoint)),
     );
-    owned.extend(tail.extents.iter().map(|r| (*r, Owner::Journal)));
+    owned.extend(tail.extents.iter().map(|r| (*r, BlockOwner::Journal)));
     checked.metadata_bytes = owned.iter().map(|(r, _)| r.len * BLOCK).sum();
-    for (ino, facts) in meta.inodes() {
-        if facts.kind == Kind::Dir {
+    for (ino, attrs) in meta.inodes() {
+        if attrs.kind == InodeKind::Dir {
             continue;
         }
         let extents = meta.extents(ino).expect("it is a file");
         let (mut blocks, mut count) = (0, 0);
         for run in extents.runs() {
-            owned.push((run, Owner::File(ino)));
+            owned.push((run, BlockOwner::File(ino)));
             blocks += run.len;
             count += 1;
         }
         checked.extents += count;
         checked.file_bytes += blocks * BLOCK;
-        if facts.len > facts.blocks * BLOCK || blocks > facts.blocks {
-            let of = Owner::File(ino).text(&paths);
-            let has = facts.blocks;
+        if attrs.len > attrs.blocks * BLOCK || blocks > attrs.blocks {
+            let of = BlockOwner::File(ino).text(&paths);
+            let has = attrs.blocks;
             checked.wrong(
                 name,
                 0,
-                format!("{of} has {} bytes and {blocks} blocks on the device, where {has} blocks are its length", facts.len),
+                format!("{of} has {} bytes and {blocks} blocks on the device, where {has} blocks are its length", attrs.len),
             );
         }
     }
@@ -173,20 +174,20 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
         *links.entry(ino).or_default() += 1;
         *children.entry(dir).or_default() += 1;
         above.insert(ino, (dir, text.to_string()));
-        if !matches!(meta.facts(dir), Ok(f) if f.kind == Kind::Dir) {
+        if !matches!(meta.attrs(dir), Ok(f) if f.kind == InodeKind::Dir) {
             checked.wrong(
                 name,
                 0,
                 format!("the name {text} lies in inode {dir}, which is no directory"),
             );
         }
-        match meta.facts(ino) {
+        match meta.attrs(ino) {
             Err(_) => checked.wrong(
                 name,
                 0,
                 format!("the name {text} leads to inode {ino}, which is not there"),
             ),
-            Ok(f) if f.kind == Kind::Dir && meta.parent(ino) != Ok(dir) => {
+            Ok(f) if f.kind == InodeKind::Dir && meta.parent(ino) != Ok(dir) => {
                 checked.wrong(
                     name,
                     0,
@@ -196,30 +197,30 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
             Ok(_) => {}
         }
     }
-    for (ino, facts) in meta.inodes() {
+    for (ino, attrs) in meta.inodes() {
         let has = links.get(&ino).copied().unwrap_or(0);
-        match facts.kind {
-            Kind::Dir => {
+        match attrs.kind {
+            InodeKind::Dir => {
                 checked.dirs += 1;
                 let has = children.get(&ino).copied().unwrap_or(0);
-                if has != facts.len {
+                if has != attrs.len {
                     checked.wrong(
                         name,
                         0,
                         format!(
                             "the directory of inode {ino} counts {} names and has {has}",
-                            facts.len
+                            attrs.len
                         ),
                     );
                 }
             }
-            Kind::File | Kind::Log => checked.files += 1,
+            InodeKind::File | InodeKind::Log => checked.files += 1,
         }
-        if ino != ROOT && has != facts.links {
+        if ino != ROOT && has != attrs.links {
             checked.wrong(
                 name,
                 0,
-                format!("inode {ino} counts {} names and has {has}", facts.links),
+                format!("inode {ino} counts {} names and has {has}", attrs.links),
             );
         }
     }
@@ -246,7 +247,7 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
 /// Every block has one owner or is free.
 fn space(
     superblock: &Superblock,
-    mut owned: Vec<(Run, Owner)>,
+    mut owned: Vec<(Run, BlockOwner)>,
     paths: &BTreeMap<Ino, String>,
     checked: &mut Checked,
     name: &Path,
@@ -276,7 +277,7 @@ fn space(
             continue;
         }
         if let (Some(last), true) = (last, run.start < end) {
-            let (a, b): (Owner, Owner) = (last, owner);
+            let (a, b): (BlockOwner, BlockOwner) = (last, owner);
             checked.wrong(
                 name,
                 run.start * BLOCK,

@@ -6,21 +6,21 @@ use std::path::Path;
 use super::frame::{CheckpointPiece, PIECE_HEADER};
 use super::layout::{PIECE, Superblock, Uuid, max_inodes};
 use super::meta::{Meta, MetaCopy};
-use super::record::{Reader, Record};
+use super::record::{JournalRecord, RecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
 
 /// Records of a checkpoint, in pieces that are not sealed yet.
-pub struct Pieces {
+pub struct CheckpointPieces {
     pieces: Vec<Vec<u8>>,
     unit: usize,
 }
 
-impl Pieces {
+impl CheckpointPieces {
     /// The records of a copy, and the jump behind them.
-    pub fn of(copy: &MetaCopy, jump: Record, unit: usize) -> Pieces {
-        let mut all = Pieces {
+    pub fn of(copy: &MetaCopy, jump: JournalRecord, unit: usize) -> CheckpointPieces {
+        let mut all = CheckpointPieces {
             pieces: vec![Vec::new()],
             unit,
         };
@@ -33,7 +33,7 @@ impl Pieces {
         all
     }
 
-    fn push(&mut self, record: &Record) {
+    fn push(&mut self, record: &JournalRecord) {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         let last = self.pieces.last_mut().expect("never without one");
@@ -114,7 +114,7 @@ pub struct Jump {
 const READ: u64 = 1 << 20;
 
 /// A checkpoint's bytes in their order.
-struct Stream<'a> {
+struct CheckpointReader<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
     /// Those from `at` on that were read.
@@ -123,7 +123,7 @@ struct Stream<'a> {
     read: u64,
 }
 
-impl Stream<'_> {
+impl CheckpointReader<'_> {
     /// The next piece, whole, and maybe more.
     fn fill(&mut self) -> Result<&[u8]> {
         let all = self.superblock.checkpoint_bytes;
@@ -154,7 +154,7 @@ impl Stream<'_> {
 pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Jump)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
-    let mut stream = Stream {
+    let mut stream = CheckpointReader {
         device,
         superblock,
         bytes: Vec::new(),
@@ -182,14 +182,14 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 piece.index, piece.generation, superblock.generation
             )));
         }
-        let mut records = Reader(piece.records);
+        let mut records = RecordReader(piece.records);
         while let Some(record) = records.next() {
             let record = record.map_err(|what| damage(format!("has {what}")))?;
             if jump.is_some() {
                 return Err(damage("goes on behind its end".into()));
             }
             match record {
-                Record::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
+                JournalRecord::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
                 record => meta
                     .restore(&record)
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,

@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use basalt_fs::{Error, Result};
 
 #[derive(Default)]
-struct State {
+struct FlushState {
     /// Flushes that have begun.
     begun: u64,
     /// Flushes that have ended well; all that began before the last of them.
@@ -20,14 +20,14 @@ struct State {
 /// See the module's head.
 #[derive(Default)]
 pub struct Flusher {
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     ended: Condvar,
 }
 
 /// A flush that panicked ends all, and nobody waits for it.
-struct Unwinding<'f>(Option<&'f Flusher>);
+struct FlushGuard<'f>(Option<&'f Flusher>);
 
-impl Drop for Unwinding<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
         if let Some(flusher) = self.0 {
             let mut state = flusher.state.lock();
@@ -70,9 +70,9 @@ impl Flusher {
         state.begun += 1;
         let own = state.begun;
         drop(state);
-        let mut unwinding = Unwinding(Some(self));
+        let mut guard = FlushGuard(Some(self));
         let result = run();
-        unwinding.0 = None;
+        guard.0 = None;
         let mut state = self.state.lock();
         state.running = false;
         match &result {

@@ -37,7 +37,7 @@ impl Frame {
     }
 }
 
-fn sound(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
+fn is_valid(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
     b[4..8] == magic[..] && u32_at(b, 0) == checksum(uuid, offset, &b[4..])
 }
 
@@ -85,7 +85,7 @@ impl Transaction<'_> {
             return None;
         }
         let size = Transaction::size(records, unit);
-        if size > b.len() || !sound(&b[..size], TRANSACTION, uuid, offset) {
+        if size > b.len() || !is_valid(&b[..size], TRANSACTION, uuid, offset) {
             return None;
         }
         let transaction = Transaction {
@@ -131,7 +131,7 @@ impl ExtentHeader {
 
     /// From one unit at `offset`.
     pub fn decode(b: &[u8], uuid: &Uuid, offset: u64) -> Option<ExtentHeader> {
-        if b.len() < EXTENT_HEADER || !sound(b, EXTENT, uuid, offset) {
+        if b.len() < EXTENT_HEADER || !is_valid(b, EXTENT, uuid, offset) {
             return None;
         }
         Some(ExtentHeader {
@@ -181,7 +181,7 @@ impl CheckpointPiece<'_> {
         }
         let records = u32_at(b, 20) as usize;
         let size = PIECE_HEADER.checked_add(records)?.next_multiple_of(unit);
-        if size > PIECE || size > b.len() || !sound(&b[..size], CHECKPOINT, uuid, offset) {
+        if size > PIECE || size > b.len() || !is_valid(&b[..size], CHECKPOINT, uuid, offset) {
             return None;
         }
         let piece = CheckpointPiece {

@@ -4,12 +4,14 @@
 //! Compiled for tests, and in `fuzz/lava`, which builds these sources once more with the feature
 //! `fuzzing`: the simulated device is in a crate above, on which this one depends in tests alone.
 
+use super::filesystem::LavaFs;
 use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
-use super::mount::{self, Found};
-use super::record::{Reader, Record};
+use super::options::LavaOptions;
+use super::probe::{self, Probed};
+use super::record::{JournalRecord, RecordReader};
 use super::runs::BLOCK;
-use super::{LavaFs, LavaOptions, check, journal};
+use super::{check, format, journal};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, FileSystem, Intent};
 use basalt_sim::mutate::{Target, Verdict};
@@ -95,7 +97,7 @@ fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let device = SimDevice::new(8 << 20, UNIT);
-        mount::format(&*device, UUID, false, Path::new("image")).expect("a filesystem");
+        format::format(&*device, UUID, false, Path::new("image")).expect("a filesystem");
         let fs = LavaFs::mount(device.clone(), &by_hand()).expect("a mount");
         fs.create_dir(Path::new("d/e")).expect("a directory");
         for i in 0..8 {
@@ -192,7 +194,7 @@ fn superblock(input: &[u8]) -> Verdict {
 
 /// Each record that is read is written back to one that reads the same; nothing follows an error.
 fn records(input: &[u8]) -> Verdict {
-    let mut reader = Reader(input);
+    let mut reader = RecordReader(input);
     while let Some(record) = reader.next() {
         let Ok(record) = record else {
             assert!(reader.next().is_none(), "something follows an error");
@@ -200,7 +202,7 @@ fn records(input: &[u8]) -> Verdict {
         };
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
-        let mut again = Reader(&bytes);
+        let mut again = RecordReader(&bytes);
         assert!(matches!(again.next(), Some(Ok(r)) if r == record));
         assert!(again.next().is_none());
     }
@@ -215,7 +217,7 @@ fn journal(input: &[u8]) -> Verdict {
     let mut bytes = input.to_vec();
     bytes.resize(room as usize, 0);
     left.damage(sample.journal_at, &bytes);
-    let source = journal::Source {
+    let source = journal::JournalSource {
         device: &*left,
         uuid: UUID,
         unit: UNIT,
@@ -334,11 +336,11 @@ fn checkpoint(input: &[u8]) -> Verdict {
     }
     // One that lies about where the journal is has lost it; what it had is then in nobody's space, and is found there later.
     let mut last = None;
-    let mut reader = Reader(piece.records);
+    let mut reader = RecordReader(piece.records);
     while let Some(record) = reader.next() {
         last = record.ok();
     }
-    let honest = matches!(last, Some(Record::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
+    let honest = matches!(last, Some(JournalRecord::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
     exercise(&left, honest)
 }
 
@@ -353,8 +355,8 @@ fn metadata(input: &[u8]) -> Verdict {
     let at = u64::from(u32::from_le_bytes(*unit)) * UNIT as u64 % len;
     let bytes = &bytes[..bytes.len().min((len - at) as usize)];
     left.damage(at, bytes);
-    let found = mount::look(&*left, Path::new("image"));
-    let ours = matches!(found, Ok(Found::Ours(..)));
+    let found = probe::probe(&*left, Path::new("image"));
+    let ours = matches!(found, Ok(Probed::Image(..)));
     let verdict = exercise(&left, true);
     assert!(ours || verdict == Verdict::Refused);
     verdict
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn records_are_known_by_their_bytes() {
         let mut bytes = Vec::new();
-        Record::Append { ino: 3 }.encode(&mut bytes);
+        JournalRecord::Append { ino: 3 }.encode(&mut bytes);
         assert_eq!(records(&bytes), Verdict::Accepted);
         assert_eq!(records(&bytes[..1]), Verdict::Refused);
     }

@@ -11,10 +11,13 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::check;
+use super::filesystem::LavaFs;
+use super::format;
 use super::layout::MIN_DEVICE;
-use super::mount::{self, Found};
+use super::load;
+use super::options::LavaOptions;
+use super::probe::{self, Probed};
 use super::runs::{BLOCK, MAX_BLOCKS};
-use super::{LavaFs, LavaOptions};
 use basalt_env::EnvParts;
 use basalt_fs::device::{Device, DeviceOptions, DeviceRead, HostDevice, Way};
 use basalt_fs::{Error, ErrorKind, Result};
@@ -90,11 +93,11 @@ pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> 
     if device.is_block_device() {
         let mut uuid = [0; 16];
         basalt_fs::fill_random(&mut uuid);
-        let features = mount::Features {
+        let features = format::Features {
             sparse: false,
             no_discard: how.no_discard,
         };
-        mount::format_with(&*device, uuid, features, path)?;
+        format::format_with_features(&*device, uuid, features, path)?;
         if how.no_discard {
             return Ok(size);
         }
@@ -177,8 +180,8 @@ fn is_below_dev(path: &Path) -> bool {
 
 /// An earlier attempt that ended in the middle: zeros, or a filesystem with nothing in it.
 fn is_leftover(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<bool> {
-    if let Found::Ours(superblock, _) = mount::look(device, name)? {
-        let read = mount::read(device, &superblock, name);
+    if let Probed::Image(superblock, _) = probe::probe(device, name)? {
+        let read = load::read(device, &superblock, name);
         return Ok(matches!(read, Ok((meta, _)) if meta.counts().files + meta.counts().dirs == 1));
     }
     Ok(holds(device, name, progress)?.is_none())
@@ -218,9 +221,9 @@ fn take_name(from: &Path, to: &Path) -> Result<()> {
 
 /// What would be lost, in words; `None` when all that is looked at is zeros: a whole file, or a device's ends and a thousand places between them.
 fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Option<String>> {
-    match mount::look(device, name)? {
-        Found::Ours(superblock, _) => {
-            let files = match mount::read(device, &superblock, name) {
+    match probe::probe(device, name)? {
+        Probed::Image(superblock, _) => {
+            let files = match load::read(device, &superblock, name) {
                 Ok((meta, _)) => match meta.counts().files {
                     1 => " with 1 file".to_string(),
                     n => format!(" with {n} files"),
@@ -229,12 +232,12 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
             };
             return Ok(Some(format!("it holds an image of Basalt's{files}")));
         }
-        Found::Broken(e) => {
+        Probed::Unreadable(e) => {
             return Ok(Some(format!(
                 "it holds an image of Basalt's that cannot be read ({e})"
             )));
         }
-        Found::Nothing | Found::Foreign => {}
+        Probed::Empty | Probed::Foreign => {}
     }
     let len = device.facts().len;
     let unit = device.facts().unit as u64;
@@ -288,8 +291,8 @@ pub fn open(path: &Path, read_only: bool, env: Option<&EnvParts>) -> Result<Arc<
 pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
     let device = HostDevice::open(options)?;
     let facts = device.facts();
-    match mount::look(&*device, &options.path)? {
-        Found::Ours(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
+    match probe::probe(&*device, &options.path)? {
+        Probed::Image(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
             drop(device);
             HostDevice::open(&DeviceOptions {
                 direct: false,
@@ -308,16 +311,16 @@ pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
 pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u64, u64)> {
     let device = open_device(&DeviceOptions::new(path))?;
     let len = device.facts().len;
-    let superblock = match mount::look(&*device, path)? {
-        Found::Ours(superblock, _) => superblock,
-        other => return Err(mount::not_ours(other, path)),
+    let superblock = match probe::probe(&*device, path)? {
+        Probed::Image(superblock, _) => superblock,
+        other => return Err(probe::no_image_error(other, path)),
     };
     // What cannot be mounted afterwards is not made longer.
-    mount::load(&*device, superblock.clone(), path)?;
-    mount::check_features(&superblock, path)?;
+    load::load(&*device, superblock.clone(), path)?;
+    probe::check_features(&superblock, path)?;
     let before = superblock.blocks * BLOCK;
     if len < before {
-        return Err(mount::cut_short(path, len, before));
+        return Err(load::cut_short(path, len, before));
     }
     let to = size.unwrap_or(len);
     check_size(path, to)?;

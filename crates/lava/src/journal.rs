@@ -19,7 +19,7 @@ use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
 
 /// Writes transactions, one after the other.
-pub struct Writer {
+pub struct JournalWriter {
     uuid: Uuid,
     unit: usize,
     life: u64,
@@ -39,12 +39,18 @@ pub struct Writer {
     bytes: u64,
 }
 
-impl Writer {
+impl JournalWriter {
     /// Begins an extent: nothing is written before the first transaction.
-    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Option<Run>, life: u64) -> Writer {
+    pub fn begin(
+        tail: &JournalEnd,
+        uuid: Uuid,
+        unit: usize,
+        next: Option<Run>,
+        life: u64,
+    ) -> JournalWriter {
         let extents = tail.extents.clone();
         let fresh = *extents.last().expect("a journal has an extent");
-        Writer {
+        JournalWriter {
             uuid,
             unit,
             life,
@@ -88,7 +94,7 @@ impl Writer {
         self.bytes
     }
 
-    /// True when a transaction with so many bytes of records goes to the next extent: [`Writer::turn`] comes first then.
+    /// True when a transaction with so many bytes of records goes to the next extent: [`JournalWriter::switch_extent`] comes first then.
     pub fn is_full(&self, records: usize) -> bool {
         self.at + self.size(records, self.fresh) > self.current().bytes().end
     }
@@ -98,7 +104,7 @@ impl Writer {
         (Transaction::size(records, self.unit) + header) as u64
     }
 
-    /// How many extents have to be found before transactions with so many bytes of records are written: one for each turn, and one if it has no next
+    /// How many extents have to be found before transactions with so many bytes of records are written: one for each switch_extent, and one if it has no next
     /// one yet.
     pub fn extents_for(&self, transactions: impl Iterator<Item = usize>) -> usize {
         let (mut at, mut end) = (self.at, self.current().bytes().end);
@@ -128,7 +134,7 @@ impl Writer {
     }
 
     /// Goes on in the next extent, which must be there, and notes the one behind it.
-    pub fn turn(&mut self, next: Option<Run>) {
+    pub fn switch_extent(&mut self, next: Option<Run>) {
         let now = std::mem::replace(&mut self.next, next);
         let now = now.expect("an extent that was written to has a next one");
         self.at = now.start * BLOCK;
@@ -138,7 +144,10 @@ impl Writer {
 
     /// Writes a transaction, for which there is room. It is durable after the next flush.
     pub fn write(&mut self, device: &dyn Device, records: &[u8], synced: u64) -> Result<u64> {
-        assert!(!self.is_full(records.len()), "callers turn in time");
+        assert!(
+            !self.is_full(records.len()),
+            "callers switch_extent in time"
+        );
         let mut bytes = Vec::new();
         if self.fresh {
             let header = ExtentHeader {
@@ -169,7 +178,7 @@ impl Writer {
     }
 
     /// The extent that the next transaction goes to, the life before it, and how many extents before belong to the journal that a checkpoint of all up to
-    /// now makes unneeded. Call [`Writer::turn`] before, so that it is a fresh one.
+    /// now makes unneeded. Call [`JournalWriter::switch_extent`] before, so that it is a fresh one.
     pub fn fresh_extent(&self) -> (Run, u64, usize) {
         assert!(self.fresh, "an extent in use");
         (self.current(), self.before, self.extents.len() - 1)
@@ -181,7 +190,7 @@ impl Writer {
     }
 
     /// Takes the first extents out: a checkpoint stands for them.
-    pub fn give_up(&mut self, extents: usize, bytes: u64) -> Vec<Run> {
+    pub fn drop_extents(&mut self, extents: usize, bytes: u64) -> Vec<Run> {
         self.bytes -= bytes;
         self.extents.drain(..extents).collect()
     }
@@ -189,7 +198,7 @@ impl Writer {
 
 /// How a journal ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tail {
+pub struct JournalEnd {
     /// The number of the transaction that comes next.
     pub seq: u64,
     /// All of its extents. The last one has nothing in it that counts.
@@ -201,7 +210,7 @@ pub struct Tail {
 }
 
 /// Where a journal is read from.
-pub struct Source<'a> {
+pub struct JournalSource<'a> {
     /// The device.
     pub device: &'a dyn Device,
     /// The filesystem.
@@ -216,7 +225,7 @@ pub struct Source<'a> {
     pub name: &'a Path,
 }
 
-impl Source<'_> {
+impl JournalSource<'_> {
     fn damage(&self, at: u64, message: String) -> Error {
         Error::corruption(self.name, at, message)
     }
@@ -257,11 +266,11 @@ impl Source<'_> {
 ///
 /// Errors: `Corruption` when a transaction is bad that had been durable; those of `apply` and of the device.
 pub fn replay(
-    source: &Source<'_>,
+    source: &JournalSource<'_>,
     from: Jump,
     mut apply: impl FnMut(u64, u64, &[u8]) -> Result<()>,
-) -> Result<Tail> {
-    let mut tail = Tail {
+) -> Result<JournalEnd> {
+    let mut tail = JournalEnd {
         seq: from.seq,
         extents: vec![source.checked(from.run, from.run.start * BLOCK)?],
         bytes: 0,

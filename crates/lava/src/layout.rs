@@ -68,7 +68,7 @@ pub struct Superblock {
 
 /// Why a superblock is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotOurs {
+pub enum SuperblockError {
     /// Something else, or nothing.
     Foreign,
     /// Of a version that this build does not know.
@@ -125,25 +125,27 @@ impl Superblock {
     }
 
     /// From what was read at `offset`.
-    pub fn decode(b: &[u8], offset: u64) -> Result<Superblock, NotOurs> {
+    pub fn decode(b: &[u8], offset: u64) -> Result<Superblock, SuperblockError> {
         if b.len() != SIZE || b[..8] != MAGIC[..] {
-            return Err(NotOurs::Foreign);
+            return Err(SuperblockError::Foreign);
         }
         let uuid: Uuid = b[32..48].try_into().expect("16 bytes");
         if u32_at(b, 8) != checksum(&uuid, offset, &b[12..]) {
-            return Err(NotOurs::Damaged("its checksum is wrong"));
+            return Err(SuperblockError::Damaged("its checksum is wrong"));
         }
         let version = u32_at(b, 12);
         if version != VERSION {
-            return Err(NotOurs::Version(version));
+            return Err(SuperblockError::Version(version));
         }
         let [_, to_write, to_read] = [0, 1, 2].map(|i| u32_at(b, 16 + i * 4) & !KNOWN[i]);
         if to_read != 0 {
-            return Err(NotOurs::Features(to_read));
+            return Err(SuperblockError::Features(to_read));
         }
         let runs = u32_at(b, 68) as usize;
         if runs > MAX_CHECKPOINT_RUNS {
-            return Err(NotOurs::Damaged("its checkpoint lies in too many places"));
+            return Err(SuperblockError::Damaged(
+                "its checkpoint lies in too many places",
+            ));
         }
         let run = |i: usize| Run {
             start: u64_at(b, RUNS_AT + i * 16),
@@ -167,7 +169,7 @@ impl Superblock {
         Ok(s)
     }
 
-    fn check(&self) -> Result<(), NotOurs> {
+    fn check(&self) -> Result<(), SuperblockError> {
         let fits = |r: &Run| {
             let end = r.start.checked_add(r.len);
             r.len > 0 && r.start >= FIRST_BLOCK && end.is_some_and(|end| end <= self.blocks)
@@ -192,7 +194,7 @@ impl Superblock {
         } else {
             return Ok(());
         };
-        Err(NotOurs::Damaged(wrong))
+        Err(SuperblockError::Damaged(wrong))
     }
 }
 
@@ -233,7 +235,10 @@ mod tests {
         let bytes = s.encode(SUPERBLOCKS[0]);
         assert_eq!(Superblock::decode(&bytes, SUPERBLOCKS[0]), Ok(s));
         let elsewhere = Superblock::decode(&bytes, SUPERBLOCKS[1]);
-        assert_eq!(elsewhere, Err(NotOurs::Damaged("its checksum is wrong")));
+        assert_eq!(
+            elsewhere,
+            Err(SuperblockError::Damaged("its checksum is wrong"))
+        );
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -243,7 +248,7 @@ mod tests {
             );
         }
         let short = Superblock::decode(&bytes[..4000], SUPERBLOCKS[0]);
-        assert_eq!(short, Err(NotOurs::Foreign));
+        assert_eq!(short, Err(SuperblockError::Foreign));
     }
 
     #[test]
@@ -256,10 +261,10 @@ mod tests {
             b[8..12].copy_from_slice(&sum.to_le_bytes());
             Superblock::decode(&b, SUPERBLOCKS[0])
         };
-        assert_eq!(with(12, 2), Err(NotOurs::Version(2)));
+        assert_eq!(with(12, 2), Err(SuperblockError::Version(2)));
         assert!(with(16, 8).is_ok(), "compatible");
         assert_eq!(with(20, 8).map(|s| s.unknown), Ok(8), "to be read");
-        assert_eq!(with(24, 8), Err(NotOurs::Features(8)));
+        assert_eq!(with(24, 8), Err(SuperblockError::Features(8)));
         for (at, value) in [
             (28, 513),
             (56, 3),
@@ -269,7 +274,7 @@ mod tests {
             (104, 0),
         ] {
             assert!(
-                matches!(with(at, value), Err(NotOurs::Damaged(_))),
+                matches!(with(at, value), Err(SuperblockError::Damaged(_))),
                 "{value} at {at}"
             );
         }

@@ -5,17 +5,17 @@
 use hashbrown::HashTable;
 use std::sync::Arc;
 
+use super::cow_table::CowTable;
 use super::record::Ino;
-use super::runs::count_steps;
-use super::slab::Slab;
+use super::steps::count_steps;
 
 /// The index that ends a list of entries.
 const NONE: u32 = u32::MAX;
-/// Text is kept in pieces of this size.
+/// NameText is kept in pieces of this size.
 const PIECE: usize = 1 << 16;
 
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct NameEntry {
     dir: Ino,
     ino: Ino,
     /// Piece and place of the text.
@@ -29,12 +29,12 @@ struct Entry {
 
 /// The text of all names, and of some that are gone.
 #[derive(Clone, Default)]
-struct Text {
+struct NameText {
     pieces: Vec<Arc<Vec<u8>>>,
     dead: usize,
 }
 
-impl Text {
+impl NameText {
     fn get(&self, at: u32, len: u16) -> &str {
         let at = at as usize;
         let piece = &self.pieces[at / PIECE];
@@ -62,8 +62,8 @@ impl Text {
 /// See the module's head.
 #[derive(Default)]
 pub struct Names {
-    entries: Slab<Entry>,
-    text: Text,
+    entries: CowTable<NameEntry>,
+    text: NameText,
     free: Vec<u32>,
     table: HashTable<u32>,
     /// The index of the first entry of each directory that has entries, by directory.
@@ -73,8 +73,8 @@ pub struct Names {
 /// The names at one moment.
 #[derive(Clone)]
 pub struct NamesCopy {
-    entries: Slab<Entry>,
-    text: Text,
+    entries: CowTable<NameEntry>,
+    text: NameText,
 }
 
 fn hash(dir: Ino, name: &str) -> u64 {
@@ -109,7 +109,7 @@ impl Names {
 
     /// Adds a name that is free, of 1 to 255 bytes. There must be room.
     pub fn insert(&mut self, dir: Ino, name: &str, ino: Ino) {
-        let entry = Entry {
+        let entry = NameEntry {
             dir,
             ino,
             at: self.text.push(name),
@@ -150,7 +150,7 @@ impl Names {
 
     /// Takes an entry out of its directory's list.
     fn unlink(&mut self, i: u32) {
-        let Entry {
+        let NameEntry {
             dir,
             before,
             behind,
@@ -185,13 +185,13 @@ impl Names {
         self.free.push(i);
         self.text.dead += name.len();
         if self.text.dead > PIECE && self.text.dead > self.text.bytes() / 2 {
-            self.gather_text();
+            self.compact_text();
         }
         Some(gone.ino)
     }
 
     /// Leaves the text of removed names behind.
-    fn gather_text(&mut self) {
+    fn compact_text(&mut self) {
         let old = std::mem::take(&mut self.text);
         for i in 0..self.entries.len() {
             let e = *self.entries.get(i);

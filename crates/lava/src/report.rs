@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::LavaFs;
-use super::paths::{lookup, refused};
-use super::record::Kind;
-use super::runs::{BLOCK, Extent};
+use super::extents::Extent;
+use super::mounted::MountedFs;
+use super::paths::{apply_error, lookup};
+use super::record::InodeKind;
+use super::runs::BLOCK;
 use basalt_fs::Result;
 
 /// What a filesystem has and costs at one moment.
@@ -95,12 +96,12 @@ pub struct ExtentReport {
     pub place: Option<u64>,
 }
 
-impl LavaFs {
+impl MountedFs {
     /// What is known of a file or directory. `NotFound`.
     pub fn describe(&self, path: &Path) -> Result<FileReport> {
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         let ino = lookup(&state, path)?;
-        let facts = state.meta.facts(ino).map_err(|r| refused(r, path))?;
+        let attrs = state.meta.attrs(ino).map_err(|r| apply_error(r, path))?;
         let extents = state.meta.extents(ino).unwrap_or_default();
         let of = |e: Extent| ExtentReport {
             offset: e.at * BLOCK,
@@ -109,11 +110,11 @@ impl LavaFs {
         };
         Ok(FileReport {
             inode: u64::from(ino),
-            is_dir: facts.kind == Kind::Dir,
-            is_log: facts.kind == Kind::Log,
-            links: facts.links,
-            len: facts.len,
-            exact: !facts.vague,
+            is_dir: attrs.kind == InodeKind::Dir,
+            is_log: attrs.kind == InodeKind::Log,
+            links: attrs.links,
+            len: attrs.len,
+            exact: !attrs.inexact,
             extents: extents.iter().map(of).collect(),
         })
     }
@@ -121,7 +122,7 @@ impl LavaFs {
     /// What the filesystem has and costs.
     pub fn usage(&self) -> Usage {
         let (blocks, sparse, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
-            let journal = self.shared.journal.lock();
+            let journal = self.journal.lock();
             (
                 journal.superblock.blocks,
                 journal.superblock.sparse,
@@ -131,7 +132,7 @@ impl LavaFs {
                 journal.failed_checkpoints,
             )
         };
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         let counts = state.meta.counts();
         Usage {
             total_bytes: blocks * BLOCK,
@@ -143,7 +144,7 @@ impl LavaFs {
             free_pieces: state.blocks.free().pieces() as u64,
             longest_free_bytes: state.blocks.free().longest() * BLOCK,
             short_free_bytes: state.blocks.free().shorter_than((1 << 20) / BLOCK) * BLOCK,
-            uuid: self.shared.uuid,
+            uuid: self.uuid,
             sparse,
             reserved_bytes: state.reserve() * BLOCK,
             memory: counts.memory,

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use super::allocator::Allocator;
-use super::file::{Hold, Node};
+use super::extents::Extents;
 use super::layout::TRANSACTION_GOAL;
-use super::meta::{Effect, Meta, Refusal};
-use super::record::{Ino, Record};
-use super::runs::{BLOCK, Extents, Run};
+use super::meta::{ApplyEffect, ApplyError, Meta};
+use super::open_inode::{LinkState, OpenInode};
+use super::record::{Ino, JournalRecord};
+use super::runs::{BLOCK, Run};
 
 /// Journal extents that are kept in hand.
 const SPARES: usize = 3;
 /// Of these, those that only a checkpoint gets: it gives back all that the journal has.
 const LAST_SPARES: usize = 2;
 
-/// Who asks for extents of the journal.
+/// Who purpose for extents of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
+pub enum ExtentPurpose {
     /// A transaction: it leaves what a checkpoint needs.
     Commit,
     /// A checkpoint.
@@ -27,7 +27,7 @@ pub enum Asks {
 }
 
 /// What becomes of the blocks of an open file.
-pub enum Change {
+pub enum ExtentChange {
     /// These are added at its end.
     Grow(Vec<Run>),
     /// All blocks from this one on go.
@@ -41,19 +41,19 @@ const RUNS_A_RECORD: usize = 500;
 
 /// Records that wait for a transaction.
 #[derive(Default)]
-pub struct Pending {
+pub struct PendingRecords {
     bytes: Vec<u8>,
     /// Where transactions may begin, behind the first one.
     cuts: Vec<usize>,
 }
 
-impl Pending {
+impl PendingRecords {
     /// Bytes of records.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    fn push(&mut self, record: &Record) {
+    fn push(&mut self, record: &JournalRecord) {
         let last = self.cuts.last().copied().unwrap_or(0);
         if self.bytes.len() - last >= TRANSACTION_GOAL {
             self.cuts.push(self.bytes.len());
@@ -71,28 +71,28 @@ impl Pending {
 }
 
 /// See the module's head.
-pub struct State {
+pub struct MountState {
     pub meta: Meta,
     pub blocks: Allocator,
-    pub pending: Pending,
+    pub pending: PendingRecords,
     /// Records so far.
     pub recorded: u64,
     /// Threads that wait for a discard to end.
     pub discard_waiters: usize,
     /// Open files, and how many handles each has.
-    pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
+    pub open: BTreeMap<Ino, (Arc<OpenInode>, usize)>,
     /// Blocks of a journal extent.
     journal_blocks: u64,
     /// Blocks of the last checkpoint.
     pub last_checkpoint: u64,
 }
 
-impl State {
-    pub fn new(meta: Meta, blocks: Allocator, journal_blocks: u32) -> State {
-        State {
+impl MountState {
+    pub fn new(meta: Meta, blocks: Allocator, journal_blocks: u32) -> MountState {
+        MountState {
             meta,
             blocks,
-            pending: Pending::default(),
+            pending: PendingRecords::default(),
             recorded: 0,
             discard_waiters: 0,
             open: BTreeMap::new(),
@@ -102,10 +102,12 @@ impl State {
     }
 
     /// Does what a record says, in memory, and notes it for the next transaction. Returns the record's number.
-    pub fn record(&mut self, record: &Record) -> Result<u64, Refusal> {
+    pub fn record(&mut self, record: &JournalRecord) -> Result<u64, ApplyError> {
         let changed = match record {
-            Record::Grow { ino, .. } | Record::Cut { ino, .. } | Record::Punch { ino, .. } => {
-                self.open.get(ino).map(|(node, _)| (*ino, node))
+            JournalRecord::Grow { ino, .. }
+            | JournalRecord::Cut { ino, .. }
+            | JournalRecord::Punch { ino, .. } => {
+                self.open.get(ino).map(|(inode, _)| (*ino, inode))
             }
             _ => None,
         };
@@ -113,59 +115,63 @@ impl State {
         let effect = match changed {
             None => meta.apply(record),
             // Readers of the file wait meanwhile, so the list is not shared and is changed in place.
-            Some((ino, node)) => node.show_extents(|shown| {
+            Some((ino, inode)) => inode.change_extents(|shown| {
                 *shown = Extents::default();
                 let effect = meta.apply(record);
                 *shown = meta.extents(ino).expect("an open file with a name");
                 effect
             }),
         };
-        let Effect { freed, gone } = effect?;
+        let ApplyEffect { freed, gone } = effect?;
         self.pending.push(record);
         self.recorded += 1;
-        self.blocks.give_up(self.recorded, freed);
+        self.blocks.free_after(self.recorded, freed);
         if let Some((ino, extents)) = gone {
             match self.open.remove(&ino) {
                 // Whoever has it open reads on: the blocks go with the last handle.
-                Some((node, handles)) => node.lose_name(handles, self.recorded),
-                None => self.blocks.give_up(self.recorded, extents.runs().collect()),
+                Some((inode, handles)) => inode.become_orphan(handles, self.recorded),
+                None => self
+                    .blocks
+                    .free_after(self.recorded, extents.runs().collect()),
             }
         }
         Ok(self.recorded)
     }
 
-    /// Changes where an open file's blocks lie. `named` says whether it has a name: without one the list is the node's
+    /// Changes where an open file's blocks lie. `linked` says whether it has a name: without one the list is the inode's
     /// alone, and no record is made.
-    pub fn change(&mut self, node: &Node, named: bool, change: Change) {
-        let ino = node.ino;
-        if named {
+    pub fn change_extents(&mut self, inode: &OpenInode, linked: bool, change: ExtentChange) {
+        let ino = inode.ino;
+        if linked {
             let records = match change {
-                Change::Grow(runs) => {
+                ExtentChange::Grow(runs) => {
                     let parts = runs.chunks(RUNS_A_RECORD).map(<[Run]>::to_vec);
-                    parts.map(|runs| Record::Grow { ino, runs }).collect()
+                    parts
+                        .map(|runs| JournalRecord::Grow { ino, runs })
+                        .collect()
                 }
-                Change::Cut(blocks) => vec![Record::Cut { ino, blocks }],
-                Change::Punch(Range { start: from, end }) => {
+                ExtentChange::Cut(blocks) => vec![JournalRecord::Cut { ino, blocks }],
+                ExtentChange::Punch(Range { start: from, end }) => {
                     let blocks = end - from;
-                    vec![Record::Punch { ino, from, blocks }]
+                    vec![JournalRecord::Punch { ino, from, blocks }]
                 }
             };
             for record in records {
                 let n = self.record(&record).expect("an open file with a name");
-                node.record.store(n, SeqCst);
+                inode.set_last_record(n);
             }
             return;
         }
-        let freed = node.show_extents(|own| match change {
-            Change::Grow(runs) => {
+        let freed = inode.change_extents(|own| match change {
+            ExtentChange::Grow(runs) => {
                 runs.iter().for_each(|r| own.push(Some(r.start), r.len));
                 Vec::new()
             }
-            Change::Cut(blocks) => own.cut(blocks),
-            Change::Punch(blocks) => own.punch(blocks),
+            ExtentChange::Cut(blocks) => own.cut(blocks),
+            ExtentChange::Punch(blocks) => own.punch(blocks),
         });
         // Not before the removal of its last name is durable: `release` has that record.
-        self.blocks.give_up(self.recorded, freed);
+        self.blocks.free_after(self.recorded, freed);
     }
 
     /// So many records are durable: what they freed is free.
@@ -243,11 +249,11 @@ impl State {
     }
 
     /// So many extents for the journal; none of them when there are fewer.
-    pub fn journal_extents(&mut self, count: usize, asks: Asks) -> Option<Vec<Run>> {
+    pub fn journal_extents(&mut self, count: usize, purpose: ExtentPurpose) -> Option<Vec<Run>> {
         let mut all = Vec::new();
-        let least = match asks {
-            Asks::Commit => LAST_SPARES,
-            Asks::Checkpoint => 0,
+        let least = match purpose {
+            ExtentPurpose::Commit => LAST_SPARES,
+            ExtentPurpose::Checkpoint => 0,
         };
         while all.len() < count {
             let run = self.extent_beside_checkpoint();
@@ -269,51 +275,51 @@ impl State {
         Some(all)
     }
 
-    /// A handle of a file: the node it shares with others of the same file.
-    pub fn hold(&mut self, ino: Ino) -> Result<Arc<Node>, Refusal> {
-        if let Some((node, handles)) = self.open.get_mut(&ino) {
+    /// A handle of a file: the inode it shares with others of the same file.
+    pub fn open_inode(&mut self, ino: Ino) -> Result<Arc<OpenInode>, ApplyError> {
+        if let Some((inode, handles)) = self.open.get_mut(&ino) {
             *handles += 1;
-            return Ok(Arc::clone(node));
+            return Ok(Arc::clone(inode));
         }
-        let facts = self.meta.facts(ino)?;
-        let node = Arc::new(Node::new(ino, facts, self.meta.extents(ino)?));
-        node.record.store(self.recorded, SeqCst);
-        self.open.insert(ino, (Arc::clone(&node), 1));
-        Ok(node)
+        let attrs = self.meta.attrs(ino)?;
+        let extents = self.meta.extents(ino)?;
+        let inode = Arc::new(OpenInode::new(ino, attrs, extents, self.recorded));
+        self.open.insert(ino, (Arc::clone(&inode), 1));
+        Ok(inode)
     }
 
     /// A handle goes.
-    pub fn release(&mut self, node: &Arc<Node>) {
-        let mut hold = node.hold.lock();
-        match &mut *hold {
-            Hold::Named => {
-                let (_, handles) = self.open.get_mut(&node.ino).expect("it is open");
+    pub fn close(&mut self, inode: &Arc<OpenInode>) {
+        let mut link_state = inode.link_state.lock();
+        match &mut *link_state {
+            LinkState::Linked => {
+                let (_, handles) = self.open.get_mut(&inode.ino).expect("it is open");
                 *handles -= 1;
                 if *handles == 0 {
-                    self.open.remove(&node.ino);
-                    drop(hold);
-                    self.settle(node);
+                    self.open.remove(&inode.ino);
+                    drop(link_state);
+                    self.record_final_length(inode);
                 }
             }
-            Hold::Nameless(handles, since) => {
+            LinkState::Orphan { handles, removal } => {
                 *handles -= 1;
                 if *handles == 0 {
                     // Not before the removal of the name is durable.
-                    let since = *since;
-                    let runs = node.show_extents(|own| own.cut(0));
-                    self.blocks.give_up(since, runs);
+                    let removal = *removal;
+                    let runs = inode.change_extents(|own| own.cut(0));
+                    self.blocks.free_after(removal, runs);
                 }
             }
-            Hold::Over => {}
+            LinkState::Recycled => {}
         }
     }
 
     /// The last handle of a file that stays: its length is what was appended, and space that nobody appends to any more goes back.
-    fn settle(&mut self, node: &Node) {
-        if !node.was_appended() {
+    fn record_final_length(&mut self, inode: &OpenInode) {
+        if !inode.was_appended() {
             return;
         }
-        for record in node.settled() {
+        for record in inode.closing_records() {
             // It was open, so it is there.
             let _ = self.record(&record);
         }

@@ -2,19 +2,25 @@
 
 mod buffers;
 mod cuts;
+mod group_flush;
 mod images;
 mod lies;
 mod room;
 mod threads;
-mod together;
 mod upkeep;
 
+use super::record::JournalRecord;
+use super::runs::BLOCK;
 use super::*;
 use basalt_env::EnvBuilder;
-use basalt_fs::Intent;
+use basalt_fs::device::Device;
+use basalt_fs::{ErrorKind, File, FileSystem, Intent, LogOptions, ReadRequest, Result};
 use basalt_sim::conformance;
 use basalt_sim::{DeviceCut, SimDevice};
+use std::collections::BTreeMap;
 use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
 
@@ -32,7 +38,7 @@ fn with_jobs() -> LavaOptions {
 
 fn fresh(unit: usize) -> (Arc<SimDevice>, Arc<LavaFs>) {
     let device = SimDevice::new(SIZE, unit);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     (device, fs)
 }
@@ -87,7 +93,7 @@ fn it_answers_as_the_simulated_disk_does() {
 #[test]
 fn metadata_is_small() {
     let device = SimDevice::new(1 << 30, 512);
-    mount::format(&*device, [9; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [9; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     const FILES: u64 = 100_000;
     for i in 0..FILES {
@@ -284,7 +290,7 @@ fn changes_end_when_the_journal_fails(writer: &str) {
 fn a_piece_of_an_earlier_checkpoint_is_damage() {
     // A small image: space comes back to the same use soon.
     let device = SimDevice::new(8 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     for n in 0..3000 {
         fs.create(Path::new(&format!("{n:030}"))).unwrap();
@@ -317,7 +323,7 @@ fn a_piece_of_an_earlier_checkpoint_is_damage() {
 #[test]
 fn a_full_image_lives_on() {
     let device = SimDevice::new(8 << 20, 512);
-    mount::format(&*device, [3; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [3; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     let block = vec![5u8; 4096];
     let (mut files, mut full) = (0, None);

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 const PRIORITY: JobPriority = JobPriority::Flush;
 
 /// What has background work.
-pub trait Work: Send + Sync + 'static {
+pub trait BackgroundWork: Send + Sync + 'static {
     /// The requests for the work.
     fn upkeep(&self) -> &Upkeep;
 
@@ -23,17 +23,17 @@ pub trait Work: Send + Sync + 'static {
 }
 
 /// Where the jobs run, and for whom.
-struct Queue {
+struct JobQueue {
     jobs: Jobs,
     owner: u64,
-    fs: Weak<dyn Work>,
+    fs: Weak<dyn BackgroundWork>,
 }
 
 #[derive(Default)]
-struct Progress {
+struct UpkeepProgress {
     /// A job is queued or running.
     active: bool,
-    /// Work was requested since the running job began.
+    /// BackgroundWork was requested since the running job began.
     requested: bool,
     ended: bool,
 }
@@ -42,14 +42,14 @@ struct Progress {
 /// one.
 #[derive(Default)]
 pub struct Upkeep {
-    queue: OnceLock<Queue>,
-    progress: Mutex<Progress>,
+    queue: OnceLock<JobQueue>,
+    progress: Mutex<UpkeepProgress>,
 }
 
 impl Upkeep {
     /// From now on requested work is done by jobs of this pool.
-    pub fn begin(&self, fs: Weak<dyn Work>, jobs: &Jobs) {
-        let queue = Queue {
+    pub fn begin(&self, fs: Weak<dyn BackgroundWork>, jobs: &Jobs) {
+        let queue = JobQueue {
             jobs: jobs.clone(),
             owner: jobs.new_owner(),
             fs,
@@ -103,7 +103,7 @@ impl Upkeep {
     }
 }
 
-impl Queue {
+impl JobQueue {
     fn spawn(&self) {
         let fs = self.fs.clone();
         let job = move || {

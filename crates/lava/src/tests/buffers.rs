@@ -1,6 +1,6 @@
 //! Write buffers: what is gathered is read, synced, closed and refused as if it had been written at once.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
@@ -15,7 +15,7 @@ fn bulk(f: &Arc<dyn File>, bytes: &[u8]) -> Result<u64> {
 
 fn with_threads() -> (Arc<SimDevice>, Arc<LavaFs>) {
     let device = SimDevice::new(512 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
     (device, fs)
 }
@@ -85,10 +85,10 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         appended += totals.iter().sum::<u64>();
-        assert!(fs.shared.writers.bytes() <= (BUFFERS * buffer::BUFFER) as u64);
+        assert!(fs.shared.buffers.bytes() <= (BUFFERS * write_buffer::BUFFER) as u64);
         fs.sync_files(files).unwrap();
         assert_eq!(
-            fs.shared.writers.bytes(),
+            fs.shared.buffers.bytes(),
             0,
             "what is synced is in no buffer"
         );
@@ -116,10 +116,10 @@ fn what_was_gathered_is_there_once_the_file_is_closed() {
             bulk(&f, part).unwrap();
         }
         let reader = fs.open(path).unwrap();
-        assert!(fs.shared.writers.bytes() > 0);
+        assert!(fs.shared.buffers.bytes() > 0);
         assert!(reader.read(0, bytes.len()).unwrap() == bytes);
         drop(f);
-        assert_eq!(fs.shared.writers.bytes(), 0);
+        assert_eq!(fs.shared.buffers.bytes(), 0);
         assert!(reader.read(0, bytes.len()).unwrap() == bytes);
         drop(reader);
         assert_eq!(fs.stat(path).unwrap().len, bytes.len() as u64);
@@ -173,7 +173,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
             }
         }
         drop((f, reader));
-        assert_eq!(fs.shared.writers.bytes(), 0, "write {n} keeps no buffer");
+        assert_eq!(fs.shared.buffers.bytes(), 0, "write {n} keeps no buffer");
         let Ok(found) = fs.open(path) else { continue };
         let len = found.len() as usize;
         assert!(struck || len == bytes.len());

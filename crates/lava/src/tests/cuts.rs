@@ -1,11 +1,13 @@
 //! Power cuts after each write of the device, in random histories that also make checkpoints, mount anew, grow the image and discard: what is found is a state of
 //! the history, and a check of it finds nothing.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, scale};
 use basalt_fs::Intent;
 use basalt_fs::device::Device;
 use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// What is known of a filesystem at one moment: names, and the bytes that must be there.
@@ -474,7 +476,7 @@ fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
 #[test]
 fn at_most_one_superblock_is_not_durable_at_any_moment() {
     let device = SimDevice::new(8 << 20, 512);
-    let format = || mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    let format = || format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let mut all = moments(&device, format);
     let made = all.len();
     let options = by_hand();
@@ -511,8 +513,8 @@ fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
     let (device, fs) = fresh(512);
     fs.create(Path::new("a")).unwrap();
     let all = moments(&device, || fs.checkpoint().unwrap());
-    let stale = |device: &SimDevice| match mount::look(device, Path::new("image")).unwrap() {
-        mount::Found::Ours(_, stale) => stale.len(),
+    let stale = |device: &SimDevice| match probe::probe(device, Path::new("image")).unwrap() {
+        probe::Probed::Image(_, stale) => stale.len(),
         _ => panic!("no image"),
     };
     let differ = |moment: &&DeviceSnapshot| stale(&moment.cut(DeviceCut::Nothing)) == 1;

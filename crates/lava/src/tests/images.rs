@@ -1,8 +1,9 @@
 //! What a check of an image finds, growing, and what the device is told to forget.
 
-use super::super::check::check;
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh};
+use crate::check::check;
+use crate::record::InodeKind;
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;
@@ -75,7 +76,7 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
     root(&fs);
     let two = fs.shared.state.lock().meta.extents(2).unwrap();
     let run = two.runs().next().unwrap();
-    let lies = |records: &[Record]| {
+    let lies = |records: &[JournalRecord]| {
         let left = device.cut(DeviceCut::Nothing);
         let fs = LavaFs::mount(left.clone(), &by_hand()).unwrap();
         {
@@ -96,7 +97,7 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
             .map(|e| e.to_string())
             .collect::<Vec<_>>()
     };
-    let twice = lies(&[Record::Grow {
+    let twice = lies(&[JournalRecord::Grow {
         ino: 1,
         runs: vec![run],
     }]);
@@ -105,9 +106,9 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
         twice[0].contains("one (inode 1)") && twice[0].contains("two (inode 2)"),
         "{twice:?}"
     );
-    let long = lies(&[Record::Length { ino: 1, len: 5000 }]);
+    let long = lies(&[JournalRecord::Length { ino: 1, len: 5000 }]);
     assert!(long[0].contains("one (inode 1) has 5000 bytes"), "{long:?}");
-    let outside = lies(&[Record::Grow {
+    let outside = lies(&[JournalRecord::Grow {
         ino: 1,
         runs: vec![runs::Run {
             start: 1 << 30,
@@ -168,8 +169,8 @@ fn reading_needs_fewer_features_than_writing() {
     let (device, fs) = fresh(512);
     put(&fs, "a", 4096);
     drop(fs);
-    let mut superblock = match mount::look(&*device, Path::new("")).unwrap() {
-        mount::Found::Ours(s, _) => s,
+    let mut superblock = match probe::probe(&*device, Path::new("")).unwrap() {
+        probe::Probed::Image(s, _) => s,
         _ => panic!("it is ours"),
     };
     superblock.unknown = 4;
@@ -193,11 +194,11 @@ fn reading_needs_fewer_features_than_writing() {
 #[test]
 fn a_far_inode_number_costs_little() {
     let device = SimDevice::new(1 << 40, 512);
-    mount::format(&*device, [3; 16], true, Path::new("image")).unwrap();
+    format::format(&*device, [3; 16], true, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
-    let create = |ino, name: &str| Record::Create {
+    let create = |ino, name: &str| JournalRecord::Create {
         ino,
-        kind: Kind::File,
+        kind: InodeKind::File,
         dir: 0,
         name: name.to_string(),
     };
@@ -275,11 +276,11 @@ fn an_image_of_smaller_units_is_opened_all_the_same() {
 fn a_device_is_left_alone_if_that_was_asked_for() {
     for no_discard in [false, true] {
         let device = SimDevice::new(16 << 20, 512);
-        let features = mount::Features {
+        let features = format::Features {
             sparse: false,
             no_discard,
         };
-        mount::format_with(&*device, [5; 16], features, Path::new("image")).unwrap();
+        format::format_with_features(&*device, [5; 16], features, Path::new("image")).unwrap();
         for life in 0..3 {
             let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
             let path = PathBuf::from(format!("{life}"));

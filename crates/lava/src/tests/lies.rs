@@ -1,8 +1,8 @@
 //! Devices that lie: a write that says it is there and is not, or is somewhere else. What a mount believes is a state of the history, or it says that there is
 //! damage; a mixture is never shown.
 
-use super::super::*;
 use super::cuts::{History, shown};
+use super::*;
 use super::{by_hand, fresh, scale};
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceFault};

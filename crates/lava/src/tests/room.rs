@@ -1,9 +1,10 @@
 //! Full images: whatever filled them, they take removals, mounts and more space, and a journal that ended is never continued by another life's.
 
-use super::super::frame::ExtentHeader;
-use super::super::runs::{self, Run};
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, with_jobs};
+use crate::frame::ExtentHeader;
+use crate::runs::Run;
+use crate::steps;
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;
@@ -16,7 +17,7 @@ fn options(background: bool) -> LavaOptions {
 }
 
 fn full_of_bytes(device: &Arc<SimDevice>, background: bool) -> Arc<LavaFs> {
-    mount::format(&**device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&**device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &options(background)).unwrap();
     let f = fs.create(Path::new("big")).unwrap();
     let e = loop {
@@ -346,7 +347,7 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
 #[test]
 fn records_of_closed_files_and_of_released_space_do_not_gather() {
     let (_, fs) = fresh(512);
-    let bound = fs.shared.relief as usize + 64;
+    let bound = fs.shared.pending_limit as usize + 64;
     let pending = || fs.shared.state.lock().pending.bytes();
     const BLOCKS: u64 = 15_000;
     let options = LogOptions {
@@ -435,7 +436,7 @@ fn many_holes_cost_few_steps_each_live_and_at_mount() {
     let mut each = Vec::new();
     for holes in [1 << 12, 1 << 15] {
         let device = SimDevice::new(512 << 20, 512);
-        mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
         let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
         let options = LogOptions {
             capacity: 2 * holes * BLOCK,
@@ -443,9 +444,9 @@ fn many_holes_cost_few_steps_each_live_and_at_mount() {
         };
         let log = fs.create_log(Path::new("log"), options).unwrap();
         let mut steps = Vec::new();
-        let mut last = runs::steps();
+        let mut last = steps::steps();
         let mut lap = || {
-            let now = runs::steps();
+            let now = steps::steps();
             steps.push((now - last) / holes);
             last = now;
         };

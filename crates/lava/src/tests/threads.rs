@@ -4,11 +4,12 @@
 //! This looks for races. That blocks are given out again only when their removal is durable it seldom sees broken, as other threads' syncs come too soon after;
 //! `cuts` sees that.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
+use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -161,7 +162,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
     let (mut cuts, mut checkpoints) = (0, 0);
     for seed in 0..2 * scale() {
         let device = SimDevice::new(12 << 20, 512);
-        mount::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
         let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
         let promises: Vec<Arc<Mutex<Promise>>> = (0..THREADS).map(|_| Arc::default()).collect();
         let taken: Arc<Mutex<Vec<(DeviceSnapshot, Promise)>>> = Arc::default();
@@ -229,7 +230,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             ] {
                 let place = format!("seed {seed}, moment {n}, {cut:?}");
                 let left = snapshot.cut(cut);
-                let checked = super::super::check::check(&*left, Path::new("image")).unwrap();
+                let checked = crate::check::check(&*left, Path::new("image")).unwrap();
                 assert!(checked.is_sound(), "{place}: {:?}", checked.damage);
                 let fs = LavaFs::mount(left, &by_hand()).unwrap();
                 check(&fs, promise, &place);

@@ -1,8 +1,9 @@
 //! What a filesystem takes from its environment: jobs, memory and time.
 
-use super::super::buffer::BUFFER;
-use super::super::*;
+use super::*;
 use super::{fresh, with_jobs};
+use crate::write_buffer::BUFFER;
+use basalt_env::EnvParts;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock, MemoryKind};
 use basalt_fs::{FigureValue, Intent};
 use basalt_sim::SimDevice;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 fn over(env: &EnvParts) -> Arc<LavaFs> {
     let device = SimDevice::new(256 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let options = LavaOptions {
         env: Some(env.clone()),
         ..with_jobs()
@@ -41,7 +42,7 @@ fn the_ledger_has_the_memory_of_buffers() {
         f.sync_all().unwrap();
         assert_eq!(f.read(0, 2000).unwrap(), vec![i as u8; 1000]);
     }
-    assert_eq!(fs.shared.writers.bytes(), 0);
+    assert_eq!(fs.shared.buffers.bytes(), 0);
     assert_eq!(booked(), 16, "buffers for the next files are booked, too");
     drop((files, fs));
     assert_eq!(booked(), 0);
@@ -78,7 +79,7 @@ fn a_full_ledger_leaves_few_buffers() {
         .map(|i| fs.create(Path::new(&format!("more {i}"))).unwrap())
         .collect();
     more.iter().for_each(|f| bulk(f, &[1; 1000]));
-    assert_eq!(fs.shared.writers.bytes(), 8 * BUFFER as u64);
+    assert_eq!(fs.shared.buffers.bytes(), 8 * BUFFER as u64);
 }
 
 /// Compactions last for minutes. A checkpoint that stood behind them would have writers meet a full
@@ -147,7 +148,7 @@ fn an_unmount_leaves_no_job() {
     let env = EnvBuilder::without_fs().parts();
     for round in 0..20 {
         let device = SimDevice::new(64 << 20, 512);
-        mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
         let options = LavaOptions {
             env: Some(env.clone()),
             ..with_jobs()

@@ -8,20 +8,20 @@ const CHUNK: usize = 256;
 
 /// See the module's head.
 #[derive(Clone, Default)]
-pub struct Slab<T> {
+pub struct CowTable<T> {
     chunks: Vec<Arc<[T]>>,
     /// A chunk of defaults, that all share which nobody has changed: a table with one far place takes no memory for those before it.
     blank: Option<Arc<[T]>>,
     len: usize,
 }
 
-impl<T: Clone + Default> Slab<T> {
+impl<T: Clone + Default> CowTable<T> {
     /// Places in use or not, from 0 on.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The value at a place below [`Slab::len`].
+    /// The value at a place below [`CowTable::len`].
     pub fn get(&self, i: usize) -> &T {
         assert!(i < self.len, "place {i} of {}", self.len);
         &self.chunks[i / CHUNK][i % CHUNK]
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn copies_stay_apart() {
-        let mut slab = Slab::default();
+        let mut slab = CowTable::default();
         for i in 0..1000u64 {
             assert_eq!(slab.push(i), i as usize);
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_far_place_takes_no_memory_for_those_before_it() {
-        let mut slab: Slab<u64> = Slab::default();
+        let mut slab: CowTable<u64> = CowTable::default();
         slab.grow_to(1 << 28);
         *slab.get_mut((1 << 28) - 1) = 9;
         *slab.get_mut(3) = 4;

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Condvar;
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh};
+use basalt_fs::Bytes;
 use basalt_fs::device::{DeviceFacts, DeviceRead, Way};
 use basalt_fs::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
 use basalt_sim::SimDevice;
+use parking_lot::Mutex;
 
 /// A device whose flushes wait while the gate is shut, before or after they did their work, and whose writes panic when
 /// they are told to.
