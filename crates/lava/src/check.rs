@@ -1,4 +1,5 @@
-//! Is an image sound? Everything a mount takes for granted is proved once more, each in a second way, and all that is wrong is named.
+//! Checks that an image is sound. Each fact that a mount relies on is proved in a second way, and
+//! all damage is reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,42 +14,42 @@ use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, Result};
 
-/// Damage that is named one by one; the rest is counted.
+/// Largest number of damaged places that are reported one by one. The others are counted.
 const NAMED: usize = 100;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What is wrong, at most a hundred places of it.
+    /// Damaged places, at most 100.
     pub damage: Vec<Error>,
-    /// Places that are wrong and not named.
+    /// Number of further damaged places.
     pub more_damage: u64,
-    /// What the next mount that writes mends by itself: nothing is lost by it.
+    /// Repairs that the next mount for writing makes by itself, without a loss of data.
     pub mends: Vec<String>,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Directories, the root among them.
+    /// Number of directories, the root included.
     pub dirs: u64,
-    /// Names of files and directories.
+    /// Number of names of files and directories.
     pub names: u64,
-    /// Extents of files.
+    /// Number of extents of files.
     pub extents: u64,
-    /// Bytes of space that files have.
+    /// Space of files, in bytes.
     pub file_bytes: u64,
-    /// Bytes of the checkpoint's and the journal's space.
+    /// Space of the checkpoint and the journal, in bytes.
     pub metadata_bytes: u64,
-    /// Bytes that nobody has.
+    /// Free space, in bytes.
     pub free_bytes: u64,
-    /// Bytes that belong to nobody by design: superblocks, and what lies before the first block.
+    /// Space before the first block, which has the superblocks, in bytes.
     pub fixed_bytes: u64,
-    /// Transactions of the journal behind the checkpoint.
+    /// Number of transactions of the journal behind the checkpoint.
     pub journal_transactions: u64,
-    /// The image was closed, and not left by a crash.
+    /// `true` if the image was closed, and not left by a crash.
     pub clean: bool,
 }
 
 impl Checked {
-    /// Nothing is wrong.
+    /// Returns `true` if no damage was found.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
     }
@@ -61,7 +62,7 @@ impl Checked {
     }
 }
 
-/// Who has blocks.
+/// The owner of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum BlockOwner {
     Checkpoint,
@@ -82,9 +83,11 @@ impl BlockOwner {
     }
 }
 
-/// Checks what a device has. Reads all metadata and changes nothing; what files hold is for those to check who wrote it.
+/// Checks the image on a device. Reads all metadata and changes nothing. The content of files has
+/// no checksums here, so their writers check it.
 ///
-/// Errors: when there is nothing to be checked (`NotFound`, `InvalidArgument`, `Unsupported`), and those of the device.
+/// Errors: `NotFound`, `InvalidArgument` and `Unsupported` if there is no image to check; those of
+/// the device.
 pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     let mut checked = Checked::default();
     let superblock = match probe::probe(device, name)? {
@@ -104,7 +107,7 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     };
     let (meta, tail) = match load::read(device, &superblock, name) {
         Ok(read) => read,
-        // The device's own errors say nothing about the image.
+        // An error of the device is no damage of the image.
         Err(e) if e.kind() != ErrorKind::Corruption => return Err(e),
         Err(e) => {
             checked.damage.push(e);
@@ -164,7 +167,8 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Names lead to what is there, and each inode has as many as it says. Returns a path of each.
+/// Checks that each name leads to an inode, and that each inode has as many names as it counts.
+/// Returns one path of each inode.
 fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, String> {
     let mut links: BTreeMap<Ino, u32> = BTreeMap::new();
     let mut children: BTreeMap<Ino, u64> = BTreeMap::new();
@@ -233,7 +237,7 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
     }
     let path = |mut at: Ino| {
         let mut parts = Vec::new();
-        // Not for ever where directories go round.
+        // Damage can make a cycle of directories, so the length of a path is bounded.
         while let Some((dir, text)) = above.get(&at).filter(|_| parts.len() < 100) {
             parts.push(text.as_str());
             at = *dir;
@@ -244,7 +248,7 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
     above.keys().map(|ino| (*ino, path(*ino))).collect()
 }
 
-/// Every block has one owner or is free.
+/// Checks that each block has one owner or is free.
 fn space(
     superblock: &Superblock,
     mut owned: Vec<(Run, BlockOwner)>,
@@ -253,7 +257,8 @@ fn space(
     name: &Path,
 ) {
     owned.sort();
-    // As a mount finds out what is free, and beside it the gaps between what is owned.
+    // The free space is computed twice: as a mount computes it, and as the gaps between the owned
+    // runs.
     let mut free = FreeSpace::default();
     let all = Run {
         start: FIRST_BLOCK,
@@ -300,7 +305,10 @@ fn space(
                 checked.wrong(
                     name,
                     run.start * BLOCK,
-                    format!("{} blocks at {} are not to be had", run.len, run.start),
+                    format!(
+                        "{} blocks at {} are not free before their owner takes them",
+                        run.len, run.start
+                    ),
                 );
             }
         }

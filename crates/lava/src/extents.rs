@@ -1,11 +1,12 @@
 //! Where a file's blocks lie: packed extents in the file's order, eight bytes each.
 //!
-//! An extent begins at a block of the file and goes on to where the next one begins; the last one ends with the file's space. It lies in
-//! one piece on the device, or is a hole. So eight bytes are enough for both numbers.
+//! An extent begins at a block of the file and ends where the next one begins. The last one ends
+//! with the file's space. An extent is one run on the device, or a hole. So eight bytes are enough:
+//! the first block of the file, and the first block on the device.
 //!
-//! One extent is kept in place. Several are kept in a tree of chunks, so that a change costs O(log n) wherever it is. A
-//! copy shares the tree, and costs a pointer; the first change of either copy then copies a pointer for each chunk, and
-//! the chunks that it touches.
+//! A single extent is stored in place. Several extents are stored in a tree of chunks, so that any
+//! change costs O(log n). A copy shares the tree and costs one pointer. The first change of either
+//! copy then copies one pointer for each chunk, and the chunks that it changes.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
@@ -18,19 +19,19 @@ const HOLE: u64 = MAX_BLOCKS;
 const FILE_BITS: u32 = 30;
 const FILE_MASK: u64 = (1 << FILE_BITS) - 1;
 
-/// One extent of a file: `len` blocks of it from `at` on, `place` on the device; `None` is a hole.
+/// One extent of a file: its blocks from `at` on, which lie on the device from `place` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// First block of the file.
+    /// First block in the file.
     pub at: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub len: u64,
-    /// First block on the device.
+    /// First block on the device; `None` for a hole.
     pub place: Option<u64>,
 }
 
 impl Extent {
-    /// Its blocks on the device; none for a hole.
+    /// Returns the blocks on the device; `None` for a hole.
     fn run(self) -> Option<Run> {
         Some(Run {
             start: self.place?,
@@ -48,15 +49,15 @@ fn unpack(packed: u64) -> (Option<u64>, u64) {
     ((place != HOLE).then_some(place), packed & FILE_MASK)
 }
 
-/// First block of the file that a packed extent has.
+/// Returns the first block in the file of a packed extent.
 fn at_of(packed: u64) -> u64 {
     packed & FILE_MASK
 }
 
-/// PackedExtents extents that a chunk has at most.
+/// Largest number of packed extents in a chunk.
 const CHUNK: usize = 128;
 
-/// Two and more packed extents, in chunks by the first block of each.
+/// Two or more packed extents, in chunks. The key of a chunk is the first block in the file.
 #[derive(Debug, Default)]
 struct ExtentTree {
     chunks: BTreeMap<u64, Arc<Vec<u64>>>,
@@ -74,7 +75,7 @@ impl Clone for ExtentTree {
 }
 
 impl ExtentTree {
-    /// The key of the chunk that a block belongs to.
+    /// Returns the key of the chunk that a block belongs to.
     fn key(&self, at: u64) -> Option<u64> {
         let floor = self.chunks.range(..=at).next_back();
         floor
@@ -84,12 +85,12 @@ impl ExtentTree {
 
     fn chunk_mut(&mut self, key: u64) -> &mut Vec<u64> {
         let chunk = self.chunks.get_mut(&key).expect("a key of the tree");
-        // A shared chunk is copied.
+        // The copy of a shared chunk is counted.
         count_steps(chunk.len());
         Arc::make_mut(chunk)
     }
 
-    /// Adds an extent where none begins.
+    /// Adds an extent at a block where none begins.
     fn insert(&mut self, packed: u64) {
         let at = at_of(packed);
         self.len += 1;
@@ -102,7 +103,7 @@ impl ExtentTree {
         chunk.insert(i, packed);
         let cut = match chunk.len() {
             0..=CHUNK => None,
-            // Files mostly grow at their end: full chunks stay behind.
+            // Most files grow at their end, so full chunks are left behind.
             len if i + 1 == len => Some(i),
             len => Some(len / 2),
         };
@@ -113,7 +114,7 @@ impl ExtentTree {
         self.set_key(key);
     }
 
-    /// Takes out the extent that begins at a block, if one does.
+    /// Removes the extent that begins at a block, if there is one.
     fn remove(&mut self, at: u64) -> Option<u64> {
         let key = self.key(at)?;
         let chunk = self.chunk_mut(key);
@@ -128,8 +129,8 @@ impl ExtentTree {
         Some(removed)
     }
 
-    /// A chunk's key is its first block: after a change of the chunk. Returns the new key, or nothing where the chunk
-    /// became empty.
+    /// Updates the key of a chunk after a change. Returns the new key; `None` if the chunk became
+    /// empty.
     fn set_key(&mut self, key: u64) -> Option<u64> {
         let first = self.chunks[&key].first().map(|p| at_of(*p));
         if first != Some(key) {
@@ -141,7 +142,8 @@ impl ExtentTree {
         first
     }
 
-    /// Many short chunks would cost more than their extents.
+    /// Merges a short chunk with the next one, because many short chunks would cost more memory
+    /// than their extents.
     fn merge_with_next(&mut self, key: u64) {
         let next = self.chunks.range(key + 1..).next();
         let Some((&next, there)) = next else { return };
@@ -152,12 +154,12 @@ impl ExtentTree {
         self.chunk_mut(key).extend_from_slice(&there);
     }
 
-    /// From the extent on that a block lies in.
-    fn from(&self, at: u64) -> PackedExtents<'_> {
+    /// Returns the packed extents from the one on that a block lies in.
+    fn from(&self, at: u64) -> ExtentCursor<'_> {
         let mut chunks = self.chunks.range(self.key(at).unwrap_or(0)..);
         let first = chunks.next().map_or(&[][..], |(_, chunk)| chunk);
         let i = first.partition_point(|p| at_of(*p) <= at);
-        PackedExtents {
+        ExtentCursor {
             now: first[i.saturating_sub(1)..].iter(),
             chunks,
         }
@@ -168,13 +170,13 @@ impl ExtentTree {
     }
 }
 
-/// PackedExtents extents in the file's order.
-struct PackedExtents<'a> {
+/// A cursor over packed extents in the file's order.
+struct ExtentCursor<'a> {
     now: std::slice::Iter<'a, u64>,
     chunks: btree_map::Range<'a, u64, Arc<Vec<u64>>>,
 }
 
-impl Iterator for PackedExtents<'_> {
+impl Iterator for ExtentCursor<'_> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
@@ -200,21 +202,21 @@ impl Default for ExtentList {
     }
 }
 
-/// All extents of a file. A copy costs a pointer.
+/// All extents of a file. A copy costs one pointer.
 #[derive(Debug, Clone, Default)]
 pub struct Extents {
     list: ExtentList,
-    /// Blocks of the file, holes among them.
+    /// Blocks of the file, holes included.
     blocks: u64,
     allocated: Allocated,
 }
 
-/// What a file has on the device.
+/// The extents and blocks of a file on the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// Extents that are no holes.
+    /// Number of extents that are no holes.
     pub extents: u64,
-    /// Blocks in them.
+    /// Number of blocks in them.
     pub blocks: u64,
 }
 
@@ -227,7 +229,7 @@ impl PartialEq for Extents {
 impl Eq for Extents {}
 
 impl Extents {
-    /// The extents of a file that has one, as [`Extents::single`] gave it.
+    /// Returns the extents of a file with one extent, which [`Extents::single`] packed.
     pub fn of_one(packed: u64, blocks: u64) -> Extents {
         let allocated = unpack(packed).0.is_some();
         Extents {
@@ -240,7 +242,8 @@ impl Extents {
         }
     }
 
-    /// The only extent as eight bytes that are not 0, or 0 where there is none. None when there are several.
+    /// Returns the only extent, packed into a number that is not 0; 0 if there is none; `None` if
+    /// there are several.
     pub fn single(&self) -> Option<u64> {
         match &self.list {
             ExtentList::Few(one) => Some(one.unwrap_or(0)),
@@ -248,17 +251,17 @@ impl Extents {
         }
     }
 
-    /// Blocks of the file, holes among them.
+    /// Returns the number of blocks of the file, holes included.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// What it has on the device.
+    /// Returns the extents and blocks on the device.
     pub fn allocated(&self) -> Allocated {
         self.allocated
     }
 
-    /// Bytes of memory, about, of a list of several.
+    /// Returns the approximate memory of the tree, in bytes.
     pub fn memory(&self) -> u64 {
         match &self.list {
             ExtentList::Few(_) => 0,
@@ -310,7 +313,7 @@ impl Extents {
         })
     }
 
-    /// From the extent on that a block lies in.
+    /// Returns the extents from the one on that a block lies in.
     fn from(&self, at: u64) -> impl Iterator<Item = Extent> + '_ {
         let (one, many) = match &self.list {
             ExtentList::Few(one) => (*one, None),
@@ -328,17 +331,18 @@ impl Extents {
         })
     }
 
-    /// In the file's order.
+    /// Returns all extents in the file's order.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         self.from(0)
     }
 
-    /// Those with space on the device.
+    /// Returns the runs on the device in the file's order.
     pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         self.iter().filter_map(Extent::run)
     }
 
-    /// The extents that the blocks `from..to` touch, cut to them. Blocks past the end are in none.
+    /// Returns the parts of extents that lie in `blocks`. Blocks past the end of the file are in
+    /// none.
     pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Extent> + '_ {
         let to = blocks.end.min(self.blocks);
         let inside = self
@@ -354,12 +358,12 @@ impl Extents {
         })
     }
 
-    /// The extent that a block lies in, whole.
+    /// Returns the extent that a block lies in.
     fn at(&self, block: u64) -> Option<Extent> {
         self.from(block).next().filter(|_| block < self.blocks)
     }
 
-    /// The first block of the first hole.
+    /// Returns the first block in the file of the first hole.
     pub fn first_hole(&self) -> Option<u64> {
         if self.allocated.blocks == self.blocks {
             return None;
@@ -367,16 +371,16 @@ impl Extents {
         self.iter().find(|e| e.place.is_none()).map(|e| e.at)
     }
 
-    /// Where a run would lie that made the last extent longer.
+    /// Returns the block on the device behind the last extent. `None` if that is a hole.
     pub fn next_place(&self) -> Option<u64> {
         let e = self.last()?;
         Some(e.place? + e.len)
     }
 
-    /// Adds blocks at the end.
+    /// Appends blocks at the end of the file; a hole if `place` is `None`.
     ///
     /// # Panics
-    /// When the file becomes larger than a file may be: callers check.
+    /// If the file would be larger than [`MAX_FILE_BLOCKS`]. Callers check that.
     pub fn push(&mut self, place: Option<u64>, len: u64) {
         assert!(self.blocks + len <= MAX_FILE_BLOCKS, "a file too large");
         if len == 0 {
@@ -396,7 +400,7 @@ impl Extents {
         }
     }
 
-    /// Takes away all blocks from `blocks` on, and says which they were.
+    /// Removes all blocks of the file from `blocks` on. Returns the device blocks that were freed.
     pub fn cut(&mut self, blocks: u64) -> Vec<Run> {
         let mut freed = Vec::new();
         while let Some(e) = self.last().filter(|e| e.at + e.len > blocks) {
@@ -429,7 +433,7 @@ impl Extents {
         }
         let before = hole.start.checked_sub(1).and_then(|block| self.at(block));
         let after = self.at(hole.end);
-        // An extent that begins before the hole stays, and ends there.
+        // An extent that begins before the hole stays, and ends where the hole begins.
         let inside = self.within(hole.clone()).map(|e| e.at).collect::<Vec<_>>();
         for at in inside {
             self.remove(at);
@@ -456,7 +460,7 @@ mod tests {
     use crate::steps::steps;
     use basalt_sim::rng::Rng;
 
-    /// Against a plain list of blocks.
+    /// Compares random operations with a plain list of blocks.
     #[test]
     fn extents_behave_like_a_list_of_blocks() {
         for seed in 0..300 {
@@ -534,7 +538,8 @@ mod tests {
         }
     }
 
-    /// Each hole rebuilt the whole list, so that 65,536 holes in one file took two minutes.
+    /// Regression test: each hole rebuilt the whole list, so 65,536 holes in one file took two
+    /// minutes.
     #[test]
     fn a_hole_costs_few_steps_however_many_there_are() {
         const HOLES: u64 = 1 << 16;

@@ -13,9 +13,9 @@ use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use basalt_fs::device::{Device, Way};
 use basalt_fs::{Error, Result};
 
-/// Makes an empty filesystem. Whatever the device had is gone.
+/// Makes an empty filesystem. All data on the device is lost.
 ///
-/// Errors: `InvalidArgument` when the device is too small or too large.
+/// Errors: `InvalidArgument` for a device that is too small or too large; those of the device.
 pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Result<()> {
     let features = Features {
         sparse,
@@ -24,16 +24,16 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
     format_with_features(device, uuid, features, name)
 }
 
-/// How a filesystem treats the space under it, from its making on.
+/// How a filesystem treats the space of its device. This is fixed when the filesystem is made.
 #[derive(Clone, Copy)]
 pub struct Features {
-    /// See [`Superblock::sparse`].
+    /// The space was not written when the image was made ([`Superblock::sparse`]).
     pub sparse: bool,
-    /// See [`Superblock::no_discard`].
+    /// Free space is not discarded ([`Superblock::no_discard`]).
     pub no_discard: bool,
 }
 
-/// As [`format`].
+/// Makes an empty filesystem as [`format`] does, with any features.
 pub fn format_with_features(
     device: &dyn Device,
     uuid: Uuid,
@@ -87,7 +87,8 @@ pub fn format_with_features(
         no_discard: features.no_discard,
         unknown: 0,
     };
-    // What was there is gone before anything of it is written over: no mount takes the one half for the other.
+    // The old superblocks go first, so that no mount takes a half-overwritten filesystem for a
+    // whole one.
     let zeros = vec![0u8; 4096];
     for at in SUPERBLOCKS {
         device.write(at, &[IoSlice::new(&zeros)], Way::Direct)?;
@@ -97,7 +98,7 @@ pub fn format_with_features(
     for (at, bytes) in pieces.sealed(&uuid, 1, runs) {
         checkpoint::write(device, runs, at, &bytes)?;
     }
-    // No old journal is found again.
+    // The first header of an old journal is overwritten, so that no mount reads that journal.
     let zeros = vec![0u8; facts.unit];
     device.write(journal.start * BLOCK, &[IoSlice::new(&zeros)], Way::Direct)?;
     device.flush()?;

@@ -20,12 +20,15 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Every target of this crate.
+/// Returns all targets of this crate.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter()
 }
 
-/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+/// Runs the target of this name.
+///
+/// # Panics
+/// If there is no such target, or if its promise does not hold.
 pub fn run(name: &str, input: &[u8]) {
     let target = targets().find(|t| t.name == name);
     (target.expect("a target of this name").run)(input);
@@ -73,11 +76,11 @@ const TARGETS: &[Target] = &[
 const UNIT: usize = 512;
 const UUID: Uuid = [7; 16];
 
-/// A sound image with a bit of everything: what is before the checkpoint is in it, the rest in the journal.
+/// A sound image with each kind of content, partly in the checkpoint and partly in the journal.
 struct Sample {
     device: Arc<SimDevice>,
     superblock: Superblock,
-    /// The first extent of the journal, as far as it was written.
+    /// The written part of the first journal extent.
     journal: Vec<u8>,
     journal_at: u64,
     jump: super::checkpoint::Jump,
@@ -85,7 +88,7 @@ struct Sample {
     transactions: Vec<Vec<u8>>,
     /// The records of the checkpoint.
     checkpoint: Vec<u8>,
-    /// Pieces of metadata, each behind the number of its unit on the device.
+    /// Pieces of metadata. Each one begins with the number of its unit on the device.
     places: Vec<Vec<u8>>,
 }
 
@@ -161,21 +164,22 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// What is refused is refused as what it is.
+/// Checks that a refused image has an error of a fitting kind.
 fn refused(e: &Error) -> Verdict {
     let kinds = [
         ErrorKind::Corruption,
         ErrorKind::InvalidArgument,
         ErrorKind::Unsupported,
         ErrorKind::NotFound,
-        // Metadata that leaves no room for the journal.
+        // The metadata leaves no space for the journal.
         ErrorKind::NoSpace,
     ];
     assert!(kinds.contains(&e.kind()), "{e}");
     Verdict::Refused
 }
 
-/// As it is, and sealed: what is read is written back to the same.
+/// Decodes a superblock as it is, and with a right checksum. A decoded superblock is encoded to the
+/// same fields.
 fn superblock(input: &[u8]) -> Verdict {
     let mut bytes = input.to_vec();
     bytes.resize(4096, 0);
@@ -192,7 +196,8 @@ fn superblock(input: &[u8]) -> Verdict {
     Verdict::of(sealed.is_ok())
 }
 
-/// Each record that is read is written back to one that reads the same; nothing follows an error.
+/// Decodes records. Each decoded record is encoded to one that decodes to the same; nothing follows
+/// an error.
 fn records(input: &[u8]) -> Verdict {
     let mut reader = RecordReader(input);
     while let Some(record) = reader.next() {
@@ -209,7 +214,8 @@ fn records(input: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// The first extent of a journal: transactions come in order, and asked again it says the same.
+/// Replays the first extent of a journal. Transactions come in order, and a second replay gives the
+/// same result.
 fn journal(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -239,7 +245,7 @@ fn journal(input: &[u8]) -> Verdict {
         (Ok(a), Ok(b)) => {
             assert_eq!(a, b);
             assert_eq!(a.0.seq, from + a.1.len() as u64);
-            // Nothing is made up: what is read was written there by somebody.
+            // Only transactions with a right checksum are read.
             Verdict::of(!a.1.is_empty())
         }
         (Err(a), Err(b)) => {
@@ -250,14 +256,15 @@ fn journal(input: &[u8]) -> Verdict {
     }
 }
 
-/// A device that can be mounted is sound, or a check says what is not; all it has can be read, and, if that is to be tried, it takes a file.
+/// Mounts a device. An image that mounts is sound, and all its files can be read. With `write`, it
+/// also takes a new file. If the mount finds damage, a check finds damage, too.
 fn exercise(left: &Arc<SimDevice>, write: bool) -> Verdict {
     let name = Path::new("image");
     let checked = check::check(&**left, name);
     let fs = match LavaFs::mount(left.clone(), &by_hand()) {
         Ok(fs) => fs,
         Err(e) => {
-            // What a mount refuses as damaged a check finds.
+            // A check finds the damage that a mount finds.
             if e.is_corruption() {
                 assert!(checked.is_ok_and(|c| !c.is_sound()), "{e}");
             }
@@ -297,7 +304,7 @@ fn exercise(left: &Arc<SimDevice>, write: bool) -> Verdict {
     Verdict::Accepted
 }
 
-/// One more transaction, sealed, behind all others.
+/// Appends one more transaction with a right checksum to the journal.
 fn transaction(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -316,7 +323,7 @@ fn transaction(input: &[u8]) -> Verdict {
     exercise(&left, true)
 }
 
-/// Another checkpoint, sealed.
+/// Replaces the checkpoint by one with a right checksum.
 fn checkpoint(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -334,7 +341,8 @@ fn checkpoint(input: &[u8]) -> Verdict {
     for at in SUPERBLOCKS {
         left.damage(at, &superblock.encode(at));
     }
-    // One that lies about where the journal is has lost it; what it had is then in nobody's space, and is found there later.
+    // A checkpoint with a wrong jump has lost the journal. The space of the journal is then free,
+    // and its frames are found there later.
     let mut last = None;
     let mut reader = RecordReader(piece.records);
     while let Some(record) = reader.next() {
@@ -344,7 +352,7 @@ fn checkpoint(input: &[u8]) -> Verdict {
     exercise(&left, honest)
 }
 
-/// Any bytes at any unit: stale ones, those of another place, torn ones.
+/// Writes any bytes to any unit: stale ones, those of another place, torn ones.
 fn metadata(input: &[u8]) -> Verdict {
     let Some((unit, bytes)) = input.split_first_chunk::<4>() else {
         return Verdict::Refused;
@@ -382,7 +390,7 @@ mod tests {
         assert_eq!(exercise(&left, true), Verdict::Accepted);
         for target in targets() {
             for seed in (target.seeds)() {
-                // A transaction a second time is none.
+                // A transaction that is appended a second time is refused.
                 let again = target.name == "lava_transaction";
                 let verdict = (target.run)(&seed);
                 assert!(again || verdict == Verdict::Accepted, "{}", target.name);

@@ -12,15 +12,15 @@
 //! |---|---|
 //! | `runs`, `steps` | blocks of the device and runs of them; counted work, for tests |
 //! | `extents` | where the blocks of a file lie |
-//! | `cow_table`, `free_space` | a table whose copies share memory; free runs by place and by length |
+//! | `cow_table`, `free_space` | a copy-on-write table; free runs by place and by length |
 //! | `record` | a record: one change of the metadata, and its bytes |
 //! | `names` | which directory has which name for which inode |
-//! | `layout`, `frame` | the superblock; the frames of transactions, journal extents and checkpoints |
+//! | `layout`, `frame` | the superblock; the frames of the journal and of checkpoints |
 //! | `meta` | all metadata, and how a record changes it |
 //! | `checkpoint`, `journal` | the bytes of a checkpoint and of the journal, written and read |
 //! | `allocator` | the state of each block: used, freed but not durably, idle, free |
-//! | `flush`, `upkeep`, `counters` | one device flush for several threads; background jobs; counters |
-//! | `write_buffer`, `open_inode` | bulk appends of a file in memory; what the handles of a file share |
+//! | `flush`, `upkeep`, `counters` | shared flushes of the device; background jobs; counters |
+//! | `write_buffer`, `open_inode` | bulk appends in memory; what the handles of a file share |
 //! | `state` | what changes under one lock: metadata, blocks, pending records, open inodes |
 //! | `buffer_pool`, `lock_table` | write buffers of all files and their jobs; locks on paths |
 //! | `options`, `mounted` | how to mount an image; a mounted filesystem |
@@ -28,7 +28,8 @@
 //! | `file` | an open file: appends, reads, syncs |
 //! | `paths`, `read_batch` | what a path leads to; reads of several files in one batch |
 //! | `report`, `metrics` | usage and extents; metrics |
-//! | `probe`, `format`, `load`, `mount` | what a device holds; a new filesystem; loading and mounting one |
+//! | `probe`, `format` | what a device holds; makes a new filesystem |
+//! | `load`, `mount` | loads and mounts a filesystem |
 //! | `filesystem` | [`LavaFs`], the implementation of [`FileSystem`](basalt_fs::FileSystem) |
 //! | `check`, `image` | proves that an image is sound; images for tools |
 //!

@@ -13,7 +13,7 @@ use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, Result};
 
-/// What a device's filesystem has: its metadata, what is free, and how the journal ended.
+/// A loaded filesystem: its metadata, its free space, and the end of its journal.
 pub struct LoadedImage {
     pub superblock: Superblock,
     pub meta: Meta,
@@ -21,7 +21,7 @@ pub struct LoadedImage {
     pub tail: JournalEnd,
 }
 
-/// Something is missing at the end.
+/// Returns the error for an image whose end is missing.
 pub fn cut_short(name: &Path, has: u64, had: u64) -> Error {
     Error::corruption(
         name,
@@ -30,7 +30,9 @@ pub fn cut_short(name: &Path, has: u64, had: u64) -> Error {
     )
 }
 
-/// Reads checkpoint and journal: the metadata, and how the journal ended.
+/// Reads the checkpoint and the journal. Returns the metadata, and the end of the journal.
+///
+/// Errors: `Unsupported` if the device's write unit is larger than the image's; `Corruption`.
 pub fn read(
     device: &dyn Device,
     superblock: &Superblock,
@@ -86,7 +88,9 @@ pub fn read(
     Ok((meta, tail))
 }
 
-/// As [`read`], and proves that no block belongs to two.
+/// Loads a filesystem as [`read`] does, and proves that no block has two owners.
+///
+/// Errors: those of [`read`]; `Corruption` for a block with two owners or outside of the device.
 pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<LoadedImage> {
     let (meta, tail) = read(device, &superblock, name)?;
     let mut space = FreeSpace::default();
@@ -103,7 +107,7 @@ pub fn load(device: &dyn Device, superblock: Superblock, name: &Path) -> Result<
             name,
             run.start * BLOCK,
             format!(
-                "{} blocks from {} on belong to {of}, and some of them to somebody else, too, or to nobody",
+                "{} blocks from {} on belong to {of}, and some of them have another owner or are not on the device",
                 run.len, run.start
             ),
         ))

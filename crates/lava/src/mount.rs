@@ -18,9 +18,10 @@ use basalt_env::Clock;
 use basalt_fs::Result;
 use basalt_fs::device::{Device, Discards, Way};
 
-/// Mounts what a device has.
+/// Mounts the filesystem of a device.
 ///
-/// Errors: `NotFound` when there is no filesystem, `Unsupported`, `Corruption`.
+/// Errors: `NotFound` for an empty device, `InvalidArgument` for other content, `Unsupported`,
+/// `Corruption`.
 pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<MountedFs>> {
     let name = &options.name;
     let (superblock, stale) = match probe(&*device, name)? {
@@ -38,16 +39,19 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Mount
     let mut state = MountState::new(loaded.meta, blocks, superblock.journal_blocks);
     state.last_checkpoint = superblock.checkpoint_bytes.div_ceil(BLOCK);
     if !options.read_only {
-        // What the last process wrote and did not flush is there for us, and not yet for a power cut: all that follows takes it for durable.
+        // The last process may have written without a flush. This mount has read those bytes, so
+        // they must be durable before anything depends on them.
         device.flush()?;
-        // Before anything is given out: what the older copy leads to is free, and nobody may ever follow it again.
+        // This comes before any block is allocated: the blocks that the older copy leads to are
+        // free, and no later mount may follow it.
         for at in stale {
             let bytes = superblock.encode(at);
             device.write(at, &[IoSlice::new(&bytes)], Way::Direct)?;
             device.flush()?;
         }
     }
-    // Without one a checkpoint can still be written, and give back what it stands for.
+    // If there is no space for a journal extent, a checkpoint can still be written, and frees the
+    // journal before it.
     let next = match options.read_only {
         true => None,
         false => state
@@ -61,7 +65,7 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Mount
     let writer = JournalWriter::begin(&loaded.tail, superblock.uuid, facts.unit, next, life);
     if !options.read_only {
         state.keep_spares();
-        // Space of an image that was written when it was made stays written.
+        // An image that was written when it was made keeps its written space.
         let discards = match facts.discards {
             Discards::Holes => superblock.sparse,
             Discards::Always => !superblock.no_discard,
@@ -81,7 +85,8 @@ pub fn mount(device: Arc<dyn Device>, options: &LavaOptions) -> Result<Arc<Mount
         counters: FsCounters::new(clock.unwrap_or_else(Clock::system)),
         buffers: BufferPool::new(options.env.as_ref()),
     }));
-    // Each mount takes an extent: so that many in a row do not take all there is. Where there is no room, the journal goes on.
+    // Each mount takes a journal extent. The checkpoint frees them, so that many mounts do not take
+    // all space. Without space for a checkpoint the journal goes on.
     if !options.read_only && (urgent || shared.is_due()) {
         let _ = shared.checkpoint();
     }

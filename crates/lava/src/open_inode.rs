@@ -237,7 +237,8 @@ impl OpenInode {
         }
     }
 
-    /// Returns `Poisoned` if an earlier append, write or sync failed, so that no append can succeed.
+    /// Returns `Poisoned` if an earlier append, write or sync failed, so that no append can
+    /// succeed.
     pub fn check_appends(&self, path: &Path) -> Result<()> {
         self.check_syncs(path)?;
         match self.appends_failed.get() {

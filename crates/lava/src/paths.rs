@@ -1,4 +1,4 @@
-//! What a path leads to, and why it does not.
+//! Finds the inode that a path leads to, and the errors for paths.
 
 use std::path::{Component, Path};
 
@@ -7,6 +7,7 @@ use super::record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
 use super::state::MountState;
 use basalt_fs::{Error, ErrorKind, Result};
 
+/// Returns the error for a record about `path` that cannot be applied.
 pub fn apply_error(e: ApplyError, path: &Path) -> Error {
     let (kind, text) = match e {
         ApplyError::NotFound => (ErrorKind::NotFound, "no such file or directory"),
@@ -31,6 +32,9 @@ pub fn apply_error(e: ApplyError, path: &Path) -> Error {
     Error::new(kind, text).in_file(path)
 }
 
+/// Returns the names of a path from the root on.
+///
+/// Errors: `InvalidArgument` for a name that is too long or not UTF-8, and for `..`.
 pub fn components(path: &Path) -> Result<Vec<&str>> {
     let mut components = Vec::new();
     for c in path.components() {
@@ -51,7 +55,9 @@ pub fn components(path: &Path) -> Result<Vec<&str>> {
     Ok(components)
 }
 
-/// What a path leads to.
+/// Returns the inode that a path leads to.
+///
+/// Errors: `NotFound`; `InvalidArgument` if a part of the path is no directory.
 pub fn lookup(state: &MountState, path: &Path) -> Result<Ino> {
     let mut at = ROOT;
     for part in components(path)? {
@@ -62,6 +68,7 @@ pub fn lookup(state: &MountState, path: &Path) -> Result<Ino> {
     Ok(at)
 }
 
+/// Returns an error if an inode is no directory.
 pub fn check_dir(state: &MountState, ino: Ino, path: &Path) -> Result<()> {
     match state.meta.attrs(ino) {
         Ok(attrs) if attrs.kind == InodeKind::Dir => Ok(()),
@@ -70,6 +77,9 @@ pub fn check_dir(state: &MountState, ino: Ino, path: &Path) -> Result<()> {
     }
 }
 
+/// Returns the inode of the file that a path leads to.
+///
+/// Errors: those of [`lookup`]; `InvalidArgument` for a directory.
 pub fn lookup_file(state: &MountState, path: &Path) -> Result<Ino> {
     let ino = lookup(state, path)?;
     match check_dir(state, ino, path) {
@@ -78,7 +88,7 @@ pub fn lookup_file(state: &MountState, path: &Path) -> Result<Ino> {
     }
 }
 
-/// The directory that holds the last name of a path, and that name.
+/// Returns the directory of the last name of a path, and that name.
 pub fn parent<'p>(state: &MountState, path: &'p Path) -> Result<(Ino, &'p str)> {
     let mut names = components(path)?;
     let last = names
@@ -94,6 +104,9 @@ pub fn parent<'p>(state: &MountState, path: &'p Path) -> Result<(Ino, &'p str)> 
     Ok((at, last))
 }
 
+/// Returns the record that makes an inode with the name `path`.
+///
+/// Errors: `AlreadyExists`; `NoSpace` if the image has no free inode; those of [`parent`].
 pub fn create(state: &MountState, path: &Path, kind: InodeKind) -> Result<JournalRecord> {
     let (dir, name) = parent(state, path)?;
     if state.meta.find(dir, name).is_some() {

@@ -7,19 +7,21 @@ use super::runs::BLOCK;
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, ErrorKind, Result};
 
-/// What a device has.
+/// What a device holds.
 pub enum Probed {
-    /// Zeros where anything would begin.
+    /// Zeros where an image or other content would begin.
     Empty,
-    /// A filesystem of ours, and which copies of the superblock are not this one.
+    /// An image: its newest superblock, and the offsets of the copies that are older or unreadable.
     Image(Superblock, Vec<u64>),
-    /// One of ours that cannot be mounted, and why.
+    /// An image that cannot be mounted, and why.
     Unreadable(Error),
-    /// Something else.
+    /// Other content.
     Foreign,
 }
 
-/// Looks at what a device has.
+/// Reads the superblocks of a device, and finds out what it holds.
+///
+/// Errors: those of the device.
 pub fn probe(device: &dyn Device, name: &Path) -> Result<Probed> {
     let facts = device.facts();
     if facts.len == 0 {
@@ -40,7 +42,7 @@ pub fn probe(device: &dyn Device, name: &Path) -> Result<Probed> {
             Err(problem) => problems.push((at, problem)),
         }
     }
-    // Of one generation the one that ended later.
+    // Of two copies of one generation, the one with the later clean unmount is newer.
     let newest = copies
         .iter()
         .max_by_key(|(_, s)| (s.generation, s.clean_seq));
@@ -75,7 +77,7 @@ pub fn probe(device: &dyn Device, name: &Path) -> Result<Probed> {
     })
 }
 
-/// Why there is nothing to be mounted.
+/// Returns the error for a device without an image that can be mounted.
 pub fn no_image_error(found: Probed, name: &Path) -> Error {
     match found {
         Probed::Image(..) => unreachable!("it can be mounted"),
@@ -93,7 +95,7 @@ pub fn no_image_error(found: Probed, name: &Path) -> Error {
     }
 }
 
-/// Errors: `Unsupported` when this build may read it and not write.
+/// Returns `Unsupported` if this build may read the image but not write it.
 pub fn check_features(superblock: &Superblock, name: &Path) -> Result<()> {
     if superblock.unknown == 0 {
         return Ok(());

@@ -1,6 +1,8 @@
-//! The operations that the journal keeps, and their bytes. A checkpoint is such a list, too: the one that makes the filesystem from nothing.
+//! Records: the changes of metadata that the journal has, and their bytes. A checkpoint is a list
+//! of records, too, which makes the metadata from nothing.
 //!
-//! A record is a tag and its fields; numbers are varints of seven bits a byte, least significant first; a name is its length and its bytes.
+//! A record is a tag and its fields. A number is a varint of seven bits a byte, least significant
+//! first. A name is its length and its bytes.
 
 use super::runs::Run;
 
@@ -9,15 +11,15 @@ pub type Ino = u32;
 
 /// The root directory.
 pub const ROOT: Ino = 0;
-/// Bytes of a name at most.
+/// Largest length of a name, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InodeKind {
-    /// A file that grows with its appends.
+    /// A file, which grows with its appends.
     File,
-    /// A log: space lies ahead of the appends.
+    /// A log, which has space ahead of its appends.
     Log,
     /// A directory.
     Dir,
@@ -39,45 +41,46 @@ impl InodeKind {
     }
 }
 
-/// One operation.
+/// One change of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JournalRecord {
-    /// A new inode without a name. In a checkpoint only, for all but new files: those come with [`JournalRecord::Link`] at once.
+    /// Makes an inode without a name. In checkpoints only; a [`JournalRecord::Link`] follows there.
     Inode { ino: Ino, kind: InodeKind, len: u64 },
-    /// A name for an inode.
+    /// Adds a name for an inode.
     Link { dir: Ino, name: String, ino: Ino },
-    /// A name goes; an inode without names goes with it.
+    /// Removes a name, and the inode if it has no other name.
     Unlink { dir: Ino, name: String },
-    /// A name moves, over whatever has the new one.
+    /// Moves a name, and replaces the file that has the new one.
     Rename {
         dir: Ino,
         name: String,
         to_dir: Ino,
         to_name: String,
     },
-    /// A log's space begins a new life under a new name: its length is 0.
+    /// Begins a new life of a log's space: the log has a new name and length 0.
     Reuse {
         dir: Ino,
         name: String,
         to_dir: Ino,
         to_name: String,
     },
-    /// Blocks at the end of a file.
+    /// Adds blocks at the end of a file.
     Grow { ino: Ino, runs: Vec<Run> },
-    /// A hole at the end of a file. In a checkpoint only.
+    /// Adds a hole at the end of a file. In checkpoints only.
     Hole { ino: Ino, blocks: u64 },
-    /// A file's length: it ends there, whatever space it has.
+    /// Sets the exact length of a file, which may be shorter than its space.
     Length { ino: Ino, len: u64 },
-    /// Bytes are appended behind the length that was recorded: where the file ends is not known from here on. So it is after
-    /// [`JournalRecord::Grow`], too.
+    /// Marks the recorded length as not exact, because bytes are appended behind it.
+    /// [`JournalRecord::Grow`] does the same.
     Append { ino: Ino },
-    /// A file's blocks from here on go.
+    /// Removes the blocks of a file from `blocks` on.
     Cut { ino: Ino, blocks: u64 },
-    /// Some of a file's blocks become a hole.
+    /// Makes a hole of some blocks of a file.
     Punch { ino: Ino, from: u64, blocks: u64 },
-    /// The end of a checkpoint: the journal goes on in this run, with this transaction, behind one of that life.
+    /// Ends a checkpoint: the journal begins in this run with the transaction `seq`. The
+    /// transaction before it is of the life `life`.
     Jump { run: Run, seq: u64, life: u64 },
-    /// A file and a name for it, in one.
+    /// Makes an inode with a name.
     Create {
         ino: Ino,
         kind: InodeKind,
@@ -103,7 +106,7 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
-/// What is left of a list of records.
+/// Reads a list of records. The field is the rest of the list.
 pub struct RecordReader<'a>(pub &'a [u8]);
 
 impl RecordReader<'_> {
@@ -118,7 +121,7 @@ impl RecordReader<'_> {
             }
             n |= bits << (7 * i);
             if byte & 0x80 == 0 {
-                // One way only to write a number.
+                // A number has one valid encoding, the shortest.
                 return (byte != 0 || i == 0).then_some(n);
             }
         }
@@ -145,7 +148,7 @@ impl RecordReader<'_> {
         (fits && len > 0).then_some(Run { start, len })
     }
 
-    /// The next record, `Err` when the bytes are none: nothing follows then.
+    /// Returns the next record; `Err` for bytes that are no record, which end the list.
     pub fn next(&mut self) -> Option<Result<JournalRecord, &'static str>> {
         if self.0.is_empty() {
             return None;
@@ -188,7 +191,8 @@ impl RecordReader<'_> {
             6 => {
                 let ino = self.ino()?;
                 let count = self.number()?;
-                // Each takes two bytes at least.
+                // Each run takes two bytes at least, so a wrong count cannot make this allocate
+                // more.
                 if count == 0 || count > self.0.len() as u64 / 2 {
                     return None;
                 }

@@ -2,29 +2,29 @@
 
 use std::ops::Range;
 
-/// Bytes of a block: what space is given out in.
+/// Bytes of a block, the unit of allocation.
 pub const BLOCK: u64 = 4096;
-/// Blocks that a device may have: 32 TiB of them. The last number says "hole".
+/// Largest number of blocks of a device: 32 TiB. In a packed extent this number means a hole.
 pub const MAX_BLOCKS: u64 = (1 << 33) - 1;
-/// Blocks that a file may have: 4 TiB of them.
+/// Largest number of blocks of a file: 4 TiB.
 pub const MAX_FILE_BLOCKS: u64 = (1 << 30) - 1;
 
-/// Blocks on the device that lie together.
+/// Contiguous blocks on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
-    /// The first one.
+    /// First block.
     pub start: u64,
-    /// How many.
+    /// Number of blocks.
     pub len: u64,
 }
 
 impl Run {
-    /// The block behind it.
+    /// Returns the block behind the run.
     pub fn end(&self) -> u64 {
         self.start + self.len
     }
 
-    /// Its bytes on the device.
+    /// Returns the bytes of the run on the device.
     pub fn bytes(&self) -> Range<u64> {
         self.start * BLOCK..self.end() * BLOCK
     }

@@ -1,4 +1,4 @@
-//! What changes under one lock: the metadata, free space, the records that no transaction has yet, and which files are open.
+//! What changes under one lock: the metadata, the blocks, the pending records, and the open inodes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,43 +12,43 @@ use super::open_inode::{LinkState, OpenInode};
 use super::record::{Ino, JournalRecord};
 use super::runs::{BLOCK, Run};
 
-/// Journal extents that are kept in hand.
+/// Number of spare extents for the journal.
 const SPARES: usize = 3;
-/// Of these, those that only a checkpoint gets: it gives back all that the journal has.
+/// Number of spare extents that only a checkpoint may take. A checkpoint frees the whole journal.
 const LAST_SPARES: usize = 2;
 
-/// Who purpose for extents of the journal.
+/// What journal extents are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentPurpose {
-    /// A transaction: it leaves what a checkpoint needs.
+    /// A transaction, which leaves the spare extents that a checkpoint needs.
     Commit,
     /// A checkpoint.
     Checkpoint,
 }
 
-/// What becomes of the blocks of an open file.
+/// A change of the extents of an open file.
 pub enum ExtentChange {
-    /// These are added at its end.
+    /// Adds these runs at the end.
     Grow(Vec<Run>),
-    /// All blocks from this one on go.
+    /// Removes all blocks from this one on.
     Cut(u64),
-    /// These become a hole.
+    /// Makes a hole of these blocks.
     Punch(Range<u64>),
 }
 
-/// Runs in one record at most.
+/// Largest number of runs in one record.
 const RUNS_A_RECORD: usize = 500;
 
-/// Records that wait for a transaction.
+/// Records that no transaction has yet.
 #[derive(Default)]
 pub struct PendingRecords {
     bytes: Vec<u8>,
-    /// Where transactions may begin, behind the first one.
+    /// Offsets at which transactions begin, without that of the first one.
     cuts: Vec<usize>,
 }
 
 impl PendingRecords {
-    /// Bytes of records.
+    /// Returns the size of the records, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -61,7 +61,7 @@ impl PendingRecords {
         record.encode(&mut self.bytes);
     }
 
-    /// The records of each transaction.
+    /// Returns the records of each transaction.
     pub fn transactions(&self) -> impl Iterator<Item = &[u8]> + '_ {
         let ends = self.cuts.iter().copied().chain([self.bytes.len()]);
         let starts = [0].into_iter().chain(self.cuts.iter().copied());
@@ -70,16 +70,16 @@ impl PendingRecords {
     }
 }
 
-/// See the module's head.
+/// What changes under one lock.
 pub struct MountState {
     pub meta: Meta,
     pub blocks: Allocator,
     pub pending: PendingRecords,
-    /// Records so far.
+    /// Number of records since the mount.
     pub recorded: u64,
-    /// Threads that wait for a discard to end.
+    /// Number of threads that wait for a discard to end.
     pub discard_waiters: usize,
-    /// Open files, and how many handles each has.
+    /// Open inodes that have a name, and the number of handles of each.
     pub open: BTreeMap<Ino, (Arc<OpenInode>, usize)>,
     /// Blocks of a journal extent.
     journal_blocks: u64,
@@ -101,7 +101,9 @@ impl MountState {
         }
     }
 
-    /// Does what a record says, in memory, and notes it for the next transaction. Returns the record's number.
+    /// Applies a record in memory, and adds it to the pending records. Returns the record's number.
+    ///
+    /// Errors: why the record cannot be applied; then nothing is changed.
     pub fn record(&mut self, record: &JournalRecord) -> Result<u64, ApplyError> {
         let changed = match record {
             JournalRecord::Grow { ino, .. }
@@ -114,7 +116,8 @@ impl MountState {
         let meta = &mut self.meta;
         let effect = match changed {
             None => meta.apply(record),
-            // Readers of the file wait meanwhile, so the list is not shared and is changed in place.
+            // Readers of the file wait meanwhile, so the list has one owner and is changed in
+            // place.
             Some((ino, inode)) => inode.change_extents(|shown| {
                 *shown = Extents::default();
                 let effect = meta.apply(record);
@@ -128,7 +131,7 @@ impl MountState {
         self.blocks.free_after(self.recorded, freed);
         if let Some((ino, extents)) = gone {
             match self.open.remove(&ino) {
-                // Whoever has it open reads on: the blocks go with the last handle.
+                // Open handles go on reading. The blocks are freed with the last handle.
                 Some((inode, handles)) => inode.become_orphan(handles, self.recorded),
                 None => self
                     .blocks
@@ -138,8 +141,8 @@ impl MountState {
         Ok(self.recorded)
     }
 
-    /// Changes where an open file's blocks lie. `linked` says whether it has a name: without one the list is the inode's
-    /// alone, and no record is made.
+    /// Changes the extents of an open file. `linked` says whether the file has a name. An orphan is
+    /// the only owner of its extents, so no record is made.
     pub fn change_extents(&mut self, inode: &OpenInode, linked: bool, change: ExtentChange) {
         let ino = inode.ino;
         if linked {
@@ -170,22 +173,23 @@ impl MountState {
             ExtentChange::Cut(blocks) => own.cut(blocks),
             ExtentChange::Punch(blocks) => own.punch(blocks),
         });
-        // Not before the removal of its last name is durable: `release` has that record.
+        // The blocks may not be free before the removal of the last name is durable. That record is
+        // not newer than `recorded`.
         self.blocks.free_after(self.recorded, freed);
     }
 
-    /// So many records are durable: what they freed is free.
+    /// Notes that so many records are durable, which frees the blocks that they freed.
     pub fn made_durable(&mut self, records: u64) {
         self.blocks.made_durable(records);
     }
 
-    /// True when so many blocks can be had in so many pieces, of the reserve if need be.
+    /// Returns `true` if `blocks` blocks are free in at most `pieces` runs, the reserve included.
     pub fn has_room_in(&mut self, blocks: u64, pieces: usize) -> bool {
         self.blocks.free().longest_in(pieces) >= blocks
             || self.blocks.free_idle() && self.blocks.free().longest_in(pieces) >= blocks
     }
 
-    /// Blocks for a checkpoint, of the reserve if need be.
+    /// Allocates blocks for a checkpoint, also from the reserve.
     pub fn allocate_reserved(&mut self, blocks: u64) -> Option<Vec<Run>> {
         if self.blocks.free().blocks() < blocks {
             self.blocks.free_idle();
@@ -193,30 +197,33 @@ impl MountState {
         self.blocks.take(blocks, None)
     }
 
-    /// Blocks that a checkpoint may need now.
+    /// Returns an upper bound of the blocks of a checkpoint now.
     pub fn checkpoint_blocks(&self) -> u64 {
         self.meta.checkpoint_bound().div_ceil(BLOCK)
     }
 
-    /// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that. By the last checkpoint, so that it seldom
-    /// changes; by what there is now, if that is much larger.
+    /// Returns the blocks that files may not take: those for the journal until the next checkpoint,
+    /// and for that checkpoint. The value depends on the last checkpoint, so that it seldom
+    /// changes, or on the present metadata if that is much larger.
     pub fn reserve(&self) -> u64 {
         let last = 6 * self.journal_blocks + 3 * self.last_checkpoint;
         last.max(4 * self.journal_blocks + self.checkpoint_blocks())
     }
 
-    /// True when there is room for more files and names: for a larger checkpoint, and for the journal until it is written. Less than what files
-    /// leave, so that whoever makes room on a full image can make files for that.
+    /// Returns `true` if there is space for more files and names: for a larger checkpoint, and for
+    /// the journal until it is written. This is less than the reserve, so that a caller that frees
+    /// space on a full image can make files for that.
     pub fn has_room_for_names(&self) -> bool {
         self.blocks.unused() >= 2 * self.journal_blocks + self.checkpoint_blocks()
     }
 
-    /// Blocks that files may take now.
+    /// Returns the blocks that files may take now.
     pub fn available(&self) -> u64 {
         self.blocks.free().blocks().saturating_sub(self.reserve())
     }
 
-    /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
+    /// Allocates blocks for a file: `like` blocks if they are available, `need` blocks otherwise.
+    /// Returns `None` if fewer are available.
     pub fn allocate(&mut self, need: u64, like: u64, near: Option<u64>) -> Option<Vec<Run>> {
         if like > self.available() {
             self.blocks.free_idle();
@@ -229,7 +236,7 @@ impl MountState {
         self.blocks.take(want, near)
     }
 
-    /// Keeps extents for the journal, as many as there is room for beside a checkpoint.
+    /// Allocates spare extents for the journal, as far as a checkpoint keeps its space.
     pub fn keep_spares(&mut self) {
         while self.blocks.spares() < SPARES {
             let Some(run) = self.extent_beside_checkpoint() else {
@@ -239,7 +246,7 @@ impl MountState {
         }
     }
 
-    /// An extent for the journal, if what is left is enough for a checkpoint.
+    /// Allocates an extent for the journal, if the other blocks are enough for a checkpoint.
     fn extent_beside_checkpoint(&mut self) -> Option<Run> {
         let blocks = self.journal_blocks;
         match self.blocks.unused() >= blocks + self.checkpoint_blocks() {
@@ -248,7 +255,8 @@ impl MountState {
         }
     }
 
-    /// So many extents for the journal; none of them when there are fewer.
+    /// Allocates `count` extents for the journal. Returns `None`, without a change, if there are
+    /// fewer.
     pub fn journal_extents(&mut self, count: usize, purpose: ExtentPurpose) -> Option<Vec<Run>> {
         let mut all = Vec::new();
         let least = match purpose {
@@ -275,7 +283,7 @@ impl MountState {
         Some(all)
     }
 
-    /// A handle of a file: the inode it shares with others of the same file.
+    /// Opens an inode once more. Returns what all handles of the file share.
     pub fn open_inode(&mut self, ino: Ino) -> Result<Arc<OpenInode>, ApplyError> {
         if let Some((inode, handles)) = self.open.get_mut(&ino) {
             *handles += 1;
@@ -288,7 +296,7 @@ impl MountState {
         Ok(inode)
     }
 
-    /// A handle goes.
+    /// Closes a handle of an inode.
     pub fn close(&mut self, inode: &Arc<OpenInode>) {
         let mut link_state = inode.link_state.lock();
         match &mut *link_state {
@@ -304,7 +312,7 @@ impl MountState {
             LinkState::Orphan { handles, removal } => {
                 *handles -= 1;
                 if *handles == 0 {
-                    // Not before the removal of the name is durable.
+                    // The blocks may not be free before the removal of the name is durable.
                     let removal = *removal;
                     let runs = inode.change_extents(|own| own.cut(0));
                     self.blocks.free_after(removal, runs);
@@ -314,13 +322,14 @@ impl MountState {
         }
     }
 
-    /// The last handle of a file that stays: its length is what was appended, and space that nobody appends to any more goes back.
+    /// Records the final length of a file whose last handle was closed, and frees the space behind
+    /// it.
     fn record_final_length(&mut self, inode: &OpenInode) {
         if !inode.was_appended() {
             return;
         }
         for record in inode.closing_records() {
-            // It was open, so it is there.
+            // The inode was open, so the record can be applied.
             let _ = self.record(&record);
         }
     }

@@ -33,7 +33,7 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("env", ceiling([0, 0, 169, 59])),
     ("fs", ceiling([1, 1, 201, 46])),
     ("kv", ceiling([0, 0, 7, 10])),
-    ("lava", ceiling([0, 0, 127, 38])),
+    ("lava", ceiling([0, 0, 0, 1])),
     ("lsm", ceiling([8, 0, 1525, 299])),
     ("lsm-schedules", ceiling([0, 0, 24, 6])),
     ("records", ceiling([0, 0, 7, 5])),

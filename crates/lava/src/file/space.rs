@@ -12,7 +12,8 @@ use basalt_fs::{Error, ErrorKind, Result};
 /// Blocks that a file gets ahead of its appends at most: an extent of 1 MiB. Below that, a file
 /// grows by as much as it has.
 const AHEAD_MAX: u64 = (1 << 20) / BLOCK;
-/// Space ahead of the appends is at most this part of the available space, see [`File::append`](basalt_fs::File::append).
+/// Space ahead of the appends is at most this part of the available space, see
+/// [`File::append`](basalt_fs::File::append).
 const AHEAD_PART: u64 = 64;
 
 impl LavaFile {
