@@ -18,26 +18,26 @@
 
 use std::collections::BTreeMap;
 
+use super::free_space::FreeSpace;
 use super::runs::{BLOCK, Run};
-use super::space::FreeSpace;
 
-/// Shorter free runs are not worth a call to the device.
+/// Blocks of the shortest run that is discarded. Shorter runs are not worth a call to the device.
 const DISCARD_MIN: u64 = (64 << 10) / BLOCK;
-/// Blocks that are away for one discard at most.
+/// Largest number of blocks in one discard.
 const DISCARD_MAX: u64 = (32 << 20) / BLOCK;
 
 fn blocks_of(runs: &[Run]) -> u64 {
     runs.iter().map(|r| r.len).sum()
 }
 
-/// Runs with their number of blocks.
+/// Runs with the sum of their blocks.
 #[derive(Debug, Default)]
-struct Runs {
+struct RunList {
     list: Vec<Run>,
     blocks: u64,
 }
 
-impl Runs {
+impl RunList {
     fn push(&mut self, run: Run) {
         self.blocks += run.len;
         self.list.push(run);
@@ -50,32 +50,32 @@ impl Runs {
     }
 }
 
-/// Blocks that the device is being told of. [`Allocator::end_discard`] takes them back.
+/// Blocks of a running discard. [`Allocator::end_discard`] takes them back.
 #[must_use]
 #[derive(Debug)]
 pub struct Discarding(Vec<Run>);
 
 impl Discarding {
-    /// The runs, in no order.
+    /// Returns the runs, in no order.
     pub fn runs(&self) -> &[Run] {
         &self.0
     }
 }
 
-/// See the module's head.
+/// The state of each block.
 pub struct Allocator {
     /// All blocks that can be used.
     total: u64,
     used: u64,
     free: FreeSpace,
-    /// By the record that is to be durable first.
+    /// Awaiting blocks by the number of the record that must be durable before they are free.
     awaiting: BTreeMap<u64, Vec<Run>>,
     awaiting_blocks: u64,
-    /// None where the device is not told of free space.
-    idle: Option<Runs>,
+    /// Idle blocks; `None` if free space is not discarded.
+    idle: Option<RunList>,
     discarding: u64,
-    /// Extents for the journal, in one piece each.
-    spares: Runs,
+    /// Spare extents for the journal, one run each.
+    spares: RunList,
     /// Number of metadata records that are durable.
     durable: u64,
 }
@@ -91,12 +91,12 @@ impl Allocator {
             awaiting_blocks: 0,
             idle: None,
             discarding: 0,
-            spares: Runs::default(),
+            spares: RunList::default(),
             durable: 0,
         }
     }
 
-    /// Every block is in one state.
+    /// Asserts that every block is in one state.
     fn check(&self) {
         let not_used = self.free.blocks() + self.waiting() + self.spares.blocks;
         assert_eq!(
@@ -118,7 +118,7 @@ impl Allocator {
         );
     }
 
-    /// To idle or free.
+    /// Adds blocks to idle, or to free if the run is short or is not discarded.
     fn make_unused(&mut self, run: Run) {
         match &mut self.idle {
             Some(idle) if run.len >= DISCARD_MIN => idle.push(run),
@@ -137,7 +137,8 @@ impl Allocator {
         Some(runs)
     }
 
-    /// Free to used: a run in one piece. Idle blocks become free for it.
+    /// Moves `blocks` free blocks that are one run to used. If no free run is long enough, all idle
+    /// blocks become free first. Returns `None` if that does not help.
     pub fn take_whole(&mut self, blocks: u64) -> Option<Run> {
         if self.free.longest() < blocks && !(self.free_idle() && self.free.longest() >= blocks) {
             return None;
@@ -149,14 +150,14 @@ impl Allocator {
         Some(run)
     }
 
-    /// Used to spare.
+    /// Moves an extent from used to spare.
     pub fn keep_spare(&mut self, run: Run) {
         self.leave_used(run.len);
         self.spares.push(run);
         self.check();
     }
 
-    /// Spare to used.
+    /// Moves an extent from spare to used. Returns `None` if there is no spare one.
     pub fn take_spare(&mut self) -> Option<Run> {
         let run = self.spares.pop()?;
         self.used += run.len;
@@ -166,8 +167,9 @@ impl Allocator {
 
     // From used to free.
 
-    /// Used to awaiting, and on at once where the record is durable: blocks that a record gave up.
-    pub fn give_up(&mut self, record: u64, runs: Vec<Run>) {
+    /// Moves the blocks that a record freed from used to awaiting, and on to idle or free if the
+    /// record is durable.
+    pub fn free_after(&mut self, record: u64, runs: Vec<Run>) {
         let blocks = blocks_of(&runs);
         self.leave_used(blocks);
         self.awaiting_blocks += blocks;
@@ -177,7 +179,8 @@ impl Allocator {
         self.made_durable(self.durable);
     }
 
-    /// Awaiting to idle or free: so many records are durable.
+    /// Notes that so many records are durable, and moves the blocks that they freed from awaiting
+    /// to idle or free.
     pub fn made_durable(&mut self, records: u64) {
         self.durable = self.durable.max(records);
         while let Some(first) = self.awaiting.first_entry()
@@ -191,14 +194,16 @@ impl Allocator {
         self.check();
     }
 
-    /// Used to idle or free: nothing on the device refers to the blocks any more.
+    /// Moves blocks from used to idle or free at once, because nothing on the device refers to them
+    /// any more.
     pub fn release(&mut self, run: Run) {
         self.leave_used(run.len);
         self.make_unused(run);
         self.check();
     }
 
-    /// The device is longer now. The first blocks of the new ones are used, the rest is idle or free.
+    /// Adds the blocks `new`, because the device is longer now. The first `used` of them are used,
+    /// the others are idle or free.
     pub fn grow(&mut self, new: Run, used: u64) {
         self.total += new.len;
         self.used += used;
@@ -211,14 +216,14 @@ impl Allocator {
         self.check();
     }
 
-    // What the device is told.
+    // Discards.
 
-    /// From now on the device is told of free space.
+    /// Makes later freed blocks idle until they are discarded.
     pub fn discard_from_now_on(&mut self) {
-        self.idle = Some(Runs::default());
+        self.idle = Some(RunList::default());
     }
 
-    /// Idle to free, from now on without telling the device.
+    /// Moves all idle blocks to free, and ends discards.
     pub fn discard_no_more(&mut self) {
         self.free_idle();
         self.idle = None;
@@ -236,7 +241,7 @@ impl Allocator {
         some
     }
 
-    /// Idle to discarding, some of it. None where nothing is idle.
+    /// Moves idle blocks, at most 32 MiB of them, to discarding. Returns `None` if none is idle.
     pub fn begin_discard(&mut self) -> Option<Discarding> {
         let idle = self.idle.as_mut()?;
         let (mut runs, mut left) = (Vec::new(), DISCARD_MAX);
@@ -267,14 +272,14 @@ impl Allocator {
         self.check();
     }
 
-    // How much there is.
+    // Counts.
 
-    /// Blocks that can be given out now, without those that are idle.
+    /// Returns the free blocks, without the idle ones.
     pub fn free(&self) -> &FreeSpace {
         &self.free
     }
 
-    /// Free and idle blocks.
+    /// Returns the number of free and idle blocks.
     pub fn unused(&self) -> u64 {
         self.free.blocks() + self.idle_blocks()
     }
@@ -283,27 +288,28 @@ impl Allocator {
         self.idle.as_ref().map_or(0, |idle| idle.blocks)
     }
 
-    /// Some blocks are idle.
+    /// Returns `true` if some blocks are idle.
     pub fn has_idle(&self) -> bool {
         self.idle_blocks() > 0
     }
 
-    /// The device is being told of some blocks.
+    /// Returns `true` while a discard runs.
     pub fn is_discarding(&self) -> bool {
         self.discarding > 0
     }
 
-    /// Blocks that become free by and by: those that are awaiting, idle or discarding.
+    /// Returns the number of blocks that become free later: those that are awaiting, idle or
+    /// discarding.
     pub fn waiting(&self) -> u64 {
         self.awaiting_blocks + self.idle_blocks() + self.discarding
     }
 
-    /// Extents that are kept for the journal.
+    /// Returns the number of spare extents.
     pub fn spares(&self) -> usize {
         self.spares.list.len()
     }
 
-    /// Takes just these blocks, free or spare, for a test that wants them in a certain place.
+    /// Moves exactly these blocks, free or spare, to used, for tests that need a certain place.
     #[cfg(test)]
     pub fn take_exactly(&mut self, run: Run) -> bool {
         if self.spares.list.contains(&run) {
@@ -317,7 +323,7 @@ impl Allocator {
         true
     }
 
-    /// Blocks that are used.
+    /// Returns the number of used blocks.
     #[cfg(test)]
     pub fn used(&self) -> u64 {
         self.used

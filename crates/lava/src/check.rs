@@ -1,53 +1,55 @@
-//! Is an image sound? Everything a mount takes for granted is proved once more, each in a second way, and all that is wrong is named.
+//! Checks that an image is sound. Each fact that a mount relies on is proved in a second way, and
+//! all damage is reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::free_space::FreeSpace;
 use super::layout::{FIRST_BLOCK, Superblock};
+use super::load;
 use super::meta::Meta;
-use super::mount::{self, Found};
-use super::record::{Ino, Kind, ROOT};
+use super::probe::{self, Probed};
+use super::record::{Ino, InodeKind, ROOT};
 use super::runs::{BLOCK, Run};
-use super::space::FreeSpace;
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, Result};
 
-/// Damage that is named one by one; the rest is counted.
+/// Largest number of damaged places that are reported one by one. The others are counted.
 const NAMED: usize = 100;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What is wrong, at most a hundred places of it.
+    /// Damaged places, at most 100.
     pub damage: Vec<Error>,
-    /// Places that are wrong and not named.
+    /// Number of further damaged places.
     pub more_damage: u64,
-    /// What the next mount that writes mends by itself: nothing is lost by it.
+    /// Repairs that the next mount for writing makes by itself, without a loss of data.
     pub mends: Vec<String>,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Directories, the root among them.
+    /// Number of directories, the root included.
     pub dirs: u64,
-    /// Names of files and directories.
+    /// Number of names of files and directories.
     pub names: u64,
-    /// Extents of files.
+    /// Number of extents of files.
     pub extents: u64,
-    /// Bytes of space that files have.
+    /// Space of files, in bytes.
     pub file_bytes: u64,
-    /// Bytes of the checkpoint's and the journal's space.
+    /// Space of the checkpoint and the journal, in bytes.
     pub metadata_bytes: u64,
-    /// Bytes that nobody has.
+    /// Free space, in bytes.
     pub free_bytes: u64,
-    /// Bytes that belong to nobody by design: superblocks, and what lies before the first block.
+    /// Space before the first block, which has the superblocks, in bytes.
     pub fixed_bytes: u64,
-    /// Transactions of the journal behind the checkpoint.
+    /// Number of transactions of the journal behind the checkpoint.
     pub journal_transactions: u64,
-    /// The image was closed, and not left by a crash.
+    /// `true` if the image was closed, and not left by a crash.
     pub clean: bool,
 }
 
 impl Checked {
-    /// Nothing is wrong.
+    /// Returns `true` if no damage was found.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
     }
@@ -60,20 +62,20 @@ impl Checked {
     }
 }
 
-/// Who has blocks.
+/// The owner of a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
+enum BlockOwner {
     Checkpoint,
     Journal,
     File(Ino),
 }
 
-impl Owner {
+impl BlockOwner {
     fn text(self, paths: &BTreeMap<Ino, String>) -> String {
         match self {
-            Owner::Checkpoint => "the checkpoint".into(),
-            Owner::Journal => "the journal".into(),
-            Owner::File(ino) => match paths.get(&ino) {
+            BlockOwner::Checkpoint => "the checkpoint".into(),
+            BlockOwner::Journal => "the journal".into(),
+            BlockOwner::File(ino) => match paths.get(&ino) {
                 Some(path) => format!("{path} (inode {ino})"),
                 None => format!("inode {ino}"),
             },
@@ -81,13 +83,15 @@ impl Owner {
     }
 }
 
-/// Checks what a device has. Reads all metadata and changes nothing; what files hold is for those to check who wrote it.
+/// Checks the image on a device. Reads all metadata and changes nothing. The content of files has
+/// no checksums here, so their writers check it.
 ///
-/// Errors: when there is nothing to be checked (`NotFound`, `InvalidArgument`, `Unsupported`), and those of the device.
+/// Errors: `NotFound`, `InvalidArgument` and `Unsupported` if there is no image to check; those of
+/// the device.
 pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     let mut checked = Checked::default();
-    let superblock = match mount::look(device, name)? {
-        Found::Ours(superblock, stale) => {
+    let superblock = match probe::probe(device, name)? {
+        Probed::Image(superblock, stale) => {
             for at in stale {
                 checked.mends.push(format!(
                     "the copy of the superblock at byte {at} is older than the other one or unreadable: it is written again"
@@ -95,15 +99,15 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
             }
             superblock
         }
-        Found::Broken(e) if e.is_corruption() => {
+        Probed::Unreadable(e) if e.is_corruption() => {
             checked.damage.push(e);
             return Ok(checked);
         }
-        other => return Err(mount::not_ours(other, name)),
+        other => return Err(probe::no_image_error(other, name)),
     };
-    let (meta, tail) = match mount::read(device, &superblock, name) {
+    let (meta, tail) = match load::read(device, &superblock, name) {
         Ok(read) => read,
-        // The device's own errors say nothing about the image.
+        // An error of the device is no damage of the image.
         Err(e) if e.kind() != ErrorKind::Corruption => return Err(e),
         Err(e) => {
             checked.damage.push(e);
@@ -119,35 +123,35 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
         ));
     }
     let paths = names(&meta, &mut checked, name);
-    let mut owned: Vec<(Run, Owner)> = Vec::new();
+    let mut owned: Vec<(Run, BlockOwner)> = Vec::new();
     owned.extend(
         superblock
             .checkpoint
             .iter()
-            .map(|r| (*r, Owner::Checkpoint)),
+            .map(|r| (*r, BlockOwner::Checkpoint)),
     );
-    owned.extend(tail.extents.iter().map(|r| (*r, Owner::Journal)));
+    owned.extend(tail.extents.iter().map(|r| (*r, BlockOwner::Journal)));
     checked.metadata_bytes = owned.iter().map(|(r, _)| r.len * BLOCK).sum();
-    for (ino, facts) in meta.inodes() {
-        if facts.kind == Kind::Dir {
+    for (ino, attrs) in meta.inodes() {
+        if attrs.kind == InodeKind::Dir {
             continue;
         }
         let extents = meta.extents(ino).expect("it is a file");
         let (mut blocks, mut count) = (0, 0);
         for run in extents.runs() {
-            owned.push((run, Owner::File(ino)));
+            owned.push((run, BlockOwner::File(ino)));
             blocks += run.len;
             count += 1;
         }
         checked.extents += count;
         checked.file_bytes += blocks * BLOCK;
-        if facts.len > facts.blocks * BLOCK || blocks > facts.blocks {
-            let of = Owner::File(ino).text(&paths);
-            let has = facts.blocks;
+        if attrs.len > attrs.blocks * BLOCK || blocks > attrs.blocks {
+            let of = BlockOwner::File(ino).text(&paths);
+            let has = attrs.blocks;
             checked.wrong(
                 name,
                 0,
-                format!("{of} has {} bytes and {blocks} blocks on the device, where {has} blocks are its length", facts.len),
+                format!("{of} has {} bytes and {blocks} blocks on the device, where {has} blocks are its length", attrs.len),
             );
         }
     }
@@ -163,7 +167,8 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Names lead to what is there, and each inode has as many as it says. Returns a path of each.
+/// Checks that each name leads to an inode, and that each inode has as many names as it counts.
+/// Returns one path of each inode.
 fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, String> {
     let mut links: BTreeMap<Ino, u32> = BTreeMap::new();
     let mut children: BTreeMap<Ino, u64> = BTreeMap::new();
@@ -173,20 +178,20 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
         *links.entry(ino).or_default() += 1;
         *children.entry(dir).or_default() += 1;
         above.insert(ino, (dir, text.to_string()));
-        if !matches!(meta.facts(dir), Ok(f) if f.kind == Kind::Dir) {
+        if !matches!(meta.attrs(dir), Ok(f) if f.kind == InodeKind::Dir) {
             checked.wrong(
                 name,
                 0,
                 format!("the name {text} lies in inode {dir}, which is no directory"),
             );
         }
-        match meta.facts(ino) {
+        match meta.attrs(ino) {
             Err(_) => checked.wrong(
                 name,
                 0,
                 format!("the name {text} leads to inode {ino}, which is not there"),
             ),
-            Ok(f) if f.kind == Kind::Dir && meta.parent(ino) != Ok(dir) => {
+            Ok(f) if f.kind == InodeKind::Dir && meta.parent(ino) != Ok(dir) => {
                 checked.wrong(
                     name,
                     0,
@@ -196,30 +201,30 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
             Ok(_) => {}
         }
     }
-    for (ino, facts) in meta.inodes() {
+    for (ino, attrs) in meta.inodes() {
         let has = links.get(&ino).copied().unwrap_or(0);
-        match facts.kind {
-            Kind::Dir => {
+        match attrs.kind {
+            InodeKind::Dir => {
                 checked.dirs += 1;
                 let has = children.get(&ino).copied().unwrap_or(0);
-                if has != facts.len {
+                if has != attrs.len {
                     checked.wrong(
                         name,
                         0,
                         format!(
                             "the directory of inode {ino} counts {} names and has {has}",
-                            facts.len
+                            attrs.len
                         ),
                     );
                 }
             }
-            Kind::File | Kind::Log => checked.files += 1,
+            InodeKind::File | InodeKind::Log => checked.files += 1,
         }
-        if ino != ROOT && has != facts.links {
+        if ino != ROOT && has != attrs.links {
             checked.wrong(
                 name,
                 0,
-                format!("inode {ino} counts {} names and has {has}", facts.links),
+                format!("inode {ino} counts {} names and has {has}", attrs.links),
             );
         }
     }
@@ -232,7 +237,7 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
     }
     let path = |mut at: Ino| {
         let mut parts = Vec::new();
-        // Not for ever where directories go round.
+        // Damage can make a cycle of directories, so the length of a path is bounded.
         while let Some((dir, text)) = above.get(&at).filter(|_| parts.len() < 100) {
             parts.push(text.as_str());
             at = *dir;
@@ -243,16 +248,17 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
     above.keys().map(|ino| (*ino, path(*ino))).collect()
 }
 
-/// Every block has one owner or is free.
+/// Checks that each block has one owner or is free.
 fn space(
     superblock: &Superblock,
-    mut owned: Vec<(Run, Owner)>,
+    mut owned: Vec<(Run, BlockOwner)>,
     paths: &BTreeMap<Ino, String>,
     checked: &mut Checked,
     name: &Path,
 ) {
     owned.sort();
-    // As a mount finds out what is free, and beside it the gaps between what is owned.
+    // The free space is computed twice: as a mount computes it, and as the gaps between the owned
+    // runs.
     let mut free = FreeSpace::default();
     let all = Run {
         start: FIRST_BLOCK,
@@ -276,7 +282,7 @@ fn space(
             continue;
         }
         if let (Some(last), true) = (last, run.start < end) {
-            let (a, b): (Owner, Owner) = (last, owner);
+            let (a, b): (BlockOwner, BlockOwner) = (last, owner);
             checked.wrong(
                 name,
                 run.start * BLOCK,
@@ -299,7 +305,10 @@ fn space(
                 checked.wrong(
                     name,
                     run.start * BLOCK,
-                    format!("{} blocks at {} are not to be had", run.len, run.start),
+                    format!(
+                        "{} blocks at {} are not free before their owner takes them",
+                        run.len, run.start
+                    ),
                 );
             }
         }

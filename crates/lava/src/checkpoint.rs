@@ -1,4 +1,5 @@
-//! Checkpoints: all metadata as one list of records, in pieces, wherever there was room. The last record says where the journal goes on.
+//! The bytes of a checkpoint: all metadata as one list of records. The list is cut into pieces,
+//! which lie in any free runs. The last record says where the journal goes on.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -6,21 +7,22 @@ use std::path::Path;
 use super::frame::{CheckpointPiece, PIECE_HEADER};
 use super::layout::{PIECE, Superblock, Uuid, max_inodes};
 use super::meta::{Meta, MetaCopy};
-use super::record::{Reader, Record};
+use super::record::{JournalRecord, RecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
 
-/// Records of a checkpoint, in pieces that are not sealed yet.
-pub struct Pieces {
+/// The records of a checkpoint, cut into pieces without headers.
+pub struct CheckpointPieces {
     pieces: Vec<Vec<u8>>,
     unit: usize,
 }
 
-impl Pieces {
-    /// The records of a copy, and the jump behind them.
-    pub fn of(copy: &MetaCopy, jump: Record, unit: usize) -> Pieces {
-        let mut all = Pieces {
+impl CheckpointPieces {
+    /// Returns the pieces for the records of a copy and the jump behind them. `unit` is the write
+    /// unit of the device, in bytes.
+    pub fn of(copy: &MetaCopy, jump: JournalRecord, unit: usize) -> CheckpointPieces {
+        let mut all = CheckpointPieces {
             pieces: vec![Vec::new()],
             unit,
         };
@@ -33,7 +35,7 @@ impl Pieces {
         all
     }
 
-    fn push(&mut self, record: &Record) {
+    fn push(&mut self, record: &JournalRecord) {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         let last = self.pieces.last_mut().expect("never without one");
@@ -48,12 +50,12 @@ impl Pieces {
         (PIECE_HEADER + records.len()).next_multiple_of(self.unit) as u64
     }
 
-    /// Bytes that it takes.
+    /// Returns the size of the checkpoint on the device, in bytes.
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(|p| self.size(p)).sum()
     }
 
-    /// Each piece's bytes, by where it begins in the checkpoint's space.
+    /// Returns the bytes of each piece with its header, and its offset in the checkpoint's space.
     pub fn sealed<'a>(
         &'a self,
         uuid: &'a Uuid,
@@ -75,7 +77,8 @@ impl Pieces {
     }
 }
 
-/// Where a byte of the checkpoint's space lies on the device, and how many follow it there.
+/// Returns the offset on the device of a byte of the checkpoint's space, and the number of bytes
+/// from there to the end of the run.
 fn place(runs: &[Run], mut at: u64) -> Option<(u64, u64)> {
     for run in runs {
         let len = run.len * BLOCK;
@@ -87,7 +90,7 @@ fn place(runs: &[Run], mut at: u64) -> Option<(u64, u64)> {
     None
 }
 
-/// Writes bytes at a place of the checkpoint's space.
+/// Writes bytes at the offset `at` of the checkpoint's space.
 pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         let (offset, there) = place(runs, at).expect("there was room for all of it");
@@ -99,32 +102,35 @@ pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -
     Ok(())
 }
 
-/// Where the journal goes on behind a checkpoint.
+/// Where the journal begins behind a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Jump {
-    /// Its extent.
+    /// The first extent of the journal.
     pub run: Run,
-    /// The transaction that comes first in it.
+    /// The number of the first transaction in the extent.
     pub seq: u64,
-    /// The life of the transaction before that.
+    /// The life of the transaction before that one.
     pub life: u64,
 }
 
-/// Bytes of a checkpoint that are read at once. Whatever a superblock says of its length: no more of it is in memory.
+/// Bytes of a checkpoint that are read at once. A superblock with a wrong length cannot make the
+/// reader allocate more.
 const READ: u64 = 1 << 20;
 
-/// A checkpoint's bytes in their order.
-struct Stream<'a> {
+/// Reads the bytes of a checkpoint in their order.
+struct CheckpointReader<'a> {
     device: &'a dyn Device,
     superblock: &'a Superblock,
-    /// Those from `at` on that were read.
+    /// Bytes from the offset `at` on.
     bytes: Vec<u8>,
+    /// Offset in the checkpoint of the next piece.
     at: u64,
+    /// Bytes of the checkpoint that were read.
     read: u64,
 }
 
-impl Stream<'_> {
-    /// The next piece, whole, and maybe more.
+impl CheckpointReader<'_> {
+    /// Returns the next piece, and perhaps bytes behind it.
     fn fill(&mut self) -> Result<&[u8]> {
         let all = self.superblock.checkpoint_bytes;
         while (self.bytes.len() as u64) < PIECE as u64 && self.read < all {
@@ -148,13 +154,13 @@ impl Stream<'_> {
     }
 }
 
-/// Reads a checkpoint: the metadata, and where the journal goes on.
+/// Reads a checkpoint. Returns the metadata, and where the journal begins.
 ///
-/// Errors: `Corruption` when a piece is not what the superblock promises.
+/// Errors: `Corruption` for a piece that does not belong to the superblock; those of the device.
 pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Jump)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
-    let mut stream = Stream {
+    let mut stream = CheckpointReader {
         device,
         superblock,
         bytes: Vec::new(),
@@ -182,14 +188,14 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 piece.index, piece.generation, superblock.generation
             )));
         }
-        let mut records = Reader(piece.records);
+        let mut records = RecordReader(piece.records);
         while let Some(record) = records.next() {
             let record = record.map_err(|what| damage(format!("has {what}")))?;
             if jump.is_some() {
                 return Err(damage("goes on behind its end".into()));
             }
             match record {
-                Record::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
+                JournalRecord::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
                 record => meta
                     .restore(&record)
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,

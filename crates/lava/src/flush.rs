@@ -1,33 +1,34 @@
-//! One flush of the device for all who wait for one: whoever comes while one runs waits for the next, which one of them does for all.
+//! Shares flushes of the device. A thread that needs a flush while one runs waits for the next one,
+//! which one of the waiting threads runs for all of them.
 
 use parking_lot::{Condvar, Mutex};
 
 use basalt_fs::{Error, Result};
 
 #[derive(Default)]
-struct State {
-    /// Flushes that have begun.
+struct FlushState {
+    /// Number of flushes that have begun.
     begun: u64,
-    /// Flushes that have ended well; all that began before the last of them.
+    /// Number of the last flush that succeeded. All flushes before it have ended, too.
     done: u64,
     running: bool,
-    /// Threads that wait for a flush that another one runs.
+    /// Number of threads that wait for a flush of another thread.
     waiting: usize,
-    /// A flush that failed ends all.
+    /// The error of a failed flush, which ends all flushes.
     failed: Option<Error>,
 }
 
-/// See the module's head.
+/// The flushes of one device.
 #[derive(Default)]
 pub struct Flusher {
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     ended: Condvar,
 }
 
-/// A flush that panicked ends all, and nobody waits for it.
-struct Unwinding<'f>(Option<&'f Flusher>);
+/// Ends all flushes if one panics, and wakes the threads that wait for it.
+struct FlushGuard<'f>(Option<&'f Flusher>);
 
-impl Drop for Unwinding<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
         if let Some(flusher) = self.0 {
             let mut state = flusher.state.lock();
@@ -42,13 +43,14 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Flusher {
-    /// Threads that wait for a flush that another one runs.
+    /// Returns the number of threads that wait for a flush of another thread.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting
     }
 
-    /// Waits for a flush that begins after this call, or does it. After an error every call fails: nobody knows what is durable.
+    /// Waits for a flush that begins after this call, or runs it. After an error every call fails,
+    /// because it is unknown what is durable.
     pub fn flush(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
         let mine = state.begun + 1;
@@ -70,9 +72,9 @@ impl Flusher {
         state.begun += 1;
         let own = state.begun;
         drop(state);
-        let mut unwinding = Unwinding(Some(self));
+        let mut guard = FlushGuard(Some(self));
         let result = run();
-        unwinding.0 = None;
+        guard.0 = None;
         let mut state = self.state.lock();
         state.running = false;
         match &result {

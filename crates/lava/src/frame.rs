@@ -1,5 +1,6 @@
-//! What the journal and the checkpoint are written in: frames with a checksum over the filesystem's number, the place on the device and all of
-//! their bytes. `docs/format/lava.md` is the specification.
+//! The frames of the journal and of checkpoints. Each frame has a checksum of the filesystem's
+//! number, of its offset on the device and of all its bytes. `docs/format/lava.md` is the
+//! specification.
 
 use super::layout::{PIECE, Uuid, checksum, u32_at, u64_at};
 use super::runs::Run;
@@ -8,14 +9,14 @@ const TRANSACTION: &[u8; 4] = b"LVTX";
 const EXTENT: &[u8; 4] = b"LVJX";
 const CHECKPOINT: &[u8; 4] = b"LVCK";
 
-/// Bytes before a transaction's records.
+/// Bytes of a transaction before its records.
 pub const TRANSACTION_HEADER: usize = 40;
-/// Bytes of an extent's header.
+/// Bytes of the header of a journal extent.
 const EXTENT_HEADER: usize = 56;
-/// Bytes before the records of a checkpoint's piece.
+/// Bytes of a checkpoint's piece before its records.
 pub const PIECE_HEADER: usize = 32;
 
-/// A frame's bytes: its kind, what stands in its header, its records behind `header` bytes, zeros, and the checksum over all that.
+/// The bytes of a frame: checksum, magic, header, records, and zeros up to a multiple of the unit.
 struct Frame(Vec<u8>);
 
 impl Frame {
@@ -37,30 +38,30 @@ impl Frame {
     }
 }
 
-fn sound(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
+fn is_valid(b: &[u8], magic: &[u8; 4], uuid: &Uuid, offset: u64) -> bool {
     b[4..8] == magic[..] && u32_at(b, 0) == checksum(uuid, offset, &b[4..])
 }
 
-/// The records of one transaction: all of them count or none.
+/// One transaction: records that take effect together or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction<'a> {
-    /// A random number of the mount that wrote it.
+    /// The random number of the mount that wrote the frame.
     pub life: u64,
-    /// Its number.
+    /// The number of the transaction.
     pub seq: u64,
-    /// All transactions up to this one had been made durable before.
+    /// The number of the last transaction that was durable when the frame was written.
     pub synced: u64,
-    /// See [`super::record`].
+    /// Whole records, see [`super::record`].
     pub records: &'a [u8],
 }
 
 impl Transaction<'_> {
-    /// Bytes that one with so many bytes of records takes.
+    /// Returns the size on the device of a transaction with `records` bytes of records, in bytes.
     pub fn size(records: usize, unit: usize) -> usize {
         (TRANSACTION_HEADER + records).next_multiple_of(unit)
     }
 
-    /// Its bytes at `offset` of the device.
+    /// Returns the bytes of the transaction for the offset `offset` of the device.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
         Frame::new(TRANSACTION, TRANSACTION_HEADER, self.records, unit)
             .put(8, self.life.to_le_bytes())
@@ -70,7 +71,8 @@ impl Transaction<'_> {
             .sealed(uuid, offset)
     }
 
-    /// The one that begins at the first byte of `b`, which lies at `offset` of the device, and its size. `None` when there is none.
+    /// Decodes the transaction that begins at the first byte of `b`, which lies at `offset` of the
+    /// device. Returns the transaction and its size in bytes; `None` if the bytes are none.
     pub fn decode<'b>(
         b: &'b [u8],
         uuid: &Uuid,
@@ -85,7 +87,7 @@ impl Transaction<'_> {
             return None;
         }
         let size = Transaction::size(records, unit);
-        if size > b.len() || !sound(&b[..size], TRANSACTION, uuid, offset) {
+        if size > b.len() || !is_valid(&b[..size], TRANSACTION, uuid, offset) {
             return None;
         }
         let transaction = Transaction {
@@ -101,22 +103,23 @@ impl Transaction<'_> {
 /// The first unit of a journal extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// As [`Transaction::life`].
+    /// The random number of the mount that wrote the extent.
     pub life: u64,
-    /// The transaction that comes first in it.
+    /// The number of the first transaction in the extent.
     pub first_seq: u64,
-    /// As [`Transaction::synced`].
+    /// The number of the last transaction that was durable when the header was written.
     pub synced: u64,
-    /// Where the journal goes on when this one is full or the filesystem is mounted again.
+    /// The extent where the journal goes on when this one is full or after the next mount.
     pub next: Run,
-    /// Blocks of this one.
+    /// Blocks of this extent.
     pub blocks: u32,
-    /// The life of the transaction before its first one: what another life left there, of the same number, does not follow.
+    /// The life of the transaction before the first one. Transactions of another life with the same
+    /// numbers do not continue the journal.
     pub before: u64,
 }
 
 impl ExtentHeader {
-    /// Its bytes: one unit.
+    /// Returns the bytes of the header, one unit.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
         Frame::new(EXTENT, EXTENT_HEADER, &[], unit)
             .put(8, self.life.to_le_bytes())
@@ -129,9 +132,9 @@ impl ExtentHeader {
             .sealed(uuid, offset)
     }
 
-    /// From one unit at `offset`.
+    /// Decodes one unit that was read at `offset` of the device; `None` if it is no header.
     pub fn decode(b: &[u8], uuid: &Uuid, offset: u64) -> Option<ExtentHeader> {
-        if b.len() < EXTENT_HEADER || !sound(b, EXTENT, uuid, offset) {
+        if b.len() < EXTENT_HEADER || !is_valid(b, EXTENT, uuid, offset) {
             return None;
         }
         Some(ExtentHeader {
@@ -148,19 +151,19 @@ impl ExtentHeader {
     }
 }
 
-/// One piece of a checkpoint: whole records.
+/// One piece of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointPiece<'a> {
-    /// Of the superblock that will point to it.
+    /// The generation of the superblock that leads to the checkpoint.
     pub generation: u64,
-    /// Counts the pieces, from 0.
+    /// The number of the piece, from 0.
     pub index: u32,
-    /// See [`super::record`].
+    /// Whole records, see [`super::record`].
     pub records: &'a [u8],
 }
 
 impl CheckpointPiece<'_> {
-    /// Its bytes, a multiple of the unit.
+    /// Returns the bytes of the piece, a multiple of the unit.
     pub fn encode(&self, uuid: &Uuid, offset: u64, unit: usize) -> Vec<u8> {
         Frame::new(CHECKPOINT, PIECE_HEADER, self.records, unit)
             .put(8, self.generation.to_le_bytes())
@@ -169,7 +172,8 @@ impl CheckpointPiece<'_> {
             .sealed(uuid, offset)
     }
 
-    /// The one that begins at the first byte of `b`, and its size.
+    /// Decodes the piece that begins at the first byte of `b`. Returns the piece and its size in
+    /// bytes; `None` if the bytes are none.
     pub fn decode<'b>(
         b: &'b [u8],
         uuid: &Uuid,
@@ -181,7 +185,7 @@ impl CheckpointPiece<'_> {
         }
         let records = u32_at(b, 20) as usize;
         let size = PIECE_HEADER.checked_add(records)?.next_multiple_of(unit);
-        if size > PIECE || size > b.len() || !sound(&b[..size], CHECKPOINT, uuid, offset) {
+        if size > PIECE || size > b.len() || !is_valid(&b[..size], CHECKPOINT, uuid, offset) {
             return None;
         }
         let piece = CheckpointPiece {

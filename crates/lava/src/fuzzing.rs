@@ -4,12 +4,14 @@
 //! Compiled for tests, and in `fuzz/lava`, which builds these sources once more with the feature
 //! `fuzzing`: the simulated device is in a crate above, on which this one depends in tests alone.
 
+use super::filesystem::LavaFs;
 use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
-use super::mount::{self, Found};
-use super::record::{Reader, Record};
+use super::options::LavaOptions;
+use super::probe::{self, Probed};
+use super::record::{JournalRecord, RecordReader};
 use super::runs::BLOCK;
-use super::{LavaFs, LavaOptions, check, journal};
+use super::{check, format, journal};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, FileSystem, Intent};
 use basalt_sim::mutate::{Target, Verdict};
@@ -18,12 +20,15 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Every target of this crate.
+/// Returns all targets of this crate.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter()
 }
 
-/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+/// Runs the target of this name.
+///
+/// # Panics
+/// If there is no such target, or if its promise does not hold.
 pub fn run(name: &str, input: &[u8]) {
     let target = targets().find(|t| t.name == name);
     (target.expect("a target of this name").run)(input);
@@ -71,11 +76,11 @@ const TARGETS: &[Target] = &[
 const UNIT: usize = 512;
 const UUID: Uuid = [7; 16];
 
-/// A sound image with a bit of everything: what is before the checkpoint is in it, the rest in the journal.
+/// A sound image with each kind of content, partly in the checkpoint and partly in the journal.
 struct Sample {
     device: Arc<SimDevice>,
     superblock: Superblock,
-    /// The first extent of the journal, as far as it was written.
+    /// The written part of the first journal extent.
     journal: Vec<u8>,
     journal_at: u64,
     jump: super::checkpoint::Jump,
@@ -83,7 +88,7 @@ struct Sample {
     transactions: Vec<Vec<u8>>,
     /// The records of the checkpoint.
     checkpoint: Vec<u8>,
-    /// Pieces of metadata, each behind the number of its unit on the device.
+    /// Pieces of metadata. Each one begins with the number of its unit on the device.
     places: Vec<Vec<u8>>,
 }
 
@@ -95,7 +100,7 @@ fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let device = SimDevice::new(8 << 20, UNIT);
-        mount::format(&*device, UUID, false, Path::new("image")).expect("a filesystem");
+        format::format(&*device, UUID, false, Path::new("image")).expect("a filesystem");
         let fs = LavaFs::mount(device.clone(), &by_hand()).expect("a mount");
         fs.create_dir(Path::new("d/e")).expect("a directory");
         for i in 0..8 {
@@ -159,21 +164,22 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// What is refused is refused as what it is.
+/// Checks that a refused image has an error of a fitting kind.
 fn refused(e: &Error) -> Verdict {
     let kinds = [
         ErrorKind::Corruption,
         ErrorKind::InvalidArgument,
         ErrorKind::Unsupported,
         ErrorKind::NotFound,
-        // Metadata that leaves no room for the journal.
+        // The metadata leaves no space for the journal.
         ErrorKind::NoSpace,
     ];
     assert!(kinds.contains(&e.kind()), "{e}");
     Verdict::Refused
 }
 
-/// As it is, and sealed: what is read is written back to the same.
+/// Decodes a superblock as it is, and with a right checksum. A decoded superblock is encoded to the
+/// same fields.
 fn superblock(input: &[u8]) -> Verdict {
     let mut bytes = input.to_vec();
     bytes.resize(4096, 0);
@@ -190,9 +196,10 @@ fn superblock(input: &[u8]) -> Verdict {
     Verdict::of(sealed.is_ok())
 }
 
-/// Each record that is read is written back to one that reads the same; nothing follows an error.
+/// Decodes records. Each decoded record is encoded to one that decodes to the same; nothing follows
+/// an error.
 fn records(input: &[u8]) -> Verdict {
-    let mut reader = Reader(input);
+    let mut reader = RecordReader(input);
     while let Some(record) = reader.next() {
         let Ok(record) = record else {
             assert!(reader.next().is_none(), "something follows an error");
@@ -200,14 +207,15 @@ fn records(input: &[u8]) -> Verdict {
         };
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
-        let mut again = Reader(&bytes);
+        let mut again = RecordReader(&bytes);
         assert!(matches!(again.next(), Some(Ok(r)) if r == record));
         assert!(again.next().is_none());
     }
     Verdict::Accepted
 }
 
-/// The first extent of a journal: transactions come in order, and asked again it says the same.
+/// Replays the first extent of a journal. Transactions come in order, and a second replay gives the
+/// same result.
 fn journal(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -215,7 +223,7 @@ fn journal(input: &[u8]) -> Verdict {
     let mut bytes = input.to_vec();
     bytes.resize(room as usize, 0);
     left.damage(sample.journal_at, &bytes);
-    let source = journal::Source {
+    let source = journal::JournalSource {
         device: &*left,
         uuid: UUID,
         unit: UNIT,
@@ -237,7 +245,7 @@ fn journal(input: &[u8]) -> Verdict {
         (Ok(a), Ok(b)) => {
             assert_eq!(a, b);
             assert_eq!(a.0.seq, from + a.1.len() as u64);
-            // Nothing is made up: what is read was written there by somebody.
+            // Only transactions with a right checksum are read.
             Verdict::of(!a.1.is_empty())
         }
         (Err(a), Err(b)) => {
@@ -248,14 +256,15 @@ fn journal(input: &[u8]) -> Verdict {
     }
 }
 
-/// A device that can be mounted is sound, or a check says what is not; all it has can be read, and, if that is to be tried, it takes a file.
+/// Mounts a device. An image that mounts is sound, and all its files can be read. With `write`, it
+/// also takes a new file. If the mount finds damage, a check finds damage, too.
 fn exercise(left: &Arc<SimDevice>, write: bool) -> Verdict {
     let name = Path::new("image");
     let checked = check::check(&**left, name);
     let fs = match LavaFs::mount(left.clone(), &by_hand()) {
         Ok(fs) => fs,
         Err(e) => {
-            // What a mount refuses as damaged a check finds.
+            // A check finds the damage that a mount finds.
             if e.is_corruption() {
                 assert!(checked.is_ok_and(|c| !c.is_sound()), "{e}");
             }
@@ -295,7 +304,7 @@ fn exercise(left: &Arc<SimDevice>, write: bool) -> Verdict {
     Verdict::Accepted
 }
 
-/// One more transaction, sealed, behind all others.
+/// Appends one more transaction with a right checksum to the journal.
 fn transaction(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -314,7 +323,7 @@ fn transaction(input: &[u8]) -> Verdict {
     exercise(&left, true)
 }
 
-/// Another checkpoint, sealed.
+/// Replaces the checkpoint by one with a right checksum.
 fn checkpoint(input: &[u8]) -> Verdict {
     let sample = sample();
     let left = sample.device.cut(DeviceCut::All);
@@ -332,17 +341,18 @@ fn checkpoint(input: &[u8]) -> Verdict {
     for at in SUPERBLOCKS {
         left.damage(at, &superblock.encode(at));
     }
-    // One that lies about where the journal is has lost it; what it had is then in nobody's space, and is found there later.
+    // A checkpoint with a wrong jump has lost the journal. The space of the journal is then free,
+    // and its frames are found there later.
     let mut last = None;
-    let mut reader = Reader(piece.records);
+    let mut reader = RecordReader(piece.records);
     while let Some(record) = reader.next() {
         last = record.ok();
     }
-    let honest = matches!(last, Some(Record::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
+    let honest = matches!(last, Some(JournalRecord::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
     exercise(&left, honest)
 }
 
-/// Any bytes at any unit: stale ones, those of another place, torn ones.
+/// Writes any bytes to any unit: stale ones, those of another place, torn ones.
 fn metadata(input: &[u8]) -> Verdict {
     let Some((unit, bytes)) = input.split_first_chunk::<4>() else {
         return Verdict::Refused;
@@ -353,8 +363,8 @@ fn metadata(input: &[u8]) -> Verdict {
     let at = u64::from(u32::from_le_bytes(*unit)) * UNIT as u64 % len;
     let bytes = &bytes[..bytes.len().min((len - at) as usize)];
     left.damage(at, bytes);
-    let found = mount::look(&*left, Path::new("image"));
-    let ours = matches!(found, Ok(Found::Ours(..)));
+    let found = probe::probe(&*left, Path::new("image"));
+    let ours = matches!(found, Ok(Probed::Image(..)));
     let verdict = exercise(&left, true);
     assert!(ours || verdict == Verdict::Refused);
     verdict
@@ -380,7 +390,7 @@ mod tests {
         assert_eq!(exercise(&left, true), Verdict::Accepted);
         for target in targets() {
             for seed in (target.seeds)() {
-                // A transaction a second time is none.
+                // A transaction that is appended a second time is refused.
                 let again = target.name == "lava_transaction";
                 let verdict = (target.run)(&seed);
                 assert!(again || verdict == Verdict::Accepted, "{}", target.name);
@@ -391,7 +401,7 @@ mod tests {
     #[test]
     fn records_are_known_by_their_bytes() {
         let mut bytes = Vec::new();
-        Record::Append { ino: 3 }.encode(&mut bytes);
+        JournalRecord::Append { ino: 3 }.encode(&mut bytes);
         assert_eq!(records(&bytes), Verdict::Accepted);
         assert_eq!(records(&bytes[..1]), Verdict::Refused);
     }

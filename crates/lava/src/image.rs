@@ -1,7 +1,7 @@
-//! Images and devices as servers and tools meet them: made whole or not at all, opened, made longer, checked.
+//! Images and devices for servers and tools: makes, opens, grows and checks them.
 //!
-//! A new image file is written under another name, `NAME.unfinished`, and takes its own when it is a filesystem: what is there under the name is one, or is none
-//! of ours.
+//! A new image file is written as `NAME.unfinished`. It gets its own name when it is a whole
+//! filesystem. So a file with that name is a whole image, or no image of Basalt's.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,53 +11,62 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::check;
+use super::filesystem::LavaFs;
+use super::format;
 use super::layout::MIN_DEVICE;
-use super::mount::{self, Found};
+use super::load;
+use super::options::LavaOptions;
+use super::probe::{self, Probed};
 use super::runs::{BLOCK, MAX_BLOCKS};
-use super::{LavaFs, LavaOptions};
 use basalt_env::EnvParts;
 use basalt_fs::device::{Device, DeviceOptions, DeviceRead, HostDevice, Way};
 use basalt_fs::{Error, ErrorKind, Result};
 
 pub use super::check::Checked;
 
-/// What a fresh filesystem has of a device, and more: not to be discarded.
+/// Bytes at the start of a device that are not discarded after a format. A new filesystem uses
+/// fewer.
 const FORMATTED: u64 = 16 << 20;
-/// Bytes that are read at once to see whether there is anything.
+/// Bytes that are read at once to find data.
 const LOOK: u64 = 1 << 20;
-/// Places of a block device that are looked at beside its ends: reading all of it would take hours.
+/// Number of places between the ends of a block device that are read to find data. Reading the
+/// whole device would take hours.
 const SAMPLES: u64 = 1024;
 
 /// How an image is made.
 #[derive(Debug, Clone, Default)]
 pub struct Format {
-    /// Its size in bytes, from 4 MiB to 32 TiB. Default: that of the device, or of the file that is there.
+    /// Size of the image in bytes, from 4 MiB to 32 TiB. Default: that of the device or of the
+    /// existing file.
     pub size: Option<u64>,
-    /// Space is taken from the disk underneath when it is needed, and not written ahead: the image is made at once, and each first write of a block costs the
-    /// kernel's filesystem its own metadata. Default: false.
+    /// If `true`, the space is not written ahead. The image is made at once, and the first write of
+    /// each block costs the kernel's filesystem a write of its own metadata. Default: false.
     pub sparse: bool,
-    /// A device is not told of what is free, now or later: what was written once stays so. Default: false.
+    /// If `true`, free space of a device is never discarded, so that written space stays written.
+    /// Default: false.
     pub no_discard: bool,
-    /// Whatever is there is destroyed. Default: false.
+    /// If `true`, existing data is destroyed. Default: false.
     pub force: bool,
 }
 
-/// What is being done, for a progress bar.
+/// The present step, for a progress bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Looks whether there is anything that would be lost.
+    /// Looks for data that would be lost.
     Looking,
     /// Writes the image's space.
     Writing,
 }
 
-/// Hears of what is done: how many bytes of how many.
+/// Called with the step, the bytes that are done, and all bytes of the step.
 pub type Progress<'p> = &'p mut dyn FnMut(Step, u64, u64);
 
-/// Makes an empty filesystem in a file, which may be missing, or on a block device. Returns its size in bytes.
+/// Makes an empty filesystem in a file, which need not exist, or on a block device. Returns its
+/// size in bytes.
 ///
-/// Errors: `InvalidArgument` when there is data and it is not forced, for sizes that cannot be, when a size is missing or not the device's; `Busy` when
-/// it is in use; `NoSpace` when the disk underneath has no room; `NotFound` for a device that is not there; `Io`.
+/// Errors: `InvalidArgument` for existing data without `force`, for an illegal or missing size, and
+/// for a size that is not the device's; `Busy` if the image is in use; `NoSpace` if the disk is
+/// full; `NotFound` for a missing device; `Io`.
 pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
     if let Some(size) = how.size {
         check_size(path, size)?;
@@ -90,16 +99,16 @@ pub fn format(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> 
     if device.is_block_device() {
         let mut uuid = [0; 16];
         basalt_fs::fill_random(&mut uuid);
-        let features = mount::Features {
+        let features = format::Features {
             sparse: false,
             no_discard: how.no_discard,
         };
-        mount::format_with(&*device, uuid, features, path)?;
+        format::format_with_features(&*device, uuid, features, path)?;
         if how.no_discard {
             return Ok(size);
         }
         if let Some(rest) = (facts.len / BLOCK * BLOCK).checked_sub(FORMATTED) {
-            // Advice, as it always is.
+            // A failed discard costs speed, not correctness.
             let _ = device.discard(FORMATTED, rest);
         }
         return Ok(size);
@@ -137,7 +146,7 @@ fn no_size(path: &Path) -> Error {
     .in_file(path)
 }
 
-/// A new image file.
+/// Makes a new image file.
 fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
     if is_below_dev(path) {
         return Err(Error::new(ErrorKind::NotFound, "there is no such device").in_file(path));
@@ -151,7 +160,7 @@ fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
         .in_file(path));
     }
     let unfinished = unfinished(path);
-    // One lock from here on until it has its name.
+    // The lock on this file is held until the file has its final name.
     let device = HostDevice::open_or_create(&unfinished)?;
     if !is_leftover(&device, &unfinished, progress)? {
         return Err(Error::new(
@@ -169,22 +178,22 @@ fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
     made.map(|()| size)
 }
 
-/// A name there is a device's: whoever mistypes it does not want a file in memory.
+/// Returns `true` for a path below `/dev`. A mistyped device name must not become a file in memory.
 fn is_below_dev(path: &Path) -> bool {
     let full = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     full.starts_with("/dev") && !full.starts_with("/dev/shm")
 }
 
-/// An earlier attempt that ended in the middle: zeros, or a filesystem with nothing in it.
+/// Returns `true` if an interrupted format left this file: zeros, or an empty filesystem.
 fn is_leftover(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<bool> {
-    if let Found::Ours(superblock, _) = mount::look(device, name)? {
-        let read = mount::read(device, &superblock, name);
+    if let Probed::Image(superblock, _) = probe::probe(device, name)? {
+        let read = load::read(device, &superblock, name);
         return Ok(matches!(read, Ok((meta, _)) if meta.counts().files + meta.counts().dirs == 1));
     }
     Ok(holds(device, name, progress)?.is_none())
 }
 
-/// The name under which an image is written before it is one.
+/// Returns the name of an image while it is made.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".unfinished");
@@ -200,7 +209,7 @@ fn fill(device: &HostDevice, size: u64, sparse: bool, progress: Progress<'_>) ->
 fn take_name(from: &Path, to: &Path) -> Result<()> {
     let error = |e: Errno| Error::io("naming the image", to, e.into());
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every filesystem knows how; every one that has links does this.
+        // Some filesystems have no rename without replacement. A hard link does the same.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             rustix::fs::link(from, to).map_err(error)?;
             rustix::fs::unlink(from).map_err(error)?;
@@ -216,11 +225,12 @@ fn take_name(from: &Path, to: &Path) -> Result<()> {
     rustix::fs::fsync(dir).map_err(error)
 }
 
-/// What would be lost, in words; `None` when all that is looked at is zeros: a whole file, or a device's ends and a thousand places between them.
+/// Returns the data that a format would destroy, in words. `None` if all bytes that are read are
+/// zeros: those of a whole file, or those at the ends of a device and at 1,024 places between them.
 fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Option<String>> {
-    match mount::look(device, name)? {
-        Found::Ours(superblock, _) => {
-            let files = match mount::read(device, &superblock, name) {
+    match probe::probe(device, name)? {
+        Probed::Image(superblock, _) => {
+            let files = match load::read(device, &superblock, name) {
                 Ok((meta, _)) => match meta.counts().files {
                     1 => " with 1 file".to_string(),
                     n => format!(" with {n} files"),
@@ -229,12 +239,12 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
             };
             return Ok(Some(format!("it holds an image of Basalt's{files}")));
         }
-        Found::Broken(e) => {
+        Probed::Unreadable(e) => {
             return Ok(Some(format!(
                 "it holds an image of Basalt's that cannot be read ({e})"
             )));
         }
-        Found::Nothing | Found::Foreign => {}
+        Probed::Empty | Probed::Foreign => {}
     }
     let len = device.facts().len;
     let unit = device.facts().unit as u64;
@@ -267,7 +277,7 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
     Ok(None)
 }
 
-/// Opens and mounts an image or a device: for reading only together with others who read, for writing alone.
+/// Opens and mounts an image or a device. Several readers may share it; a writer has it alone.
 /// `env` is the environment that the filesystem will be part of ([`LavaOptions::env`]).
 ///
 /// Errors: those of [`HostDevice::open`] and [`LavaFs::mount`].
@@ -284,12 +294,13 @@ pub fn open(path: &Path, read_only: bool, env: Option<&EnvParts>) -> Result<Arc<
     LavaFs::mount(device, &options)
 }
 
-/// The device of an image that is there. One that was made where direct I/O writes smaller units than here goes through the page cache.
+/// Opens the device of an existing image. If the image has a smaller write unit than direct I/O has
+/// here, all I/O goes through the page cache.
 pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
     let device = HostDevice::open(options)?;
     let facts = device.facts();
-    match mount::look(&*device, &options.path)? {
-        Found::Ours(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
+    match probe::probe(&*device, &options.path)? {
+        Probed::Image(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
             drop(device);
             HostDevice::open(&DeviceOptions {
                 direct: false,
@@ -301,23 +312,23 @@ pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
     }
 }
 
-/// Makes an image as long as `size`, or as its file or device has become. Returns its size before and after, in bytes. Nothing that it holds is moved; an
-/// interruption leaves the old size or the new one.
+/// Grows an image to `size` bytes, or to the size of its file or device. Returns the size before
+/// and after, in bytes. No data is moved. An interruption leaves the old size or the new one.
 ///
-/// Errors: `InvalidArgument` when that is less than it has; `NoSpace`; those of [`open`].
+/// Errors: `InvalidArgument` for a smaller size; `NoSpace`; those of [`open`].
 pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u64, u64)> {
     let device = open_device(&DeviceOptions::new(path))?;
     let len = device.facts().len;
-    let superblock = match mount::look(&*device, path)? {
-        Found::Ours(superblock, _) => superblock,
-        other => return Err(mount::not_ours(other, path)),
+    let superblock = match probe::probe(&*device, path)? {
+        Probed::Image(superblock, _) => superblock,
+        other => return Err(probe::no_image_error(other, path)),
     };
-    // What cannot be mounted afterwards is not made longer.
-    mount::load(&*device, superblock.clone(), path)?;
-    mount::check_features(&superblock, path)?;
+    // An image that cannot be mounted is not made longer.
+    load::load(&*device, superblock.clone(), path)?;
+    probe::check_features(&superblock, path)?;
     let before = superblock.blocks * BLOCK;
     if len < before {
-        return Err(mount::cut_short(path, len, before));
+        return Err(load::cut_short(path, len, before));
     }
     let to = size.unwrap_or(len);
     check_size(path, to)?;
@@ -335,7 +346,7 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
             .in_file(path));
         }
     } else if to > before || len > before {
-        // Also what somebody else made it longer by: that was not written.
+        // This includes bytes that another program added to the file: they were not written.
         let total = to - before;
         device.extend(before..to, superblock.sparse, &mut |done| {
             progress(Step::Writing, done, total);
@@ -350,9 +361,10 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
     Ok((before, fs.usage().total_bytes))
 }
 
-/// Checks an image or a device, see [`Checked`]. Changes nothing.
+/// Checks an image or a device, and changes nothing. See [`Checked`].
 ///
-/// Errors: those of [`HostDevice::open`]; `NotFound`, `InvalidArgument` and `Unsupported` when there is nothing to be checked.
+/// Errors: those of [`HostDevice::open`]; `NotFound`, `InvalidArgument` and `Unsupported` if there
+/// is no image to check.
 pub fn check(path: &Path) -> Result<Checked> {
     let device = open_device(&DeviceOptions {
         read_only: true,

@@ -1,12 +1,16 @@
-//! The journal: a chain of extents of which each says where the next one lies, and in them transactions, each written once.
+//! The journal: a chain of extents with transactions. Each extent says where the next one lies.
+//! Each transaction is written once.
 //!
-//! # What it promises
-//! A transaction that a flush covered is found by [`replay`], with all before it. The first bad one ends the journal, unless something after it
-//! proves that it had been durable: every frame tells up to which transaction all had been when it was written. Then it is damage.
+//! # Guarantees
+//! [`replay`] finds each transaction that was written before a flush, and all transactions before
+//! it. The first unreadable transaction ends the journal, unless a later frame proves that it had
+//! been durable: each frame has the number of the last transaction that was durable when the frame
+//! was written. Then the unreadable transaction is damage.
 //!
-//! A mount that writes begins an extent anew, with a random number of its own, its life, in every frame; and each extent says of which life the
-//! transaction before its first one is. So what a power cut left behind the end, valid as it may be, is never taken for what came later: it follows
-//! another life, or is of one.
+//! A mount for writing begins a new extent. All its frames have the random number of the mount, its
+//! life. Each extent also has the life of the transaction before its first one. So valid frames
+//! that a power cut left behind the end are never read as later transactions: they follow another
+//! life, or are of another life.
 
 use std::io::IoSlice;
 use std::path::Path;
@@ -18,33 +22,41 @@ use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
 
-/// Writes transactions, one after the other.
-pub struct Writer {
+/// Writes transactions one after the other.
+pub struct JournalWriter {
     uuid: Uuid,
+    /// Write unit of the device, in bytes.
     unit: usize,
+    /// The random number of this mount.
     life: u64,
-    /// The life of the transaction before the next one.
+    /// The life of the last transaction.
     before: u64,
-    /// What it writes to is the last one.
+    /// Extents of the journal. Transactions go to the last one.
     extents: Vec<Run>,
-    /// Where it goes on. Only a fresh extent may be without.
+    /// The extent where the journal goes on. Only a fresh extent may be without a next one.
     next: Option<Run>,
-    /// Where the next frame goes, in bytes of the device.
+    /// Offset on the device of the next frame, in bytes.
     at: u64,
-    /// The number of the next transaction.
+    /// Number of the next transaction.
     seq: u64,
-    /// The extent's header is still to be written.
+    /// The header of the extent is not written yet.
     fresh: bool,
-    /// Bytes written since the extents before were given up.
+    /// Size of the journal behind the last checkpoint, in bytes.
     bytes: u64,
 }
 
-impl Writer {
-    /// Begins an extent: nothing is written before the first transaction.
-    pub fn begin(tail: &Tail, uuid: Uuid, unit: usize, next: Option<Run>, life: u64) -> Writer {
+impl JournalWriter {
+    /// Begins an extent. Nothing is written before the first transaction.
+    pub fn begin(
+        tail: &JournalEnd,
+        uuid: Uuid,
+        unit: usize,
+        next: Option<Run>,
+        life: u64,
+    ) -> JournalWriter {
         let extents = tail.extents.clone();
         let fresh = *extents.last().expect("a journal has an extent");
-        Writer {
+        JournalWriter {
             uuid,
             unit,
             life,
@@ -62,7 +74,7 @@ impl Writer {
         *self.extents.last().expect("a journal has an extent")
     }
 
-    /// What it writes to, and where it goes on.
+    /// Returns the extent that transactions go to, and the next one.
     #[cfg(test)]
     pub fn places(&self) -> (Run, Option<Run>) {
         (self.current(), self.next)
@@ -73,22 +85,23 @@ impl Writer {
         self.next.take()
     }
 
-    /// The number of the transaction that comes next.
+    /// Returns the number of the next transaction.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// How many extents the journal has, the next one among them.
+    /// Returns the number of extents, the next one included.
     pub fn extents(&self) -> usize {
         self.extents.len() + usize::from(self.next.is_some())
     }
 
-    /// Bytes of the journal, headers among them.
+    /// Returns the size of the journal with its headers, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// True when a transaction with so many bytes of records goes to the next extent: [`Writer::turn`] comes first then.
+    /// Returns `true` if a transaction with `records` bytes of records goes to the next extent.
+    /// Then [`JournalWriter::switch_extent`] comes first.
     pub fn is_full(&self, records: usize) -> bool {
         self.at + self.size(records, self.fresh) > self.current().bytes().end
     }
@@ -98,8 +111,8 @@ impl Writer {
         (Transaction::size(records, self.unit) + header) as u64
     }
 
-    /// How many extents have to be found before transactions with so many bytes of records are written: one for each turn, and one if it has no next
-    /// one yet.
+    /// Returns the number of extents that must be allocated before transactions of these sizes are
+    /// written: one for each switch of the extent, and one if there is no next extent yet.
     pub fn extents_for(&self, transactions: impl Iterator<Item = usize>) -> usize {
         let (mut at, mut end) = (self.at, self.current().bytes().end);
         let (mut fresh, mut needs) = (self.fresh, 0);
@@ -116,19 +129,19 @@ impl Writer {
         needs
     }
 
-    /// What it has to have before it writes.
+    /// Returns `true` if the writer has no next extent, which it needs before it writes.
     pub fn needs_next(&self) -> bool {
         self.next.is_none()
     }
 
-    /// Where it goes on when this extent is full.
+    /// Sets the next extent.
     pub fn set_next(&mut self, next: Run) {
         assert!(self.next.is_none(), "it has one");
         self.next = Some(next);
     }
 
-    /// Goes on in the next extent, which must be there, and notes the one behind it.
-    pub fn turn(&mut self, next: Option<Run>) {
+    /// Goes on in the next extent, which must be set, and notes the one behind it.
+    pub fn switch_extent(&mut self, next: Option<Run>) {
         let now = std::mem::replace(&mut self.next, next);
         let now = now.expect("an extent that was written to has a next one");
         self.at = now.start * BLOCK;
@@ -136,9 +149,13 @@ impl Writer {
         self.fresh = true;
     }
 
-    /// Writes a transaction, for which there is room. It is durable after the next flush.
+    /// Writes a transaction, which must fit into the extent. It is durable after the next flush.
+    /// Returns the number of the transaction.
     pub fn write(&mut self, device: &dyn Device, records: &[u8], synced: u64) -> Result<u64> {
-        assert!(!self.is_full(records.len()), "callers turn in time");
+        assert!(
+            !self.is_full(records.len()),
+            "callers switch_extent in time"
+        );
         let mut bytes = Vec::new();
         if self.fresh {
             let header = ExtentHeader {
@@ -168,60 +185,64 @@ impl Writer {
         Ok(self.seq - 1)
     }
 
-    /// The extent that the next transaction goes to, the life before it, and how many extents before belong to the journal that a checkpoint of all up to
-    /// now makes unneeded. Call [`Writer::turn`] before, so that it is a fresh one.
+    /// Returns the extent of the next transaction, the life of the transaction before it, and the
+    /// number of earlier extents, which a checkpoint of all transactions up to now replaces.
+    ///
+    /// # Panics
+    /// If the extent is in use. [`JournalWriter::switch_extent`] begins a fresh one.
     pub fn fresh_extent(&self) -> (Run, u64, usize) {
         assert!(self.fresh, "an extent in use");
         (self.current(), self.before, self.extents.len() - 1)
     }
 
-    /// True when nothing was written to the extent yet.
+    /// Returns `true` if nothing was written to the extent yet.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Takes the first extents out: a checkpoint stands for them.
-    pub fn give_up(&mut self, extents: usize, bytes: u64) -> Vec<Run> {
+    /// Removes the first extents, with `bytes` bytes of frames, because a checkpoint replaces them.
+    pub fn drop_extents(&mut self, extents: usize, bytes: u64) -> Vec<Run> {
         self.bytes -= bytes;
         self.extents.drain(..extents).collect()
     }
 }
 
-/// How a journal ended.
+/// The end of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tail {
-    /// The number of the transaction that comes next.
+pub struct JournalEnd {
+    /// Number of the next transaction.
     pub seq: u64,
-    /// All of its extents. The last one has nothing in it that counts.
+    /// Extents of the journal. The last one has no valid transaction.
     pub extents: Vec<Run>,
-    /// Bytes of its frames.
+    /// Size of the frames, in bytes.
     pub bytes: u64,
     /// The life of the last transaction.
     pub life: u64,
 }
 
-/// Where a journal is read from.
-pub struct Source<'a> {
-    /// The device.
+/// The device that a journal is read from, and its sizes.
+pub struct JournalSource<'a> {
     pub device: &'a dyn Device,
-    /// The filesystem.
+    /// The random number of the filesystem.
     pub uuid: Uuid,
-    /// Bytes that are written whole.
+    /// Write unit, in bytes.
     pub unit: usize,
     /// Blocks of the device.
     pub blocks: u64,
     /// Blocks of an extent.
     pub journal_blocks: u32,
-    /// For messages.
+    /// The name of the image in messages.
     pub name: &'a Path,
 }
 
-impl Source<'_> {
+impl JournalSource<'_> {
     fn damage(&self, at: u64, message: String) -> Error {
         Error::corruption(self.name, at, message)
     }
 
-    /// Where the chain may lead to.
+    /// Returns a run that the chain leads to, if it is an extent on the device.
+    ///
+    /// Errors: `Corruption`.
     fn checked(&self, run: Run, at: u64) -> Result<Run> {
         let end = run.start.checked_add(run.len);
         let fits = run.start >= FIRST_BLOCK && end.is_some_and(|end| end <= self.blocks);
@@ -237,8 +258,9 @@ impl Source<'_> {
         }
     }
 
-    /// Something in `bytes`, which lie at `at`, proves that the transaction `seq` had been durable. What a power cut left of an earlier life does
-    /// not: that `seq` was not durable then is why its number is given out again.
+    /// Returns the offset of a frame in `bytes`, which lie at `at`, that proves that the
+    /// transaction `seq` had been durable. Frames of an earlier life prove nothing of the kind:
+    /// their mount reuses the number `seq` because that transaction was not durable.
     fn proof(&self, bytes: &[u8], at: u64, seq: u64) -> Option<u64> {
         (0..bytes.len() / self.unit).find_map(|i| {
             let (from, here) = (i * self.unit, at + (i * self.unit) as u64);
@@ -253,15 +275,17 @@ impl Source<'_> {
     }
 }
 
-/// Reads a journal from where a checkpoint leads to, and calls `apply` with the number and the records of each.
+/// Reads a journal from its first extent on. Calls `apply` with the number, the offset on the
+/// device and the records of each transaction. Returns the end of the journal.
 ///
-/// Errors: `Corruption` when a transaction is bad that had been durable; those of `apply` and of the device.
+/// Errors: `Corruption` for an unreadable transaction that had been durable; those of `apply` and
+/// of the device.
 pub fn replay(
-    source: &Source<'_>,
+    source: &JournalSource<'_>,
     from: Jump,
     mut apply: impl FnMut(u64, u64, &[u8]) -> Result<()>,
-) -> Result<Tail> {
-    let mut tail = Tail {
+) -> Result<JournalEnd> {
+    let mut tail = JournalEnd {
         seq: from.seq,
         extents: vec![source.checked(from.run, from.run.start * BLOCK)?],
         bytes: 0,

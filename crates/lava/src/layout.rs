@@ -1,28 +1,32 @@
-//! What lies where on the device, and the bytes of the superblock: `docs/format/lava.md` is the specification.
+//! The layout of the device, and the bytes of the superblock. `docs/format/lava.md` is the
+//! specification.
 
 use super::record::MAX_NAME;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 
-/// A filesystem's random number: part of every checksum, so that nothing of another one is taken for its own.
+/// The random number of a filesystem. It is part of every checksum, so that a mount never takes
+/// bytes of another filesystem for its own.
 pub type Uuid = [u8; 16];
 
-/// Where the two copies of the superblock lie, in bytes.
+/// Offsets of the two copies of the superblock, in bytes.
 pub const SUPERBLOCKS: [u64; 2] = [4096, (1 << 20) - 4096];
-/// The first block that is given out. What lies before belongs to superblocks, and to nobody.
+/// The first block that can be allocated. The space before it has the superblocks, and is unused
+/// otherwise.
 pub const FIRST_BLOCK: u64 = (1 << 20) / BLOCK;
-/// The smallest device: a journal and a checkpoint, and something beside them.
+/// Size of the smallest device, in bytes: it has space for a journal, a checkpoint and files.
 pub const MIN_DEVICE: u64 = 4 << 20;
-/// Bytes of records in one transaction at most, but for a last record that passes it.
+/// Bytes of records in one transaction at most. Only the last record may pass this size.
 pub const TRANSACTION_GOAL: usize = 8 << 10;
-/// The largest transaction with all that belongs to it: a journal extent has room for one, and for its own header.
+/// Size of the largest transaction with its frame, in bytes. A journal extent has space for one,
+/// and for its own header.
 pub const TRANSACTION_MAX: usize = TRANSACTION_GOAL + (8 << 10) + 2 * MAX_NAME;
-/// Bytes of one piece of a checkpoint at most, header included.
+/// Largest size of one piece of a checkpoint with its header, in bytes.
 pub const PIECE: usize = 64 << 10;
-/// Blocks of a journal extent at most.
+/// Largest number of blocks of a journal extent.
 const MAX_JOURNAL_BLOCKS: u64 = 1024;
-/// Generations and transactions stay below this.
+/// Numbers of generations and transactions are below this.
 pub const MAX_NUMBER: u64 = 1 << 60;
-/// Runs that a checkpoint may lie in.
+/// Largest number of runs of a checkpoint.
 pub const MAX_CHECKPOINT_RUNS: usize = 240;
 
 const MAGIC: &[u8; 8] = b"BSLTLAVA";
@@ -30,56 +34,58 @@ const VERSION: u32 = 1;
 const SIZE: usize = 4096;
 const RUNS_AT: usize = 96;
 
-/// Features that a filesystem has and this build knows, by what who does not know them may do: mount, mount for reading only, nothing.
+/// Features that this build knows: those that a build may ignore, those that it must know to write,
+/// and those that it must know to read.
 const KNOWN: [u32; 3] = [SPARSE | NO_DISCARD, 0, 0];
-/// The image was not written when it was made.
+/// Feature: the image was not written when it was made.
 const SPARSE: u32 = 1;
-/// The device is not told of what is free.
+/// Feature: free space is not discarded on the device.
 const NO_DISCARD: u32 = 2;
 
-/// The superblock: how large everything is, and where the newest checkpoint lies.
+/// The superblock: sizes, and where the newest checkpoint lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// The filesystem.
+    /// The random number of the filesystem.
     pub uuid: Uuid,
-    /// Counts its superblocks: the larger one is the newer.
+    /// Number of the superblock. The larger one is newer.
     pub generation: u64,
-    /// Bytes that the device writes whole or not at all.
+    /// Write unit: bytes that the device writes whole or not at all.
     pub unit: u32,
-    /// Blocks of the device that are in use for it.
+    /// Blocks of the filesystem.
     pub blocks: u64,
     /// Blocks of a journal extent.
     pub journal_blocks: u32,
-    /// Bytes of the checkpoint.
+    /// Size of the checkpoint, in bytes.
     pub checkpoint_bytes: u64,
-    /// The last transaction that is part of the checkpoint.
+    /// Number of the last transaction that is part of the checkpoint.
     pub checkpoint_seq: u64,
-    /// The checkpoint's place.
+    /// Runs of the checkpoint.
     pub checkpoint: Vec<Run>,
-    /// The last transaction of the last clean end; a journal that ends before it has lost something.
+    /// Number of the last transaction at the last clean unmount. A journal that ends before it has
+    /// lost transactions.
     pub clean_seq: u64,
-    /// The image was not written when it was made.
+    /// `true` if the image was not written when it was made.
     pub sparse: bool,
-    /// The device is not told of what is free.
+    /// `true` if free space is not discarded on the device.
     pub no_discard: bool,
-    /// Features that this build does not know, and without which it may read but not write.
+    /// Unknown features with which this build may read but not write.
     pub unknown: u32,
 }
 
-/// Why a superblock is none.
+/// Why bytes are no usable superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotOurs {
-    /// Something else, or nothing.
+pub enum SuperblockError {
+    /// Other content, or zeros.
     Foreign,
-    /// Of a version that this build does not know.
+    /// A version that this build does not know.
     Version(u32),
-    /// With features that this build does not know and that it cannot be read without.
+    /// Unknown features that a build must know to read.
     Features(u32),
-    /// One of ours that is damaged.
+    /// A damaged superblock, and what is wrong with it.
     Damaged(&'static str),
 }
 
-/// The checksum of everything but itself: of the filesystem, the place and the bytes.
+/// Returns the CRC-32C of the filesystem's number, of the offset on the device and of the bytes.
 pub fn checksum(uuid: &Uuid, offset: u64, bytes: &[u8]) -> u32 {
     let sum = crc32c::crc32c(uuid);
     let sum = crc32c::crc32c_append(sum, &offset.to_le_bytes());
@@ -95,7 +101,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Superblock {
-    /// Its bytes as they lie at `offset`.
+    /// Returns the bytes of the superblock for the offset `offset` of the device.
     pub fn encode(&self, offset: u64) -> Vec<u8> {
         assert!(self.checkpoint.len() <= MAX_CHECKPOINT_RUNS);
         let mut b = vec![0u8; SIZE];
@@ -124,26 +130,28 @@ impl Superblock {
         b
     }
 
-    /// From what was read at `offset`.
-    pub fn decode(b: &[u8], offset: u64) -> Result<Superblock, NotOurs> {
+    /// Decodes bytes that were read at `offset` of the device.
+    pub fn decode(b: &[u8], offset: u64) -> Result<Superblock, SuperblockError> {
         if b.len() != SIZE || b[..8] != MAGIC[..] {
-            return Err(NotOurs::Foreign);
+            return Err(SuperblockError::Foreign);
         }
         let uuid: Uuid = b[32..48].try_into().expect("16 bytes");
         if u32_at(b, 8) != checksum(&uuid, offset, &b[12..]) {
-            return Err(NotOurs::Damaged("its checksum is wrong"));
+            return Err(SuperblockError::Damaged("its checksum is wrong"));
         }
         let version = u32_at(b, 12);
         if version != VERSION {
-            return Err(NotOurs::Version(version));
+            return Err(SuperblockError::Version(version));
         }
         let [_, to_write, to_read] = [0, 1, 2].map(|i| u32_at(b, 16 + i * 4) & !KNOWN[i]);
         if to_read != 0 {
-            return Err(NotOurs::Features(to_read));
+            return Err(SuperblockError::Features(to_read));
         }
         let runs = u32_at(b, 68) as usize;
         if runs > MAX_CHECKPOINT_RUNS {
-            return Err(NotOurs::Damaged("its checkpoint lies in too many places"));
+            return Err(SuperblockError::Damaged(
+                "its checkpoint lies in too many places",
+            ));
         }
         let run = |i: usize| Run {
             start: u64_at(b, RUNS_AT + i * 16),
@@ -167,7 +175,7 @@ impl Superblock {
         Ok(s)
     }
 
-    fn check(&self) -> Result<(), NotOurs> {
+    fn check(&self) -> Result<(), SuperblockError> {
         let fits = |r: &Run| {
             let end = r.start.checked_add(r.len);
             r.len > 0 && r.start >= FIRST_BLOCK && end.is_some_and(|end| end <= self.blocks)
@@ -175,7 +183,7 @@ impl Superblock {
         let mut runs = self.checkpoint.clone();
         runs.sort();
         let fit = runs.iter().all(fits) && runs.windows(2).all(|w| w[0].end() <= w[1].start);
-        // Once they fit, they are no more than the device.
+        // The sum cannot overflow, because the runs fit on the device.
         let room = || runs.iter().map(|r| r.len).sum::<u64>() * BLOCK;
         let wrong = if !self.unit.is_power_of_two() || !(512..=4096).contains(&self.unit) {
             "its write unit is none"
@@ -192,16 +200,16 @@ impl Superblock {
         } else {
             return Ok(());
         };
-        Err(NotOurs::Damaged(wrong))
+        Err(SuperblockError::Damaged(wrong))
     }
 }
 
-/// Blocks of a journal extent on a device of so many: 64 KiB to 4 MiB.
+/// Returns the blocks of a journal extent for a device of `blocks` blocks: 64 KiB to 4 MiB.
 pub fn journal_blocks(blocks: u64) -> u32 {
     (blocks / 2048).clamp(16, MAX_JOURNAL_BLOCKS) as u32
 }
 
-/// Inodes that a filesystem of so many blocks may have.
+/// Returns the largest number of inodes of a filesystem of `blocks` blocks.
 pub fn max_inodes(blocks: u64) -> usize {
     blocks.saturating_mul(4).clamp(1 << 16, 1 << 30) as usize
 }
@@ -233,7 +241,10 @@ mod tests {
         let bytes = s.encode(SUPERBLOCKS[0]);
         assert_eq!(Superblock::decode(&bytes, SUPERBLOCKS[0]), Ok(s));
         let elsewhere = Superblock::decode(&bytes, SUPERBLOCKS[1]);
-        assert_eq!(elsewhere, Err(NotOurs::Damaged("its checksum is wrong")));
+        assert_eq!(
+            elsewhere,
+            Err(SuperblockError::Damaged("its checksum is wrong"))
+        );
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -243,7 +254,7 @@ mod tests {
             );
         }
         let short = Superblock::decode(&bytes[..4000], SUPERBLOCKS[0]);
-        assert_eq!(short, Err(NotOurs::Foreign));
+        assert_eq!(short, Err(SuperblockError::Foreign));
     }
 
     #[test]
@@ -256,10 +267,10 @@ mod tests {
             b[8..12].copy_from_slice(&sum.to_le_bytes());
             Superblock::decode(&b, SUPERBLOCKS[0])
         };
-        assert_eq!(with(12, 2), Err(NotOurs::Version(2)));
+        assert_eq!(with(12, 2), Err(SuperblockError::Version(2)));
         assert!(with(16, 8).is_ok(), "compatible");
         assert_eq!(with(20, 8).map(|s| s.unknown), Ok(8), "to be read");
-        assert_eq!(with(24, 8), Err(NotOurs::Features(8)));
+        assert_eq!(with(24, 8), Err(SuperblockError::Features(8)));
         for (at, value) in [
             (28, 513),
             (56, 3),
@@ -269,7 +280,7 @@ mod tests {
             (104, 0),
         ] {
             assert!(
-                matches!(with(at, value), Err(NotOurs::Damaged(_))),
+                matches!(with(at, value), Err(SuperblockError::Damaged(_))),
                 "{value} at {at}"
             );
         }

@@ -5,20 +5,20 @@
 use hashbrown::HashTable;
 use std::sync::Arc;
 
+use super::cow_table::CowTable;
 use super::record::Ino;
-use super::runs::count_steps;
-use super::slab::Slab;
+use super::steps::count_steps;
 
 /// The index that ends a list of entries.
 const NONE: u32 = u32::MAX;
-/// Text is kept in pieces of this size.
+/// Bytes of a piece of the text.
 const PIECE: usize = 1 << 16;
 
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct NameEntry {
     dir: Ino,
     ino: Ino,
-    /// Piece and place of the text.
+    /// Offset of the text: the piece times [`PIECE`], and the offset in the piece.
     at: u32,
     /// Indexes of the previous and the next entry of the same directory, or [`NONE`].
     before: u32,
@@ -27,14 +27,15 @@ struct Entry {
     len: u16,
 }
 
-/// The text of all names, and of some that are gone.
+/// The text of all names, and of some removed ones.
 #[derive(Clone, Default)]
-struct Text {
+struct NameText {
     pieces: Vec<Arc<Vec<u8>>>,
+    /// Bytes of removed names.
     dead: usize,
 }
 
-impl Text {
+impl NameText {
     fn get(&self, at: u32, len: u16) -> &str {
         let at = at as usize;
         let piece = &self.pieces[at / PIECE];
@@ -59,27 +60,27 @@ impl Text {
     }
 }
 
-/// See the module's head.
+/// The names of all inodes.
 #[derive(Default)]
 pub struct Names {
-    entries: Slab<Entry>,
-    text: Text,
+    entries: CowTable<NameEntry>,
+    text: NameText,
     free: Vec<u32>,
     table: HashTable<u32>,
     /// The index of the first entry of each directory that has entries, by directory.
     firsts: HashTable<u32>,
 }
 
-/// The names at one moment.
+/// A copy of the names.
 #[derive(Clone)]
 pub struct NamesCopy {
-    entries: Slab<Entry>,
-    text: Text,
+    entries: CowTable<NameEntry>,
+    text: NameText,
 }
 
 fn hash(dir: Ino, name: &str) -> u64 {
     let h = crc32c::crc32c_append(dir, name.as_bytes());
-    // The table looks at both ends of a hash.
+    // The table uses both ends of a hash, so the checksum is spread over all bits.
     u64::from(h).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -96,20 +97,20 @@ impl Names {
         self.table.find(hash(dir, name), same).copied()
     }
 
-    /// What a directory has under a name.
+    /// Returns the inode of a name in a directory.
     pub fn find(&self, dir: Ino, name: &str) -> Option<Ino> {
         let i = self.place(dir, name)?;
         Some(self.entries.get(i as usize).ino)
     }
 
-    /// There is room for one name more: text has 4 GiB.
+    /// Returns `true` if there is space for one more name: the text may have 4 GiB.
     pub fn has_room(&self) -> bool {
         self.text.pieces.len() < 1 << 16
     }
 
-    /// Adds a name that is free, of 1 to 255 bytes. There must be room.
+    /// Adds a name of 1 to 255 bytes, which must be free. [`Names::has_room`] must hold.
     pub fn insert(&mut self, dir: Ino, name: &str, ino: Ino) {
-        let entry = Entry {
+        let entry = NameEntry {
             dir,
             ino,
             at: self.text.push(name),
@@ -150,7 +151,7 @@ impl Names {
 
     /// Takes an entry out of its directory's list.
     fn unlink(&mut self, i: u32) {
-        let Entry {
+        let NameEntry {
             dir,
             before,
             behind,
@@ -175,7 +176,7 @@ impl Names {
         }
     }
 
-    /// Takes a name away, and says what it stood for.
+    /// Removes a name. Returns its inode; `None` if there is no such name.
     pub fn remove(&mut self, dir: Ino, name: &str) -> Option<Ino> {
         let i = self.place(dir, name)?;
         let entry = self.table.find_entry(hash(dir, name), |&j| j == i).ok()?;
@@ -185,13 +186,13 @@ impl Names {
         self.free.push(i);
         self.text.dead += name.len();
         if self.text.dead > PIECE && self.text.dead > self.text.bytes() / 2 {
-            self.gather_text();
+            self.compact_text();
         }
         Some(gone.ino)
     }
 
-    /// Leaves the text of removed names behind.
-    fn gather_text(&mut self) {
+    /// Copies the text without that of removed names.
+    fn compact_text(&mut self) {
         let old = std::mem::take(&mut self.text);
         for i in 0..self.entries.len() {
             let e = *self.entries.get(i);
@@ -214,7 +215,7 @@ impl Names {
         })
     }
 
-    /// All names as they are now.
+    /// Copies all names. The cost is one pointer for each chunk and piece.
     pub fn copy(&self) -> NamesCopy {
         NamesCopy {
             entries: self.entries.clone(),
@@ -222,26 +223,26 @@ impl Names {
         }
     }
 
-    /// Directory, name and inode of each, in no order.
+    /// Returns the directory, the text and the inode of each name, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
         let all = self.entries.iter().map(|(_, e)| e).filter(|e| e.len > 0);
         all.inspect(|_| count_steps(1))
             .map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))
     }
 
-    /// Names in all.
+    /// Returns the number of names.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// How many there are, and the bytes of their text.
+    /// Returns the number of names, and the size of their text in bytes.
     pub fn size(&self) -> (u64, u64) {
         let text = self.text.bytes() - self.text.dead;
         ((self.entries.len() - self.free.len()) as u64, text as u64)
     }
 
-    /// Bytes of memory: of entries and their table, and of the text.
+    /// Returns the memory of the entries with their tables, and of the text, in bytes.
     pub fn memory(&self) -> (usize, usize) {
         let table = (self.table.capacity() + self.firsts.capacity()) * 5 * 8 / 7;
         (
@@ -252,7 +253,7 @@ impl Names {
 }
 
 impl NamesCopy {
-    /// As [`Names::iter`].
+    /// Returns the directory, the text and the inode of each name, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &str, Ino)> + '_ {
         let all = self.entries.iter().map(|(_, e)| e).filter(|e| e.len > 0);
         all.map(|e| (e.dir, self.text.get(e.at, e.len), e.ino))

@@ -1,6 +1,8 @@
-//! The operations that the journal keeps, and their bytes. A checkpoint is such a list, too: the one that makes the filesystem from nothing.
+//! Records: the changes of metadata that the journal has, and their bytes. A checkpoint is a list
+//! of records, too, which makes the metadata from nothing.
 //!
-//! A record is a tag and its fields; numbers are varints of seven bits a byte, least significant first; a name is its length and its bytes.
+//! A record is a tag and its fields. A number is a varint of seven bits a byte, least significant
+//! first. A name is its length and its bytes.
 
 use super::runs::Run;
 
@@ -9,78 +11,79 @@ pub type Ino = u32;
 
 /// The root directory.
 pub const ROOT: Ino = 0;
-/// Bytes of a name at most.
+/// Largest length of a name, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A file that grows with its appends.
+pub enum InodeKind {
+    /// A file, which grows with its appends.
     File,
-    /// A log: space lies ahead of the appends.
+    /// A log, which has space ahead of its appends.
     Log,
     /// A directory.
     Dir,
 }
 
-impl Kind {
+impl InodeKind {
     fn number(self) -> u64 {
         match self {
-            Kind::File => 1,
-            Kind::Log => 2,
-            Kind::Dir => 3,
+            InodeKind::File => 1,
+            InodeKind::Log => 2,
+            InodeKind::Dir => 3,
         }
     }
 
-    fn of(number: u64) -> Option<Kind> {
-        [Kind::File, Kind::Log, Kind::Dir]
+    fn of(number: u64) -> Option<InodeKind> {
+        [InodeKind::File, InodeKind::Log, InodeKind::Dir]
             .into_iter()
             .find(|k| k.number() == number)
     }
 }
 
-/// One operation.
+/// One change of the metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Record {
-    /// A new inode without a name. In a checkpoint only, for all but new files: those come with [`Record::Link`] at once.
-    Inode { ino: Ino, kind: Kind, len: u64 },
-    /// A name for an inode.
+pub enum JournalRecord {
+    /// Makes an inode without a name. In checkpoints only; a [`JournalRecord::Link`] follows there.
+    Inode { ino: Ino, kind: InodeKind, len: u64 },
+    /// Adds a name for an inode.
     Link { dir: Ino, name: String, ino: Ino },
-    /// A name goes; an inode without names goes with it.
+    /// Removes a name, and the inode if it has no other name.
     Unlink { dir: Ino, name: String },
-    /// A name moves, over whatever has the new one.
+    /// Moves a name, and replaces the file that has the new one.
     Rename {
         dir: Ino,
         name: String,
         to_dir: Ino,
         to_name: String,
     },
-    /// A log's space begins a new life under a new name: its length is 0.
+    /// Begins a new life of a log's space: the log has a new name and length 0.
     Reuse {
         dir: Ino,
         name: String,
         to_dir: Ino,
         to_name: String,
     },
-    /// Blocks at the end of a file.
+    /// Adds blocks at the end of a file.
     Grow { ino: Ino, runs: Vec<Run> },
-    /// A hole at the end of a file. In a checkpoint only.
+    /// Adds a hole at the end of a file. In checkpoints only.
     Hole { ino: Ino, blocks: u64 },
-    /// A file's length: it ends there, whatever space it has.
+    /// Sets the exact length of a file, which may be shorter than its space.
     Length { ino: Ino, len: u64 },
-    /// Bytes are appended behind the length that was recorded: where the file ends is not known from here on. So it is after
-    /// [`Record::Grow`], too.
+    /// Marks the recorded length as not exact, because bytes are appended behind it.
+    /// [`JournalRecord::Grow`] does the same.
     Append { ino: Ino },
-    /// A file's blocks from here on go.
+    /// Removes the blocks of a file from `blocks` on.
     Cut { ino: Ino, blocks: u64 },
-    /// Some of a file's blocks become a hole.
+    /// Makes a hole of some blocks of a file.
     Punch { ino: Ino, from: u64, blocks: u64 },
-    /// The end of a checkpoint: the journal goes on in this run, with this transaction, behind one of that life.
+    /// Ends a checkpoint: the journal begins in this run with the transaction `seq`. The
+    /// transaction before it is of the life `life`.
     Jump { run: Run, seq: u64, life: u64 },
-    /// A file and a name for it, in one.
+    /// Makes an inode with a name.
     Create {
         ino: Ino,
-        kind: Kind,
+        kind: InodeKind,
         dir: Ino,
         name: String,
     },
@@ -103,10 +106,10 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
-/// What is left of a list of records.
-pub struct Reader<'a>(pub &'a [u8]);
+/// Reads a list of records. The field is the rest of the list.
+pub struct RecordReader<'a>(pub &'a [u8]);
 
-impl Reader<'_> {
+impl RecordReader<'_> {
     fn number(&mut self) -> Option<u64> {
         let mut n = 0u64;
         for i in 0..10 {
@@ -118,7 +121,7 @@ impl Reader<'_> {
             }
             n |= bits << (7 * i);
             if byte & 0x80 == 0 {
-                // One way only to write a number.
+                // A number has one valid encoding, the shortest.
                 return (byte != 0 || i == 0).then_some(n);
             }
         }
@@ -145,8 +148,8 @@ impl Reader<'_> {
         (fits && len > 0).then_some(Run { start, len })
     }
 
-    /// The next record, `Err` when the bytes are none: nothing follows then.
-    pub fn next(&mut self) -> Option<Result<Record, &'static str>> {
+    /// Returns the next record; `Err` for bytes that are no record, which end the list.
+    pub fn next(&mut self) -> Option<Result<JournalRecord, &'static str>> {
         if self.0.is_empty() {
             return None;
         }
@@ -157,29 +160,29 @@ impl Reader<'_> {
         Some(record.ok_or("bytes that are no record"))
     }
 
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self) -> Option<JournalRecord> {
         let record = match self.number()? {
-            1 => Record::Inode {
+            1 => JournalRecord::Inode {
                 ino: self.ino()?,
-                kind: Kind::of(self.number()?)?,
+                kind: InodeKind::of(self.number()?)?,
                 len: self.number()?,
             },
-            2 => Record::Link {
+            2 => JournalRecord::Link {
                 dir: self.ino()?,
                 name: self.name()?,
                 ino: self.ino()?,
             },
-            3 => Record::Unlink {
+            3 => JournalRecord::Unlink {
                 dir: self.ino()?,
                 name: self.name()?,
             },
-            4 => Record::Rename {
+            4 => JournalRecord::Rename {
                 dir: self.ino()?,
                 name: self.name()?,
                 to_dir: self.ino()?,
                 to_name: self.name()?,
             },
-            5 => Record::Reuse {
+            5 => JournalRecord::Reuse {
                 dir: self.ino()?,
                 name: self.name()?,
                 to_dir: self.ino()?,
@@ -188,39 +191,40 @@ impl Reader<'_> {
             6 => {
                 let ino = self.ino()?;
                 let count = self.number()?;
-                // Each takes two bytes at least.
+                // Each run takes two bytes at least, so a wrong count cannot make this allocate
+                // more.
                 if count == 0 || count > self.0.len() as u64 / 2 {
                     return None;
                 }
                 let runs = (0..count).map(|_| self.run()).collect::<Option<_>>()?;
-                Record::Grow { ino, runs }
+                JournalRecord::Grow { ino, runs }
             }
-            7 => Record::Hole {
+            7 => JournalRecord::Hole {
                 ino: self.ino()?,
                 blocks: self.number()?,
             },
-            8 => Record::Length {
+            8 => JournalRecord::Length {
                 ino: self.ino()?,
                 len: self.number()?,
             },
-            9 => Record::Cut {
+            9 => JournalRecord::Cut {
                 ino: self.ino()?,
                 blocks: self.number()?,
             },
-            10 => Record::Punch {
+            10 => JournalRecord::Punch {
                 ino: self.ino()?,
                 from: self.number()?,
                 blocks: self.number()?,
             },
-            11 => Record::Jump {
+            11 => JournalRecord::Jump {
                 run: self.run()?,
                 seq: self.number()?,
                 life: self.number()?,
             },
-            13 => Record::Append { ino: self.ino()? },
-            12 => Record::Create {
+            13 => JournalRecord::Append { ino: self.ino()? },
+            12 => JournalRecord::Create {
                 ino: self.ino()?,
-                kind: Kind::of(self.number()?)?,
+                kind: InodeKind::of(self.number()?)?,
                 dir: self.ino()?,
                 name: self.name()?,
             },
@@ -230,44 +234,44 @@ impl Reader<'_> {
     }
 }
 
-impl Record {
+impl JournalRecord {
     /// Appends the record's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Inode { ino, kind, len } => {
+            JournalRecord::Inode { ino, kind, len } => {
                 put_all(out, &[1, u64::from(*ino), kind.number(), *len]);
             }
-            Record::Link { dir, name, ino } => {
+            JournalRecord::Link { dir, name, ino } => {
                 put(out, 2);
                 put(out, u64::from(*dir));
                 put_name(out, name);
                 put(out, u64::from(*ino));
             }
-            Record::Unlink { dir, name } => {
+            JournalRecord::Unlink { dir, name } => {
                 put(out, 3);
                 put(out, u64::from(*dir));
                 put_name(out, name);
             }
-            Record::Rename {
+            JournalRecord::Rename {
                 dir,
                 name,
                 to_dir,
                 to_name,
             }
-            | Record::Reuse {
+            | JournalRecord::Reuse {
                 dir,
                 name,
                 to_dir,
                 to_name,
             } => {
-                let reuse = matches!(self, Record::Reuse { .. });
+                let reuse = matches!(self, JournalRecord::Reuse { .. });
                 put(out, if reuse { 5 } else { 4 });
                 put(out, u64::from(*dir));
                 put_name(out, name);
                 put(out, u64::from(*to_dir));
                 put_name(out, to_name);
             }
-            Record::Grow { ino, runs } => {
+            JournalRecord::Grow { ino, runs } => {
                 put(out, 6);
                 put(out, u64::from(*ino));
                 put(out, runs.len() as u64);
@@ -276,25 +280,25 @@ impl Record {
                     put(out, run.len);
                 }
             }
-            Record::Hole { ino, blocks } => {
+            JournalRecord::Hole { ino, blocks } => {
                 put_all(out, &[7, u64::from(*ino), *blocks]);
             }
-            Record::Length { ino, len } => {
+            JournalRecord::Length { ino, len } => {
                 put_all(out, &[8, u64::from(*ino), *len]);
             }
-            Record::Append { ino } => {
+            JournalRecord::Append { ino } => {
                 put_all(out, &[13, u64::from(*ino)]);
             }
-            Record::Cut { ino, blocks } => {
+            JournalRecord::Cut { ino, blocks } => {
                 put_all(out, &[9, u64::from(*ino), *blocks]);
             }
-            Record::Punch { ino, from, blocks } => {
+            JournalRecord::Punch { ino, from, blocks } => {
                 put_all(out, &[10, u64::from(*ino), *from, *blocks]);
             }
-            Record::Jump { run, seq, life } => {
+            JournalRecord::Jump { run, seq, life } => {
                 put_all(out, &[11, run.start, run.len, *seq, *life]);
             }
-            Record::Create {
+            JournalRecord::Create {
                 ino,
                 kind,
                 dir,
@@ -311,60 +315,60 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn some() -> Vec<Record> {
+    fn some() -> Vec<JournalRecord> {
         let name = |s: &str| s.to_string();
         let run = |start, len| Run { start, len };
         vec![
-            Record::Inode {
+            JournalRecord::Inode {
                 ino: 7,
-                kind: Kind::Log,
+                kind: InodeKind::Log,
                 len: u64::MAX,
             },
-            Record::Link {
+            JournalRecord::Link {
                 dir: 0,
                 name: name("a"),
                 ino: u32::MAX,
             },
-            Record::Unlink {
+            JournalRecord::Unlink {
                 dir: 3,
                 name: "n".repeat(255),
             },
-            Record::Rename {
+            JournalRecord::Rename {
                 dir: 1,
                 name: name("x"),
                 to_dir: 2,
                 to_name: name("ü"),
             },
-            Record::Reuse {
+            JournalRecord::Reuse {
                 dir: 1,
                 name: name("x"),
                 to_dir: 200,
                 to_name: name("y"),
             },
-            Record::Grow {
+            JournalRecord::Grow {
                 ino: 300,
                 runs: vec![run(1, 1), run(1 << 32, 1 << 20)],
             },
-            Record::Hole { ino: 1, blocks: 5 },
-            Record::Length { ino: 1, len: 127 },
-            Record::Append { ino: 128 },
-            Record::Cut {
+            JournalRecord::Hole { ino: 1, blocks: 5 },
+            JournalRecord::Length { ino: 1, len: 127 },
+            JournalRecord::Append { ino: 128 },
+            JournalRecord::Cut {
                 ino: 1,
                 blocks: 128,
             },
-            Record::Punch {
+            JournalRecord::Punch {
                 ino: 1,
                 from: 0,
                 blocks: 1 << 40,
             },
-            Record::Jump {
+            JournalRecord::Jump {
                 run: run(9, 10),
                 seq: 1 << 60,
                 life: u64::MAX,
             },
-            Record::Create {
+            JournalRecord::Create {
                 ino: 5,
-                kind: Kind::Dir,
+                kind: InodeKind::Dir,
                 dir: 0,
                 name: name("d"),
             },
@@ -375,7 +379,7 @@ mod tests {
     fn records_come_back_and_their_parts_do_not() {
         let mut bytes = Vec::new();
         some().iter().for_each(|r| r.encode(&mut bytes));
-        let mut reader = Reader(&bytes);
+        let mut reader = RecordReader(&bytes);
         for want in some() {
             assert_eq!(reader.next(), Some(Ok(want)));
         }
@@ -385,7 +389,7 @@ mod tests {
             record.encode(&mut bytes);
             for cut in 1..bytes.len() {
                 assert!(
-                    matches!(Reader(&bytes[..cut]).next(), Some(Err(_))),
+                    matches!(RecordReader(&bytes[..cut]).next(), Some(Err(_))),
                     "{record:?} cut to {cut} bytes"
                 );
             }
@@ -409,7 +413,7 @@ mod tests {
             &[12, 1, 4, 0, 1, b'a'], // no such kind
         ] {
             assert!(
-                matches!(Reader(bytes).next(), Some(Err(_))),
+                matches!(RecordReader(bytes).next(), Some(Err(_))),
                 "{bytes:?} is taken for a record"
             );
         }

@@ -1,56 +1,57 @@
-//! What a filesystem tells of itself and of its files.
+//! Reports of the usage of a filesystem, and of the extents of a file.
 
 use std::path::Path;
 
-use super::LavaFs;
-use super::paths::{lookup, refused};
-use super::record::Kind;
-use super::runs::{BLOCK, Extent};
+use super::extents::Extent;
+use super::mounted::MountedFs;
+use super::paths::{apply_error, lookup};
+use super::record::InodeKind;
+use super::runs::BLOCK;
 use basalt_fs::Result;
 
-/// What a filesystem has and costs at one moment.
+/// The space, the files and the costs of a filesystem at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// All there is.
+    /// Size of the filesystem, in bytes.
     pub total_bytes: u64,
-    /// Files, logs among them.
+    /// Number of files, logs included.
     pub files: u64,
-    /// Directories, the root among them.
+    /// Number of directories, the root included.
     pub dirs: u64,
-    /// Extents of all files.
+    /// Number of extents of all files.
     pub extents: u64,
-    /// Bytes of space that files have.
+    /// Space of files, in bytes.
     pub file_bytes: u64,
-    /// Bytes that nobody has.
+    /// Free space, in bytes.
     pub free_bytes: u64,
-    /// How many pieces these are in.
+    /// Number of free runs.
     pub free_pieces: u64,
-    /// The longest of them, in bytes.
+    /// Size of the longest free run, in bytes.
     pub longest_free_bytes: u64,
-    /// Bytes in pieces below 1 MiB, the largest extent that a growing file asks for.
+    /// Space in free runs below 1 MiB, in bytes. A growing file asks for 1 MiB at most.
     pub short_free_bytes: u64,
     /// The filesystem's random number.
     pub uuid: [u8; 16],
-    /// The image was not written when it was made.
+    /// `true` if the image was not written when it was made.
     pub sparse: bool,
-    /// Bytes of what is free that files may not have: they are for the journal and its checkpoints.
+    /// Free space that files may not take, in bytes: it is for the journal and its checkpoints.
     pub reserved_bytes: u64,
-    /// Bytes of memory that inodes, extents and names take, without the text of names.
+    /// Memory of inodes, extents and names without the text of names, in bytes.
     pub memory: u64,
-    /// Bytes of names.
+    /// Text of names, in bytes.
     pub name_bytes: u64,
-    /// Bytes of the journal.
+    /// Size of the journal, in bytes.
     pub journal_bytes: u64,
-    /// Bytes of the last checkpoint.
+    /// Size of the last checkpoint, in bytes.
     pub checkpoint_bytes: u64,
-    /// Checkpoints since the image was mounted.
+    /// Number of checkpoints written since the mount.
     pub checkpoints: u64,
-    /// Checkpoints that were due and could not be written; the journal goes on then.
+    /// Number of checkpoints that failed since the mount. The journal goes on after a failure.
     pub failed_checkpoints: u64,
 }
 
 impl Usage {
-    /// The filesystem's number as people read it.
+    /// Returns the filesystem's number in the usual form of a UUID.
     pub fn uuid_text(&self) -> String {
         let n = u128::from_be_bytes(self.uuid);
         let part = |from: u32, digits: u32| (n >> from) & ((1 << (digits * 4)) - 1);
@@ -65,42 +66,44 @@ impl Usage {
     }
 }
 
-/// What a filesystem knows of a file or directory.
+/// What the metadata has of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileReport {
-    /// Its number.
+    /// Number of the inode.
     pub inode: u64,
-    /// True for a directory.
+    /// `true` for a directory.
     pub is_dir: bool,
     /// Made by [`FileSystem::create_log`].
     pub is_log: bool,
-    /// Names it has.
+    /// Number of names.
     pub links: u32,
-    /// Bytes of a file; names in a directory.
+    /// Length of a file, in bytes; number of names in a directory.
     pub len: u64,
-    /// The file ends there; else it may go on as far as its space goes.
+    /// `true` if the file ends at `len`. Otherwise it may be longer, up to the end of its space.
     pub exact: bool,
-    /// Where its bytes lie.
+    /// Extents of a file, in order.
     pub extents: Vec<ExtentReport>,
 }
 
-/// A piece of a file that lies together.
+/// One extent of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentReport {
-    /// First byte in the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Number of bytes.
+    /// Length, in bytes.
     pub len: u64,
-    /// First byte on the device; none where space was given back.
+    /// Offset on the device, in bytes; `None` for a hole.
     pub place: Option<u64>,
 }
 
-impl LavaFs {
-    /// What is known of a file or directory. `NotFound`.
+impl MountedFs {
+    /// Returns what the metadata has of a file or directory.
+    ///
+    /// Errors: `NotFound`.
     pub fn describe(&self, path: &Path) -> Result<FileReport> {
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         let ino = lookup(&state, path)?;
-        let facts = state.meta.facts(ino).map_err(|r| refused(r, path))?;
+        let attrs = state.meta.attrs(ino).map_err(|r| apply_error(r, path))?;
         let extents = state.meta.extents(ino).unwrap_or_default();
         let of = |e: Extent| ExtentReport {
             offset: e.at * BLOCK,
@@ -109,19 +112,19 @@ impl LavaFs {
         };
         Ok(FileReport {
             inode: u64::from(ino),
-            is_dir: facts.kind == Kind::Dir,
-            is_log: facts.kind == Kind::Log,
-            links: facts.links,
-            len: facts.len,
-            exact: !facts.vague,
+            is_dir: attrs.kind == InodeKind::Dir,
+            is_log: attrs.kind == InodeKind::Log,
+            links: attrs.links,
+            len: attrs.len,
+            exact: !attrs.inexact,
             extents: extents.iter().map(of).collect(),
         })
     }
 
-    /// What the filesystem has and costs.
+    /// Returns the space, the files and the costs of the filesystem.
     pub fn usage(&self) -> Usage {
         let (blocks, sparse, journal_bytes, checkpoint_bytes, checkpoints, failed_checkpoints) = {
-            let journal = self.shared.journal.lock();
+            let journal = self.journal.lock();
             (
                 journal.superblock.blocks,
                 journal.superblock.sparse,
@@ -131,7 +134,7 @@ impl LavaFs {
                 journal.failed_checkpoints,
             )
         };
-        let state = self.shared.state.lock();
+        let state = self.state.lock();
         let counts = state.meta.counts();
         Usage {
             total_bytes: blocks * BLOCK,
@@ -143,7 +146,7 @@ impl LavaFs {
             free_pieces: state.blocks.free().pieces() as u64,
             longest_free_bytes: state.blocks.free().longest() * BLOCK,
             short_free_bytes: state.blocks.free().shorter_than((1 << 20) / BLOCK) * BLOCK,
-            uuid: self.shared.uuid,
+            uuid: self.uuid,
             sparse,
             reserved_bytes: state.reserve() * BLOCK,
             memory: counts.memory,

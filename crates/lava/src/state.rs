@@ -1,59 +1,59 @@
-//! What changes under one lock: the metadata, free space, the records that no transaction has yet, and which files are open.
+//! What changes under one lock: the metadata, the blocks, the pending records, and the open inodes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use super::allocator::Allocator;
-use super::file::{Hold, Node};
+use super::extents::Extents;
 use super::layout::TRANSACTION_GOAL;
-use super::meta::{Effect, Meta, Refusal};
-use super::record::{Ino, Record};
-use super::runs::{BLOCK, Extents, Run};
+use super::meta::{ApplyEffect, ApplyError, Meta};
+use super::open_inode::{LinkState, OpenInode};
+use super::record::{Ino, JournalRecord};
+use super::runs::{BLOCK, Run};
 
-/// Journal extents that are kept in hand.
+/// Number of spare extents for the journal.
 const SPARES: usize = 3;
-/// Of these, those that only a checkpoint gets: it gives back all that the journal has.
+/// Number of spare extents that only a checkpoint may take. A checkpoint frees the whole journal.
 const LAST_SPARES: usize = 2;
 
-/// Who asks for extents of the journal.
+/// What journal extents are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
-    /// A transaction: it leaves what a checkpoint needs.
+pub enum ExtentPurpose {
+    /// A transaction, which leaves the spare extents that a checkpoint needs.
     Commit,
     /// A checkpoint.
     Checkpoint,
 }
 
-/// What becomes of the blocks of an open file.
-pub enum Change {
-    /// These are added at its end.
+/// A change of the extents of an open file.
+pub enum ExtentChange {
+    /// Adds these runs at the end.
     Grow(Vec<Run>),
-    /// All blocks from this one on go.
+    /// Removes all blocks from this one on.
     Cut(u64),
-    /// These become a hole.
+    /// Makes a hole of these blocks.
     Punch(Range<u64>),
 }
 
-/// Runs in one record at most.
+/// Largest number of runs in one record.
 const RUNS_A_RECORD: usize = 500;
 
-/// Records that wait for a transaction.
+/// Records that no transaction has yet.
 #[derive(Default)]
-pub struct Pending {
+pub struct PendingRecords {
     bytes: Vec<u8>,
-    /// Where transactions may begin, behind the first one.
+    /// Offsets at which transactions begin, without that of the first one.
     cuts: Vec<usize>,
 }
 
-impl Pending {
-    /// Bytes of records.
+impl PendingRecords {
+    /// Returns the size of the records, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    fn push(&mut self, record: &Record) {
+    fn push(&mut self, record: &JournalRecord) {
         let last = self.cuts.last().copied().unwrap_or(0);
         if self.bytes.len() - last >= TRANSACTION_GOAL {
             self.cuts.push(self.bytes.len());
@@ -61,7 +61,7 @@ impl Pending {
         record.encode(&mut self.bytes);
     }
 
-    /// The records of each transaction.
+    /// Returns the records of each transaction.
     pub fn transactions(&self) -> impl Iterator<Item = &[u8]> + '_ {
         let ends = self.cuts.iter().copied().chain([self.bytes.len()]);
         let starts = [0].into_iter().chain(self.cuts.iter().copied());
@@ -70,29 +70,29 @@ impl Pending {
     }
 }
 
-/// See the module's head.
-pub struct State {
+/// What changes under one lock.
+pub struct MountState {
     pub meta: Meta,
     pub blocks: Allocator,
-    pub pending: Pending,
-    /// Returns the number of records so far.
+    pub pending: PendingRecords,
+    /// Number of records since the mount.
     pub recorded: u64,
-    /// Threads that wait for a discard to end.
+    /// Number of threads that wait for a discard to end.
     pub discard_waiters: usize,
-    /// Open files, and how many handles each has.
-    pub open: BTreeMap<Ino, (Arc<Node>, usize)>,
+    /// Open inodes that have a name, and the number of handles of each.
+    pub open: BTreeMap<Ino, (Arc<OpenInode>, usize)>,
     /// Blocks of a journal extent.
     journal_blocks: u64,
     /// Blocks of the last checkpoint.
     pub last_checkpoint: u64,
 }
 
-impl State {
-    pub fn new(meta: Meta, blocks: Allocator, journal_blocks: u32) -> State {
-        State {
+impl MountState {
+    pub fn new(meta: Meta, blocks: Allocator, journal_blocks: u32) -> MountState {
+        MountState {
             meta,
             blocks,
-            pending: Pending::default(),
+            pending: PendingRecords::default(),
             recorded: 0,
             discard_waiters: 0,
             open: BTreeMap::new(),
@@ -101,85 +101,95 @@ impl State {
         }
     }
 
-    /// Does what a record says, in memory, and notes it for the next transaction. Returns the record's number.
-    pub fn record(&mut self, record: &Record) -> Result<u64, Refusal> {
+    /// Applies a record in memory, and adds it to the pending records. Returns the record's number.
+    ///
+    /// Errors: why the record cannot be applied; then nothing is changed.
+    pub fn record(&mut self, record: &JournalRecord) -> Result<u64, ApplyError> {
         let changed = match record {
-            Record::Grow { ino, .. } | Record::Cut { ino, .. } | Record::Punch { ino, .. } => {
-                self.open.get(ino).map(|(node, _)| (*ino, node))
+            JournalRecord::Grow { ino, .. }
+            | JournalRecord::Cut { ino, .. }
+            | JournalRecord::Punch { ino, .. } => {
+                self.open.get(ino).map(|(inode, _)| (*ino, inode))
             }
             _ => None,
         };
         let meta = &mut self.meta;
         let effect = match changed {
             None => meta.apply(record),
-            // Readers of the file wait meanwhile, so the list is not shared and is changed in place.
-            Some((ino, node)) => node.show_extents(|shown| {
+            // Readers of the file wait meanwhile, so the list has one owner and is changed in
+            // place.
+            Some((ino, inode)) => inode.change_extents(|shown| {
                 *shown = Extents::default();
                 let effect = meta.apply(record);
                 *shown = meta.extents(ino).expect("an open file with a name");
                 effect
             }),
         };
-        let Effect { freed, gone } = effect?;
+        let ApplyEffect { freed, gone } = effect?;
         self.pending.push(record);
         self.recorded += 1;
-        self.blocks.give_up(self.recorded, freed);
+        self.blocks.free_after(self.recorded, freed);
         if let Some((ino, extents)) = gone {
             match self.open.remove(&ino) {
-                // Whoever has it open reads on: the blocks go with the last handle.
-                Some((node, handles)) => node.lose_name(handles, self.recorded),
-                None => self.blocks.give_up(self.recorded, extents.runs().collect()),
+                // Open handles go on reading. The blocks are freed with the last handle.
+                Some((inode, handles)) => inode.become_orphan(handles, self.recorded),
+                None => self
+                    .blocks
+                    .free_after(self.recorded, extents.runs().collect()),
             }
         }
         Ok(self.recorded)
     }
 
-    /// Changes where an open file's blocks lie. `named` says whether it has a name: without one the list is the node's
-    /// alone, and no record is made.
-    pub fn change(&mut self, node: &Node, named: bool, change: Change) {
-        let ino = node.ino;
-        if named {
+    /// Changes the extents of an open file. `linked` says whether the file has a name. An orphan is
+    /// the only owner of its extents, so no record is made.
+    pub fn change_extents(&mut self, inode: &OpenInode, linked: bool, change: ExtentChange) {
+        let ino = inode.ino;
+        if linked {
             let records = match change {
-                Change::Grow(runs) => {
+                ExtentChange::Grow(runs) => {
                     let parts = runs.chunks(RUNS_A_RECORD).map(<[Run]>::to_vec);
-                    parts.map(|runs| Record::Grow { ino, runs }).collect()
+                    parts
+                        .map(|runs| JournalRecord::Grow { ino, runs })
+                        .collect()
                 }
-                Change::Cut(blocks) => vec![Record::Cut { ino, blocks }],
-                Change::Punch(Range { start: from, end }) => {
+                ExtentChange::Cut(blocks) => vec![JournalRecord::Cut { ino, blocks }],
+                ExtentChange::Punch(Range { start: from, end }) => {
                     let blocks = end - from;
-                    vec![Record::Punch { ino, from, blocks }]
+                    vec![JournalRecord::Punch { ino, from, blocks }]
                 }
             };
             for record in records {
                 let n = self.record(&record).expect("an open file with a name");
-                node.record.store(n, SeqCst);
+                inode.set_last_record(n);
             }
             return;
         }
-        let freed = node.show_extents(|own| match change {
-            Change::Grow(runs) => {
+        let freed = inode.change_extents(|own| match change {
+            ExtentChange::Grow(runs) => {
                 runs.iter().for_each(|r| own.push(Some(r.start), r.len));
                 Vec::new()
             }
-            Change::Cut(blocks) => own.cut(blocks),
-            Change::Punch(blocks) => own.punch(blocks),
+            ExtentChange::Cut(blocks) => own.cut(blocks),
+            ExtentChange::Punch(blocks) => own.punch(blocks),
         });
-        // Not before the removal of its last name is durable: `release` has that record.
-        self.blocks.give_up(self.recorded, freed);
+        // The blocks may not be free before the removal of the last name is durable. That record is
+        // not newer than `recorded`.
+        self.blocks.free_after(self.recorded, freed);
     }
 
-    /// So many records are durable: what they freed is free.
+    /// Notes that so many records are durable, which frees the blocks that they freed.
     pub fn made_durable(&mut self, records: u64) {
         self.blocks.made_durable(records);
     }
 
-    /// True when so many blocks can be had in so many pieces, of the reserve if need be.
+    /// Returns `true` if `blocks` blocks are free in at most `pieces` runs, the reserve included.
     pub fn has_room_in(&mut self, blocks: u64, pieces: usize) -> bool {
         self.blocks.free().longest_in(pieces) >= blocks
             || self.blocks.free_idle() && self.blocks.free().longest_in(pieces) >= blocks
     }
 
-    /// Blocks for a checkpoint, of the reserve if need be.
+    /// Allocates blocks for a checkpoint, also from the reserve.
     pub fn allocate_reserved(&mut self, blocks: u64) -> Option<Vec<Run>> {
         if self.blocks.free().blocks() < blocks {
             self.blocks.free_idle();
@@ -187,30 +197,33 @@ impl State {
         self.blocks.take(blocks, None)
     }
 
-    /// Blocks that a checkpoint may need now.
+    /// Returns an upper bound of the blocks of a checkpoint now.
     pub fn checkpoint_blocks(&self) -> u64 {
         self.meta.checkpoint_bound().div_ceil(BLOCK)
     }
 
-    /// Blocks that files may not have: for a journal that grows until the next checkpoint is written, and for that. By the last checkpoint, so that it seldom
-    /// changes; by what there is now, if that is much larger.
+    /// Returns the blocks that files may not take: those for the journal until the next checkpoint,
+    /// and for that checkpoint. The value depends on the last checkpoint, so that it seldom
+    /// changes, or on the present metadata if that is much larger.
     pub fn reserve(&self) -> u64 {
         let last = 6 * self.journal_blocks + 3 * self.last_checkpoint;
         last.max(4 * self.journal_blocks + self.checkpoint_blocks())
     }
 
-    /// True when there is room for more files and names: for a larger checkpoint, and for the journal until it is written. Less than what files
-    /// leave, so that whoever makes room on a full image can make files for that.
+    /// Returns `true` if there is space for more files and names: for a larger checkpoint, and for
+    /// the journal until it is written. This is less than the reserve, so that a caller that frees
+    /// space on a full image can make files for that.
     pub fn has_room_for_names(&self) -> bool {
         self.blocks.unused() >= 2 * self.journal_blocks + self.checkpoint_blocks()
     }
 
-    /// Blocks that files may take now.
+    /// Returns the blocks that files may take now.
     pub fn available(&self) -> u64 {
         self.blocks.free().blocks().saturating_sub(self.reserve())
     }
 
-    /// Blocks for a file: as many as it would like, or those that it needs. None when there are not so many.
+    /// Allocates blocks for a file: `like` blocks if they are available, `need` blocks otherwise.
+    /// Returns `None` if fewer are available.
     pub fn allocate(&mut self, need: u64, like: u64, near: Option<u64>) -> Option<Vec<Run>> {
         if like > self.available() {
             self.blocks.free_idle();
@@ -223,7 +236,7 @@ impl State {
         self.blocks.take(want, near)
     }
 
-    /// Keeps extents for the journal, as many as there is room for beside a checkpoint.
+    /// Allocates spare extents for the journal, as far as a checkpoint keeps its space.
     pub fn keep_spares(&mut self) {
         while self.blocks.spares() < SPARES {
             let Some(run) = self.extent_beside_checkpoint() else {
@@ -233,7 +246,7 @@ impl State {
         }
     }
 
-    /// An extent for the journal, if what is left is enough for a checkpoint.
+    /// Allocates an extent for the journal, if the other blocks are enough for a checkpoint.
     fn extent_beside_checkpoint(&mut self) -> Option<Run> {
         let blocks = self.journal_blocks;
         match self.blocks.unused() >= blocks + self.checkpoint_blocks() {
@@ -242,12 +255,13 @@ impl State {
         }
     }
 
-    /// So many extents for the journal; none of them when there are fewer.
-    pub fn journal_extents(&mut self, count: usize, asks: Asks) -> Option<Vec<Run>> {
+    /// Allocates `count` extents for the journal. Returns `None`, without a change, if there are
+    /// fewer.
+    pub fn journal_extents(&mut self, count: usize, purpose: ExtentPurpose) -> Option<Vec<Run>> {
         let mut all = Vec::new();
-        let least = match asks {
-            Asks::Commit => LAST_SPARES,
-            Asks::Checkpoint => 0,
+        let least = match purpose {
+            ExtentPurpose::Commit => LAST_SPARES,
+            ExtentPurpose::Checkpoint => 0,
         };
         while all.len() < count {
             let run = self.extent_beside_checkpoint();
@@ -269,52 +283,53 @@ impl State {
         Some(all)
     }
 
-    /// A handle of a file: the node it shares with others of the same file.
-    pub fn hold(&mut self, ino: Ino) -> Result<Arc<Node>, Refusal> {
-        if let Some((node, handles)) = self.open.get_mut(&ino) {
+    /// Opens an inode once more. Returns what all handles of the file share.
+    pub fn open_inode(&mut self, ino: Ino) -> Result<Arc<OpenInode>, ApplyError> {
+        if let Some((inode, handles)) = self.open.get_mut(&ino) {
             *handles += 1;
-            return Ok(Arc::clone(node));
+            return Ok(Arc::clone(inode));
         }
-        let facts = self.meta.facts(ino)?;
-        let node = Arc::new(Node::new(ino, facts, self.meta.extents(ino)?));
-        node.record.store(self.recorded, SeqCst);
-        self.open.insert(ino, (Arc::clone(&node), 1));
-        Ok(node)
+        let attrs = self.meta.attrs(ino)?;
+        let extents = self.meta.extents(ino)?;
+        let inode = Arc::new(OpenInode::new(ino, attrs, extents, self.recorded));
+        self.open.insert(ino, (Arc::clone(&inode), 1));
+        Ok(inode)
     }
 
-    /// A handle goes.
-    pub fn release(&mut self, node: &Arc<Node>) {
-        let mut hold = node.hold.lock();
-        match &mut *hold {
-            Hold::Named => {
-                let (_, handles) = self.open.get_mut(&node.ino).expect("it is open");
+    /// Closes a handle of an inode.
+    pub fn close(&mut self, inode: &Arc<OpenInode>) {
+        let mut link_state = inode.link_state.lock();
+        match &mut *link_state {
+            LinkState::Linked => {
+                let (_, handles) = self.open.get_mut(&inode.ino).expect("it is open");
                 *handles -= 1;
                 if *handles == 0 {
-                    self.open.remove(&node.ino);
-                    drop(hold);
-                    self.settle(node);
+                    self.open.remove(&inode.ino);
+                    drop(link_state);
+                    self.record_final_length(inode);
                 }
             }
-            Hold::Nameless(handles, since) => {
+            LinkState::Orphan { handles, removal } => {
                 *handles -= 1;
                 if *handles == 0 {
-                    // Not before the removal of the name is durable.
-                    let since = *since;
-                    let runs = node.show_extents(|own| own.cut(0));
-                    self.blocks.give_up(since, runs);
+                    // The blocks may not be free before the removal of the name is durable.
+                    let removal = *removal;
+                    let runs = inode.change_extents(|own| own.cut(0));
+                    self.blocks.free_after(removal, runs);
                 }
             }
-            Hold::Over => {}
+            LinkState::Recycled => {}
         }
     }
 
-    /// The last handle of a file that stays: its length is what was appended, and space that nobody appends to any more goes back.
-    fn settle(&mut self, node: &Node) {
-        if !node.was_appended() {
+    /// Records the final length of a file whose last handle was closed, and frees the space behind
+    /// it.
+    fn record_final_length(&mut self, inode: &OpenInode) {
+        if !inode.was_appended() {
             return;
         }
-        for record in node.settled() {
-            // It was open, so it is there.
+        for record in inode.closing_records() {
+            // The inode was open, so the record can be applied.
             let _ = self.record(&record);
         }
     }

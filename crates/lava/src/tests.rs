@@ -1,20 +1,26 @@
-//! The contract of filesystems, on a simulated device.
+//! Tests of LavaFS on a simulated device: the contract of filesystems, and failures of the device.
 
 mod buffers;
 mod cuts;
+mod group_flush;
 mod images;
 mod lies;
 mod room;
 mod threads;
-mod together;
 mod upkeep;
 
+use super::record::JournalRecord;
+use super::runs::BLOCK;
 use super::*;
 use basalt_env::EnvBuilder;
-use basalt_fs::Intent;
+use basalt_fs::device::Device;
+use basalt_fs::{ErrorKind, File, FileSystem, Intent, LogOptions, ReadRequest, Result};
 use basalt_sim::conformance;
 use basalt_sim::{DeviceCut, SimDevice};
+use std::collections::BTreeMap;
 use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
 
@@ -22,7 +28,7 @@ fn by_hand() -> LavaOptions {
     LavaOptions::default()
 }
 
-/// Jobs of a pool with threads write checkpoints and buffers.
+/// Returns options with a job pool that has threads, which write checkpoints and buffers.
 fn with_jobs() -> LavaOptions {
     LavaOptions {
         env: Some(EnvBuilder::without_fs().parts()),
@@ -32,7 +38,7 @@ fn with_jobs() -> LavaOptions {
 
 fn fresh(unit: usize) -> (Arc<SimDevice>, Arc<LavaFs>) {
     let device = SimDevice::new(SIZE, unit);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     (device, fs)
 }
@@ -63,7 +69,8 @@ fn scale() -> u64 {
     scale.and_then(|s| s.parse().ok()).unwrap_or(1)
 }
 
-/// The same history on the simulated filesystem and on this one: the same answers. Now and then a checkpoint or a new mount lies between.
+/// The same history on the simulated filesystem and on LavaFS gives the same answers. Checkpoints
+/// and new mounts lie between some of the steps.
 #[test]
 fn it_answers_as_the_simulated_disk_does() {
     let mut steps = 0;
@@ -83,11 +90,11 @@ fn it_answers_as_the_simulated_disk_does() {
     basalt_sim::campaign!("traces: steps={steps}");
 }
 
-/// A hundred thousand files: what they take in memory, and that a mount finds them all.
+/// The metadata of 100,000 files is small, and a mount finds all of them.
 #[test]
 fn metadata_is_small() {
     let device = SimDevice::new(1 << 30, 512);
-    mount::format(&*device, [9; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [9; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     const FILES: u64 = 100_000;
     for i in 0..FILES {
@@ -106,7 +113,7 @@ fn metadata_is_small() {
     fs.checkpoint().unwrap();
     let after = fs.usage();
     assert!(after.journal_bytes < usage.journal_bytes && after.checkpoints == 1);
-    // A tenth goes, and the rest is found by a mount of checkpoint and journal.
+    // A tenth is removed. A mount finds the others in the checkpoint and the journal.
     for i in (0..FILES).step_by(10) {
         fs.remove(Path::new(&format!("{i:06}.tbl"))).unwrap();
     }
@@ -120,13 +127,13 @@ fn metadata_is_small() {
         (found.extents, found.file_bytes),
         (before.extents, before.file_bytes)
     );
-    // Little more is read than what there is of both.
+    // The mount reads little more than the checkpoint and the journal.
     let read = left.stats().bytes_read;
     let there = found.checkpoint_bytes + before.journal_bytes;
     assert!(read < there + there / 2 + (2 << 20), "{read} of {there}");
 }
 
-/// What goes wrong with a write, a flush or a read: an error, and nothing that was durable is gone afterwards.
+/// A failed write or flush gives an error, and no durable data is lost.
 #[test]
 fn after_a_failed_write_or_flush_nothing_is_believed() {
     use basalt_sim::DeviceFault;
@@ -170,7 +177,8 @@ fn after_a_failed_write_or_flush_nothing_is_believed() {
         let left = device.cut(DeviceCut::Nothing);
         let mounted = LavaFs::mount(left, &by_hand());
         if let DeviceFault::Lost(_) = fault {
-            // A device that lies: a state of before, or an error, and no wrong bytes.
+            // The device lost a write that it acknowledged. The mount shows an earlier state or an
+            // error, and no wrong bytes.
             let Ok(mounted) = mounted else { continue };
             for (i, f) in
                 (0..12u8).filter_map(|i| Some((i, mounted.open(Path::new(&format!("{i}"))).ok()?)))
@@ -189,7 +197,7 @@ fn after_a_failed_write_or_flush_nothing_is_believed() {
     }
 }
 
-/// A lost write of the journal that something later proves to have been durable is damage, and never passed over.
+/// If a later frame proves that a lost write of the journal had been durable, the loss is damage.
 #[test]
 fn a_lost_transaction_is_found() {
     let (device, fs) = fresh(512);
@@ -213,7 +221,7 @@ fn a_lost_transaction_is_found() {
         e.to_string().contains("transaction 2 is not readable"),
         "{e}"
     );
-    // A clean end says how far the journal went.
+    // A clean unmount says how far the journal goes.
     drop(fs);
     let (device, fs) = fresh(512);
     fs.create(Path::new("a")).unwrap();
@@ -224,8 +232,8 @@ fn a_lost_transaction_is_found() {
     assert!(e.to_string().contains("a clean end said"), "{e}");
 }
 
-/// A transaction could not be written, and its records are lost. Every later change depends on them, so none is taken
-/// until the next mount, and each error names the first failure.
+/// A transaction could not be written, and its records are lost. Each later change depends on them,
+/// so all changes fail until the next mount, and each error names the first failure.
 #[test]
 fn a_failed_write_of_the_journal_ends_all_changes() {
     for writer in ["sync", "lazy append", "checkpoint"] {
@@ -266,7 +274,7 @@ fn changes_end_when_the_journal_fails(writer: &str) {
         let first = "a write of the simulated device";
         assert!(e.to_string().contains(first), "{at}: {e}");
     }
-    // What failed is there whole or not at all.
+    // The failed transaction is on the device whole or not at all.
     for (cut, names) in [
         (DeviceCut::Nothing, &["a"][..]),
         (DeviceCut::All, &["a", "d/lost"]),
@@ -278,13 +286,14 @@ fn changes_end_when_the_journal_fails(writer: &str) {
     }
 }
 
-/// A write of a checkpoint's first piece was lost, and in its place lay the piece of an earlier checkpoint, whose
-/// checksum is right. A mount that does not compare generations shows names of both.
+/// The write of a checkpoint's first piece was lost. In its place lay the piece of an earlier
+/// checkpoint, whose checksum is right. A mount that does not compare generations shows names of
+/// both.
 #[test]
 fn a_piece_of_an_earlier_checkpoint_is_damage() {
-    // A small image: space comes back to the same use soon.
+    // In a small image, space is soon used for a checkpoint again.
     let device = SimDevice::new(8 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     for n in 0..3000 {
         fs.create(Path::new(&format!("{n:030}"))).unwrap();
@@ -313,11 +322,11 @@ fn a_piece_of_an_earlier_checkpoint_is_damage() {
     assert!(e.to_string().contains("is piece 0 of checkpoint"), "{e}");
 }
 
-/// What a full image does: it takes removals, mounts as often as anybody likes, and space comes back.
+/// A full image takes removals, can be mounted any number of times, and gets its space back.
 #[test]
 fn a_full_image_lives_on() {
     let device = SimDevice::new(8 << 20, 512);
-    mount::format(&*device, [3; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [3; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
     let block = vec![5u8; 4096];
     let (mut files, mut full) = (0, None);
@@ -332,7 +341,8 @@ fn a_full_image_lives_on() {
     let full = full.expect("the loop's end");
     assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
     assert!(files > 1000);
-    // Every second one goes, and what is free lies in single blocks; one large file takes all of it.
+    // Every second file is removed, so the free space is in single blocks. One large file takes all
+    // of it.
     for i in (0..files).step_by(2) {
         fs.remove(Path::new(&format!("{i:05}"))).unwrap();
     }
@@ -343,7 +353,7 @@ fn a_full_image_lives_on() {
     large.sync_all().unwrap();
     while large.append(&[IoSlice::new(&block)], Intent::Sync).is_ok() {}
     drop((large, fs));
-    // Mounts by the dozen, each of which changes something, after a clean end or a power cut.
+    // Many mounts follow, each with a change, after a clean unmount or a power cut.
     let mut device = device;
     for round in 0..40 {
         let fs = LavaFs::mount(device.clone(), &by_hand())
@@ -363,7 +373,7 @@ fn a_full_image_lives_on() {
     }
 }
 
-/// Space that was taken ahead and that nobody appended to goes back when the file is closed.
+/// Space that was allocated ahead without appends is freed when the file is closed.
 #[test]
 fn space_ahead_goes_back() {
     let (_, fs) = fresh(512);
@@ -377,7 +387,7 @@ fn space_ahead_goes_back() {
     assert_eq!(fs.stat(Path::new("f")).unwrap().on_disk, 0);
 }
 
-/// A log that cannot be had in place of an old one leaves that one as it was.
+/// If an old log cannot be reused for a new one, the old log stays as it was.
 #[test]
 fn a_reuse_without_room_changes_nothing() {
     let (_, fs) = fresh(512);
@@ -399,7 +409,7 @@ fn a_reuse_without_room_changes_nothing() {
     assert!(!fs.exists(Path::new("new")).unwrap());
     assert_eq!(fs.open(old).unwrap().read(0, 5000).unwrap(), vec![3; 5000]);
     assert_eq!(fs.stat(old).unwrap().len, 5000);
-    // Nor is one that cannot be reused at all made longer for it.
+    // A log that may not be reused is not made longer either.
     fs.link(old, Path::new("second")).unwrap();
     let options = LogOptions {
         capacity: 200_000,
@@ -411,7 +421,7 @@ fn a_reuse_without_room_changes_nothing() {
     assert!(before.exact);
 }
 
-/// What was appended lazily outlives the process, with the space and the name that it needs.
+/// Lazily appended bytes outlive the process, with the space and the name that they need.
 #[test]
 fn lazy_bytes_outlive_the_process() {
     let (device, fs) = fresh(512);
@@ -435,7 +445,8 @@ fn lazy_bytes_outlive_the_process() {
     }
 }
 
-/// Handles of a log's earlier life, files of another mount, and files that are removed while they are open.
+/// Tests handles of a log's earlier life, files of another mount, and files that are removed while
+/// they are open.
 #[test]
 fn what_is_over_harms_nobody() {
     let (device, fs) = fresh(512);
@@ -462,7 +473,7 @@ fn what_is_over_harms_nobody() {
         .append(&[IoSlice::new(&[9; 100_000])], Intent::Sync)
         .unwrap();
     assert_eq!(new.read(512 * 79, 512).unwrap(), vec![79; 512]);
-    // A file of another image is synced by its own, and read there.
+    // A file of another image is synced and read by that image.
     let (device2, fs2) = fresh(512);
     let far = fs2.create(Path::new("far")).unwrap();
     far.append(&[IoSlice::new(&[4; 600])], Intent::Sync)
@@ -484,7 +495,7 @@ fn what_is_over_harms_nobody() {
         assert_eq!(got.unwrap(), vec![[4, 9][i]; 600]);
     }
     drop(reads);
-    // Space of a removed file is free once nobody has it open and the removal is durable, whichever is later.
+    // The space of a removed file is free when no handle is open and the removal is durable.
     let before = fs.usage().free_bytes;
     let size = fs.stat(Path::new("other")).unwrap().on_disk;
     fs.remove(Path::new("other")).unwrap();
@@ -496,7 +507,7 @@ fn what_is_over_harms_nobody() {
     LavaFs::mount(device, &by_hand()).expect("nothing is in two files");
 }
 
-/// Metadata that somebody made up, with right checksums: a mount refuses it or takes it, and nothing panics.
+/// A mount refuses or accepts invented metadata with right checksums, and does not panic.
 #[test]
 fn no_metadata_makes_a_mount_panic() {
     use super::frame::{CheckpointPiece, Transaction};
@@ -519,7 +530,7 @@ fn no_metadata_makes_a_mount_panic() {
     }
     let uuid = [7; 16];
     let superblock = fs.shared.journal.lock().superblock.clone();
-    // Where frames lie: all units of the device's first megabytes that are one.
+    // Finds the frames: all units in the first megabytes of the device that are one.
     let all = device.peek(0, 4 << 20);
     let rounds = 3000 * scale();
     for round in 0..rounds {

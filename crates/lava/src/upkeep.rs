@@ -1,4 +1,4 @@
-//! The background job of a mounted filesystem: it tells the device of free space and writes a
+//! The background job of a mounted filesystem: it discards free space on the device, and writes a
 //! checkpoint when one is due. It runs on the environment's pool (decision 0032).
 //!
 //! At most one job is queued or running. A job does one piece of work and queues the next job, so
@@ -13,24 +13,24 @@ use parking_lot::Mutex;
 /// a flush does: before compactions, and on a thread that compactions may not take.
 const PRIORITY: JobPriority = JobPriority::Flush;
 
-/// What has background work.
-pub trait Work: Send + Sync + 'static {
-    /// The requests for the work.
+/// A filesystem with background work.
+pub trait BackgroundWork: Send + Sync + 'static {
+    /// Returns the requests for the work.
     fn upkeep(&self) -> &Upkeep;
 
-    /// Does one piece of work. True if more is left.
+    /// Does one piece of work. Returns `true` if more is left.
     fn work(&self) -> bool;
 }
 
-/// Where the jobs run, and for whom.
-struct Queue {
+/// The job pool, and the filesystem that the jobs work for.
+struct JobQueue {
     jobs: Jobs,
     owner: u64,
-    fs: Weak<dyn Work>,
+    fs: Weak<dyn BackgroundWork>,
 }
 
 #[derive(Default)]
-struct Progress {
+struct UpkeepProgress {
     /// A job is queued or running.
     active: bool,
     /// Work was requested since the running job began.
@@ -42,14 +42,14 @@ struct Progress {
 /// one.
 #[derive(Default)]
 pub struct Upkeep {
-    queue: OnceLock<Queue>,
-    progress: Mutex<Progress>,
+    queue: OnceLock<JobQueue>,
+    progress: Mutex<UpkeepProgress>,
 }
 
 impl Upkeep {
-    /// From now on requested work is done by jobs of this pool.
-    pub fn begin(&self, fs: Weak<dyn Work>, jobs: &Jobs) {
-        let queue = Queue {
+    /// Runs requested work in jobs of this pool from now on.
+    pub fn begin(&self, fs: Weak<dyn BackgroundWork>, jobs: &Jobs) {
+        let queue = JobQueue {
             jobs: jobs.clone(),
             owner: jobs.new_owner(),
             fs,
@@ -60,7 +60,7 @@ impl Upkeep {
         }
     }
 
-    /// Has a job look whether there is a checkpoint to write or free space to tell the device of.
+    /// Queues a job that writes a due checkpoint and discards free space, if no job is queued.
     pub fn request(&self) {
         let mut progress = self.progress.lock();
         progress.requested = true;
@@ -83,7 +83,7 @@ impl Upkeep {
         }
     }
 
-    /// Starts a job's piece of work. False when the filesystem is being unmounted.
+    /// Starts a job's piece of work. Returns `false` if the filesystem is being unmounted.
     fn start(&self) -> bool {
         let mut progress = self.progress.lock();
         progress.requested = false;
@@ -103,7 +103,7 @@ impl Upkeep {
     }
 }
 
-impl Queue {
+impl JobQueue {
     fn spawn(&self) {
         let fs = self.fs.clone();
         let job = move || {

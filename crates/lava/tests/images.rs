@@ -1,5 +1,5 @@
-//! Images as tools and servers make, open, grow and check them: whatever is there is kept unless it is forced, and what is there under the name is
-//! whole.
+//! Tests of images as tools and servers make, open, grow and check them: existing data is kept
+//! unless the format is forced, and a file with the image's name is a whole image.
 
 use basalt_env::EnvBuilder;
 use basalt_fs::{ErrorKind, FileSystem, HostFs, HostOptions, Intent, Result};
@@ -134,7 +134,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
     let fs = open(&image, true).unwrap();
     assert!(fs.exists(Path::new("kept")).unwrap());
     drop(fs);
-    // Zeros are nothing, and a file's own size will do.
+    // A file of zeros has no data, and its own size is the default.
     let zeros = dir.write("zeros", &vec![0; 5 << 20]);
     assert_eq!(quietly(&zeros, &Format::default()).unwrap(), 5 * MIB);
     for path in [&image, &late, &text] {
@@ -179,18 +179,18 @@ fn what_cannot_be_an_image_is_refused_in_a_sentence() {
             "{said}"
         );
     }
-    // More than any disk here has.
+    // The size is larger than any disk here.
     let (kind, said) = refused(&none, &of_size(30 << 40));
     assert!(
         kind == ErrorKind::NoSpace && said.contains("no room"),
         "{said}"
     );
     assert!(dir.names().is_empty(), "{:?}", dir.names());
-    // An earlier attempt that ended in the middle.
+    // An earlier attempt was interrupted.
     let left = dir.write("none.unfinished", &[0; 100_000]);
     quietly(&none, &of_size(8 * MIB)).unwrap();
     assert_eq!(dir.names(), ["none"]);
-    // One of that name that holds something stays, and so does what a link of that name leads to.
+    // A file of that name with data stays, and so does the target of a link of that name.
     dir.fs().remove(Path::new("none")).unwrap();
     dir.write("none.unfinished", &[9; 100_000]);
     let (kind, said) = refused(&none, &of_size(8 * MIB));
@@ -246,7 +246,8 @@ fn an_image_grows_and_keeps_what_it_has() {
         &fs.open(Path::new("a")).unwrap().read(0, 8192).unwrap()[..],
         &[5; 8192]
     );
-    // What was made longer by an attempt that ended in the middle is no part of it, and is written when it is grown again.
+    // An interrupted attempt made the file longer. These bytes are no part of the image, and are
+    // written when it is grown again.
     drop(fs);
     let longer = dir.0.join("image");
     let fd =
@@ -261,7 +262,7 @@ fn an_image_grows_and_keeps_what_it_has() {
     assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
     assert_eq!(grow(None).unwrap(), (20 * MIB, 20 * MIB));
     let fs = open(&path, false).unwrap();
-    // Cut short behind our back: that is said, and nothing is made up.
+    // Another program cut the file short. The mount reports that.
     drop(fs);
     let all = dir.fs().open(Path::new("image")).unwrap();
     let half = all.read(0, 8 << 20).unwrap();

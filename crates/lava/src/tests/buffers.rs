@@ -1,6 +1,7 @@
-//! Write buffers: what is gathered is read, synced, closed and refused as if it had been written at once.
+//! Tests of write buffers: buffered bytes are read, synced, closed and refused as if they had been
+//! written at once.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
@@ -15,18 +16,20 @@ fn bulk(f: &Arc<dyn File>, bytes: &[u8]) -> Result<u64> {
 
 fn with_threads() -> (Arc<SimDevice>, Arc<LavaFs>) {
     let device = SimDevice::new(512 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
     (device, fs)
 }
 
-/// What appends wrote, in pieces of 1000 bytes that say where they lie and whose they are.
+/// Returns the appended bytes of a file, in pieces of 1,000 bytes that name the file and the
+/// offset.
 fn pattern(file: usize, from: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| ((at / 1000) * 31 + at % 251 + file as u64 * 77) as u8;
     (from..from + len as u64).map(byte).collect()
 }
 
-/// More files than there are buffers, filled by several threads and read by others meanwhile; some are removed while they are written.
+/// Several threads fill more files than there are buffers, while other threads read them. Some
+/// files are removed while they are written.
 #[test]
 fn bulk_appends_of_many_threads_are_read_and_synced_right() {
     let (device, fs) = with_threads();
@@ -48,7 +51,7 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
                         let mut c = Rng::of(&[round, t]);
                         let mut total = 0;
                         for step in 0..400 {
-                            // Each file has one who appends.
+                            // One thread appends to each file.
                             let i = c.below(20) as usize * 4 + t as usize;
                             let f = &files[i];
                             let len = c.pick(&[1, 300, 4096, 60_000, 600_000]) as usize;
@@ -66,7 +69,7 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
                                 0 => f.sync_data().unwrap(),
                                 1 => f.sync_all().unwrap(),
                                 2 => fs.sync_files(&files[..8]).unwrap(),
-                                // Its space is somebody else's only when nothing is on its way there.
+                                // Another file gets the space only after the writes to it ended.
                                 3 => {
                                     let name = format!("gone-{t}-{step}");
                                     let gone = fs.create(Path::new(&name)).unwrap();
@@ -85,10 +88,10 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         appended += totals.iter().sum::<u64>();
-        assert!(fs.shared.writers.bytes() <= (BUFFERS * buffer::BUFFER) as u64);
+        assert!(fs.shared.buffers.bytes() <= (BUFFERS * write_buffer::BUFFER) as u64);
         fs.sync_files(files).unwrap();
         assert_eq!(
-            fs.shared.writers.bytes(),
+            fs.shared.buffers.bytes(),
             0,
             "what is synced is in no buffer"
         );
@@ -105,7 +108,7 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
     basalt_sim::campaign!("bulk appends: bytes={appended}");
 }
 
-/// The last handle sees to it that its bytes are there for the next one; a second one keeps them.
+/// The last handle writes its buffered bytes before it closes; a second handle keeps them.
 #[test]
 fn what_was_gathered_is_there_once_the_file_is_closed() {
     for (_, fs) in [fresh(512), fresh(4096), with_threads()] {
@@ -116,10 +119,10 @@ fn what_was_gathered_is_there_once_the_file_is_closed() {
             bulk(&f, part).unwrap();
         }
         let reader = fs.open(path).unwrap();
-        assert!(fs.shared.writers.bytes() > 0);
+        assert!(fs.shared.buffers.bytes() > 0);
         assert!(reader.read(0, bytes.len()).unwrap() == bytes);
         drop(f);
-        assert_eq!(fs.shared.writers.bytes(), 0);
+        assert_eq!(fs.shared.buffers.bytes(), 0);
         assert!(reader.read(0, bytes.len()).unwrap() == bytes);
         drop(reader);
         assert_eq!(fs.stat(path).unwrap().len, bytes.len() as u64);
@@ -127,7 +130,8 @@ fn what_was_gathered_is_there_once_the_file_is_closed() {
     }
 }
 
-/// A write that fails beside its maker is told by what comes next, and by every sync; nobody takes its bytes for the file's.
+/// The failure of a background write is reported by the next append and by each sync. Its bytes are
+/// not part of the file.
 #[test]
 fn a_write_that_fails_behind_an_append_is_told() {
     let mut told_by_appends = 0;
@@ -173,7 +177,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
             }
         }
         drop((f, reader));
-        assert_eq!(fs.shared.writers.bytes(), 0, "write {n} keeps no buffer");
+        assert_eq!(fs.shared.buffers.bytes(), 0, "write {n} keeps no buffer");
         let Ok(found) = fs.open(path) else { continue };
         let len = found.len() as usize;
         assert!(struck || len == bytes.len());
@@ -181,7 +185,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
             found.read(0, len).unwrap() == bytes[..len],
             "write {n}: {len} bytes"
         );
-        // Others go on.
+        // Other files go on.
         if struck && fs.shared.check_writable().is_ok() {
             let other = fs.create(Path::new("other")).unwrap();
             bulk(&other, &bytes).unwrap();
@@ -192,7 +196,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
     assert!(told_by_appends > 0, "no append was told");
 }
 
-/// An image that was given up writes nothing more, and nobody waits for it.
+/// An abandoned image writes nothing more, and no caller waits for it.
 #[test]
 fn an_image_that_is_given_up_writes_no_buffers() {
     let (device, fs) = with_threads();

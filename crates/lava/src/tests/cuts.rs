@@ -1,14 +1,17 @@
-//! Power cuts after each write of the device, in random histories that also make checkpoints, mount anew, grow the image and discard: what is found is a state of
-//! the history, and a check of it finds nothing.
+//! Tests with power cuts after each write of the device, in random histories that also make
+//! checkpoints, mount again, grow the image and discard. A mount finds a state of the history, and
+//! a check finds no damage.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, scale};
 use basalt_fs::Intent;
 use basalt_fs::device::Device;
 use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// What is known of a filesystem at one moment: names, and the bytes that must be there.
+/// The expected content of a filesystem at one moment: names, and the bytes that must be there.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct Shown {
     /// Files by name, with a number for each inode.
@@ -16,20 +19,21 @@ pub(super) struct Shown {
     dirs: Vec<String>,
 }
 
-/// A history on the filesystem with all that it promised, and the devices that a power cut may leave after each write.
+/// A history on a filesystem with all its promises, and the devices that a power cut may leave
+/// after each write.
 pub(super) struct History {
     rng: basalt_sim::rng::Rng,
     device: Arc<SimDevice>,
     fs: Arc<LavaFs>,
     now: Shown,
-    /// What has not been durable yet, oldest first; the first one is.
+    /// States from the last durable one on, oldest first.
     since: Vec<Shown>,
-    /// The same of the last times that something became durable.
+    /// The lists of states before the last times that something became durable.
     before: VecDeque<Vec<Shown>>,
-    /// What is written may go astray, so it is not mounted anew.
+    /// Writes may go astray, so the history has no new mounts.
     pub(super) lies: bool,
     files: BTreeMap<u64, Arc<dyn File>>,
-    /// What was appended, and how much of it is durable.
+    /// The appended bytes of each file, and the number of them that is durable.
     bytes: BTreeMap<u64, (Vec<u8>, usize)>,
     next: u64,
 }
@@ -42,10 +46,10 @@ impl History {
         NAMES[n].to_string()
     }
 
-    /// All that happened so far is durable.
+    /// Notes that all changes so far are durable.
     fn durable(&mut self) {
         if self.since[..] == [self.now.clone()] {
-            // Nothing was written that could go astray.
+            // No write could go astray here.
             return;
         }
         let since = std::mem::replace(&mut self.since, vec![self.now.clone()]);
@@ -70,7 +74,7 @@ impl History {
         }
     }
 
-    /// Many transactions that no flush follows: a journal of more than one extent.
+    /// Writes many transactions without a flush, so that the journal has several extents.
     fn burst(&mut self) {
         for n in 0..self.rng.below(400) {
             self.next += 1;
@@ -86,8 +90,8 @@ impl History {
         }
     }
 
-    /// The states that may be found after all this when a write that said it was durable was not: those since the last time that something became so, and the
-    /// time before.
+    /// Returns the states that a mount may find if an acknowledged durable write was lost: those
+    /// since the last time that something became durable, and since the time before.
     pub(super) fn states(&self) -> (Shown, Vec<Shown>) {
         let all = self.before.iter().flatten().chain(&self.since);
         (self.now.clone(), all.cloned().collect())
@@ -123,7 +127,7 @@ impl History {
                         },
                     ),
                     (false, true) => {
-                        // What the old log had may be overwritten whatever becomes of the names.
+                        // The bytes of the old log may be overwritten even if the names stay.
                         if let Some(id) = self.now.names.get(&b)
                             && self.now.names.values().filter(|i| *i == id).count() == 1
                             && !self.now.names.contains_key(&a)
@@ -173,7 +177,7 @@ impl History {
                     let at = file.append(&[IoSlice::new(&bytes)], intent).unwrap();
                     assert_eq!(at, all.len() as u64);
                     all.extend(bytes);
-                    // Space ahead comes and goes, whole or in parts.
+                    // Space ahead is allocated and freed, whole or in parts.
                     let end = all.len() as u64;
                     match end % 5 {
                         0 => file.expect_appends(end + 200_000),
@@ -238,13 +242,13 @@ impl History {
             20 => {
                 let more = self.rng.below(3) << 20;
                 self.device.grow(more);
-                // With what a power cut in an earlier one left.
+                // An earlier attempt may have been cut, and left bytes there.
                 let longer = self.device.facts().len - self.fs.usage().total_bytes;
                 assert_eq!(self.fs.grow().unwrap(), longer);
             }
             _ if self.lies => {}
             _ => {
-                // A new mount of what there is.
+                // The device is mounted again.
                 self.files.clear();
                 let device = self.fs.shared.device.clone();
                 let dying = std::mem::replace(&mut self.fs, fresh(512).1);
@@ -261,7 +265,7 @@ impl History {
 }
 
 impl Shown {
-    /// The names of a filesystem are these.
+    /// Asserts the names of the filesystem.
     pub(super) fn is(&self, files: &BTreeMap<String, Arc<dyn File>>, dirs: &[String]) -> bool {
         let mut own = self.dirs.clone();
         own.sort();
@@ -269,7 +273,7 @@ impl Shown {
     }
 }
 
-/// What a filesystem shows.
+/// Returns the names and files that a filesystem shows.
 pub(super) fn shown(
     fs: &LavaFs,
     dir: &str,
@@ -293,7 +297,7 @@ pub(super) fn shown(
     }
 }
 
-/// What was promised at one moment.
+/// The promises at one moment.
 struct Promise {
     since: Vec<Shown>,
     durable: BTreeMap<u64, Vec<u8>>,
@@ -310,7 +314,8 @@ impl Promise {
         }
     }
 
-    /// What a mount finds is one of the states since the last durable one, with the bytes that were durable. Says which.
+    /// Asserts that a mount finds one of the states since the last durable one, with the durable
+    /// bytes. Returns the index of the state.
     fn check(&self, device: Arc<SimDevice>, place: &str) -> (Arc<LavaFs>, Shown) {
         let checked = check::check(&*device, Path::new("image")).unwrap();
         assert!(checked.is_sound(), "{place}: {:?}", checked.damage);
@@ -326,7 +331,7 @@ impl Promise {
             files.keys(),
             self.since
         );
-        // Of those with the same names one has the right bytes.
+        // One of the states with these names has the right bytes.
         let right = |s: &&Shown| {
             s.names.iter().all(|(name, id)| {
                 let Some(want) = self.durable.get(id) else {
@@ -343,8 +348,8 @@ impl Promise {
     }
 }
 
-/// Random histories with a power cut after each write of the device: what is found is a state of the history, none older than what was durable,
-/// and all bytes that were.
+/// Random histories with a power cut after each write of the device. A mount finds a state of the
+/// history that is no older than the durable one, with all durable bytes.
 #[test]
 fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
     let (mut cuts, mut writes) = (0, 0);
@@ -363,7 +368,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             h.step();
             let snapshots = std::mem::take(&mut *taken.lock());
             let mut promise = Promise::of(&h);
-            // While the call was on its way nothing more was promised than before it, and it may have changed something.
+            // A running call promises nothing yet, and may have changed something.
             promise.durable = before.durable;
             promise.since = before.since;
             promise.since.push(h.now.clone());
@@ -388,11 +393,13 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
                 }
             }
         }
-        // Lives after a power cut: what it left on the device behind the end of the journal is never taken for what comes later.
+        // The image is mounted after the power cut. Frames behind the end of the journal are never
+        // read as later transactions.
         let mut device = device;
         let mut promise = Promise::of(&h);
         for life in 0..8 {
-            // Or the process alone dies: what it did not flush is there for the next one, which takes it for durable.
+            // Or only the process dies: its writes without a flush are there for the next mount,
+            // which must make them durable.
             device = match h.rng.percent(40) {
                 true => device.snapshot().killed(),
                 false => device.cut(match life % 3 {
@@ -420,7 +427,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
             if h.rng.percent(15) {
                 h.burst();
             }
-            // The last step is cut at one of its writes, those of a checkpoint most of all.
+            // The last step is cut at one of its writes, mostly at one of a checkpoint.
             let taken = Arc::new(Mutex::new(Vec::new()));
             let into = Arc::clone(&taken);
             device.on_write(move |snapshot| into.lock().push(snapshot));
@@ -454,7 +461,7 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
     assert!(basalt_sim::campaign::case().is_some() || cuts > 5_000);
 }
 
-/// All moments of `run`, each after a write or flush of the device.
+/// Returns a snapshot of the device after each write or flush of `run`.
 fn moments(device: &Arc<SimDevice>, run: impl FnOnce()) -> Vec<DeviceSnapshot> {
     let all = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&all);
@@ -468,13 +475,13 @@ fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
     layout::SUPERBLOCKS.map(|at| device.peek(at, 4096))
 }
 
-/// Both copies of the superblock were written under one flush. A power cut can then tear both, and the image is lost.
-/// With small units it shows only where a checkpoint has so many runs that they reach the second unit, so the order
-/// itself is looked at.
+/// Regression test: both copies of the superblock were written under one flush. A power cut can
+/// then tear both, and the image is lost. With small units this shows only if a checkpoint has so
+/// many runs that they reach the second unit, so the test checks the order of writes itself.
 #[test]
 fn at_most_one_superblock_is_not_durable_at_any_moment() {
     let device = SimDevice::new(8 << 20, 512);
-    let format = || mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    let format = || format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let mut all = moments(&device, format);
     let made = all.len();
     let options = by_hand();
@@ -485,10 +492,10 @@ fn at_most_one_superblock_is_not_durable_at_any_moment() {
         device.grow(1 << 20);
         fs.grow().unwrap();
         fs.create(Path::new("b")).unwrap();
-        // The clean end.
+        // The clean unmount.
         drop(fs);
     }));
-    // A mount that writes the stale copy again.
+    // The mount writes the stale copy again.
     device.damage(layout::SUPERBLOCKS[1], &[0; 4096]);
     let mount = || drop(LavaFs::mount(device.clone(), &options).unwrap());
     all.extend(moments(&device, mount));
@@ -500,24 +507,26 @@ fn at_most_one_superblock_is_not_durable_at_any_moment() {
         assert!(open < 2, "moment {n} ({made} of them by the format)");
         written += open;
     }
-    // Two each by the format, the checkpoint, the growth and the end, and one by the last mount.
+    // The format, the checkpoint, the growth and the unmount write two each, and the last mount
+    // one.
     assert!(written >= 9, "{written} writes were seen");
 }
 
-/// The copy of the superblock that a power cut had left behind stayed as it was. Space that it leads to was given out,
-/// and once the newer copy was damaged, a mount followed the older one into it.
+/// Regression test: the stale copy of the superblock that a power cut had left stayed as it was.
+/// The space that it leads to was allocated again. When the newer copy was damaged, a mount
+/// followed the older one into that space.
 #[test]
 fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
     let (device, fs) = fresh(512);
     fs.create(Path::new("a")).unwrap();
     let all = moments(&device, || fs.checkpoint().unwrap());
-    let stale = |device: &SimDevice| match mount::look(device, Path::new("image")).unwrap() {
-        mount::Found::Ours(_, stale) => stale.len(),
+    let stale = |device: &SimDevice| match probe::probe(device, Path::new("image")).unwrap() {
+        probe::Probed::Image(_, stale) => stale.len(),
         _ => panic!("no image"),
     };
     let differ = |moment: &&DeviceSnapshot| stale(&moment.cut(DeviceCut::Nothing)) == 1;
     let between = all.iter().find(differ).expect("one copy after the other");
-    // Which copy it is: the older one of a power cut, or either of them unreadable.
+    // The stale copy is the older one after a power cut, or either of them if it is unreadable.
     for damaged in [None, Some(0), Some(1)] {
         let device = match damaged {
             None => between.cut(DeviceCut::Nothing),
@@ -540,15 +549,16 @@ fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
     }
 }
 
-/// A process died, and what it had written was only in the memory of the device. The next mount took it for durable
-/// without a flush: a sync that found nothing to write promised names that a power cut took away, and transactions that
-/// came later said of lost ones that they were durable, so the image was refused as damaged.
+/// Regression test: a process died, and its last writes were only in the memory of the device. The
+/// next mount took them for durable without a flush. A sync that found nothing to write then
+/// promised names that a power cut took away. Later transactions said of lost ones that they were
+/// durable, so the image was refused as damaged.
 #[test]
 fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
     let (device, fs) = fresh(512);
     let write = |fs: &LavaFs, name: &str| {
         let f = fs.create(Path::new(name)).unwrap();
-        // The name is in the journal, and no flush followed.
+        // The name is in the journal without a flush.
         f.append(&[IoSlice::new(&[7; 5000])], Intent::Lazy).unwrap();
     };
     write(&fs, "a");
@@ -561,7 +571,7 @@ fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
     let left = killed.cut(DeviceCut::Nothing);
     let again = LavaFs::mount(left, &by_hand()).unwrap();
     assert!(again.exists(Path::new("a")).unwrap());
-    // The later writes without the earlier ones.
+    // The device keeps the later writes without the earlier ones.
     write(&fs, "b");
     for seed in 0..40 {
         let left = killed.cut(DeviceCut::Suffix(seed));

@@ -1,8 +1,9 @@
-//! What a check of an image finds, growing, and what the device is told to forget.
+//! Tests of the check of an image, of growing, and of discards.
 
-use super::super::check::check;
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh};
+use crate::check::check;
+use crate::record::InodeKind;
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;
@@ -46,7 +47,7 @@ fn a_check_counts_everything_once() {
     assert!(found.clean && found.mends.is_empty(), "{found:?}");
     let sum = found.fixed_bytes + found.file_bytes + found.metadata_bytes + found.free_bytes;
     assert_eq!(sum, device.facts().len);
-    // A copy of the superblock that is gone is no damage.
+    // The loss of one copy of the superblock is no damage.
     device.damage(4096, &[0; 4096]);
     let found = check(&*device, Path::new("image")).unwrap();
     assert!(
@@ -66,7 +67,7 @@ fn a_check_counts_everything_once() {
     );
 }
 
-/// Metadata that no code of ours writes, in frames whose checksums are right.
+/// A check finds metadata that this code never writes, in frames with right checksums.
 #[test]
 fn a_check_names_what_is_wrong_with_owners_and_counts() {
     let (device, fs) = fresh(512);
@@ -75,11 +76,11 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
     root(&fs);
     let two = fs.shared.state.lock().meta.extents(2).unwrap();
     let run = two.runs().next().unwrap();
-    let lies = |records: &[Record]| {
+    let lies = |records: &[JournalRecord]| {
         let left = device.cut(DeviceCut::Nothing);
         let fs = LavaFs::mount(left.clone(), &by_hand()).unwrap();
         {
-            // Past the state, which would not do this.
+            // This bypasses the state, which would refuse the change.
             let mut state = fs.shared.state.lock();
             for r in records {
                 state.record(r).unwrap();
@@ -96,7 +97,7 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
             .map(|e| e.to_string())
             .collect::<Vec<_>>()
     };
-    let twice = lies(&[Record::Grow {
+    let twice = lies(&[JournalRecord::Grow {
         ino: 1,
         runs: vec![run],
     }]);
@@ -105,9 +106,9 @@ fn a_check_names_what_is_wrong_with_owners_and_counts() {
         twice[0].contains("one (inode 1)") && twice[0].contains("two (inode 2)"),
         "{twice:?}"
     );
-    let long = lies(&[Record::Length { ino: 1, len: 5000 }]);
+    let long = lies(&[JournalRecord::Length { ino: 1, len: 5000 }]);
     assert!(long[0].contains("one (inode 1) has 5000 bytes"), "{long:?}");
-    let outside = lies(&[Record::Grow {
+    let outside = lies(&[JournalRecord::Grow {
         ino: 1,
         runs: vec![runs::Run {
             start: 1 << 30,
@@ -153,7 +154,7 @@ fn what_is_free_is_discarded_once_its_removal_is_durable() {
     fs.discard();
     assert_eq!(device.discarded(), 1 << 20, "small pieces are not worth it");
     assert_eq!(fs.space(Path::new("")).unwrap().free, free);
-    // Nobody waits for it: what is idle is given out when there is nothing else.
+    // No caller waits for a discard: idle blocks are allocated when no others are free.
     put(&fs, "b", 1 << 20);
     root(&fs);
     fs.remove(Path::new("b")).unwrap();
@@ -168,8 +169,8 @@ fn reading_needs_fewer_features_than_writing() {
     let (device, fs) = fresh(512);
     put(&fs, "a", 4096);
     drop(fs);
-    let mut superblock = match mount::look(&*device, Path::new("")).unwrap() {
-        mount::Found::Ours(s, _) => s,
+    let mut superblock = match probe::probe(&*device, Path::new("")).unwrap() {
+        probe::Probed::Image(s, _) => s,
         _ => panic!("it is ours"),
     };
     superblock.unknown = 4;
@@ -189,15 +190,16 @@ fn reading_needs_fewer_features_than_writing() {
     assert_eq!(fs.open(Path::new("a")).unwrap().len(), 4096);
 }
 
-/// A number far from all others, as only somebody hostile writes it: a mount and a check take little memory for those between.
+/// A hostile image may have one very high inode number. A mount and a check take little memory for
+/// the numbers between.
 #[test]
 fn a_far_inode_number_costs_little() {
     let device = SimDevice::new(1 << 40, 512);
-    mount::format(&*device, [3; 16], true, Path::new("image")).unwrap();
+    format::format(&*device, [3; 16], true, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
-    let create = |ino, name: &str| Record::Create {
+    let create = |ino, name: &str| JournalRecord::Create {
         ino,
-        kind: Kind::File,
+        kind: InodeKind::File,
         dir: 0,
         name: name.to_string(),
     };
@@ -220,13 +222,13 @@ fn a_far_inode_number_costs_little() {
         let usage = again.usage();
         assert_eq!(usage.files, 2);
         assert!(usage.memory < 128 << 20, "{usage:?}");
-        // Numbers between are given out.
+        // The numbers between are allocated.
         again.create(Path::new("new")).unwrap();
         assert_eq!(again.describe(Path::new("new")).unwrap().inode, 1);
     }
 }
 
-/// An image that was made where smaller units can be written directly goes through the page cache.
+/// An image with a smaller write unit than direct I/O has here goes through the page cache.
 #[test]
 fn an_image_of_smaller_units_is_opened_all_the_same() {
     use basalt_fs::device::{Device, DeviceOptions};
@@ -270,16 +272,16 @@ fn an_image_of_smaller_units_is_opened_all_the_same() {
     host.remove(&path).unwrap();
 }
 
-/// A device whose space shall stay written hears of nothing, in any life.
+/// A device with `no_discard` gets no discards on any mount.
 #[test]
 fn a_device_is_left_alone_if_that_was_asked_for() {
     for no_discard in [false, true] {
         let device = SimDevice::new(16 << 20, 512);
-        let features = mount::Features {
+        let features = format::Features {
             sparse: false,
             no_discard,
         };
-        mount::format_with(&*device, [5; 16], features, Path::new("image")).unwrap();
+        format::format_with_features(&*device, [5; 16], features, Path::new("image")).unwrap();
         for life in 0..3 {
             let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
             let path = PathBuf::from(format!("{life}"));
@@ -298,8 +300,8 @@ fn a_device_is_left_alone_if_that_was_asked_for() {
     }
 }
 
-/// `fs grow` was interrupted: a part of the new space is there when it is repeated. The room on the
-/// disk is checked by a test of the device (`basalt_fs::device`).
+/// An interrupted `fs grow` is repeated: a part of the new space exists already. A test of the
+/// device (`basalt_fs::device`) checks the space on the disk.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -315,7 +317,7 @@ fn an_interrupted_grow_is_repeated_and_the_image_takes_the_space() {
         ..image::Format::default()
     };
     image::format(&path, &how, &mut |_, _, _| ()).unwrap();
-    // The interrupted attempt: 10 of 16 MiB are longer, and have their space.
+    // The interrupted attempt has added 10 of 16 MiB, with their space.
     let fd = rustix::fs::open(&path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     let zeros = vec![0; 10 * MIB as usize];
     assert_eq!(rustix::io::pwrite(&fd, &zeros, 8 * MIB), Ok(zeros.len()));

@@ -1,13 +1,13 @@
-//! Devices that lie: a write that says it is there and is not, or is somewhere else. What a mount believes is a state of the history, or it says that there is
-//! damage; a mixture is never shown.
+//! Tests with devices that lie: an acknowledged write is lost or goes to another place. A mount
+//! shows a state of the history or reports damage. It never shows a mixture.
 
-use super::super::*;
 use super::cuts::{History, shown};
+use super::*;
 use super::{by_hand, fresh, scale};
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceFault};
 
-/// Random histories in which one write goes astray, of data or of any kind of metadata.
+/// Runs random histories in which one write of data or metadata goes astray.
 #[test]
 fn a_write_that_goes_astray_is_found_or_was_the_last() {
     let (mut struck, mut found, mut old) = (0, 0, 0);
@@ -66,7 +66,7 @@ fn a_write_that_goes_astray_is_found_or_was_the_last() {
         }
         let known = states.iter().any(|s| s.is(&files, &dirs));
         assert!(known, "{place}: {:?} and {dirs:?}", files.keys());
-        // A clean end says how far the journal went.
+        // A clean unmount says how far the journal goes.
         assert!(!clean, "{place}: a clean end, and something older");
         old += 1;
     }

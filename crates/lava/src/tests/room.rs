@@ -1,9 +1,11 @@
-//! Full images: whatever filled them, they take removals, mounts and more space, and a journal that ended is never continued by another life's.
+//! Tests of full images: they take removals, mounts and more space, and no transaction of another
+//! life continues a journal that ended.
 
-use super::super::frame::ExtentHeader;
-use super::super::runs::{self, Run};
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh, with_jobs};
+use crate::frame::ExtentHeader;
+use crate::runs::Run;
+use crate::steps;
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;
@@ -16,7 +18,7 @@ fn options(background: bool) -> LavaOptions {
 }
 
 fn full_of_bytes(device: &Arc<SimDevice>, background: bool) -> Arc<LavaFs> {
-    mount::format(&**device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&**device, [7; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &options(background)).unwrap();
     let f = fs.create(Path::new("big")).unwrap();
     let e = loop {
@@ -30,7 +32,8 @@ fn full_of_bytes(device: &Arc<SimDevice>, background: bool) -> Arc<LavaFs> {
     fs
 }
 
-/// Names until there is room for no more; each of them durable, or none before the end.
+/// Makes names until there is no space for more. Each of them is durable at once, or all at the
+/// end.
 fn fill_with_names(fs: &LavaFs, prefix: &str, each: bool) -> u64 {
     for n in 0.. {
         let name = format!("{prefix}-an-empty-file-with-quite-a-name-{n:0100}");
@@ -49,7 +52,7 @@ fn fill_with_names(fs: &LavaFs, prefix: &str, each: bool) -> u64 {
     unreachable!("the loop returns")
 }
 
-/// Files that need no blocks fill an image, too: after that everything is as in any full image, over mounts and power cuts.
+/// Empty files fill an image, too. The image is then as any full one, over mounts and power cuts.
 #[test]
 fn metadata_fills_an_image_and_does_not_lock_it() {
     let mut made = 0;
@@ -67,7 +70,7 @@ fn metadata_fills_an_image_and_does_not_lock_it() {
         let mut device = device;
         for round in 0..6 {
             let place = format!("{size} MiB, {background}, {each}, round {round}");
-            // A life that ends as it will, and does what little it can.
+            // This mount makes the changes that it can, and ends in one of several ways.
             drop(fs);
             device = device.cut(if round % 2 == 0 {
                 DeviceCut::Nothing
@@ -78,7 +81,7 @@ fn metadata_fills_an_image_and_does_not_lock_it() {
                 .unwrap_or_else(|e| panic!("{place}: {e}"));
             assert!(fs.exists(Path::new("big")).unwrap(), "{place}");
             made += fill_with_names(&fs, &format!("{round}"), true);
-            // Some change that takes no room, and some that gives a little.
+            // Some changes take no space, and some free a little.
             fs.rename(Path::new("big"), Path::new("bug")).unwrap();
             fs.sync_metadata(Path::new(""))
                 .unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -103,12 +106,13 @@ fn metadata_fills_an_image_and_does_not_lock_it() {
     basalt_sim::campaign!("names on full images: made={made}");
 }
 
-/// An image whose free space is in single blocks, and no extent in one piece: it mounts, reads, and grows.
+/// An image whose free space is in single blocks, without a run for a journal extent, can be
+/// mounted, read and grown.
 #[test]
 fn an_image_without_room_for_its_journal_still_grows() {
     let device = SimDevice::new(8 << 20, 512);
     let fs = full_of_bytes(&device, false);
-    // All the space that is left is taken from under it, as fragmentation would.
+    // The test takes all remaining space, as fragmentation would.
     let superblock = fs.shared.journal.lock().superblock.clone();
     fs.abandon();
     drop(fs);
@@ -128,7 +132,7 @@ fn an_image_without_room_for_its_journal_still_grows() {
     assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
     fs.shared.check_writable().unwrap();
     device.grow(8 << 20);
-    // What waits cannot be written; nothing is lost by that.
+    // The pending records cannot be written. No data is lost by that.
     let e = fs.sync_metadata(Path::new("")).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
     fs.abandon();
@@ -140,7 +144,7 @@ fn an_image_without_room_for_its_journal_still_grows() {
     fs.sync_metadata(Path::new("")).unwrap();
 }
 
-/// Only what was kept for the last checkpoint is left: whoever commits writes it, and gets on.
+/// Only the reserve for the last checkpoint is left: a commit writes that checkpoint and succeeds.
 #[test]
 fn whoever_meets_a_full_journal_writes_the_checkpoint_that_empties_it() {
     let device = SimDevice::new(8 << 20, 4096);
@@ -160,7 +164,8 @@ fn whoever_meets_a_full_journal_writes_the_checkpoint_that_empties_it() {
     assert!(fs.exists(names[0]).unwrap());
 }
 
-/// Names for which there is no room must not keep the data of others from the device, nor what was written of their metadata.
+/// If there is no space for names, syncs of other files still make data and written metadata
+/// durable.
 #[test]
 fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
     let (device, fs) = fresh(512);
@@ -179,7 +184,7 @@ fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
     }
     put(1).unwrap();
     log.sync_data().unwrap();
-    // Its record is written, and not durable.
+    // The record is written, and not durable.
     grown
         .append(&[IoSlice::new(&[2; 65 << 10])], Intent::Lazy)
         .unwrap();
@@ -190,7 +195,7 @@ fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
         while state.blocks.take_spare().is_some() {}
         fs.shared.journal.lock().writer.forget_next();
     }
-    // Until the journal's last extent is full, and no other can be had.
+    // Names are made until the last journal extent is full and no other can be allocated.
     let refused = others.iter().find_map(|name| {
         fs.remove(Path::new(name)).unwrap();
         fs.sync_metadata(Path::new("")).err()
@@ -215,7 +220,7 @@ fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
 fn one(fs: &LavaFs, name: &str) {
     let f = fs.create(Path::new(name)).unwrap();
     f.append(&[IoSlice::new(&[7; 10])], Intent::Lazy).unwrap();
-    // Without what closing it would say.
+    // The image is not unmounted.
     std::mem::forget(f);
 }
 
@@ -235,8 +240,9 @@ fn place(fs: &LavaFs) -> Place {
     }
 }
 
-/// Of a journal that was not durable a power cut leaves the last extent alone. A later life comes to have that extent next, just when its number is the one
-/// that the dead life's transactions begin with, and ends there: they do not follow.
+/// A power cut leaves only the last extent of a journal that was not durable. A later life
+/// allocates that extent as its next one, with the same transaction number as the first one there.
+/// The journal ends there: transactions of the dead life do not continue it.
 #[test]
 fn what_a_dead_life_left_does_not_follow_another() {
     let mut met = 0;
@@ -275,7 +281,7 @@ fn what_a_dead_life_left_does_not_follow_another() {
         while place(&fs).seq + 60 < first {
             step(&fs);
         }
-        // That it is the next one is made so: whether it comes to be is chance.
+        // The test makes it the next extent, because that rarely happens by itself.
         {
             let mut state = fs.shared.state.lock();
             if !state.blocks.take_exactly(r) {
@@ -288,7 +294,7 @@ fn what_a_dead_life_left_does_not_follow_another() {
         let mut turned = false;
         while place(&fs).seq < first && !turned {
             let before = place(&fs).current;
-            // The extent that is being written must not have named another one yet.
+            // The present extent must not have named another one yet.
             step(&fs);
             turned = place(&fs).current != before;
         }
@@ -310,8 +316,9 @@ fn what_a_dead_life_left_does_not_follow_another() {
     assert!(met > 0, "no seed came there");
 }
 
-/// The last handle of a removed file was closed before the removal was durable, and its blocks went to another file one
-/// record early. A power cut then brought the name back, over the other file's bytes.
+/// Regression test: the last handle of a removed file was closed before the removal was durable,
+/// and its blocks went to another file one record early. A power cut then brought the name back,
+/// over the other file's bytes.
 #[test]
 fn blocks_of_a_nameless_file_wait_for_its_removal() {
     for handles in [1, 2] {
@@ -320,7 +327,7 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
         let bytes = [3; 5 * 4096];
         f.append(&[IoSlice::new(&bytes)], Intent::Sync).unwrap();
         f.sync_all().unwrap();
-        // Every record before the removal is durable.
+        // Each record before the removal is durable.
         fs.sync_metadata(Path::new("")).unwrap();
         let free = fs.usage().free_bytes;
         let mut open: Vec<Arc<dyn File>> = vec![f];
@@ -328,7 +335,7 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
         fs.remove(Path::new("f")).unwrap();
         drop(open);
         assert_eq!(fs.usage().free_bytes, free, "its removal is not durable");
-        // As many blocks: the shortest run that is long enough is the first choice.
+        // The new file needs as many blocks, because the shortest run that is long enough is taken.
         let g = fs.create(Path::new("g")).unwrap();
         let other = [4; 5 * 4096];
         g.append(&[IoSlice::new(&other)], Intent::Sync).unwrap();
@@ -341,12 +348,13 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
     }
 }
 
-/// Records of files that were closed, and of space that was given back, waited in memory until somebody synced: a
-/// process that did nothing else held millions of them, and the next checkpoint had to write all of them at once.
+/// Regression test: records of closed files and of released space stayed in memory until a caller
+/// synced. A process that did nothing else held millions of them, and the next checkpoint had to
+/// write all of them at once.
 #[test]
 fn records_of_closed_files_and_of_released_space_do_not_gather() {
     let (_, fs) = fresh(512);
-    let bound = fs.shared.relief as usize + 64;
+    let bound = fs.shared.pending_limit as usize + 64;
     let pending = || fs.shared.state.lock().pending.bytes();
     const BLOCKS: u64 = 15_000;
     let options = LogOptions {
@@ -379,7 +387,8 @@ fn records_of_closed_files_and_of_released_space_do_not_gather() {
     assert!(fs.usage().journal_bytes > before, "some were written");
 }
 
-/// Every block is counted as used by what the metadata, the journal and the checkpoint say, whatever was done before.
+/// After any history, the allocator counts as used exactly the blocks of files, journal and
+/// checkpoint.
 #[test]
 fn used_blocks_are_those_of_files_journal_and_checkpoint() {
     for seed in 0..20u64 {
@@ -428,14 +437,14 @@ fn used_blocks_are_those_of_files_journal_and_checkpoint() {
     }
 }
 
-/// Each hole of a file copied the list of all of them, live and at each mount: 65,536 took two minutes, and a minute to
-/// mount.
+/// Regression test: each hole of a file copied the list of all holes, in a running filesystem and
+/// in each mount. 65,536 holes took two minutes, and a minute to mount.
 #[test]
 fn many_holes_cost_few_steps_each_live_and_at_mount() {
     let mut each = Vec::new();
     for holes in [1 << 12, 1 << 15] {
         let device = SimDevice::new(512 << 20, 512);
-        mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
         let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
         let options = LogOptions {
             capacity: 2 * holes * BLOCK,
@@ -443,14 +452,14 @@ fn many_holes_cost_few_steps_each_live_and_at_mount() {
         };
         let log = fs.create_log(Path::new("log"), options).unwrap();
         let mut steps = Vec::new();
-        let mut last = runs::steps();
+        let mut last = steps::steps();
         let mut lap = || {
-            let now = runs::steps();
+            let now = steps::steps();
             steps.push((now - last) / holes);
             last = now;
         };
         for i in 0..holes {
-            // From both ends.
+            // Holes are made from both ends.
             let block = if i % 2 == 0 { i } else { 2 * holes - 1 - i } / 2 * 2;
             log.release_range(block * BLOCK..(block + 1) * BLOCK)
                 .unwrap();
@@ -458,11 +467,11 @@ fn many_holes_cost_few_steps_each_live_and_at_mount() {
         fs.sync_metadata(Path::new("")).unwrap();
         assert_eq!(fs.stat(Path::new("log")).unwrap().on_disk, holes * BLOCK);
         lap();
-        // All from the journal.
+        // The mount reads all holes from the journal.
         let again = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
         assert_eq!(again.usage().extents, holes);
         lap();
-        // All from a checkpoint.
+        // The mount reads all holes from a checkpoint.
         fs.checkpoint().unwrap();
         let again = LavaFs::mount(device.cut(DeviceCut::Nothing), &by_hand()).unwrap();
         assert_eq!(again.usage().extents, holes);

@@ -1,35 +1,37 @@
-//! Everything at once: files come and go in several threads while checkpoints are written, freed space is discarded and the image grows. At moments
-//! that nobody chose the power is cut, and what was durable by then is there.
+//! Tests with threads: they make and remove files while checkpoints are written, freed space is
+//! discarded and the image grows. The power is cut at random moments, and all durable data is there
+//! afterwards.
 //!
-//! This looks for races. That blocks are given out again only when their removal is durable it seldom sees broken, as other threads' syncs come too soon after;
-//! `cuts` sees that.
+//! The tests look for races. They seldom notice blocks that are allocated before their removal is
+//! durable, because other threads' syncs come too soon after. `cuts` notices that.
 
-use super::super::*;
+use super::*;
 use super::{by_hand, scale, with_jobs};
 use basalt_fs::Intent;
 use basalt_sim::rng::Rng;
 use basalt_sim::{DeviceCut, DeviceSnapshot, SimDevice};
+use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const THREADS: u64 = 3;
 
-/// What one thread knows of its files: no path is used twice, so a path that is there has the bytes it always had.
+/// The files of one thread. No path is used twice, so a path that exists has its first bytes.
 #[derive(Clone, Default)]
 struct Promise {
-    /// Durable, and nobody is about to remove or rename it.
+    /// Durable files that no thread is about to remove or rename.
     durable: BTreeMap<String, Arc<[u8]>>,
-    /// May be there or not.
+    /// Files that may exist or not.
     maybe: BTreeMap<String, Arc<[u8]>>,
 }
 
 impl Promise {
-    /// From now on it may go.
+    /// Notes that a file may be removed from now on.
     fn loosen(&mut self, path: &str) {
         let bytes = self.durable.remove(path).expect("known");
         self.maybe.insert(path.to_string(), bytes);
         while self.maybe.len() > 40 {
-            // Of the oldest the removal is durable by now.
+            // The removal of the oldest file is durable by now.
             let oldest = self
                 .maybe
                 .keys()
@@ -52,7 +54,7 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
             .map(|path| promise.lock().durable[path].clone());
         let path = format!("{dir}/{step}");
         match (some.zip(bytes), c.below(10)) {
-            // Space that somebody takes and gives back, none of it durable.
+            // Space is allocated and freed, and none of that is durable.
             (_, 9) => {
                 let done = fs.create(Path::new(&path)).and_then(|f| {
                     f.append(
@@ -92,7 +94,7 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
                 promise.lock().loosen(&path);
                 let reader = fs.open(Path::new(&path)).unwrap();
                 fs.remove(Path::new(&path)).unwrap();
-                // Others take space meanwhile: not this, as long as somebody has it open.
+                // Other threads allocate space meanwhile, but not that of a file that is open.
                 let found = reader.read(0, bytes.len()).unwrap();
                 assert!(found == bytes[..], "{path} after its removal");
             }
@@ -121,7 +123,7 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
     }
 }
 
-/// The device, and what is promised while it is like that.
+/// Returns a snapshot of the device, and the promises that hold at that moment.
 fn moment(device: &SimDevice, promises: &[Arc<Mutex<Promise>>]) -> (DeviceSnapshot, Promise) {
     let held: Vec<_> = promises.iter().map(|p| p.lock()).collect();
     let mut all = Promise::default();
@@ -161,7 +163,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
     let (mut cuts, mut checkpoints) = (0, 0);
     for seed in 0..2 * scale() {
         let device = SimDevice::new(12 << 20, 512);
-        mount::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], seed % 2 == 0, Path::new("image")).unwrap();
         let fs = LavaFs::mount(device.clone(), &with_jobs()).unwrap();
         let promises: Vec<Arc<Mutex<Promise>>> = (0..THREADS).map(|_| Arc::default()).collect();
         let taken: Arc<Mutex<Vec<(DeviceSnapshot, Promise)>>> = Arc::default();
@@ -169,7 +171,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             let (promises, taken) = (promises.clone(), Arc::clone(&taken));
             let mut c = Rng::of(&[seed, 98]);
             let device_of = Arc::downgrade(&device);
-            // Right behind a write, of whichever thread.
+            // The moment is right behind a write of some thread.
             device.on_write(move |_| {
                 if c.below(100) == 0
                     && let Some(device) = device_of.upgrade()
@@ -195,7 +197,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
                             let _ = fs.grow();
                         }
                         1..6 => fs.discard(),
-                        // Where there is no room for it, it comes later.
+                        // Without space, the checkpoint comes later.
                         6..8 => drop(fs.checkpoint()),
                         _ => std::thread::sleep(std::time::Duration::from_millis(1)),
                     }
@@ -229,7 +231,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             ] {
                 let place = format!("seed {seed}, moment {n}, {cut:?}");
                 let left = snapshot.cut(cut);
-                let checked = super::super::check::check(&*left, Path::new("image")).unwrap();
+                let checked = crate::check::check(&*left, Path::new("image")).unwrap();
                 assert!(checked.is_sound(), "{place}: {:?}", checked.damage);
                 let fs = LavaFs::mount(left, &by_hand()).unwrap();
                 check(&fs, promise, &place);

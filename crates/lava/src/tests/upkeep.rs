@@ -1,8 +1,9 @@
-//! What a filesystem takes from its environment: jobs, memory and time.
+//! Tests of what a filesystem uses of its environment: jobs, memory and time.
 
-use super::super::buffer::BUFFER;
-use super::super::*;
+use super::*;
 use super::{fresh, with_jobs};
+use crate::write_buffer::BUFFER;
+use basalt_env::EnvParts;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock, MemoryKind};
 use basalt_fs::{FsMetricValue, Intent};
 use basalt_sim::SimDevice;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 fn over(env: &EnvParts) -> Arc<LavaFs> {
     let device = SimDevice::new(256 << 20, 512);
-    mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+    format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
     let options = LavaOptions {
         env: Some(env.clone()),
         ..with_jobs()
@@ -24,7 +25,7 @@ fn bulk(f: &Arc<dyn File>, bytes: &[u8]) {
     f.append(&[IoSlice::new(bytes)], Intent::Bulk).unwrap();
 }
 
-/// Buffers were in no ledger: 64 of them took 32 MiB beside the budget.
+/// Regression test: buffers were in no ledger, so 64 of them took 32 MiB beside the budget.
 #[test]
 fn the_ledger_has_the_memory_of_buffers() {
     let env = EnvBuilder::without_fs().stepped().parts();
@@ -41,13 +42,13 @@ fn the_ledger_has_the_memory_of_buffers() {
         f.sync_all().unwrap();
         assert_eq!(f.read(0, 2000).unwrap(), vec![i as u8; 1000]);
     }
-    assert_eq!(fs.shared.writers.bytes(), 0);
+    assert_eq!(fs.shared.buffers.bytes(), 0);
     assert_eq!(booked(), 16, "buffers for the next files are booked, too");
     drop((files, fs));
     assert_eq!(booked(), 0);
 }
 
-/// What the ledger refuses is not allocated, and costs no byte of a file.
+/// A buffer that the ledger refuses is not allocated, and no byte of a file is lost by that.
 #[test]
 fn a_full_ledger_leaves_few_buffers() {
     let env = EnvBuilder::without_fs()
@@ -64,7 +65,7 @@ fn a_full_ledger_leaves_few_buffers() {
         for f in &files {
             bulk(f, &[round; 300_000]);
         }
-        // Those that a flush needs to give memory back.
+        // A memtable flush needs these buffers to give memory back.
         assert!(env.ledger().usage().buffer <= 4 * BUFFER as u64);
     }
     for f in &files {
@@ -78,10 +79,10 @@ fn a_full_ledger_leaves_few_buffers() {
         .map(|i| fs.create(Path::new(&format!("more {i}"))).unwrap())
         .collect();
     more.iter().for_each(|f| bulk(f, &[1; 1000]));
-    assert_eq!(fs.shared.writers.bytes(), 8 * BUFFER as u64);
+    assert_eq!(fs.shared.buffers.bytes(), 8 * BUFFER as u64);
 }
 
-/// Compactions last for minutes. A checkpoint that stood behind them would have writers meet a full
+/// Compactions last for minutes. If a checkpoint waited for them, writers would find a full
 /// journal.
 #[test]
 fn a_checkpoint_goes_before_compactions() {
@@ -141,13 +142,13 @@ fn a_job_on_the_last_thread_writes_its_buffers_itself() {
     }
 }
 
-/// When the filesystem is gone no job of it is left, and the device is free.
+/// After the filesystem is dropped, no job of it is left, and the device is free.
 #[test]
 fn an_unmount_leaves_no_job() {
     let env = EnvBuilder::without_fs().parts();
     for round in 0..20 {
         let device = SimDevice::new(64 << 20, 512);
-        mount::format(&*device, [7; 16], false, Path::new("image")).unwrap();
+        format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
         let options = LavaOptions {
             env: Some(env.clone()),
             ..with_jobs()
@@ -165,7 +166,7 @@ fn an_unmount_leaves_no_job() {
     assert_eq!(env.jobs().pending(), [0; 5]);
 }
 
-/// Syncs are timed by the environment's clock.
+/// The environment's clock times syncs.
 #[test]
 fn syncs_take_the_time_of_the_environments_clock() {
     let hands = ManualClock::ticking(0, Duration::from_millis(70));
@@ -184,7 +185,7 @@ fn syncs_take_the_time_of_the_environments_clock() {
     assert_eq!((syncs.count, syncs.max), (1, 70_000));
 }
 
-/// Without an environment nothing happens by itself, and two runs make the same writes.
+/// Without an environment there are no background jobs, and two runs make the same writes.
 #[test]
 fn without_an_environment_runs_are_the_same() {
     let run = || {

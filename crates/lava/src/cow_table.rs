@@ -1,33 +1,43 @@
-//! A table of small values in chunks: it grows without moving what it has, and a copy of it costs a pointer for each chunk, as a chunk is copied
-//! only when it changes afterwards. So a checkpoint of a hundred thousand files takes its copy in microseconds.
+//! A copy-on-write table of small values in chunks.
+//!
+//! The table grows without moving its values. A copy costs one pointer for each chunk, because a
+//! chunk is copied only when it changes afterwards. So a checkpoint of 100,000 files takes its copy
+//! in microseconds.
 
 use std::sync::Arc;
 
-/// Values that share a copy.
+/// Values in a chunk.
 const CHUNK: usize = 256;
 
-/// See the module's head.
+/// A table whose copies share chunks.
 #[derive(Clone, Default)]
-pub struct Slab<T> {
+pub struct CowTable<T> {
     chunks: Vec<Arc<[T]>>,
-    /// A chunk of defaults, that all share which nobody has changed: a table with one far place takes no memory for those before it.
+    /// A chunk of defaults, which stands for all chunks without a change. So a table with one high
+    /// index takes no memory for the indexes below it.
     blank: Option<Arc<[T]>>,
     len: usize,
 }
 
-impl<T: Clone + Default> Slab<T> {
-    /// Places in use or not, from 0 on.
+impl<T: Clone + Default> CowTable<T> {
+    /// Returns the number of indexes, used or not.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The value at a place below [`Slab::len`].
+    /// Returns the value at an index.
+    ///
+    /// # Panics
+    /// If the index is not below [`CowTable::len`].
     pub fn get(&self, i: usize) -> &T {
         assert!(i < self.len, "place {i} of {}", self.len);
         &self.chunks[i / CHUNK][i % CHUNK]
     }
 
-    /// The same, to be changed.
+    /// Returns the value at an index for a change. Copies the chunk if it is shared.
+    ///
+    /// # Panics
+    /// If the index is not below [`CowTable::len`].
     pub fn get_mut(&mut self, i: usize) -> &mut T {
         assert!(i < self.len, "place {i} of {}", self.len);
         let chunk = &mut self.chunks[i / CHUNK];
@@ -37,7 +47,7 @@ impl<T: Clone + Default> Slab<T> {
         &mut Arc::get_mut(chunk).expect("just made unique")[i % CHUNK]
     }
 
-    /// Adds a place, and returns which.
+    /// Appends a value. Returns its index.
     pub fn push(&mut self, value: T) -> usize {
         let i = self.len;
         self.grow_to(i + 1);
@@ -45,7 +55,7 @@ impl<T: Clone + Default> Slab<T> {
         i
     }
 
-    /// As many places at least, with defaults in those that are new.
+    /// Makes the table at least so long. New values are defaults.
     pub fn grow_to(&mut self, len: usize) {
         let chunks = len.div_ceil(CHUNK);
         if chunks > self.chunks.len() {
@@ -59,7 +69,7 @@ impl<T: Clone + Default> Slab<T> {
         (self.blank.as_ref()).is_some_and(|blank| Arc::ptr_eq(blank, chunk))
     }
 
-    /// Values by place, but for chunks that nobody has changed.
+    /// Returns indexes and values in order, without the chunks that never changed.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> + '_ {
         let chunks = self.chunks.iter().enumerate();
         let changed = chunks.filter(|(_, chunk)| !self.is_blank(chunk));
@@ -70,7 +80,7 @@ impl<T: Clone + Default> Slab<T> {
         values.take_while(|(i, _)| *i < self.len)
     }
 
-    /// Bytes of memory, without what values have elsewhere.
+    /// Returns the memory of the table, in bytes, without allocations that values own.
     pub fn memory(&self) -> usize {
         let changed = self.chunks.iter().filter(|c| !self.is_blank(c)).count();
         self.chunks.len() * size_of::<Arc<[T]>>() + changed * (CHUNK * size_of::<T>() + 16)
@@ -83,7 +93,7 @@ mod tests {
 
     #[test]
     fn copies_stay_apart() {
-        let mut slab = Slab::default();
+        let mut slab = CowTable::default();
         for i in 0..1000u64 {
             assert_eq!(slab.push(i), i as usize);
         }
@@ -102,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_far_place_takes_no_memory_for_those_before_it() {
-        let mut slab: Slab<u64> = Slab::default();
+        let mut slab: CowTable<u64> = CowTable::default();
         slab.grow_to(1 << 28);
         *slab.get_mut((1 << 28) - 1) = 9;
         *slab.get_mut(3) = 4;

@@ -1,12 +1,13 @@
-//! Free space: runs of blocks by place and by length.
+//! Free runs of blocks, by place and by length.
 //!
-//! A file that grows goes on where it ends if it can; everything else takes the shortest run that is long enough, so that long ones stay long.
+//! A growing file gets the blocks behind its end if they are free. Each other request gets the
+//! shortest run that is long enough (best fit), so that long runs stay long.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::runs::Run;
 
-/// See the module's head.
+/// A set of free blocks.
 #[derive(Debug, Clone, Default)]
 pub struct FreeSpace {
     by_start: BTreeMap<u64, u64>,
@@ -15,38 +16,38 @@ pub struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// Free blocks.
+    /// Returns the number of free blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// How many pieces they are in.
+    /// Returns the number of free runs.
     pub fn pieces(&self) -> usize {
         self.by_start.len()
     }
 
-    /// Bytes of memory, about: two entries for each piece.
+    /// Returns the approximate memory, in bytes: two entries for each run.
     pub fn memory(&self) -> usize {
         self.pieces() * 64
     }
 
-    /// The longest piece.
+    /// Returns the blocks of the longest run.
     pub fn longest(&self) -> u64 {
         self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
-    /// Blocks of the longest so many pieces.
+    /// Returns the blocks of the `pieces` longest runs.
     pub fn longest_in(&self, pieces: usize) -> u64 {
         let longest = self.by_len.iter().rev().take(pieces);
         longest.map(|(len, _)| len).sum()
     }
 
-    /// Blocks that lie in pieces shorter than this.
+    /// Returns the blocks in runs that are shorter than `len`.
     pub fn shorter_than(&self, len: u64) -> u64 {
         self.by_len.range(..(len, 0)).map(|(len, _)| len).sum()
     }
 
-    /// All pieces, by place.
+    /// Returns all runs by place.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.by_start
             .iter()
@@ -67,7 +68,7 @@ impl FreeSpace {
         }
     }
 
-    /// Gives blocks back. False when some of them are free already: then nothing is changed.
+    /// Adds blocks. Returns `false`, without a change, if some of them are free already.
     #[must_use]
     pub fn free(&mut self, run: Run) -> bool {
         if run.len == 0 {
@@ -97,7 +98,8 @@ impl FreeSpace {
         true
     }
 
-    /// Takes just these blocks. False when not all of them are free: then nothing is changed.
+    /// Removes exactly these blocks. Returns `false`, without a change, if some of them are not
+    /// free.
     #[must_use]
     pub fn take(&mut self, run: Run) -> bool {
         if run.len == 0 {
@@ -122,7 +124,8 @@ impl FreeSpace {
         true
     }
 
-    /// Up to `want` blocks in one piece, at `near` if those are free. None when nothing is free.
+    /// Removes up to `want` blocks that are one run, at `near` if a run begins there. Returns
+    /// `None` if no block is free.
     pub fn allocate(&mut self, want: u64, near: Option<u64>) -> Option<Run> {
         if want == 0 {
             return None;
@@ -142,7 +145,8 @@ impl FreeSpace {
         Some(run)
     }
 
-    /// `want` blocks in as few pieces as there are, or none at all.
+    /// Removes `want` blocks in as few runs as possible. Returns `None`, without a change, if fewer
+    /// are free.
     pub fn allocate_all(&mut self, want: u64, near: Option<u64>) -> Option<Vec<Run>> {
         if self.blocks < want {
             return None;

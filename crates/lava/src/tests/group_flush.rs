@@ -1,33 +1,36 @@
-//! Who waits for the same thing waits once: one transaction and one flush for all who come while another runs. What fails is told to all of them, and nobody
-//! waits for what has panicked. (Who meets a full journal is in `room`.)
+//! Tests of shared commits: threads that sync while a flush runs share one transaction and the next
+//! flush. All of them get its error, and no thread waits for a flush that panicked. (`room` tests
+//! commits that find the journal full.)
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Condvar;
 
-use super::super::*;
+use super::*;
 use super::{by_hand, fresh};
+use basalt_fs::Bytes;
 use basalt_fs::device::{DeviceFacts, DeviceRead, Way};
 use basalt_fs::{Error, ErrorKind, FsStats, Intent, ReadCompletions};
 use basalt_sim::SimDevice;
+use parking_lot::Mutex;
 
-/// A device whose flushes wait while the gate is shut, before or after they did their work, and whose writes panic when
-/// they are told to.
+/// A device whose flushes wait while a gate is shut, before or after their work, and whose writes
+/// panic on request.
 struct Gate {
     under: Arc<SimDevice>,
     shut: Mutex<bool>,
-    /// Flushes have done their work, and do not return.
+    /// Flushes do their work and then wait.
     shut_after: Mutex<bool>,
     /// Discards wait.
     shut_discards: Mutex<bool>,
     discards: AtomicUsize,
     opened: Condvar,
     flushes: AtomicUsize,
-    /// Flushes that did their work.
+    /// Number of flushes that did their work.
     flushed: AtomicUsize,
     panics: AtomicBool,
-    /// Flushes fail as they do where the disk of a sparse image is full.
+    /// Flushes fail as they do if the disk of a sparse image is full.
     full: AtomicBool,
 }
 
@@ -123,7 +126,7 @@ fn gated() -> (Arc<Gate>, Arc<LavaFs>) {
     (gate, fs)
 }
 
-/// Until something holds that other threads make hold.
+/// Waits until a condition holds that other threads make true.
 fn wait_until(holds: impl Fn() -> bool) {
     while !holds() {
         std::thread::yield_now();
@@ -145,7 +148,7 @@ fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
     let written = std::thread::scope(|s| {
         s.spawn(|| first.sync_all().unwrap());
         wait_until(|| gate.flushes.load(SeqCst) == before + 1);
-        // Its transaction is written, its flush runs.
+        // The transaction is written, and the flush runs.
         let (written, created) = (seq(), Arc::new(AtomicUsize::new(0)));
         for i in 0..THREADS {
             let (fs, created) = (&fs, created.clone());
@@ -157,13 +160,13 @@ fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
         }
         wait_until(|| created.load(SeqCst) == THREADS);
         let meanwhile = seq();
-        // Before anything is found wrong: nobody is to wait for ever.
+        // The gate opens before any assertion, so that no thread waits for ever.
         gate.set(false);
         assert_eq!(meanwhile, written, "nobody writes before it is their turn");
         written
     });
     assert_eq!(seq(), written + 1, "one transaction for all of them");
-    // A thread that came to the queue late waited for one more, at most each.
+    // Each thread that came late waited for one more flush at most.
     let flushes = gate.flushes.load(SeqCst) - before;
     assert!((2..=2 + THREADS).contains(&flushes), "{flushes} flushes");
     drop((first, fs));
@@ -171,7 +174,7 @@ fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
     assert_eq!(fs.list(Path::new("")).unwrap().len(), 1 + THREADS);
 }
 
-/// A flush that failed is told to all who waited for it, of whatever kind its error is, and ends all changes.
+/// All threads that waited for a failed flush get its error, of any kind, and all changes end.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -210,7 +213,7 @@ fn a_flush_that_found_the_disk_full_is_told_to_all() {
     assert_eq!(refused.kind(), ErrorKind::Poisoned, "{refused}");
 }
 
-/// Nobody is told that something is durable which a panic kept from the journal.
+/// No sync succeeds for records that a panic kept from the journal.
 #[test]
 fn a_transaction_that_panics_ends_all_changes() {
     let (gate, fs) = gated();
@@ -248,8 +251,8 @@ fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
     other.sync_data().unwrap();
 }
 
-/// A sync that came while a flush ran took that flush for its own. The flush had done its work before the bytes were
-/// written, so a power cut took bytes that had been acknowledged.
+/// Regression test: a sync that began while a flush ran took that flush for its own. The flush had
+/// done its work before the bytes were written, so a power cut took acknowledged bytes.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -287,8 +290,9 @@ fn a_sync_that_comes_while_a_flush_runs_waits_for_the_next_one() {
     assert!(late[..] == [2; 512], "{:?}", &late[..8]);
 }
 
-/// A transaction was written after a flush had done its work and before the flush returned. It counted as durable, so
-/// the next sync of it did nothing, and a power cut took a name that had been acknowledged.
+/// Regression test: a transaction was written after a flush had done its work and before the flush
+/// returned. It counted as durable, so the next sync of it did nothing, and a power cut took an
+/// acknowledged name.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -313,8 +317,8 @@ fn a_transaction_written_while_a_flush_returns_is_not_durable_by_it() {
     assert_eq!(fs.list(Path::new("")).unwrap().len(), 2);
 }
 
-/// All free space of an image was being discarded, by a device that takes its time, when a sync needed a journal
-/// extent. It was told that the image is full, although the space was free a moment later.
+/// Regression test: a slow device was discarding all free space of an image when a sync needed a
+/// journal extent. The sync failed with `NoSpace`, although the space was free a moment later.
 #[test]
 #[expect(
     clippy::disallowed_methods,
