@@ -2,7 +2,7 @@
 //! all of them that matter.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::content::{CHUNK, Content};
 use super::disk::{Change, Disk, FileNode, Ino, Names, Node, PendingWrite, ROOT, apply_effect};
@@ -195,6 +195,7 @@ impl Disk {
             len_vague: false,
             given_up: Vec::new(),
             holes: Arc::new(holes),
+            digest: OnceLock::new(),
         }
     }
 
