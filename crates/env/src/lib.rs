@@ -125,13 +125,18 @@ impl EnvBuilder {
     }
 }
 
+/// Returns the number of processors that this process may use, 2 if the system does not say. The
+/// first call opens several files of the system. Later calls return the first answer, so that
+/// tests can build thousands of environments.
+fn processors() -> usize {
+    static FOUND: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *FOUND.get_or_init(|| std::thread::available_parallelism().map_or(2, |n| n.get()))
+}
+
 impl EnvBuilder<()> {
     /// Returns the default settings of [`EnvBuilder::new`], for [`EnvParts`].
     pub fn without_fs() -> EnvBuilder<()> {
-        let threads = std::thread::available_parallelism()
-            .map_or(2, |n| n.get())
-            .max(2)
-            + 1;
+        let threads = processors().max(2) + 1;
         let settings = Settings {
             threads,
             stepped: false,

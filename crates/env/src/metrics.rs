@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 pub use basalt_fs::{Histogram, HistogramSummary};
 pub use source::MetricSource;
 use source::Sources;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -113,18 +113,24 @@ type Labels = Arc<Vec<(String, String)>>;
 struct Family {
     help: String,
     kind: &'static str,
-    series: BTreeMap<Labels, Metric>,
+    series: BTreeMap<Labels, (SeriesId, Metric)>,
 }
 
+/// Number of a series, in the order in which series were made. An engine makes some hundreds of
+/// series each time it opens, and numbers are compared faster than names.
+type SeriesId = u64;
+
 /// The key of a series: the name of its metric, and its labels.
-type SeriesId = (Arc<str>, Labels);
+type SeriesKey = (Arc<str>, Labels);
 
 /// The registered series, by name and by label.
 #[derive(Default)]
 struct SeriesMaps {
     families: BTreeMap<Arc<str>, Family>,
     /// The series that have each label, so that an engine that closes pays only for its own series.
-    labelled: BTreeMap<(String, String), BTreeSet<SeriesId>>,
+    labelled: BTreeMap<(String, String), BTreeMap<SeriesId, SeriesKey>>,
+    /// The id of the next new series.
+    next_id: SeriesId,
 }
 
 /// The registry. Cloning is cheap.
@@ -147,24 +153,32 @@ impl Metrics {
         key.sort();
         let key = Arc::new(key);
         let mut registered = self.0.lock();
-        let SeriesMaps { families, labelled } = &mut *registered;
-        if !families.contains_key(name) {
-            let family = Family {
-                help: help.to_string(),
-                kind: new.kind(),
-                series: BTreeMap::new(),
-            };
-            families.insert(name.into(), family);
-        }
-        let shared = families.get_key_value(name).map(|(name, _)| name.clone());
-        let (shared, family) = (shared.expect("just made"), families.get_mut(name));
-        let family = family.expect("just made");
-        let found = family.series.entry(key.clone()).or_insert_with(|| {
+        let SeriesMaps {
+            families,
+            labelled,
+            next_id,
+        } = &mut *registered;
+        let entry = families.entry(name.into());
+        let shared = entry.key().clone();
+        let family = entry.or_insert_with(|| Family {
+            help: help.to_string(),
+            kind: new.kind(),
+            series: BTreeMap::new(),
+        });
+        let (_, found) = family.series.entry(key.clone()).or_insert_with(|| {
+            *next_id += 1;
             for label in key.iter() {
-                let with_it = labelled.entry(label.clone()).or_default();
-                with_it.insert((shared.clone(), key.clone()));
+                let place = (shared.clone(), key.clone());
+                match labelled.get_mut(label) {
+                    Some(with_it) => {
+                        with_it.insert(*next_id, place);
+                    }
+                    None => {
+                        labelled.insert(label.clone(), BTreeMap::from([(*next_id, place)]));
+                    }
+                }
             }
-            new.clone()
+            (*next_id, new.clone())
         });
         assert!(
             family.kind == new.kind()
@@ -228,9 +242,11 @@ impl Metrics {
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
         let mut registered = self.0.lock();
-        let SeriesMaps { families, labelled } = &mut *registered;
+        let SeriesMaps {
+            families, labelled, ..
+        } = &mut *registered;
         let gone = labelled.remove(&(label.0.to_string(), label.1.to_string()));
-        for (name, key) in gone.unwrap_or_default() {
+        for (id, (name, key)) in gone.unwrap_or_default() {
             let family = families.get_mut(&name).expect("as long as its series");
             dropped.extend(family.series.remove(&key));
             if family.series.is_empty() {
@@ -241,7 +257,7 @@ impl Metrics {
                 .filter(|(k, v)| (k.as_str(), v.as_str()) != label)
             {
                 let of_other = labelled.get_mut(other).expect("as long as its series");
-                of_other.remove(&(name.clone(), key.clone()));
+                of_other.remove(&id);
                 if of_other.is_empty() {
                     labelled.remove(other);
                 }
@@ -260,7 +276,7 @@ impl Metrics {
             .families
             .iter()
             .flat_map(|(name, family)| {
-                family.series.iter().map(move |(k, m)| {
+                family.series.iter().map(move |(k, (_, m))| {
                     (name.to_string(), k.to_vec(), family.help.clone(), m.clone())
                 })
             })

@@ -65,6 +65,16 @@ impl Content {
         }
     }
 
+    /// Returns true if both share all their leaves, as a clone does until one of the two changes.
+    /// `false` says nothing about the bytes.
+    pub(crate) fn is_clone_of(&self, other: &Content) -> bool {
+        let shared = |(a, b): (&Option<Arc<Leaf>>, &Option<Arc<Leaf>>)| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        self.leaves.len() == other.leaves.len() && self.leaves.iter().zip(&other.leaves).all(shared)
+    }
+
     /// Drops whole chunks, which then read as zeros.
     pub(crate) fn punch(&mut self, chunks: std::ops::Range<u64>) {
         for i in chunks {

@@ -2,7 +2,7 @@
 //! and the seeds together reach all states that matter.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::disk::{Change, Disk, FileNode, Ino, Names, Node, PendingWrite, ROOT, apply_effect};
 use crate::content::{CHUNK, Content};
@@ -197,6 +197,7 @@ impl Disk {
             len_vague: false,
             given_up: Vec::new(),
             holes: Arc::new(holes),
+            digest: OnceLock::new(),
         }
     }
 

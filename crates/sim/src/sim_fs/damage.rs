@@ -17,6 +17,20 @@ impl Disk {
     }
 }
 
+/// Makes the same change to the live and the durable bytes of a file. If both are one content, as
+/// in a file at rest, the change is made once and they share it.
+fn change_both(f: &mut FileNode, change: impl Fn(&mut Content)) {
+    if f.live.is_clone_of(&f.durable) {
+        // The clone in `durable` goes first, or the change would copy the chunk that both share.
+        f.durable = Content::default();
+        change(&mut f.live);
+        f.durable = f.live.clone();
+    } else {
+        change(&mut f.live);
+        change(&mut f.durable);
+    }
+}
+
 impl SimFs {
     fn damage<R>(&self, f: impl FnOnce(&mut DiskState) -> Result<R>) -> Result<R> {
         f(&mut self.state.lock())
@@ -30,11 +44,10 @@ impl SimFs {
         }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
-            let f = state.disk.file_mut(ino);
-            for content in [&mut f.live, &mut f.durable] {
+            change_both(state.disk.file_mut(ino), |content| {
                 let byte = content.to_vec(offset, 1)[0] ^ (1 << bit);
                 content.write(offset, &[byte]);
-            }
+            });
             Ok(())
         })
     }
@@ -46,9 +59,9 @@ impl SimFs {
         }
         self.damage(|state| {
             let ino = state.disk.lookup_file(path)?;
-            let f = state.disk.file_mut(ino);
-            f.live.write(offset, bytes);
-            f.durable.write(offset, bytes);
+            change_both(state.disk.file_mut(ino), |content| {
+                content.write(offset, bytes);
+            });
             Ok(())
         })
     }
@@ -147,7 +160,7 @@ impl SimFs {
                     Node::File(f) => {
                         sum.extend_from_slice(&f.len.to_le_bytes());
                         sum.extend_from_slice(&f.alloc.to_le_bytes());
-                        sum.extend_from_slice(&f.live.to_vec(0, f.alloc as usize));
+                        sum.extend_from_slice(&f.digest().to_le_bytes());
                     }
                 }
             }

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -84,6 +84,8 @@ pub(super) struct FileNode {
     pub given_up: Vec<u64>,
     /// Released chunks.
     pub holes: Arc<BTreeSet<u64>>,
+    /// The digest of the live bytes, once a caller asked for it. `Disk::file_mut` clears it.
+    pub digest: OnceLock<u64>,
 }
 
 impl FileNode {
@@ -93,6 +95,17 @@ impl FileNode {
             && self.given_up.is_empty()
             && !self.len_vague
             && self.alloc == self.durable_alloc
+    }
+
+    /// Returns a digest of all live bytes of the file's space. Files that share their node after
+    /// a clone of the disk also share the digest, so each content is digested once.
+    pub(super) fn digest(&self) -> u64 {
+        *self.digest.get_or_init(|| {
+            let mut bytes = self.live.to_vec(0, self.alloc as usize);
+            let low = crc32c::crc32c(&bytes);
+            bytes.reverse();
+            u64::from(low) << 32 | u64::from(crc32c::crc32c(&bytes))
+        })
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -249,7 +262,10 @@ impl Disk {
             .get_mut(&ino)
             .expect("a name or handle points at a node");
         match Arc::make_mut(node) {
-            Node::File(f) => f,
+            Node::File(f) => {
+                f.digest.take();
+                f
+            }
             Node::Dir => unreachable!("handles are of files only"),
         }
     }
@@ -383,8 +399,9 @@ impl Disk {
     }
 
     fn count_chunks(&self, open: &BTreeMap<Ino, usize>) -> u64 {
-        let mut alive: BTreeSet<Ino> = self.live.values().copied().collect();
-        alive.extend(open.keys());
+        let mut alive: Vec<Ino> = self.live.values().chain(open.keys()).copied().collect();
+        alive.sort_unstable();
+        alive.dedup();
         alive
             .iter()
             .filter_map(|i| match &**self.node(*i) {
@@ -397,17 +414,18 @@ impl Disk {
     /// Drops nodes that neither a name, a pending change nor a handle refers to, and counts the
     /// space again. Space is free once the last live name and handle are gone.
     pub(super) fn sweep(&mut self, open: &BTreeMap<Ino, usize>) {
-        let mut referred: BTreeSet<Ino> = self.live.values().copied().collect();
+        let mut referred: Vec<Ino> = self.live.values().copied().collect();
         referred.extend(self.durable.values());
         referred.extend(open.keys());
         for op in self.pending.iter() {
             referred.extend(op.effects.iter().filter_map(|e| e.target));
         }
-        referred.insert(ROOT);
+        referred.push(ROOT);
+        referred.sort_unstable();
         let dead: Vec<Ino> = self
             .nodes
             .keys()
-            .filter(|i| !referred.contains(i))
+            .filter(|i| referred.binary_search(i).is_err())
             .copied()
             .collect();
         for ino in dead {
