@@ -355,7 +355,7 @@ fn write_new(dir: impl AsFd, name: &[u8], content: &[u8]) -> Result<(), Refused>
     })
 }
 
-/// Sorts an error of the operating system: does it speak of this name, or of the folder as a whole?
+/// Sorts an error of the operating system into those of this name and those of the whole folder.
 fn refuse(e: Errno, what: &str) -> Refused {
     let why = match e {
         Errno::EXIST => "the name is taken, perhaps by a key that differs only in case",

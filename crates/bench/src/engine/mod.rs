@@ -73,14 +73,14 @@ impl EngineName {
     }
 }
 
-/// What a write's log does before the write returns.
+/// What an engine does with the log of a write before the write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// No log, where the engine can do without; an unsynced one where it cannot
+    /// The engine writes no log if it can work without one, else an unsynced log.
     None,
-    /// Written to the operating system: survives the process
+    /// The log is written to the operating system. It survives the process.
     Unsynced,
-    /// Survives a power cut
+    /// The log is synced. It survives a power cut.
     Synced,
 }
 

@@ -103,7 +103,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 pub struct Line {
     /// CSS class of its colour.
     pub class: String,
-    /// x and y.
+    /// The points as (x, y), in the units of the axes.
     pub points: Vec<(f64, f64)>,
 }
 
