@@ -25,7 +25,7 @@ impl Progress {
     }
 
     /// How many operations are done, of how many or of how much time.
-    pub fn tell(&self, done: u64, of: u64, passed: Duration, time: Option<Duration>) {
+    pub fn update(&self, done: u64, of: u64, passed: Duration, time: Option<Duration>) {
         if let Some(label) = &self.label {
             let line = line(label, done, of, passed, time);
             let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
@@ -58,22 +58,4 @@ fn line(label: &str, done: u64, of: u64, passed: Duration, time: Option<Duration
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_says_what_ends_first() {
-        let s = Duration::from_secs;
-        assert_eq!(
-            line("fill", 250, 1000, s(5), None),
-            "fill: 250 operations, 50/s, 25 %, 15 s left"
-        );
-        assert_eq!(
-            line("read", 500, u64::MAX, s(5), Some(s(20))),
-            "read: 500 operations, 100/s, 25 %, 15 s left"
-        );
-        assert_eq!(line("x", 0, u64::MAX, s(1), None), "x: 0 operations, 0/s");
-        // Nobody looks: nothing is written, and nothing fails.
-        Progress::silent().tell(1, 2, s(1), None);
-    }
-}
+mod tests;

@@ -28,7 +28,7 @@ const DEVICE_FILE: u64 = 256 << 20;
 /// A slice of `durable-put`, and of the device beside it.
 const SLICE: Duration = Duration::from_millis(500);
 /// How long the device is measured before and after the other workloads.
-const BESIDE: Duration = Duration::from_secs(1);
+const DEVICE_PROBE: Duration = Duration::from_secs(1);
 
 /// Runs a workload once for each number of threads.
 pub fn run(workload: &Workload) -> Result<Report, Stop> {
@@ -489,9 +489,9 @@ impl Bench<'_> {
             return Ok(None);
         };
         if writes {
-            device.sequential_writes(BESIDE).map(Some)
+            device.sequential_writes(DEVICE_PROBE).map(Some)
         } else {
-            device.random_reads(threads, BESIDE).map(Some)
+            device.random_reads(threads, DEVICE_PROBE).map(Some)
         }
     }
 

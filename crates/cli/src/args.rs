@@ -1,7 +1,7 @@
 //! What can be typed: commands, flags and the help that teaches them.
 
 use crate::budget::Budget;
-use crate::place::{Make, Place};
+use crate::location::{Make, StoreLocation};
 use crate::record::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -67,9 +67,9 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Which {
+pub struct KeyspaceArgs {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// Work on this column family, keys and values as they are stored, instead of the keys that
     /// Redis clients see
     #[arg(long, value_name = "NAME")]
@@ -99,7 +99,7 @@ Examples:
 SIGTERM and Ctrl-C finish what was accepted, close the store and exit 0. Without --listen only this machine can connect.")]
 pub struct Serve {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     #[command(flatten)]
     pub make: Make,
     /// Address and port to listen on
@@ -138,7 +138,7 @@ Examples:
 The write survives a power cut when the command returns. An expiry the key had is removed, as Redis SET does.")]
 pub struct Put {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub make: Make,
     /// The key
@@ -167,7 +167,7 @@ Examples:
 The value's bytes go to standard output as they are (on a terminal a line end follows). Exit code 1 when the key is absent.")]
 pub struct Get {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// The key
     pub key: OsString,
     /// The key uses the escapes that `scan` prints
@@ -185,7 +185,7 @@ Examples:
 Prints how many were there. Exit code 1 when none was.")]
 pub struct Del {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<OsString>,
@@ -206,7 +206,7 @@ Each entry is one line, key, tab, value, in the byte order of the keys; what is 
 `basalt load --format tsv` reads it back. --json prints the JSON lines that `basalt load` reads by default.")]
 pub struct Scan {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub range: Range,
     /// Stop after so many entries
@@ -257,7 +257,7 @@ Entries replace what the store has under their keys. The last line says how many
 take none of them. A load that was interrupted is simply run again.")]
 pub struct Load {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub make: Make,
     /// The file to read; - or nothing is standard input
@@ -295,7 +295,7 @@ or a zero byte in them) are refused, named, and counted, and the exit code is 1.
 --overwrite given, and so must a file that --output names. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
 pub struct Export {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// Write a folder: one file a key
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
@@ -323,7 +323,7 @@ Examples:
 Works on a closed store, which it only reads. For a running server ask `redis-cli INFO`.")]
 pub struct Stats {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// One JSON object
     #[arg(long)]
     pub json: bool,
@@ -421,7 +421,7 @@ Examples:
 Ctrl-C ends it soon: what is merged stays merged, nothing is lost, and it can be begun again. Exit code 2 then.")]
 pub struct Compact {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// Only this column family; otherwise all
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
@@ -453,7 +453,7 @@ It shares table files with the store, each of which goes when the last of the tw
 `redis-cli BASALT CHECKPOINT DIR`.")]
 pub struct Checkpoint {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// The directory to make, inside of the image if --image is given; it must not exist
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
@@ -475,7 +475,7 @@ what is old, and the server has a few of its own. For the number of keys ask `re
 `basalt scan --keys-only` prints.")]
 pub struct Check {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// One JSON object
     #[arg(long)]
     pub json: bool,
@@ -488,7 +488,7 @@ Make a copy of the directory first if you can. Damaged files are moved aside ins
 Exit codes: 0 nothing is lost; 1 something is lost, and what is printed; 2 it could not be repaired.")]
 pub struct Repair {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     /// Do not ask
     #[arg(long)]
     pub yes: bool,

@@ -3,9 +3,9 @@
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::filesystem::open_image;
+use crate::location::StoreLocation;
 use crate::output::print;
 use crate::output::table;
-use crate::place::Place;
 use crate::progress::{self, count, human_bytes};
 use crate::stats::garbage_by_file;
 use crate::store::{Access, open_db};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// `basalt blob`.
 pub fn blob(args: args::Blob) -> Outcome {
-    let place = Place {
+    let place = StoreLocation {
         dir: args.dir,
         image: args.image,
     };
@@ -57,7 +57,7 @@ fn json_of(f: &BlobFileStats) -> Value {
     })
 }
 
-fn list(place: &Place, args: &args::BlobList) -> Outcome {
+fn list(place: &StoreLocation, args: &args::BlobList) -> Outcome {
     let db = open_db(place, Access::Read, None)?;
     let (files, all) = (db.blob_files(), db.stats().blobs);
     let now_ms = db.env().clock().wall_ms();
@@ -90,7 +90,7 @@ fn age(made_ms: Option<u64>, now_ms: u64) -> String {
     }
 }
 
-fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
+fn listed(place: &StoreLocation, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
     if files.is_empty() {
         return format!("{place} has no blob files\n");
     }
@@ -171,7 +171,7 @@ fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) 
 }
 
 /// An environment over the image that files lie in, if they do.
-fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
+fn of_image(place: &StoreLocation) -> Result<Option<Env>, Failure> {
     match &place.image {
         None => Ok(None),
         Some(name) => {
@@ -203,7 +203,7 @@ fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
     })
 }
 
-fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
+fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
     // Each with the digest that the manifest has of it, when there is one.
     let mut files: Vec<(PathBuf, Option<u128>)> = Vec::new();
     if args.files.is_empty() {
@@ -306,7 +306,7 @@ fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-fn explain(place: &Place, args: args::BlobExplain) -> Outcome {
+fn explain(place: &StoreLocation, args: args::BlobExplain) -> Outcome {
     let (env, path) = around(&of_image(place)?, &args.file)?;
     let report = inspect::explain(&env, &path).map_err(|e| unreadable(&args.file, &e))?;
     print(&if args.json {

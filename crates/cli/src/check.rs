@@ -2,8 +2,8 @@
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::location::StoreLocation;
 use crate::output::print;
-use crate::place::Place;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
 use basalt::lsm::db::{KeyRange, Loss};
@@ -106,7 +106,10 @@ pub fn check(args: args::Check) -> Outcome {
 
 /// An open store, or `None` when only its owner's program knows what is needed to open it (an
 /// order, an operator): not the server's store.
-fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
+fn unless_foreign(
+    place: &StoreLocation,
+    opened: basalt::Result<Db>,
+) -> Result<Option<Db>, Failure> {
     match opened {
         Ok(db) => Ok(Some(db)),
         Err(e)
@@ -122,7 +125,7 @@ fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db
 }
 
 /// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
-fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
+fn catalog_damage(place: &StoreLocation) -> Result<Option<basalt::Error>, Failure> {
     let (env, path) = environment(place, Access::Read, None)?;
     let opened = Db::open_read_only(&env, path, Options::default());
     let Some(db) = unless_foreign(place, opened)? else {
@@ -140,7 +143,7 @@ fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
 }
 
 /// Makes the catalog of Redis keys anew where a part of it is lost, or may be; what that was.
-fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> {
+fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>, Failure> {
     let first = catalog_start();
     let doubtful = losses.iter().any(|loss| {
         let family = loss
@@ -162,7 +165,7 @@ fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> 
         return Ok(Vec::new());
     };
     let lost = match db.family(KEYS_FAMILY) {
-        Some(keys) => match catalog::mend(&db, &keys, doubtful) {
+        Some(keys) => match catalog::repair(&db, &keys, doubtful) {
             Err(e) if e.kind() == ErrorKind::Unsupported => Vec::new(),
             mended => mended.map_err(|e| Failure::store(place, e))?,
         },
@@ -202,7 +205,7 @@ pub fn repair(args: args::Repair) -> Outcome {
     bar.finish_and_clear();
     let mut report = report.map_err(|e| Failure::store(place, e))?;
     // What the repair did is told in any case.
-    let (lost, failed) = match mend_catalog(place, &report.losses) {
+    let (lost, failed) = match repair_catalog(place, &report.losses) {
         Ok(lost) => (lost, None),
         Err(e) => (Vec::new(), Some(e)),
     };

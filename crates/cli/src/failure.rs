@@ -4,10 +4,10 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
+//! | 1 | done, and the answer is no: no such key, damage, or keys that could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::place::{Place, in_image, missing_folder};
+use crate::location::{StoreLocation, in_image, missing_folder};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use rustix::fs::FileType;
@@ -53,7 +53,7 @@ impl Failure {
     }
 
     /// An engine error met on a store, with the advice that its kind asks for.
-    pub fn store(place: &Place, e: basalt::Error) -> Failure {
+    pub fn store(place: &StoreLocation, e: basalt::Error) -> Failure {
         let flags = place.flags();
         Failure::new(match e.kind() {
             ErrorKind::Busy => match holder(&e.to_string()) {
@@ -233,7 +233,7 @@ fn words(e: &basalt::Error) -> String {
 
 /// The same of an engine's error. At the root of an image the engine's own words have a place
 /// without a name.
-fn words_at(e: &basalt::Error, place: &Place) -> String {
+fn words_at(e: &basalt::Error, place: &StoreLocation) -> String {
     let text = words(e);
     match text.strip_prefix("opening the store in : ") {
         Some(rest) => format!(
@@ -296,82 +296,4 @@ fn holder(text: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_d() -> Place {
-        Place {
-            dir: "d".into(),
-            image: None,
-        }
-    }
-
-    #[test]
-    fn a_held_store_names_its_holder_once() {
-        let e = basalt::Error::new(
-            ErrorKind::Busy,
-            "the store is in use by process 12 (basalt serve); stop it, or use another directory",
-        );
-        let Failure::Told(text, code) = Failure::store(&in_d(), e) else {
-            panic!("it is told");
-        };
-        assert_eq!(
-            text,
-            "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
-        );
-        assert_eq!(code, NOT_DONE);
-        assert_eq!(holder("busy: budget used up"), None);
-    }
-
-    #[test]
-    fn damage_gives_its_advice_once_and_keeps_its_place() {
-        let e = basalt::Error::corruption(
-            Path::new("d/MANIFEST-000001"),
-            0,
-            "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
-        );
-        let Failure::Told(text, _) = Failure::store(&in_d(), e) else {
-            panic!("it is told");
-        };
-        assert_eq!(text.matches("basalt repair").count(), 1, "{text}");
-        assert!(
-            text.contains("it is missing (d/MANIFEST-000001 at offset 0)"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn sizes_are_for_people_where_they_are_large() {
-        for (text, says) in [
-            (
-                "no room for 966367641600 more bytes; make",
-                "no room for 900.00 GiB more; make",
-            ),
-            ("it has 67108864 bytes, and", "it has 64.00 MiB, and"),
-            ("4095 bytes of 67108864", "4095 bytes of 67108864"),
-            ("", ""),
-        ] {
-            assert_eq!(sizes_for_people(text), says);
-        }
-    }
-
-    #[test]
-    fn a_full_image_is_told_of_with_what_helps() {
-        let told = |free: u64| {
-            let text = format!(
-                "no space: {free} bytes are free on the disk of db, of which 8388608 are kept for what makes space: delete something"
-            );
-            full(Path::new("i"), "--image i", &text)
-        };
-        let says = told(5 << 20);
-        let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are kept for what makes space; delete keys and run `basalt compact --image i`, ";
-        assert!(says.starts_with(begins), "{says}");
-        let says = told(3 << 20);
-        assert!(!says.contains("delete keys"), "{says}");
-        let says = full(Path::new("i"), "--image i", "no space: the image is full");
-        assert!(
-            says.starts_with("the image i is full; delete keys and run"),
-            "{says}"
-        );
-    }
-}
+mod tests;

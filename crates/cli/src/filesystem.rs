@@ -2,7 +2,7 @@
 //! or refused here.
 
 use crate::failure::{Failure, path_behind_colon};
-use crate::place::{Access, Make, Place, missing_folder};
+use crate::location::{Access, Make, StoreLocation, missing_folder};
 use crate::progress;
 use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 ///
 /// An image becomes part of the environment of these parts.
 pub fn open(
-    place: &Place,
+    place: &StoreLocation,
     access: Access,
     env: &EnvParts,
 ) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
@@ -54,7 +54,7 @@ pub fn open(
     Ok((fs, path))
 }
 
-fn must_exist_on_disk(place: &Place) -> Result<(), Failure> {
+fn must_exist_on_disk(place: &StoreLocation) -> Result<(), Failure> {
     let dir = &place.dir;
     match rustix::fs::stat(dir) {
         Ok(s)

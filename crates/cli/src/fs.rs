@@ -8,8 +8,8 @@ mod show;
 
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::filesystem::{Steps, make_image, open_image_alone};
+use crate::location::Access;
 use crate::output::print;
-use crate::place::Access;
 use crate::progress::{count, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::lava::image::{self, Format};

@@ -12,7 +12,7 @@ use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::folder::{LeftOut, Walk, open_named};
 use crate::progress::{self, count_entries};
-use crate::record::{Format, Line, Lines, MAX_LINE, Record};
+use crate::record::{Format, KvRecord, Line, Lines, MAX_LINE};
 use crate::store::{Access, Limits, Store, argument};
 use basalt::{TableWriter, Ticket, WriteBatch, WriteOptions};
 use indicatif::ProgressBar;
@@ -35,7 +35,7 @@ pub fn load(args: args::Load) -> Outcome {
         (Some(dir), _) => {
             Walk::new(dir, args.follow_symlinks, None)
                 .map_err(|e| Failure::os("read the folder", dir, e))?;
-            Source::Folder(dir)
+            LoadSource::Folder(dir)
         }
         (None, Some(file)) if file.as_os_str() != "-" => {
             let format = args.format.or_else(|| Format::of_name(file));
@@ -52,14 +52,14 @@ pub fn load(args: args::Load) -> Outcome {
             let input = open_named(file).map_err(|e| Failure::os("open", file, e))?;
             let len = input.metadata().map_or(0, |m| m.len());
             let input = Box::new(BufReader::with_capacity(256 << 10, input));
-            Source::Lines(
+            LoadSource::Lines(
                 file.display().to_string(),
                 input,
                 format.unwrap_or(Format::Jsonl),
                 (len > 0).then_some(len),
             )
         }
-        _ => Source::Lines(
+        _ => LoadSource::Lines(
             "standard input".into(),
             Box::new(BufReader::with_capacity(256 << 10, std::io::stdin().lock())),
             args.format.unwrap_or(Format::Jsonl),
@@ -85,11 +85,11 @@ pub fn load(args: args::Load) -> Outcome {
         bar: ProgressBar::hidden(),
     };
     let (ended, left_out) = match source {
-        Source::Lines(name, input, format, len) => {
+        LoadSource::Lines(name, input, format, len) => {
             load.bar = progress::bytes("loading", len);
             (load.lines(&name, input, format), LeftOut::default())
         }
-        Source::Folder(dir) => load.folder(dir, args.follow_symlinks),
+        LoadSource::Folder(dir) => load.folder(dir, args.follow_symlinks),
     };
     // What was stored before an error stays; it is made durable too, so that the message can say
     // so.
@@ -134,7 +134,7 @@ pub fn load(args: args::Load) -> Outcome {
     Ok(0)
 }
 
-enum Source<'a> {
+enum LoadSource<'a> {
     Lines(String, Box<dyn BufRead + 'a>, Format, Option<u64>),
     Folder(&'a Path),
 }
@@ -193,7 +193,7 @@ impl Load<'_> {
     }
 
     /// Adds an entry; `name` says where it comes from.
-    fn add(&mut self, mut record: Record, name: impl Fn() -> String) -> Result<(), Failure> {
+    fn add(&mut self, mut record: KvRecord, name: impl Fn() -> String) -> Result<(), Failure> {
         if !self.prefix.is_empty() {
             record.key.splice(..0, self.prefix.iter().copied());
         }

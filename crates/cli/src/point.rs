@@ -5,7 +5,7 @@ use crate::escape::brief;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::folder::open_named;
 use crate::output::print;
-use crate::record::{Format, Record};
+use crate::record::{Format, KvRecord};
 use crate::store::{Access, Limits, Store, Value, argument};
 use basalt::lsm::MAX_VALUE_LEN;
 use basalt::{WriteBatch, WriteOptions};
@@ -31,7 +31,7 @@ pub fn put(args: args::Put) -> Outcome {
         .expire_in
         .map(|s| store.db().env().clock().wall_ms().saturating_add(s * 1000));
     let mut batch = WriteBatch::new();
-    let record = Record {
+    let record = KvRecord {
         key,
         value,
         expire_at_ms,

@@ -1,5 +1,5 @@
-//! Which values a store keeps in blob files, what space these may take, and how what is written is
-//! compressed: for every command that writes much.
+//! KeyspaceArgs values a store keeps in blob files, what space these may take, and how what is
+//! written is compressed: for every command that writes much.
 
 use basalt::Options;
 use basalt_bench::engine::Compression;

@@ -4,15 +4,15 @@
 //! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
 //! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
 
-use crate::args::Which;
+use crate::args::KeyspaceArgs;
 use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::filesystem;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
-pub use crate::place::Access;
-use crate::place::Place;
-use crate::record::Record;
+pub use crate::location::Access;
+use crate::location::StoreLocation;
+use crate::record::KvRecord;
 use basalt::env::{EnvBuilder, process_memory};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -27,12 +27,12 @@ use std::path::PathBuf;
 
 /// An open store and the entries of it that the command sees.
 pub struct Store {
-    place: Place,
+    place: StoreLocation,
     db: Db,
     space: Space,
 }
 
-/// Which entries.
+/// KeyspaceArgs entries.
 enum Space {
     /// Those of Redis clients.
     Redis(Keyspace),
@@ -51,7 +51,7 @@ pub struct Limits {
 
 impl Limits {
     /// Those of the entries that the flags name.
-    pub fn of(which: &Which) -> Limits {
+    pub fn of(which: &KeyspaceArgs) -> Limits {
         let (key, value) = match which.family {
             None => (KEY_OVERHEAD, VALUE_OVERHEAD),
             Some(_) => (0, 0),
@@ -105,7 +105,7 @@ pub enum Value {
 /// An environment over what a command works on, and the store's directory in it. Without a budget
 /// with the default one.
 pub fn environment(
-    place: &Place,
+    place: &StoreLocation,
     access: Access,
     budget: Option<&Budget>,
 ) -> Result<(Env, PathBuf), Failure> {
@@ -127,7 +127,11 @@ fn engine(budget: Option<&Budget>) -> Options {
 }
 
 /// Opens a store.
-pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
+pub fn open_db(
+    place: &StoreLocation,
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<Db, Failure> {
     let (env, path) = environment(place, access, budget)?;
     let options = Options {
         create_if_missing: access.make().is_some(),
@@ -154,13 +158,13 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
 
 impl Store {
     /// Opens what the flags name.
-    pub fn open(which: &Which, access: Access) -> Result<Store, Failure> {
+    pub fn open(which: &KeyspaceArgs, access: Access) -> Result<Store, Failure> {
         Store::open_within(which, access, None)
     }
 
     /// Opens what the flags name, within a budget other than the default one.
     pub fn open_within(
-        which: &Which,
+        which: &KeyspaceArgs,
         access: Access,
         budget: Option<&Budget>,
     ) -> Result<Store, Failure> {
@@ -202,7 +206,7 @@ impl Store {
         &self.db
     }
     /// Where it is.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &StoreLocation {
         &self.place
     }
     /// An engine error as this store's failure.
@@ -231,7 +235,7 @@ impl Store {
     }
 
     /// Adds "set `record`" to a batch.
-    pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
+    pub fn put(&self, batch: &mut WriteBatch, record: &KvRecord) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
         let (value, at) = (&record.value, record.expire_at_ms);
         batch.put_parts(self.family_to_write(), &key, self.header(), value, at)
@@ -243,7 +247,7 @@ impl Store {
     }
 
     /// Adds a record to it.
-    pub fn add(&self, table: &mut TableWriter, record: &Record) -> basalt::Result<()> {
+    pub fn add(&self, table: &mut TableWriter, record: &KvRecord) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
         table.add_parts(&key, self.header(), &record.value, record.expire_at_ms)
     }
@@ -415,14 +419,4 @@ pub fn argument(text: &OsStr, escaped: bool) -> Result<Vec<u8>, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::successor;
-
-    #[test]
-    fn the_end_of_a_prefix() {
-        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(successor(b"\xff"), None);
-        assert_eq!(successor(b""), None);
-    }
-}
+mod tests;

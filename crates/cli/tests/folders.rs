@@ -7,7 +7,7 @@
 
 mod harness;
 use basalt::env::{Clock, Random};
-use harness::{Scratch, ended, scale, tree};
+use harness::{Scratch, ended, tree};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -161,7 +161,7 @@ fn a_killed_load_is_done_again() {
     let _repeat = basalt_sim::repeat!(a_killed_load_is_done_again, "BASALT_CASE={seed}");
     let random = Random::from_seed(seed);
     let clock = Clock::system();
-    let rounds = 4 * scale();
+    let rounds = 4 * basalt_sim::campaign::scale();
     let mut killed = 0;
     for round in 0..rounds {
         let mut child = s.command("load", ["--files", "in"]).spawn().unwrap();

@@ -6,7 +6,7 @@
 //! there whole or not at all.
 
 use basalt::env::{Clock, Random, thread};
-use basalt_sim::repeat;
+use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
@@ -21,13 +21,6 @@ use std::time::Duration;
 const CLIENTS: u64 = 4;
 /// Kills at `BASALT_SCALE=1`.
 const KILLS: u64 = 50;
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
 
 /// A directory that is removed when the test passes and kept when it fails.
 struct Dir(PathBuf);
@@ -88,7 +81,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, sync: &str, clock: &Clock) -> Server {
+    fn start(place: &StoreLocation, sync: &str, clock: &Clock) -> Server {
         // The port is free a moment before the server takes it; nobody else asks for one in that
         // moment on a test machine.
         let port = TcpListener::bind("127.0.0.1:0")
@@ -281,24 +274,24 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>) {
 }
 
 /// Where the store lies.
-enum Place {
+enum StoreLocation {
     Dir(PathBuf),
     /// In an image that the first start makes.
     Image(PathBuf),
 }
 
-impl Place {
+impl StoreLocation {
     fn flags(&self) -> Vec<OsString> {
         match self {
-            Place::Dir(dir) => vec!["--dir".into(), dir.into()],
-            Place::Image(image) => vec!["--image".into(), image.into()],
+            StoreLocation::Dir(dir) => vec!["--dir".into(), dir.into()],
+            StoreLocation::Image(image) => vec!["--image".into(), image.into()],
         }
     }
 
     fn size(&self) -> &[&str] {
         match self {
-            Place::Dir(_) => &[],
-            Place::Image(_) => &["--size", "1G"],
+            StoreLocation::Dir(_) => &[],
+            StoreLocation::Image(_) => &["--size", "1G"],
         }
     }
 
@@ -309,7 +302,7 @@ impl Place {
                 .arg("check")
                 .args(self.flags()),
         );
-        if let Place::Image(image) = self {
+        if let StoreLocation::Image(image) = self {
             succeeds(
                 Command::new(env!("CARGO_BIN_EXE_basalt"))
                     .args(["fs", "check"])
@@ -337,7 +330,7 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
         "BASALT_SEED={}",
         seed()
     );
-    rounds(&Place::Dir(dir.0.join("store")));
+    rounds(&StoreLocation::Dir(dir.0.join("store")));
 }
 
 #[test]
@@ -348,7 +341,7 @@ fn no_acknowledged_write_is_lost_under_kill_9_on_an_image() {
         "BASALT_SEED={}",
         seed()
     );
-    rounds(&Place::Image(dir.0.join("store.lava")));
+    rounds(&StoreLocation::Image(dir.0.join("store.lava")));
 }
 
 /// Of this run.
@@ -361,11 +354,11 @@ fn seed() -> u64 {
     })
 }
 
-fn rounds(store: &Place) {
+fn rounds(store: &StoreLocation) {
     let clock = Clock::system();
     let r = Random::from_seed(seed());
     let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
-    let kills = KILLS * scale();
+    let kills = KILLS * campaign::scale();
     let mut acknowledged = 0;
     for _ in 0..kills {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
@@ -403,7 +396,7 @@ fn rounds(store: &Place) {
     verify(server.port, &state);
     server.kill();
     store.check();
-    basalt_sim::campaign!("kills={kills} acknowledged={acknowledged}");
+    campaign!("kills={kills} acknowledged={acknowledged}");
     assert!(
         acknowledged > kills * 20,
         "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"

@@ -367,7 +367,7 @@ fn a_folder_survives_kills_and_comes_back_identical() {
     let folder = Folder::find(&s);
     let whole_run =
         std::env::var_os("BASALT_FOLDER").is_some() || std::env::var_os("BASALT_FILES").is_some();
-    let kills = if whole_run { 6 } else { 2 } * harness::scale();
+    let kills = if whole_run { 6 } else { 2 } * campaign::scale();
     let (r, clock) = (Random::from_seed(seed), Clock::system());
     campaign!(
         "{}: {} files, {} bytes",

@@ -5,9 +5,9 @@
 //! are left. A store without its layout record would then look empty, and one whose generation
 //! record is older than its keys would show what was flushed and hide what was written since.
 //! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records
-//! anew from the keys that are left. What cannot be told from the keys, that an older generation is
-//! current because no key of the newer one is left, is for [`mend`] to say where a repair may have
-//! lost the record.
+//! anew from the keys that are left. What cannot be repaired from the keys, that an older
+//! generation is current because no key of the newer one is left, is for [`mend`] to say where a
+//! repair may have lost the record.
 
 use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY, LEAST_MIN_BLOB_SIZE};
 use basalt::{
@@ -25,7 +25,7 @@ const SEARCH: u64 = 1000;
 const CURSORS_LOST: u64 = 1 << 44;
 
 /// What the records say, and what the keys say.
-struct Looked {
+struct CatalogContents {
     layout: bool,
     /// The record of the current generation; 0 without one.
     generation: u32,
@@ -37,7 +37,7 @@ struct Looked {
 }
 
 /// Looks at the records and the keys. With `lenient`, a record that cannot be read counts as none.
-fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
+fn read_contents(db: &Db, keys: &Family, lenient: bool) -> Result<CatalogContents> {
     let get = |key: &[u8]| db.get(keys, key, &ReadOptions::default());
     let layout = match get(&layout::layout_key())? {
         Some(record) => match layout::check_layout(&record) {
@@ -66,7 +66,7 @@ fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
         Some(next) => last_key(db, keys, next)?,
         None => None,
     };
-    Ok(Looked {
+    Ok(CatalogContents {
         layout,
         generation,
         later: later.and_then(|key| Some(layout::decode_key(&key)?.1)),
@@ -100,7 +100,7 @@ fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> 
 /// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for
 /// the layout of a later version; what reads meet.
 pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
-    let found = look(db, keys, false)?;
+    let found = read_contents(db, keys, false)?;
     let lost = |what: String| {
         Err(Error::new(
             ErrorKind::Corruption,
@@ -135,38 +135,38 @@ pub fn make(db: &Db, keys: &Family) -> Result<()> {
 /// The current generation is then the highest of which a key is left. When nothing was written
 /// after the last flush, that is the one that was flushed, and what of it was not yet dropped is
 /// there again.
-pub fn mend(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
+pub fn repair(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
     const AGAIN: &str =
         "if nothing was written after the last FLUSHALL, keys that it removed are there again";
-    let found = look(db, keys, true)?;
-    let mut told = Vec::new();
+    let found = read_contents(db, keys, true)?;
+    let mut repaired = Vec::new();
     if !found.layout && !found.keys && found.cursor.is_none() && found.generation == 0 {
-        return Ok(told);
+        return Ok(repaired);
     }
     let mut batch = WriteBatch::new();
     if !found.layout {
         batch.put(keys, &layout::layout_key(), &layout::encode_layout())?;
-        told.push("the record of the layout of Redis keys; it is written anew".into());
+        repaired.push("the record of the layout of Redis keys; it is written anew".into());
     }
     if let Some(later) = found.later {
         let record = later.to_le_bytes();
         batch.put(keys, &layout::generation_key(DATABASE), &record)?;
-        told.push(format!(
+        repaired.push(format!(
             "the record of the current generation of Redis keys; {later}, the highest that is left, takes its place, and {AGAIN}"
         ));
     } else if !found.layout || doubtful {
-        told.push(format!(
+        repaired.push(format!(
             "perhaps the record of the current generation of Redis keys; {AGAIN}"
         ));
     }
-    if !told.is_empty() {
+    if !repaired.is_empty() {
         // No client may still have a cursor that a scan is given again.
         let next = found.cursor.unwrap_or(0).max(CURSOR_END / 2) + CURSORS_LOST;
         let record = next.min(CURSOR_END).to_le_bytes();
         batch.put(keys, &layout::cursor_key(), &record)?;
         db.write(batch, &WriteOptions::SYNC)?;
     }
-    Ok(told)
+    Ok(repaired)
 }
 
 /// From which generation on keys are kept by compactions: those before were flushed. It only ever
@@ -198,7 +198,7 @@ impl Retired {
         matches!(layout::decode_key(key), Some((DATABASE, generation, _)) if generation < self.generation())
     }
 
-    /// The generation last told.
+    /// The generation last repaired.
     pub(crate) fn generation(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }

@@ -18,14 +18,14 @@ use crate::store::CURSOR_BLOCK;
 use basalt::Bytes;
 use std::collections::BTreeMap;
 
-/// Places remembered at most.
+/// AnswerSlots remembered at most.
 const CAPACITY: usize = 16_384;
 /// Bytes of remembered keys at most.
 const CAPACITY_BYTES: usize = 16 << 20;
 
 /// Where a scan goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ScanPosition {
     /// At the first key.
     Start,
     /// At the first key that is not before this one.
@@ -74,13 +74,13 @@ impl Cursors {
     }
 
     /// The place a client's cursor stands for.
-    pub fn place(&mut self, cursor: u64) -> Place {
+    pub fn place(&mut self, cursor: u64) -> ScanPosition {
         if cursor == 0 {
-            return Place::Start;
+            return ScanPosition::Start;
         }
         match self.touch(cursor) {
-            Some(key) => Place::At(key),
-            None => Place::Forgotten,
+            Some(key) => ScanPosition::At(key),
+            None => ScanPosition::Forgotten,
         }
     }
 
@@ -123,62 +123,4 @@ impl Cursors {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(text: &str) -> Bytes {
-        Bytes::copy_from_slice(text.as_bytes())
-    }
-
-    #[test]
-    fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
-        let mut c = Cursors::default();
-        assert!(c.is_used_up());
-        c.give(1);
-        let cursor = c.at(key("user:1"));
-        assert!(cursor > 0 && cursor < CURSOR_END);
-        assert_eq!(
-            c.at(key("user:1")),
-            cursor,
-            "the same place, the same number"
-        );
-        assert_eq!(c.place(0), Place::Start);
-        assert_eq!(c.place(cursor), Place::At(key("user:1")));
-        let mut given = std::collections::BTreeSet::from([cursor]);
-        // Half a block on, the next is wanted; it follows when this one ends.
-        assert!(!c.wants_more());
-        c.next = CURSOR_BLOCK / 2;
-        assert!(!c.wants_more());
-        assert_eq!(c.at(key("middle")), CURSOR_BLOCK / 2);
-        assert!(c.wants_more());
-        c.next = c.end;
-        assert!(c.is_used_up());
-        c.give(1 + 7 * CURSOR_BLOCK);
-        assert!(!c.is_used_up() && !c.wants_more());
-        for i in 0..3 * CAPACITY {
-            assert!(given.insert(c.at(key(&format!("k{i}")))), "given out twice");
-        }
-        assert_eq!(c.places.len(), CAPACITY);
-        assert_eq!(c.numbers.len(), CAPACITY);
-        assert_eq!(c.by_age.len(), CAPACITY);
-        assert_eq!(c.place(cursor), Place::Forgotten);
-        let again = c.at(key("user:1"));
-        assert!(given.insert(again), "a forgotten place has a new number");
-        // Whoever is asked for again and again stays.
-        for i in 0..3 * CAPACITY {
-            c.at(key(&format!("j{i}")));
-            assert_eq!(c.place(again), Place::At(key("user:1")));
-        }
-        // A server that starts later knows none of them, and gives out others.
-        let mut later = Cursors::default();
-        later.give(1 + CURSOR_BLOCK);
-        assert_eq!(later.place(again), Place::Forgotten);
-        assert!(given.insert(later.at(key("user:1"))));
-        assert_eq!(c.place(u64::MAX), Place::Forgotten);
-        let long = vec![7u8; 65_000];
-        for i in 0..1_000u32 {
-            c.at([&long[..], &i.to_be_bytes()].concat().into());
-        }
-        assert!(c.bytes <= CAPACITY_BYTES);
-    }
-}
+mod tests;

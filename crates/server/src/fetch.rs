@@ -35,7 +35,7 @@ pub(crate) const ROUNDS: u32 = 3;
 const COPIED: usize = 8 << 10;
 /// Bytes that an entry of the table of answers takes, with its share of the places that a table
 /// leaves empty.
-const ENTRY_BYTES: usize = (size_of::<(NameHash, Asked)>() + 1) * 8 / 7;
+const ENTRY_BYTES: usize = (size_of::<(NameHash, FetchedName)>() + 1) * 8 / 7;
 /// Bytes that an answer with a value takes besides the value.
 const BOXED_BYTES: usize = size_of::<Value>() + 16;
 
@@ -127,7 +127,7 @@ pub(crate) fn part_of(data: &Bytes, start: i64, end: i64) -> Bytes {
 type NameHash = (u64, u64);
 
 /// A key that was asked for.
-struct Asked {
+struct FetchedName {
     /// The Redis key.
     key: Bytes,
     hash: KeyHash,
@@ -141,7 +141,7 @@ pub(crate) struct Fetch {
     /// The generation that the keys are read under.
     generation: u32,
     /// By Redis key.
-    answers: HashMap<NameHash, Asked, BuildHasherDefault<DefaultHasher>>,
+    answers: HashMap<NameHash, FetchedName, BuildHasherDefault<DefaultHasher>>,
     /// Bytes of the keys that were asked for.
     key_bytes: usize,
     secrets: (u64, u64),
@@ -212,7 +212,7 @@ impl Fetch {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
                 self.key_bytes += stored.len();
-                place.insert(Asked {
+                place.insert(FetchedName {
                     key,
                     hash,
                     answer: None,
@@ -226,7 +226,7 @@ impl Fetch {
     /// a key to be asked for again.
     pub fn take(&mut self, key: Bytes, answer: Option<Answer>) {
         let hash = self.hash(&key);
-        let Some(Asked { answer: place, .. }) = self.answers.get_mut(&hash) else {
+        let Some(FetchedName { answer: place, .. }) = self.answers.get_mut(&hash) else {
             return;
         };
         // A write came before: what was read is older.
@@ -255,7 +255,7 @@ impl Fetch {
     /// Forgets the answers for the keys that a layer writes, because the layer takes effect. A
     /// request with such a fetch has at most 1,024 names, so the fetch looks for each of them.
     pub fn forget_layer(&mut self, layer: &Layer) {
-        let written = |_: &NameHash, asked: &mut Asked| layer.has(&asked.key, asked.hash);
+        let written = |_: &NameHash, asked: &mut FetchedName| layer.has(&asked.key, asked.hash);
         let forgotten: Vec<_> = self.answers.extract_if(written).collect();
         for (_, asked) in forgotten {
             self.forgotten(asked);
@@ -269,7 +269,7 @@ impl Fetch {
         }
     }
 
-    fn forgotten(&mut self, asked: Asked) {
+    fn forgotten(&mut self, asked: FetchedName) {
         self.key_bytes -= layout::KEY_PREFIX_LEN + asked.key.len();
         if let Some(answer) = asked.answer {
             self.bytes -= answer.bytes().unwrap_or(0);
@@ -361,36 +361,4 @@ fn kept(data: Bytes) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_those_of_redis() {
-        let text = b"0123456789";
-        for (start, end, expected) in [
-            (0, -1, "0123456789"),
-            (0, 0, "0"),
-            (-3, -1, "789"),
-            (-100, 2, "012"),
-            (3, 1, ""),
-            (-1, -3, ""),
-            (5, 100, "56789"),
-            (10, 11, ""),
-            (i64::MIN, i64::MAX, "0123456789"),
-            (0, i64::MIN, "0"),
-        ] {
-            let range = range_of(text.len(), start, end);
-            assert_eq!(&text[range], expected.as_bytes(), "{start} {end}");
-        }
-        assert_eq!(range_of(0, 0, -1), 0..0);
-    }
-
-    /// A range of a long value must not keep the value alive: nobody would count it.
-    #[test]
-    fn a_short_part_has_memory_of_its_own() {
-        let whole = Bytes::from(vec![7; 1 << 20]);
-        let inside = |part: &Bytes| whole.as_ptr_range().contains(&part.as_ptr());
-        assert!(!inside(&part_of(&whole, 0, 9999)));
-        assert!(inside(&part_of(&whole, 0, -2)));
-    }
-}
+mod tests;

@@ -200,8 +200,8 @@ impl Pattern {
         state.resize(last / 64 + 1 - first_word, 0);
         for (i, byte) in text.iter().enumerate() {
             let mask = usize::from(self.fold(*byte)) * self.words;
-            // Elements that a match from the beginning of the text cannot have come to yet, and those from which it cannot come to the end of
-            // the segment any more, are left alone.
+            // Elements that a match from the beginning of the text cannot have come to yet, and
+            // those from which it cannot come to the end of the segment any more, are left alone.
             let left = text.len() - i;
             let low = (start + len.saturating_sub(left)) / 64;
             let high = (start + i.min(len - 1)) / 64;

@@ -1,6 +1,6 @@
 //! What is compared: each workload as groups of threads with an operation each.
 
-use super::Asked;
+use super::RunRequest;
 use crate::Stop;
 use crate::drive::{Group, Operation, Presence, Worker};
 use crate::engine::Log;
@@ -182,7 +182,7 @@ impl Kind {
     }
 
     /// What ends the first group: its operations, and time when they alone do not.
-    pub fn until(self, asked: &Asked) -> (u64, Option<Duration>) {
+    pub fn until(self, asked: &RunRequest) -> (u64, Option<Duration>) {
         let common = &asked.args.common;
         let whole = match self {
             Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
@@ -203,7 +203,7 @@ impl Kind {
     }
 
     /// The threads that run at once; the first group's figures are the workload's.
-    pub fn groups(self, asked: &Asked) -> Vec<Group> {
+    pub fn groups(self, asked: &RunRequest) -> Vec<Group> {
         let (ops, _) = self.until(asked);
         let beside = matches!(
             self,
@@ -247,36 +247,45 @@ impl Kind {
         groups
     }
 
-    fn operation(self, asked: &Asked) -> Arc<Operation> {
+    /// Returns the operation of the kind's main group.
+    fn operation(self, asked: &RunRequest) -> Arc<Operation> {
         let how = asked
             .args
             .distribution
             .unwrap_or_else(|| self.distribution());
+        let keys = KeyChoice { how };
+        match self {
+            Kind::Load
+            | Kind::LoadSorted
+            | Kind::FillRandom
+            | Kind::Overwrite
+            | Kind::Ingest
+            | Kind::BulkSorted
+            | Kind::DurablePut
+            | Kind::DurablePutWhileReading => self.write(asked, keys),
+            Kind::FolderLoad | Kind::FolderBulk | Kind::FolderExport => self.folder(asked),
+            Kind::ReadRandom
+            | Kind::ReadWhileWriting
+            | Kind::ReadAbsent
+            | Kind::MultiGet
+            | Kind::Seek10
+            | Kind::Seek1000
+            | Kind::Scan10WhileWriting
+            | Kind::Scan1000WhileWriting => self.read(asked, keys),
+            Kind::YcsbA
+            | Kind::YcsbB
+            | Kind::YcsbC
+            | Kind::YcsbD
+            | Kind::YcsbE
+            | Kind::YcsbF
+            | Kind::State => self.mixed(asked, keys),
+        }
+    }
+
+    /// Returns the operation of a kind that only writes.
+    fn write(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
         let log = asked.log();
         let batch = asked.args.batch;
-        let chosen = move |w: &Worker| pick(how, &w.random, &w.data, w.added.load(Relaxed));
-        let put = move |w: &Worker, n: u64| match how {
-            Distribution::Cyclic => w.data.shuffled(n),
-            _ => chosen(w),
-        };
-        // Scans begin at keys of the fill: of those it is known how many follow.
-        let filled = move |w: &Worker| pick(how, &w.random, &w.data, 0);
-        let seek = move |nexts: u64, presence: Presence| -> Arc<Operation> {
-            Arc::new(move |w: &mut Worker, _| {
-                let n = filled(w);
-                w.scan(n, nexts + 1, presence)
-            })
-        };
-        let get_or = move |percent: u64, other: fn(&mut Worker, u64, Log) -> Result<(), Stop>| {
-            let op: Arc<Operation> = Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
-                match w.random.below(100) < percent {
-                    true => w.get(n, asked_presence(n, w)),
-                    false => other(w, n, log),
-                }
-            });
-            op
-        };
         match self {
             Kind::Load | Kind::LoadSorted => Arc::new(move |w: &mut Worker, n| {
                 let keys = w.data.keys();
@@ -291,46 +300,54 @@ impl Kind {
             }),
             Kind::FillRandom => Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), log)),
             Kind::Overwrite | Kind::Ingest => Arc::new(move |w: &mut Worker, n| {
-                let n = put(w, n);
+                let n = keys.of_put(w, n);
                 w.put(n, log)
             }),
-            Kind::FolderLoad => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, n| {
-                    let (key, content) = folder.read(n as usize)?;
-                    w.put_entry(&key, &content, log)
-                })
-            }
             Kind::BulkSorted => Arc::new(|w: &mut Worker, n| {
                 let keys = w.data.keys();
                 w.bulk(n * keys / BULK_PARTS..(n + 1) * keys / BULK_PARTS)
             }),
-            Kind::FolderBulk => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, n| {
-                    let files = folder.len() as u64;
-                    let mut part = n * files / BULK_PARTS..(n + 1) * files / BULK_PARTS;
-                    w.bulk_entries(&mut |key, value| {
-                        let Some(n) = part.next() else {
-                            return Ok(false);
-                        };
-                        (*key, *value) = folder.read(n as usize)?;
-                        Ok(true)
-                    })
-                })
-            }
-            Kind::FolderExport => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, _| folder.export(w))
-            }
             Kind::DurablePut | Kind::DurablePutWhileReading => {
                 Arc::new(move |w: &mut Worker, n| {
-                    let n = put(w, n);
+                    let n = keys.of_put(w, n);
                     w.put(n, Log::Synced)
                 })
             }
+            _ => unreachable!("{self:?} does not only write"),
+        }
+    }
+
+    /// Returns the operation of a kind that copies the files of a folder.
+    fn folder(self, asked: &RunRequest) -> Arc<Operation> {
+        let log = asked.log();
+        let folder = asked.folder().clone();
+        match self {
+            Kind::FolderLoad => Arc::new(move |w: &mut Worker, n| {
+                let (key, content) = folder.read(n as usize)?;
+                w.put_entry(&key, &content, log)
+            }),
+            Kind::FolderBulk => Arc::new(move |w: &mut Worker, n| {
+                let files = folder.len() as u64;
+                let mut part = n * files / BULK_PARTS..(n + 1) * files / BULK_PARTS;
+                w.bulk_entries(&mut |key, value| {
+                    let Some(n) = part.next() else {
+                        return Ok(false);
+                    };
+                    (*key, *value) = folder.read(n as usize)?;
+                    Ok(true)
+                })
+            }),
+            Kind::FolderExport => Arc::new(move |w: &mut Worker, _| folder.export(w)),
+            _ => unreachable!("{self:?} copies no folder"),
+        }
+    }
+
+    /// Returns the operation of a kind whose main group only reads.
+    fn read(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
+        let batch = asked.args.batch;
+        match self {
             Kind::ReadRandom | Kind::ReadWhileWriting => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
+                let n = keys.of_all(w);
                 w.get(n, Presence::Certain)
             }),
             Kind::ReadAbsent => Arc::new(move |w: &mut Worker, _| {
@@ -338,39 +355,99 @@ impl Kind {
                 w.get(n, Presence::Certain)
             }),
             Kind::MultiGet => Arc::new(move |w: &mut Worker, _| {
-                let numbers: Vec<u64> = (0..batch).map(|_| chosen(w)).collect();
+                let numbers: Vec<u64> = (0..batch).map(|_| keys.of_all(w)).collect();
                 w.multi_get(&numbers)
             }),
-            Kind::Seek10 => seek(10, Presence::Certain),
-            Kind::Seek1000 => seek(1000, Presence::Certain),
-            Kind::Scan10WhileWriting => seek(10, Presence::Any),
-            Kind::Scan1000WhileWriting => seek(1000, Presence::Any),
-            Kind::YcsbA => get_or(50, |w, n, log| w.put(n, log)),
-            Kind::YcsbB => get_or(95, |w, n, log| w.put(n, log)),
-            Kind::YcsbC => get_or(100, |w, n, log| w.put(n, log)),
-            Kind::YcsbD => get_or(95, |w, _, log| w.insert(log)),
+            Kind::Seek10 => keys.seek(10, Presence::Certain),
+            Kind::Seek1000 => keys.seek(1000, Presence::Certain),
+            Kind::Scan10WhileWriting => keys.seek(10, Presence::Any),
+            Kind::Scan1000WhileWriting => keys.seek(1000, Presence::Any),
+            _ => unreachable!("{self:?} does not only read"),
+        }
+    }
+
+    /// Returns the operation of a kind whose operations read or write at random.
+    fn mixed(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
+        let log = asked.log();
+        match self {
+            Kind::YcsbA => keys.get_or(50, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbB => keys.get_or(95, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbC => keys.get_or(100, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbD => keys.get_or(95, log, |w, _, log| w.insert(log)),
             Kind::YcsbE => Arc::new(move |w: &mut Worker, _| {
                 if w.random.below(100) < 95 {
-                    let n = filled(w);
+                    let n = keys.of_fill(w);
                     let len = 1 + w.random.below(100);
                     w.scan(n, len, Presence::Any)
                 } else {
                     w.insert(log)
                 }
             }),
-            Kind::YcsbF => get_or(50, |w, n, log| {
+            Kind::YcsbF => keys.get_or(50, log, |w, n, log| {
                 w.get(n, asked_presence(n, w))?;
                 w.put(n, log)
             }),
             Kind::State => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
+                let n = keys.of_all(w);
                 match w.random.below(3) {
                     0 => w.get(n, Presence::Any),
                     1 => w.put(n, log),
                     _ => w.delete(n, log),
                 }
             }),
+            _ => unreachable!("{self:?} does not mix reads and writes"),
         }
+    }
+}
+
+/// How the operations of a run choose their keys.
+#[derive(Clone, Copy)]
+struct KeyChoice {
+    how: Distribution,
+}
+
+impl KeyChoice {
+    /// Chooses among the keys of the fill and those that the run has added.
+    fn of_all(self, w: &Worker) -> u64 {
+        pick(self.how, &w.random, &w.data, w.added.load(Relaxed))
+    }
+
+    /// Chooses among the keys of the fill. Scans begin at these: the number of keys that follow is
+    /// known.
+    fn of_fill(self, w: &Worker) -> u64 {
+        pick(self.how, &w.random, &w.data, 0)
+    }
+
+    /// Returns the key of the put with number `n`.
+    fn of_put(self, w: &Worker, n: u64) -> u64 {
+        match self.how {
+            Distribution::Cyclic => w.data.shuffled(n),
+            _ => self.of_all(w),
+        }
+    }
+
+    /// Returns an operation that seeks a key of the fill and reads the `nexts` entries behind it.
+    fn seek(self, nexts: u64, presence: Presence) -> Arc<Operation> {
+        Arc::new(move |w: &mut Worker, _| {
+            let n = self.of_fill(w);
+            w.scan(n, nexts + 1, presence)
+        })
+    }
+
+    /// Returns an operation that is a lookup with this probability in percent, and else `other`.
+    fn get_or(
+        self,
+        percent: u64,
+        log: Log,
+        other: fn(&mut Worker, u64, Log) -> Result<(), Stop>,
+    ) -> Arc<Operation> {
+        Arc::new(move |w: &mut Worker, _| {
+            let n = self.of_all(w);
+            match w.random.below(100) < percent {
+                true => w.get(n, asked_presence(n, w)),
+                false => other(w, n, log),
+            }
+        })
     }
 }
 
@@ -382,7 +459,7 @@ fn asked_presence(n: u64, w: &Worker) -> Presence {
     }
 }
 
-impl Asked<'_> {
+impl RunRequest<'_> {
     /// What puts wait for.
     pub fn log(&self) -> Log {
         match self.args.common.sync {

@@ -2,7 +2,7 @@
 //! nobody else's.
 
 use super::space::SpaceWatch;
-use super::{Asked, Kind};
+use super::{Kind, RunRequest};
 use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
@@ -94,7 +94,7 @@ impl Order {
 }
 
 /// Carries an order out. What it found, as one JSON object.
-pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
+pub fn run_one(asked: &RunRequest, order: &Order) -> Result<Value, Stop> {
     let args = asked.args;
     let common = &args.common;
     let value_size = common.value_size.unwrap_or(order.kind.value_size());
@@ -124,7 +124,7 @@ pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
 }
 
 struct Run<'a> {
-    asked: &'a Asked<'a>,
+    asked: &'a RunRequest<'a>,
     order: &'a Order,
     data: Data,
     clock: Clock,
@@ -322,7 +322,7 @@ impl Run<'_> {
         let warm = (self.asked.args.warm as usize).min(samples.len().saturating_sub(1));
         let most = samples.iter().skip(warm).max().copied();
         let amps: Vec<Option<f64>> = samples.iter().map(|b| self.space_amp(*b)).collect();
-        let mut row = self.figures(&lead);
+        let mut row = self.metrics(&lead);
         let seconds = lead.measured.time + (settled - ended);
         let more = json!({
             "workload": kind.word(), "engine": name, "threads": self.order.threads, "pair": self.order.pair,
@@ -357,7 +357,7 @@ impl Run<'_> {
             "settle_seconds": round((settled - ended).as_secs_f64()),
             "found": lead.tally.found,
             "entries": lead.tally.entries,
-            "beside": beside.as_ref().map(|b| self.figures(b)),
+            "beside": beside.as_ref().map(|b| self.metrics(b)),
             "configuration": configuration,
         });
         merge(&mut row, more);
@@ -386,7 +386,7 @@ impl Run<'_> {
     }
 
     /// Rate, latency and windows of a group.
-    fn figures(&self, d: &Driven) -> Value {
+    fn metrics(&self, d: &Driven) -> Value {
         let m = &d.measured;
         let seconds = m.time.as_secs_f64().max(1e-9);
         let units = self.units(d);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Against what a figure is held.
 #[derive(Clone, Copy, PartialEq)]
-enum Of {
+enum ComparedWith {
     /// The ratio to RocksDB's.
     Peer,
     /// The figure itself.
@@ -26,7 +26,7 @@ struct Target {
     /// `None` for any.
     threads: Option<u64>,
     figure: &'static str,
-    of: Of,
+    of: ComparedWith,
     bound: Bound,
 }
 
@@ -40,7 +40,7 @@ const fn peer(
         workload,
         threads,
         figure,
-        of: Of::Peer,
+        of: ComparedWith::Peer,
         bound,
     }
 }
@@ -55,7 +55,7 @@ const fn itself(
         workload,
         threads,
         figure,
-        of: Of::Itself,
+        of: ComparedWith::Itself,
         bound,
     }
 }
@@ -86,7 +86,8 @@ const TARGETS: &[Target] = &[
     peer("read-random", Some(1), "peak_rss_bytes", AtMost(0.9)),
 ];
 
-/// Those of values that are kept apart from their keys, against the best of RocksDB's forms in the same comparison.
+/// Those of values that are kept apart from their keys, against the best of RocksDB's forms in the
+/// same comparison.
 const LARGE_VALUES: &[Target] = &[
     peer("durable-put", Some(1), "ops_per_s", AtLeast(1.5)),
     peer("durable-put", Some(1), "p99_us", AtMost(0.6)),
@@ -123,7 +124,7 @@ pub(super) struct Outcome {
 
 impl Bound {
     /// Whether a ratio is nearer to missing it than another.
-    fn is_harder(self, ratio: f64, than: f64) -> bool {
+    fn is_closer_to_bound(self, ratio: f64, than: f64) -> bool {
         match self {
             AtLeast(_) => ratio < than,
             AtMost(_) => ratio > than,
@@ -131,22 +132,26 @@ impl Bound {
     }
 }
 
-/// Of ratios to several forms of RocksDB those to its best, figure by figure.
+/// ComparedWith ratios to several forms of RocksDB those to its best, figure by figure.
 fn to_the_best<'a>(ratios: &'a [Compared<'a>], targets: &[Target]) -> Vec<&'a Compared<'a>> {
     let mut best: Vec<&Compared<'_>> = Vec::new();
     for r in ratios {
         if !(r.engine.starts_with("basalt") && r.against.starts_with("rocksdb")) {
             continue;
         }
-        let target = (targets.iter())
-            .find(|t| t.of == Of::Peer && t.workload == r.workload && t.figure == r.figure);
+        let target = (targets.iter()).find(|t| {
+            t.of == ComparedWith::Peer && t.workload == r.workload && t.figure == r.figure
+        });
         let same = |b: &&Compared<'_>| {
             (b.engine, b.workload, b.threads, b.figure)
                 == (r.engine, r.workload, r.threads, r.figure)
         };
         match (best.iter().position(same), target) {
             (None, _) => best.push(r),
-            (Some(at), Some(t)) if t.bound.is_harder(r.ratio.ratio, best[at].ratio.ratio) => {
+            (Some(at), Some(t))
+                if t.bound
+                    .is_closer_to_bound(r.ratio.ratio, best[at].ratio.ratio) =>
+            {
                 best[at] = r;
             }
             (Some(_), _) => {}
@@ -169,7 +174,7 @@ pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
             t.workload == r.workload && t.threads.is_none_or(|threads| threads == r.threads)
         };
         for t in targets.iter().filter(here) {
-            if t.of == Of::Peer && t.figure == r.figure {
+            if t.of == ComparedWith::Peer && t.figure == r.figure {
                 out.push(Outcome {
                     name: format!("{} x{}: ratio of {}", r.workload, r.threads, r.figure),
                     figure: r.ratio.ratio,
@@ -178,7 +183,7 @@ pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
                 });
             }
             // Figures of its own are judged once, beside the first ratio.
-            if t.of == Of::Itself && r.figure == "ops_per_s" {
+            if t.of == ComparedWith::Itself && r.figure == "ops_per_s" {
                 let figure = comparison.median_of_first(r.workload, r.threads, t.figure);
                 out.extend(figure.map(|figure| Outcome {
                     name: format!("{} x{}: {}", r.workload, r.threads, t.figure),

@@ -29,7 +29,7 @@ const LOGS: usize = 4;
 /// compactions.
 const BLOB: &str = "enable_blob_files=true;min_blob_size=512;enable_blob_garbage_collection=true;blob_compaction_readahead_size=2097152";
 /// Files of all ages are collected, from a fifth of garbage on.
-const FORCED: &str =
+const FORCED_OPTIONS: &str =
     "blob_garbage_collection_age_cutoff=1.0;blob_garbage_collection_force_threshold=0.2";
 /// Values go to blob files in the write itself. It works with neither of the two others.
 const DIRECT: &str = "enable_blob_direct_write=true;enable_pipelined_write=false;allow_concurrent_memtable_write=false";
@@ -103,7 +103,7 @@ impl Rocks {
             }
         }
         match engine {
-            EngineName::RocksdbBlobForced => by_name.push(FORCED.into()),
+            EngineName::RocksdbBlobForced => by_name.push(FORCED_OPTIONS.into()),
             EngineName::RocksdbBlobDirect => by_name.push(DIRECT.into()),
             _ => {}
         }
@@ -322,13 +322,4 @@ impl Engine for Rocks {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn its_own_words_about_stalls_are_read() {
-        let text = "Uptime(secs): 3\nCumulative stall: 01:02:3.500 H:M:S, 4.0 percent\n";
-        assert_eq!(stall_us(text), Some((3600 + 120 + 3) * 1_000_000 + 500_000));
-        assert_eq!(stall_us("nothing"), None);
-    }
-}
+mod tests;

@@ -72,7 +72,7 @@ pub fn appends(t: &mut Target, all: bool, time: Duration, clock: &Clock) -> Resu
 }
 
 /// Threads, each with what it does.
-fn together(
+fn run_threads(
     threads: usize,
     clock: &Clock,
     work: impl Fn(usize) -> Result<Slice, Stop> + Send + Sync,
@@ -113,7 +113,7 @@ pub fn writers(
     const THREADS: usize = 16;
     let fs = t.fs();
     let path = |n: usize| PathBuf::from(format!("writer-{n}"));
-    let done = together(THREADS, clock, |n| {
+    let done = run_threads(THREADS, clock, |n| {
         let (file, buf) = (fs.create(&path(n))?, noise(size));
         let mut slice = Slice::default();
         let mut last = clock.now();
@@ -168,7 +168,7 @@ pub fn end_reads(t: &mut Target) -> Result<(), Stop> {
 /// Reads of 4 KiB anywhere.
 pub fn reads(t: &mut Target, threads: usize, time: Duration, clock: &Clock) -> Result<Slice, Stop> {
     let files: Vec<Arc<dyn File>> = t.files.clone();
-    together(threads, clock, |n| {
+    run_threads(threads, clock, |n| {
         let random = Random::from_seed(n as u64 + 1);
         until(time, clock, || {
             let file = &files[random.below(files.len() as u64) as usize];
@@ -196,7 +196,7 @@ pub fn small_files(
         fs.create_dir(&dir(n))?;
     }
     fs.sync_metadata(Path::new(""))?;
-    let done = together(threads, clock, |n| {
+    let done = run_threads(threads, clock, |n| {
         let (dir, buf) = (dir(n), noise(bytes.max(8)));
         let path = dir.join("file");
         until(time, clock, || {

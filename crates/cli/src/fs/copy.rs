@@ -10,7 +10,7 @@ use super::show::failed;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome, is_full};
 use crate::filesystem::as_flag;
-use crate::place::{Access, in_image};
+use crate::location::{Access, in_image};
 use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
@@ -63,7 +63,7 @@ fn is_aside(name: &OsStr) -> bool {
 type Begun = (Arc<dyn File>, Option<Box<dyn LockGuard>>);
 
 /// An end, and a path there.
-type Place = (End, PathBuf);
+type EndPath = (End, PathBuf);
 
 /// What is left to do.
 enum Step {
@@ -121,7 +121,7 @@ impl Copy<'_> {
                 ),
                 format!(
                     "and finish it with `basalt fs cp --overwrite {}/. {name}:{root}`",
-                    self.from.shown(from)
+                    self.from.display_path(from)
                 ),
             ),
             false => (
@@ -191,7 +191,7 @@ impl Copy<'_> {
         let no_dir = |what: &str| {
             Failure::new(format!(
                 "{} is {what}, and a directory is to be copied there; name another target, or remove it",
-                self.to.shown(&to)
+                self.to.display_path(&to)
             ))
         };
         let is_there = match self.to.has(&to).map_err(|e| self.target(e))? {
@@ -246,7 +246,7 @@ impl Copy<'_> {
             if to.file_name() == lock.file_name() {
                 return Err(Failure::new(format!(
                     "{} is the lock of a store, which is not replaced; name another target",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             let held = self.to.fs.lock(&lock).map_err(|e| self.target(e))?;
@@ -259,7 +259,7 @@ impl Copy<'_> {
     fn taken(&self, to: &Path) -> Failure {
         Failure::new(format!(
             "{} is there already; name another target, or replace files with --overwrite",
-            self.to.shown(to)
+            self.to.display_path(to)
         ))
     }
 
@@ -269,13 +269,13 @@ impl Copy<'_> {
             Some(Kind::Dir) => {
                 return Err(Failure::new(format!(
                     "{} is a directory, which is not replaced by a file; name another target",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             Some(Kind::Other) => {
                 return Err(Failure::new(format!(
                     "{} is a pipe, a device, or the image itself, which is not replaced; name another target, or see `basalt fs cat`",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             Some(_) if !self.overwrite => return Err(self.taken(to)),
@@ -313,7 +313,7 @@ impl Copy<'_> {
         let busy = || {
             Failure::new(format!(
                 "another `basalt fs cp` copies to {} at this moment; wait for it, or stop it",
-                self.to.shown(to)
+                self.to.display_path(to)
             ))
         };
         let error = |e: Error| match e.kind() {
@@ -394,7 +394,7 @@ impl Copy<'_> {
 }
 
 /// The two ends, and the path in each.
-fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
+fn ends(from: &Path, to: &Path) -> Result<(EndPath, EndPath), Failure> {
     let absolute =
         |path: &Path| std::path::absolute(path).map_err(|e| Failure::os("find", path, e));
     let target = in_image(to);
@@ -445,12 +445,12 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => Err(Failure::new(format!(
             "{} is no folder, so nothing can be copied into it",
-            to.shown(above)
+            to.display_path(above)
         ))),
         Err(e) if e.is_not_found() => Err(Failure::new(match &to.image {
             Some(image) => format!(
                 "there is no folder {}; `basalt fs mkdir {} {}` makes it",
-                to.shown(above),
+                to.display_path(above),
                 image.display(),
                 above.display()
             ),
@@ -499,14 +499,14 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let mut went_into = String::new();
     match (there, from_path.file_name()) {
         (Some(Kind::Dir), Some(name)) if !contents => {
-            let was_there = target.shown(&to_path);
+            let was_there = target.display_path(&to_path);
             to_path.push(name);
             if kind == Kind::Dir {
                 // What happens to an interrupted copy that is repeated. A command that replaces
                 // files is for the page that says when to use it.
                 went_into = format!(
                     "; {was_there} is there already, so they went into {} (FROM/. is what is in FROM without it)",
-                    target.shown(&to_path),
+                    target.display_path(&to_path),
                 );
             }
         }
@@ -555,7 +555,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     eprintln!(
         "basalt: {} copied to {}, {}{went_into}{}",
         count(copy.files, "file", "files"),
-        target.shown(&to_path),
+        target.display_path(&to_path),
         rate(copy.bytes, clock.now() - began),
         match copy.left_out {
             0 => String::new(),
@@ -580,20 +580,4 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_unfinished_copies_are_short_and_known_again() {
-        let long = "x".repeat(255);
-        for name in ["a", "b", "CURRENT", &long] {
-            let aside = aside(&Path::new("d").join(name));
-            assert_eq!(aside.parent(), Some(Path::new("d")));
-            assert!(is_aside(aside.file_name().unwrap()), "{aside:?}");
-        }
-        assert_ne!(aside(Path::new("a")), aside(Path::new("b")));
-        for name in ["a.unfinished", ".cp-.unfinished", ".cp-0000000G.unfinished"] {
-            assert!(!is_aside(OsStr::new(name)), "{name}");
-        }
-    }
-}
+mod tests;

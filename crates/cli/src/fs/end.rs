@@ -3,7 +3,7 @@
 
 use crate::failure::Failure;
 use crate::filesystem::open_image_alone;
-use crate::place::Access;
+use crate::location::Access;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
@@ -61,7 +61,7 @@ impl End {
     }
 
     /// A path of this end, as the command line names it.
-    pub fn shown(&self, path: &Path) -> String {
+    pub fn display_path(&self, path: &Path) -> String {
         match &self.image {
             Some(image) => format!("{}:{}", image.display(), path.display()),
             None => path.display().to_string(),
@@ -98,7 +98,7 @@ impl End {
         if self.image.is_some() {
             return self.kind_in_image(path);
         }
-        let stat = rustix::fs::stat(path).map_err(|e| looking(path, e))?;
+        let stat = rustix::fs::stat(path).map_err(|e| name_error(path, e))?;
         Ok(self.kind_of(&stat))
     }
 
@@ -108,7 +108,7 @@ impl End {
             true => self.kind_in_image(path),
             false => rustix::fs::lstat(path)
                 .map(|s| self.kind_of(&s))
-                .map_err(|e| looking(path, e)),
+                .map_err(|e| name_error(path, e)),
         };
         match found {
             Err(e) if e.is_not_found() => Ok(None),
@@ -218,71 +218,9 @@ impl End {
     }
 }
 
-fn looking(path: &Path, e: Errno) -> Error {
-    Error::io("looking at a name", path, e.into())
+fn name_error(path: &Path, e: Errno) -> Error {
+    Error::io("name_error at a name", path, e.into())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A death between the two steps of naming leaves the finished copy with a second name; nothing
-    /// is written through that.
-    #[test]
-    fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
-        let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));
-        let host = HostFs::new(HostOptions::new("/")).expect("a directory");
-        host.create_dir(&dir).expect("created");
-        let end = End {
-            fs: host.clone(),
-            image: None,
-            other: None,
-        };
-        let (copy, aside) = (dir.join("copy"), dir.join("aside"));
-        let f = host.create(&copy).expect("created");
-        f.append(&[std::io::IoSlice::new(b"whole")], basalt::fs::Intent::Lazy)
-            .expect("written");
-        f.sync_all().expect("synced");
-        drop(f);
-        host.link(&copy, &aside).expect("linked");
-        let writing = host.lock_shared(&aside).expect("locked");
-        let e = end.remove_leftover(&aside).expect_err("somebody writes it");
-        assert_eq!(e.kind(), ErrorKind::Busy);
-        drop(writing);
-        end.remove_leftover(&aside).expect("removed");
-        end.remove_leftover(&aside).expect("nothing is there");
-        let left = host.open(&copy).expect("there").read(0, 10).expect("read");
-        assert_eq!(left, b"whole"[..]);
-        assert!(!end.is_store_lock(&copy).expect("a file"));
-        host.remove(&copy).expect("removed");
-        host.remove(&dir).expect("removed");
-    }
-
-    #[test]
-    fn a_name_that_somebody_took_meanwhile_is_not_replaced() {
-        let dir = std::env::temp_dir().join(format!("basalt-end-{}", std::process::id()));
-        let fs: Arc<dyn FileSystem> = HostFs::new(HostOptions::new("/")).unwrap();
-        let end = End {
-            fs: Arc::clone(&fs),
-            image: None,
-            other: None,
-        };
-        let (a, b, c) = (dir.join("a"), dir.join("b"), dir.join("c"));
-        fs.create_dir(&dir).unwrap();
-        fs.create(&a).unwrap();
-        fs.create(&b).unwrap();
-        rustix::fs::symlink("nowhere", &c).unwrap();
-        for taken in [&b, &c] {
-            let e = end.rename_new(&a, taken).unwrap_err();
-            assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
-            assert!(end.has(&a).unwrap().is_some());
-        }
-        assert_eq!(end.has(&c).unwrap(), Some(Kind::Link));
-        fs.remove(&b).unwrap();
-        end.rename_new(&a, &b).unwrap();
-        assert_eq!(end.has(&a).unwrap(), None);
-        fs.remove(&b).unwrap();
-        fs.remove(&c).unwrap();
-        fs.remove(&dir).unwrap();
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Names of an image made and removed by hand: directories, files, stores that nobody uses.
 
 use super::copy::LOCK;
-use super::show::{failed, shown};
+use super::show::{display_path, failed};
 use crate::failure::{Failure, Outcome};
 use crate::progress::{count, human_bytes};
 use basalt::fs::{FileSystem, LockGuard};
@@ -23,7 +23,7 @@ pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
         fs.create_dir(path).map_err(|e| match e.kind() {
             basalt::ErrorKind::AlreadyExists => Failure::new(format!(
                 "{} cannot be made in {}: it, or one above it, is a file",
-                shown(path),
+                display_path(path),
                 image.display()
             )),
             _ => Failure::image(image, e),
@@ -36,7 +36,7 @@ pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
 
 /// What went.
 #[derive(Default)]
-struct Gone {
+struct Removed {
     files: u64,
     dirs: u64,
     /// Space that nobody has any more.
@@ -61,7 +61,7 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
         if stat.is_dir && !recursive {
             return Err(Failure::new(format!(
                 "{} in {} is a directory; -r removes it with all in it",
-                shown(&path),
+                display_path(&path),
                 image.display()
             )));
         }
@@ -75,16 +75,16 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
     for path in &all {
         hold_stores(fs, image, path, &mut locks)?;
     }
-    let mut gone = Gone::default();
+    let mut removed = Removed::default();
     for path in all {
-        remove_all(fs, path, &mut gone).map_err(error)?;
+        remove_all(fs, path, &mut removed).map_err(error)?;
     }
     fs.sync_metadata(Path::new("")).map_err(error)?;
-    let dirs = match gone.dirs {
+    let dirs = match removed.dirs {
         0 => String::new(),
         n => format!(" and {}", count(n, "directory", "directories")),
     };
-    let kept = match gone.kept.len() as u64 {
+    let kept = match removed.kept.len() as u64 {
         0 => String::new(),
         n => format!(
             "; {} under another name, and so does the space",
@@ -93,9 +93,9 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
     };
     eprintln!(
         "basalt: removed {}{dirs} from {}, {} freed{kept}",
-        count(gone.files, "file", "files"),
+        count(removed.files, "file", "files"),
         image.display(),
-        human_bytes(gone.bytes)
+        human_bytes(removed.bytes)
     );
     Ok(0)
 }
@@ -132,14 +132,14 @@ enum Step {
     Empty(PathBuf),
 }
 
-fn remove_all(fs: &LavaFs, path: PathBuf, gone: &mut Gone) -> basalt::Result<()> {
+fn remove_all(fs: &LavaFs, path: PathBuf, removed: &mut Removed) -> basalt::Result<()> {
     let mut todo = vec![Step::Look(path)];
     while let Some(step) = todo.pop() {
         let path = match step {
             Step::Look(path) => path,
             Step::Empty(dir) => {
                 fs.remove(&dir)?;
-                gone.dirs += 1;
+                removed.dirs += 1;
                 continue;
             }
         };
@@ -151,14 +151,14 @@ fn remove_all(fs: &LavaFs, path: PathBuf, gone: &mut Gone) -> basalt::Result<()>
             continue;
         }
         fs.remove(&path)?;
-        gone.files += 1;
+        removed.files += 1;
         if report.links > 1 {
-            gone.kept.insert(report.inode);
+            removed.kept.insert(report.inode);
             continue;
         }
-        gone.kept.remove(&report.inode);
+        removed.kept.remove(&report.inode);
         let space = report.extents.iter().filter(|e| e.place.is_some());
-        gone.bytes += space.map(|e| e.len).sum::<u64>();
+        removed.bytes += space.map(|e| e.len).sum::<u64>();
     }
     Ok(())
 }

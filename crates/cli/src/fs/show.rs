@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A path of an image as one line of text.
-pub fn shown(path: &Path) -> String {
+pub fn display_path(path: &Path) -> String {
     match escape(path.as_os_str().as_bytes()) {
         root if root.trim_matches('/').is_empty() => "the root".to_string(),
         path => path,
@@ -27,7 +27,7 @@ pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     match e.is_not_found() {
         true => Failure::new(format!(
             "there is no {} in {1}; `basalt fs ls {1}` shows what there is",
-            shown(path),
+            display_path(path),
             image.display()
         )),
         false => Failure::image(image, e),
@@ -72,7 +72,7 @@ pub fn list(
         // Names as they are below what was asked for.
         let below = of.strip_prefix(path).ok();
         let below = below.filter(|b| !b.as_os_str().is_empty()).unwrap_or(of);
-        shown(below)
+        display_path(below)
     };
     if as_json {
         let mut all: Vec<Value> = Vec::new();
@@ -138,7 +138,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
         ))?;
         return Ok(0);
     }
-    let mut text = match shown(path) {
+    let mut text = match display_path(path) {
         _ if r.is_dir && r.inode == 0 => format!("the root of {}\n", image.display()),
         path => format!("{path} in {}\n", image.display()),
     };
@@ -185,7 +185,7 @@ pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     if !fs.describe(path).map_err(error)?.exact {
         eprintln!(
             "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
-            shown(path)
+            display_path(path)
         );
     }
     let mut out = std::io::stdout().lock();

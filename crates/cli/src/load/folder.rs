@@ -5,9 +5,9 @@
 use super::Load;
 use crate::escape::brief;
 use crate::failure::Failure;
-use crate::folder::{Found, LeftOut, Unreadable, Walk, bytes_of, measure};
+use crate::folder::{FolderFile, LeftOut, Unreadable, Walk, bytes_of, measure};
 use crate::progress;
-use crate::record::Record;
+use crate::record::KvRecord;
 use crate::store::Limits;
 use basalt::ErrorKind;
 use std::io::Read;
@@ -23,7 +23,7 @@ const CHUNK: usize = 1 << 20;
 const ENTRY: usize = 256;
 
 /// What was read: an entry, or why there is none.
-type Item = Result<Record, String>;
+type Item = Result<KvRecord, String>;
 
 impl Load<'_> {
     pub(super) fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
@@ -62,7 +62,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn add_to_table(&mut self, dir: &Path, mut record: Record) -> Result<(), Failure> {
+    fn add_to_table(&mut self, dir: &Path, mut record: KvRecord) -> Result<(), Failure> {
         self.bar.inc(record.value.len() as u64);
         let path = (!self.prefix.is_empty()).then(|| record.key.clone());
         record.key.splice(..0, self.prefix.iter().copied());
@@ -129,7 +129,7 @@ fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item
     walk.left_out
 }
 
-fn read(dir: &Path, found: Result<Found, Unreadable>, limits: Limits) -> Item {
+fn read(dir: &Path, found: Result<FolderFile, Unreadable>, limits: Limits) -> Item {
     let mut found = found.map_err(|u| {
         let why = std::io::Error::from(u.why);
         format!("cannot read {}: {why}", name(dir, &u.path))
@@ -140,7 +140,7 @@ fn read(dir: &Path, found: Result<Found, Unreadable>, limits: Limits) -> Item {
     let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
     let read = found.file.by_ref().take(limit).read_to_end(&mut value);
     read.map_err(|e| format!("cannot read {}: {e}", name(dir, &found.path)))?;
-    Ok(Record {
+    Ok(KvRecord {
         key: found.path,
         value,
         expire_at_ms: None,

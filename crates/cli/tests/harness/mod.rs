@@ -188,14 +188,6 @@ impl Drop for Scratch {
     }
 }
 
-/// How much more than usual is to be tried.
-pub fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
-
 /// The names and contents under a directory.
 pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     fn walk(dir: &Path, at: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {

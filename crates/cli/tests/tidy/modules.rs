@@ -30,7 +30,7 @@ pub struct Graph {
 }
 
 /// A file of the crate, with the module that it belongs to.
-struct Source<'t> {
+struct ModuleSource<'t> {
     path: &'t str,
     module: Vec<String>,
     tokens: Vec<Token<'t>>,
@@ -46,7 +46,7 @@ struct Reference {
 }
 
 /// Returns the files of a crate that builds without tests, beginning with the root or roots.
-fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<Source<'t>> {
+fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<ModuleSource<'t>> {
     let find = |path: &str| texts.iter().find(|t| t.path == path);
     let mut out = Vec::new();
     let mut waiting: VecDeque<(&Text, Vec<String>)> = VecDeque::new();
@@ -73,7 +73,7 @@ fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<Source<'t>> {
                 waiting.extend(found.map(|t| (t, child.collect())));
             }
         });
-        out.push(Source {
+        out.push(ModuleSource {
             path: &text.path,
             module,
             tokens: left,
@@ -159,7 +159,7 @@ fn use_tree<'t>(
 }
 
 /// Returns the paths into the crate that a source contains.
-fn references(source: &Source, top: &BTreeSet<String>) -> Vec<Reference> {
+fn references(source: &ModuleSource, top: &BTreeSet<String>) -> Vec<Reference> {
     let all = &source.tokens;
     let text = |at: usize| all.get(at).map_or("", |t| t.text);
     let (mut out, mut behind) = (Vec::new(), 0);
@@ -199,7 +199,7 @@ fn references(source: &Source, top: &BTreeSet<String>) -> Vec<Reference> {
 }
 
 /// Returns the names of the items that a root defines itself.
-fn root_items(root: &Source) -> BTreeSet<String> {
+fn root_items(root: &ModuleSource) -> BTreeSet<String> {
     let kinds = [
         "fn", "struct", "enum", "trait", "type", "const", "static", "union",
     ];

@@ -42,7 +42,7 @@ fn lost(db: &Db, keys: &Family, part: &str) {
 fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
     let (db, keys) = store();
     assert_eq!(read(&db, &keys).unwrap(), None);
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     assert_eq!(
         read(&db, &keys).unwrap(),
         None,
@@ -58,7 +58,7 @@ fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
     assert_eq!(read(&db, &keys).unwrap(), Some(1));
     put(&db, &keys, 1, b"key");
     assert_eq!(read(&db, &keys).unwrap(), Some(1));
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     db.close().unwrap();
 }
 
@@ -69,10 +69,10 @@ fn keys_without_their_layout_are_no_empty_store() {
     put(&db, &keys, 0, b"key");
     remove(&db, &keys, &layout::layout_key());
     lost(&db, &keys, "no record of the layout");
-    let told = mend(&db, &keys, false).unwrap();
+    let repaired = repair(&db, &keys, false).unwrap();
     assert!(
-        told[0].contains("layout") && told[1].contains("FLUSHALL"),
-        "{told:?}"
+        repaired[0].contains("layout") && repaired[1].contains("FLUSHALL"),
+        "{repaired:?}"
     );
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
     let cursor = db.get(&keys, &layout::cursor_key(), &ReadOptions::default());
@@ -97,7 +97,7 @@ fn records_without_their_layout_are_no_empty_store_either() {
             }
         }
         lost(&db, &keys, "no record of the layout");
-        assert!(!mend(&db, &keys, false).unwrap().is_empty());
+        assert!(!repair(&db, &keys, false).unwrap().is_empty());
         assert_eq!(
             read(&db, &keys).unwrap(),
             Some(if record == 0 { 3 } else { 0 })
@@ -120,13 +120,13 @@ fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
             Some(older) => set_generation(&db, &keys, older),
         }
         lost(&db, &keys, "there are keys of generation 2");
-        let told = mend(&db, &keys, false).unwrap();
+        let repaired = repair(&db, &keys, false).unwrap();
         assert!(
-            told.len() == 1 && told[0].contains("2, the highest"),
-            "{told:?}"
+            repaired.len() == 1 && repaired[0].contains("2, the highest"),
+            "{repaired:?}"
         );
         assert_eq!(read(&db, &keys).unwrap(), Some(2));
-        assert!(mend(&db, &keys, false).unwrap().is_empty());
+        assert!(repair(&db, &keys, false).unwrap().is_empty());
         db.close().unwrap();
     }
 }
@@ -158,13 +158,13 @@ fn what_cannot_be_known_is_said() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     put(&db, &keys, 0, b"key");
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     let mut cursors = Vec::new();
     for _ in 0..3 {
-        let told = mend(&db, &keys, true).unwrap();
+        let repaired = repair(&db, &keys, true).unwrap();
         assert!(
-            told.len() == 1 && told[0].starts_with("perhaps"),
-            "{told:?}"
+            repaired.len() == 1 && repaired[0].starts_with("perhaps"),
+            "{repaired:?}"
         );
         let record = db.get(&keys, &layout::cursor_key(), &ReadOptions::default());
         cursors.push(layout::decode_cursor(&record.unwrap().unwrap()).unwrap());
@@ -190,7 +190,7 @@ fn records_that_cannot_be_read_are_made_anew() {
     ] {
         db.put(&keys, &key, b"odd", &WriteOptions::SYNC).unwrap();
         assert!(read(&db, &keys).unwrap_err().is_corruption());
-        mend(&db, &keys, true).unwrap();
+        repair(&db, &keys, true).unwrap();
         assert_eq!(read(&db, &keys).unwrap(), Some(4));
     }
     db.close().unwrap();

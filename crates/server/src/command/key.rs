@@ -2,7 +2,7 @@
 
 use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
 use crate::catalog::DATABASE;
-use crate::cursor::Place;
+use crate::cursor::ScanPosition;
 use crate::glob;
 use crate::layout::{self, DataType};
 use crate::number::parse_u64;
@@ -215,7 +215,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     let (mut from, to) = c.keys().bounds(&prefix);
     let (start, _) = c.keys().bounds(b"");
     let place = c.exec.cursors.place(cursor);
-    if let Place::At(key) = &place {
+    if let ScanPosition::At(key) = &place {
         from = from.max([&start[..], key].concat());
     }
     let budget = (count as u64).min(SCAN_WORK);
@@ -259,7 +259,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
         None => 0,
     };
     // Not before: one that waited for a number runs again.
-    c.exec.counters.cursors_forgotten += u64::from(place == Place::Forgotten);
+    c.exec.counters.cursors_forgotten += u64::from(place == ScanPosition::Forgotten);
     c.reply.array(2);
     c.reply.bulk_u64(next);
     c.reply.array(n);

@@ -6,7 +6,7 @@
 //! not used. An answer from a write that came after the layer is newer, and stays.
 
 use super::{COPIED, Need};
-use crate::answers::{Answers, Found, Places};
+use crate::answers::{AnswerSlot, AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
 use crate::layer::{HeldLayer, Layer};
@@ -111,7 +111,7 @@ pub(crate) struct ManyFetch {
 
 impl ManyFetch {
     /// Makes a fetch. Panics unless there is one place for each name.
-    pub fn new(need: Need, generation: u32, names: Arc<Names>, places: Places) -> ManyFetch {
+    pub fn new(need: Need, generation: u32, names: Arc<Names>, places: AnswerSlots) -> ManyFetch {
         ManyFetch {
             need,
             generation,
@@ -175,7 +175,7 @@ impl ManyFetch {
     ) -> (Vec<u32>, bool) {
         let mut list = std::mem::take(&mut self.unread);
         // A name that was written since is answered by the write.
-        list.retain(|name| self.answers.found(*name as usize) == Found::Reading);
+        list.retain(|name| self.answers.found(*name as usize) == AnswerSlot::Reading);
         let names = self.answers.names().clone();
         let end = names
             .len()
@@ -193,7 +193,7 @@ impl ManyFetch {
             match written(key, names.hash(name)) {
                 Some((epoch, value)) => self.written(name, value.as_ref(), epoch, now_ms),
                 None => {
-                    self.answers.set(name, Found::Reading);
+                    self.answers.set(name, AnswerSlot::Reading);
                     list.push(name as u32);
                 }
             }
@@ -219,14 +219,14 @@ impl ManyFetch {
         let piece = answers.begin_piece(read.buffer);
         for (name, read) in read.list {
             let place = name as usize;
-            if answers.found(place) != Found::Reading {
+            if answers.found(place) != AnswerSlot::Reading {
                 continue;
             }
             match read {
                 NameRead::NoRoom => self.unread.push(name),
-                NameRead::Until(at) if at > now_ms => answers.set(place, Found::Until(at)),
-                NameRead::Absent | NameRead::Until(_) => answers.set(place, Found::Absent),
-                NameRead::There => answers.set(place, Found::There),
+                NameRead::Until(at) if at > now_ms => answers.set(place, AnswerSlot::Until(at)),
+                NameRead::Absent | NameRead::Until(_) => answers.set(place, AnswerSlot::Absent),
+                NameRead::There => answers.set(place, AnswerSlot::There),
                 NameRead::Part(start, len) => {
                     answers.set_part(place, piece, start, len);
                 }
@@ -249,16 +249,16 @@ impl ManyFetch {
         let value = value.filter(|v| v.expire_at_ms.is_none_or(|at| at > now_ms));
         let strings = self.need == Need::Strings;
         match value {
-            None => self.answers.set(name, Found::Absent),
+            None => self.answers.set(name, AnswerSlot::Absent),
             Some(v) if strings && v.data_type != DataType::String => {
-                self.answers.set(name, Found::Absent)
+                self.answers.set(name, AnswerSlot::Absent)
             }
             Some(v) if strings => self.answers.set_value(name, v.clone()),
             Some(Value {
                 expire_at_ms: Some(at),
                 ..
-            }) => self.answers.set(name, Found::Until(*at)),
-            Some(_) => self.answers.set(name, Found::There),
+            }) => self.answers.set(name, AnswerSlot::Until(*at)),
+            Some(_) => self.answers.set(name, AnswerSlot::There),
         }
         self.depends_on |= epoch;
     }

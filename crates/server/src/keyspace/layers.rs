@@ -21,8 +21,8 @@ impl Keyspace {
     }
 
     /// Returns true if commands that wait for room should look again, since the last call.
-    pub fn take_room_came(&mut self) -> bool {
-        std::mem::take(&mut self.room_came)
+    pub fn take_room_freed(&mut self) -> bool {
+        std::mem::take(&mut self.room_freed)
     }
 
     /// Returns the secret of hashes of keys.
@@ -49,7 +49,7 @@ impl Keyspace {
         for fetch in self.many.values_mut() {
             fetch.follow_layer(&layer, 1 << self.open);
         }
-        self.room_came = true;
+        self.room_freed = true;
         let slot = self.open;
         let open = self.open_epoch();
         let rank = open.rank(2 * open.layers + 1);

@@ -2,7 +2,7 @@
 //! store within the bounds of a command on the loop.
 
 use super::Keyspace;
-use crate::answers::{Answers, Places};
+use crate::answers::{AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
 use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead};
@@ -303,7 +303,7 @@ impl Keyspace {
         client: u64,
         need: Need,
         names: Arc<Names>,
-        places: Places,
+        places: AnswerSlots,
     ) -> Option<ManyFetch> {
         let fetch = ManyFetch::new(need, self.generation, names, places);
         let before = self.end_many(client);
@@ -373,7 +373,7 @@ impl Keyspace {
         };
         let (looked, done) = fetch.catch_up(most, now_ms);
         self.names += looked as u64;
-        self.room_came |= !done.is_empty();
+        self.room_freed |= !done.is_empty();
         self.discarded.extend(done);
         fetch.is_behind()
     }
@@ -400,7 +400,7 @@ impl Keyspace {
     pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
         let mut fetch = self.many.remove(&client)?;
         self.discarded.extend(fetch.take_layers());
-        self.room_came = true;
+        self.room_freed = true;
         Some(fetch)
     }
 

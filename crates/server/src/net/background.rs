@@ -5,7 +5,7 @@
 //! They are service threads and not jobs of the environment, because they wait for jobs: a job that
 //! waits for a compaction would hold the very thread that compaction needs.
 
-use super::Shared;
+use super::LoopHandle;
 use crate::command::{Count, SlowKind, SlowRead, store_error};
 use crate::glob;
 use crate::layout;
@@ -22,14 +22,14 @@ use std::time::Duration;
 
 /// Which client asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub slot: usize,
     pub id: u64,
 }
 
 /// A finished slow read.
 pub(crate) struct SlowResult {
-    pub asker: Asker,
+    pub requester: Requester,
     pub reply: Reply,
     pub count: Option<Count>,
 }
@@ -41,7 +41,7 @@ const SLOW_READS: usize = 2;
 
 /// Reads the whole keyspace, one request after the other.
 pub(crate) struct SlowReader {
-    queue: Option<mpsc::Sender<(Asker, SlowRead)>>,
+    queue: Option<mpsc::Sender<(Requester, SlowRead)>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     awaited: usize,
@@ -73,23 +73,29 @@ impl SlowReader {
     }
 
     /// Queues a read; its result comes through `shared`. Requires room.
-    pub fn ask(&mut self, asker: Asker, read: SlowRead, shared: &Arc<Shared>, clock: &Clock) {
+    pub fn ask(
+        &mut self,
+        requester: Requester,
+        read: SlowRead,
+        shared: &Arc<LoopHandle>,
+        clock: &Clock,
+    ) {
         assert!(self.room() > 0, "more slow reads than are taken");
         self.awaited += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<(Asker, SlowRead)>();
+            let (sender, receiver) = mpsc::channel::<(Requester, SlowRead)>();
             let (shared, stop, clock) = (shared.clone(), self.stop.clone(), clock.clone());
             self.thread = start("basalt-scan", move || {
-                for (asker, read) in receiver {
-                    shared.post(super::Event::Slow(run(asker, read, &stop, &clock)));
+                for (requester, read) in receiver {
+                    shared.post(super::Event::Slow(run(requester, read, &stop, &clock)));
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError((asker, read))) = queue.send((asker, read)) {
+        if let Err(mpsc::SendError((requester, read))) = queue.send((requester, read)) {
             // The thread could not be started: a slow answer is better than none.
-            let result = run(asker, read, &self.stop, clock);
+            let result = run(requester, read, &self.stop, clock);
             shared.post(super::Event::Slow(result));
         }
     }
@@ -103,7 +109,7 @@ impl Drop for SlowReader {
     }
 }
 
-fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
+fn run(requester: Requester, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
     let SlowRead {
         capture,
         what,
@@ -117,7 +123,7 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
     let mut count = None;
     if !wanted() {
         return SlowResult {
-            asker,
+            requester,
             reply,
             count,
         };
@@ -197,7 +203,7 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         reply.error(store_error(&e));
     }
     SlowResult {
-        asker,
+        requester,
         reply,
         count,
     }
@@ -205,12 +211,12 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
 
 /// Syncs once a second when something was written.
 pub(crate) struct Syncer {
-    state: Arc<SyncState>,
+    state: Arc<SyncerState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct SyncState {
+struct SyncerState {
     dirty: AtomicBool,
     stop: Mutex<bool>,
     stopped: Condvar,
@@ -317,7 +323,7 @@ pub(crate) struct CursorReserver {
 
 impl CursorReserver {
     /// Reserves a block unless one is on its way; it comes through `shared`.
-    pub fn start(&mut self, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+    pub fn start(&mut self, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
         if std::mem::replace(&mut self.busy, true) {
             return;
         }

@@ -6,9 +6,9 @@
 //! hold up one of a single long value. At most [`FETCHES`] requests have fetches; the others wait,
 //! where they cost nothing.
 
-use super::background::{Asker, start};
+use super::background::{Requester, start};
 use super::connection::Connection;
-use super::{Event, Server, Shared, enqueue};
+use super::{Event, LoopHandle, Server, enqueue};
 use crate::command::table;
 use crate::fetch::many::{ManyPiece, ManyRead, read_many};
 use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
@@ -33,7 +33,7 @@ const PIECES_A_TURN: usize = 4;
 
 /// The result of reading the keys of a piece.
 pub(super) struct Fetched {
-    asker: Asker,
+    requester: Requester,
     answers: Answers,
 }
 
@@ -50,7 +50,7 @@ enum Keys {
 
 /// A piece to be read.
 struct Job {
-    asker: Asker,
+    requester: Requester,
     keys: Keys,
     /// Set when no request waits for the piece any more.
     gone: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ impl Job {
             }
         };
         Fetched {
-            asker: self.asker,
+            requester: self.requester,
             answers,
         }
     }
@@ -88,13 +88,13 @@ pub(super) struct Fetcher {
     queue: Option<mpsc::Sender<Job>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Pieces that are being read, or were read and are in `came`.
+    /// Pieces that are being read, or were read and are in `results`.
     pieces: usize,
-    came: VecDeque<Fetched>,
+    results: VecDeque<Fetched>,
     /// Clients whose reads wait for others' fetches to end.
-    waiting: VecDeque<Asker>,
+    waiting: VecDeque<Requester>,
     /// Clients whose writes wait for others' fetches to end.
-    waiting_writes: VecDeque<Asker>,
+    waiting_writes: VecDeque<Requester>,
     /// Number of requests that write and have a place.
     writes: usize,
 }
@@ -107,28 +107,28 @@ impl Fetcher {
 
     /// Pieces that were read wait to be taken in.
     pub fn has_pieces(&self) -> bool {
-        !self.came.is_empty()
+        !self.results.is_empty()
     }
 
     /// A piece was read.
-    pub fn came(&mut self, fetched: Fetched) {
-        self.came.push_back(fetched);
+    pub fn take_result(&mut self, fetched: Fetched) {
+        self.results.push_back(fetched);
     }
 
     /// Lets a client's request wait until fetches of other clients end. If `first` is true, the
     /// request has waited before and goes to the front.
-    fn wait(&mut self, asker: Asker, writes: bool, first: bool) {
+    fn wait(&mut self, requester: Requester, writes: bool, first: bool) {
         let waiting = match writes {
             true => &mut self.waiting_writes,
             false => &mut self.waiting,
         };
         match first {
-            true => waiting.push_front(asker),
-            false => waiting.push_back(asker),
+            true => waiting.push_front(requester),
+            false => waiting.push_back(requester),
         }
     }
 
-    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
         self.pieces += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<Job>();
@@ -204,8 +204,8 @@ impl Server {
     ) -> bool {
         let new_write = writes && !c.write_place;
         if taken >= FETCHES || (new_write && self.fetcher.writes >= WRITE_FETCHES) {
-            let asker = Asker { slot, id: c.id };
-            self.fetcher.wait(asker, writes, first);
+            let requester = Requester { slot, id: c.id };
+            self.fetcher.wait(requester, writes, first);
             return false;
         }
         c.write_place = writes;
@@ -253,7 +253,7 @@ impl Server {
 
     fn ask(&mut self, c: &Connection, slot: usize, keys: Keys) {
         let job = Job {
-            asker: Asker { slot, id: c.id },
+            requester: Requester { slot, id: c.id },
             keys,
             gone: c.fetch_gone.clone().expect("it is fetching"),
         };
@@ -264,7 +264,7 @@ impl Server {
     /// Takes in what was read for clients, of some pieces.
     pub(super) fn take_fetched(&mut self) {
         for _ in 0..PIECES_A_TURN {
-            let Some(fetched) = self.fetcher.came.pop_front() else {
+            let Some(fetched) = self.fetcher.results.pop_front() else {
                 return;
             };
             self.fetched(fetched);
@@ -273,9 +273,9 @@ impl Server {
 
     /// Takes in what was read for a client.
     fn fetched(&mut self, fetched: Fetched) {
-        let Fetched { asker, answers } = fetched;
+        let Fetched { requester, answers } = fetched;
         self.fetcher.pieces -= 1;
-        let c = self.connections[asker.slot].take_if(|c| c.id == asker.id);
+        let c = self.connections[requester.slot].take_if(|c| c.id == requester.id);
         let Some(mut c) = c else { return };
         if c.fetching
             && let Some(request) = c.parked.take()
@@ -283,22 +283,22 @@ impl Server {
             let more = match answers {
                 Answers::Few(answers) => {
                     self.exec.keys.take_answers(c.id, answers);
-                    self.fetch_more(&mut c, asker.slot, &request)
+                    self.fetch_more(&mut c, requester.slot, &request)
                 }
                 Answers::Many(read) => {
                     let now_ms = self.exec.env.clock().wall_ms();
                     self.exec.keys.take_many(c.id, read, now_ms);
-                    self.fetch_many(&mut c, asker.slot)
+                    self.fetch_many(&mut c, requester.slot)
                 }
             };
             if !more {
                 c.unparked = true;
-                enqueue(&mut self.run_list, &mut c, asker.slot);
+                enqueue(&mut self.run_list, &mut c, requester.slot);
             }
             c.parked = Some(request);
-            self.account(&mut c, asker.slot);
+            self.account(&mut c, requester.slot);
         }
-        self.connections[asker.slot] = Some(c);
+        self.connections[requester.slot] = Some(c);
     }
 
     /// Forgets what was fetched for a client whose request has run, or never will.
@@ -328,23 +328,24 @@ impl Server {
     }
 
     /// Lets up to `most` of the waiting requests run again. Returns their number.
-    fn unpark_some(&mut self, waiting: &mut VecDeque<Asker>, most: usize) -> usize {
+    fn unpark_some(&mut self, waiting: &mut VecDeque<Requester>, most: usize) -> usize {
         // They may leave faster than there is room.
         if waiting.len() > 2 * self.connections.len() {
             let connections = &self.connections;
-            let here = |asker: &Asker| connections[asker.slot].as_ref().map(|c| c.id);
-            waiting.retain(|asker| here(asker) == Some(asker.id));
+            let here = |requester: &Requester| connections[requester.slot].as_ref().map(|c| c.id);
+            waiting.retain(|requester| here(requester) == Some(requester.id));
         }
         let mut begun = 0;
         while begun < most
-            && let Some(asker) = waiting.pop_front()
+            && let Some(requester) = waiting.pop_front()
         {
-            let c = self.connections[asker.slot].as_mut();
+            let c = self.connections[requester.slot].as_mut();
             // A request that ran again while a server stops may wait here twice.
-            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+            let waits =
+                |c: &&mut Connection| c.id == requester.id && c.parked.is_some() && !c.fetching;
             if let Some(c) = c.filter(waits) {
                 c.unparked = true;
-                enqueue(&mut self.run_list, c, asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
                 begun += 1;
             }
         }

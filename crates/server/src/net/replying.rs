@@ -24,7 +24,7 @@ struct Holder {
 /// that did not ask to stay. Asking counts for nothing once those who asked hold half of the bound,
 /// and never sends away somebody who holds next to nothing: one client that asks could otherwise
 /// drive out all the others, whose going brings no memory.
-fn who_goes(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
+fn pick_client_to_close(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
     let most = |a: Option<Holder>, b: Holder| match a {
         Some(a) if a.bytes > b.bytes => Some(a),
         _ => Some(b),
@@ -59,7 +59,7 @@ impl Server {
                     } => self.epoch_completed(slot, policy, result),
                     Event::Slow(result) => self.slow_done(result),
                     Event::Prepared(prepared) => self.prepared(prepared),
-                    Event::Fetched(fetched) => self.fetcher.came(fetched),
+                    Event::Fetched(fetched) => self.fetcher.take_result(fetched),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
@@ -81,10 +81,10 @@ impl Server {
             self.reclaimer.start(self.exec.keys.store());
         }
         for epoch in ended {
-            for asker in std::mem::take(&mut self.waiting[epoch.slot]) {
-                let Some(c) = self.connections[asker.slot]
+            for requester in std::mem::take(&mut self.waiting[epoch.slot]) {
+                let Some(c) = self.connections[requester.slot]
                     .as_mut()
-                    .filter(|c| c.id == asker.id)
+                    .filter(|c| c.id == requester.id)
                 else {
                     continue;
                 };
@@ -93,8 +93,8 @@ impl Server {
                     let text = store_error(e);
                     self.exec.counters.count_errors(text.as_bytes(), failed);
                 }
-                enqueue(&mut self.run_list, c, asker.slot);
-                self.to_write.push(asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
+                self.to_write.push(requester.slot);
             }
         }
         self.wake_stalled();
@@ -105,10 +105,10 @@ impl Server {
         if let Some(count) = result.count {
             self.exec.count = Some(count);
         }
-        let slot = result.asker.slot;
+        let slot = result.requester.slot;
         if let Some(c) = self.connections[slot]
             .as_mut()
-            .filter(|c| c.id == result.asker.id)
+            .filter(|c| c.id == result.requester.id)
         {
             if let Some(text) = result.reply.error_text() {
                 self.exec.counters.count_errors(text, 1);
@@ -126,12 +126,13 @@ impl Server {
             Err(e) => self.exec.cursor_failure = Some(e),
         }
         // At once: the failure is theirs, and the next that needs a number tries again.
-        for asker in std::mem::take(&mut self.cursorless) {
-            let c = self.connections[asker.slot].as_mut();
-            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+        for requester in std::mem::take(&mut self.cursorless) {
+            let c = self.connections[requester.slot].as_mut();
+            let waits =
+                |c: &&mut Connection| c.id == requester.id && c.parked.is_some() && !c.fetching;
             if let Some(c) = c.filter(waits) {
                 c.unparked = true;
-                self.serve(asker.slot);
+                self.serve(requester.slot);
             }
         }
         self.exec.cursor_failure = None;
@@ -202,7 +203,8 @@ impl Server {
                     stays: self.exec.sessions[slot].as_ref()?.no_evict,
                 })
             });
-            let Some(slot) = who_goes(holders, self.exec.options.client_memory_bytes) else {
+            let Some(slot) = pick_client_to_close(holders, self.exec.options.client_memory_bytes)
+            else {
                 break;
             };
             self.exec.counters.evicted_clients += 1;
@@ -221,46 +223,4 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Slots are places in the list of bytes and of who asked to stay.
-    fn goes(bound: u64, holders: &[(u64, bool)]) -> Option<usize> {
-        let holders = holders.iter().enumerate();
-        who_goes(
-            holders.map(|(slot, &(bytes, stays))| Holder { slot, bytes, stays }),
-            bound,
-        )
-    }
-
-    #[test]
-    fn who_holds_most_goes_and_who_asked_to_stay_has_half_of_the_bound() {
-        assert_eq!(goes(640, &[]), None);
-        assert_eq!(goes(640, &[(10, false), (631, false)]), Some(1));
-        // Together within half: the others go, the largest first, although it is smaller.
-        let staying = [(160, true), (160, true)];
-        assert_eq!(
-            goes(640, &[staying[0], staying[1], (150, false), (151, false)]),
-            Some(3)
-        );
-        // Together past half: as any other.
-        assert_eq!(
-            goes(640, &[(161, true), (160, true), (300, false)]),
-            Some(2)
-        );
-        assert_eq!(
-            goes(640, &[(201, true), (200, true), (199, false)]),
-            Some(0)
-        );
-        assert_eq!(goes(640, &[(700, true), (0, false)]), Some(0));
-        // Others that are small one by one, however many.
-        let mut many = vec![(9, false); 60];
-        many.push((200, true));
-        assert_eq!(goes(640, &many), Some(60));
-        many[7].0 = 10;
-        assert_eq!(goes(640, &many), Some(7));
-        // Nobody is large: somebody goes all the same.
-        assert_eq!(goes(5, &[(2, false), (4, true)]), Some(1));
-        assert!(goes(64 * 9, &vec![(9, false); 65]).is_some());
-    }
-}
+mod tests;

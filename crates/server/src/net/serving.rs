@@ -1,7 +1,7 @@
 //! A client's turn: its requests are run and more is read, in bounded portions, until it has to
 //! wait for something.
 
-use super::background::Asker;
+use super::background::Requester;
 use super::connection::{Connection, Progress};
 use super::many::ManyCommand;
 use super::{Server, enqueue};
@@ -232,25 +232,25 @@ impl Server {
             Outcome::Replied => {}
             Outcome::Close => c.closing = true,
             Outcome::Later => {
-                let asker = Asker { slot, id: c.id };
+                let requester = Requester { slot, id: c.id };
                 if first {
-                    self.parked.push_front(asker);
+                    self.parked.push_front(requester);
                 } else {
-                    self.parked.push_back(asker);
+                    self.parked.push_back(requester);
                 }
                 return false;
             }
             Outcome::NoCursor => {
-                self.cursorless.push(Asker { slot, id: c.id });
+                self.cursorless.push(Requester { slot, id: c.id });
                 return false;
             }
             Outcome::Fetch(_) => unreachable!("it waits already"),
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
-                let asker = Asker { slot, id: c.id };
+                let requester = Requester { slot, id: c.id };
                 let clock = self.exec.env.clock().clone();
                 c.gone = Some(read.gone.clone());
-                self.slow.ask(asker, *read, &self.shared, &clock);
+                self.slow.ask(requester, *read, &self.shared, &clock);
                 return true;
             }
             Outcome::Shutdown => {
@@ -269,10 +269,10 @@ impl Server {
     /// Makes the replies of a client wait for epochs.
     pub(super) fn wait_for(&mut self, c: &mut Connection, slot: usize, depends_on: Epochs) {
         let new = depends_on & !c.waits_for;
-        let asker = Asker { slot, id: c.id };
+        let requester = Requester { slot, id: c.id };
         for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
             if new & 1 << epoch != 0 {
-                waiting.push(asker);
+                waiting.push(requester);
             }
         }
         c.waits_for |= new;
@@ -283,22 +283,22 @@ impl Server {
     pub(super) fn unpark(&mut self) {
         let mut room = self.slow.room();
         while room > 0
-            && let Some(asker) = self.parked.pop_front()
+            && let Some(requester) = self.parked.pop_front()
         {
-            let c = self.connections[asker.slot].as_mut();
+            let c = self.connections[requester.slot].as_mut();
             // Others have left.
-            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+            if let Some(c) = c.filter(|c| c.id == requester.id && c.parked.is_some()) {
                 c.unparked = true;
-                enqueue(&mut self.run_list, c, asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
                 room -= 1;
             }
         }
         // They may leave faster than there is room.
         if self.parked.len() > 2 * self.connections.len() {
             let connections = &self.connections;
-            self.parked.retain(|asker| {
-                let c = connections[asker.slot].as_ref();
-                c.is_some_and(|c| c.id == asker.id)
+            self.parked.retain(|requester| {
+                let c = connections[requester.slot].as_ref();
+                c.is_some_and(|c| c.id == requester.id)
             });
         }
     }

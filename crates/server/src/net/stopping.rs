@@ -91,7 +91,7 @@ impl Server {
                 self.drop_client(slot);
             }
         }
-        self.connections.iter().all(Option::is_none) && self.exec.keys.is_settled()
+        self.connections.iter().all(Option::is_none) && self.exec.keys.is_drained()
     }
 
     /// Answers the slow reads that run, wait or are still to come with an error: one of a large

@@ -246,7 +246,7 @@ fn damaged_streams_harm_nobody() {
         &[b"CLIENT", b"KILL", b"SKIPME", b"yes", b"ID", b"99999"],
         &[b"KEYS", b"w*"],
     ];
-    for _ in 0..400 * crate::scale() {
+    for _ in 0..400 * basalt_sim::campaign::scale() {
         let mut input = Vec::new();
         for _ in 0..1 + random.below(6) {
             let request = encode(corpus[random.below(corpus.len() as u64) as usize]);

@@ -436,7 +436,7 @@ fn random_commands_reply_as_redis_does() {
         "EX", "PX", "EXAT", "PXAT", "NX", "XX", "KEEPTTL", "GET", "GT", "LT", "PERSIST", "ex",
         "encoding", "freq",
     ];
-    let count = 20_000 * crate::scale();
+    let count = 20_000 * basalt_sim::campaign::scale();
     for _ in 0..count {
         let mut args: Vec<&str> = vec![pick(&commands)];
         if random.one_in(20) {

@@ -32,7 +32,7 @@ fn replies_depend_on_what_they_saw() {
     assert_eq!(w.get("b"), (Some("2".into()), second));
     w.store.release(0, Ok(()));
     w.complete();
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.keys.overlay.is_empty());
 }
 
@@ -58,7 +58,7 @@ fn what_was_computed_from_a_failed_epoch_is_never_submitted() {
         first | second
     );
     assert_eq!(w.get("n"), (None, 0));
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.store.0.lock().entries.is_empty());
 }
 
@@ -118,7 +118,7 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     w.store.call_back(0);
     w.complete();
     assert_eq!(w.get("n"), (Some("101".into()), 0));
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.keys.overlay.is_empty());
     assert_eq!(w.keys.pending_bytes(), 0);
 }
@@ -148,7 +148,7 @@ fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
         w.store.call_back(0);
         w.complete();
         assert_eq!(w.get("k"), (None, 0));
-        assert!(w.keys.is_settled());
+        assert!(w.keys.is_drained());
         assert_eq!(w.keys.pending_bytes(), 0);
     }
 }
@@ -282,7 +282,7 @@ fn writes_on_their_way_are_bounded_over_all_epochs() {
         w.submit();
     }
     w.complete();
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert_eq!(w.keys.pending_bytes(), 0);
     assert!(w.keys.pending_bytes_peak() >= 1_000_000);
 }

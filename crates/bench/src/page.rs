@@ -44,7 +44,7 @@ td,th{overflow-wrap:normal}td:first-child,th:first-child{text-align:left;overflo
 .no{color:var(--c1);font-weight:600}pre{white-space:pre-wrap;font-size:.75em}summary{cursor:pointer}";
 
 /// Figures of the table below the charts, and how they are called.
-const FIGURES: [(&str, &str); 17] = [
+const METRICS: [(&str, &str); 17] = [
     ("ops_per_s", "operations/s"),
     ("p50_us", "p50, us"),
     ("p99_us", "p99, us"),
@@ -265,7 +265,7 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
     if count > 1 {
         let _ = write!(
             out,
-            "<br><span class=\"dim\">medians of {count} runs, lowest to highest as a stroke; courses are of the middle run</span>"
+            "<br><span class=\"dim\">medians of {count} runs, lowest to highest as a stroke; time_series are of the middle run</span>"
         );
     }
     out.push_str("</p><div class=\"charts\">");
@@ -284,14 +284,14 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
             let _ = write!(out, "<div>{}</div>", bars(title, &all));
         }
     }
-    courses(&runs, out);
+    time_series(&runs, out);
     ratios(value, workload, threads, out);
     out.push_str("</div>");
     table(&runs, out);
 }
 
 /// Throughput over time and the latency curve of each engine's middle run.
-fn courses(runs: &[Runs<'_>], out: &mut String) {
+fn time_series(runs: &[Runs<'_>], out: &mut String) {
     let mut longest: f64 = 0.0;
     let (mut rates, mut curves) = (Vec::new(), Vec::new());
     for r in runs {
@@ -367,7 +367,7 @@ fn ratios(value: &Value, workload: &str, threads: u64, out: &mut String) {
             .iter()
             .filter_map(|r| {
                 let figure = r["figure"].as_str()?;
-                let label = FIGURES
+                let label = METRICS
                     .iter()
                     .find(|f| f.0 == figure)
                     .map_or(figure, |f| f.1);
@@ -399,7 +399,7 @@ fn table(runs: &[Runs<'_>], out: &mut String) {
         let _ = write!(out, "<th>{}</th>", escape(r.name));
     }
     out.push_str("</tr>");
-    for (figure, label) in FIGURES {
+    for (figure, label) in METRICS {
         let medians: Vec<Option<f64>> = runs.iter().map(|r| median(&r.values(figure))).collect();
         if medians.iter().all(Option::is_none) {
             continue;
@@ -414,58 +414,4 @@ fn table(runs: &[Runs<'_>], out: &mut String) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn saved() -> Value {
-        let row = |engine: &str, pair: u64, rate: f64| {
-            json!({"workload": "overwrite", "threads": 2, "engine": engine, "pair": pair, "ops_per_s": rate,
-                   "write_amp": 3.5, "windows": [rate, rate * 0.9], "latency_us": [[0.5, 3.0], [0.99, 40.0], [1.0, 900.0]]})
-        };
-        json!({
-            "machine": {"cpu": "<fast>"}, "config": {"keys": 5},
-            "results": [row("basalt 1", 0, 200.0), row("rocksdb 2", 0, 100.0), row("basalt 1", 1, 220.0)],
-            "ratios": [{"workload": "overwrite", "threads": 2, "engine": "basalt 1", "against": "rocksdb 2",
-                        "figure": "ops_per_s", "ratio": 2.0, "low": 1.8, "high": 2.2, "pairs": 5}],
-            "targets": [{"name": "t", "figure": 1.0, "target": 1.3, "at_most": false, "reached": false}],
-        })
-    }
-
-    #[test]
-    fn a_page_stands_by_itself_and_shows_what_was_saved() {
-        let page = page(&[("a<b.json".into(), saved())]);
-        for part in [
-            "name=\"viewport\"",
-            "a&lt;b.json",
-            "&lt;fast&gt;",
-            "overwrite, 2 threads",
-            "Operations in each second",
-            "Latency",
-            "Write amplification",
-            "Ratios of basalt 1 to rocksdb 2",
-            "missed",
-            "210",
-        ] {
-            assert!(page.contains(part), "{part} is not in the page");
-        }
-        // Nothing is fetched, nothing runs, every element is closed.
-        for part in ["http", "<script", "src=", "@import", "url("] {
-            assert!(!page.contains(part), "{part} is in the page");
-        }
-        for tag in ["svg", "table", "div", "details", "tr", "p"] {
-            let open = page.matches(&format!("<{tag}>")).count()
-                + page.matches(&format!("<{tag} ")).count();
-            assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
-        }
-    }
-
-    #[test]
-    fn results_of_a_single_run_make_a_page_too() {
-        let single = json!({"machine": {}, "config": {}, "results": [
-            {"workload": "read", "threads": 1, "engine": "basalt 1", "ops_per_s": 5.0, "write_amp": null}]});
-        let page = page(&[("x".into(), single)]);
-        assert!(page.contains("read, 1 thread<") && page.contains("Operations a second"));
-        assert!(!page.contains("in each second") && !page.contains("NaN"));
-    }
-}
+mod tests;

@@ -38,7 +38,7 @@ use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
 use accepting::{listen, room_for_clients};
-use background::{Asker, CursorReserver, Reclaimer, SlowReader, SlowResult, Syncer, report};
+use background::{CursorReserver, Reclaimer, Requester, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
@@ -82,7 +82,7 @@ enum Event {
 }
 
 /// What other threads hold of the loop.
-struct Shared {
+struct LoopHandle {
     waker: Waker,
     events: Mutex<Vec<Event>>,
     /// The loop waits, or is about to and will not look at `events` before.
@@ -90,7 +90,7 @@ struct Shared {
     stop: AtomicBool,
 }
 
-impl Shared {
+impl LoopHandle {
     fn post(&self, event: Event) {
         self.events.lock().push(event);
         // The loop says that it goes to sleep before it looks at the events for the last time,
@@ -117,7 +117,7 @@ impl Shared {
 
 /// Stops a running server from any thread.
 #[derive(Clone)]
-pub struct ShutdownHandle(Arc<Shared>);
+pub struct ShutdownHandle(Arc<LoopHandle>);
 
 impl ShutdownHandle {
     /// Finishes what was accepted, closes the store and lets [`Server::run`] return. May be called
@@ -132,7 +132,7 @@ impl ShutdownHandle {
 pub struct Server {
     poll: Poll,
     listener: Option<TcpListener>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopHandle>,
     signals: Option<UnixStream>,
     exec: Executor,
     connections: Vec<Option<Connection>>,
@@ -142,11 +142,11 @@ pub struct Server {
     /// Clients that wait for room for their writes.
     stalled: Vec<usize>,
     /// Clients with a request that waits for the thread for slow reads, in order.
-    parked: VecDeque<Asker>,
+    parked: VecDeque<Requester>,
     /// Clients whose SCAN waits for a cursor number.
-    cursorless: Vec<Asker>,
+    cursorless: Vec<Requester>,
     /// Clients that wait for an epoch, by slot.
-    waiting: [Vec<Asker>; 16],
+    waiting: [Vec<Requester>; 16],
     /// Whose replies may have become writable in this turn.
     to_write: Vec<usize>,
     accept_blocked: bool,
@@ -257,7 +257,7 @@ impl Server {
         Ok(Server {
             poll,
             listener: Some(listener),
-            shared: Arc::new(Shared {
+            shared: Arc::new(LoopHandle {
                 waker,
                 events: Mutex::new(Vec::new()),
                 asleep: AtomicBool::new(false),
@@ -391,7 +391,7 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
-            if self.exec.keys.take_room_came() {
+            if self.exec.keys.take_room_freed() {
                 self.wake_stalled();
             }
             // Last: clients that were dropped above gave back what others wait for.

@@ -199,7 +199,7 @@ pub fn open(
 #[cfg(feature = "peer-fjall")]
 fn locked_version(name: &str) -> &'static str {
     let name = format!("name = \"{name}\"");
-    let mut lines = include_str!("../../../../Cargo.lock").lines();
+    let mut lines = include_str!("../../../Cargo.lock").lines();
     lines.find(|l| *l == name);
     let version = lines.next().and_then(|l| l.strip_prefix("version = \""));
     version.map_or("of unknown version", |v| v.trim_end_matches('"'))

@@ -178,7 +178,7 @@ fn turns(
             order.reverse();
         }
         for i in order {
-            progress.tell(pair, args.pairs, Duration::ZERO, None);
+            progress.update(pair, args.pairs, Duration::ZERO, None);
             let before = targets[i].written();
             let mut done = slice(&mut targets[i])?;
             done.device = targets[i]

@@ -12,7 +12,7 @@ const DIR: &str = "./basalt-data";
 
 /// The flags.
 #[derive(Args, Clone, Debug)]
-pub struct Place {
+pub struct StoreLocation {
     /// The store's directory; with --image, the one inside of it
     #[arg(long, value_name = "DIR", default_value = DIR)]
     pub dir: PathBuf,
@@ -59,7 +59,7 @@ impl Access {
 }
 
 /// As messages name it.
-impl fmt::Display for Place {
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.image {
             None => write!(f, "{}", self.dir.display()),
@@ -71,7 +71,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl StoreLocation {
     /// The flags that lead here, for advice: `--dir DIR` or `--image FILE`.
     pub fn flags(&self) -> String {
         match &self.image {

@@ -30,7 +30,7 @@ use crate::workload::common_config;
 use basalt::env::Clock;
 use basalt::fs::FileSystem;
 use folder::Folder;
-use one::{ORDER, Order, carry_out, merge};
+use one::{ORDER, Order, merge, run_one};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -40,12 +40,12 @@ use std::time::Duration;
 /// Bytes of the file that the device is measured on.
 const DEVICE_FILE: u64 = 256 << 20;
 /// How long the device is measured before each run and after the last.
-const BESIDE: Duration = Duration::from_millis(500);
+const DEVICE_PROBE: Duration = Duration::from_millis(500);
 /// Background threads (RocksDB's jobs) when nothing is said: the same for all.
 const BACKGROUND: usize = 4;
 
 /// A workload as it was asked for.
-pub struct Asked<'a> {
+pub struct RunRequest<'a> {
     /// The flags.
     pub args: &'a CompareArgs,
     /// Threads of its first group.
@@ -54,7 +54,7 @@ pub struct Asked<'a> {
     folder: Option<Arc<Folder>>,
 }
 
-impl Asked<'_> {
+impl RunRequest<'_> {
     /// The folder of a workload that is of one: checked before it is begun.
     fn folder(&self) -> &Arc<Folder> {
         self.folder.as_ref().expect("a folder was asked for")
@@ -90,12 +90,12 @@ pub fn run(args: &CompareArgs) -> Result<String, Stop> {
         let out = args.common.dir.join(order.export());
         let of_folder = args.folder.as_ref().filter(|_| order.kind.is_of_folder());
         let folder = of_folder.map(|dir| Folder::new(dir, out)).transpose()?;
-        let asked = Asked {
+        let asked = RunRequest {
             args: &args,
             threads: order.threads,
             folder: folder.map(Arc::new),
         };
-        return Ok(format!("{}\n", carry_out(&asked, &order)?));
+        return Ok(format!("{}\n", run_one(&asked, &order)?));
     }
     let comparison = compare(&args)?;
     Ok(match args.common.json {
@@ -352,11 +352,11 @@ impl Bench<'_> {
         Ok(match kind {
             Kind::DurablePut | Kind::DurablePutWhileReading => Some((
                 "synced overwrites into written space",
-                device.synced_overwrites(put.next_multiple_of(512) as usize, BESIDE)?,
+                device.synced_overwrites(put.next_multiple_of(512) as usize, DEVICE_PROBE)?,
             )),
             Kind::ReadRandom | Kind::YcsbC => Some((
                 "random reads of 4 KiB by as many threads",
-                device.random_reads(threads, BESIDE)?,
+                device.random_reads(threads, DEVICE_PROBE)?,
             )),
             _ => None,
         })
@@ -377,33 +377,4 @@ fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::ValueEnum;
-
-    #[test]
-    fn pairs_are_interleaved() {
-        let order: Vec<usize> = order_of_runs(2, 4).iter().map(|r| r.1).collect();
-        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
-        let three: Vec<usize> = order_of_runs(3, 2).iter().map(|r| r.1).collect();
-        assert_eq!(three, [0, 1, 2, 2, 1, 0]);
-        assert!(order_of_runs(2, 4).iter().all(|r| r.0 < 4));
-    }
-
-    #[test]
-    fn an_order_survives_the_environment() {
-        for &kind in Kind::value_variants() {
-            let order = Order {
-                engine: EngineName::Rocksdb,
-                kind,
-                threads: 7,
-                store: "a/b".into(),
-                prepare: true,
-                pair: 3,
-                label: "1/2 \"x\"".into(),
-            };
-            assert_eq!(Order::parse(&order.text()).ok(), Some(order));
-        }
-        assert!(Order::parse("{}").is_err() && Order::parse("x").is_err());
-    }
-}
+mod tests;

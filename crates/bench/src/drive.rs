@@ -353,7 +353,7 @@ impl Driver<'_> {
                         Err(RecvTimeoutError::Timeout) => {
                             let done = leading.load(Relaxed).min(groups[0].ops);
                             let passed = self.clock.now().saturating_sub(start);
-                            self.progress.tell(done, groups[0].ops, passed, time);
+                            self.progress.update(done, groups[0].ops, passed, time);
                         }
                         Err(RecvTimeoutError::Disconnected) => {
                             stop.fetch_max(FAILED, Relaxed);
