@@ -20,7 +20,7 @@ pub const ALLOWED: &[(&str, &[&str])] = &[
     ("sim", &["device", "sim_fs"]),
 ];
 
-/// Where a module first names another: path and line, counted from 0.
+/// The first place where a module names another: path, and line counted from 0.
 type Site = (String, usize);
 
 /// The modules of one crate and, for each, the modules that it names.
@@ -252,7 +252,7 @@ impl Graph {
                     Some(module) => Some(module),
                     None => named.get(first),
                 };
-                // What the root re-exports, the root does not use.
+                // The root does not use the names that it re-exports.
                 let re_export = source.module.is_empty() && r.public;
                 if let Some(to) = to
                     && to != from
@@ -382,13 +382,13 @@ fn the_rule_of_modules_bites() {
     ];
     let cycle = "a -> b (crates/k/src/a.rs:3) -> a (crates/k/src/b/d.rs:3)";
     one(&two, &[], cycle);
-    // The other crate's cycle is not this one's.
+    // A cycle of the other crate does not count for this one.
     one(&two, &[("j", &["a", "b"])], cycle);
     assert_eq!(complaints(&two, &[("k", &["a", "b"])]), [""; 0]);
     one(&two, &[("k", &["a", "b", "c"])], "smaller");
     one(&two[..2], &[("k", &["a", "b"])], "gone");
 
-    // Of a cycle of three with a chord the two are named.
+    // In a cycle of three with a chord, the shortest cycle has two modules.
     let three = [
         ("main.rs", "mod a; mod b; mod c;"),
         ("a.rs", "use crate::b;"),
@@ -401,7 +401,7 @@ fn the_rule_of_modules_bites() {
         "modules a, b, c form a cycle: b -> c (crates/k/src/b/mod.rs:1) -> b",
     );
 
-    // Through the root: re-exported, and defined there.
+    // Names lead through the root: re-exported ones, and those defined there.
     let through = |root| {
         [
             ("lib.rs", root),
