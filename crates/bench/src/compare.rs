@@ -1,10 +1,10 @@
-//! Engines beside each other: the same workload on the same budget, in interleaved repetitions (A B
-//! B A A B ...), each in a process of its own, with ratios of the first engine to each other one
-//! and their intervals.
+//! Comparison of engines: the same workload on the same budget, in interleaved runs (A B B A A B
+//! ...). Each run has a process of its own. The result has ratios of the first engine to each other
+//! one, with intervals.
 //!
-//! Workloads on filled stores begin with one that each engine made once and that was settled and
-//! closed; runs that only read share it, runs that write get a copy each. All begin with a cold
-//! page cache.
+//! Workloads on filled stores begin with a store that each engine filled once, became idle and
+//! closed. Runs that only read share this store. Runs that write get a copy each. All runs begin
+//! with a cold page cache.
 
 mod args;
 mod folder;
@@ -39,30 +39,31 @@ use std::time::Duration;
 
 /// Bytes of the file that the device is measured on.
 const DEVICE_FILE: u64 = 256 << 20;
-/// How long the device is measured before each run and after the last.
+/// Time for which the device is measured before each run and after the last one.
 const DEVICE_PROBE: Duration = Duration::from_millis(500);
-/// Background threads (RocksDB's jobs) when nothing is said: the same for all.
+/// Background threads of each engine (RocksDB's jobs) if no flag sets them.
 const BACKGROUND: usize = 4;
 
-/// A workload as it was asked for.
+/// A workload with its flags, as a run gets it.
 pub struct RunRequest<'a> {
     /// The flags.
     pub args: &'a CompareArgs,
-    /// Threads of its first group.
+    /// Threads of the first group.
     pub threads: usize,
-    /// The folder, for workloads that are of one.
+    /// The folder, for workloads on the files of a folder.
     folder: Option<Arc<Folder>>,
 }
 
 impl RunRequest<'_> {
-    /// The folder of a workload that is of one: checked before it is begun.
+    /// Returns the folder of a workload on the files of a folder. The folder was checked before the
+    /// run began.
     fn folder(&self) -> &Arc<Folder> {
         self.folder.as_ref().expect("a folder was asked for")
     }
 }
 
-/// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to
-/// be printed.
+/// Runs a comparison, or one run of it in a process that a comparison has started. Returns the text
+/// to print.
 pub fn run(args: &CompareArgs) -> Result<String, Stop> {
     args.common.validate().map_err(Stop::new)?;
     let mut args = args.clone();
@@ -165,7 +166,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     drop(bench);
     if !common.keep {
         remove_tree(fs.as_ref(), Path::new(&name))?;
-        // Only when it is empty: what somebody else put there stays.
+        // The directory is removed only if it is empty: files of other programs stay.
         let _ = rustix::fs::rmdir(&common.dir);
     }
     ended?;
@@ -248,7 +249,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Makes an engine's filled store, unless it is there.
+    /// Makes the filled store of an engine, unless it exists.
     fn prepare(&mut self, engine: EngineName, kind: Kind) -> Result<(), Stop> {
         let bytes = self.value_size(kind);
         if self.filled(engine, bytes).is_some() {
@@ -319,7 +320,7 @@ impl Bench<'_> {
         Ok(row)
     }
 
-    /// This program again, with the same arguments and an order.
+    /// Runs this program again, with the same arguments and an order.
     fn process(&self, order: &Order) -> Result<Value, Stop> {
         let failed =
             |what: String| Stop::new(format!("the run of {} failed: {what}", order.engine.word()));
@@ -337,14 +338,14 @@ impl Bench<'_> {
         serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
     }
 
-    /// The device's own rate of what the workload is limited by, where that is one operation of it
-    /// for each.
+    /// Measures the device's rate of the operation that limits the workload. The result is `None`
+    /// if no operation of the device corresponds to one of the workload.
     fn yardstick(
         &mut self,
         kind: Kind,
         threads: usize,
     ) -> Result<Option<(&'static str, Measured)>, Stop> {
-        // As a log pads a put: a header, and whole sectors.
+        // A log pads a put in this way: a header, and whole sectors.
         let put = self.args.common.key_size + self.value_size(kind) + 40;
         let Some(device) = &mut self.device else {
             return Ok(None);
@@ -363,8 +364,8 @@ impl Bench<'_> {
     }
 }
 
-/// Which engine runs when: pair and engine. Every second pair runs backwards, so that what drifts
-/// favours nobody.
+/// Returns the order of the runs as pairs of pair and engine. Every second pair runs in reverse, so
+/// that drift of the machine favours no engine.
 fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
     (0..pairs)
         .flat_map(|pair| {

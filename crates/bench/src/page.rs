@@ -1,4 +1,5 @@
-//! Saved results as one page with charts: no script, nothing fetched, readable on a phone.
+//! Saved results as one page with charts. The page has no script, loads nothing, and is readable on
+//! a phone.
 
 mod chart;
 
@@ -13,13 +14,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// What `report` can be told.
+/// The flags of `report`.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ReportArgs {
-    /// Results, each saved with --json
+    /// Read these results, each saved with --json
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The page to write; one that is there is replaced
+    /// Write the page to this file, which is replaced if it exists
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
 }
@@ -43,7 +44,7 @@ td,th{padding:2px 4px;border-bottom:1px solid var(--rule);text-align:right;verti
 td,th{overflow-wrap:normal}td:first-child,th:first-child{text-align:left;overflow-wrap:anywhere}.dim{color:var(--dim);font-size:.85em}\
 .no{color:var(--c1);font-weight:600}pre{white-space:pre-wrap;font-size:.75em}summary{cursor:pointer}";
 
-/// Figures of the table below the charts, and how they are called.
+/// Metrics of the table below the charts, and their headings.
 const METRICS: [(&str, &str); 17] = [
     ("ops_per_s", "operations/s"),
     ("p50_us", "p50, us"),
@@ -64,7 +65,7 @@ const METRICS: [(&str, &str); 17] = [
     ("device_ratio", "part of the device's rate"),
 ];
 
-/// Writes the page. Returns what is to be printed.
+/// Writes the page. Returns the text to print.
 pub fn run(args: &ReportArgs) -> Result<String, Stop> {
     let mut saved = Vec::new();
     for file in &args.files {
@@ -109,7 +110,7 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
     File::from(fd).write_all(text.as_bytes()).map_err(wrong)
 }
 
-/// The page of saved results, each with its name.
+/// Returns the page of saved results, each with its name.
 pub fn page(saved: &[(String, Value)]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -143,7 +144,8 @@ fn rows(value: &Value) -> &[Value] {
     value["results"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Names of engines, in the order they ran; their place gives them their colour.
+/// Returns the names of the engines in the order of their runs. The position of an engine decides
+/// its colour.
 fn engines_of(value: &Value) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for name in rows(value).iter().filter_map(|r| r["engine"].as_str()) {
@@ -210,7 +212,7 @@ impl Runs<'_> {
             .collect()
     }
 
-    /// The run whose rate is in the middle: the one whose course is shown.
+    /// Returns the run with the median rate. The charts show this run.
     fn middle(&self) -> Option<&Value> {
         let mut sorted = self.rows.clone();
         let rate = |r: &Value| r["ops_per_s"].as_f64().unwrap_or(0.0);
@@ -290,7 +292,7 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
     table(&runs, out);
 }
 
-/// Throughput over time and the latency curve of each engine's middle run.
+/// Draws throughput over time and the latency curve of each engine's median run.
 fn time_series(runs: &[Runs<'_>], out: &mut String) {
     let mut longest: f64 = 0.0;
     let (mut rates, mut curves) = (Vec::new(), Vec::new());

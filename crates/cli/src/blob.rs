@@ -1,4 +1,4 @@
-//! `blob`: the files that large values are in, in a store or alone.
+//! `blob`: the files of separated values, in a store or alone.
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// `basalt blob`.
+/// Runs `basalt blob`.
 pub fn blob(args: args::Blob) -> Outcome {
     let place = StoreLocation {
         dir: args.dir,
@@ -77,7 +77,7 @@ fn list(place: &StoreLocation, args: &args::BlobList) -> Outcome {
     Ok(0)
 }
 
-/// Time since then, in its largest unit.
+/// Returns the time since then, in its largest unit.
 fn age(made_ms: Option<u64>, now_ms: u64) -> String {
     let Some(made) = made_ms else {
         return "-".into();
@@ -170,7 +170,7 @@ fn listed(place: &StoreLocation, files: &[BlobFileStats], all: &BlobStats, now_m
     )
 }
 
-/// An environment over the image that files lie in, if they do.
+/// Returns an environment over the image that the files lie in, if they do.
 fn of_image(place: &StoreLocation) -> Result<Option<Env>, Failure> {
     match &place.image {
         None => Ok(None),
@@ -182,8 +182,8 @@ fn of_image(place: &StoreLocation) -> Result<Option<Env>, Failure> {
     }
 }
 
-/// An environment over a file: that of the image, or one over its folder; and the file's path in
-/// it.
+/// Returns an environment for a file, over the image or over the folder of the file, and the path
+/// of the file in it.
 fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     if let Some(env) = image {
         return Ok((env.clone(), file.to_path_buf()));
@@ -194,7 +194,7 @@ fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     Ok((Env::builder(fs).build(), path))
 }
 
-/// What went wrong with a file that is no damage of its.
+/// Makes the failure for a file that cannot be read, which is not damage of the file.
 fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
     Failure::new(match e.kind() {
         ErrorKind::NotFound => format!("there is no file {}", file.display()),
@@ -204,7 +204,7 @@ fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
 }
 
 fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
-    // Each with the digest that the manifest has of it, when there is one.
+    // Each file comes with the digest that the manifest has of it, if there is one.
     let mut files: Vec<(PathBuf, Option<u128>)> = Vec::new();
     if args.files.is_empty() {
         let db = open_db(place, Access::Read, None)?;
@@ -243,7 +243,8 @@ fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
                     damage.push(basalt::Error::corruption(&path, 0, what));
                 }
             }
-            // A file that the store has lost is damage; one that was named here is a mistake.
+            // A file that the store has lost is damage. A file that the command line names wrongly
+            // is a mistake.
             Err(e)
                 if e.kind() == ErrorKind::Corruption || (digest.is_some() && e.is_not_found()) =>
             {
@@ -317,7 +318,7 @@ fn explain(place: &StoreLocation, args: args::BlobExplain) -> Outcome {
     Ok(0)
 }
 
-/// Bytes of the index for each record.
+/// Returns the bytes of the index for each record.
 fn a_record(bytes: u64, report: &BlobReport) -> f64 {
     bytes as f64 / report.meta.records.max(1) as f64
 }

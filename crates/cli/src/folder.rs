@@ -1,10 +1,10 @@
-//! Folders of the host, read as records and written back.
+//! Folders of the host: read as entries, and written from entries.
 //!
-//! Names are raw bytes, relative to the folder, `/` between components; nothing is decoded or
-//! normalised. Only regular files are carried: their content, not their mode, owner or time.
-//! Everything is opened relative to a directory that is already open, and links are not followed on
-//! the way down, so that a name can never lead out of the folder: not by `..`, not by an absolute
-//! path, not by a link that somebody put there in the meantime.
+//! Names are raw bytes, relative to the folder, with `/` between components. Nothing is decoded or
+//! normalised. Only the content of regular files is carried, without mode, owner or time.
+//! Everything is opened relative to an open directory, and links are not followed on the way down.
+//! So no name leads out of the folder: not by `..`, not by an absolute path, not by a link that
+//! another process makes meanwhile.
 
 use crate::escape::brief;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
@@ -25,14 +25,13 @@ fn identity(stat: &fs::Stat) -> Identity {
 /// What a walk leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Symbolic links, when they are not followed; and followed ones that lead back to where they
-    /// stand.
+    /// Symbolic links that are not followed, and followed ones that lead back to a directory above.
     pub links: u64,
-    /// Sockets, pipes, devices.
+    /// Number of sockets, pipes and devices.
     pub special: u64,
     /// Directories in which no file was found, at any depth.
     pub empty_dirs: u64,
-    /// The store itself, when it lies inside the folder.
+    /// The store itself, if it lies inside the folder.
     pub stores: u64,
 }
 
@@ -40,9 +39,9 @@ pub struct LeftOut {
 pub struct FolderFile {
     /// Path relative to the folder.
     pub path: Vec<u8>,
-    /// The file.
+    /// The open file.
     pub file: File,
-    /// Its length when it was opened.
+    /// Length in bytes when the file was opened.
     pub len: u64,
 }
 
@@ -60,13 +59,14 @@ pub struct Walk {
 struct Level {
     dir: OwnedFd,
     identity: Identity,
-    /// Names still to visit, last first. A directory's name ends with `/`: that is how paths sort.
+    /// Names still to visit, last first. The name of a directory ends with `/`, because paths sort
+    /// in this way.
     names: Vec<Vec<u8>>,
     path_len: usize,
     files_before: u64,
 }
 
-/// Something in a folder that could not be read: its path and why.
+/// A name in a folder that could not be read: its path and the reason.
 #[derive(Debug)]
 pub struct Unreadable {
     pub path: Vec<u8>,
@@ -115,7 +115,7 @@ impl Walk {
                 } else {
                     AtFlags::SYMLINK_NOFOLLOW
                 };
-                // A name that cannot be looked at is visited, and fails there with its path.
+                // A name whose type cannot be read is visited, and fails there with its path.
                 kind = match fs::statat(&dir, name, flags) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(_) => FileType::RegularFile,
@@ -170,8 +170,8 @@ impl Iterator for Walk {
                         len,
                     }));
                 }
-                // A directory that was entered; or a name that became something else since it was
-                // listed.
+                // The name is a directory that was entered, or has changed its type since the
+                // listing.
                 Ok(None) => {}
                 Err(why) => {
                     return Some(Err(Unreadable {
@@ -193,7 +193,7 @@ fn dir_flags(follow: bool) -> OFlags {
     }
 }
 
-/// Opens a regular file; `None` for anything else. Never waits for the other end of a pipe.
+/// Opens a regular file. Returns `None` for anything else. Never waits for the other end of a pipe.
 fn open_file(dir: &OwnedFd, name: &[u8], follow: bool) -> Result<Option<(File, u64)>, Errno> {
     let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     if !follow {
@@ -207,13 +207,13 @@ fn open_file(dir: &OwnedFd, name: &[u8], follow: bool) -> Result<Option<(File, u
     Ok(Some((File::from(file), stat.st_size as u64)))
 }
 
-/// Opens a file that the user named, for reading.
+/// Opens a file of the command line for reading.
 pub fn open_named(path: &Path) -> Result<File, Errno> {
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
-/// Files and bytes under a folder, for a progress bar: quick, and only as right as the folder is
-/// still.
+/// Returns the files and bytes under a folder for a progress bar. The walk is quick, and exact only
+/// if the folder does not change.
 pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
     let Ok(walk) = Walk::new(root, follow, store) else {
         return (0, 0);
@@ -222,7 +222,7 @@ pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
         .fold((0, 0), |(files, bytes), f| (files + 1, bytes + f.len))
 }
 
-/// True when the directory `path` is `dir` or lies inside it, whatever links lead there.
+/// Returns true if the directory `path` is `dir` or lies inside it, by any links.
 pub fn is_inside(path: &Path, dir: &Path) -> bool {
     let Ok(dir) = fs::stat(dir).map(|s| identity(&s)) else {
         return false;
@@ -241,37 +241,36 @@ pub fn is_inside(path: &Path, dir: &Path) -> bool {
     false
 }
 
-/// Why a record was not written.
+/// The reason why an entry was not written.
 #[derive(Debug)]
 pub enum Refused {
-    /// This key cannot be a file of the folder; others can.
+    /// The folder cannot have a file of this key. Other keys may be fine.
     Key(String),
     /// The folder takes no more files.
     Folder(std::io::Error),
 }
 
-/// How a file is named until it is whole.
+/// Prefix of the name of a file until it is complete.
 const TEMPORARY: &str = ".basalt-export-";
 
-/// Writes records as files under one folder, and nowhere else.
+/// Writes entries as files under one folder, and nowhere else.
 pub struct FolderWriter {
     root: OwnedFd,
     replace: bool,
-    /// Directories open now, outermost first: the way to the last file written.
+    /// The open directories, outermost first: the way to the last file written.
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
 impl FolderWriter {
-    /// Opens `root`, made when it is not there. Without `replace` it must be empty: `Ok(None)` when
-    /// it is not.
+    /// Opens `root`, and makes it if it is missing. Without `replace` it must be empty: if not, the
+    /// result is `Ok(None)`.
     pub fn new(root: &Path, replace: bool) -> Result<Option<FolderWriter>, Errno> {
         let mut made = std::path::PathBuf::new();
         for part in root.components() {
             made.push(part);
             match fs::mkdir(&made, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(Errno::EXIST | Errno::ISDIR) => {}
-                // A directory above may be one that only its owner may write to: what counts is the
-                // open below.
+                // Only its owner may write to the directory above. The open below decides.
                 Err(e) if fs::stat(&made).is_err() => return Err(e),
                 Err(_) => {}
             }
@@ -304,8 +303,8 @@ impl FolderWriter {
                     "its name is one that export itself uses".into(),
                 ));
             }
-            // A new file takes the old one's name when it is whole: a reader never sees half of it,
-            // and a link in its place is replaced, not followed.
+            // A new file replaces the old one when it is complete. So a reader never sees half of
+            // it, and a link in its place is replaced and not followed.
             let temporary = format!("{TEMPORARY}{}", rustix::process::getpid().as_raw_nonzero());
             let _ = fs::unlinkat(dir, temporary.as_str(), AtFlags::empty());
             write_new(dir, temporary.as_bytes(), content)?;
@@ -318,7 +317,7 @@ impl FolderWriter {
         }
     }
 
-    /// Opens the directories `dirs`, one inside the other, and makes those that are missing.
+    /// Opens the directories `dirs`, each inside the one before, and makes the missing ones.
     fn descend(&mut self, dirs: &[&[u8]]) -> Result<(), Errno> {
         let same = self
             .open
@@ -339,7 +338,7 @@ impl FolderWriter {
         Ok(())
     }
 
-    /// Makes everything written survive a power cut.
+    /// Syncs everything that was written.
     pub fn sync(&self) -> Result<(), Errno> {
         fs::syncfs(&self.root)
     }
@@ -369,7 +368,7 @@ fn refuse(e: Errno, what: &str) -> Refused {
     Refused::Key(format!("{what}: {why}"))
 }
 
-/// The components of a key as a relative path; why not, when it is not one.
+/// Returns the components of a key as a relative path. The error says why the key is no such path.
 fn components(key: &[u8]) -> Result<Vec<&[u8]>, String> {
     if key.is_empty() {
         return Err("it is empty".into());
@@ -393,7 +392,7 @@ fn components(key: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(parts)
 }
 
-/// A path's bytes.
+/// Returns the bytes of a path.
 pub fn bytes_of(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }

@@ -1,8 +1,8 @@
-//! One entry outside a store, and the two line formats that carry it.
+//! One entry outside a store, and the two line formats for it.
 //!
 //! **JSON lines**: `{"key": "...", "value": "..."}`; `key_b64` and `value_b64` (base64, standard
 //! alphabet, padded) carry bytes that are not UTF-8; `expire_at_ms` is the wall time in ms since
-//! 1970 at which the entry ends.
+//! 1970 at which the entry expires.
 //!
 //! **Tab-separated text**: key, tab, value, and optionally tab and `expire_at_ms`, with the escapes
 //! of [`crate::escape`]. A carriage return at the end of a line belongs to the line ending.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io::BufRead;
 
-/// A key, its value and when it ends.
+/// A key, its value and its expiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KvRecord {
     pub key: Vec<u8>,
@@ -47,7 +47,7 @@ struct Json<'a> {
 }
 
 impl Format {
-    /// The format that a file's name suggests.
+    /// Returns the format of a file's name.
     pub fn of_name(name: &std::path::Path) -> Option<Format> {
         match name.extension()?.to_str()? {
             "jsonl" | "ndjson" | "json" => Some(Format::Jsonl),
@@ -56,7 +56,7 @@ impl Format {
         }
     }
 
-    /// Reads one line, its line feed already taken away. The error says what is wrong with it.
+    /// Parses one line without its line feed. The error says what is wrong with the line.
     pub fn parse(self, line: &[u8]) -> Result<KvRecord, String> {
         match self {
             Format::Jsonl => parse_json(line),
@@ -64,7 +64,7 @@ impl Format {
         }
     }
 
-    /// Appends one line, its line feed included. `None` for the value leaves it out (keys only).
+    /// Appends one line with its line feed. If the value is `None`, the line has only the key.
     pub fn print(
         self,
         key: &[u8],
@@ -101,7 +101,7 @@ impl Format {
     }
 }
 
-/// Bytes as the text field or as the base64 field.
+/// Returns bytes as the text field or as the base64 field.
 fn json_text(bytes: Option<&[u8]>) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
     match bytes.map(|b| (b, std::str::from_utf8(b))) {
         None => (None, None),
@@ -126,8 +126,8 @@ fn json_bytes(
 }
 
 fn parse_json(line: &[u8]) -> Result<KvRecord, String> {
-    // The parser's "at line 1 column n" counts within this line: keep the column, the caller knows
-    // the line.
+    // The parser's "at line 1 column n" counts within this line. The column stays, because the
+    // caller knows the line.
     let json: Json<'_> = serde_json::from_slice(line).map_err(|e| {
         let text = e.to_string();
         match text.rsplit_once(" at line ") {
@@ -168,8 +168,8 @@ fn parse_tsv(line: &[u8]) -> Result<KvRecord, String> {
     })
 }
 
-/// Longest line that is read: a value of 1 GiB in base64 and some room. A text without line ends
-/// does not take all memory.
+/// Bytes of the longest line that is read: a value of 1 GiB in base64 and some more. So a text
+/// without line ends does not fill the memory.
 pub const MAX_LINE: usize = 1536 << 20;
 
 /// Lines of a text with their numbers, each at most `max` bytes.
@@ -180,7 +180,7 @@ pub struct Lines<R> {
     max: usize,
 }
 
-/// What [`Lines::next_line`] found.
+/// The result of [`Lines::next_line`].
 pub enum Line<'a> {
     /// A line without its line feed, and its bytes in the input.
     Text(&'a [u8], u64),
@@ -198,14 +198,14 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The number of the line returned last, from 1.
+    /// Returns the number of the last line returned, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line, or `None` at the end.
     pub fn next_line(&mut self) -> std::io::Result<Option<Line<'_>>> {
-        // One huge line does not leave its memory taken for the rest of the file.
+        // The memory of one very long line is freed before the rest of the file.
         if self.line.capacity() > 4 << 20 {
             self.line = Vec::new();
         }
@@ -247,5 +247,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+// The fuzz crate includes this file by its path, so its tests need theirs.
 #[cfg(test)]
+#[path = "record/tests.rs"]
 mod tests;

@@ -1,9 +1,9 @@
 //! Measures how long one request of each command makes another client wait, and prints the table of
 //! `docs/server.md`.
 //!
-//! `cargo run --release -p basalt-server --example delay -- DIR [NAMES] [VALUE_MIB]`: a server over
-//! a new store in `DIR/store`, one client with the request, one client that sends PING after PING.
-//! What is printed is the longest PING while the request ran.
+//! Run `cargo run --release -p basalt-server --example delay -- DIR [NAMES] [VALUE_MIB]`. It starts
+//! a server on a new store in `DIR/store`. One client sends the request, and another client sends
+//! PING after PING. The printed time is the longest PING during the request.
 
 use basalt::Result;
 use basalt::env::{Clock, EnvBuilder, thread};
@@ -29,7 +29,7 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// A client that skips over replies.
+/// A client that skips the content of replies.
 struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -109,7 +109,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|w| w.as_bytes().to_vec()).collect()
 }
 
-/// PING after PING on a thread of its own; remembers the longest.
+/// A thread that sends PING after PING and records the longest one.
 struct Pinger {
     longest_us: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -151,7 +151,7 @@ impl Drop for Pinger {
     }
 }
 
-/// A server over the store, and what the measured requests are about.
+/// A server on the store.
 struct World {
     address: SocketAddr,
     stop: basalt_server::ShutdownHandle,

@@ -1,6 +1,6 @@
 //! The answers for the names of a request with very many names.
 //!
-//! The answers are one array, with one place for each name, and the strings of a piece are one
+//! The answers are one array with one slot for each name, and the strings of a piece are one
 //! buffer. So no single name costs an allocation or a deallocation.
 
 use crate::names::Names;
@@ -57,16 +57,16 @@ struct PieceBuffer {
     names: Vec<u32>,
 }
 
-/// Allocates the places for the answers of `names` names. The time grows with the number of names.
+/// Allocates the slots for the answers of `names` names. The time grows with the number of names.
 pub(crate) fn places(names: usize) -> AnswerSlots {
     AnswerSlots(vec![AnswerSlot::Unasked; names])
 }
 
-/// AnswerSlots for answers.
+/// Allocated slots for answers.
 pub(crate) struct AnswerSlots(Vec<AnswerSlot>);
 
 impl AnswerSlots {
-    /// Returns the bytes of memory that the places take.
+    /// Returns the bytes of memory that the slots take.
     pub fn memory(&self) -> usize {
         self.0.capacity() * size_of::<AnswerSlot>()
     }
@@ -85,7 +85,7 @@ pub(crate) struct Answers {
     free_values: Vec<u32>,
     /// Bytes of strings among the answers.
     bytes: usize,
-    /// Bytes of values, and of buffers with what is no answer any more.
+    /// Bytes of values, and of buffers that also hold replaced answers.
     held: usize,
     /// Number of names that the pieces list.
     piece_names: usize,
@@ -94,12 +94,12 @@ pub(crate) struct Answers {
     /// Number of keys that could not be read; `failure` is the error of one of them.
     failed: usize,
     failure: Option<Error>,
-    /// True if every name was asked for, and every answer has come.
+    /// True if every name was asked for, and every answer has arrived.
     has_all: bool,
 }
 
 impl Answers {
-    /// Makes answers that are not there yet. Panics unless there is one place for each name.
+    /// Makes answers that are not there yet. Panics unless there is one slot for each name.
     pub fn new(names: Arc<Names>, places: AnswerSlots) -> Answers {
         assert_eq!(names.len(), places.0.len(), "a place for each name");
         Answers {
@@ -123,7 +123,7 @@ impl Answers {
         &self.names
     }
 
-    /// Bytes of strings among the answers.
+    /// Returns the bytes of strings among the answers.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -134,7 +134,7 @@ impl Answers {
         self.has_all
     }
 
-    /// Notes that every name was asked for, and every answer has come.
+    /// Notes that every name was asked for, and every answer has arrived.
     pub fn end(&mut self) {
         self.has_all = true;
     }

@@ -1,40 +1,40 @@
-//! SCAN's cursors: numbers that stand for a place in the order of keys.
+//! SCAN's cursors: numbers that stand for a position in the order of keys.
 //!
 //! Redis cursors are integers, and clients parse them as such, some as a floating-point number with
-//! 53 bits. A place in an ordered keyspace is a whole key. So the server keeps a bounded table from
-//! number to key.
+//! 53 bits. A position in an ordered keyspace is a whole key. So the server keeps a bounded table
+//! from number to key.
 //!
-//! - A number is given out once in the life of a store: the catalog has the first one that never
-//!   was, and a server reserves them by the block ([`crate::store::CURSOR_BLOCK`]). So a cursor,
-//!   however old, is known for what it is or not known at all.
-//! - A cursor in the table goes on at its key. A place in the table keeps its number, so that
+//! - A number is given out once in the life of a store. The catalog has the first unused number,
+//!   and a server reserves numbers in blocks ([`crate::store::CURSOR_BLOCK`]). So a cursor of any
+//!   age is known exactly, or not at all.
+//! - A cursor in the table continues at its key. A position in the table keeps its number, so that
 //!   repeated scans do not fill it.
-//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) begins at the
-//!   first key again: keys come twice, as SCAN allows, and none is left out. A full scan returns
-//!   every key that is there from its beginning to its end.
+//! - A cursor that is not in the table (16,384 younger ones replaced it, or it is from before a
+//!   restart) begins at the first key again: keys come twice, as SCAN allows, and none is left out.
+//!   A full scan returns every key that exists from its beginning to its end.
 
 use crate::layout::CURSOR_END;
 use crate::store::CURSOR_BLOCK;
 use basalt::Bytes;
 use std::collections::BTreeMap;
 
-/// AnswerSlots remembered at most.
+/// Greatest number of remembered positions.
 const CAPACITY: usize = 16_384;
 /// Bytes of remembered keys at most.
 const CAPACITY_BYTES: usize = 16 << 20;
 
-/// Where a scan goes on.
+/// The position where a scan continues.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ScanPosition {
     /// At the first key.
     Start,
     /// At the first key that is not before this one.
     At(Bytes),
-    /// Nobody knows any more.
+    /// The position is no longer known.
     Forgotten,
 }
 
-/// See the module.
+/// The cursors of a server (see the module).
 #[derive(Default)]
 pub(crate) struct Cursors {
     places: BTreeMap<u64, (Bytes, u64)>,
@@ -44,36 +44,36 @@ pub(crate) struct Cursors {
     bytes: usize,
     next: u64,
     end: u64,
-    /// The first number of a block that is kept for when this one is used up.
+    /// The first number of a block that is used when this one is used up.
     spare: Option<u64>,
 }
 
 impl Cursors {
-    /// No number is left to give out.
+    /// Returns true if no number is left.
     pub fn is_used_up(&self) -> bool {
         self.next == self.end && self.spare.is_none()
     }
 
-    /// Another block should be reserved: reserving takes a sync, and scans go on meanwhile with the
-    /// half that is left.
+    /// Returns true if another block should be reserved. A reservation takes a sync, and scans
+    /// meanwhile use the remaining half.
     pub fn wants_more(&self) -> bool {
         self.spare.is_none() && self.end - self.next <= CURSOR_BLOCK / 2
     }
 
-    /// Loses so many numbers.
+    /// Skips so many numbers.
     #[cfg(test)]
     pub fn skip(&mut self, n: u64) {
         self.next += n;
     }
 
-    /// Takes a block of numbers that were never given out. Requires that one was wanted.
+    /// Takes a block of numbers that were never given out. The block must have been wanted.
     pub fn give(&mut self, first: u64) {
         assert!(first > 0 && first + CURSOR_BLOCK <= CURSOR_END);
         assert!(self.wants_more(), "a block of numbers would be lost");
         self.spare = Some(first);
     }
 
-    /// The place a client's cursor stands for.
+    /// Returns the position of a client's cursor.
     pub fn place(&mut self, cursor: u64) -> ScanPosition {
         if cursor == 0 {
             return ScanPosition::Start;
@@ -84,7 +84,7 @@ impl Cursors {
         }
     }
 
-    /// Makes a place the youngest.
+    /// Makes a position the youngest.
     fn touch(&mut self, cursor: u64) -> Option<Bytes> {
         let (key, age) = self.places.get_mut(&cursor)?;
         self.by_age.remove(age);
@@ -94,7 +94,7 @@ impl Cursors {
         Some(key.clone())
     }
 
-    /// The cursor for going on at `key`. Requires that numbers are left.
+    /// Returns the cursor that continues at `key`. Numbers must be left.
     pub fn at(&mut self, key: Bytes) -> u64 {
         if let Some(&cursor) = self.numbers.get(&key) {
             self.touch(cursor);

@@ -8,7 +8,7 @@
 //! every read asks first.
 //!
 //! 1. A command's reply depends on the epochs whose writes it read, and on the open epoch when it
-//!    wrote. It is sent when all of them have completed: nobody sees what could still be lost.
+//!    wrote. It is sent when all of them have completed: no client sees a write that could be lost.
 //! 2. When a command that writes has read writes of an epoch in flight, the open epoch depends on
 //!    that epoch and is submitted only after it has completed. So a failed commit never leaves a
 //!    later one in the store that was computed from it; what depends on it fails with the same
@@ -71,7 +71,7 @@ struct Epoch {
     keys: Vec<Bytes>,
     /// Number of layers of the epoch.
     layers: u8,
-    /// The result of its commit, if the callback has run and an earlier epoch has to end first.
+    /// The result of the commit, if its callback has run and an earlier epoch has to end first.
     commit_result: Option<Result<()>>,
     /// Bytes of single writes.
     bytes: usize,
@@ -79,7 +79,7 @@ struct Epoch {
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
     flushed_from: Option<u32>,
-    /// The generation after its last.
+    /// The generation after this epoch's last flush.
     flushed_to: u32,
 }
 
@@ -95,16 +95,16 @@ impl Epoch {
     }
 }
 
-/// What the end of an epoch brings.
+/// The end of an epoch.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The epoch's slot.
     pub slot: usize,
-    /// How its commit ended, for everything that depends on it.
+    /// The result of the commit, for everything that depends on the epoch.
     pub result: Result<()>,
 }
 
-/// See the module.
+/// The keyspace of a server (see the module).
 pub(crate) struct Keyspace {
     store: Arc<dyn Store>,
     limits: EpochLimits,
@@ -118,7 +118,7 @@ pub(crate) struct Keyspace {
     /// True if there may be room again for a command that waits for room, or if such a command's
     /// fetch has fallen behind.
     room_freed: bool,
-    /// The secret of hashes of keys.
+    /// Secret of the hashes of keys.
     secret: u64,
     epochs: [Option<Epoch>; SLOTS],
     /// Number of epochs begun so far.
@@ -130,26 +130,26 @@ pub(crate) struct Keyspace {
     pending_bytes_peak: usize,
     generation: u32,
     flush: Option<usize>,
-    /// Counts every change, so that a figure computed from the whole keyspace knows when it is out
-    /// of date.
+    /// Number of changes, so that a result computed from the whole keyspace can be recognised as
+    /// outdated.
     changes: u64,
-    /// Of the running command.
+    /// Epochs that the reply of the running command depends on.
     touched: Epochs,
     wrote: bool,
     now_ms: u64,
     scratch: Vec<u8>,
-    /// What requests wait for, by client id.
+    /// Fetches of waiting requests, by client id.
     fetches: BTreeMap<u64, Fetch>,
     /// Fetches that requests with very many names wait for, by client id.
     many: BTreeMap<u64, ManyFetch>,
     /// The fetch whose answers the running command has.
     current: Option<u64>,
-    /// Reads of the store, and bytes of values that lie apart from the tree, that the running
-    /// command may still do on the loop.
+    /// Reads of the store that the running command may still do on the loop. `bytes_left` is the
+    /// same for bytes of separated values.
     reads_left: u32,
     bytes_left: usize,
-    /// All reads of the store and bytes read apart from the tree on the loop, so that a client's
-    /// turn ends after some of them.
+    /// Reads of the store on the loop so far, so that a client's turn ends after some of them.
+    /// `read_bytes` is the same for bytes of separated values.
     reads: u64,
     read_bytes: u64,
     /// Number of names that were looked up or written on the loop.
@@ -206,7 +206,7 @@ impl Keyspace {
         &self.store
     }
 
-    /// Begins a command at a wall time.
+    /// Begins a command at a wall time in ms since 1970.
     pub fn begin(&mut self, now_ms: u64) {
         assert!(
             self.touched == 0 && !self.wrote,
@@ -223,7 +223,7 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Ends a command: the epochs that its reply depends on.
+    /// Ends a command. Returns the epochs that its reply depends on.
     pub fn finish(&mut self) -> Epochs {
         let mut depends_on = std::mem::take(&mut self.touched);
         if std::mem::take(&mut self.wrote) {
@@ -234,13 +234,13 @@ impl Keyspace {
         depends_on
     }
 
-    /// True when the running command has written.
+    /// Returns true if the running command has written.
     pub fn wrote(&self) -> bool {
         self.wrote
     }
 
-    /// No further command is taken until the open epoch could be submitted, or one on its way has
-    /// ended.
+    /// Returns true if no further command is taken until the open epoch is submitted, or one in
+    /// flight has ended.
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes + open.layer_bytes >= self.limits.bytes
@@ -249,7 +249,7 @@ impl Keyspace {
             || self.pending_bytes() >= self.limits.pending_bytes
     }
 
-    /// Nothing is collected and nothing is on its way.
+    /// Returns true if no write is collected and none is in flight.
     pub fn is_drained(&self) -> bool {
         self.in_flight == 0
             && self.epochs[self.open]
@@ -258,23 +258,23 @@ impl Keyspace {
                 .is_empty()
     }
 
-    /// Bytes of keys and values that are not in the store yet, and of layers that fetches are
-    /// behind by. Each layer counts once, however many fetches hold it.
+    /// Returns the bytes of keys and values that are not in the store yet, and of layers that
+    /// fetches are behind by. A layer counts once for any number of fetches.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes + self.layer_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most that [`Keyspace::pending_bytes`] has been.
+    /// Returns the maximum of [`Keyspace::pending_bytes`] so far.
     pub fn pending_bytes_peak(&self) -> usize {
         self.pending_bytes_peak
     }
 
-    /// Epochs on their way.
+    /// Returns the number of epochs in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Counts every change since the server started.
+    /// Returns the number of changes since the server started.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -346,7 +346,7 @@ impl Keyspace {
                     layers,
                     value,
                 });
-                // Key, places in map and list.
+                // The number covers the key, and its places in the map and the list.
                 grown += key.len() + 128;
                 self.open_epoch().keys.push(key);
             }
@@ -357,8 +357,8 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes());
     }
 
-    /// Removes every key. Atomic with the epoch's other writes, synced, and takes the same time
-    /// however many there are.
+    /// Removes every key. The removal is atomic with the epoch's other writes, synced, and takes
+    /// the same time for any number of keys.
     pub fn flush(&mut self) -> Result<()> {
         self.touch_flush();
         let before = self.generation;

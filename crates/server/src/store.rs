@@ -1,8 +1,8 @@
-//! What the server needs of a store, as a narrow trait, and the engine behind it.
+//! The operations of a store that the server needs, as a narrow trait, and the engine as its
+//! implementation.
 //!
-//! The seam exists so that the command layer and the event loop can be tested against a store in
-//! memory whose commits a test holds back, fails and reorders. Production has one implementation:
-//! [`DbStore`].
+//! With the trait, the command layer and the event loop are tested against a store in memory whose
+//! commits a test holds back, fails and reorders. Production has one implementation: [`DbStore`].
 
 use crate::layer::Layer;
 use crate::value::{Known, Value};
@@ -10,7 +10,7 @@ use basalt::{Bytes, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Cursor numbers reserved at a time: 2^29 starts have a block each.
+/// Number of cursor numbers that are reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
 
 /// One write of an epoch.
@@ -41,18 +41,17 @@ impl Write {
     }
 }
 
-/// Called once with a commit's result, on any thread; must not block.
+/// Called once with a commit's result, on any thread. It must not block.
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Sees engine key, encoded value and expiry of an entry; false ends the scan. A value that lies
-/// apart from the tree is not read for it, and is a string's
-/// ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
+/// Called with engine key, encoded value and expiry of an entry. The result false ends the scan. A
+/// separated value is not read; it is always a string ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
 
-/// The store as of one moment.
+/// The store at one moment.
 pub(crate) trait StoreView: Send {
     /// Visits the live entries of `redis.keys` in `[from, to)` in order. After about `work` entries
-    /// that are not live it gives up and returns the key to go on with.
+    /// that are not live, it stops and returns the key to continue with.
     fn scan(
         &self,
         from: &[u8],
@@ -60,63 +59,64 @@ pub(crate) trait StoreView: Send {
         work: u64,
         visit: &mut EntryVisitor<'_>,
     ) -> Result<Option<Vec<u8>>>;
-    /// A key in `[from, to)` that no live one follows: the last live one, or where it gave up after
-    /// about `work` others.
+    /// Returns a key in `[from, to)` that no live key follows: the last live one, or the position
+    /// after about `work` others.
     fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>>;
 }
 
-/// See the module.
+/// The operations of a store (see the module).
 pub(crate) trait Store: Send + Sync {
-    /// A value by engine key. Expired entries may be hidden already; the caller checks the expiry
-    /// of the others.
+    /// Returns a value by engine key. Expired entries may be hidden already; the caller checks the
+    /// expiry of the others.
     fn get(&self, key: &[u8]) -> Result<Option<Value>>;
-    /// Many values' data in one batch of reads; other types than strings count as absent. What is
-    /// read counts against `budget_bytes`; a key that it does not reach for is `None`, to be asked
-    /// again. At least one is answered.
+    /// Returns the data of many values in one batch of reads. Values of other types than string
+    /// count as absent. Reads count against `budget_bytes`. A key beyond the budget is `None`, and
+    /// has to be asked for again. At least one is answered.
     fn get_strings(
         &self,
         keys: &[Bytes],
         budget_bytes: usize,
     ) -> Vec<Option<Result<Option<Bytes>>>>;
-    /// As [`Store::get`], if what has to be read apart from the tree for it is at most
-    /// `budget_bytes` long; `None` if it is longer.
+    /// Returns a value like [`Store::get`], if its separated part is at most `budget_bytes` long,
+    /// else `None`.
     fn get_within(&self, key: &[u8], budget_bytes: usize) -> Result<Option<Option<Value>>>;
-    /// As [`Store::get_strings`], and the budget holds for the first key as well.
+    /// Returns data like [`Store::get_strings`], with a budget that holds for the first key as
+    /// well.
     fn get_strings_up_to(
         &self,
         keys: &[Bytes],
         budget_bytes: usize,
     ) -> Vec<Option<Result<Option<Bytes>>>>;
-    /// Type and expiry of a key, its encoded value when that is at hand, and with `lengths` how
-    /// long a string is. No value that lies apart from the tree is read, but for the length of a
-    /// compressed one: `None` if that is longer than `budget_bytes`.
+    /// Returns type and expiry of a key, its encoded value if it is inline, and with `lengths` the
+    /// length of a string. Only one kind of separated value is read: a compressed one, for its
+    /// length. The result is `None` if that is longer than `budget_bytes`.
     fn get_meta(
         &self,
         key: &[u8],
         lengths: bool,
         budget_bytes: usize,
     ) -> Result<Option<Option<Known>>>;
-    /// Pins the present moment.
+    /// Returns a view that pins the present moment.
     fn view(&self) -> Box<dyn StoreView>;
-    /// Queues writes to be committed together. Submissions take effect in order; the calls of their
+    /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: Done);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
-    /// The current generation of the database, as of open.
+    /// Returns the current generation of the database at the time of the open.
     fn generation(&self) -> Result<u32>;
-    /// The first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never will be
-    /// again. Blocks for a sync.
+    /// Returns the first of [`CURSOR_BLOCK`] cursor numbers that were never given out, and never
+    /// will be again. Blocks for a sync.
     fn reserve_cursors(&self) -> Result<u64>;
-    /// From here on compactions may drop what is older than this generation, which is durable.
+    /// Allows compactions to drop the generations before this one, which is durable.
     fn retire_below(&self, generation: u32);
-    /// Compacts away what is older than the current generation. Blocks, possibly for long.
+    /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of what is committed in a folder that does not exist. Blocks.
+    /// Makes a copy of all committed writes in a folder that does not exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
-    /// Shape and counters.
+    /// Returns shape and counters.
     fn stats(&self) -> basalt::lsm::db::Stats;
-    /// Ends it. Later calls fail with `Closed`.
+    /// Closes the store. Later calls fail with `Closed`.
     fn close(&self) -> Result<()>;
 }
 

@@ -1,4 +1,5 @@
-//! What is compared: each workload as groups of threads with an operation each.
+//! The workloads of a comparison. Each is a list of groups of threads, and each group has one
+//! operation.
 
 use super::RunRequest;
 use crate::Stop;
@@ -11,86 +12,85 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Workloads of `compare`.
+/// The workloads of `compare`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Every key once in random order, in batches, then a full compaction
+    /// Put every key once in random order, in batches, then compact everything
     Load,
-    /// Every key once in its order, in batches
+    /// Put every key once in key order, in batches
     LoadSorted,
-    /// Every key once in its order, the way the engine has for much data
+    /// Put every key once in key order, by the engine's bulk load
     BulkSorted,
-    /// Every key once in random order, one by one
+    /// Put every key once in random order, one by one
     FillRandom,
-    /// Puts of random keys of a filled store
+    /// Put random keys of a filled store
     Overwrite,
-    /// As many updates of a filled store as it has keys (ArkDB's ingest-only)
+    /// Update a filled store as many times as it has keys (ArkDB's ingest-only)
     Ingest,
-    /// Puts that are durable when they return
+    /// Put keys durably
     DurablePut,
-    /// Durable puts at a fixed rate (60 MB/s unless said), while four threads get
+    /// Put keys durably at a fixed rate (60 MB/s by default), while four threads get
     DurablePutWhileReading,
-    /// Every file of --folder, its path the key
+    /// Put every file of --folder under its path
     FolderLoad,
-    /// Every file of --folder, the way the engine has for much data
+    /// Put every file of --folder by the engine's bulk load
     FolderBulk,
-    /// All of a loaded folder out into files
+    /// Write all of a loaded folder to files
     FolderExport,
-    /// Gets of keys that are there
+    /// Get keys that exist
     ReadRandom,
-    /// Gets of keys that are not there, between those that are
+    /// Get keys that do not exist, between those that do
     ReadAbsent,
-    /// Gets of several keys at once
+    /// Get several keys at once
     MultiGet,
-    /// A seek and 10 nexts
+    /// Seek, then read 10 next entries
     #[value(name = "seek-10")]
     Seek10,
-    /// A seek and 1000 nexts
+    /// Seek, then read 1000 next entries
     #[value(name = "seek-1000")]
     Seek1000,
-    /// Gets, while one more thread puts
+    /// Get keys, while one more thread puts
     ReadWhileWriting,
-    /// A seek and 10 nexts, while one more thread puts
+    /// Seek and read 10 next entries, while one more thread puts
     #[value(name = "scan-10-while-writing")]
     Scan10WhileWriting,
-    /// A seek and 1000 nexts, while one more thread puts
+    /// Seek and read 1000 next entries, while one more thread puts
     #[value(name = "scan-1000-while-writing")]
     Scan1000WhileWriting,
-    /// Half gets, half puts
+    /// Get half of the time, put the other half
     YcsbA,
-    /// 95 % gets, 5 % puts
+    /// Get 95 %, put 5 %
     YcsbB,
-    /// Gets
+    /// Get only
     YcsbC,
-    /// 95 % gets of the latest, 5 % new keys
+    /// Get the latest keys 95 %, put new keys 5 %
     YcsbD,
-    /// 95 % scans of 1 to 100, 5 % new keys
+    /// Scan 1 to 100 entries 95 %, put new keys 5 %
     YcsbE,
-    /// Half gets, half gets followed by a put of the same key
+    /// Get half of the time, get and then put the same key the other half
     YcsbF,
-    /// A third each of gets, puts and deletes (a stream processor's state)
+    /// Get, put and delete a third each (the state of a stream processor)
     State,
 }
 
-/// Bytes a second that the writer beside readers puts when nothing is said.
+/// Bytes a second that the writer beside readers puts if no flag sets the rate.
 const WRITER: u64 = 4 << 20;
-/// Bytes a second of durable puts beside readers when nothing is said, and how many readers there
-/// are.
+/// Bytes a second of durable puts beside [`READERS`] readers if no flag sets the rate.
 const DURABLE_WRITER: u64 = 60_000_000;
 const READERS: usize = 4;
 
-/// Parts that lie behind each other in the order of keys, each added by itself: threads take them
-/// in turn.
+/// Parts of a bulk load. The parts are consecutive ranges of keys. Each is added alone, and threads
+/// take the parts in turn.
 const BULK_PARTS: u64 = 16;
 
 impl Kind {
-    /// As it is written on the command line.
+    /// Returns the name on the command line.
     pub fn word(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |v| v.get_name().to_string())
     }
 
-    /// Runs on a store that has every key.
+    /// Returns true if the workload runs on a store that has every key.
     pub fn is_on_filled(self) -> bool {
         !matches!(
             self,
@@ -105,7 +105,7 @@ impl Kind {
         )
     }
 
-    /// Works on the files of a folder.
+    /// Returns true if the workload runs on the files of a folder.
     pub fn is_of_folder(self) -> bool {
         matches!(
             self,
@@ -113,7 +113,8 @@ impl Kind {
         )
     }
 
-    /// Changes the store: each run then needs one of its own.
+    /// Returns true if the workload changes the store. Each run then needs a copy of the filled
+    /// store.
     pub fn writes(self) -> bool {
         !matches!(
             self,
@@ -126,12 +127,12 @@ impl Kind {
         )
     }
 
-    /// Reads: its caches want to be warm.
+    /// Returns true if the workload reads, so that its caches are warmed first.
     pub fn reads(self) -> bool {
         self.is_on_filled() && !matches!(self, Kind::Overwrite | Kind::Ingest)
     }
 
-    /// An operation is a batch of entries, and rates count entries.
+    /// Returns true if an operation is a batch of entries. Rates then count entries.
     pub fn is_batched(self) -> bool {
         matches!(
             self,
@@ -139,7 +140,7 @@ impl Kind {
         )
     }
 
-    /// Bytes of a value when nothing is said.
+    /// Returns the bytes of a value if no flag sets them.
     pub fn value_size(self) -> u64 {
         match self {
             Kind::DurablePut => 1024,
@@ -147,7 +148,7 @@ impl Kind {
         }
     }
 
-    /// Keys are chosen among those there are, in a way that can be said.
+    /// Returns true if a flag may say how the workload chooses among the existing keys.
     pub fn chooses_keys(self) -> bool {
         !matches!(
             self,
@@ -162,7 +163,7 @@ impl Kind {
         )
     }
 
-    /// Whether keys may be put in turn: whoever reads needs more than that.
+    /// Returns true if keys may be put in turn. Workloads with reads cannot use that order.
     pub fn takes_turns(self) -> bool {
         matches!(
             self,
@@ -170,7 +171,7 @@ impl Kind {
         )
     }
 
-    /// How keys are chosen when nothing is said.
+    /// Returns how keys are chosen if no flag says it.
     pub fn distribution(self) -> Distribution {
         match self {
             Kind::YcsbD => Distribution::Latest,
@@ -181,7 +182,8 @@ impl Kind {
         }
     }
 
-    /// What ends the first group: its operations, and time when they alone do not.
+    /// Returns what ends the first group: a number of operations, and a time if the operations
+    /// alone do not end it.
     pub fn until(self, asked: &RunRequest) -> (u64, Option<Duration>) {
         let common = &asked.args.common;
         let whole = match self {
@@ -202,7 +204,8 @@ impl Kind {
         }
     }
 
-    /// The threads that run at once; the first group's figures are the workload's.
+    /// Returns the groups of threads that run at once. The metrics of the workload are those of the
+    /// first group.
     pub fn groups(self, asked: &RunRequest) -> Vec<Group> {
         let (ops, _) = self.until(asked);
         let beside = matches!(
@@ -451,7 +454,8 @@ impl KeyChoice {
     }
 }
 
-/// A key that a workload adds may not be there yet: its number is taken before its put is done.
+/// Returns whether a key must exist. A key that a workload adds may be absent: its number is taken
+/// before its put is done.
 fn asked_presence(n: u64, w: &Worker) -> Presence {
     match w.data.is_filled(n) {
         true => Presence::Certain,
@@ -460,7 +464,7 @@ fn asked_presence(n: u64, w: &Worker) -> Presence {
 }
 
 impl RunRequest<'_> {
-    /// What puts wait for.
+    /// Returns the sync mode of puts.
     pub fn log(&self) -> Log {
         match self.args.common.sync {
             Switch::On => Log::Synced,

@@ -1,5 +1,5 @@
-//! What a comparison found: medians and spread of each engine, ratios over pairs, one object for
-//! scripts and tables for people.
+//! The results of a comparison: medians and spread of each engine, ratios over pairs, one JSON
+//! object for scripts and tables for people.
 
 use super::targets;
 use crate::report::{columns, machine_line, round};
@@ -7,8 +7,8 @@ use crate::statistics::{self, Ratio};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// Figures of a row that are summed up, how a table heads them, their digits there, and whether
-/// they get a ratio.
+/// The metrics of a row in the summary: name, heading in the table, decimal digits, and whether the
+/// metric gets a ratio.
 const METRICS: [(&str, &str, usize, bool); 21] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
@@ -35,15 +35,15 @@ const METRICS: [(&str, &str, usize, bool); 21] = [
 
 /// All runs of a comparison.
 pub struct Comparison {
-    /// See [`crate::machine::describe`].
+    /// The machine, as [`crate::machine::describe`] returns it.
     pub machine: Value,
     /// The flags.
     pub config: Value,
-    /// One object a run, in the order they ran.
+    /// One object for each run, in the order of the runs.
     pub rows: Vec<Value>,
 }
 
-/// Runs of one engine on one workload with one number of threads.
+/// The runs of one engine on one workload with one number of threads.
 struct Cell<'a> {
     workload: &'a str,
     threads: u64,
@@ -82,7 +82,7 @@ impl Cell<'_> {
     }
 }
 
-/// A ratio of one figure.
+/// A ratio of one metric.
 pub(super) struct Compared<'a> {
     pub workload: &'a str,
     pub threads: u64,
@@ -115,7 +115,7 @@ impl Comparison {
         out
     }
 
-    /// The first engine of each workload against every other one, pair by pair.
+    /// Returns the ratios of the first engine of each workload to every other one, pair by pair.
     pub(super) fn ratios(&self) -> Vec<Compared<'_>> {
         let cells = self.cells();
         let mut out = Vec::new();
@@ -149,8 +149,8 @@ impl Comparison {
         out
     }
 
-    /// The median of a figure of the first engine of a workload, whether or not others ran beside
-    /// it.
+    /// Returns the median of a metric of the first engine of a workload. Other engines need not
+    /// have run.
     pub(super) fn median_of_first(
         &self,
         workload: &str,
@@ -164,7 +164,7 @@ impl Comparison {
         statistics::median(&cell.values(figure))
     }
 
-    /// Engines by name, each with the configuration it ran with.
+    /// Returns the engines by name, each with its configuration.
     fn engines(&self) -> Vec<Value> {
         let mut out: Vec<Value> = Vec::new();
         for row in &self.rows {
@@ -175,8 +175,8 @@ impl Comparison {
         out
     }
 
-    /// One object: that of a single run (`machine`, `config`, `results`, `targets`) with `engines`,
-    /// `summary` and `ratios`.
+    /// Returns one JSON object: that of a single run (`machine`, `config`, `results`, `targets`)
+    /// with `engines`, `summary` and `ratios`.
     pub fn json(&self) -> Value {
         let ratios: Vec<Value> = self
             .ratios()
@@ -195,7 +195,7 @@ impl Comparison {
             .iter()
             .map(|row| {
                 let mut row = row.clone();
-                // Once for each engine is enough.
+                // Each engine has its configuration once.
                 if let Some(fields) = row.as_object_mut() {
                     fields.remove("configuration");
                 }
@@ -213,7 +213,7 @@ impl Comparison {
         })
     }
 
-    /// Tables.
+    /// Returns the tables.
     pub fn table(&self) -> String {
         let mut out = machine_line(&self.machine);
         let cells = self.cells();
@@ -249,7 +249,7 @@ impl Comparison {
         out.push_str("\nconfigurations (the same budget: see config with --json)\n");
         for engine in self.engines() {
             let mut configuration = engine["configuration"].clone();
-            // The engine's own file is for --json: it is long.
+            // The full options file of the engine is in the JSON alone, because it is long.
             if let Some(fields) = configuration.as_object_mut() {
                 fields.remove("options_file");
             }

@@ -55,7 +55,7 @@ fn check_key_order(d: &Data) {
         assert!(filled.get(n as usize + 1).is_none_or(|next| absent < *next));
         all.insert(absent);
     }
-    // Added ones, also a second round of them, meet none of the others.
+    // Added keys, also those of a second round, meet none of the others.
     for i in 0..100 {
         assert!(!d.is_filled(d.inserted(i)));
         all.insert(key(d.inserted(i)));

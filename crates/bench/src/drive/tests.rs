@@ -1,5 +1,4 @@
-//! Threads on an engine of memory, whose answers can be spoilt, under a clock that only the test
-//! moves.
+//! Threads on an engine in memory with bugs, under a clock that the test alone moves.
 
 use super::*;
 use crate::engine::{EngineStats, Read};
@@ -9,15 +8,15 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// How it lies.
+/// The bug of the engine.
 #[derive(Clone, Copy, PartialEq)]
 enum EngineBug {
     None,
-    /// Values of another key.
+    /// The engine returns values of another key.
     Foreign,
-    /// Nothing is there.
+    /// The engine finds no key.
     Lost,
-    /// Scans lose an entry.
+    /// Scans skip an entry.
     Gap,
 }
 
@@ -189,7 +188,8 @@ fn the_leaders_do_all_they_were_asked_and_the_others_stop_with_them() {
 #[test]
 fn a_rate_limit_is_the_rate() {
     let bench = Bench::new(EngineBug::None);
-    // 100 bytes a put, 1000 bytes a second, and puts take no time: ten a second.
+    // Each put has 100 bytes, the limit is 1000 bytes a second, and puts take no time: ten a
+    // second.
     let mut write = group(1, u64::MAX, |w, n| w.put(n % 100, Log::Unsynced));
     write.write_rate = 1000;
     let driven = bench
@@ -214,13 +214,13 @@ fn every_lie_of_an_engine_is_told() {
         for (i, read) in reads.into_iter().enumerate() {
             let ended = bench.run(&[read], None);
             let told = ended.err().map(|stop| stop.sentence);
-            // Scans do not look at values, gets not at order.
+            // Scans do not check values, and gets do not check order.
             let is_told = (bug == EngineBug::Gap) == (i == 2);
             assert_eq!(told.is_some(), is_told, "{told:?}");
             assert!(told.is_none_or(|t| t.contains("bug")));
         }
     }
-    // A key that was never put and is there.
+    // A key exists that was never put.
     let bench = Bench::new(EngineBug::None);
     bench.fill();
     let put = group(1, 1, |w, _| w.put(150, Log::Unsynced));
@@ -232,7 +232,7 @@ fn every_lie_of_an_engine_is_told() {
 #[test]
 fn a_failure_of_one_thread_stops_all() {
     let bench = Bench::new(EngineBug::None);
-    // Without the stop these would go on for ever: neither time nor operations end them.
+    // Without the stop these threads would run for ever: neither time nor operations end them.
     let lead = group(2, u64::MAX, |_, n| match n {
         50 => Err(Stop::new("the fiftieth")),
         _ => Ok(()),

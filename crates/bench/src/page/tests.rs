@@ -34,7 +34,7 @@ fn a_page_stands_by_itself_and_shows_what_was_saved() {
     ] {
         assert!(page.contains(part), "{part} is not in the page");
     }
-    // Nothing is fetched, nothing runs, every element is closed.
+    // The page loads nothing and runs nothing, and every element is closed.
     for part in ["http", "<script", "src=", "@import", "url("] {
         assert!(!page.contains(part), "{part} is in the page");
     }

@@ -15,7 +15,7 @@ fn ranks_come_as_often_as_the_law_says() {
     for k in [1usize, 2, 3, 10, 100] {
         let expected = draws as f64 * (k as f64).powf(-EXPONENT) / sum;
         let found = seen[k - 1] as f64;
-        // Five deviations of a count.
+        // The tolerance is five standard deviations of a count.
         assert!(
             (found - expected).abs() < 5.0 * expected.sqrt(),
             "rank {k}: {found} of {expected}"
@@ -45,7 +45,7 @@ fn each_way_of_choosing_stays_inside_and_keeps_its_promise() {
         "every key comes, inserted ones included"
     );
     assert!(hits > 300, "the newest key is the hottest: {hits} of 5000");
-    // Without inserts the newest is the last that a fill in random order put.
+    // Without inserts, the newest key is the last one of a random fill.
     let last = data.shuffled(499);
     let n = (0..1000)
         .filter(|_| pick(Distribution::Latest, &random, &data, 0) == last)

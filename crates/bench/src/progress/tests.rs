@@ -14,6 +14,6 @@ fn the_line_says_what_ends_first() {
         "read: 500 operations, 100/s, 25 %, 15 s left"
     );
     assert_eq!(line("x", 0, u64::MAX, s(1), None), "x: 0 operations, 0/s");
-    // Nobody looks: nothing is written, and nothing fails.
+    // Without a terminal, nothing is written and nothing fails.
     Progress::silent().update(1, 2, s(1), None);
 }

@@ -46,8 +46,8 @@ fn lengths_are_distributed_as_they_say() {
         seen[uniform.at(random.next_u64())] += 1;
     }
     assert!(seen[..10].iter().all(|&n| n == 0) && seen[10..].iter().all(|&n| n > 500));
-    // The Pareto distribution's mean is the one asked for, its median far below it, its tail
-    // cut.
+    // The mean of the Pareto distribution is the given one, its median is far below, and its tail
+    // is cut.
     let pareto = Sizes(Kind::Pareto(400.0));
     let mean = mean_of(&pareto);
     assert!((mean - 400.0).abs() < 8.0, "{mean}");

@@ -11,7 +11,7 @@ fn middles_and_spread_of_known_values() {
     assert_eq!(median(&[]), None);
     assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
     assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    // 2 4 4 4 5 5 7 9: the textbook's, mean 5, sample deviation sqrt(32 / 7).
+    // The values 2 4 4 4 5 5 7 9 of the textbook have mean 5 and sample deviation sqrt(32 / 7).
     let known = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
     near(deviation(&known).unwrap(), (32.0f64 / 7.0).sqrt());
     near(
@@ -24,8 +24,8 @@ fn middles_and_spread_of_known_values() {
 
 #[test]
 fn the_interval_is_the_textbooks() {
-    // Log ratios 0.1 0.2 0.3 0.4 0.5: mean 0.3, deviation 0.158114, half width 2.776 * 0.158114
-    // / sqrt 5 = 0.196293.
+    // The log ratios 0.1 0.2 0.3 0.4 0.5 have mean 0.3, deviation 0.158114, and half width 2.776 *
+    // 0.158114 / sqrt 5 = 0.196293.
     let pairs: Vec<(f64, f64)> = [0.1, 0.2, 0.3, 0.4, 0.5]
         .iter()
         .map(|l: &f64| (7.0 * l.exp(), 7.0))
@@ -46,7 +46,7 @@ fn twice_and_half_cancel_out_and_gaps_are_left_out() {
     let one = ratio(&[(3.0, 2.0)]).unwrap();
     assert_eq!((one.ratio, one.interval), (1.5, None));
     assert_eq!(ratio(&[(0.0, 1.0)]), None);
-    // No spread, no width.
+    // Equal pairs give an interval of width 0.
     let same = ratio(&[(3.0, 2.0); 5]).unwrap().interval.unwrap();
     near(same.0, 1.5);
     near(same.1, 1.5);

@@ -1,4 +1,5 @@
-//! Names of an image made and removed by hand: directories, files, stores that nobody uses.
+//! Names of an image that commands make and remove: directories, files, and stores that no process
+//! uses.
 
 use super::copy::LOCK;
 use super::show::{display_path, failed};
@@ -9,15 +10,15 @@ use basalt::lava::LavaFs;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// A path as it is in the image, without what leads nowhere. One that steps upward stays as it is,
-/// for the filesystem to refuse.
+/// Returns a path in the form of the image, without `.` components. A path with `..` stays as it
+/// is, and the filesystem refuses it.
 fn plain(path: &Path) -> PathBuf {
     let parts = path.components();
     let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     parts.collect()
 }
 
-/// `basalt fs mkdir`.
+/// Runs `basalt fs mkdir`.
 pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
     for path in paths {
         fs.create_dir(path).map_err(|e| match e.kind() {
@@ -34,21 +35,21 @@ pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
     Ok(0)
 }
 
-/// What went.
+/// Counts of what was removed.
 #[derive(Default)]
 struct Removed {
     files: u64,
     dirs: u64,
-    /// Space that nobody has any more.
+    /// Bytes of space that became free.
     bytes: u64,
-    /// Files that go on under another name, such as those that a checkpoint shares.
+    /// Inodes that remain under another name, such as files that a checkpoint shares.
     kept: BTreeSet<u64>,
 }
 
-/// `basalt fs rm`.
+/// Runs `basalt fs rm`.
 pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> Outcome {
     let mut all: Vec<PathBuf> = Vec::new();
-    // All are looked at before the first one goes.
+    // All paths are checked before the first one is removed.
     for path in paths {
         let path = plain(path);
         let stat = fs.stat(&path).map_err(|e| failed(image, &path, e))?;
@@ -68,7 +69,7 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
         all.push(path);
     }
     let error = |e| Failure::image(image, e);
-    // What lies below another of them goes with it, and a name that was given twice goes once.
+    // A path below another one is removed with it, and a path that was given twice is removed once.
     all.sort();
     all.dedup_by(|path, before| path.starts_with(before));
     let mut locks = Vec::new();
@@ -100,7 +101,7 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
     Ok(0)
 }
 
-/// Takes the locks of all stores at and below a path, so that none goes that somebody uses.
+/// Takes the locks of all stores at and below a path, so that no store in use is removed.
 fn hold_stores(
     fs: &LavaFs,
     image: &Path,

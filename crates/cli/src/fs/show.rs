@@ -1,4 +1,4 @@
-//! What an image holds, as text for people and as JSON for scripts.
+//! The content of an image, as text for people and as JSON for scripts.
 
 use super::copy::PIECE;
 use crate::escape::escape;
@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A path of an image as one line of text.
+/// Returns a path of an image as one line of text.
 pub fn display_path(path: &Path) -> String {
     match escape(path.as_os_str().as_bytes()) {
         root if root.trim_matches('/').is_empty() => "the root".to_string(),
@@ -22,7 +22,7 @@ pub fn display_path(path: &Path) -> String {
     }
 }
 
-/// A path that leads nowhere, or another failure.
+/// Returns the failure for a path that does not exist, or for another error.
 pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     match e.is_not_found() {
         true => Failure::new(format!(
@@ -34,8 +34,8 @@ pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     }
 }
 
-/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories
-/// may lie as deep as there is room for names.
+/// Returns everything in a directory by path, and with `recursive` everything below it. A stack
+/// replaces recursion: directories may be nested as deep as names have space.
 fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(PathBuf, FileStat)>> {
     let below = |dir: &Path| -> basalt::Result<Vec<PathBuf>> {
         let all = fs.list(dir)?;
@@ -53,7 +53,7 @@ fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(Path
     Ok(found)
 }
 
-/// `basalt fs ls`.
+/// Runs `basalt fs ls`.
 pub fn list(
     fs: &LavaFs,
     image: &Path,
@@ -69,7 +69,7 @@ pub fn list(
         false => vec![(path.to_path_buf(), stat)],
     };
     let name = |of: &Path| {
-        // Names as they are below what was asked for.
+        // Names are relative to the path of the command line.
         let below = of.strip_prefix(path).ok();
         let below = below.filter(|b| !b.as_os_str().is_empty()).unwrap_or(of);
         display_path(below)
@@ -93,7 +93,7 @@ pub fn list(
                 rows.push([name(p) + "/", "-".into(), "-".into()]);
                 continue;
             }
-            // A crash may have left more than is known of.
+            // After a crash, a file may have more bytes than its known length.
             let more = match fs.describe(p).map_err(error)?.exact {
                 true => "",
                 false => "+",
@@ -119,7 +119,7 @@ fn kind(report: &FileReport) -> &'static str {
     }
 }
 
-/// `basalt fs stat`.
+/// Runs `basalt fs stat`.
 pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     let r = fs.describe(path).map_err(|e| failed(image, path, e))?;
     if as_json {
@@ -177,14 +177,14 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     Ok(0)
 }
 
-/// `basalt fs cat`.
+/// Runs `basalt fs cat`.
 pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     let error = |e| failed(image, path, e);
     let file = fs.open(path).map_err(error)?;
     let end = fs.stat(path).map_err(error)?.len;
     if !fs.describe(path).map_err(error)?.exact {
         eprintln!(
-            "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
+            "basalt: a crash has left the length of {} inexact; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
             display_path(path)
         );
     }
@@ -206,13 +206,13 @@ pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     Ok(0)
 }
 
-/// `basalt fs report`.
+/// Runs `basalt fs report`.
 pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
     let u = fs.usage();
     let info = fs.info();
     let a_file = u.extents as f64 / u.files.max(1) as f64;
-    // How much of what is free lies in pieces shorter than the largest extent that a growing file
-    // asks for.
+    // This is the part of the free space in pieces shorter than the largest extent that a growing
+    // file asks for.
     let scattered = match u.free_bytes {
         0 => 0.0,
         free => u.short_free_bytes as f64 / free as f64,

@@ -21,7 +21,7 @@ fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
     assert_eq!(c.place(0), ScanPosition::Start);
     assert_eq!(c.place(cursor), ScanPosition::At(key("user:1")));
     let mut given = std::collections::BTreeSet::from([cursor]);
-    // Half a block on, the next is wanted; it follows when this one ends.
+    // When half of a block is used, the next is wanted. It follows when this one ends.
     assert!(!c.wants_more());
     c.next = CURSOR_BLOCK / 2;
     assert!(!c.wants_more());
@@ -40,12 +40,12 @@ fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
     assert_eq!(c.place(cursor), ScanPosition::Forgotten);
     let again = c.at(key("user:1"));
     assert!(given.insert(again), "a forgotten place has a new number");
-    // Whoever is asked for again and again stays.
+    // A position that is used again and again stays.
     for i in 0..3 * CAPACITY {
         c.at(key(&format!("j{i}")));
         assert_eq!(c.place(again), ScanPosition::At(key("user:1")));
     }
-    // A server that starts later knows none of them, and gives out others.
+    // A server that starts later knows none of these cursors, and gives out others.
     let mut later = Cursors::default();
     later.give(1 + CURSOR_BLOCK);
     assert_eq!(later.place(again), ScanPosition::Forgotten);

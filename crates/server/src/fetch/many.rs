@@ -18,7 +18,7 @@ use basalt::{Bytes, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of names that one step of a fetch looks at. It looks at one name at least.
+/// Bytes of names in one step of a fetch. A step has at least one name.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Names to be read for a fetch.
@@ -96,7 +96,7 @@ pub(crate) struct ManyFetch {
     /// The names below this index were asked for.
     asked: usize,
     /// Names that a piece had no room for.
-    unread: Vec<u32>,
+    deferred: Vec<u32>,
     behind: VecDeque<PendingLayer>,
     /// Number of layers since the fetch began.
     layers: u64,
@@ -117,7 +117,7 @@ impl ManyFetch {
             generation,
             answers: Answers::new(names, places),
             asked: 0,
-            unread: Vec::new(),
+            deferred: Vec::new(),
             behind: VecDeque::new(),
             layers: 0,
             newer: BTreeMap::new(),
@@ -134,12 +134,12 @@ impl ManyFetch {
         self.generation
     }
 
-    /// Bytes of strings among the answers.
+    /// Returns the bytes of strings among the answers.
     pub fn bytes(&self) -> usize {
         self.answers.bytes()
     }
 
-    /// Notes that every name was asked for, and every answer has come.
+    /// Notes that every name was asked for, and every answer has arrived.
     pub fn end(&mut self) {
         self.answers.end();
     }
@@ -153,9 +153,9 @@ impl ManyFetch {
     /// behind by are counted as writes on their way.
     pub fn memory(&self) -> usize {
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
-        let unread = self.unread.capacity() * size_of::<u32>();
+        let deferred = self.deferred.capacity() * size_of::<u32>();
         let behind = self.behind.capacity() * size_of::<PendingLayer>();
-        self.answers.memory() + newer + unread + behind
+        self.answers.memory() + newer + deferred + behind
     }
 
     /// Returns the answers so far.
@@ -173,15 +173,15 @@ impl ManyFetch {
         mut written: impl FnMut(&[u8], KeyHash) -> Option<(Epochs, Option<Value>)>,
         now_ms: u64,
     ) -> (Vec<u32>, bool) {
-        let mut list = std::mem::take(&mut self.unread);
+        let mut list = std::mem::take(&mut self.deferred);
         // A name that was written since is answered by the write.
         list.retain(|name| self.answers.found(*name as usize) == AnswerSlot::Reading);
         let names = self.answers.names().clone();
         let end = names
             .len()
             .min(self.asked + most.saturating_sub(list.len()));
-        let unread = list.iter().map(|name| names.key(*name as usize).len());
-        let mut bytes: usize = unread.sum();
+        let deferred = list.iter().map(|name| names.key(*name as usize).len());
+        let mut bytes: usize = deferred.sum();
         while self.asked < end && bytes < STEP_BYTES {
             let name = self.asked;
             let key = names.key(name);
@@ -223,7 +223,7 @@ impl ManyFetch {
                 continue;
             }
             match read {
-                NameRead::NoRoom => self.unread.push(name),
+                NameRead::NoRoom => self.deferred.push(name),
                 NameRead::Until(at) if at > now_ms => answers.set(place, AnswerSlot::Until(at)),
                 NameRead::Absent | NameRead::Until(_) => answers.set(place, AnswerSlot::Absent),
                 NameRead::There => answers.set(place, AnswerSlot::There),

@@ -23,7 +23,7 @@ fn ranges_are_those_of_redis() {
     assert_eq!(range_of(0, 0, -1), 0..0);
 }
 
-/// A range of a long value must not keep the value alive: nobody would count it.
+/// A range of a long value must not keep the value in memory, where no budget would count it.
 #[test]
 fn a_short_part_has_memory_of_its_own() {
     let whole = Bytes::from(vec![7; 1 << 20]);

@@ -1,5 +1,5 @@
-//! The way of an epoch through the keyspace: it is submitted as one batch of the store, ends in an
-//! order that the module [`super`] defines, and takes its writes out of the overlay.
+//! The steps of an epoch in the keyspace. An epoch is submitted as one batch of the store, ends in
+//! an order that the module [`super`] defines, and removes its writes from the overlay.
 
 use super::{Ended, Epoch, Keyspace};
 use crate::epoch::SLOTS;
@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 impl Keyspace {
     /// Submits the open epoch if it holds writes, depends on nothing and another may be in flight.
+    /// Returns true if it was submitted.
     pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> Done) -> bool {
         let slot = self.open;
         let open = self.epochs[slot].as_ref().expect("always there");
@@ -19,8 +20,7 @@ impl Keyspace {
         let flushed = open.flushed_from.is_some();
         let mut writes = Vec::with_capacity(open.keys.len() + usize::from(open.layers) + 1);
         for key in &open.keys {
-            // What was written under a generation that this epoch itself ended needs no place in
-            // the store.
+            // Keys of a generation that this epoch itself ended need not be written to the store.
             let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
             if flushed && generation < open.flushed_to {
                 continue;
@@ -79,10 +79,10 @@ impl Keyspace {
         }
     }
 
-    /// Takes note that the commit of a submitted epoch has ended, in any order of epochs. Returns
-    /// the epochs that end with it, and each open epoch that depended on one that failed. The
-    /// caller resolves everything that waits for them before the next command runs. The second
-    /// value is true if a flush has become durable, so that its space should be reclaimed.
+    /// Notes that the commit of a submitted epoch has ended, in any order of epochs. Returns the
+    /// epochs that end with it, and each open epoch that depended on one that failed. The caller
+    /// resolves everything that waits for them before the next command runs. The second value is
+    /// true if a flush has become durable, so that its space should be reclaimed.
     pub fn complete(&mut self, slot: usize, result: Result<()>) -> (SmallVec<[Ended; 2]>, bool) {
         assert!(slot != self.open, "the open epoch was not submitted");
         let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
@@ -156,21 +156,21 @@ impl Keyspace {
             for epoch in &ended {
                 fetch.epoch_ended(epoch.slot, epoch.result.is_err());
             }
-            // A flush that failed brings an earlier generation back.
+            // A failed flush restores an earlier generation.
             fetch.is_void |= fetch.generation() != self.generation;
         }
         all.extend(ended);
         flushed
     }
 
-    /// Takes an epoch and its writes out of the overlay. If the epoch is `stored`, earlier versions
-    /// of its keys go too: the store committed them before it, or refused them.
+    /// Removes an epoch and its writes from the overlay. If the epoch is `stored`, earlier versions
+    /// of its keys are removed, too: the store committed them before it, or refused them.
     fn take_epoch(&mut self, slot: usize, stored: bool) -> Epoch {
         let epoch = self.epochs[slot].take().expect("the epoch is known");
         self.pending_bytes -= epoch.bytes;
         for key in &epoch.keys {
             let Some(versions) = self.overlay.get_mut(key) else {
-                // A later epoch that completed earlier has taken this version along.
+                // A later epoch that completed earlier has removed this version.
                 continue;
             };
             let Some(own) = versions.iter().position(|v| usize::from(v.slot) == slot) else {

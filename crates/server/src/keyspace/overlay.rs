@@ -6,7 +6,7 @@ use crate::layout::{DataType, KEY_PREFIX_LEN};
 use crate::names::KeyHash;
 use crate::value::Value;
 
-/// What a scan needs of a value in the overlay.
+/// The type and expiry of a value in the overlay, for scans.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OverlayEntry {
     pub data_type: DataType,
@@ -24,8 +24,8 @@ impl Keyspace {
         self.newest_of(stored, hash, true)
     }
 
-    /// As [`Keyspace::newest`], with the hash of the Redis key, which is needed if there are
-    /// layers. Without `with_data`, the value may be empty.
+    /// Returns the newest write, like [`Keyspace::newest`], with the hash of the Redis key, which
+    /// is needed if there are layers. Without `with_data`, the value may be empty.
     pub(super) fn newest_of(
         &self,
         stored: &[u8],

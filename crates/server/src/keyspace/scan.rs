@@ -11,7 +11,7 @@ use basalt::{Bytes, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Everything captured that a scan of the whole keyspace needs, to run on another thread.
+/// A captured state of the keyspace, for a scan on another thread.
 pub(crate) struct Capture {
     pub view: Box<dyn StoreView>,
     overlay: Vec<(Bytes, NewestVersion)>,
@@ -22,11 +22,11 @@ pub(crate) struct Capture {
     pub changes: u64,
 }
 
-/// Sees a Redis key, its type and its expiry; false ends the scan.
+/// Called with a Redis key, its type and its expiry. The result false ends the scan.
 pub(crate) type KeyVisitor<'a> = dyn FnMut(&[u8], DataType, Option<u64>) -> bool + 'a;
 
 impl Keyspace {
-    /// Bounds of the engine keys whose Redis keys begin with `prefix`.
+    /// Returns the bounds of the engine keys whose Redis keys begin with `prefix`.
     pub fn bounds(&self, prefix: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let from = [
             &layout::key_prefix(DATABASE, self.generation)[..],
@@ -47,9 +47,9 @@ impl Keyspace {
         }
     }
 
-    /// Visits live keys (without their prefix) in `[from, to)` in order, with type; false ends it.
-    /// It looks at about `work` keys, live or not, and counts a long value as several: the loop
-    /// waits for it. Then it returns the key to go on with.
+    /// Visits live keys (without their prefix) in `[from, to)` in order, with their type. The
+    /// result false ends the scan. It visits about `work` keys, live or not, and counts a long
+    /// value as several, because the loop waits for it. Then it returns the key to continue with.
     pub fn scan(
         &mut self,
         from: &[u8],
@@ -82,8 +82,8 @@ impl Keyspace {
         Ok(paused.map(redis_key))
     }
 
-    /// An upper end of the keys in `[from, to)`: about the last one of store and overlay, even if
-    /// it is deleted. `work` is as for [`Keyspace::scan`].
+    /// Returns an upper end of the keys in `[from, to)`: about the last one of store and overlay,
+    /// even if it is deleted. `work` is as for [`Keyspace::scan`].
     pub fn last(&self, from: &[u8], to: &[u8], work: u64) -> Result<Option<Vec<u8>>> {
         let range = Bytes::copy_from_slice(from)..Bytes::copy_from_slice(to);
         let above = self.overlay.range(range).next_back();
@@ -97,7 +97,7 @@ impl Keyspace {
         Ok(last.map(redis_key))
     }
 
-    /// Pins everything with a prefix, for a scan on another thread.
+    /// Captures everything with a prefix, for a scan on another thread.
     pub fn capture(&mut self, prefix: &[u8]) -> Capture {
         self.touch_all();
         let (from, to) = self.bounds(prefix);
@@ -119,19 +119,19 @@ impl Keyspace {
     }
 }
 
-/// An engine key without its prefix.
+/// Returns an engine key without its prefix.
 fn redis_key(mut key: Vec<u8>) -> Vec<u8> {
     key.drain(..layout::KEY_PREFIX_LEN);
     key
 }
 
 impl Capture {
-    /// Visits live keys with type and expiry; false ends it.
+    /// Visits live keys with type and expiry. The result false ends the scan.
     pub fn scan(&self, visit: &mut KeyVisitor<'_>) -> Result<()> {
         self.scan_from(&self.from, visit)
     }
 
-    /// As [`Capture::scan`], from an engine key on.
+    /// Visits live keys like [`Capture::scan`], from an engine key on.
     pub fn scan_from(&self, from: &[u8], visit: &mut KeyVisitor<'_>) -> Result<()> {
         let skipped = self.overlay.partition_point(|(k, _)| &k[..] < from);
         let overlay = self.overlay[skipped..].iter().map(|(k, v)| (&k[..], *v));
@@ -150,11 +150,11 @@ impl Capture {
     }
 }
 
-/// Bytes of a value in the tree that count as another key looked at: they had to be read as well.
+/// Bytes of an inline value that count as another visited key, because they were read as well.
 const WORK_UNIT: u64 = 4 << 10;
 
-/// Merges a view with what lies over it; both are in order. After about `work` keys it returns the
-/// engine key to go on with.
+/// Merges a view with the writes over it. Both are in order. After about `work` keys it returns the
+/// engine key to continue with.
 fn merge<'a>(
     view: &dyn StoreView,
     overlay: impl Iterator<Item = (Cow<'a, [u8]>, Option<OverlayEntry>)>,
@@ -211,7 +211,7 @@ fn merge<'a>(
         return Err(e);
     }
     for (k, entry) in overlay {
-        // What the store did not look at may stand between.
+        // Keys that the store did not visit may lie in between.
         going = going && stopped_at.as_ref().is_none_or(|at| k[..] < at[..]) && show(&k, entry, 0);
         if !going {
             break;

@@ -6,7 +6,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Byte for byte what `docs/format/redis-keys.md` shows, and the document shows every one of
+/// The encodings equal the bytes in `docs/format/redis-keys.md`, and the document has every one of
 /// them.
 #[test]
 fn golden_encodings_are_those_of_the_document() {

@@ -22,13 +22,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// Requests with fetches at a time: each write looks into the answers of all of them.
+/// Number of requests with fetches at a time. Each write checks the answers of all of them.
 pub(super) const FETCHES: usize = 16;
-/// Requests with fetches that write. A write that has all answers may wait for room, and keeps its
-/// place meanwhile. The other places are left to reads, so that only writes wait for room.
+/// Number of requests with fetches that write. A write that has all answers may wait for room, and
+/// keeps its place meanwhile. The other places are left to reads, so that only writes wait for
+/// room.
 const WRITE_FETCHES: usize = 12;
 
-/// Pieces that one turn of the loop takes in, and as many that it asks for.
+/// Number of pieces that one turn of the loop takes in, and that it asks for.
 const PIECES_A_TURN: usize = 4;
 
 /// The result of reading the keys of a piece.
@@ -38,7 +39,7 @@ pub(super) struct Fetched {
 }
 
 enum Answers {
-    /// `None` for a key that the piece had no room for.
+    /// The answers by key; `None` for a key that the piece had no room for.
     Few(Vec<(Bytes, Option<Answer>)>),
     Many(ManyRead),
 }
@@ -100,17 +101,17 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Results are awaited, or requests wait for others' fetches to end.
+    /// Returns true if results are awaited, or requests wait for others' fetches to end.
     pub fn is_busy(&self) -> bool {
         self.pieces > 0 || !self.waiting.is_empty() || !self.waiting_writes.is_empty()
     }
 
-    /// Pieces that were read wait to be taken in.
+    /// Returns true if results of pieces wait in the queue.
     pub fn has_pieces(&self) -> bool {
         !self.results.is_empty()
     }
 
-    /// A piece was read.
+    /// Adds the result of a piece.
     pub fn take_result(&mut self, fetched: Fetched) {
         self.results.push_back(fetched);
     }
@@ -160,7 +161,7 @@ impl Drop for Fetcher {
 }
 
 impl Server {
-    /// Makes a client's request wait for its keys. `first` for a request that has waited before.
+    /// Makes a client's request wait for its keys. `first` is for a request that has waited before.
     pub(super) fn fetch(
         &mut self,
         c: &mut Connection,
@@ -172,8 +173,8 @@ impl Server {
         let writes = table::resolve(request).is_ok_and(|spec| spec.writes());
         let taken = self.exec.keys.fetches();
         if !c.fetching && !self.take_place(c, slot, taken, writes, first) {
-            // When there is room, the fetch begins. The request would only find again that it needs
-            // one.
+            // The fetch begins when there is a place. Otherwise the request would run, and only
+            // find again that it needs one.
             c.needs_fetch = Some(need);
             return;
         }
@@ -186,7 +187,7 @@ impl Server {
         let secrets = (random.next_u64(), random.next_u64());
         self.exec.keys.begin_fetch(c.id, need, secrets);
         if !self.fetch_more(c, slot, request) {
-            // All of it is at hand.
+            // All keys are in memory.
             c.unparked = true;
             enqueue(&mut self.run_list, c, slot);
         }
@@ -218,7 +219,7 @@ impl Server {
         self.fetcher.writes -= usize::from(std::mem::take(&mut c.write_place));
     }
 
-    /// Asks for the next piece of a client's fetch; false when all was read.
+    /// Asks for the next piece of a client's fetch. Returns false if all was read.
     fn fetch_more(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
         let spec = table::resolve(request).expect("it ran before");
         let mut looked = c.fetched_names;
@@ -261,7 +262,7 @@ impl Server {
         self.fetcher.ask(job, &store, &self.shared);
     }
 
-    /// Takes in what was read for clients, of some pieces.
+    /// Takes in the results of some pieces.
     pub(super) fn take_fetched(&mut self) {
         for _ in 0..PIECES_A_TURN {
             let Some(fetched) = self.fetcher.results.pop_front() else {
@@ -271,7 +272,7 @@ impl Server {
         }
     }
 
-    /// Takes in what was read for a client.
+    /// Takes in the result of a piece for its client.
     fn fetched(&mut self, fetched: Fetched) {
         let Fetched { requester, answers } = fetched;
         self.fetcher.pieces -= 1;
@@ -301,7 +302,7 @@ impl Server {
         self.connections[requester.slot] = Some(c);
     }
 
-    /// Forgets what was fetched for a client whose request has run, or never will.
+    /// Forgets the answers of a client whose request has run, or never will.
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
         c.give_up_fetch();
@@ -329,7 +330,7 @@ impl Server {
 
     /// Lets up to `most` of the waiting requests run again. Returns their number.
     fn unpark_some(&mut self, waiting: &mut VecDeque<Requester>, most: usize) -> usize {
-        // They may leave faster than there is room.
+        // Clients may disconnect faster than places become free.
         if waiting.len() > 2 * self.connections.len() {
             let connections = &self.connections;
             let here = |requester: &Requester| connections[requester.slot].as_ref().map(|c| c.id);

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 /// A command with more names than this runs in pieces.
 const MANY_NAMES: usize = 1024;
 
-/// What a command does with its names.
+/// The operation of a command on its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read(Purpose),
@@ -73,12 +73,12 @@ impl Kind {
 enum Stage {
     /// The command has not begun, or waits until fetches of other clients end.
     New(Request),
-    /// Its table of names is being made on the other thread.
+    /// The other thread makes the table of names.
     Preparing,
     /// Its table of names is made. If there are places for the answers, the names are fetched next.
     /// Otherwise the names are being fetched, or need no fetch.
     Prepared(Arc<Names>, Option<AnswerSlots>),
-    /// Its table could not be made.
+    /// The table could not be made.
     Failed,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Prepared {
 enum Table {
     /// The table, with places for the answers if the names have to be fetched.
     Made(Arc<Names>, Option<AnswerSlots>),
-    /// The client has gone before the table was made.
+    /// The client disconnected before the table was made.
     GivenUp,
     /// Making the table has panicked.
     Failed,

@@ -1,5 +1,5 @@
-//! What comes back: epochs and slow reads that have ended release replies, replies go to their
-//! sockets, and what all clients hold is booked, within its bound.
+//! Results: ended epochs and slow reads release replies, replies go to their sockets, and the
+//! memory of all clients is booked within its bound.
 
 use super::background::SlowResult;
 use super::connection::{Connection, Progress};
@@ -8,22 +8,23 @@ use crate::command::{Session, store_error};
 use crate::options::SyncPolicy;
 use basalt::Result;
 
-/// A client whose part of the bound is below one such share holds too little to be sent away for.
+/// The bound divided by this number is the share below which a client holds too little to be
+/// disconnected for.
 const SMALL_SHARE: u64 = 64;
 
-/// What a client holds of the bound.
+/// The bytes that a client holds of the bound.
 #[derive(Clone, Copy)]
 struct Holder {
     slot: usize,
     bytes: u64,
-    /// It asked to stay.
+    /// True if the client asked to stay.
     stays: bool,
 }
 
-/// Who is sent away when all clients together hold more than `bound`: whoever holds most of those
-/// that did not ask to stay. Asking counts for nothing once those who asked hold half of the bound,
-/// and never sends away somebody who holds next to nothing: one client that asks could otherwise
-/// drive out all the others, whose going brings no memory.
+/// Returns the client to disconnect if all clients together hold more than `bound`: the one that
+/// holds most of those that did not ask to stay. Asking has no effect once the clients that asked
+/// hold half of the bound. Asking also never disconnects a client with a small share. Otherwise one
+/// client that asks could drive out all the others, which would free no memory.
 fn pick_client_to_close(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
     let most = |a: Option<Holder>, b: Holder| match a {
         Some(a) if a.bytes > b.bytes => Some(a),
@@ -43,7 +44,7 @@ fn pick_client_to_close(holders: impl Iterator<Item = Holder>, bound: u64) -> Op
 }
 
 impl Server {
-    /// Takes in what other threads have finished.
+    /// Takes in the results of other threads.
     pub(super) fn take_events(&mut self) {
         loop {
             let events = std::mem::take(&mut *self.shared.events.lock());
@@ -63,7 +64,7 @@ impl Server {
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
-            // An epoch in flight less: the next may go.
+            // One epoch less is in flight, so the next may be submitted.
             self.submit();
         }
     }
@@ -125,7 +126,7 @@ impl Server {
             Ok(first) => self.exec.cursors.give(first),
             Err(e) => self.exec.cursor_failure = Some(e),
         }
-        // At once: the failure is theirs, and the next that needs a number tries again.
+        // The failure concerns the waiting clients. The next one that needs a number tries again.
         for requester in std::mem::take(&mut self.cursorless) {
             let c = self.connections[requester.slot].as_mut();
             let waits =
@@ -162,7 +163,7 @@ impl Server {
                     _ => alive = false,
                 }
             }
-            // Nothing more will come and everything has been said.
+            // No byte will come, and every reply was sent.
             let last = c.closing
                 || (c.ended && c.starved)
                 || (self.stopping.is_some() && c.starved && !c.slow);
@@ -192,7 +193,8 @@ impl Server {
         }
     }
 
-    /// Tells the ledger, and sends away whoever holds most when all hold too much.
+    /// Books the memory in the ledger, and disconnects the client that holds most if all hold too
+    /// much.
     pub(super) fn book(&mut self) {
         while self.exec.client_bytes > self.exec.options.client_memory_bytes {
             let clients = self.connections.iter().enumerate();

@@ -45,7 +45,7 @@ fn floats_are_printed_as_redis_prints_them() {
     ] {
         assert_eq!(format_f64(n), text);
     }
-    // What INCRBYFLOAT stored, it reads again: the largest number has 309 digits.
+    // INCRBYFLOAT reads every number that it stored. The largest number has 309 digits.
     for n in [-9e304, f64::MAX, f64::MIN_POSITIVE] {
         let printed = parse_f64(format_f64(n).as_bytes()).unwrap();
         assert!((printed - n).abs() <= 1e-17);

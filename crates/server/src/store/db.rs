@@ -8,7 +8,7 @@ use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
 use std::path::Path;
 
-/// The engine.
+/// The engine as the server's store.
 pub(crate) struct DbStore {
     db: Db,
     keys: Family,
@@ -17,8 +17,8 @@ pub(crate) struct DbStore {
 }
 
 impl DbStore {
-    /// Opens the store in `dir`, making families and catalog when they are missing. `Corruption`
-    /// when a part of the catalog is lost.
+    /// Opens the store in `dir`, and makes missing families and a missing catalog. Fails with
+    /// `Corruption` if a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
         let options = retired.add_to(options);
@@ -121,7 +121,7 @@ impl Store for DbStore {
         let Some(found) = found else {
             return Ok(Some(None));
         };
-        // No header of a collection is so long that it lies apart from the tree.
+        // No header of a collection is long enough to be separated.
         let data_type = found.inline.as_deref().map(layout::value_type);
         let meta = Meta {
             data_type: data_type.transpose()?.unwrap_or(DataType::String),

@@ -22,45 +22,44 @@ pub struct MemoryStoreState {
     /// Calls of [`Store::sync`].
     pub syncs: usize,
     pub held: VecDeque<(Vec<Write>, bool, Done)>,
-    /// Commits whose results are decided and whose callbacks have not run.
+    /// Commits with a decided result whose callbacks have not run.
     pub decided: Vec<(Done, Result<()>)>,
     pub hold: bool,
     pub submissions: Vec<(usize, bool)>,
     pub fail_reads: bool,
     /// Most bytes that one batch of reads has answered.
     pub largest_batch: usize,
-    /// Values from so many bytes on lie apart from the tree; 0 for none.
+    /// Values of at least this many bytes are separated; 0 for none.
     pub apart_from: usize,
-    /// What was read of the store, by which thread.
+    /// Reads of the store, each with its thread.
     pub reads: Vec<(std::thread::ThreadId, ReadOf)>,
-    /// Reads on other threads than the one that opened the store wait until this is false
-    /// again.
+    /// While true, reads on other threads than the one that opened the store wait.
     pub hold_fetches: bool,
     pub loop_thread: Option<std::thread::ThreadId>,
-    /// Reads on other threads panic.
+    /// While true, reads on other threads panic.
     pub panic_fetches: bool,
     pub retired: u32,
     pub closed: bool,
-    /// Blocks of cursor numbers given out.
+    /// Number of blocks of cursor numbers given out.
     pub cursor_blocks: u64,
-    /// Reserving cursor numbers waits until this is false again.
+    /// While true, reserving cursor numbers waits.
     pub hold_cursors: bool,
-    /// Scans wait until this is false again.
+    /// While true, scans wait.
     pub hold_scans: bool,
-    /// Views that somebody holds.
+    /// Number of views that exist.
     pub views: usize,
 }
 
-/// What a read of [`MemoryStore`] read.
+/// The subject of a read of [`MemoryStore`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadOf {
-    /// Type, expiry, perhaps the length.
+    /// Type, expiry, and perhaps the length.
     Meta(Vec<u8>),
-    /// A value of so many bytes.
+    /// A value, with its length in bytes.
     Value(Vec<u8>, usize),
 }
 
-/// Commits at once unless told to hold.
+/// A store that commits at once unless a test holds commits.
 #[derive(Clone, Default)]
 pub struct MemoryStore(pub Arc<Mutex<MemoryStoreState>>);
 
@@ -103,7 +102,7 @@ impl MemoryStore {
     pub fn hold(&self, hold: bool) {
         self.0.lock().hold = hold;
     }
-    /// Notes a read; one of another thread than the loop's waits while the test holds it back.
+    /// Records a read. A read of another thread than the loop's waits while the test holds it back.
     fn reading(&self, of: ReadOf) {
         let thread = std::thread::current().id();
         let mut s = self.0.lock();
@@ -197,7 +196,8 @@ impl Store for MemoryStore {
         let apart_from = s.apart_from;
         let found = s.entries.get(key).cloned();
         drop(s);
-        // The answer is that of the moment before the wait, so that writes meanwhile change it.
+        // The answer is that of the moment before the wait, so a write during the wait invalidates
+        // it.
         self.reading(ReadOf::Meta(key.to_vec()));
         if fails {
             return Err(Error::new(ErrorKind::Io, "the disk is gone"));

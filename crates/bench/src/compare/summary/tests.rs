@@ -52,7 +52,7 @@ fn the_targets_of_a_workload_are_judged() {
         targets.iter().find(is).unwrap().clone()
     };
     assert_eq!(find("ops_per_s")["reached"], true);
-    // 1.0 where at most 0.8 is wanted.
+    // 1.0 where at most 0.8 is the target.
     assert_eq!(find("write_amp")["reached"], false);
     let table = comparison().table();
     for part in [
@@ -66,7 +66,7 @@ fn the_targets_of_a_workload_are_judged() {
     }
 }
 
-/// Of several forms of RocksDB the one counts that does best, figure by figure.
+/// If several configurations of RocksDB run, the best one counts, metric by metric.
 #[test]
 fn large_values_are_held_against_the_best_form_of_rocksdb() {
     let row = |engine: &str, rate: f64, p99: f64| json!({"workload": "durable-put", "threads": 1, "engine": engine, "pair": 0, "ops_per_s": rate, "p99_us": p99});

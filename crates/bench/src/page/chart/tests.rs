@@ -23,7 +23,7 @@ fn numbers_are_short() {
     );
 }
 
-/// All coordinates stay inside of the drawing, also for what cannot be drawn well.
+/// All coordinates stay inside of the drawing, also for extreme values.
 #[test]
 fn nothing_is_drawn_outside() {
     let line = |points: Vec<(f64, f64)>| Line {

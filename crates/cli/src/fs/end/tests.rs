@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A death between the two steps of naming leaves the finished copy with a second name; nothing
-/// is written through that.
+/// A crash between the two steps of the rename leaves the completed copy with a second name.
+/// Nothing is written through that name.
 #[test]
 fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
     let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));

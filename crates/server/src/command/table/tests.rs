@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The table of `docs/server.md`.
+/// Returns the table of `docs/server.md`.
 fn document() -> String {
     let mut out = String::from("| command | does | cost |\n|---|---|---|\n");
     let mut row = |name: &str, s: &Spec| {
