@@ -1,13 +1,13 @@
-//! Hot paths alone, for a profiler: a cached table get, a missing key, a cursor's next and seek, a
-//! cache hit; and through a whole store, by as many threads as are asked for: get, miss, and a scan
-//! (an iterator made, a seek, ten nexts).
+//! Hot paths alone, for a profiler: a lookup in a cached table, a missing key, a cursor's next and
+//! seek, and a cache hit. The same paths run through a whole store, on as many threads as the
+//! arguments say: get, miss, and a scan of ten entries.
 //!
 //! ```sh
 //! cargo build --release -p basalt-bench --example hot_paths
 //! valgrind --tool=callgrind target/release/examples/hot_paths get 100000
 //! target/release/examples/hot_paths db-get 3000000 2
 //! ```
-//! Run with 0 rounds first and subtract: what is left belongs to the path.
+//! Run it with 0 rounds first and subtract the result: the rest belongs to the path.
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
 use basalt::fs::{AlignedBuf, Bytes};
@@ -61,13 +61,14 @@ fn table(env: &Env) -> Result<Arc<TableReader>> {
     )
 }
 
-/// `rounds` operations by each of `threads` on a store of `keys` keys, settled and cached.
+/// Runs `rounds` operations on each of `threads` threads, on a store of `keys` keys. The store is
+/// idle and fully cached.
 fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<()> {
     let db = Db::open(env, "store", Options::default())?;
     let family = db.default_family();
     let name = |n: u64| format!("user{:012}", n * 7).into_bytes();
     for n in 0..keys {
-        // Far enough apart that tables of one level hold parts of the whole range.
+        // The keys are far apart, so tables of one level hold parts of the whole range.
         let n = n * 48_271 % keys;
         db.put(&family, &name(n), &[n as u8; 100], &WriteOptions::UNSYNCED)?;
     }
@@ -111,7 +112,7 @@ fn store(env: &Env, what: &str, rounds: u64, threads: u64, keys: u64) -> Result<
             }
         })
     };
-    // Every filter page and partition as well.
+    // These reads load every filter page and index partition as well.
     let random = Random::from_seed(2);
     for _ in 0..(keys / 8).min(rounds * 100) {
         one(&random)?;

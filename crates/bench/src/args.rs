@@ -1,4 +1,4 @@
-//! The command line: the flags of all that can be run.
+//! The command line: the flags of all commands of this crate.
 
 use crate::compare::CompareArgs;
 use crate::files::FsArgs;
@@ -6,7 +6,7 @@ use crate::page::ReportArgs;
 use crate::workload::Workload;
 use clap::Subcommand;
 
-/// Examples, for the end of the help.
+/// Examples at the end of the help text.
 pub const AFTER_HELP: &str = "\
 Examples:
   basalt bench durable-put --threads 1,16
@@ -24,25 +24,24 @@ Every run also measures the device itself: synced overwrites of the same padded 
 writes, random 4 KiB reads. Compare the ratios; absolute rates of a shared machine drift by a third between runs. \
 Data is made under --dir and removed afterwards. `basalt-bench` is the same program.";
 
-/// A whole run.
+/// The arguments of a run.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Args {
-    /// What is done.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What is done.
+/// A command.
 #[derive(Subcommand, Debug, Clone)]
 pub enum Command {
-    /// A workload that runs on one engine.
+    /// Run a workload on one engine.
     #[command(flatten)]
     Workload(Workload),
-    /// Engines beside each other on one budget, in interleaved pairs, with ratios and their
-    /// intervals
+    /// Compare engines on one budget, in interleaved pairs, with ratios and their intervals
     Compare(Box<CompareArgs>),
-    /// Filesystems beside each other: LavaFS in an image, and the kernel's
+    /// Compare filesystems: LavaFS in an image, and the kernel's
     Fs(FsArgs),
-    /// One page with charts from results saved with --json
+    /// Write one page with charts from results saved with --json
     Report(ReportArgs),
 }

@@ -1,14 +1,14 @@
-//! Device bytes and memory, by three accounts: what the filesystem layer of this process counts,
-//! what the kernel counts for this process, and what the block device counts for everybody. They
-//! differ where a filesystem writes metadata, where the page cache merges, and where other
-//! processes write; that is what makes all three worth having.
+//! Device bytes and memory by three counters: those of the filesystem layer of this process, those
+//! of the kernel for this process, and those of the block device. The counters differ if a
+//! filesystem writes metadata, if the page cache merges writes, or if other processes write. So all
+//! three are reported.
 
 use basalt::fs::FsStats;
 use rustix::fs::{Mode, OFlags};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A small file of the kernel's, as text.
+/// Reads a small file of the kernel as text.
 pub fn read_kernel_file(path: &Path) -> Option<String> {
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = String::new();
@@ -19,14 +19,14 @@ pub fn read_kernel_file(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Read and written bytes; `None` where an account cannot be read.
+/// Bytes read and written by each counter; `None` if the counter cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The filesystem layer's own account.
+    /// The counter of the filesystem layer.
     pub fs: FsStats,
     /// `/proc/self/io`: bytes this process caused to be read from and written to devices.
     pub process: Option<(u64, u64)>,
-    /// The block device's own counter, whoever used it.
+    /// The counter of the block device, with the bytes of all processes.
     pub disk: Option<(u64, u64)>,
 }
 
@@ -37,7 +37,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// For a block device, or for the one that a file lies on.
+    /// Makes the counters of a block device, or of the device that a file lies on.
     pub fn of_device(path: &Path) -> Counters {
         let number = rustix::fs::stat(path).ok().filter(|s| {
             rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::BlockDevice
@@ -53,14 +53,14 @@ impl Counters {
         }
     }
 
-    /// For the device under `dir`.
+    /// Makes the counters of the device under `dir`.
     pub fn new(dir: &Path) -> Counters {
         Counters {
             stat: block_device(dir).map(|d| d.join("stat")),
         }
     }
 
-    /// The counters now; `fs` is the filesystem layer's account.
+    /// Returns the counters now. `fs` is the counter of the filesystem layer.
     pub fn read(&self, fs: FsStats) -> Counts {
         Counts {
             fs,
@@ -76,7 +76,7 @@ impl Counters {
 }
 
 impl Counters {
-    /// The block device's own counters now.
+    /// Returns the counters of the block device now.
     pub fn disk(&self) -> Option<Disk> {
         let text = read_kernel_file(self.stat.as_deref()?)?;
         let (read_bytes, write_bytes) = parse_stat(&text)?;
@@ -89,7 +89,7 @@ impl Counters {
 }
 
 impl Counts {
-    /// What was added between `earlier` and now.
+    /// Returns the difference between now and `earlier`.
     pub fn since(&self, earlier: &Counts) -> Counts {
         let pair = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| {
             Some((a?.0.saturating_sub(b?.0), a?.1.saturating_sub(b?.1)))
@@ -109,7 +109,7 @@ impl Counts {
         }
     }
 
-    /// Both together. An account that cannot be read in one cannot be read in the sum.
+    /// Returns the sum of both. A counter that one of them lacks is missing in the sum.
     pub fn plus(&self, other: &Counts) -> Counts {
         let pair = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| Some((a?.0 + b?.0, a?.1 + b?.1));
         let (a, b) = (&self.fs, &other.fs);
@@ -127,7 +127,7 @@ impl Counts {
         }
     }
 
-    /// Nothing, to add to: every account can be read.
+    /// Returns zeros as the start of a sum: all counters are present.
     pub fn zero() -> Counts {
         Counts {
             fs: FsStats::default(),
@@ -137,22 +137,22 @@ impl Counts {
     }
 }
 
-/// What the kernel counts for this process, whatever engine is in it.
+/// The kernel's counters of this process, with any engine in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Bytes that it caused to be read from devices.
+    /// Bytes that the process caused to be read from devices.
     pub read_bytes: u64,
-    /// Bytes that it caused to be written to devices, less those of removed files that never got
-    /// there.
+    /// Bytes that the process caused to be written to devices, without those of removed files that
+    /// were never written.
     pub write_bytes: u64,
-    /// Read calls: past the page cache each is a read of a device.
+    /// Read calls. Past the page cache, each is a read of a device.
     pub read_calls: u64,
-    /// Processor time of all its threads in milliseconds.
+    /// Processor time of all threads in milliseconds.
     pub cpu_ms: u64,
 }
 
 impl Process {
-    /// Now; zeros where the kernel does not say.
+    /// Returns the counters now, or zeros if the kernel does not report them.
     pub fn now() -> Process {
         let io = read_kernel_file(Path::new("/proc/self/io")).unwrap_or_default();
         let count = |name| field(&io, name).unwrap_or(0);
@@ -168,7 +168,7 @@ impl Process {
         }
     }
 
-    /// What was added between `earlier` and now.
+    /// Returns the difference between now and `earlier`.
     pub fn since(&self, earlier: &Process) -> Process {
         Process {
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
@@ -179,8 +179,8 @@ impl Process {
     }
 }
 
-/// User and system time of `/proc/self/stat`, whose second field is a name in brackets that may
-/// hold anything.
+/// Returns the user and system time of `/proc/self/stat` in ticks. The second field is a name in
+/// brackets with any content.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let user: u64 = fields.nth(11)?.parse().ok()?;
@@ -188,10 +188,10 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// What the block device counts, whoever used it.
+/// The counters of the block device, with the work of all processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -199,7 +199,7 @@ pub struct Disk {
     pub write_bytes: u64,
 }
 
-/// Sectors of `/sys/block/*/stat` have 512 bytes, whatever the device's own are.
+/// Parses `/sys/block/*/stat`. A sector there has 512 bytes, on every device.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let mut fields = text.split_ascii_whitespace();
     let read: u64 = fields.nth(2)?.parse().ok()?;
@@ -207,15 +207,15 @@ fn parse_stat(text: &str) -> Option<(u64, u64)> {
     Some((read * 512, written * 512))
 }
 
-/// The number after `name` on its line.
+/// Returns the number after `name` on its line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .find_map(|l| l.strip_prefix(name))
         .and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok())
 }
 
-/// The kernel's directory of the block device that holds `dir`; `None` where no single one does
-/// (network and memory filesystems, overlays).
+/// Returns the kernel's directory of the block device that holds `dir`. The result is `None` for
+/// network and memory filesystems and for overlays, which no single device holds.
 pub fn block_device(dir: &Path) -> Option<PathBuf> {
     let dev = rustix::fs::stat(dir).ok()?.st_dev;
     let number = |dev| {
@@ -228,14 +228,14 @@ pub fn block_device(dir: &Path) -> Option<PathBuf> {
     if rustix::fs::stat(number(dev)).is_ok() {
         return Some(number(dev));
     }
-    // Filesystems over several devices have a number of their own: the mount table names the
+    // A filesystem over several devices has a device number of its own. The mount table names the
     // device.
     let (_, source) = mount_of(dir)?;
     let dev = rustix::fs::stat(source.as_str()).ok()?.st_rdev;
     (source.starts_with("/dev/") && rustix::fs::stat(number(dev)).is_ok()).then(|| number(dev))
 }
 
-/// Filesystem type and source of the mount that holds `dir`.
+/// Returns the filesystem type and the source of the mount that holds `dir`.
 pub fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dev = rustix::fs::stat(dir).ok()?.st_dev;
     let id = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
@@ -248,7 +248,7 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
     })
 }
 
-/// Begins a new peak of resident memory, where the kernel lets us.
+/// Resets the peak of resident memory, if the kernel allows it.
 pub fn reset_peak_rss() {
     if let Ok(fd) = rustix::fs::open(
         "/proc/self/clear_refs",
@@ -259,34 +259,11 @@ pub fn reset_peak_rss() {
     }
 }
 
-/// The highest resident memory since the last reset, in bytes.
+/// Returns the peak of resident memory since the last reset, in bytes.
 pub fn peak_rss() -> Option<u64> {
     let text = read_kernel_file(Path::new("/proc/self/status"))?;
     Some(field(&text, "VmHWM:")? * 1024)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_text_is_read() {
-        let stat = " 93048 29046 7797754 25380 9780 19524 1523496 7221 0 11688 33124 4000 80 552392 496 437 25\n";
-        assert_eq!(parse_stat(stat), Some((7797754 * 512, 1523496 * 512)));
-        assert_eq!(parse_stat("1 2"), None);
-        assert_eq!(field("a: 1\nVmHWM:\t  12 kB\n", "VmHWM:"), Some(12));
-        assert!(peak_rss().is_some_and(|n| n > 0));
-        reset_peak_rss();
-        let counts = Counters::new(Path::new(".")).read(FsStats::default());
-        assert!(counts.process.is_some());
-        assert_eq!(counts.since(&counts).process, Some((0, 0)));
-        assert_eq!(Counts::zero().plus(&counts), counts);
-        let stat = "7 (a) b (c)) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
-        assert_eq!(cpu_ticks(stat), Some(300));
-        assert_eq!(cpu_ticks("7 (a) R 1"), None);
-        let before = Process::now();
-        assert!(before.read_calls > 0);
-        let more = read_kernel_file(Path::new("/proc/self/stat"));
-        assert!(more.is_some() && Process::now().since(&before).read_calls > 0);
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
-//! The device without any engine: what no engine can be faster than.
+//! The device without an engine: an upper bound of what an engine can reach.
 //!
-//! One file per kind of access, written whole and synced before it is measured, past the page cache
-//! where the filesystem allows it. Synced overwrites land in space that is written already and
-//! change no inode, the best that a log can hope for. Calls go straight to the kernel: nothing of
-//! the engine's filesystem layer is in them.
+//! Each kind of access has one file. The file is written whole and synced before it is measured,
+//! past the page cache if the filesystem allows it. Synced overwrites go to written space and
+//! change no inode, which is the best case of a log. Calls go directly to the kernel: the engine's
+//! filesystem layer is not involved.
 
 use crate::Stop;
 use basalt::env::{Clock, Histogram, Random};
@@ -20,19 +20,19 @@ pub const SEQUENTIAL: usize = 1 << 20;
 /// Bytes of a random read.
 pub const RANDOM_READ: usize = 4096;
 
-/// Operations and the time they took.
+/// Operations, and the time that they took.
 #[derive(Clone, Default)]
 pub struct Measured {
-    /// Operations.
+    /// Number of operations.
     pub ops: u64,
-    /// Time.
+    /// Time of all operations.
     pub time: Duration,
-    /// Nanoseconds of each.
+    /// Nanoseconds of each operation.
     pub latency: Histogram,
 }
 
 impl Measured {
-    /// Operations a second; 0 without any.
+    /// Returns the operations a second, or 0 without operations.
     pub fn rate(&self) -> f64 {
         if self.ops == 0 {
             0.0
@@ -49,7 +49,7 @@ impl Measured {
     }
 }
 
-/// A file to measure the device with, removed when dropped.
+/// A file to measure the device with. Dropping it removes the file.
 pub struct Device {
     fd: Arc<OwnedFd>,
     path: PathBuf,
@@ -57,12 +57,12 @@ pub struct Device {
     next: u64,
     clock: Clock,
     random: Random,
-    /// False where the filesystem refuses direct I/O: the figures are then the page cache's.
+    /// False if the filesystem refuses direct I/O. The results are then those of the page cache.
     pub direct: bool,
 }
 
 impl Device {
-    /// Writes a file of `bytes` (a multiple of 1 MiB) into `dir` and makes it durable.
+    /// Writes a file of `bytes` bytes (a multiple of 1 MiB) into `dir` and makes it durable.
     pub fn new(
         dir: &Path,
         bytes: u64,
@@ -111,7 +111,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Aligned bytes that no device can compress.
+    /// Returns aligned bytes that no device can compress.
     fn noise(&self, len: usize) -> AlignedBuf {
         let mut buf = AlignedBuf::zeroed_direct(len);
         for part in buf.chunks_mut(8) {
@@ -128,14 +128,14 @@ impl Device {
         ))
     }
 
-    /// Overwrites of `len` bytes, one after the other and each synced, for `time`.
+    /// Overwrites `len` bytes again and again for `time`, in order, with a sync after each.
     pub fn synced_overwrites(&mut self, len: usize, time: Duration) -> Result<Measured, Stop> {
         let buf = self.noise(len);
         self.writes(&buf, time, true)
     }
 
-    /// Writes of 1 MiB one after the other for `time`, with one sync at the end, which is part of
-    /// the time.
+    /// Writes 1 MiB again and again for `time`, in order, with one sync at the end. The time
+    /// includes the sync.
     pub fn sequential_writes(&mut self, time: Duration) -> Result<Measured, Stop> {
         let buf = self.noise(SEQUENTIAL);
         self.next = 0;
@@ -168,7 +168,7 @@ impl Device {
         Ok(m)
     }
 
-    /// Reads of 4 KiB at random places by `threads` threads for `time`.
+    /// Reads 4 KiB at random offsets on `threads` threads for `time`.
     pub fn random_reads(&self, threads: usize, time: Duration) -> Result<Measured, Stop> {
         let mut running = Vec::new();
         for _ in 0..threads {

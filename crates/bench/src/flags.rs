@@ -2,16 +2,17 @@
 
 use clap::ValueEnum;
 
-/// On or off.
+/// A switch: on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
-    /// Yes.
+    /// The switch is on.
     On,
-    /// No.
+    /// The switch is off.
     Off,
 }
 
-/// A number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the same).
+/// Parses a number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the
+/// same).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M, 1G or 1T");
     let digits = text
@@ -30,17 +31,4 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("4K"), Ok(4096));
-        assert_eq!(parse_size("64MiB"), Ok(64 << 20));
-        assert_eq!(parse_size("2g"), Ok(2 << 30));
-        for bad in ["", "K", "4X", "-1", "99999999999G", "1.5M"] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

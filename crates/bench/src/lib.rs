@@ -1,16 +1,16 @@
 //! Measures an engine and, in the same run, the device under it.
 //!
-//! Absolute figures of shared machines drift by a third between runs. What this crate reports are
-//! therefore ratios taken in one run: of the engine to the device's own rate, of many threads to
-//! one, of device bytes to user bytes.
+//! Absolute results of shared machines drift by a third between runs. So this crate reports ratios
+//! within one run: of the engine to the device's own rate, of many threads to one, of device bytes
+//! to user bytes.
 //!
 //! Modules: [`args`] the whole command line, of which each module below defines its own flags;
-//! [`engine`] the door that engines stand behind; [`data`] keys and values by seed, with [`sizes`]
-//! and [`pick`]; [`drive`] threads that operate; [`workload`] what is run on one engine;
-//! [`compare`] engines beside each other; [`files`] filesystems beside each other; [`device`] the
-//! device without any engine; [`counters`] bytes by the process's and by the kernel's accounting;
-//! [`statistics`] medians and intervals; [`machine`] where it ran; [`report`] tables and JSON;
-//! [`page`] charts; [`flags`] values of flags; [`progress`] how far it is.
+//! [`engine`] the interface of engines; [`data`] keys and values by seed, with [`sizes`] and
+//! [`pick`]; [`drive`] threads that run operations; [`workload`] workloads on one engine;
+//! [`compare`] comparison of engines; [`files`] comparison of filesystems; [`device`] the device
+//! without an engine; [`counters`] bytes by the process's and by the kernel's counters;
+//! [`statistics`] medians and intervals; [`machine`] facts about the machine; [`report`] tables and
+//! JSON; [`page`] charts; [`flags`] values of flags; [`progress`] the progress line.
 
 #![deny(missing_docs)]
 
@@ -39,7 +39,7 @@ pub use stop::Stop;
 use args::Command;
 use std::io::Write;
 
-/// Runs what `args` ask for and prints the report to standard output. Returns the exit code.
+/// Runs the command of `args` and prints the report to standard output. Returns the exit code.
 pub fn run(args: Args) -> Result<u8, Stop> {
     let text = match &args.command {
         Command::Compare(asked) => compare::run(asked)?,

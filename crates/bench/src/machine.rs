@@ -1,10 +1,10 @@
-//! Where a run took place: what a reader needs to judge its figures.
+//! Facts about the machine of a run, which readers need to judge its results.
 
 use crate::counters::{block_device, mount_of, read_kernel_file};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Facts about the machine and the disk under `dir`. What cannot be found out is null.
+/// Returns facts about the machine and the disk under `dir`. An unknown fact is null.
 pub fn describe(dir: &Path) -> Value {
     let uname = rustix::system::uname();
     let line = |file: &str, name: &str| {
@@ -24,7 +24,7 @@ pub fn describe(dir: &Path) -> Value {
         let text = read_kernel_file(&block_device(dir)?.join(name))?;
         Some(text.trim().to_string())
     };
-    // A partition's queue is its disk's.
+    // The queue of a partition is that of its disk.
     let queue = |name: &str| {
         of_disk(&format!("queue/{name}"))
             .or_else(|| of_disk(&format!("../queue/{name}")))

@@ -1,4 +1,4 @@
-//! `basalt-bench`: the benchmarks as a binary of their own. `basalt bench` runs the same.
+//! `basalt-bench`: the benchmarks as a separate binary. `basalt bench` runs the same code.
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,36 +1,37 @@
-//! Which key is next: uniform, zipfian, or the latest first.
+//! The choice of the next key: uniform, zipfian, or the latest first.
 
 use crate::data::Data;
 use basalt::env::Random;
 use clap::ValueEnum;
 
-/// How keys are chosen.
+/// A distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Distribution {
-    /// Each as likely
+    /// Choose each key with equal probability
     Uniform,
-    /// Few of them most of the time (exponent 0.99), spread over the whole range of keys
+    /// Choose few keys most of the time (exponent 0.99), spread over the whole range of keys
     Zipfian,
-    /// Few of them most of the time, the newest ones
+    /// Choose few keys most of the time, the newest ones
     Latest,
-    /// One after the other in an order of chance, again and again: what is overwritten was written
-    /// longest ago, as in a queue (puts alone)
+    /// Choose one key after the other in a random order, again and again: each overwrite hits the
+    /// oldest entry, as in a queue (puts alone)
     Cyclic,
 }
 
 /// The exponent that YCSB uses.
 const EXPONENT: f64 = 0.99;
 
-/// A number in [0, 1).
+/// Returns a random number in [0, 1).
 pub fn unit(random: &Random) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A key's number: of `data`'s keys, and of `inserted` ones that were put after them.
+/// Returns the number of a key: one of `data`'s keys, or of `inserted` keys that were put after
+/// them.
 pub fn pick(how: Distribution, random: &Random, data: &Data, inserted: u64) -> u64 {
     let total = data.keys() + inserted;
     let (zipf, oldest_first) = match how {
-        // Puts have their turn's number; nobody else is asked for this one.
+        // A put takes the number of its turn. Other operations do not use this distribution.
         Distribution::Uniform | Distribution::Cyclic => {
             return data.in_order_of_age(random.below(total), false);
         }
@@ -45,9 +46,9 @@ pub fn pick(how: Distribution, random: &Random, data: &Data, inserted: u64) -> u
     }
 }
 
-/// Ranks from 0, rank r with a likelihood proportional to 1 / (r + 1)^0.99. Rejection-inversion
-/// (Hörmann and Derflinger, 1996): exact for any number of ranks, without the sum over all of them
-/// that a table would need.
+/// Ranks from 0, where the probability of rank r is proportional to 1 / (r + 1)^0.99.
+/// Rejection-inversion (Hörmann and Derflinger, 1996) is exact for any number of ranks, without a
+/// table of their sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     ranks: u64,
@@ -57,7 +58,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over so many ranks, at least 1.
+    /// Makes a distribution over so many ranks, at least 1.
     pub fn new(ranks: u64) -> Zipf {
         let ranks = ranks.max(1);
         Zipf {
@@ -68,7 +69,7 @@ impl Zipf {
         }
     }
 
-    /// The next rank.
+    /// Returns a random rank.
     pub fn rank(&self, random: &Random) -> u64 {
         loop {
             let u = self.at_end + unit(random) * (self.at_one - self.at_end);
@@ -85,7 +86,7 @@ fn density(x: f64) -> f64 {
     (-EXPONENT * x.ln()).exp()
 }
 
-/// The density's integral, 0 at 1.
+/// Returns the integral of the density, which is 0 at 1.
 fn integral(x: f64) -> f64 {
     let log = x.ln();
     let t = (1.0 - EXPONENT) * log;
@@ -108,57 +109,4 @@ fn inverse(y: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_come_as_often_as_the_law_says() {
-        let (ranks, draws) = (1000u64, 400_000);
-        let zipf = Zipf::new(ranks);
-        let random = Random::from_seed(9);
-        let mut seen = vec![0u64; ranks as usize];
-        for _ in 0..draws {
-            seen[zipf.rank(&random) as usize] += 1;
-        }
-        let sum: f64 = (1..=ranks).map(|k| (k as f64).powf(-EXPONENT)).sum();
-        for k in [1usize, 2, 3, 10, 100] {
-            let expected = draws as f64 * (k as f64).powf(-EXPONENT) / sum;
-            let found = seen[k - 1] as f64;
-            // Five deviations of a count.
-            assert!(
-                (found - expected).abs() < 5.0 * expected.sqrt(),
-                "rank {k}: {found} of {expected}"
-            );
-        }
-        assert!((0..100).all(|_| Zipf::new(1).rank(&random) == 0));
-    }
-
-    #[test]
-    fn each_way_of_choosing_stays_inside_and_keeps_its_promise() {
-        let data = Data::new(7, 500, 16, 10, 0.5);
-        let random = Random::from_seed(1);
-        let newest = data.inserted(49);
-        let mut hits = 0;
-        let mut uniform = std::collections::BTreeSet::new();
-        for _ in 0..5000 {
-            uniform.insert(pick(Distribution::Uniform, &random, &data, 50));
-            let hot = pick(Distribution::Zipfian, &random, &data, 50);
-            assert!(hot < 500);
-            let late = pick(Distribution::Latest, &random, &data, 50);
-            assert!(late < 500 || (data.inserted(0)..=newest).contains(&late));
-            hits += u32::from(late == newest);
-        }
-        assert_eq!(
-            uniform.len(),
-            550,
-            "every key comes, inserted ones included"
-        );
-        assert!(hits > 300, "the newest key is the hottest: {hits} of 5000");
-        // Without inserts the newest is the last that a fill in random order put.
-        let last = data.shuffled(499);
-        let n = (0..1000)
-            .filter(|_| pick(Distribution::Latest, &random, &data, 0) == last)
-            .count();
-        assert!(n > 50, "{n}");
-    }
-}
+mod tests;

@@ -1,17 +1,17 @@
-//! How far a long run is: one line on standard error, rewritten in place, and only on a terminal.
+//! Progress of a long run: one line on standard error, rewritten in place, and only on a terminal.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Where to tell it.
+/// The progress line.
 pub struct Progress {
-    /// What runs, at the head of the line; `None` where nobody looks.
+    /// Label at the head of the line, or `None` if there is no terminal.
     label: Option<String>,
 }
 
 impl Progress {
-    /// Tells when standard error is a terminal.
+    /// Makes a progress line, which is shown only if standard error is a terminal.
     pub fn new(label: impl Into<String>) -> Progress {
         let seen = rustix::termios::isatty(std::io::stderr());
         Progress {
@@ -19,20 +19,20 @@ impl Progress {
         }
     }
 
-    /// Says nothing.
+    /// Makes a progress line that is never shown.
     pub fn silent() -> Progress {
         Progress { label: None }
     }
 
-    /// How many operations are done, of how many or of how much time.
-    pub fn tell(&self, done: u64, of: u64, passed: Duration, time: Option<Duration>) {
+    /// Updates the line: operations done, of how many, and the time that has passed, of how much.
+    pub fn update(&self, done: u64, of: u64, passed: Duration, time: Option<Duration>) {
         if let Some(label) = &self.label {
             let line = line(label, done, of, passed, time);
             let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
         }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn clear(&self) {
         if self.label.is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -48,7 +48,7 @@ fn line(label: &str, done: u64, of: u64, passed: Duration, time: Option<Duration
     );
     let by_time = time.map(|t| (seconds / t.as_secs_f64().max(1e-9)).min(1.0));
     let by_ops = (of < u64::MAX && of > 0).then(|| done as f64 / of as f64);
-    // Whichever ends it first.
+    // The limit that is nearer ends the run.
     let part = by_time.unwrap_or(0.0).max(by_ops.unwrap_or(0.0));
     if part > 0.0 {
         let left = (seconds / part - seconds).max(0.0);
@@ -58,22 +58,4 @@ fn line(label: &str, done: u64, of: u64, passed: Duration, time: Option<Duration
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_says_what_ends_first() {
-        let s = Duration::from_secs;
-        assert_eq!(
-            line("fill", 250, 1000, s(5), None),
-            "fill: 250 operations, 50/s, 25 %, 15 s left"
-        );
-        assert_eq!(
-            line("read", 500, u64::MAX, s(5), Some(s(20))),
-            "read: 500 operations, 100/s, 25 %, 15 s left"
-        );
-        assert_eq!(line("x", 0, u64::MAX, s(1), None), "x: 0 operations, 0/s");
-        // Nobody looks: nothing is written, and nothing fails.
-        Progress::silent().tell(1, 2, s(1), None);
-    }
-}
+mod tests;

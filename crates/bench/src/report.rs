@@ -1,4 +1,4 @@
-//! What a run found: one object for scripts, tables for people.
+//! The results of a run: one JSON object for scripts, tables for people.
 
 use crate::counters::Counts;
 use crate::device::Measured;
@@ -8,58 +8,58 @@ use std::fmt::Write;
 
 /// One row: one workload at one number of threads.
 pub struct Row {
-    /// Workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Engine; `device` for the device alone.
+    /// Name of the engine; `device` for the device alone.
     pub engine: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Operations, time and latency.
     pub measured: Measured,
-    /// Bytes of keys and values that the operations carried.
+    /// Bytes of the keys and values in all operations.
     pub user_bytes: u64,
-    /// Device bytes and reads, waiting for compactions included where the workload waits for them.
+    /// Device bytes and reads. If the workload waits for compactions, theirs are included.
     pub counts: Option<Counts>,
     /// Bytes on disk for each byte of live keys and values.
     pub space_amp: Option<f64>,
-    /// Highest resident memory in bytes.
+    /// Peak of resident memory in bytes.
     pub peak_rss: Option<u64>,
-    /// The device's own rate of the operation that this workload is limited by, a second.
+    /// The device's own rate of the operation that limits this workload, a second.
     pub device: Option<Yardstick>,
-    /// Further figures of this workload.
+    /// Further metrics of this workload.
     pub more: Map<String, Value>,
 }
 
-/// What a row is compared with.
+/// The device rate that a row is compared with.
 #[derive(Clone)]
 pub struct Yardstick {
-    /// Which operation of the device.
+    /// Name of the device operation.
     pub what: &'static str,
-    /// The device.
+    /// Measurement of the device.
     pub measured: Measured,
-    /// The engine's operations a second that this rate would allow: one durable put a synced
-    /// overwrite, for example.
+    /// Operations of the engine a second that this device rate would allow. For example, one
+    /// durable put needs one synced overwrite.
     pub engine_rate: f64,
 }
 
-/// The whole.
+/// A report of a run.
 pub struct Report {
-    /// See [`crate::machine::describe`].
+    /// The machine, as [`crate::machine::describe`] returns it.
     pub machine: Value,
     /// The flags.
     pub config: Value,
-    /// Rows in the order they ran.
+    /// Rows in the order of the runs.
     pub rows: Vec<Row>,
-    /// Targets and how the run stands to them: name, figure, target.
+    /// Targets of the run: name, metric, target.
     pub targets: Vec<(String, f64, f64)>,
 }
 
-/// A quantile in microseconds, from nanoseconds.
+/// Returns a quantile in microseconds from a histogram in nanoseconds.
 fn us(h: &Histogram, q: f64) -> f64 {
     round(h.quantile(q) as f64 / 1000.0)
 }
 
-/// Three decimals are more than any of these figures is good for.
+/// Rounds to three decimals. The metrics are not more precise.
 pub fn round(x: f64) -> f64 {
     (x * 1000.0).round() / 1000.0
 }
@@ -69,7 +69,7 @@ fn per(a: u64, b: u64) -> Option<f64> {
 }
 
 impl Row {
-    /// The engine's rate as a part of what the device would allow.
+    /// Returns the engine's rate as a part of the rate that the device would allow.
     pub fn device_ratio(&self) -> Option<f64> {
         let allowed = self.device.as_ref()?.engine_rate;
         (allowed > 0.0).then(|| round(self.measured.rate() / allowed))
@@ -81,13 +81,13 @@ impl Row {
     }
 
     fn write_amp(&self) -> Option<f64> {
-        // Where nothing was put there is nothing to amplify.
+        // Without puts there is no write amplification.
         (self.more.get("puts").and_then(Value::as_u64) != Some(0))
             .then(|| per(self.written()?, self.put_bytes()))
             .flatten()
     }
 
-    /// User bytes that were written, where they are not all.
+    /// Returns the user bytes that were written, for workloads that also read.
     fn put_bytes(&self) -> u64 {
         self.more
             .get("user_write_bytes")
@@ -146,7 +146,7 @@ impl Row {
 }
 
 impl Report {
-    /// One object.
+    /// Returns the report as one JSON object.
     pub fn json(&self) -> Value {
         let targets: Vec<Value> = self
             .targets
@@ -163,7 +163,7 @@ impl Report {
         })
     }
 
-    /// Tables.
+    /// Returns the tables.
     pub fn table(&self) -> String {
         let mut out = machine_line(&self.machine);
         let mut cells = vec![
@@ -260,7 +260,7 @@ impl Report {
     }
 }
 
-/// Where it ran, as a line and an empty one.
+/// Returns a line about the machine, and an empty line.
 pub(crate) fn machine_line(m: &Value) -> String {
     format!(
         "{}, {} cores, {:.0} GiB, {}, {} on {} ({})\n\n",
@@ -282,7 +282,7 @@ fn text(v: &Value) -> String {
     }
 }
 
-/// Lines of cells as long as the first, the first column to the left and the others to the right.
+/// Appends rows of cells as aligned lines: the first column to the left, the others to the right.
 pub(crate) fn columns(rows: &[Vec<String>], out: &mut String) {
     let mut widths = vec![0; rows.first().map_or(0, Vec::len)];
     for row in rows {

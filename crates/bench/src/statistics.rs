@@ -1,11 +1,12 @@
 //! Medians, spread, and intervals of ratios.
 //!
-//! Rates drift together over minutes on a shared machine, so a ratio is taken within each
-//! interleaved pair and the interval is that of the pairs' mean log ratio: Student's t, since there
-//! are few of them. Ratios multiply, so their logarithms are what averages: twice as fast and half
+//! Rates of a shared machine drift together over minutes. So a ratio is taken within each
+//! interleaved pair, and the interval is that of the mean log ratio of the pairs, by Student's t
+//! because pairs are few. Ratios multiply, so their logarithms are averaged: twice as fast and half
 //! as fast cancel out.
 
-/// The middle of the values, or the mean of the two middle ones; `None` without any.
+/// Returns the median, which is the mean of the two middle values for an even number. The result is
+/// `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -17,12 +18,13 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The mean; `None` without any.
+/// Returns the mean, or `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The sample's standard deviation (divided by n - 1); `None` for fewer than two.
+/// Returns the standard deviation of the sample (divided by n - 1), or `None` for fewer than two
+/// values.
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     let n = values.len();
@@ -31,14 +33,14 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// Deviation as a part of the mean: how far windows of a run lie apart. `None` for fewer than two
-/// or a mean of 0.
+/// Returns the deviation as a part of the mean, which says how far the windows of a run lie apart.
+/// The result is `None` for fewer than two values or a mean of 0.
 pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     (mean > 0.0).then(|| deviation(values).map(|d| d / mean))?
 }
 
-/// The two-sided 95 % quantile of Student's t.
+/// Returns the two-sided 95 % quantile of Student's t.
 fn t95(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -47,8 +49,8 @@ fn t95(freedom: usize) -> f64 {
     ];
     match freedom {
         0 => f64::INFINITY,
-        // Beyond the table: the first term of the expansion around the normal quantile, off by less
-        // than 0.002.
+        // Beyond the table, the first term of the expansion around the normal quantile is used. Its
+        // error is below 0.002.
         f => TABLE.get(f - 1).copied().unwrap_or(1.96 + 2.372 / f as f64),
     }
 }
@@ -60,12 +62,12 @@ pub struct Ratio {
     pub ratio: f64,
     /// The 95 % interval; `None` for a single pair.
     pub interval: Option<(f64, f64)>,
-    /// How many pairs.
+    /// Number of pairs.
     pub pairs: usize,
 }
 
-/// The ratio over pairs. Pairs in which either is not above 0 have no ratio and are left out;
-/// `None` when none is left.
+/// Returns the ratio over pairs. A pair with a value that is not above 0 has no ratio and is left
+/// out. The result is `None` if no pair remains.
 pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
@@ -85,64 +87,4 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn near(a: f64, b: f64) {
-        assert!((a - b).abs() < 1e-3 * b.abs().max(1.0), "{a} is not {b}");
-    }
-
-    #[test]
-    fn middles_and_spread_of_known_values() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        // 2 4 4 4 5 5 7 9: the textbook's, mean 5, sample deviation sqrt(32 / 7).
-        let known = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
-        near(deviation(&known).unwrap(), (32.0f64 / 7.0).sqrt());
-        near(
-            relative_deviation(&known).unwrap(),
-            (32.0f64 / 7.0).sqrt() / 5.0,
-        );
-        assert_eq!(deviation(&[1.0]), None);
-        assert_eq!(relative_deviation(&[0.0, 0.0]), None);
-    }
-
-    #[test]
-    fn the_interval_is_the_textbooks() {
-        // Log ratios 0.1 0.2 0.3 0.4 0.5: mean 0.3, deviation 0.158114, half width 2.776 * 0.158114
-        // / sqrt 5 = 0.196293.
-        let pairs: Vec<(f64, f64)> = [0.1, 0.2, 0.3, 0.4, 0.5]
-            .iter()
-            .map(|l: &f64| (7.0 * l.exp(), 7.0))
-            .collect();
-        let r = ratio(&pairs).unwrap();
-        assert_eq!(r.pairs, 5);
-        near(r.ratio, 0.3f64.exp());
-        let (low, high) = r.interval.unwrap();
-        near(low.ln(), 0.3 - 0.196_293);
-        near(high.ln(), 0.3 + 0.196_293);
-    }
-
-    #[test]
-    fn twice_and_half_cancel_out_and_gaps_are_left_out() {
-        let r = ratio(&[(2.0, 1.0), (1.0, 2.0), (0.0, 5.0)]).unwrap();
-        near(r.ratio, 1.0);
-        assert_eq!(r.pairs, 2);
-        let one = ratio(&[(3.0, 2.0)]).unwrap();
-        assert_eq!((one.ratio, one.interval), (1.5, None));
-        assert_eq!(ratio(&[(0.0, 1.0)]), None);
-        // No spread, no width.
-        let same = ratio(&[(3.0, 2.0); 5]).unwrap().interval.unwrap();
-        near(same.0, 1.5);
-        near(same.1, 1.5);
-    }
-
-    #[test]
-    fn quantiles_of_t_fall_towards_the_normal_one() {
-        near(t95(4), 2.776);
-        near(t95(30), 2.042);
-        near(t95(60), 2.0);
-        assert!((1..200).all(|f| t95(f) > t95(f + 1) && t95(f + 1) > 1.96));
-    }
-}
+mod tests;

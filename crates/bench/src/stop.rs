@@ -5,12 +5,12 @@
 pub struct Stop {
     /// One sentence that says what to do.
     pub sentence: String,
-    /// The failed write to standard output, when it was that.
+    /// The error, if a write to standard output failed.
     pub output: Option<std::io::Error>,
 }
 
 impl Stop {
-    /// With a sentence.
+    /// Makes a stop from a sentence.
     pub fn new(sentence: impl Into<String>) -> Stop {
         Stop {
             sentence: sentence.into(),

@@ -1,7 +1,8 @@
-//! What is run: each workload on a store of its own, beside the device's own measure.
+//! Workloads on one engine: each runs on a store of its own, beside the measurement of the device.
 //!
-//! Slices of the device and of the workload take turns (`durable-put`) or stand before and after it
-//! (the others), because a shared disk changes its mind within seconds.
+//! Slices of the device and of the workload take turns (`durable-put`), or the device is measured
+//! before and after (the other workloads), because the rate of a shared disk changes within
+//! seconds.
 
 mod args;
 
@@ -27,8 +28,8 @@ use std::time::Duration;
 const DEVICE_FILE: u64 = 256 << 20;
 /// A slice of `durable-put`, and of the device beside it.
 const SLICE: Duration = Duration::from_millis(500);
-/// How long the device is measured before and after the other workloads.
-const BESIDE: Duration = Duration::from_secs(1);
+/// Time for which the device is measured before and after the other workloads.
+const DEVICE_PROBE: Duration = Duration::from_secs(1);
 
 /// Runs a workload once for each number of threads.
 pub fn run(workload: &Workload) -> Result<Report, Stop> {
@@ -69,7 +70,7 @@ pub fn run(workload: &Workload) -> Result<Report, Stop> {
         if fs.exists(path)? {
             remove_tree(fs.as_ref(), path)?;
         }
-        // Only when it is empty: what somebody else put there stays.
+        // The directory is removed only if it is empty: files of other programs stay.
         let _ = rustix::fs::rmdir(&common.dir);
     }
     ended?;
@@ -79,7 +80,7 @@ pub fn run(workload: &Workload) -> Result<Report, Stop> {
     Ok(report)
 }
 
-/// The targets that the README names, where the run has what they need.
+/// Adds the targets of the README, if the run has their metrics.
 fn durable_targets(report: &mut Report) {
     let one = report.rows.iter().find(|r| r.threads == 1);
     let Some(one) = one else { return };
@@ -123,7 +124,7 @@ fn config(workload: &Workload, common: &Common, fs: &basalt::fs::FsInfo) -> Valu
     config
 }
 
-/// Flags of all workloads, and what the filesystem layer found.
+/// Returns the flags of all workloads, and the properties of the filesystem.
 pub fn common_config(c: &Common, fs: &basalt::fs::FsInfo) -> Value {
     let on = |s: Switch| s == Switch::On;
     let b = &c.budget;
@@ -150,11 +151,11 @@ struct Bench<'a> {
     name: String,
     device: Option<Device>,
     progress: Progress,
-    /// The engine whose turn it is.
+    /// The engine that runs now.
     engine: EngineName,
 }
 
-/// When a workload ends.
+/// The end of a workload.
 #[derive(Clone, Copy)]
 struct Until {
     time: Option<Duration>,
@@ -191,7 +192,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What puts wait for.
+    /// Returns the sync mode of puts.
     fn log(&self) -> Log {
         match self.common.sync {
             Switch::On => Log::Synced,
@@ -208,7 +209,7 @@ impl Bench<'_> {
         )
     }
 
-    /// Closes the store and leaves nothing of it, unless it is to be kept.
+    /// Closes the store and removes it, unless the flags keep it.
     fn close(&self, engine: Arc<dyn Engine>) -> Result<(), Stop> {
         engine.close()?;
         drop(engine);
@@ -219,7 +220,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs `op` on `threads` threads; operations are numbered over all of them.
+    /// Runs `op` on `threads` threads. Operations are numbered over all threads.
     fn operate(
         &self,
         engine: &Arc<dyn Engine>,
@@ -254,8 +255,8 @@ impl Bench<'_> {
             let n = w.random.below(w.data.keys());
             w.put(n, Log::Synced)
         });
-        // The first log's space is written before it is used: that is the engine's start, not its
-        // pace.
+        // An engine writes the space of its first log before it uses it. That is startup cost, and
+        // not part of the rate.
         let warm = Until {
             time: Some(SLICE / 2),
             ops: u64::MAX,
@@ -332,7 +333,7 @@ impl Bench<'_> {
         self.operate(engine, threads, until, 1, op)
     }
 
-    /// Returns the operation that is measured.
+    /// Returns the measured operation.
     fn operation(&self) -> Arc<Operation> {
         let log = self.log();
         match self.workload {
@@ -375,13 +376,14 @@ impl Bench<'_> {
         }
     }
 
-    /// All workloads but `durable-put` and `device`.
+    /// Runs any workload but `durable-put` and `device`.
     fn one(&mut self, threads: usize) -> Result<Row, Stop> {
         let mut engine = self.open()?;
         let mut more = Map::new();
         let is_fill = matches!(self.workload, Workload::Fill(_));
         if !is_fill {
-            // Filling is not measured and not synced put by put, whatever the measured part does.
+            // The fill is not measured, and its puts are not synced one by one, in every mode of
+            // the measured part.
             self.fill_quickly(&engine)?;
             engine.wait_idle()?;
         }
@@ -404,7 +406,7 @@ impl Bench<'_> {
             self.operate(&engine, threads, until, 2, self.operation())?
         };
         if writes {
-            // What the puts still owe in compactions is part of their device bytes.
+            // The device bytes of the puts include the compactions that they cause.
             let start = self.clock.now();
             engine.wait_idle()?;
             more.insert(
@@ -443,7 +445,7 @@ impl Bench<'_> {
         }
         let yardstick = device.filter(|d| d.ops > 0).map(|d| {
             if writes {
-                // The rate at which the device alone could take the user's bytes once.
+                // The rate at which the device alone could write the user's bytes once.
                 let per_op = tally.write_bytes as f64 / measured.ops.max(1) as f64;
                 Yardstick {
                     what: "sequential writes of 1 MiB",
@@ -483,23 +485,22 @@ impl Bench<'_> {
         self.operate(engine, 2, until, 1, op).map(|_| ())
     }
 
-    /// The device's own rate of what a workload is limited by.
+    /// Measures the device's own rate of the operation that limits a workload.
     fn beside(&mut self, writes: bool, threads: usize) -> Result<Option<Measured>, Stop> {
         let Some(device) = &mut self.device else {
             return Ok(None);
         };
         if writes {
-            device.sequential_writes(BESIDE).map(Some)
+            device.sequential_writes(DEVICE_PROBE).map(Some)
         } else {
-            device.random_reads(threads, BESIDE).map(Some)
+            device.random_reads(threads, DEVICE_PROBE).map(Some)
         }
     }
 
     fn device_rows(&mut self, threads: usize, report: &mut Report) -> Result<(), Stop> {
         let time = Duration::from_secs(self.common.seconds.max(1)) / 3;
         let value = self.workload.value_size() as usize;
-        // The sector size is what padding is made to; what the engine adds to a value is one more
-        // of them at most.
+        // The log pads to whole sectors. The header of a value adds at most one sector.
         let padded = (value + self.common.key_size as usize).next_multiple_of(512);
         let counters = self.counters.clone();
         let Some(device) = &mut self.device else {

@@ -1,5 +1,5 @@
-//! The real `basalt-bench compare` on tiny stores, and the page of what it saved. Nothing here
-//! looks at how fast it was.
+//! The real `basalt-bench compare` on tiny stores, and the page of its saved results. No test here
+//! depends on speed.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests make and look at directories of the host by hand"
@@ -48,7 +48,7 @@ const FIELDS: [&str; 34] = [
     "beside",
 ];
 
-/// Small enough that everything is flushed, compacted, and read from tables.
+/// The stores are small, but everything is flushed, compacted, and read from tables.
 const TINY: [&str; 12] = [
     "--write-buffer",
     "64K",
@@ -116,7 +116,7 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
         assert_eq!(row["workload"], workload);
         let ops = match workload {
             "load" | "load-sorted" | "fill-random" => 1500,
-            // 300 gets of 10 keys.
+            // The workload has 300 gets of 10 keys.
             "multi-get" => 3000,
             _ => 300,
         };
@@ -127,7 +127,7 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
             "load" | "load-sorted" | "fill-random" | "overwrite" | "ingest" | "durable-put" => {
                 assert_eq!(puts, ops);
                 assert_eq!(row["put_bytes"], ops * (16 + value));
-                // All of it was written by the time the store was closed.
+                // All bytes were written before the store was closed.
                 let written = row["engine_write_bytes"].as_u64().unwrap();
                 assert!(written >= ops * (16 + value), "{row}");
                 assert!(row["device_reads_per_op"].is_null());
@@ -154,8 +154,8 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
     );
 }
 
-/// As large values are compared: keys that share nothing, values in blob files, garbage collected
-/// while it is written.
+/// A comparison of large values: random keys, values in blob files, and garbage collection during
+/// the writes.
 #[test]
 fn large_values_of_random_keys_are_checked_as_small_ones_are() {
     let s = Scratch::new("large");
@@ -198,8 +198,8 @@ fn large_values_of_random_keys_are_checked_as_small_ones_are() {
     let beside = &results[3]["beside"];
     assert!(beside["gets"].as_u64().unwrap() > 0, "{beside}");
     assert_eq!(results[3]["puts"], 400);
-    // A store without separation writes its values again and again: that is how the flag is seen to
-    // work.
+    // A store without separation rewrites its values in compactions, which shows that the flag has
+    // an effect.
     let without = [&more[..], &["--min-blob-size", "0"]].concat();
     let report = compare(&s, &["fill-random"], &without);
     assert!(report["engines"][0]["configuration"]["min_blob_size"].is_null());
@@ -398,8 +398,8 @@ fn what_cannot_be_compared_is_named() {
     );
 }
 
-/// Only in builds with the peer. Each form of BlobDB takes its options, keeps its values in blob
-/// files and gives them back.
+/// Only in builds with the peer. Each configuration of BlobDB takes its options, keeps its values
+/// in blob files and returns them.
 #[cfg(feature = "peer-rocksdb")]
 #[test]
 fn blobdb_runs_in_each_form() {

@@ -1,5 +1,5 @@
-//! The real `basalt-bench` on tiny workloads: every workload runs, checks what it reads, reports
-//! what the README promises, and leaves nothing behind. Nothing here looks at how fast it was.
+//! The real `basalt-bench` on tiny workloads: every workload runs, checks its reads, reports the
+//! metrics of the README, and removes its files. No test here depends on speed.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests make and look at directories of the host by hand"
@@ -40,7 +40,7 @@ fn every_workload_reports_every_field() {
             "2000",
             "--ops",
             "500",
-            // The operations end it, however slow the disk is today.
+            // The number of operations ends the run, at any speed of the disk.
             "--seconds",
             "300",
             "--threads",

@@ -3,7 +3,7 @@
 
 use super::index::IndexBuilder;
 use super::layout::{
-    BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, PACKED, header,
+    BLOB_MAGIC, COMPRESSED, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, header,
 };
 use super::record::{self, Form, Name};
 use super::{BlobMeta, IndexFile};
@@ -157,12 +157,12 @@ pub struct BlobOptions {
     pub warm_records: bool,
     /// True if values may be compressed. Builds that do not know compressed values then refuse the
     /// file, instead of reporting its records as damaged.
-    pub packed: bool,
+    pub compressed: bool,
 }
 
 impl BlobOptions {
     fn header(&self, magic: &[u8; 8]) -> [u8; HEADER_LEN] {
-        let features = if self.packed { PACKED } else { 0 };
+        let features = if self.compressed { COMPRESSED } else { 0 };
         header(magic, self.file_id, features)
     }
 }
@@ -205,7 +205,7 @@ impl BlobBuilder {
         debug_assert_eq!(record::value_sum(value), form.sum, "value checksum");
         debug_assert_eq!(value.len(), form.len, "value length");
         assert!(
-            self.options.packed || form.codec == Compression::None,
+            self.options.compressed || form.codec == Compression::None,
             "a file whose header does not say that values are compressed"
         );
         let offset = self.file.position();

@@ -22,18 +22,18 @@ pub struct ReadCounts {
 
 /// Counters of value compression. A clone is cheap.
 #[derive(Clone)]
-pub struct PackCounts {
+pub struct CompressionCounts {
     /// Bytes of values before they were compressed.
     pub before: Counter,
     /// Bytes of the same values afterwards.
     pub after: Counter,
 }
 
-impl PackCounts {
+impl CompressionCounts {
     /// Returns the counters of an environment.
-    pub fn of(env: &Env) -> PackCounts {
+    pub fn of(env: &Env) -> CompressionCounts {
         let c = |name, help| env.metrics().counter(name, &[], help);
-        PackCounts {
+        CompressionCounts {
             before: c(
                 "blob_value_bytes_before_compression_total",
                 "Bytes of separated values before they were compressed, of those that were",
@@ -46,7 +46,7 @@ impl PackCounts {
     }
 
     /// Counts a value that was compressed from `before` to `after` bytes.
-    pub fn packed(&self, before: usize, after: usize) {
+    pub fn note(&self, before: usize, after: usize) {
         self.before.add(before as u64);
         self.after.add(after as u64);
     }

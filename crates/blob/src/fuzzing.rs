@@ -9,7 +9,7 @@ use super::index::{self, IndexBuilder, PLACES_A_PAGE};
 use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
 use super::record::{self, Form, Head, Name};
-use super::{BlobMeta, FamilyShare, inspect, packed, salvage};
+use super::{BlobMeta, FamilyShare, compressed, inspect, salvage};
 use basalt_env::{Env, IoPriority};
 use basalt_kv::codec::Compression;
 use basalt_kv::codec::Effort;
@@ -93,7 +93,7 @@ fn sample() -> &'static Sample {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
-            packed: true,
+            compressed: true,
         };
         let mut builder = BlobBuilder::new(&env, file, path, options);
         let mut begins = Vec::new();
@@ -102,7 +102,7 @@ fn sample() -> &'static Sample {
             let name = sample_name(&key, n);
             let codec = [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3];
             begins.push(builder.size() as usize);
-            packed::pack(Kind::Put, codec, Effort::Writer, &value, |form, stored| {
+            compressed::pack(Kind::Put, codec, Effort::Writer, &value, |form, stored| {
                 builder.add(&name, form, stored).expect("add");
             })
             .unwrap_or_else(|| {
@@ -172,7 +172,7 @@ fn blob_record(bytes: &[u8]) -> Verdict {
         && let Ok(plain) = record::unpacked(path, FILE_ID, 64, &again)
     {
         let plain_head = record::check_is(path, FILE_ID, 64, &plain, &name).expect("made anew");
-        let len = packed::payload_len(head.kind, head.codec, value);
+        let len = compressed::payload_len(head.kind, head.codec, value);
         assert_eq!(Ok(plain_head.value_len), len);
         assert!(!plain_head.is_compressed() && plain.len() == plain_head.record_len());
     }

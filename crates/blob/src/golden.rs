@@ -55,7 +55,7 @@ fn golden() -> (Vec<u8>, BlobMeta) {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
-        packed: false,
+        compressed: false,
     };
     let mut builder = BlobBuilder::new(&env, file, path, options);
     for r in &RECORDS {
@@ -204,7 +204,7 @@ const PACKED_BEGIN: &str = "<!-- golden: a compressed value -->\n```text\n";
 
 /// Returns a record with a compressed value, encoded for the place of a file's first record, and
 /// the value with its expiry.
-fn packed_record() -> (Vec<u8>, Vec<u8>) {
+fn compressed_record() -> (Vec<u8>, Vec<u8>) {
     let payload = [
         &1_800_000_000_000u64.to_le_bytes()[..],
         &b"red, green, ".repeat(4)[..],
@@ -216,7 +216,7 @@ fn packed_record() -> (Vec<u8>, Vec<u8>) {
         seq: 41,
     };
     let mut bytes = Vec::new();
-    packed::pack(
+    compressed::pack(
         Kind::PutTtl,
         Compression::Lz4,
         Effort::Writer,
@@ -230,8 +230,8 @@ fn packed_record() -> (Vec<u8>, Vec<u8>) {
     (bytes, payload)
 }
 
-fn packed_dump() -> String {
-    let (bytes, _) = packed_record();
+fn compressed_dump() -> String {
+    let (bytes, _) = compressed_record();
     let mut d = Dump {
         bytes: &bytes,
         at: 0,
@@ -263,7 +263,7 @@ fn packed_dump() -> String {
 fn the_documents_compressed_value_is_what_is_written_and_read() {
     let (head, rest) = DOCUMENT.split_once(PACKED_BEGIN).expect("begin");
     let (shown, tail) = rest.split_once(END).expect("end");
-    let dump = packed_dump();
+    let dump = compressed_dump();
     if std::env::var_os("BASALT_REWRITE_GOLDEN").is_some() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format/blob.md");
         std::fs::write(page, format!("{head}{PACKED_BEGIN}{dump}{END}{tail}")).expect("write");
@@ -273,7 +273,7 @@ fn the_documents_compressed_value_is_what_is_written_and_read() {
     let (bytes, at) = (basalt_sim::hexdump::bytes(shown), HEADER_LEN as u64);
     let head = record::check(Path::new(PATH), FILE_ID, at, &bytes).unwrap();
     let plain = record::unpacked(Path::new(PATH), FILE_ID, at, &bytes).unwrap();
-    assert_eq!(plain[head.value().start..], packed_record().1);
+    assert_eq!(plain[head.value().start..], compressed_record().1);
 }
 
 /// Bytes of earlier builds stay readable: the test decodes the file from the document, not from the

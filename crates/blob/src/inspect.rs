@@ -2,7 +2,7 @@
 //! log that is a blob file is named by its own path or by its index's; the other file is searched
 //! beside it.
 
-use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header, is_packed};
+use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header, is_compressed};
 use super::reader::{BlobReader, Layout, read_directory};
 use super::verify::ValueBytes;
 use super::{BlobMeta, IndexFile, builder, verify};
@@ -23,7 +23,7 @@ pub struct BlobReport {
     /// Sum of the records' hashes, modulo 2^64.
     pub hash_sum: u64,
     /// True if the header says that values may be compressed.
-    pub packed: bool,
+    pub compressed: bool,
     /// Byte counts of the values, if the whole file was read.
     pub values: Option<ValueBytes>,
 }
@@ -84,7 +84,7 @@ fn open(env: &Env, path: &Path) -> Result<(BlobReader, BlobReport)> {
     let hash_sum = directory.hash_sum;
     let meta = builder::meta(directory, None, size, 0);
     let reader = BlobReader::open(env, Arc::new(file), path, &meta)?;
-    Ok(with_report(reader, meta, hash_sum, is_packed(&header)))
+    Ok(with_report(reader, meta, hash_sum, is_compressed(&header)))
 }
 
 fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobReport)> {
@@ -92,7 +92,7 @@ fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobRepo
     check_count(index, &directory)?;
     let hash_sum = directory.hash_sum;
     let file = env.fs().open(index)?;
-    let packed = is_packed(&basalt_table::read_exact(&*file, index, 0, HEADER_LEN)?);
+    let compressed = is_compressed(&basalt_table::read_exact(&*file, index, 0, HEADER_LEN)?);
     let size = env.fs().stat(index)?.len;
     let number = index.file_stem().and_then(|n| n.to_str()?.parse().ok());
     let index_file = IndexFile {
@@ -110,21 +110,21 @@ fn open_log(env: &Env, log: &Path, index: &Path) -> Result<(BlobReader, BlobRepo
         &meta,
     )?;
     meta.size = reader.blocks()?;
-    Ok(with_report(reader, meta, hash_sum, packed))
+    Ok(with_report(reader, meta, hash_sum, compressed))
 }
 
 fn with_report(
     reader: BlobReader,
     meta: BlobMeta,
     hash_sum: u64,
-    packed: bool,
+    compressed: bool,
 ) -> (BlobReader, BlobReport) {
     let layout = reader.layout();
     let report = BlobReport {
         meta,
         layout,
         hash_sum,
-        packed,
+        compressed,
         values: None,
     };
     (reader, report)

@@ -27,7 +27,7 @@ pub(super) const HEADER_LEN: usize = 64;
 pub(super) const FOOTER_LEN: usize = 64;
 
 /// Incompatible feature: values may be compressed.
-pub(super) const PACKED: u32 = 1;
+pub(super) const COMPRESSED: u32 = 1;
 
 const H_VERSION: usize = 8;
 const H_FILE_ID: usize = 16;
@@ -77,7 +77,7 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
         ))
         .in_file(path));
     }
-    let unknown = u32_at(h, H_INCOMPATIBLE) & !PACKED;
+    let unknown = u32_at(h, H_INCOMPATIBLE) & !COMPRESSED;
     if unknown != 0 {
         return Err(Error::unsupported(format!(
             "blob file with incompatible features {unknown:#x}, which a later version writes"
@@ -95,8 +95,8 @@ pub(super) fn check_header(path: &Path, magic: &[u8; 8], file_id: u128, h: &[u8]
 }
 
 /// Returns true if a header that was checked says that values may be compressed.
-pub(super) fn is_packed(h: &[u8]) -> bool {
-    u32_at(h, H_INCOMPATIBLE) & PACKED != 0
+pub(super) fn is_compressed(h: &[u8]) -> bool {
+    u32_at(h, H_INCOMPATIBLE) & COMPRESSED != 0
 }
 
 /// Returns the id at byte `at` of a header or a footer, without any check.
@@ -285,12 +285,12 @@ impl Directory {
     }
 }
 
-/// Returns true if a file's first bytes are those of a blob file.
+/// True when a file's first bytes are those of a blob file.
 pub fn begins_one(first: &[u8]) -> bool {
     first.starts_with(&BLOB_MAGIC)
 }
 
-/// Returns true if a file's first bytes are those of a log's index.
+/// True when a file's first bytes are those of a log's index.
 pub fn begins_index(first: &[u8]) -> bool {
     first.starts_with(&INDEX_MAGIC)
 }

@@ -1,7 +1,9 @@
-//! Separated values: files of blob records, and the index that finds a value in them by its key and sequence number.
+//! Separated values: files of blob records, and the index that finds a value in them by its key and
+//! sequence number.
 //!
-//! A value from a size on is written once, to the log; the tree gets a reference with the log's number, and the log stays as a *blob file*, with an index
-//! beside it. What flushes and collections write are blob files of their own, with the index at their end.
+//! A value of at least `min_blob_size` bytes is written once, to the log. The tree gets a reference
+//! with the number of the log, and the log stays as a *blob file*, with an index beside it. Flushes
+//! and garbage collections write blob files of their own, with the index at their end.
 //!
 //! The crate also has the policy of garbage collection: which records are dead ([`garbage`]), and
 //! what a number means after files were collected ([`lineage`]).
@@ -22,13 +24,14 @@
 //! | [`garbage`] | the records that no reference leads to |
 //! | [`lineage`] | what numbers mean after collections |
 //!
-//! A module depends only on modules above it in this table, on `basalt-table`, whose checksummed
-//! blocks hold the index, and on `basalt-records`, whose logs become blob files. The encoding of one
-//! record is [`basalt_kv::separated`]'s. The bytes are specified in `docs/format/blob.md`, the
-//! reasons are in `docs/decisions/0020-blobs.md`.
+//! A module depends only on modules above it in this table, on `basalt-table`, whose blocks with
+//! checksums hold the index, and on `basalt-records`, whose logs become blob files. The encoding of
+//! one record is that of [`basalt_kv::separated`]. The bytes are specified in `docs/format/blob.md`,
+//! the reasons are in `docs/decisions/0020-blobs.md`.
 //!
-//! Promises: a value that is found is that version of that key, at that place of that file, or an error; no bytes of a file make a reader
-//! panic, or allocate beyond what the file holds, but for a compressed value, which is at most as long as values may be.
+//! Promises: a value that is found is that version of that key, at that place of that file, or an
+//! error. No bytes of a file make a reader panic, or allocate beyond what the file holds. The
+//! exception is a compressed value, which is at most as long as values may be.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
@@ -62,7 +65,7 @@ pub use names::{blob_name, blob_names, index_name, log_name};
 pub use reader::{BlobReader, How, Layout, Record, batch_read};
 pub use separate::Separator;
 
-use basalt_kv::separated::compressed as packed;
+use basalt_kv::separated::compressed;
 pub use basalt_kv::separated::{Form, Name, Reference, record};
 
 use basalt_kv::key::SeqNo;

@@ -1,4 +1,5 @@
-//! Reading a blob file: its directory when it is opened, then index pages through the cache, then each value by one read of the device.
+//! Reading a blob file: its directory when it is opened, then index pages through the cache, then each
+//! value by one read of the device.
 //!
 //! Modules: `index_pages` (from a name to a place), `values` (one value), [`batch_read`] (many
 //! values at once), `walk` (records in the order of the file).
@@ -14,7 +15,7 @@ use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
 };
 use super::record::{Form, HEADER_LEN as RECORD_HEADER, Name};
-use super::{BlobMeta, FamilyShare, packed};
+use super::{BlobMeta, FamilyShare, compressed};
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use basalt_fs::{AlignedBuf, Bytes, Error, File, Result};
@@ -85,7 +86,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The name of the record.
+    /// Returns the name that finds the record.
     pub fn name(&self) -> Name<'_> {
         Name {
             family: self.family,
@@ -112,7 +113,7 @@ impl Record {
     /// Returns the bytes of the value with its expiry, decompressed, or `None` if the stored bytes
     /// do not give their length.
     pub fn payload_len(&self) -> Option<usize> {
-        packed::payload_len(self.kind, self.codec, &self.value).ok()
+        compressed::payload_len(self.kind, self.codec, &self.value).ok()
     }
 
     /// Returns the value with its expiry, decompressed. The error describes what is wrong with the
@@ -120,7 +121,7 @@ impl Record {
     pub fn payload(&self) -> std::result::Result<Bytes, String> {
         match self.codec {
             Compression::None => Ok(self.value.clone()),
-            codec => packed::unpack(self.kind, codec, &self.value, 0).map(Bytes::from),
+            codec => compressed::unpack(self.kind, codec, &self.value, 0).map(Bytes::from),
         }
     }
 }
@@ -132,11 +133,11 @@ pub struct Layout {
     pub pages_at: u64,
     /// Number of hash pages.
     pub hash_pages: u64,
-    /// Bytes of the blocks.
+    /// Bytes of the position pages.
     pub hash_bytes: u64,
     /// Number of position pages.
     pub place_pages: u64,
-    /// Bytes of the blocks.
+    /// Bytes of the position pages.
     pub place_bytes: u64,
     /// Offset of the directory; the footer follows it.
     pub directory_at: u64,
@@ -181,7 +182,7 @@ pub(super) fn read_directory(
 pub struct BlobReader {
     env: Env,
     counts: ReadCounts,
-    /// The file with the records.
+    /// Returns the file with the records, and its path.
     records: Box<dyn Source>,
     records_path: PathBuf,
     /// The file with the index: the same file, or the one beside a log.
@@ -309,7 +310,7 @@ impl BlobReader {
         &self.directory.families
     }
 
-    /// The layout of the index.
+    /// Returns the layout of the index.
     pub fn layout(&self) -> Layout {
         let (pages, hashes) = (&self.pages, self.directory.hashes.len());
         let end = pages[pages.len() - 1];
@@ -361,7 +362,7 @@ impl BlobReader {
         &self.env
     }
 
-    /// The file with the records.
+    /// Returns the file with the records, and its path.
     pub(super) fn records_file(&self) -> (&dyn Source, &Path) {
         (&*self.records, &self.records_path)
     }

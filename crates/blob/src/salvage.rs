@@ -7,8 +7,8 @@
 //! miss none that verifies.
 
 use super::BlobMeta;
+use super::compressed;
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
-use super::packed;
 use super::reader::Record;
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
@@ -192,7 +192,8 @@ fn walk(
         let value = &bytes[head.value()];
         // A value that cannot be decompressed is not returned.
         let whole = record::value_sum(value) == head.value_sum()
-            && (!head.is_compressed() || packed::unpack(head.kind, head.codec, value, 0).is_ok());
+            && (!head.is_compressed()
+                || compressed::unpack(head.kind, head.codec, value, 0).is_ok());
         if whole {
             let bytes = Bytes::copy_from_slice(&bytes[..len]);
             let record = Record {

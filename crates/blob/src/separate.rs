@@ -1,8 +1,10 @@
 //! Separates values on their way into tables: a flush or a merge passes large values and gets the
 //! references that the tables hold.
 
-use super::counts::PackCounts;
-use super::{BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, packed, record};
+use super::counts::CompressionCounts;
+use super::{
+    BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, compressed, record,
+};
 use basalt_env::store_dir::{Created, StoreDir};
 use basalt_env::{CacheKey, CachePriority, Env, IoPriority};
 use basalt_fs::{AlignedBuf, Bytes, Lifetime, Result, slot_size};
@@ -35,7 +37,7 @@ pub struct Separator<'a> {
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
-    counts: PackCounts,
+    counts: CompressionCounts,
 }
 
 impl<'a> Separator<'a> {
@@ -61,12 +63,12 @@ impl<'a> Separator<'a> {
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
-            counts: PackCounts::of(env),
+            counts: CompressionCounts::of(env),
         }
     }
 
     /// Allows compressed values, and values to be compressed. The files' headers say so.
-    pub fn with_packed(mut self, packs: bool) -> Separator<'a> {
+    pub fn with_compressed(mut self, packs: bool) -> Separator<'a> {
         self.packs = packs;
         self
     }
@@ -124,11 +126,11 @@ impl<'a> Separator<'a> {
             true => Effort::Writer,
             false => Effort::Background,
         };
-        let packed = packed::pack(kind, codec, effort, payload, |form, stored| {
-            self.counts.packed(payload.len(), stored.len());
+        let compressed = compressed::pack(kind, codec, effort, payload, |form, stored| {
+            self.counts.note(payload.len(), stored.len());
             self.put_stored(name, form, stored)
         });
-        match packed {
+        match compressed {
             None => self.put_stored(name, &Form::plain(kind, payload), payload)?,
             Some(done) => {
                 done?;
@@ -199,7 +201,7 @@ impl<'a> Separator<'a> {
             io: self.io,
             warm_cache: self.warm.0,
             warm_records: self.warm.1,
-            packed: self.packs,
+            compressed: self.packs,
         };
         let mut builder = BlobBuilder::new(&self.env, file, &path, options);
         if self.prepares {

@@ -1,7 +1,7 @@
-//! What can be typed: commands, flags and the help that teaches them.
+//! The command line: commands, flags and their help texts.
 
 use crate::budget::Budget;
-use crate::place::{Make, Place};
+use crate::location::{Make, StoreLocation};
 use crate::record::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -9,18 +9,18 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 A minute's tour:
-  basalt serve                          a Redis-compatible server, data in ./basalt-data
-  redis-cli set greeting hello          any Redis client works
+  basalt serve                          serve Redis clients, with data in ./basalt-data
+  redis-cli set greeting hello          use any Redis client
   (stop the server; a store has one owner at a time)
-  basalt get greeting                   the same data, without a server
-  basalt load --files ./photos          a whole folder: key = relative path
-  basalt export --files ./copy          and back
-  basalt check                          reads every byte, verifies each that has a meaning
+  basalt get greeting                   read the same data without a server
+  basalt load --files ./photos          load a whole folder: key = relative path
+  basalt export --files ./copy          write it back
+  basalt check                          read every byte, and verify each that has a meaning
 
-Keys and values are those of Redis strings: what a client SETs, `basalt get` reads, and the other way round.
+Keys and values are those of Redis strings: `basalt get` reads what a client SETs, and the other way round.
 
 Exit codes: 0 done; 1 the answer is no (key absent, damage found, keys that could not be exported);
-2 not done (wrong arguments, no store there, store in use, a read or write failed).";
+2 not done (wrong arguments, no such store, store in use, failed read or write).";
 
 /// Basalt: a durable key-value store. Serves Redis clients, and works on its files directly.
 #[derive(Parser)]
@@ -48,9 +48,9 @@ pub enum Command {
     Export(Export),
     /// Show the tree's shape, amplification, cache and memory
     Stats(Stats),
-    /// Look at the files that large values are in: list, verify or explain them
+    /// List, verify or explain the blob files that hold large values
     Blob(Blob),
-    /// Merge a closed store's tables, so that what is deleted or overwritten takes no space
+    /// Merge a closed store's tables, so that deleted and overwritten data takes no space
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space
     Checkpoint(Checkpoint),
@@ -67,11 +67,10 @@ pub enum Command {
 }
 
 #[derive(Args)]
-pub struct Which {
+pub struct KeyspaceArgs {
     #[command(flatten)]
-    pub store: Place,
-    /// Work on this column family, keys and values as they are stored, instead of the keys that
-    /// Redis clients see
+    pub store: StoreLocation,
+    /// Work on the stored bytes of this column family, instead of the keys that Redis clients see
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
 }
@@ -81,9 +80,9 @@ pub struct Which {
 pub enum Sync {
     /// When it survives a power cut; concurrent and pipelined writes share a sync
     Always,
-    /// At once; synced every second, so a power cut may take the last second
+    /// At once; with a sync every second, so a power cut may take the last second
     Everysec,
-    /// At once; synced when the store sees fit. Survives kill -9, not a power cut
+    /// At once; with a sync when the store does one. Survives kill -9, not a power cut
     Never,
 }
 
@@ -99,22 +98,22 @@ Examples:
 SIGTERM and Ctrl-C finish what was accepted, close the store and exit 0. Without --listen only this machine can connect.")]
 pub struct Serve {
     #[command(flatten)]
-    pub store: Place,
+    pub store: StoreLocation,
     #[command(flatten)]
     pub make: Make,
-    /// Address and port to listen on
+    /// Listen on this address and port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     pub listen: String,
-    /// The port alone, as other servers take it
+    /// Listen on this port, as other servers take it
     #[arg(long, value_name = "N", hide = true, conflicts_with = "listen")]
     pub port: Option<u16>,
-    /// When a write is acknowledged
+    /// Acknowledge writes in this mode
     #[arg(long, value_enum, default_value = "always")]
     pub sync: Sync,
     /// Allow an address that other machines reach, although there is no password yet
     #[arg(long)]
     pub unprotected: bool,
-    /// Clients at a time
+    /// Serve at most this many clients at a time
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: u32,
     /// Disconnect a client that sends and receives nothing for this many seconds, 0 for never
@@ -135,10 +134,10 @@ Examples:
   date | basalt put now
   basalt put session abc --expire-in 3600
 
-The write survives a power cut when the command returns. An expiry the key had is removed, as Redis SET does.")]
+The write survives a power cut when the command returns. An earlier expiry of the key is removed, as Redis SET does.")]
 pub struct Put {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub make: Make,
     /// The key
@@ -149,10 +148,10 @@ pub struct Put {
     /// Read the value from this file
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub value_file: Option<PathBuf>,
-    /// Seconds until the key is gone by itself
+    /// Expire the key after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
     pub expire_in: Option<u64>,
-    /// Key and value on the command line use the escapes that `scan` prints: \t \n \r \\ \xNN
+    /// Read the escapes that `scan` prints in key and value: \t \n \r \\ \xNN
     #[arg(short, long)]
     pub escaped: bool,
 }
@@ -164,13 +163,13 @@ Examples:
   basalt get logo > logo.png
   basalt get missing || echo absent
 
-The value's bytes go to standard output as they are (on a terminal a line end follows). Exit code 1 when the key is absent.")]
+The value's bytes go to standard output unchanged (on a terminal a line end follows). The exit code is 1 if the key is absent.")]
 pub struct Get {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// The key
     pub key: OsString,
-    /// The key uses the escapes that `scan` prints
+    /// Read the escapes that `scan` prints in the key
     #[arg(short, long)]
     pub escaped: bool,
 }
@@ -182,14 +181,14 @@ Examples:
   basalt del a b c
   basalt del -e 'bin\\x00ary'
 
-Prints how many were there. Exit code 1 when none was.")]
+Prints how many keys existed. The exit code is 1 if none did.")]
 pub struct Del {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// The keys
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<OsString>,
-    /// Keys use the escapes that `scan` prints
+    /// Read the escapes that `scan` prints in the keys
     #[arg(short, long)]
     pub escaped: bool,
 }
@@ -202,39 +201,39 @@ Examples:
   basalt scan --from a --to b --reverse
   basalt scan --json | jq -r .key
 
-Each entry is one line, key, tab, value, in the byte order of the keys; what is not printable is escaped (\\t \\n \\r \\\\ \\xNN). \
+Each entry is one line, key, tab, value, in the byte order of the keys; bytes that are not printable are escaped (\\t \\n \\r \\\\ \\xNN). \
 `basalt load --format tsv` reads it back. --json prints the JSON lines that `basalt load` reads by default.")]
 pub struct Scan {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub range: Range,
-    /// Stop after so many entries
+    /// Stop after this many entries
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// From the last key to the first
+    /// Print from the last key to the first
     #[arg(long)]
     pub reverse: bool,
-    /// Leave the values out
+    /// Print keys without their values
     #[arg(long)]
     pub keys_only: bool,
-    /// JSON lines instead of text
+    /// Print JSON lines instead of text
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
 pub struct Range {
-    /// Only keys that begin with this
+    /// Take only keys that begin with this
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// First key, inclusive
+    /// Begin at this key, inclusive
     #[arg(long, value_name = "KEY")]
     pub from: Option<OsString>,
-    /// Last key, exclusive
+    /// End at this key, exclusive
     #[arg(long, value_name = "KEY")]
     pub to: Option<OsString>,
-    /// --prefix, --from and --to use the escapes that `scan` prints
+    /// Read the escapes that `scan` prints in --prefix, --from and --to
     #[arg(short, long)]
     pub escaped: bool,
 }
@@ -248,35 +247,35 @@ Examples:
 
 Formats:
   jsonl   one object a line: {\"key\": \"k\", \"value\": \"v\"}; for bytes that are not UTF-8 \"key_b64\" and \"value_b64\";
-          optional \"expire_at_ms\", the wall time in ms since 1970 at which the entry ends
+          optional \"expire_at_ms\", the wall time in ms since 1970 at which the entry expires
   tsv     key, tab, value, optionally tab and expire_at_ms; escapes \\t \\n \\r \\\\ \\xNN
   --files a folder: key = relative path with / between names, value = content. Names are raw bytes. Mode, owner
           and times are not kept, nor are empty directories; symbolic links and special files are left out and counted
 
-Entries replace what the store has under their keys. The last line says how many are durable: only then does a power cut \
-take none of them. A load that was interrupted is simply run again.")]
+Entries replace the values of their keys. The last line says how many are durable: after it a power cut takes none of \
+them. Run an interrupted load again.")]
 pub struct Load {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     #[command(flatten)]
     pub make: Make,
-    /// The file to read; - or nothing is standard input
+    /// The file to read; standard input if it is - or missing
     #[arg(value_name = "FILE", conflicts_with = "files")]
     pub input: Option<PathBuf>,
     /// Read a whole folder
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
-    /// Format of the input; otherwise its name's ending says (.jsonl .json .ndjson .tsv .txt), or
-    /// jsonl
+    /// Read this format [default: that of the file's ending (.jsonl .json .ndjson .tsv .txt), else
+    /// jsonl]
     #[arg(long, value_enum, conflicts_with = "files")]
     pub format: Option<Format>,
     /// Put this before every key
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// Leave out lines and files that cannot be stored, and say so, instead of stopping there
+    /// Leave out lines and files that cannot be stored, and report them, instead of stopping there
     #[arg(long)]
     pub skip_bad: bool,
-    /// With --files: read what symbolic links lead to, also outside the folder
+    /// Read the targets of symbolic links, also outside the folder (with --files)
     #[arg(long, requires = "files")]
     pub follow_symlinks: bool,
     #[command(flatten)]
@@ -292,24 +291,24 @@ Examples:
 
 --files writes every key as a file under DIR, and nowhere else: keys that are no relative path (empty, absolute, with . or .. \
 or a zero byte in them) are refused, named, and counted, and the exit code is 1. DIR must be empty or missing, or \
---overwrite given, and so must a file that --output names. Files get the time and mode of any new file; an expiry cannot be kept in a file, and is counted.")]
+--overwrite given. The same holds for the file of --output. Files get the time and mode of a new file; a file cannot keep an expiry, and such keys are counted.")]
 pub struct Export {
     #[command(flatten)]
-    pub which: Which,
+    pub which: KeyspaceArgs,
     /// Write a folder: one file a key
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
-    /// Format of the output; otherwise the name of --output says, or jsonl
+    /// Write this format [default: that of the ending of --output, else jsonl]
     #[arg(long, value_enum, conflicts_with = "files")]
     pub format: Option<Format>,
-    /// The file to write, whole or not at all; - or nothing is standard output
+    /// Write this file, whole or not at all; standard output if it is - or missing
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     pub output: Option<PathBuf>,
-    /// Only keys that begin with this; with --files it is taken off the names
+    /// Take only keys that begin with this; --files removes it from the names
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// With --files: DIR may hold files, and those with a key's name are replaced; with --output:
-    /// replace the file
+    /// Replace the file of --output, or write into a non-empty folder of --files and replace files
+    /// with a key's name
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -320,14 +319,14 @@ Examples:
   basalt stats
   basalt stats --json | jq .families
 
-Works on a closed store, which it only reads. For a running server ask `redis-cli INFO`.")]
+Reads a closed store, and changes nothing. For a running server use `redis-cli INFO`.")]
 pub struct Stats {
     #[command(flatten)]
-    pub store: Place,
-    /// One JSON object
+    pub store: StoreLocation,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// All metrics in Prometheus text format; of a running server: `redis-cli BASALT METRICS`
+    /// Print all metrics in Prometheus text format; of a running server: `redis-cli BASALT METRICS`
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
 }
@@ -339,9 +338,9 @@ Examples:
   basalt blob verify
   basalt blob explain basalt-data/000012.blob
 
-A store must be closed; it is only read. A single file is looked at by itself, wherever it lies.")]
+A store must be closed; the commands change nothing. A single file is read without its store, in any directory.")]
 pub struct Blob {
-    /// The store's directory
+    /// Use the store in this directory
     #[arg(
         long,
         value_name = "DIR",
@@ -349,7 +348,7 @@ pub struct Blob {
         global = true
     )]
     pub dir: PathBuf,
-    /// The store lies in this image file or on this block device; so do files that are named
+    /// Use the store, and the named files, in this image file or on this block device
     #[arg(long, value_name = "FILE|DEVICE", global = true)]
     pub image: Option<PathBuf>,
     #[command(subcommand)]
@@ -358,34 +357,34 @@ pub struct Blob {
 
 #[derive(Subcommand)]
 pub enum BlobAction {
-    /// What is alive in each blob file of a store, of whom, and what it costs in all
+    /// List the live data of each blob file of a store, its family, and the total cost
     List(BlobList),
     /// Read every byte of blob files and find every value again
     Verify(BlobVerify),
-    /// What a blob file says of itself: header, directory, index
+    /// Print the content of a blob file: header, directory, index
     Explain(BlobExplain),
 }
 
 #[derive(Args)]
 #[command(after_help = "\
-Garbage is what nothing in the store refers to any more, headers and indexes included, to the byte; old values that compactions have not met yet are not among it. \
-Age is the time since the file is there; beside it are the sequence numbers of its oldest and newest value. Names are numbers of files that were \
-collected and that some table still has: they lead here for some keys.")]
+Garbage is the exact number of bytes without a reference, headers and indexes included. Old values that compactions have not read yet are not included. \
+Age is the time since the file was made; beside it are the sequence numbers of its oldest and newest value. Names are numbers of collected files \
+that tables still refer to: for some keys they lead to this file.")]
 pub struct BlobList {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 all of it is sound; 1 damage was found, and where is printed; 2 it could not be read."
+    after_help = "Exit codes: 0 all files are sound; 1 damage was found, and its position is printed; 2 a file could not be read."
 )]
 pub struct BlobVerify {
-    /// Blob files; without any, all of the store
+    /// The blob files [default: all of the store]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -395,19 +394,19 @@ pub struct BlobExplain {
     /// The blob file
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
-/// What becomes of the lowest level.
+/// Treatment of the lowest level by a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bottommost {
-    /// Rewritten: everything deleted, overwritten or expired goes
+    /// Rewrite it: deleted, overwritten and expired data is dropped
     Force,
-    /// Left as it is, but for what something above is merged into
+    /// Leave it as it is, except where data above is merged into it
     Skip,
-    /// Rewritten where a compaction filter could drop something
+    /// Rewrite it where a compaction filter could drop something
     IfFilter,
 }
 
@@ -418,21 +417,21 @@ Examples:
   basalt compact --bottommost skip
   basalt compact --family redis.keys
 
-Ctrl-C ends it soon: what is merged stays merged, nothing is lost, and it can be begun again. Exit code 2 then.")]
+Ctrl-C ends it soon with exit code 2: merged tables stay, nothing is lost, and it can be run again.")]
 pub struct Compact {
     #[command(flatten)]
-    pub store: Place,
-    /// Only this column family; otherwise all
+    pub store: StoreLocation,
+    /// Compact only this column family [default: all]
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
-    /// What becomes of the lowest level, where most data is
+    /// Compact the lowest level, where most data is, in this mode
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
-    /// Write large values again as well, side by side in the order of their keys: long scans then
-    /// read them in long stretches. Takes their space a second time until it is done
-    #[arg(long)]
-    pub gather_values: bool,
-    /// One JSON object
+    /// Rewrite large values as well, side by side in the order of their keys: long scans then read
+    /// them in long stretches. Takes their space a second time until it is done
+    #[arg(long = "gather-values")]
+    pub relocate_values: bool,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -446,37 +445,37 @@ Examples:
   basalt checkpoint --dir /srv/db --copy /mnt/other/monday
   basalt checkpoint --image store.lava monday && basalt fs cp store.lava:monday /backup/monday
 
-With --image the copy is made inside of the image, and OUT is a path there; `basalt fs cp` takes it out, `basalt fs rm -r` removes it.
+With --image the copy is made inside of the image, and OUT is a path there; `basalt fs cp` copies it out, `basalt fs rm -r` removes it.
 
-The copy is a store of its own, whole and durable when the command returns; a crash leaves nothing under its name, or all of it. \
-It shares table files with the store, each of which goes when the last of the two lets go of it. For a running server: \
+The copy is a store of its own, complete and durable when the command returns; a crash leaves nothing under its name, or all of it. \
+It shares table files with the store. A shared file is removed when neither of the two uses it. For a running server: \
 `redis-cli BASALT CHECKPOINT DIR`.")]
 pub struct Checkpoint {
     #[command(flatten)]
-    pub store: Place,
-    /// The directory to make, inside of the image if --image is given; it must not exist
+    pub store: StoreLocation,
+    /// The directory to make, in the image if --image is given; it must not exist
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// Copy tables if OUT is on another filesystem
     #[arg(long)]
     pub copy: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
 #[command(after_help = "\
-Exit codes: 0 the store is sound; 1 damage was found, and where is printed; 2 it could not be checked.
+Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
 Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage. \
-The entries counted are those stored: a key that was overwritten or deleted counts once more until compactions have dropped \
-what is old, and the server has a few of its own. For the number of keys ask `redis-cli DBSIZE`, or count what \
-`basalt scan --keys-only` prints.")]
+The entries counted are those stored: an overwritten or deleted key counts more than once until compactions have dropped \
+its old entries, and the server has a few entries of its own. For the number of keys use `redis-cli DBSIZE`, or count the lines of \
+`basalt scan --keys-only`.")]
 pub struct Check {
     #[command(flatten)]
-    pub store: Place,
-    /// One JSON object
+    pub store: StoreLocation,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -485,14 +484,14 @@ pub struct Check {
 #[command(after_help = "\
 Make a copy of the directory first if you can. Damaged files are moved aside inside the store, never deleted.
 
-Exit codes: 0 nothing is lost; 1 something is lost, and what is printed; 2 it could not be repaired.")]
+Exit codes: 0 nothing is lost; 1 data is lost, and the losses are printed; 2 the store could not be repaired.")]
 pub struct Repair {
     #[command(flatten)]
-    pub store: Place,
-    /// Do not ask
+    pub store: StoreLocation,
+    /// Repair without asking
     #[arg(long)]
     pub yes: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

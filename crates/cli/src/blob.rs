@@ -1,11 +1,11 @@
-//! `blob`: the files that large values are in, in a store or alone.
+//! `blob`: the files of separated values, in a store or alone.
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::filesystem::open_image;
+use crate::location::StoreLocation;
 use crate::output::print;
 use crate::output::table;
-use crate::place::Place;
 use crate::progress::{self, count, human_bytes};
 use crate::stats::garbage_by_file;
 use crate::store::{Access, open_db};
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// `basalt blob`.
+/// Runs `basalt blob`.
 pub fn blob(args: args::Blob) -> Outcome {
-    let place = Place {
+    let place = StoreLocation {
         dir: args.dir,
         image: args.image,
     };
@@ -57,7 +57,7 @@ fn json_of(f: &BlobFileStats) -> Value {
     })
 }
 
-fn list(place: &Place, args: &args::BlobList) -> Outcome {
+fn list(place: &StoreLocation, args: &args::BlobList) -> Outcome {
     let db = open_db(place, Access::Read, None)?;
     let (files, all) = (db.blob_files(), db.stats().blobs);
     let now_ms = db.env().clock().wall_ms();
@@ -77,7 +77,7 @@ fn list(place: &Place, args: &args::BlobList) -> Outcome {
     Ok(0)
 }
 
-/// Time since then, in its largest unit.
+/// Returns the time since then, in its largest unit.
 fn age(made_ms: Option<u64>, now_ms: u64) -> String {
     let Some(made) = made_ms else {
         return "-".into();
@@ -90,7 +90,7 @@ fn age(made_ms: Option<u64>, now_ms: u64) -> String {
     }
 }
 
-fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
+fn listed(place: &StoreLocation, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) -> String {
     if files.is_empty() {
         return format!("{place} has no blob files\n");
     }
@@ -170,8 +170,8 @@ fn listed(place: &Place, files: &[BlobFileStats], all: &BlobStats, now_ms: u64) 
     )
 }
 
-/// An environment over the image that files lie in, if they do.
-fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
+/// Returns an environment over the image that the files lie in, if they do.
+fn of_image(place: &StoreLocation) -> Result<Option<Env>, Failure> {
     match &place.image {
         None => Ok(None),
         Some(name) => {
@@ -182,8 +182,8 @@ fn of_image(place: &Place) -> Result<Option<Env>, Failure> {
     }
 }
 
-/// An environment over a file: that of the image, or one over its folder; and the file's path in
-/// it.
+/// Returns an environment for a file, over the image or over the folder of the file, and the path
+/// of the file in it.
 fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     if let Some(env) = image {
         return Ok((env.clone(), file.to_path_buf()));
@@ -194,7 +194,7 @@ fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     Ok((Env::builder(fs).build(), path))
 }
 
-/// What went wrong with a file that is no damage of its.
+/// Makes the failure for a file that cannot be read, which is not damage of the file.
 fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
     Failure::new(match e.kind() {
         ErrorKind::NotFound => format!("there is no file {}", file.display()),
@@ -203,8 +203,8 @@ fn unreadable(file: &Path, e: &basalt::Error) -> Failure {
     })
 }
 
-fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
-    // Each with the digest that the manifest has of it, when there is one.
+fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
+    // Each file comes with the digest that the manifest has of it, if there is one.
     let mut files: Vec<(PathBuf, Option<u128>)> = Vec::new();
     if args.files.is_empty() {
         let db = open_db(place, Access::Read, None)?;
@@ -243,7 +243,8 @@ fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
                     damage.push(basalt::Error::corruption(&path, 0, what));
                 }
             }
-            // A file that the store has lost is damage; one that was named here is a mistake.
+            // A file that the store has lost is damage. A file that the command line names wrongly
+            // is a mistake.
             Err(e)
                 if e.kind() == ErrorKind::Corruption || (digest.is_some() && e.is_not_found()) =>
             {
@@ -306,7 +307,7 @@ fn verify(place: &Place, args: args::BlobVerify) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-fn explain(place: &Place, args: args::BlobExplain) -> Outcome {
+fn explain(place: &StoreLocation, args: args::BlobExplain) -> Outcome {
     let (env, path) = around(&of_image(place)?, &args.file)?;
     let report = inspect::explain(&env, &path).map_err(|e| unreadable(&args.file, &e))?;
     print(&if args.json {
@@ -317,7 +318,7 @@ fn explain(place: &Place, args: args::BlobExplain) -> Outcome {
     Ok(0)
 }
 
-/// Bytes of the index for each record.
+/// Returns the bytes of the index for each record.
 fn a_record(bytes: u64, report: &BlobReport) -> f64 {
     bytes as f64 / report.meta.records.max(1) as f64
 }
@@ -336,7 +337,7 @@ fn explained_json(file: &Path, report: &BlobReport) -> Value {
         "position_pages": l.place_pages, "position_bytes": l.place_bytes, "directory_at": l.directory_at,
         "hash_bytes_a_record": a_record(l.hash_bytes, report),
         "index_bytes_a_record": a_record(l.hash_bytes + l.place_bytes, report),
-        "may_have_compressed_values": report.packed, "families": families,
+        "may_have_compressed_values": report.compressed, "families": families,
     })
 }
 
@@ -362,7 +363,7 @@ fn explained(file: &Path, report: &BlobReport) -> String {
     );
     line(
         "compressed values",
-        if report.packed { "perhaps" } else { "none" }.to_string(),
+        if report.compressed { "perhaps" } else { "none" }.to_string(),
     );
     line(
         "sequence numbers",

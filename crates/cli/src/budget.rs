@@ -1,5 +1,5 @@
-//! What a command may use: memory, threads, files, the device. One set of flags for every command
-//! that can use much.
+//! Limits of a command: memory, threads, files and device. Every command that can use much has this
+//! one set of flags.
 
 use crate::failure::Failure;
 use crate::progress::human_bytes;
@@ -9,35 +9,36 @@ use basalt::env::EnvBuilder;
 use basalt_bench::flags::parse_size;
 use clap::Args;
 
-/// Defaults, the engine's own.
+/// Default budgets in bytes, those of the engine: memory, cache, write buffer.
 const MEMORY: u64 = 512 << 20;
 const CACHE: u64 = 256 << 20;
 const WRITE_BUFFER: u64 = 64 << 20;
-/// Less is of no use.
+/// The smallest write buffer in bytes. A smaller one is of no use.
 const LEAST_WRITE_BUFFER: u64 = 64 << 10;
 
-/// The flags.
+/// The flags of the budget.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Budgets")]
 pub struct Budget {
-    /// The whole memory budget: memtables, cache, buffers, clients [default: 512M]
+    /// Limit memtables, cache, buffers and clients to this many bytes in all [default: 512M]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// The block cache's part of it, at most three quarters [default: 256M, or half of --memory if
-    /// that is less]
+    /// Use this many bytes of the memory for the block cache, at most three quarters [default:
+    /// 256M, or half of --memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
-    /// Memtable bytes at which they are written out as tables; larger means fewer compactions and a
-    /// longer recovery [default: 64M, or an eighth of --memory if that is less]
+    /// Flush memtables at this many bytes; larger means fewer compactions and a longer recovery
+    /// [default: 64M, or an eighth of --memory if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub write_buffer: Option<u64>,
-    /// Threads for flushes and compactions; 0 takes one more than there are processors, at least 3
+    /// Run this many threads for flushes and compactions; 0 takes one more than there are
+    /// processors, at least 3
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub background_threads: usize,
-    /// Bytes a second that flushes and compactions may read and write; 0 is no limit
+    /// Limit flushes and compactions to this many bytes a second of reads and writes; 0 is no limit
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
     pub io_limit: u64,
-    /// Table files held open at once
+    /// Hold at most this many table files open
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(16..=1_000_000))]
     pub open_files: u64,
     #[command(flatten)]
@@ -45,7 +46,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Memory, cache and write buffer: a part that is not set keeps its proportion to the whole.
+    /// Returns memory, cache and write buffer in bytes. A part without a flag keeps its proportion
+    /// to the whole.
     fn parts(&self) -> (u64, u64, u64) {
         let memory = self.memory.unwrap_or(MEMORY);
         let cache = self.cache.unwrap_or(CACHE.min(memory / 2));
@@ -54,7 +56,7 @@ impl Budget {
         (memory, cache, self.write_buffer.unwrap_or(buffer))
     }
 
-    /// The environment within these bounds.
+    /// Makes the environment within these limits.
     pub fn environment<F>(&self, env: EnvBuilder<F>) -> Result<EnvBuilder<F>, Failure> {
         let (memory, cache, write_buffer) = self.parts();
         if memory < 4 * LEAST_WRITE_BUFFER {
@@ -86,7 +88,7 @@ impl Budget {
         }
         if (1..1 << 20).contains(&self.io_limit) {
             return Err(Failure::new(format!(
-                "--io-limit {} a second would hold writers back for ever; give at least 1M, or 0 for none",
+                "--io-limit {} a second would stop writers for ever; give at least 1M, or 0 for none",
                 human_bytes(self.io_limit)
             )));
         }
@@ -101,7 +103,7 @@ impl Budget {
         })
     }
 
-    /// Engine options within these bounds.
+    /// Returns engine options within these limits.
     pub fn engine(&self) -> Options {
         Options {
             write_buffer_bytes: self.parts().2,

@@ -1,9 +1,9 @@
-//! `check` and `repair`: is the store sound, and what can be saved when it is not.
+//! `check` and `repair`: verification of a store, and salvage of a damaged one.
 
 use crate::args;
 use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::location::StoreLocation;
 use crate::output::print;
-use crate::place::Place;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
 use basalt::lsm::db::{KeyRange, Loss};
@@ -15,7 +15,7 @@ use serde_json::json;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
 
-/// A bar that a walk over the store moves.
+/// Returns a callback that moves a progress bar.
 fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
     |done, total| {
         if bar.length() != Some(total) {
@@ -25,7 +25,7 @@ fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
     }
 }
 
-/// `basalt check`.
+/// Runs `basalt check`.
 pub fn check(args: args::Check) -> Outcome {
     let place = &args.store;
     let (env, path) = environment(place, Access::Read, None)?;
@@ -104,9 +104,12 @@ pub fn check(args: args::Check) -> Outcome {
     Ok(if sound { 0 } else { ANSWER_NO })
 }
 
-/// An open store, or `None` when only its owner's program knows what is needed to open it (an
-/// order, an operator): not the server's store.
-fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db>, Failure> {
+/// Returns an open store. The result is `None` if the store needs an order or an operator that only
+/// its own program has: it is not a store of the server.
+fn unless_foreign(
+    place: &StoreLocation,
+    opened: basalt::Result<Db>,
+) -> Result<Option<Db>, Failure> {
     match opened {
         Ok(db) => Ok(Some(db)),
         Err(e)
@@ -121,8 +124,9 @@ fn unless_foreign(place: &Place, opened: basalt::Result<Db>) -> Result<Option<Db
     }
 }
 
-/// What is wrong with the catalog of Redis keys in a store whose files are sound. Changes nothing.
-fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
+/// Returns the damage of the catalog of Redis keys in a store whose files are sound. Changes
+/// nothing.
+fn catalog_damage(place: &StoreLocation) -> Result<Option<basalt::Error>, Failure> {
     let (env, path) = environment(place, Access::Read, None)?;
     let opened = Db::open_read_only(&env, path, Options::default());
     let Some(db) = unless_foreign(place, opened)? else {
@@ -133,14 +137,15 @@ fn catalog_damage(place: &Place) -> Result<Option<basalt::Error>, Failure> {
     };
     match catalog::read(&db, &keys) {
         Err(e) if e.is_corruption() => Ok(Some(e)),
-        // A later version's layout is not for this one to judge.
+        // This version cannot judge the layout of a later one.
         Err(e) if e.kind() != ErrorKind::Unsupported => Err(Failure::store(place, e)),
         _ => Ok(None),
     }
 }
 
-/// Makes the catalog of Redis keys anew where a part of it is lost, or may be; what that was.
-fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> {
+/// Rebuilds the catalog of Redis keys where a part of it is lost, or may be lost. Returns a
+/// sentence for each such part.
+fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>, Failure> {
     let first = catalog_start();
     let doubtful = losses.iter().any(|loss| {
         let family = loss
@@ -162,7 +167,7 @@ fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> 
         return Ok(Vec::new());
     };
     let lost = match db.family(KEYS_FAMILY) {
-        Some(keys) => match catalog::mend(&db, &keys, doubtful) {
+        Some(keys) => match catalog::repair(&db, &keys, doubtful) {
             Err(e) if e.kind() == ErrorKind::Unsupported => Vec::new(),
             mended => mended.map_err(|e| Failure::store(place, e))?,
         },
@@ -172,7 +177,7 @@ fn mend_catalog(place: &Place, losses: &[Loss]) -> Result<Vec<String>, Failure> 
     Ok(lost)
 }
 
-/// `basalt repair`.
+/// Runs `basalt repair`.
 pub fn repair(args: args::Repair) -> Outcome {
     let place = &args.store;
     if !args.yes {
@@ -201,8 +206,8 @@ pub fn repair(args: args::Repair) -> Outcome {
     drop(env);
     bar.finish_and_clear();
     let mut report = report.map_err(|e| Failure::store(place, e))?;
-    // What the repair did is told in any case.
-    let (lost, failed) = match mend_catalog(place, &report.losses) {
+    // The report of the repair is printed even if the catalog fails.
+    let (lost, failed) = match repair_catalog(place, &report.losses) {
         Ok(lost) => (lost, None),
         Err(e) => (Vec::new(), Some(e)),
     };

@@ -9,7 +9,7 @@ use basalt::ErrorKind;
 use basalt::lsm::db::CheckpointOptions;
 use serde_json::json;
 
-/// `basalt checkpoint`.
+/// Runs `basalt checkpoint`.
 pub fn checkpoint(args: args::Checkpoint) -> Outcome {
     let place = &args.store;
     let out = match place.image {
@@ -25,13 +25,13 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
     db.close().map_err(|e| Failure::store(place, e))?;
     let made = made.map_err(|e| match e.kind() {
         ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
-        // Who backs up to /backup means the disk.
+        // A target such as /backup is meant to be on the disk.
         ErrorKind::NotFound if let Some(image) = &place.image => Failure::new(format!(
             "{0} has no folder {1}: with --image the copy is made inside of the image, and `basalt fs cp {0}:NAME DIR` takes it out; name a folder of the image, or make one with `basalt fs mkdir`",
             image.display(),
             args.out.parent().unwrap_or(&args.out).display()
         )),
-        // Of the copy, not of the store.
+        // These errors concern the copy and not the store.
         ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Busy => {
             Failure::new(e.to_string())
         }

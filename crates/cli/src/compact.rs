@@ -1,4 +1,4 @@
-//! `compact`: merges a closed store's tables, and shows how far it is. Ctrl-C ends it without harm.
+//! `compact`: merges the tables of a closed store with a progress bar. Ctrl-C ends it without harm.
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `basalt compact`.
+/// Runs `basalt compact`.
 pub fn compact(args: args::Compact) -> Outcome {
     let place = &args.store;
     let db = open_db(place, Access::Remove, Some(&args.budget))?;
@@ -22,8 +22,8 @@ pub fn compact(args: args::Compact) -> Outcome {
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // Without it the process ends at once, which does no harm either.
-        // The second one ends the program wherever it is: nothing is lost by that.
+        // Without this flag the process ends at once, which does no harm either. A second Ctrl-C
+        // ends the program at any point, without a loss.
         let _ = signal_hook::flag::register_conditional_shutdown(
             signal,
             128 + signal,
@@ -60,9 +60,9 @@ pub fn compact(args: args::Compact) -> Outcome {
             });
         }
     }
-    // With what was due anyway and began when the store was opened.
+    // The total includes compactions that were due anyway and began at the open.
     let read = read.max(db.stats().compaction_bytes_read);
-    // Old files go before the store is closed, so that the figure is what the folder has.
+    // Old files are removed before the store is closed, so that the number is that of the folder.
     let after = bytes();
     let values = values();
     db.close().map_err(|e| Failure::store(place, e))?;
@@ -84,7 +84,7 @@ pub fn compact(args: args::Compact) -> Outcome {
     Ok(0)
 }
 
-/// What became of blob files, if there are any.
+/// Returns the report about blob files, if there are any.
 fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
     let mut said = String::new();
     if before > 0 || after.bytes > 0 {
@@ -95,13 +95,13 @@ fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
             human_bytes(after.live_bytes)
         );
     }
-    if args.gather_values {
+    if args.relocate_values {
         said += &format!("{} of values moved\n", human_bytes(after.gathered_bytes));
     }
     said
 }
 
-/// Moves the bar and looks for Ctrl-C with each table.
+/// Returns options that move the bar and check for Ctrl-C with each table.
 fn options(
     args: &args::Compact,
     bar: &ProgressBar,
@@ -113,7 +113,7 @@ fn options(
             args::Bottommost::Skip => Bottommost::Skip,
             args::Bottommost::IfFilter => Bottommost::IfFilter,
         },
-        gather_values: args.gather_values,
+        gather_values: args.relocate_values,
         ..CompactOptions::default()
     };
     let (bar, interrupted, control) = (bar.clone(), interrupted.clone(), options.control.clone());

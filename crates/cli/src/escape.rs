@@ -1,9 +1,9 @@
-//! Bytes as one line of text, and back: what `scan` prints and tab-separated files hold.
+//! Escapes: bytes as one line of text and back, for `scan` and tab-separated files.
 //!
 //! Printable text stays as it is. `\t`, `\n`, `\r` and `\\` stand for tab, line feed, carriage
-//! return and backslash, and `\xNN` for any other byte: everything that is not UTF-8, and every
-//! character that could move a terminal's cursor or hide what it shows. So a line of output is one
-//! record, and never a command to a terminal.
+//! return and backslash. `\xNN` stands for any other byte: all that is not UTF-8, and every
+//! character that could move a terminal's cursor or hide text. So a line of output is one record,
+//! and never a command to a terminal.
 
 use std::fmt::Write;
 
@@ -32,30 +32,34 @@ pub fn escape_into(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// `bytes`, escaped.
+/// Returns `bytes`, escaped.
 pub fn escape(bytes: &[u8]) -> String {
     let mut s = String::new();
     escape_into(bytes, &mut s);
     s
 }
 
-/// For messages: escaped, and cut where it gets long.
+/// Returns `bytes` for a message: escaped, and cut if long.
 pub fn brief(bytes: &[u8]) -> String {
-    const SHOWN: usize = 120;
-    if bytes.len() <= SHOWN {
+    const BRIEF_BYTES: usize = 120;
+    if bytes.len() <= BRIEF_BYTES {
         escape(bytes)
     } else {
-        format!("{}... ({} bytes)", escape(&bytes[..SHOWN]), bytes.len())
+        format!(
+            "{}... ({} bytes)",
+            escape(&bytes[..BRIEF_BYTES]),
+            bytes.len()
+        )
     }
 }
 
-/// Controls, and the invisible characters that reorder or hide text.
+/// Returns true for control characters, and for invisible characters that reorder or hide text.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The bytes that an escaped text stands for; what is wrong with it when it stands for none.
+/// Returns the bytes that an escaped text stands for. The error says what is wrong with the text.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -96,47 +100,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|d| d as u8)
 }
 
+// The fuzz crate includes this file by its path, so its tests need theirs.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_byte_string_comes_back_and_is_one_safe_line() {
-        let random = basalt::env::Random::from_seed(1);
-        for case in 0..5000u64 {
-            let len = random.below(40) as usize;
-            let bytes: Vec<u8> = (0..len)
-                .map(|_| {
-                    if case % 2 == 0 {
-                        random.next_u64() as u8
-                    } else {
-                        b"\\xnt\n\t\x1b\xc2\x9b\xe2\x80\xaeA0"[random.below(14) as usize]
-                    }
-                })
-                .collect();
-            let text = escape(&bytes);
-            assert!(!text.chars().any(is_unsafe), "{text:?}");
-            assert_eq!(unescape(text.as_bytes()).unwrap(), bytes, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn printable_text_stays_readable() {
-        assert_eq!(escape("Grüße, 世界 \"x\"".as_bytes()), "Grüße, 世界 \"x\"");
-        assert_eq!(escape(b"\x1b[2J\xff\\"), "\\x1b[2J\\xff\\\\");
-        assert_eq!(escape("\u{202e}".as_bytes()), "\\xe2\\x80\\xae");
-    }
-
-    #[test]
-    fn wrong_escapes_are_named() {
-        for (text, says) in [
-            ("\\q", "\\q is unknown"),
-            ("abc\\", "at the end"),
-            ("\\x1", "cut off"),
-            ("\\xzz", "\\xzz is not"),
-        ] {
-            let e = unescape(text.as_bytes()).unwrap_err();
-            assert!(e.contains(says), "{text}: {e}");
-        }
-    }
-}
+#[path = "escape/tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! `export`: what `load` reads, written out of the store.
+//! `export`: writes entries of a store in the formats that `load` reads.
 
 use crate::args;
 use crate::escape::brief;
@@ -13,10 +13,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// How many refused keys are named.
+/// Number of refused keys that are named.
 const NAMED: u64 = 10;
 
-/// What an export counted.
+/// Counts of an export.
 #[derive(Default)]
 struct Counts {
     entries: u64,
@@ -26,7 +26,7 @@ struct Counts {
     expiries: u64,
 }
 
-/// `basalt export`.
+/// Runs `basalt export`.
 pub fn export(args: args::Export) -> Outcome {
     let prefix = argument(args.prefix.as_deref().unwrap_or_default(), false)?;
     let store = Store::open(&args.which, Access::Read)?;
@@ -84,7 +84,8 @@ pub fn export(args: args::Export) -> Outcome {
     Ok(0)
 }
 
-/// About how many entries there are, for the bar; nothing when it is a part of them.
+/// Returns the approximate number of entries for the progress bar, or `None` if only a part of them
+/// is exported.
 fn expected_entries(store: &Store, prefix: &[u8]) -> Option<u64> {
     if !prefix.is_empty() || !progress::watched() {
         return None;
@@ -96,14 +97,14 @@ fn expected_entries(store: &Store, prefix: &[u8]) -> Option<u64> {
         .flat_map(|f| &f.levels)
         .map(|l| l.entries.saturating_sub(l.deletes))
         .sum();
-    // What is in memtables only is not counted: then any total would be a lie.
+    // Entries in memtables are not counted. With such entries, any total would be wrong.
     (stats.memtable_bytes == 0 && entries > 0).then_some(entries)
 }
 
 /// Key, value and expiry of a string.
 type StringEntry = (Vec<u8>, basalt::Bytes, Option<u64>);
 
-/// The next entry that is a string.
+/// Returns the next entry that is a string.
 fn next_string(
     cursor: &mut Cursor<'_>,
     counts: &mut Counts,
@@ -210,7 +211,7 @@ fn to_lines(
     output.finish()
 }
 
-/// Where lines go. A file takes its name when it is whole and durable.
+/// The target of lines. A file gets its name when it is complete and durable.
 enum Output {
     Stdout(std::io::StdoutLock<'static>),
     File {
@@ -273,7 +274,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // An export that failed leaves no half file behind.
+        // A failed export leaves no partial file.
         if let Output::File { temporary, .. } = self
             && !temporary.as_os_str().is_empty()
         {

@@ -1,13 +1,12 @@
-//! How a command ends when it does not end well: one sentence that says what to do, and an exit
-//! code.
+//! Failures of commands: one sentence that says what to do, and an exit code.
 //!
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | done, and the answer is no: the key is absent, the store is damaged, some keys could not be exported |
+//! | 1 | done, and the answer is no: no such key, damage, or keys that could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::place::{Place, in_image, missing_folder};
+use crate::location::{StoreLocation, in_image, missing_folder};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use rustix::fs::FileType;
@@ -22,28 +21,28 @@ pub const NOT_DONE: u8 = 2;
 /// Why a command stops.
 #[derive(Debug)]
 pub enum Failure {
-    /// What to print, and the exit code.
+    /// The text to print, and the exit code.
     Told(String, u8),
-    /// Whoever read our output went away. Nothing is printed: it is how `| head` ends a pipe.
+    /// The reader of our output has closed the pipe, as `| head` does. Nothing is printed.
     ReaderGone,
 }
 
-/// The result of a command: its exit code when it ran.
+/// The result of a command: its exit code if it ran.
 pub type Outcome = Result<u8, Failure>;
 
 impl Failure {
-    /// The work could not be done.
+    /// Makes a failure of a command that could not do its work.
     pub fn new(sentence: impl Into<String>) -> Failure {
         Failure::Told(sentence.into(), NOT_DONE)
     }
 
-    /// A failed call of the operating system on something the user named.
+    /// Makes the failure of a system call on a file or directory of the command line.
     pub fn os(what: impl Display, name: &Path, source: impl Into<std::io::Error>) -> Failure {
         let source = source.into();
         Failure::new(format!("cannot {what} {}: {source}", name.display()))
     }
 
-    /// A failed write to standard output or to a file given for it.
+    /// Makes the failure of a write to standard output or to the output file.
     pub fn output(name: &str, source: std::io::Error) -> Failure {
         if source.kind() == std::io::ErrorKind::BrokenPipe {
             Failure::ReaderGone
@@ -52,8 +51,8 @@ impl Failure {
         }
     }
 
-    /// An engine error met on a store, with the advice that its kind asks for.
-    pub fn store(place: &Place, e: basalt::Error) -> Failure {
+    /// Makes the failure of an engine error on a store, with the advice for its kind.
+    pub fn store(place: &StoreLocation, e: basalt::Error) -> Failure {
         let flags = place.flags();
         Failure::new(match e.kind() {
             ErrorKind::Busy => match holder(&e.to_string()) {
@@ -62,7 +61,7 @@ impl Failure {
                 ),
                 None => words(&e),
             },
-            // Said by the engine of a directory without a store, which is what this sentence says.
+            // The engine reports a directory without a store, and this sentence says so.
             ErrorKind::NotFound if place.image.is_some() => format!(
                 "there is no store in {place}; name another directory of the image with --dir, or make one with `basalt serve {flags}` or `basalt put {flags}`"
             ),
@@ -101,7 +100,7 @@ impl Failure {
         })
     }
 
-    /// An error met on an image as such.
+    /// Makes the failure of an error on an image.
     pub fn image(image: &Path, e: basalt::Error) -> Failure {
         let name = image.display();
         Failure::new(match e.kind() {
@@ -111,7 +110,8 @@ impl Failure {
                 }
                 None => words(&e),
             },
-            // Before its folder is looked at: what stands behind the colon may have slashes.
+            // This check comes before the folder is looked at: the path behind the colon may have
+            // slashes.
             ErrorKind::NotFound if let Some(advice) = path_behind_colon(image) => {
                 format!("there is no image {name}; {advice}")
             }
@@ -133,7 +133,7 @@ impl Failure {
                 "the image {name} is damaged: {}; run `basalt fs check {name}`, and keep a copy",
                 words(&e)
             ),
-            // Who only wants to look at it is not told how to destroy what it holds.
+            // A command that only reads does not advise how to destroy the content.
             ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN) => format!(
                 "{name} is no image of Basalt's: neither of the two headers that one has is where it should be; name another file or device"
             ),
@@ -144,7 +144,7 @@ impl Failure {
         })
     }
 
-    /// An error met while an image was made.
+    /// Makes the failure of an error while an image was made.
     pub fn making_image(image: &Path, e: basalt::Error) -> Failure {
         match e.kind() {
             ErrorKind::InvalidArgument => Failure::new(words(&e)),
@@ -153,7 +153,7 @@ impl Failure {
     }
 }
 
-/// For `IMAGE:PATH` where only an image is named: how the path is given there.
+/// Returns advice for `IMAGE:PATH` where only an image is allowed: how the path is given there.
 pub fn path_behind_colon(name: &Path) -> Option<String> {
     let (image, path) = in_image(name)?;
     let (image, path) = (image.display(), path.display());
@@ -162,8 +162,8 @@ pub fn path_behind_colon(name: &Path) -> Option<String> {
     ))
 }
 
-/// That there are only zeros where an image has its headers. Nobody is told to format what may hold
-/// something.
+/// Returns the sentence for zeros in place of an image's headers. It does not advise to format a
+/// file that may hold data.
 fn nothing_on(image: &Path) -> String {
     let name = image.display();
     let stat = rustix::fs::stat(image).map(|s| (FileType::from_raw_mode(s.st_mode), s.st_size));
@@ -182,20 +182,20 @@ fn nothing_on(image: &Path) -> String {
     }
 }
 
-/// What the filesystem says where there are zeros instead of it.
+/// The filesystem's words for zeros instead of a filesystem.
 const NOTHING: &str = "there is no filesystem on it";
-/// What the filesystem says of a file that holds something else.
+/// The filesystem's words for a file with other content.
 const FOREIGN: &str = "no image of Basalt's";
-/// What it says when it has no room.
+/// The filesystem's words for an image without free space.
 const FULL: &str = "the image is full";
 
-/// True when it is the image that has no room, and not the disk under it.
+/// Returns true if the image is full, and not the disk under it.
 pub fn is_full(e: &basalt::Error) -> bool {
     e.kind() == ErrorKind::NoSpace && e.os_error().is_none() && e.to_string().contains(FULL)
 }
 
-/// That an image has no room for what a store was to take, and what helps. The engine gives figures
-/// where it refuses before it tries.
+/// Returns the sentence for an image that is too full for a store, with advice. The engine gives
+/// numbers if it refuses before it tries.
 fn full(image: &Path, flags: &str, text: &str) -> String {
     let number = |before: &str, behind: &str| -> Option<u64> {
         let (left, _) = text.split_once(behind)?;
@@ -211,7 +211,7 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
             human_bytes(kept)
         )
     });
-    // Below half of what is kept the engine refuses deletes, too.
+    // Below half of the reserve, the engine refuses deletes as well.
     let keys = match figures {
         Some((free, kept)) if free < kept / 2 => String::new(),
         _ => format!("delete keys and run `basalt compact {flags}`, "),
@@ -221,7 +221,7 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
     )
 }
 
-/// An error without its kind: for those whose words say all there is to do.
+/// Returns an error's words without its kind, for errors whose words say all.
 fn words(e: &basalt::Error) -> String {
     let text = e.to_string();
     let text = match text.split_once(": ") {
@@ -231,9 +231,9 @@ fn words(e: &basalt::Error) -> String {
     sizes_for_people(text)
 }
 
-/// The same of an engine's error. At the root of an image the engine's own words have a place
-/// without a name.
-fn words_at(e: &basalt::Error, place: &Place) -> String {
+/// Returns the words of an engine's error. At the root of an image, the engine's words have an
+/// offset without a file name.
+fn words_at(e: &basalt::Error, place: &StoreLocation) -> String {
     let text = words(e);
     match text.strip_prefix("opening the store in : ") {
         Some(rest) => format!(
@@ -245,8 +245,8 @@ fn words_at(e: &basalt::Error, place: &Place) -> String {
     }
 }
 
-/// `67108864 bytes` and `67108864 more bytes` as `64.00 MiB` and `64.00 MiB more`. What is small
-/// stays, for it may be counted.
+/// Replaces `67108864 bytes` and `67108864 more bytes` by `64.00 MiB` and `64.00 MiB more`. Small
+/// numbers stay, because they may be counts.
 fn sizes_for_people(text: &str) -> String {
     const LARGE: u64 = 64 << 10;
     let words: Vec<&str> = text.split(' ').collect();
@@ -274,21 +274,21 @@ fn sizes_for_people(text: &str) -> String {
     out.join(" ")
 }
 
-/// Damage without the engine's own advice to repair, which the sentence here gives with the
-/// folder's name.
+/// Removes the engine's own advice to repair from the words for damage. The sentence here gives the
+/// advice with the folder's name.
 fn without_advice(text: &str) -> String {
     let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
         return text.to_string();
     };
-    // The place follows the advice.
+    // The file and offset follow the advice.
     let place = rest.rfind(" (").map_or("", |i| &rest[i..]);
     format!("{what}{place}")
 }
 
-/// Who holds the store's lock, out of the filesystem's words for it: `process 12 (basalt serve)`.
+/// Returns the holder of a store's lock from the filesystem's words: `process 12 (basalt serve)`.
 fn holder(text: &str) -> Option<&str> {
     let rest = &text[text.find("process ")?..];
-    // A command line can hold anything; the advice that follows the holder is the last thing said.
+    // A command line can have any content. The advice behind the holder is the end of the text.
     Some(
         rest.split_once("); ")
             .map_or(rest, |(h, _)| &rest[..h.len() + 1]),
@@ -296,82 +296,4 @@ fn holder(text: &str) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_d() -> Place {
-        Place {
-            dir: "d".into(),
-            image: None,
-        }
-    }
-
-    #[test]
-    fn a_held_store_names_its_holder_once() {
-        let e = basalt::Error::new(
-            ErrorKind::Busy,
-            "the store is in use by process 12 (basalt serve); stop it, or use another directory",
-        );
-        let Failure::Told(text, code) = Failure::store(&in_d(), e) else {
-            panic!("it is told");
-        };
-        assert_eq!(
-            text,
-            "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
-        );
-        assert_eq!(code, NOT_DONE);
-        assert_eq!(holder("busy: budget used up"), None);
-    }
-
-    #[test]
-    fn damage_gives_its_advice_once_and_keeps_its_place() {
-        let e = basalt::Error::corruption(
-            Path::new("d/MANIFEST-000001"),
-            0,
-            "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
-        );
-        let Failure::Told(text, _) = Failure::store(&in_d(), e) else {
-            panic!("it is told");
-        };
-        assert_eq!(text.matches("basalt repair").count(), 1, "{text}");
-        assert!(
-            text.contains("it is missing (d/MANIFEST-000001 at offset 0)"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn sizes_are_for_people_where_they_are_large() {
-        for (text, says) in [
-            (
-                "no room for 966367641600 more bytes; make",
-                "no room for 900.00 GiB more; make",
-            ),
-            ("it has 67108864 bytes, and", "it has 64.00 MiB, and"),
-            ("4095 bytes of 67108864", "4095 bytes of 67108864"),
-            ("", ""),
-        ] {
-            assert_eq!(sizes_for_people(text), says);
-        }
-    }
-
-    #[test]
-    fn a_full_image_is_told_of_with_what_helps() {
-        let told = |free: u64| {
-            let text = format!(
-                "no space: {free} bytes are free on the disk of db, of which 8388608 are kept for what makes space: delete something"
-            );
-            full(Path::new("i"), "--image i", &text)
-        };
-        let says = told(5 << 20);
-        let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are kept for what makes space; delete keys and run `basalt compact --image i`, ";
-        assert!(says.starts_with(begins), "{says}");
-        let says = told(3 << 20);
-        assert!(!says.contains("delete keys"), "{says}");
-        let says = full(Path::new("i"), "--image i", "no space: the image is full");
-        assert!(
-            says.starts_with("the image i is full; delete keys and run"),
-            "{says}"
-        );
-    }
-}
+mod tests;

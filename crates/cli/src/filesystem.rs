@@ -1,8 +1,8 @@
-//! The filesystem that a command works on: the disk's, or that of an image, which is opened, made
-//! or refused here.
+//! The filesystem of a command: that of the disk, or that of an image. This module opens, makes or
+//! refuses an image.
 
 use crate::failure::{Failure, path_behind_colon};
-use crate::place::{Access, Make, Place, missing_folder};
+use crate::location::{Access, Make, StoreLocation, missing_folder};
 use crate::progress;
 use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
@@ -12,15 +12,15 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The filesystem, and the store's directory in it: on the disk an absolute one, so that messages
-/// name it whole. The filesystem of a disk is rooted there, because sector sizes are found out for
-/// its root.
+/// Returns the filesystem, and the store's directory in it. On the disk the directory is an
+/// absolute path, so that messages name it in full. The disk's filesystem has this directory as its
+/// root, because sector sizes are determined for the root.
 ///
-/// Fails when there is no directory and it may not be made: a command that only looks makes none.
+/// Fails if the directory is missing and may not be made: a command that only reads makes none.
 ///
 /// An image becomes part of the environment of these parts.
 pub fn open(
-    place: &Place,
+    place: &StoreLocation,
     access: Access,
     env: &EnvParts,
 ) -> Result<(Arc<dyn FileSystem>, PathBuf), Failure> {
@@ -54,7 +54,7 @@ pub fn open(
     Ok((fs, path))
 }
 
-fn must_exist_on_disk(place: &Place) -> Result<(), Failure> {
+fn must_exist_on_disk(place: &StoreLocation) -> Result<(), Failure> {
     let dir = &place.dir;
     match rustix::fs::stat(dir) {
         Ok(s)
@@ -75,13 +75,13 @@ fn must_exist_on_disk(place: &Place) -> Result<(), Failure> {
     }
 }
 
-/// Opens an image for a command that has no store in it.
+/// Opens an image for a command without a store in it.
 pub fn open_image_alone(name: &Path, access: Access) -> Result<Arc<LavaFs>, Failure> {
     open_image(name, access, &EnvBuilder::without_fs().parts())
 }
 
-/// Opens an image for a command, and makes it first where the command may do that and was told its
-/// size. The image becomes part of the environment of these parts.
+/// Opens an image for a command. If the image is missing, the command may make files, and a size is
+/// given, then the image is made first. The image becomes part of the environment of these parts.
 pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
     if missing && let Some(advice) = path_behind_colon(name) {
@@ -133,7 +133,7 @@ pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<Lav
     Ok(fs)
 }
 
-/// A size as flags take it: `64M`.
+/// Returns a size in the form of flags: `64M`.
 pub fn as_flag(size: u64) -> String {
     let unit = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let unit = unit
@@ -145,7 +145,7 @@ pub fn as_flag(size: u64) -> String {
     }
 }
 
-/// An image is not made with folders above it: a misspelt one would be.
+/// Fails if the folder of a new image is missing: it may be a misspelt name.
 fn must_have_folder(image: &Path) -> Result<(), Failure> {
     match missing_folder(image) {
         None => Ok(()),
@@ -178,16 +178,16 @@ pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
     Ok(size)
 }
 
-/// A bar for each step of making an image.
+/// A progress bar for each step of making an image.
 #[derive(Default)]
 pub struct Steps {
     bar: Option<(Step, ProgressBar)>,
-    /// Bytes of space written.
+    /// Bytes of space written so far.
     pub written: u64,
 }
 
 impl Steps {
-    /// So far.
+    /// Moves the bar of a step.
     pub fn at(&mut self, step: Step, done: u64, of: u64) {
         if self.bar.as_ref().is_none_or(|(at, _)| *at != step) {
             self.end();
@@ -205,7 +205,7 @@ impl Steps {
         }
     }
 
-    /// The bar goes.
+    /// Removes the bar.
     pub fn end(&mut self) {
         if let Some((_, bar)) = self.bar.take() {
             bar.finish_and_clear();

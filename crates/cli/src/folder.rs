@@ -1,10 +1,10 @@
-//! Folders of the host, read as records and written back.
+//! Folders of the host: read as entries, and written from entries.
 //!
-//! Names are raw bytes, relative to the folder, `/` between components; nothing is decoded or
-//! normalised. Only regular files are carried: their content, not their mode, owner or time.
-//! Everything is opened relative to a directory that is already open, and links are not followed on
-//! the way down, so that a name can never lead out of the folder: not by `..`, not by an absolute
-//! path, not by a link that somebody put there in the meantime.
+//! Names are raw bytes, relative to the folder, with `/` between components. Nothing is decoded or
+//! normalised. Only the content of regular files is carried, without mode, owner or time.
+//! Everything is opened relative to an open directory, and links are not followed on the way down.
+//! So no name leads out of the folder: not by `..`, not by an absolute path, not by a link that
+//! another process makes meanwhile.
 
 use crate::escape::brief;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
@@ -25,24 +25,23 @@ fn identity(stat: &fs::Stat) -> Identity {
 /// What a walk leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Symbolic links, when they are not followed; and followed ones that lead back to where they
-    /// stand.
+    /// Symbolic links that are not followed, and followed ones that lead back to a directory above.
     pub links: u64,
-    /// Sockets, pipes, devices.
+    /// Number of sockets, pipes and devices.
     pub special: u64,
     /// Directories in which no file was found, at any depth.
     pub empty_dirs: u64,
-    /// The store itself, when it lies inside the folder.
+    /// The store itself, if it lies inside the folder.
     pub stores: u64,
 }
 
 /// A file of a walk, open for reading.
-pub struct Found {
+pub struct FolderFile {
     /// Path relative to the folder.
     pub path: Vec<u8>,
-    /// The file's metadata.
+    /// The open file.
     pub file: File,
-    /// Its length when it was opened.
+    /// Length in bytes when the file was opened.
     pub len: u64,
 }
 
@@ -60,13 +59,14 @@ pub struct Walk {
 struct Level {
     dir: OwnedFd,
     identity: Identity,
-    /// Names still to visit, last first. A directory's name ends with `/`: that is how paths sort.
+    /// Names still to visit, last first. The name of a directory ends with `/`, because paths sort
+    /// in this way.
     names: Vec<Vec<u8>>,
     path_len: usize,
     files_before: u64,
 }
 
-/// Something in a folder that could not be read: its path and why.
+/// A name in a folder that could not be read: its path and the reason.
 #[derive(Debug)]
 pub struct Unreadable {
     pub path: Vec<u8>,
@@ -115,7 +115,7 @@ impl Walk {
                 } else {
                     AtFlags::SYMLINK_NOFOLLOW
                 };
-                // A name that cannot be looked at is visited, and fails there with its path.
+                // A name whose type cannot be read is visited, and fails there with its path.
                 kind = match fs::statat(&dir, name, flags) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(_) => FileType::RegularFile,
@@ -141,7 +141,7 @@ impl Walk {
 }
 
 impl Iterator for Walk {
-    type Item = Result<Found, Unreadable>;
+    type Item = Result<FolderFile, Unreadable>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -164,14 +164,14 @@ impl Iterator for Walk {
             match opened {
                 Ok(Some((file, len))) => {
                     self.files += 1;
-                    return Some(Ok(Found {
+                    return Some(Ok(FolderFile {
                         path: self.path.clone(),
                         file,
                         len,
                     }));
                 }
-                // A directory that was entered; or a name that became something else since it was
-                // listed.
+                // The name is a directory that was entered, or has changed its type since the
+                // listing.
                 Ok(None) => {}
                 Err(why) => {
                     return Some(Err(Unreadable {
@@ -193,7 +193,7 @@ fn dir_flags(follow: bool) -> OFlags {
     }
 }
 
-/// Opens a regular file; `None` for anything else. Never waits for the other end of a pipe.
+/// Opens a regular file. Returns `None` for anything else. Never waits for the other end of a pipe.
 fn open_file(dir: &OwnedFd, name: &[u8], follow: bool) -> Result<Option<(File, u64)>, Errno> {
     let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     if !follow {
@@ -207,13 +207,13 @@ fn open_file(dir: &OwnedFd, name: &[u8], follow: bool) -> Result<Option<(File, u
     Ok(Some((File::from(file), stat.st_size as u64)))
 }
 
-/// Opens a file that the user named, for reading.
+/// Opens a file of the command line for reading.
 pub fn open_named(path: &Path) -> Result<File, Errno> {
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
-/// Files and bytes under a folder, for a progress bar: quick, and only as right as the folder is
-/// still.
+/// Returns the files and bytes under a folder for a progress bar. The walk is quick, and exact only
+/// if the folder does not change.
 pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
     let Ok(walk) = Walk::new(root, follow, store) else {
         return (0, 0);
@@ -222,7 +222,7 @@ pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
         .fold((0, 0), |(files, bytes), f| (files + 1, bytes + f.len))
 }
 
-/// True when the directory `path` is `dir` or lies inside it, whatever links lead there.
+/// Returns true if the directory `path` is `dir` or lies inside it, by any links.
 pub fn is_inside(path: &Path, dir: &Path) -> bool {
     let Ok(dir) = fs::stat(dir).map(|s| identity(&s)) else {
         return false;
@@ -241,37 +241,36 @@ pub fn is_inside(path: &Path, dir: &Path) -> bool {
     false
 }
 
-/// Why a record was not written.
+/// The reason why an entry was not written.
 #[derive(Debug)]
 pub enum Refused {
-    /// This key cannot be a file of the folder; others can.
+    /// The folder cannot have a file of this key. Other keys may be fine.
     Key(String),
     /// The folder takes no more files.
     Folder(std::io::Error),
 }
 
-/// How a file is named until it is whole.
+/// Prefix of the name of a file until it is complete.
 const TEMPORARY: &str = ".basalt-export-";
 
-/// Writes records as files under one folder, and nowhere else.
+/// Writes entries as files under one folder, and nowhere else.
 pub struct FolderWriter {
     root: OwnedFd,
     replace: bool,
-    /// Directories open now, outermost first: the way to the last file written.
+    /// The open directories, outermost first: the way to the last file written.
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
 impl FolderWriter {
-    /// Opens `root`, made when it is not there. Without `replace` it must be empty: `Ok(None)` when
-    /// it is not.
+    /// Opens `root`, and makes it if it is missing. Without `replace` it must be empty: if not, the
+    /// result is `Ok(None)`.
     pub fn new(root: &Path, replace: bool) -> Result<Option<FolderWriter>, Errno> {
         let mut made = std::path::PathBuf::new();
         for part in root.components() {
             made.push(part);
             match fs::mkdir(&made, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(Errno::EXIST | Errno::ISDIR) => {}
-                // A directory above may be one that only its owner may write to: what counts is the
-                // open below.
+                // Only its owner may write to the directory above. The open below decides.
                 Err(e) if fs::stat(&made).is_err() => return Err(e),
                 Err(_) => {}
             }
@@ -304,8 +303,8 @@ impl FolderWriter {
                     "its name is one that export itself uses".into(),
                 ));
             }
-            // A new file takes the old one's name when it is whole: a reader never sees half of it,
-            // and a link in its place is replaced, not followed.
+            // A new file replaces the old one when it is complete. So a reader never sees half of
+            // it, and a link in its place is replaced and not followed.
             let temporary = format!("{TEMPORARY}{}", rustix::process::getpid().as_raw_nonzero());
             let _ = fs::unlinkat(dir, temporary.as_str(), AtFlags::empty());
             write_new(dir, temporary.as_bytes(), content)?;
@@ -318,7 +317,7 @@ impl FolderWriter {
         }
     }
 
-    /// Opens the directories `dirs`, one inside the other, and makes those that are missing.
+    /// Opens the directories `dirs`, each inside the one before, and makes the missing ones.
     fn descend(&mut self, dirs: &[&[u8]]) -> Result<(), Errno> {
         let same = self
             .open
@@ -339,7 +338,7 @@ impl FolderWriter {
         Ok(())
     }
 
-    /// Makes everything written survive a power cut.
+    /// Syncs everything that was written.
     pub fn sync(&self) -> Result<(), Errno> {
         fs::syncfs(&self.root)
     }
@@ -355,7 +354,7 @@ fn write_new(dir: impl AsFd, name: &[u8], content: &[u8]) -> Result<(), Refused>
     })
 }
 
-/// Sorts an error of the operating system: does it speak of this name, or of the folder as a whole?
+/// Sorts an error of the operating system into those of this name and those of the whole folder.
 fn refuse(e: Errno, what: &str) -> Refused {
     let why = match e {
         Errno::EXIST => "the name is taken, perhaps by a key that differs only in case",
@@ -369,7 +368,7 @@ fn refuse(e: Errno, what: &str) -> Refused {
     Refused::Key(format!("{what}: {why}"))
 }
 
-/// The components of a key as a relative path; why not, when it is not one.
+/// Returns the components of a key as a relative path. The error says why the key is no such path.
 fn components(key: &[u8]) -> Result<Vec<&[u8]>, String> {
     if key.is_empty() {
         return Err("it is empty".into());
@@ -393,7 +392,7 @@ fn components(key: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(parts)
 }
 
-/// A path's bytes.
+/// Returns the bytes of a path.
 pub fn bytes_of(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -403,143 +402,4 @@ pub fn bytes_of(path: &Path) -> &[u8] {
     clippy::disallowed_methods,
     reason = "tests build folders of the host by hand"
 )]
-mod tests {
-    use super::*;
-    use std::os::unix::ffi::OsStrExt;
-    use std::path::PathBuf;
-
-    struct Scratch(PathBuf);
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
-            let dir =
-                std::env::temp_dir().join(format!("basalt-folder-{}-{name}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&dir);
-            std::fs::create_dir_all(&dir).unwrap();
-            Scratch(dir)
-        }
-        fn file(&self, path: &[u8], content: &[u8]) {
-            let path = self.0.join(std::ffi::OsStr::from_bytes(path));
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
-        }
-    }
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn paths(walk: &mut Walk) -> Vec<String> {
-        walk.by_ref().map(|f| brief(&f.unwrap().path)).collect()
-    }
-
-    #[test]
-    fn a_walk_is_in_path_order_and_counts_what_it_leaves_out() {
-        let s = Scratch::new("walk");
-        for path in ["b", "a/z", "a.txt", "a/b/c", "a-", "store/x"] {
-            s.file(path.as_bytes(), b"1");
-        }
-        s.file(b"bad\xffname", b"");
-        std::fs::create_dir_all(s.0.join("empty/emptier")).unwrap();
-        std::os::unix::fs::symlink("b", s.0.join("link")).unwrap();
-        std::os::unix::fs::symlink("..", s.0.join("a/up")).unwrap();
-        let store = s.0.join("store");
-        let mut walk = Walk::new(&s.0, false, Some(&store)).unwrap();
-        let expect = ["a-", "a.txt", "a/b/c", "a/z", "b", "bad\\xffname"];
-        assert_eq!(paths(&mut walk), expect);
-        let left_out = LeftOut {
-            links: 2,
-            special: 0,
-            empty_dirs: 2,
-            stores: 1,
-        };
-        assert_eq!(walk.left_out, left_out);
-        let mut walk = Walk::new(&s.0, true, Some(&store)).unwrap();
-        assert_eq!(
-            paths(&mut walk),
-            ["a-", "a.txt", "a/b/c", "a/z", "b", "bad\\xffname", "link"]
-        );
-        assert_eq!(walk.left_out.links, 1, "the link back to its own ancestor");
-        assert_eq!(measure(&s.0, false, Some(&store)), (6, 5));
-    }
-
-    #[test]
-    fn nothing_is_written_outside_the_folder() {
-        let s = Scratch::new("outside");
-        let inside = s.0.join("in");
-        let mut w = FolderWriter::new(&inside, false).unwrap().unwrap();
-        std::os::unix::fs::symlink("..", inside.join("up")).unwrap();
-        std::os::unix::fs::symlink("../gone", inside.join("dangling")).unwrap();
-        for key in [
-            &b""[..],
-            b"/etc/x",
-            b"..",
-            b"../x",
-            b"a/../../x",
-            b"a//b",
-            b"a/",
-            b"./a",
-            b"a\0b",
-            b"up/x",
-            b"dangling",
-        ] {
-            match w.write(key, b"x") {
-                Err(Refused::Key(_)) => {}
-                other => panic!("{key:?}: {other:?}"),
-            }
-        }
-        assert!(matches!(w.write(&[b'n'; 300], b"x"), Err(Refused::Key(_))));
-        w.write(b"f", b"x").unwrap();
-        assert!(matches!(w.write(b"f/g", b"x"), Err(Refused::Key(_))));
-        w.write(b"d/e", b"x").unwrap();
-        assert!(matches!(w.write(b"d", b"x"), Err(Refused::Key(_))));
-        let mut w = FolderWriter::new(&inside, true).unwrap().unwrap();
-        w.write(b"dangling", b"now a file").unwrap();
-        assert!(matches!(w.write(b"up/x", b"x"), Err(Refused::Key(_))));
-        assert_eq!(
-            std::fs::read(inside.join("dangling")).unwrap(),
-            b"now a file"
-        );
-        let names: Vec<_> = std::fs::read_dir(&s.0).unwrap().collect();
-        assert_eq!(names.len(), 1, "only the folder itself: {names:?}");
-    }
-
-    #[test]
-    fn any_folder_comes_back_identical() {
-        let s = Scratch::new("round");
-        let random = basalt::env::Random::from_seed(4);
-        for i in 0..200 {
-            let depth = random.below(4);
-            let mut path = Vec::new();
-            for _ in 0..depth {
-                path.extend_from_slice(format!("d{}/", random.below(3)).as_bytes());
-            }
-            path.extend_from_slice(format!("f{i}").as_bytes());
-            path.push(b'\x80' + random.below(100) as u8);
-            let content = vec![i as u8; random.below(5000) as usize];
-            s.file(&[b"from/", &path[..]].concat(), &content);
-        }
-        let (from, to) = (s.0.join("from"), s.0.join("deep/er/to"));
-        let mut w = FolderWriter::new(&to, false).unwrap().unwrap();
-        for f in Walk::new(&from, false, None).unwrap() {
-            let mut f = f.unwrap();
-            let mut content = Vec::new();
-            std::io::Read::read_to_end(&mut f.file, &mut content).unwrap();
-            w.write(&f.path, &content).unwrap();
-        }
-        w.sync().unwrap();
-        assert!(!is_inside(&to, &from) && is_inside(&to, &to) && is_inside(&to, &s.0));
-        assert!(
-            FolderWriter::new(&to, false).unwrap().is_none(),
-            "it is not empty"
-        );
-        let diff = std::process::Command::new("diff")
-            .arg("-r")
-            .arg(&from)
-            .arg(&to)
-            .output();
-        if let Ok(diff) = diff {
-            assert!(diff.status.success(), "{diff:?}");
-        }
-    }
-}
+mod tests;

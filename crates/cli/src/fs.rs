@@ -1,5 +1,5 @@
-//! `fs`: images and devices with Basalt's own filesystem, as such: made, looked at, copied in and
-//! out, tidied, checked, made longer.
+//! `fs`: commands on images and devices with Basalt's own filesystem: make, look into, copy in and
+//! out, tidy, check, grow.
 
 mod copy;
 mod end;
@@ -8,8 +8,8 @@ mod show;
 
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::filesystem::{Steps, make_image, open_image_alone};
+use crate::location::Access;
 use crate::output::print;
-use crate::place::Access;
 use crate::progress::{count, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::lava::image::{self, Format};
@@ -29,8 +29,8 @@ Examples:
   basalt fs rm -r store.lava restored
   basalt fs check store.lava && basalt check --image store.lava
 
-An image is a file or a block device with a filesystem of Basalt's own: files that only grow, all metadata in memory, and a synced append that writes \
-nothing but its bytes. One process writes it at a time; commands that only look may run side by side. `fs check` proves the filesystem, `basalt check` the \
+An image is a file or a block device with Basalt's own filesystem: files that only grow, all metadata in memory, and a synced append that writes \
+only its bytes. One process writes an image at a time; commands that only read may run side by side. `fs check` verifies the filesystem, `basalt check` the \
 store in it.
 
 Exit codes: 0 done; 1 damage was found; 2 not done.";
@@ -56,7 +56,8 @@ enum Action {
     Cp(Cp),
     /// Make directories in an image, and those that are missing above them
     Mkdir(Mkdir),
-    /// Remove files and directories of an image: checkpoints in it, stores that nobody uses
+    /// Remove files and directories of an image, such as checkpoints, and stores that are not in
+    /// use
     Rm(Rm),
     /// Prove that extents, counts and free space agree
     Check(Look),
@@ -68,27 +69,27 @@ enum Action {
 
 #[derive(Args)]
 #[command(after_help = "\
-An image file is written when it is made, so that no later write has to ask the disk underneath for space; with --sparse it is there at once, takes space \
-when it needs it, and each first write of a block costs the kernel's metadata (less than half of the rate of synced appends until all is written). \
-A block device is taken whole and discarded, not written.
+The space of an image file is written when the image is made, so that no later write allocates space of the disk below. With --sparse the image is made at \
+once and allocates space later. Each first write of a block then costs a change of the kernel's metadata: synced appends run at less than half of their rate \
+until all space is written. A block device is used whole, and discarded instead of written.
 
-A file is all looked at before it is formatted; of a device its ends and a thousand places between: what is not zeros is data, and is kept unless --force \
-is given.")]
+Before the format, all bytes of a file are read, and of a device the ends and a thousand positions between them. Bytes that are not zeros are data, and are \
+kept unless --force is given.")]
 struct FormatArgs {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// Its size, such as 20G; of a device or of a file that is there it may be left out
+    /// Make it this many bytes long, such as 20G; a device or an existing file may go without
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u64>,
     /// Do not write the file's space now
     #[arg(long)]
     sparse: bool,
-    /// Do not tell a device of what is free, now or later: for one whose space was written, such as
-    /// a loop device over a file
+    /// Do not discard the free space of a device, now or later: for a device whose space was
+    /// written, such as a loop device over a file
     #[arg(long, conflicts_with = "sparse")]
     no_discard: bool,
-    /// Destroy what is there
+    /// Destroy the present content
     #[arg(long)]
     force: bool,
 }
@@ -98,7 +99,7 @@ struct Look {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -111,13 +112,13 @@ struct Ls {
     /// The directory in it
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
-    /// Lengths and space too
+    /// Print lengths and space, too
     #[arg(short, long)]
     long: bool,
-    /// Directories inside of it, too
+    /// List directories inside of it, too
     #[arg(short, long)]
     recursive: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -130,7 +131,7 @@ struct Stat {
     /// The file or directory in it
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -148,25 +149,25 @@ struct Cat {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  basalt fs cp store.lava:basalt-data ./copy       a directory out of the image, with all in it
-  basalt fs cp ./copy store.lava:restored          and back
-  basalt fs cp /dev/sdb:basalt-data/CURRENT .      a file, into a directory
+  basalt fs cp store.lava:basalt-data ./copy       copy a directory out of the image
+  basalt fs cp ./copy store.lava:restored          copy it back
+  basalt fs cp /dev/sdb:basalt-data/CURRENT .      copy a file into a directory
 
-IMAGE: and what follows it is a path in the image; one of the two is one. A target that is a directory takes the source under its own name; the folder above \
-it must be there. DIR/. is what is in DIR without DIR itself, so that `basalt fs cp --overwrite FROM/. TO` finishes an interrupted copy of FROM to TO. Nothing \
-is replaced unless --overwrite is given. A link that FROM names is followed; links in a directory are left out. What was copied is \
-durable when the command returns; lengths a crash left vague are copied as far as the space goes, as readers of logs expect. An interrupted copy leaves \
-the file it was at as .cp-HASH.unfinished, which the next copy into that directory removes.
+IMAGE:PATH is a path in the image; one of FROM and TO has this form. If TO is a directory, the copy gets the name of FROM in it; otherwise the folder above \
+TO must exist. DIR/. is the content of DIR without DIR itself, so that `basalt fs cp --overwrite FROM/. TO` finishes an interrupted copy of FROM to TO. Nothing \
+is replaced unless --overwrite is given. If FROM is a link, it is followed; links in a directory are left out. The copy is durable when the command returns. If a \
+crash left the length of a file inexact, all of its space is copied, as readers of logs expect. An interrupted copy leaves the current file as \
+.cp-HASH.unfinished, which the next copy into that directory removes.
 
 Exit codes: 0 done; 2 not done, or not all of it: names that are not UTF-8 cannot be in an image.")]
 struct Cp {
-    /// What is copied
+    /// The file or directory to copy
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// Where to
+    /// The target of the copy
     #[arg(value_name = "TO")]
     to: PathBuf,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     overwrite: bool,
 }
@@ -177,7 +178,7 @@ Examples:
   basalt fs mkdir store.lava old
   basalt fs mkdir /dev/sdb backups/monday backups/tuesday
 
-Directories that are there stay as they are. What was made is durable when the command returns.")]
+Existing directories stay as they are. The new directories are durable when the command returns.")]
 struct Mkdir {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
@@ -190,12 +191,12 @@ struct Mkdir {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  basalt fs rm -r store.lava monday                a checkpoint that was made in the image
-  basalt fs rm -r store.lava basalt-data/lost      what `basalt repair` put aside
+  basalt fs rm -r store.lava monday                remove a checkpoint in the image
+  basalt fs rm -r store.lava basalt-data/lost      remove the files that `basalt repair` put aside
   basalt fs rm store.lava notes.txt old/CURRENT
 
-There is no way back. A store is removed only when nobody uses it. Of files that a checkpoint shares with its store, the space comes back when both are \
-gone. It works on a full image, and what was removed stays so when the command returns.")]
+Removed files cannot be restored. A store is removed only if no process uses it. The space of a file that a checkpoint shares with its store becomes free \
+when both names are removed. The command works on a full image, and the removal is durable when it returns.")]
 struct Rm {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
@@ -203,7 +204,7 @@ struct Rm {
     /// The files and directories in it
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Directories, too, with all in them
+    /// Remove directories with everything in them, too
     #[arg(short, long)]
     recursive: bool,
 }
@@ -214,17 +215,17 @@ Examples:
   basalt fs grow store.lava --size 40G
   lvextend -L +20G vg/basalt && basalt fs grow /dev/vg/basalt
 
-What is added to a file is written, unless the image was made with --sparse. An interruption leaves the old size or the new one.")]
+The added space of a file is written, unless the image was made with --sparse. An interruption leaves the old size or the new one.")]
 struct Grow {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// The new size in all; without it, all that its file or device has
+    /// Grow to this many bytes in all [default: all of its file or device]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u64>,
 }
 
-/// `basalt fs`.
+/// Runs `basalt fs`.
 pub fn fs(args: Fs) -> Outcome {
     match args.action {
         Action::Format(a) => {
@@ -280,7 +281,7 @@ fn check(args: &Look) -> Outcome {
     let name = args.image.display();
     let found = image::check(&args.image).map_err(|e| Failure::image(&args.image, e))?;
     let sound = found.is_sound();
-    // What was counted until damage was met says nothing.
+    // Counts up to the point of damage have no meaning.
     let counted = |n: u64| sound.then_some(n);
     if args.json {
         let damage: Vec<_> = (found.damage.iter())

@@ -1,6 +1,6 @@
-//! The text formats as targets of mutators; compiled for tests, and by the fuzz targets, which take
-//! this file and those it names into a crate of their own. The list with the promise that each
-//! checks is in `docs/testing/fuzzing.md`.
+//! The text formats as targets of mutators, compiled for tests and by the fuzz targets. The fuzz
+//! targets take this file and the files that it names into a crate of their own.
+//! `docs/testing/fuzzing.md` lists the promise that each target checks.
 
 use crate::escape::{escape, unescape};
 use crate::record::{Format, Line, Lines};
@@ -47,8 +47,8 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// Any text: lines are found whatever the buffer's size, and a line that is read is the line that
-/// stands for the same record when it is printed, which holds nothing that moves a cursor.
+/// Checks any text. Lines are found for any size of the buffer. A line that is read equals the
+/// printed line of the same entry, which has no character that moves a cursor.
 fn text(format: Format, input: &[u8]) -> Verdict {
     const MAX: usize = 4096;
     let mut split = Vec::new();
@@ -91,13 +91,7 @@ fn text(format: Format, input: &[u8]) -> Verdict {
     Verdict::of(accepted)
 }
 
+// The fuzz crate includes this file by its path, so its tests need theirs.
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use basalt_sim::mutate::campaigns;
-
-    #[test]
-    fn mutants_of_every_format_are_read_or_refused() {
-        campaigns(TARGETS, |_| 100_000, 1_001, 200_000);
-    }
-}
+#[path = "fuzzing/tests.rs"]
+mod tests;

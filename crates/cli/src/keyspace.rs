@@ -1,5 +1,4 @@
-//! The keys that Redis clients see, in the encoding that the server writes
-//! (`docs/format/redis-keys.md`).
+//! The keys of Redis clients, in the encoding of the server (`docs/format/redis-keys.md`).
 //!
 //! The tool works on strings of database 0 in its current generation.
 
@@ -15,8 +14,8 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Finds it; `None` in a store that no server and no tool has written Redis keys to. A layout
-    /// of a newer version is refused, and a catalog of which a part is lost.
+    /// Opens the keyspace. The result is `None` in a store without Redis keys. Refuses a layout of
+    /// a newer version, and a catalog of which a part is lost.
     pub fn find(db: &Db) -> Result<Option<Keyspace>> {
         let Some(family) = db.family(layout::KEYS_FAMILY) else {
             return Ok(None);
@@ -30,7 +29,7 @@ impl Keyspace {
         }))
     }
 
-    /// Finds it, or makes it with these settings.
+    /// Opens the keyspace, or makes it with these options.
     pub fn make(db: &Db, options: &Options) -> Result<Keyspace> {
         if let Some(found) = Keyspace::find(db)? {
             return Ok(found);
@@ -46,17 +45,19 @@ impl Keyspace {
         Ok(Keyspace::find(db)?.expect("its layout was just written"))
     }
 
-    /// The stored key of a Redis key.
+    /// Returns the stored key of a Redis key.
     pub fn stored_key(&self, key: &[u8]) -> Vec<u8> {
         [&self.prefix[..], key].concat()
     }
 
-    /// The Redis key of a stored key; `None` for what is no key of this database.
+    /// Returns the Redis key of a stored key, or `None` if the stored key is not one of this
+    /// database.
     pub fn user_key<'a>(&self, stored: &'a [u8]) -> Option<&'a [u8]> {
         stored.strip_prefix(&self.prefix[..])
     }
 
-    /// Where a string begins in a stored value; the type's name when it is none.
+    /// Returns the offset of a string in a stored value, or the name of the type if it is no
+    /// string.
     pub fn string_at(stored: &[u8]) -> Result<std::result::Result<usize, &'static str>> {
         Ok(match layout::value_type(stored)? {
             DataType::String => Ok(STRING_HEADER.len()),
@@ -65,11 +66,10 @@ impl Keyspace {
     }
 }
 
-/// The database that the tool works on: the server has no other yet.
+/// The database that the tool works on. The server has no other yet.
 const DATABASE: u16 = 0;
 
-/// Bytes that the encoding adds to a key and to a value: the engine's limits are so much lower for
-/// the user's.
+/// Bytes that the encoding adds to a key. The limit of a user's key is lower by this number.
 pub const KEY_OVERHEAD: usize = layout::KEY_PREFIX_LEN;
-/// See [`KEY_OVERHEAD`].
+/// Bytes that the encoding adds to a value. The limit of a user's value is lower by this number.
 pub const VALUE_OVERHEAD: usize = STRING_HEADER.len();

@@ -1,10 +1,10 @@
-//! `load`: many entries into the store, from lines of text or from a folder.
+//! `load`: writes many entries into the store, from lines of text or from a folder.
 //!
 //! Files of a folder come in the order of their keys: they go into tables that are prepared and
-//! added to the store (`load/folder.rs`). Lines come in any. Their entries are gathered into
-//! batches of about a mebibyte. Batches are submitted and waited for later, so that the next one is
-//! read while the engine writes the last; they are not synced one by one. One sync at the end makes
-//! all of them durable, and only then does the command say so.
+//! added to the store (`load/folder.rs`). Lines come in any order. Their entries form batches of
+//! about a mebibyte. A batch is submitted and waited for later, so that the next one is read while
+//! the engine writes. Batches are not synced one by one. One sync at the end makes all of them
+//! durable, and only then the command reports success.
 
 mod folder;
 
@@ -12,7 +12,7 @@ use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::folder::{LeftOut, Walk, open_named};
 use crate::progress::{self, count_entries};
-use crate::record::{Format, Line, Lines, MAX_LINE, Record};
+use crate::record::{Format, KvRecord, Line, Lines, MAX_LINE};
 use crate::store::{Access, Limits, Store, argument};
 use basalt::{TableWriter, Ticket, WriteBatch, WriteOptions};
 use indicatif::ProgressBar;
@@ -22,20 +22,20 @@ use std::path::Path;
 
 /// Bytes at which a batch is submitted.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of submitted batches that may be on their way. A larger batch goes alone.
+/// Bytes of submitted batches in flight. A larger batch is submitted alone.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
-/// How many left-out lines or files are named.
+/// Number of left-out lines or files that are named.
 const NAMED: u64 = 10;
 
-/// `basalt load`.
+/// Runs `basalt load`.
 pub fn load(args: args::Load) -> Outcome {
     let prefix = argument(args.prefix.as_deref().unwrap_or_default(), false)?;
-    // What can be seen to be wrong is said before a store is made.
+    // Wrong arguments are reported before a store is made.
     let source = match (&args.files, &args.input) {
         (Some(dir), _) => {
             Walk::new(dir, args.follow_symlinks, None)
                 .map_err(|e| Failure::os("read the folder", dir, e))?;
-            Source::Folder(dir)
+            LoadSource::Folder(dir)
         }
         (None, Some(file)) if file.as_os_str() != "-" => {
             let format = args.format.or_else(|| Format::of_name(file));
@@ -52,14 +52,14 @@ pub fn load(args: args::Load) -> Outcome {
             let input = open_named(file).map_err(|e| Failure::os("open", file, e))?;
             let len = input.metadata().map_or(0, |m| m.len());
             let input = Box::new(BufReader::with_capacity(256 << 10, input));
-            Source::Lines(
+            LoadSource::Lines(
                 file.display().to_string(),
                 input,
                 format.unwrap_or(Format::Jsonl),
                 (len > 0).then_some(len),
             )
         }
-        _ => Source::Lines(
+        _ => LoadSource::Lines(
             "standard input".into(),
             Box::new(BufReader::with_capacity(256 << 10, std::io::stdin().lock())),
             args.format.unwrap_or(Format::Jsonl),
@@ -85,14 +85,14 @@ pub fn load(args: args::Load) -> Outcome {
         bar: ProgressBar::hidden(),
     };
     let (ended, left_out) = match source {
-        Source::Lines(name, input, format, len) => {
+        LoadSource::Lines(name, input, format, len) => {
             load.bar = progress::bytes("loading", len);
             (load.lines(&name, input, format), LeftOut::default())
         }
-        Source::Folder(dir) => load.folder(dir, args.follow_symlinks),
+        LoadSource::Folder(dir) => load.folder(dir, args.follow_symlinks),
     };
-    // What was stored before an error stays; it is made durable too, so that the message can say
-    // so.
+    // Entries that were stored before an error stay. They are made durable, so that the message can
+    // say so.
     let finished = load.finish();
     let (entries, bytes, skipped) = (load.entries, load.bytes, load.skipped);
     load.bar.finish_and_clear();
@@ -134,7 +134,7 @@ pub fn load(args: args::Load) -> Outcome {
     Ok(0)
 }
 
-enum Source<'a> {
+enum LoadSource<'a> {
     Lines(String, Box<dyn BufRead + 'a>, Format, Option<u64>),
     Folder(&'a Path),
 }
@@ -145,7 +145,8 @@ struct Load<'a> {
     prefix: Vec<u8>,
     skip_bad: bool,
     batch: WriteBatch,
-    /// What is being prepared, and its entries and bytes: they count when they are in the store.
+    /// The table that is being prepared, with its entries and bytes. They count when they are in
+    /// the store.
     table: Option<TableWriter>,
     prepared: (u64, u64),
     in_flight: VecDeque<(Ticket, usize)>,
@@ -192,8 +193,8 @@ impl Load<'_> {
         }
     }
 
-    /// Adds an entry; `name` says where it comes from.
-    fn add(&mut self, mut record: Record, name: impl Fn() -> String) -> Result<(), Failure> {
+    /// Adds an entry. `name` returns its origin for messages.
+    fn add(&mut self, mut record: KvRecord, name: impl Fn() -> String) -> Result<(), Failure> {
         if !self.prefix.is_empty() {
             record.key.splice(..0, self.prefix.iter().copied());
         }
@@ -215,11 +216,11 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// An entry that cannot be stored: the end, or one more left out.
+    /// Handles an entry that cannot be stored: the load ends, or leaves it out.
     fn bad(&mut self, why: String) -> Result<(), Failure> {
         if !self.skip_bad {
             return Err(Failure::new(format!(
-                "{why}; mend it, or leave such entries out with --skip-bad"
+                "{why}; correct it, or leave such entries out with --skip-bad"
             )));
         }
         self.skipped += 1;
@@ -234,7 +235,7 @@ impl Load<'_> {
 
     fn submit(&mut self) -> Result<(), Failure> {
         let batch = std::mem::take(&mut self.batch);
-        // Of memory: it has what it compressed.
+        // These are bytes of memory: a batch holds its compressed values.
         let bytes = batch.raw_bytes();
         while self.in_flight_bytes > 0 && self.in_flight_bytes + bytes > IN_FLIGHT_BYTES {
             self.wait_for_oldest()?;
@@ -253,7 +254,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Submits the rest, waits for all of it and makes it durable.
+    /// Submits the last batch, waits for all batches and makes them durable.
     fn finish(&mut self) -> Result<(), Failure> {
         if !self.batch.is_empty() {
             self.submit()?;

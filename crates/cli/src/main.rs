@@ -1,6 +1,6 @@
-//! `basalt`: the server and the tools, one binary. A command is a module of its name.
+//! `basalt`: the server and the tools in one binary. A command is a module of its name.
 //!
-//! The modules that all commands use, from below: `progress`, `place` (where a store lies),
+//! The modules that all commands use, from below: `progress`, `location` (where a store lies),
 //! `failure` (how a command ends), `output` (results), `filesystem` (the disk or an image),
 //! `record` and `folder` (entries and files), `args` (the command line) and `store` (the entries of
 //! a store).
@@ -21,8 +21,8 @@ mod fs;
 mod fuzzing;
 mod keyspace;
 mod load;
+mod location;
 mod output;
-mod place;
 mod point;
 mod progress;
 mod record;
@@ -39,8 +39,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = args::Cli::try_parse().unwrap_or_else(|mut e| {
-        // A flag that another command has is no value: the parser's advice to pass it as one would
-        // lead astray.
+        // A flag of another command is no value. The parser would advise to pass it as one, which
+        // is wrong here.
         let flag = matches!(e.get(ContextKind::InvalidArg),
             Some(ContextValue::String(arg)) if arg.starts_with("--"));
         if flag {

@@ -1,18 +1,18 @@
-//! `put`, `get`, `del`, `scan`: a few entries at a time.
+//! `put`, `get`, `del`, `scan`: commands on a few entries.
 
 use crate::args;
 use crate::escape::brief;
 use crate::failure::{ANSWER_NO, Failure, Outcome};
 use crate::folder::open_named;
 use crate::output::print;
-use crate::record::{Format, Record};
+use crate::record::{Format, KvRecord};
 use crate::store::{Access, Limits, Store, Value, argument};
 use basalt::lsm::MAX_VALUE_LEN;
 use basalt::{WriteBatch, WriteOptions};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
-/// `basalt put`.
+/// Runs `basalt put`.
 pub fn put(args: args::Put) -> Outcome {
     let key = argument(&args.key, args.escaped)?;
     let value = match (&args.value, &args.value_file) {
@@ -31,7 +31,7 @@ pub fn put(args: args::Put) -> Outcome {
         .expire_in
         .map(|s| store.db().env().clock().wall_ms().saturating_add(s * 1000));
     let mut batch = WriteBatch::new();
-    let record = Record {
+    let record = KvRecord {
         key,
         value,
         expire_at_ms,
@@ -53,7 +53,7 @@ fn read_value(from: impl Read, name: &Path) -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
-/// What to say of a value that is no string.
+/// Returns the sentence for a value that is no string.
 fn other_type(key: &[u8], kind: &str) -> String {
     format!(
         "{} holds a {kind}, not a string; read it with a Redis client",
@@ -61,7 +61,7 @@ fn other_type(key: &[u8], kind: &str) -> String {
     )
 }
 
-/// `basalt get`.
+/// Runs `basalt get`.
 pub fn get(args: args::Get) -> Outcome {
     let key = argument(&args.key, args.escaped)?;
     let store = Store::open(&args.which, Access::Read)?;
@@ -85,14 +85,14 @@ pub fn get(args: args::Get) -> Outcome {
     Ok(code)
 }
 
-/// `basalt del`.
+/// Runs `basalt del`.
 pub fn del(args: args::Del) -> Outcome {
     let keys = args
         .keys
         .iter()
         .map(|k| argument(k, args.escaped))
         .collect::<Result<Vec<_>, _>>()?;
-    // Writes, but makes nothing: there is nothing to remove from what is not there.
+    // A missing store has nothing to remove, so none is made.
     let store = Store::open(&args.which, Access::Remove)?;
     let mut batch = WriteBatch::new();
     let mut there = 0;
@@ -122,7 +122,7 @@ pub fn del(args: args::Del) -> Outcome {
     Ok(if there > 0 { 0 } else { ANSWER_NO })
 }
 
-/// `basalt scan`.
+/// Runs `basalt scan`.
 pub fn scan(args: args::Scan) -> Outcome {
     let of = |a: &Option<std::ffi::OsString>| {
         a.as_ref()

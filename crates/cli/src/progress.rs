@@ -1,15 +1,15 @@
-//! Progress on a terminal: how much, how fast, how long still. Silent when standard error is not a
+//! Progress on a terminal: amount, rate and remaining time. Silent if standard error is not a
 //! terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// True when somebody watches standard error.
+/// Returns true if standard error is a terminal.
 pub fn watched() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// A bar over `total` bytes; without a total, a running count.
+/// Returns a bar over `total` bytes, or a running count without a total.
 pub fn bytes(what: &'static str, total: Option<u64>) -> ProgressBar {
     bar(
         what,
@@ -19,7 +19,7 @@ pub fn bytes(what: &'static str, total: Option<u64>) -> ProgressBar {
     )
 }
 
-/// A bar over about `total` entries; without a total, a running count.
+/// Returns a bar over about `total` entries, or a running count without a total.
 pub fn entries(what: &'static str, total: Option<u64>) -> ProgressBar {
     bar(
         what,
@@ -42,22 +42,22 @@ fn bar(what: &'static str, total: Option<u64>, known: &str, unknown: &str) -> Pr
         .with_message(what)
 }
 
-/// So many of something: `1 entry`, `2 entries`.
+/// Returns a number with its noun: `1 entry`, `2 entries`.
 pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// So many entries.
+/// Returns a number of entries as text.
 pub fn count_entries(n: u64) -> String {
     count(n, "entry", "entries")
 }
 
-/// Bytes for people: `1.5 MiB`.
+/// Returns bytes for people: `1.5 MiB`.
 pub fn human_bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// What was moved in how long, for the last line of a command.
+/// Returns bytes, time and rate for the last line of a command.
 pub fn rate(bytes: u64, took: std::time::Duration) -> String {
     let seconds = took.as_secs_f64().max(1e-6);
     format!(

@@ -1,8 +1,8 @@
-//! One entry outside a store, and the two line formats that carry it.
+//! One entry outside a store, and the two line formats for it.
 //!
 //! **JSON lines**: `{"key": "...", "value": "..."}`; `key_b64` and `value_b64` (base64, standard
 //! alphabet, padded) carry bytes that are not UTF-8; `expire_at_ms` is the wall time in ms since
-//! 1970 at which the entry ends.
+//! 1970 at which the entry expires.
 //!
 //! **Tab-separated text**: key, tab, value, and optionally tab and `expire_at_ms`, with the escapes
 //! of [`crate::escape`]. A carriage return at the end of a line belongs to the line ending.
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io::BufRead;
 
-/// A key, its value and when it ends.
+/// A key, its value and its expiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct KvRecord {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
     pub expire_at_ms: Option<u64>,
@@ -47,7 +47,7 @@ struct Json<'a> {
 }
 
 impl Format {
-    /// The format that a file's name suggests.
+    /// Returns the format of a file's name.
     pub fn of_name(name: &std::path::Path) -> Option<Format> {
         match name.extension()?.to_str()? {
             "jsonl" | "ndjson" | "json" => Some(Format::Jsonl),
@@ -56,15 +56,15 @@ impl Format {
         }
     }
 
-    /// Reads one line, its line feed already taken away. The error says what is wrong with it.
-    pub fn parse(self, line: &[u8]) -> Result<Record, String> {
+    /// Parses one line without its line feed. The error says what is wrong with the line.
+    pub fn parse(self, line: &[u8]) -> Result<KvRecord, String> {
         match self {
             Format::Jsonl => parse_json(line),
             Format::Tsv => parse_tsv(line),
         }
     }
 
-    /// Appends one line, its line feed included. `None` for the value leaves it out (keys only).
+    /// Appends one line with its line feed. If the value is `None`, the line has only the key.
     pub fn print(
         self,
         key: &[u8],
@@ -101,7 +101,7 @@ impl Format {
     }
 }
 
-/// Bytes as the text field or as the base64 field.
+/// Returns bytes as the text field or as the base64 field.
 fn json_text(bytes: Option<&[u8]>) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
     match bytes.map(|b| (b, std::str::from_utf8(b))) {
         None => (None, None),
@@ -125,9 +125,9 @@ fn json_bytes(
     }
 }
 
-fn parse_json(line: &[u8]) -> Result<Record, String> {
-    // The parser's "at line 1 column n" counts within this line: keep the column, the caller knows
-    // the line.
+fn parse_json(line: &[u8]) -> Result<KvRecord, String> {
+    // The parser's "at line 1 column n" counts within this line. The column stays, because the
+    // caller knows the line.
     let json: Json<'_> = serde_json::from_slice(line).map_err(|e| {
         let text = e.to_string();
         match text.rsplit_once(" at line ") {
@@ -135,14 +135,14 @@ fn parse_json(line: &[u8]) -> Result<Record, String> {
             None => text,
         }
     })?;
-    Ok(Record {
+    Ok(KvRecord {
         key: json_bytes("key", json.key, json.key_b64)?,
         value: json_bytes("value", json.value, json.value_b64)?,
         expire_at_ms: json.expire_at_ms,
     })
 }
 
-fn parse_tsv(line: &[u8]) -> Result<Record, String> {
+fn parse_tsv(line: &[u8]) -> Result<KvRecord, String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut fields = line.split(|&b| b == b'\t');
     let key = fields.next().unwrap_or_default();
@@ -161,15 +161,15 @@ fn parse_tsv(line: &[u8]) -> Result<Record, String> {
     if fields.next().is_some() {
         return Err("more than three fields; write a tab inside a value as \\t".into());
     }
-    Ok(Record {
+    Ok(KvRecord {
         key: unescape(key)?,
         value: unescape(value)?,
         expire_at_ms,
     })
 }
 
-/// Longest line that is read: a value of 1 GiB in base64 and some room. A text without line ends
-/// does not take all memory.
+/// Bytes of the longest line that is read: a value of 1 GiB in base64 and some more. So a text
+/// without line ends does not fill the memory.
 pub const MAX_LINE: usize = 1536 << 20;
 
 /// Lines of a text with their numbers, each at most `max` bytes.
@@ -180,7 +180,7 @@ pub struct Lines<R> {
     max: usize,
 }
 
-/// What [`Lines::next_line`] found.
+/// The result of [`Lines::next_line`].
 pub enum Line<'a> {
     /// A line without its line feed, and its bytes in the input.
     Text(&'a [u8], u64),
@@ -198,14 +198,14 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The number of the line returned last, from 1.
+    /// Returns the number of the last line returned, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line, or `None` at the end.
     pub fn next_line(&mut self) -> std::io::Result<Option<Line<'_>>> {
-        // One huge line does not leave its memory taken for the rest of the file.
+        // The memory of one very long line is freed before the rest of the file.
         if self.line.capacity() > 4 << 20 {
             self.line = Vec::new();
         }
@@ -247,122 +247,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+// The fuzz crate includes this file by its path, so its tests need theirs.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn strange_bytes(random: &basalt::env::Random) -> Vec<u8> {
-        let alphabet: &[u8] = b"ab\t\n\r\\\"{}x0\xff\xc3\xa4\0";
-        (0..random.below(12))
-            .map(|_| alphabet[random.below(alphabet.len() as u64) as usize])
-            .collect()
-    }
-
-    #[test]
-    fn both_formats_carry_any_bytes() {
-        let random = basalt::env::Random::from_seed(2);
-        for _ in 0..5000 {
-            let record = Record {
-                key: strange_bytes(&random),
-                value: strange_bytes(&random),
-                expire_at_ms: random.one_in(2).then(|| random.next_u64()),
-            };
-            for format in [Format::Jsonl, Format::Tsv] {
-                let mut line = String::new();
-                format.print(
-                    &record.key,
-                    Some(&record.value),
-                    record.expire_at_ms,
-                    &mut line,
-                );
-                let line = line.strip_suffix('\n').unwrap();
-                assert!(!line.contains('\n'));
-                assert_eq!(
-                    format.parse(line.as_bytes()).as_ref(),
-                    Ok(&record),
-                    "{line:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn wrong_lines_say_what_is_wrong() {
-        for (format, line, says) in [
-            (Format::Jsonl, "{", "EOF"),
-            (Format::Jsonl, "{\"key\":\"a\"}", "neither \"value\""),
-            (Format::Jsonl, "{\"key\":\"a\",\"value\":1}", "expected a"),
-            (
-                Format::Jsonl,
-                "{\"key\":\"a\",\"value\":\"\",\"key_b64\":\"\"}",
-                "both \"key\"",
-            ),
-            (
-                Format::Jsonl,
-                "{\"key\":\"a\",\"value\":\"\",\"exipre\":1}",
-                "unknown field `exipre`",
-            ),
-            (
-                Format::Jsonl,
-                "{\"key\":\"a\",\"value_b64\":\"?\"}",
-                "not base64",
-            ),
-            (
-                Format::Jsonl,
-                "{\"key\":\"a\",\"value\":\"\",\"expire_at_ms\":-1}",
-                "invalid value",
-            ),
-            (Format::Tsv, "lonely", "no tab"),
-            (Format::Tsv, "a\tb\tc", "third field"),
-            (Format::Tsv, "a\tb\t1\t2", "more than three"),
-            (Format::Tsv, "a\t\\", "backslash"),
-        ] {
-            let e = format.parse(line.as_bytes()).unwrap_err();
-            assert!(e.contains(says), "{line}: {e}");
-        }
-    }
-
-    #[test]
-    fn hostile_lines_never_panic() {
-        let random = basalt::env::Random::from_seed(3);
-        let seed = b"{\"key\":\"a\\u00e4\",\"value_b64\":\"AAE=\",\"expire_at_ms\":12}";
-        for _ in 0..20_000 {
-            let mut line = seed.to_vec();
-            for _ in 0..=random.below(3) {
-                let at = random.below(line.len() as u64) as usize;
-                match random.below(3) {
-                    0 => line[at] = random.next_u64() as u8,
-                    1 => line.truncate(at.max(1)),
-                    _ => line.insert(at, b"\"\\{}\t,"[random.below(6) as usize]),
-                }
-            }
-            let _ = Format::Jsonl.parse(&line);
-            let _ = Format::Tsv.parse(&line);
-        }
-    }
-
-    #[test]
-    fn lines_are_counted_and_bounded() {
-        let text = b"one\n\nthree is far too long\nfour";
-        for buffer in [1, 2, 3, 64] {
-            let mut lines = Lines::new(std::io::BufReader::with_capacity(buffer, &text[..]), 5);
-            let mut seen = Vec::new();
-            let mut bytes = 0;
-            while let Some(line) = lines.next_line().unwrap() {
-                match line {
-                    Line::Text(t, n) => {
-                        seen.push(String::from_utf8(t.to_vec()).unwrap());
-                        bytes += n;
-                    }
-                    Line::TooLong(n) => {
-                        seen.push("too long".into());
-                        bytes += n;
-                    }
-                }
-            }
-            assert_eq!(seen, ["one", "", "too long", "four"], "buffer {buffer}");
-            assert_eq!(lines.number(), 4);
-            assert_eq!(bytes, text.len() as u64);
-        }
-    }
-}
+#[path = "record/tests.rs"]
+mod tests;

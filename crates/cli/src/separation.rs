@@ -1,5 +1,5 @@
-//! Which values a store keeps in blob files, what space these may take, and how what is written is
-//! compressed: for every command that writes much.
+//! The flags of separated values: which values a store keeps in blob files, how much space these
+//! may take, and how they are compressed. All commands that write much have them.
 
 use basalt::Options;
 use basalt_bench::engine::Compression;
@@ -8,20 +8,20 @@ use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
 use basalt_server::{MIN_BLOB_SIZE, engine_defaults};
 use clap::Args;
 
-/// The flags.
+/// The flags of separated values.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Large values and compression")]
 pub struct Separation {
-    /// Values from so many bytes on are written to blob files, which merges do not carry along; 0
-    /// for none. Not remembered: what was written stays where it is until a merge meets it
+    /// Write values of at least this many bytes to blob files, which merges do not carry along; 0
+    /// for none. Not remembered: old values stay where they are until a merge reads them
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_least)]
     pub min_blob_size: u64,
-    /// Bytes that blob files may take for each byte of theirs that is in use; smaller means more
-    /// rewriting
+    /// Let blob files take at most this many bytes for each byte of theirs in use; smaller means
+    /// more rewriting
     #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
     pub max_space_amp: f64,
-    /// How blocks of tables are compressed, and each value in blob files that this makes an eighth
-    /// shorter. Not remembered: what was written stays as it is until a merge meets it
+    /// Compress blocks of tables in this way, and each value in blob files that becomes an eighth
+    /// shorter. Not remembered: old data stays as it is until a merge reads it
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
 }
@@ -46,7 +46,7 @@ fn parse_amp(text: &str) -> Result<f64, String> {
 }
 
 impl Separation {
-    /// The engine's options with these.
+    /// Returns the engine's options with these flags.
     pub fn engine(&self) -> Options {
         let mut options = engine_defaults();
         options.default_family.min_blob_size =

@@ -7,7 +7,7 @@ use basalt_server::{Listening, ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-/// `basalt serve`. Returns when SIGTERM, Ctrl-C or SHUTDOWN ended it.
+/// Runs `basalt serve`. Returns after SIGTERM, Ctrl-C or SHUTDOWN.
 pub fn serve(args: args::Serve) -> Outcome {
     let place = &args.store;
     let listen = match args.port {
@@ -32,7 +32,7 @@ pub fn serve(args: args::Serve) -> Outcome {
         ..ServerOptions::default()
     };
     let sync = options.sync.name();
-    // Before an image is made, which may take minutes and stays.
+    // The address is bound before an image is made, which may take minutes and remains.
     let taken = Listening::begin(&options).map_err(|e| Failure::store(place, e))?;
     let (env, path) = environment(place, Access::Write(args.make), Some(&args.budget))?;
     options.dir = path;
@@ -45,11 +45,11 @@ pub fn serve(args: args::Serve) -> Outcome {
         );
     })
     .map_err(|e| Failure::store(place, e))?;
-    eprintln!("basalt: everything accepted is finished, the store is closed");
+    eprintln!("basalt: all accepted requests are finished, and the store is closed");
     Ok(0)
 }
 
-/// An address as people write it: `127.0.0.1:6379`, `localhost:6379`, `[::1]:6379`.
+/// Parses an address: `127.0.0.1:6379`, `localhost:6379`, `[::1]:6379`.
 fn address(text: &str) -> Result<SocketAddr, Failure> {
     let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
     found.ok_or_else(|| {

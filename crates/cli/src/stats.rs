@@ -1,4 +1,4 @@
-//! `stats`: the tree's shape and what it costs, as tables for people and as JSON for scripts.
+//! `stats`: the shape and the costs of the tree, as tables for people and as JSON for scripts.
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
@@ -11,10 +11,10 @@ use basalt::lsm::db::{BlobStats, READING, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Everything that is shown.
+/// All values of the report.
 pub struct Report {
     pub dir: String,
-    /// As people read it.
+    /// The location of the store, in the form for people.
     pub place: String,
     pub filesystem: String,
     pub engine: Stats,
@@ -23,7 +23,7 @@ pub struct Report {
     pub fs: FsStats,
 }
 
-/// `basalt stats`.
+/// Runs `basalt stats`.
 pub fn stats(args: args::Stats) -> Outcome {
     let place = &args.store;
     let db = open_db(place, Access::Read, None)?;
@@ -53,7 +53,7 @@ pub fn stats(args: args::Stats) -> Outcome {
     Ok(0)
 }
 
-/// A quotient, when there is something to divide by.
+/// Returns a quotient, or `None` if the divisor is 0.
 fn ratio(a: u64, b: u64) -> Option<f64> {
     (b > 0).then(|| (a as f64 / b as f64 * 100.0).round() / 100.0)
 }
@@ -73,9 +73,9 @@ impl Report {
         levels.map(|l| l.bytes).sum()
     }
 
-    /// Bytes on disk for each byte of the lowest levels, where each key is once, and of values in
-    /// blob files that can be reached: an upper bound of what old versions, tombstones and logs
-    /// cost.
+    /// Returns the bytes on disk for each byte of the lowest levels, which have each key once, and
+    /// of reachable values in blob files. This is an upper bound of the cost of old versions,
+    /// tombstones and logs.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::lsm::db::FamilyStats| {
             f.levels
@@ -92,7 +92,7 @@ impl Report {
         )
     }
 
-    /// Sorted runs that a read of an absent key may have to ask, without filters.
+    /// Returns the number of sorted runs that a read of an absent key may search, without filters.
     fn sorted_runs(family: &basalt::lsm::db::FamilyStats) -> u64 {
         let below = family
             .levels
@@ -194,7 +194,7 @@ impl Report {
                 "Blob files are not collected (tried again, writes go on): {why}"
             );
         }
-        // That this command opens stores for reading only is no news.
+        // Every store is read-only under this command, so that reason is not printed.
         if let Some(why) = e.read_only.as_ref().filter(|why| *why != READING) {
             let _ = writeln!(out, "TAKES NO WRITES: {why}");
         }
@@ -323,7 +323,7 @@ impl Report {
     }
 }
 
-/// The levels of a family, and what went into each since the store was opened.
+/// Returns the levels of a family, with the bytes written into each since the store was opened.
 fn levels(f: &basalt::lsm::db::FamilyStats) -> String {
     let head = format!(
         "\nfamily {}, {} sorted runs\n",
@@ -381,7 +381,7 @@ fn levels(f: &basalt::lsm::db::FamilyStats) -> String {
     head + &table(&rows) + &level_io(f)
 }
 
-/// A title, and a line for each name and value.
+/// Returns a title, and a line for each name and value.
 fn section(title: &str, rows: &[(&str, String)]) -> String {
     let mut out = format!("\n{title}\n");
     for (name, value) in rows {
@@ -443,7 +443,7 @@ fn blob_files(e: &Stats) -> String {
     )
 }
 
-/// The budgets, and how long writers and background I/O waited.
+/// Returns the budgets, and how long writers and background I/O waited.
 fn budgets(e: &Stats) -> String {
     let mut out = String::from("\nbudgets\n");
     for b in &e.budgets {
@@ -541,7 +541,7 @@ fn blobs_json(e: &Stats) -> Value {
     })
 }
 
-/// Write amplification, by cause.
+/// Returns write amplification by cause.
 fn by_cause(e: &Stats) -> String {
     match e.write_amp_by_cause() {
         None => "-".into(),
@@ -552,7 +552,7 @@ fn by_cause(e: &Stats) -> String {
     }
 }
 
-/// What keeping the bound on space takes.
+/// Returns the cost of the bound on space.
 fn bound_costs(blobs: &BlobStats) -> String {
     format!(
         "{:.2} bytes written to blob files for each that came, writers slowed by {:.0} %",
@@ -561,7 +561,7 @@ fn bound_costs(blobs: &BlobStats) -> String {
     )
 }
 
-/// What is probably overwritten. A store that a command has just opened has measured nothing.
+/// Returns the estimate of overwritten values. A store that was just opened has no measurement.
 fn hidden(blobs: &BlobStats) -> String {
     let bytes = human_bytes(blobs.hidden_bytes);
     match blobs.hidden_is_guessed {
@@ -570,7 +570,7 @@ fn hidden(blobs: &BlobStats) -> String {
     }
 }
 
-/// How far blob files are from their bound.
+/// Returns the distance of blob files from their bound.
 fn room(blobs: &BlobStats) -> String {
     match blobs.headroom_bytes() {
         n if n < 0 => format!("none, {} beyond it", human_bytes(n.unsigned_abs())),
@@ -578,7 +578,8 @@ fn room(blobs: &BlobStats) -> String {
     }
 }
 
-/// Blob files by what part of each is garbage, with a bar for their bytes; nothing without files.
+/// Returns blob files by their part of garbage, with a bar for their bytes, or nothing without
+/// files.
 pub fn garbage_by_file(blobs: &BlobStats) -> String {
     const BAR: u64 = 30;
     let most = blobs.by_garbage.iter().map(|s| s.bytes).max().unwrap_or(0);
@@ -605,7 +606,8 @@ fn rounded(x: f64) -> f64 {
     (x * 100.0).round() / 100.0
 }
 
-/// What came into each level since the store was opened; nothing when nothing did.
+/// Returns the bytes written into each level since the store was opened, or nothing if there were
+/// none.
 fn level_io(f: &basalt::lsm::db::FamilyStats) -> String {
     let heads = [
         "level",
@@ -638,145 +640,4 @@ fn level_io(f: &basalt::lsm::db::FamilyStats) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use basalt::env::BudgetUse;
-    use basalt::lsm::db::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
-
-    fn report() -> Report {
-        let level = |tables, bytes, target_bytes, entries| LevelStats {
-            tables,
-            bytes,
-            target_bytes,
-            entries,
-            deletes: 1,
-            score: 0.5,
-            bytes_entered: bytes,
-            bytes_written: bytes * 3,
-            ..LevelStats::default()
-        };
-        Report {
-            dir: "d".into(),
-            place: "d".into(),
-            filesystem: "f".into(),
-            engine: Stats {
-                families: vec![FamilyStats {
-                    name: "default".into(),
-                    levels: vec![
-                        level(2, 20 << 20, 0, 10),
-                        level(0, 0, 0, 0),
-                        level(3, 100 << 20, 256 << 20, 90),
-                    ],
-                }],
-                log_bytes: 30 << 20,
-                user_bytes_written: 100,
-                wal_bytes_written: 110,
-                flush_bytes_written: 90,
-                read_only: Some("the device is full".into()),
-                blobs: BlobStats {
-                    files: 2,
-                    bytes: 12 << 20,
-                    live_records: 7,
-                    live_bytes: 10 << 20,
-                    names: 3,
-                    max_space_amp: 1.25,
-                    by_garbage: {
-                        let mut shares = [BlobShare::default(); 10];
-                        shares[1] = BlobShare {
-                            files: 2,
-                            bytes: 12 << 20,
-                            garbage_bytes: 2 << 20,
-                        };
-                        shares
-                    },
-                    collected_bytes_written: 20,
-                    hidden_bytes: 1 << 20,
-                    space_debt: 7,
-                    pressure: 0.2,
-                    recent_bytes_added: 100,
-                    recent_collection_bytes_written: 50,
-                    ..BlobStats::default()
-                },
-                stall_us: vec![("level 0", 1500)],
-                stalls: vec![StallStats {
-                    cause: "level 0",
-                    count: 2,
-                    us: 1500,
-                }],
-                budgets: vec![
-                    BudgetUse {
-                        name: "open_files",
-                        used: 3,
-                        limit: 40,
-                    },
-                    BudgetUse {
-                        name: "background_io_bytes_per_s",
-                        used: 2048,
-                        limit: 0,
-                    },
-                ],
-                ..Stats::default()
-            },
-            cache: CacheStats::default(),
-            memory: LedgerUse::default(),
-            fs: FsStats::default(),
-        }
-    }
-
-    #[test]
-    fn tables_show_shape_and_amplification() {
-        let text = report().tables();
-        for part in [
-            "family default, 3 sorted runs",
-            "TAKES NO WRITES: the device is full",
-            "space, at most                 1.49",
-            "write, since open              2.20",
-            "L2",
-            "256.00 MiB",
-            "level 0                        2 times, 0.002 s",
-            "open_files                     3 of 40",
-            "background_io_bytes_per_s      2.00 KiB no limit",
-            "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
-            "space amplification            1.33, at most 1.25",
-            "room below the bound           none, 768.00 KiB beyond it",
-            "overwritten, not merged yet    about 1.00 MiB",
-            "1.50 bytes written to blob files for each that came, writers slowed by 20 %",
-            "write, by cause                log 1.10, flush 0.90, ingest 0.00, compaction 0.00, collection 0.20",
-            "10 to  20 %    2 files    12.00 MiB  ##############################\n",
-            "20 to  30 %    0 files\n",
-            "3.00",
-        ] {
-            assert!(text.contains(part), "{part} is not in\n{text}");
-        }
-        assert!(!text.contains("L1"), "empty levels are not shown\n{text}");
-        let mut guessed = report();
-        guessed.engine.blobs.hidden_is_guessed = true;
-        let text = guessed.tables();
-        let said = "overwritten, not merged yet    perhaps 1.00 MiB, by keys that may be the same";
-        assert!(text.contains(said), "{text}");
-    }
-
-    #[test]
-    fn json_has_the_same_figures() {
-        let json = report().json();
-        assert_eq!(json["amplification"]["space"], 1.49);
-        assert_eq!(json["amplification"]["write_since_open"], 2.2);
-        assert_eq!(
-            json["amplification"]["write_since_open_by_cause"]["collection"],
-            0.2
-        );
-        assert_eq!(json["blobs"]["headroom_bytes"], -(768 << 10));
-        assert_eq!(json["blobs"]["space_debt"], 7);
-        assert_eq!(json["blobs"]["recent"]["collections_write_amp"], 1.5);
-        assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
-        assert_eq!(json["blobs"]["by_garbage"][1]["from_percent"], 10);
-        assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
-        assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
-        assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
-        assert_eq!(json["budgets"]["open_files"]["limit"], 40);
-        assert_eq!(json["blobs"]["garbage_bytes"], 2 << 20);
-        assert_eq!(json["blobs"]["space_amp"], 1.33);
-        let level = &json["families"][0]["levels"][2];
-        assert_eq!(level["since_open"]["write_amp"], 3.0);
-    }
-}
+mod tests;

@@ -1,18 +1,17 @@
-//! The store that a command works on: opened with the server's own settings, so that both see the
-//! same entries.
+//! The store of a command, opened with the server's own options, so that both see the same entries.
 //!
 //! Without `--family`, keys and values are those of Redis strings in database 0, in the encoding of
-//! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes as they are.
+//! `docs/format/redis-keys.md`. With `--family`, they are the stored bytes.
 
-use crate::args::Which;
+use crate::args::KeyspaceArgs;
 use crate::budget::Budget;
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::filesystem;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
-pub use crate::place::Access;
-use crate::place::Place;
-use crate::record::Record;
+pub use crate::location::Access;
+use crate::location::StoreLocation;
+use crate::record::KvRecord;
 use basalt::env::{EnvBuilder, process_memory};
 use basalt::lsm::db::Iter;
 use basalt::lsm::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -27,18 +26,18 @@ use std::path::PathBuf;
 
 /// An open store and the entries of it that the command sees.
 pub struct Store {
-    place: Place,
+    place: StoreLocation,
     db: Db,
     space: Space,
 }
 
-/// Which entries.
+/// The entries that a command sees.
 enum Space {
-    /// Those of Redis clients.
+    /// The keys of Redis clients.
     Redis(Keyspace),
-    /// Those of Redis clients, of which there never were any.
+    /// The keys of Redis clients in a store that never had any.
     Empty,
-    /// A family as it is.
+    /// The stored bytes of a family.
     Raw(Family),
 }
 
@@ -50,8 +49,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of the entries that the flags name.
-    pub fn of(which: &Which) -> Limits {
+    /// Returns the limits for the entries of the flags.
+    pub fn of(which: &KeyspaceArgs) -> Limits {
         let (key, value) = match which.family {
             None => (KEY_OVERHEAD, VALUE_OVERHEAD),
             Some(_) => (0, 0),
@@ -62,8 +61,7 @@ impl Limits {
         }
     }
 
-    /// Checks lengths before a store is opened or a gigabyte copied; the error names what exceeds
-    /// them.
+    /// Checks lengths before a store is opened or a gigabyte copied. The error names the entry.
     pub fn check(
         self,
         key: &[u8],
@@ -93,23 +91,23 @@ impl Limits {
     }
 }
 
-/// What is under a key.
+/// The value of a key.
 pub enum Value {
     Absent,
-    /// A string, and when it ends.
+    /// A string, and its expiry in ms since 1970.
     Bytes(Bytes, Option<u64>),
-    /// A value that only a Redis client can read: its type.
+    /// A value of another type, which only a Redis client can read: the name of the type.
     Other(&'static str),
 }
 
-/// An environment over what a command works on, and the store's directory in it. Without a budget
-/// with the default one.
+/// Returns an environment for a command, and the store's directory in it. Without a budget, the
+/// environment has the default one.
 pub fn environment(
-    place: &Place,
+    place: &StoreLocation,
     access: Access,
     budget: Option<&Budget>,
 ) -> Result<(Env, PathBuf), Failure> {
-    // The process is the engine's alone: what its allocator keeps is ours to decide.
+    // The engine owns the process, so this command may configure the allocator.
     process_memory::keep_little();
     let mut env = EnvBuilder::without_fs().trims_memory(true);
     if let Some(budget) = budget {
@@ -120,14 +118,18 @@ pub fn environment(
     Ok((parts.with_fs(fs), path))
 }
 
-/// The engine's settings, of which families that are made get theirs, too.
+/// Returns the engine's options. Families that are made get theirs from them, too.
 fn engine(budget: Option<&Budget>) -> Options {
     let engine = budget.map_or_else(engine_defaults, Budget::engine);
     Retired::default().add_to(engine)
 }
 
 /// Opens a store.
-pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result<Db, Failure> {
+pub fn open_db(
+    place: &StoreLocation,
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<Db, Failure> {
     let (env, path) = environment(place, access, budget)?;
     let options = Options {
         create_if_missing: access.make().is_some(),
@@ -135,15 +137,15 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
         ..engine(budget)
     };
     if access == Access::Read {
-        // Nothing is changed by who only looks: it works on a medium that cannot be written, and
-        // beside others who look.
+        // A command that only reads changes nothing. It works on a read-only medium, and beside
+        // other readers.
         return Db::open_read_only(&env, path, options).map_err(|e| Failure::store(place, e));
     }
     let retired = Retired::default();
     let db = Db::open(&env, path, retired.add_to(options));
     let db = db.map_err(|e| Failure::store(place, e))?;
-    // What FLUSHALL removed goes with compactions. Where the catalog is lost nothing does; those
-    // who need it are told so.
+    // Compactions drop the keys that FLUSHALL removed. If the catalog is lost they drop nothing,
+    // and commands that need it report that.
     if let Some(keys) = db.family(KEYS_FAMILY)
         && let Ok(Some(generation)) = catalog::read(&db, &keys)
     {
@@ -153,14 +155,14 @@ pub fn open_db(place: &Place, access: Access, budget: Option<&Budget>) -> Result
 }
 
 impl Store {
-    /// Opens what the flags name.
-    pub fn open(which: &Which, access: Access) -> Result<Store, Failure> {
+    /// Opens the store of the flags.
+    pub fn open(which: &KeyspaceArgs, access: Access) -> Result<Store, Failure> {
         Store::open_within(which, access, None)
     }
 
-    /// Opens what the flags name, within a budget other than the default one.
+    /// Opens the store of the flags within this budget.
     pub fn open_within(
-        which: &Which,
+        which: &KeyspaceArgs,
         access: Access,
         budget: Option<&Budget>,
     ) -> Result<Store, Failure> {
@@ -197,19 +199,19 @@ impl Store {
         Ok(Store { place, db, space })
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn db(&self) -> &Db {
         &self.db
     }
-    /// Where it is.
-    pub fn place(&self) -> &Place {
+    /// Returns the location of the store.
+    pub fn place(&self) -> &StoreLocation {
         &self.place
     }
-    /// An engine error as this store's failure.
+    /// Returns an engine error as a failure of this store.
     pub fn failure(&self, e: basalt::Error) -> Failure {
         Failure::store(&self.place, e)
     }
-    /// Closes it; everything written is durable then.
+    /// Closes the store. Everything written is then durable.
     pub fn close(self) -> Result<(), Failure> {
         let place = self.place;
         self.db.close().map_err(|e| Failure::store(&place, e))
@@ -231,19 +233,19 @@ impl Store {
     }
 
     /// Adds "set `record`" to a batch.
-    pub fn put(&self, batch: &mut WriteBatch, record: &Record) -> basalt::Result<()> {
+    pub fn put(&self, batch: &mut WriteBatch, record: &KvRecord) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
         let (value, at) = (&record.value, record.expire_at_ms);
         batch.put_parts(self.family_to_write(), &key, self.header(), value, at)
     }
 
-    /// A writer of tables for records that come in the order of their keys.
+    /// Returns a writer of tables for records that come in the order of their keys.
     pub fn prepare(&self) -> basalt::Result<TableWriter> {
         self.db.prepare(self.family_to_write())
     }
 
-    /// Adds a record to it.
-    pub fn add(&self, table: &mut TableWriter, record: &Record) -> basalt::Result<()> {
+    /// Adds a record to a table.
+    pub fn add(&self, table: &mut TableWriter, record: &KvRecord) -> basalt::Result<()> {
         let key = self.stored_key(&record.key);
         table.add_parts(&key, self.header(), &record.value, record.expire_at_ms)
     }
@@ -253,7 +255,7 @@ impl Store {
             .expect("a store opened to write has its family")
     }
 
-    /// What stands before a value.
+    /// Returns the bytes in front of a stored value.
     fn header(&self) -> &'static [u8] {
         match &self.space {
             Space::Redis(_) => &STRING_HEADER,
@@ -294,8 +296,8 @@ impl Store {
         }
     }
 
-    /// A cursor over the entries whose key begins with `prefix` and lies in `[from, to)`; with
-    /// `keys_only` it reads no values.
+    /// Returns a cursor over the entries whose key begins with `prefix` and lies in `[from, to)`.
+    /// With `keys_only` it reads no values.
     pub fn cursor(
         &self,
         prefix: &[u8],
@@ -315,8 +317,8 @@ impl Store {
         };
         let lowest = prefix.max(from.unwrap_or_default());
         let lower = self.stored_key(lowest).into_owned();
-        // The end of a prefix is formed on the stored bytes: behind the last key there may be other
-        // kinds of entries.
+        // The end of a prefix is computed on the stored bytes: other kinds of entries may follow
+        // the last key.
         let mut upper = successor(&self.stored_key(prefix));
         if let Some(to) = to {
             let to = self.stored_key(to).into_owned();
@@ -351,7 +353,8 @@ impl Store {
     }
 }
 
-/// The smallest byte string above everything that begins with `prefix`; `None` when there is none.
+/// Returns the smallest byte string above everything that begins with `prefix`, or `None` if there
+/// is none.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut end = prefix[..=last].to_vec();
@@ -359,10 +362,10 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// See [`Store::cursor`].
+/// A cursor of [`Store::cursor`].
 pub struct Cursor<'a> {
     store: &'a Store,
-    /// None where there is nothing to read.
+    /// Iterator of the engine, or `None` if there is nothing to read.
     iter: Option<Iter>,
     reverse: bool,
     keys_only: bool,
@@ -370,8 +373,8 @@ pub struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// The next key and its value, in the cursor's direction. `None` at the end. Of a cursor over
-    /// keys, every value is `Absent`.
+    /// Returns the next key and its value in the cursor's direction, or `None` at the end. Of a
+    /// cursor over keys, every value is `Absent`.
     pub fn next_entry(&mut self) -> Result<Option<(Vec<u8>, Value)>, Failure> {
         let Some(iter) = &mut self.iter else {
             return Ok(None);
@@ -405,7 +408,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Text of a command line as bytes; with `escaped`, the bytes that its escapes stand for.
+/// Returns an argument of the command line as bytes. With `escaped`, they are the bytes that its
+/// escapes stand for.
 pub fn argument(text: &OsStr, escaped: bool) -> Result<Vec<u8>, Failure> {
     if escaped {
         unescape(text.as_bytes()).map_err(|e| Failure::new(format!("{}: {e}", text.display())))
@@ -415,14 +419,4 @@ pub fn argument(text: &OsStr, escaped: bool) -> Result<Vec<u8>, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::successor;
-
-    #[test]
-    fn the_end_of_a_prefix() {
-        assert_eq!(successor(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(successor(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(successor(b"\xff"), None);
-        assert_eq!(successor(b""), None);
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! `blob` with the real binary: what it lists adds up, what it verifies is every byte, and a file
-//! alone explains itself.
+//! `blob` with the real binary: the lists add up, verification covers every byte, and a file can be
+//! explained alone.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests look at the host's files by hand"
@@ -39,15 +39,15 @@ fn separating() -> FamilyOptions {
     }
 }
 
-/// A store with large values in two families, a third of them overwritten, and those of a third
-/// family, which was dropped.
+/// Makes a store with large values in two families, a third of them overwritten, and with values of
+/// a third family, which was dropped.
 fn filled(s: &Scratch) {
     let path = s.path("db");
     let fs = HostFs::new(HostOptions::new(&path)).unwrap();
     let env = Env::builder(fs).build();
     let options = Options {
         default_family: separating(),
-        // Nothing is collected, so that there is garbage to see.
+        // No garbage collection runs, so that there is garbage to show.
         max_space_amp: 10.0,
         ..Options::default()
     };
@@ -122,7 +122,7 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
         assert!(number(f, "made_ms") > 1_700_000_000_000, "{f}");
         let parts = f["families"].as_array().unwrap();
         let garbage: u64 = parts.iter().map(|p| number(p, "garbage_bytes")).sum();
-        // The index is nobody's.
+        // The index belongs to no family.
         assert!(
             (garbage..garbage + 8192).contains(&number(f, "garbage_bytes")),
             "{f}"
@@ -255,7 +255,7 @@ fn what_is_no_blob_file_or_no_store_is_told_in_a_sentence() {
     assert!(text.starts_with("sound: 0 blob files"), "{text}");
 }
 
-/// Files of up to two megabytes, and small ones.
+/// Writes files of up to two megabytes, and small ones.
 fn folder(s: &Scratch) -> (usize, usize) {
     let mut large = 0;
     let sizes = [0, 1, 4094, 4095, 4096, 100 << 10, 1 << 20, (2 << 20) + 3];
@@ -282,13 +282,13 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
     assert_eq!(tree(&s.path("out")), before);
     assert_eq!(s.run("scan", ["--keys-only"]).text().lines().count(), files);
     assert_eq!(s.run("check", [""; 0]).code, Some(0));
-    // Loaded again, everything replaces what was there, and a merge lets go of what it was.
+    // A second load replaces everything, and a merge drops the old values.
     s.run("load", ["--files", "in", "--write-buffer", "4M"])
         .ok();
     let merged = json(s.run("compact", ["--json"]));
     let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
     assert_eq!(number(&report, "live_records"), large as u64);
-    // Of the blob files it tells the same: those that had only what was replaced are gone.
+    // Blob files report the same: those with only replaced values are removed.
     let told = ["blob_bytes_after", "blob_garbage_bytes"].map(|name| number(&merged, name));
     let listed = ["bytes", "garbage_bytes"].map(|name| number(&report, name));
     assert_eq!(told, listed);
@@ -302,7 +302,7 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
     assert_eq!(tree(&s.path("out2")), before);
 }
 
-/// What is loaded between two keys of an older table is not told to be garbage.
+/// A load between two keys of an older table reports no hidden garbage.
 #[test]
 fn a_load_between_two_keys_hides_nothing() {
     let s = Scratch::new("blob-between");
@@ -317,7 +317,7 @@ fn a_load_between_two_keys_hides_nothing() {
     assert_eq!(report["hidden_is_guessed"], false);
     let amp = report["space_amp"].as_f64().expect("a ratio");
     assert!(amp < 1.1, "{report}");
-    // Once more over itself: all of it may be overwritten, and is.
+    // After one more load of the same keys, all of it may be overwritten, and is.
     s.run("load", ["--files", "in", "--prefix", "m/"]).ok();
     let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
     let hidden = number(&report, "hidden_bytes");
@@ -386,13 +386,14 @@ fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
     s.run("load", ["--files", "in", "--min-blob-size", "0"])
         .ok();
     assert_eq!(live(), 0);
-    // A command that separates writes its own value apart, and a merge moves the others.
+    // A command with separation writes its own value into a blob file, and a merge moves the
+    // others.
     let value = vec![b'x'; 5000];
     s.run_with("put", ["new", "-"], &value).ok();
     assert_eq!(live(), 1);
     s.run("compact", [""; 0]).ok();
     assert_eq!(live(), large as u64 + 1);
-    // What is apart stays so where separation is off.
+    // Separated values remain separated if separation is off.
     s.run("compact", ["--min-blob-size", "0"]).ok();
     assert_eq!(live(), large as u64 + 1);
     assert_eq!(s.run("get", ["new"]).ok(), value);
@@ -418,14 +419,14 @@ fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
     }
 }
 
-/// A folder that takes long is not lost to whoever stops the load near its end.
+/// A long load that is stopped near its end keeps most of its work.
 #[test]
 fn a_large_folder_is_added_in_steps() {
     let s = Scratch::new("blob-steps");
     for n in 0..20 {
         let name = format!("in/{n:02}");
         let file = std::fs::File::create(s.file(&name, b"")).unwrap();
-        // All of it zeros, which take no space here and little there.
+        // The file has only zeros, which take no space here and little in the store.
         file.set_len(15 << 20).unwrap();
     }
     let ran = s.run("load", ["--files", "in", "--compression", "zstd"]);
@@ -445,7 +446,7 @@ fn a_large_folder_is_added_in_steps() {
     assert_eq!(number(&sound, "records"), 20);
 }
 
-/// Values that nothing lies between stay in the log that they were written to.
+/// Values remain in their log if nothing lies between them.
 #[test]
 fn a_log_that_stays_is_listed_verified_and_explained() {
     let s = Scratch::new("blob-log");
@@ -472,7 +473,7 @@ fn a_log_that_stays_is_listed_verified_and_explained() {
     );
     let explained = json(blob(&s, &["explain", &log, "--json"]));
     assert_eq!(number(&explained, "records"), 3);
-    // One bit of a value.
+    // This flips one bit of a value.
     let path = s.path(&log);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[150_000] ^= 1;

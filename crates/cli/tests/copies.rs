@@ -1,5 +1,5 @@
-//! `basalt fs cp` where it could do harm, or say something other than what it did: stores in use,
-//! misspelt images, files without a length.
+//! `basalt fs cp` in cases with a risk of harm or of a wrong message: stores in use, misspelt
+//! images, files without a length.
 
 #![expect(
     clippy::disallowed_methods,
@@ -9,8 +9,8 @@
 mod harness;
 use harness::{Scratch, fs, serving, stop};
 
-/// A single file replaced one of a store that a server was writing: only directories looked for a
-/// lock.
+/// Regression test: a single file replaced one of a store that a server was writing, because only
+/// copies of directories checked the lock.
 #[test]
 fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
     let s = Scratch::new("file-of-store");
@@ -28,17 +28,18 @@ fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
     stop(server);
     fs(&s, &["cp", "db/CURRENT", "i:x"]).ok();
     fs(&s, &["cp", "--overwrite", "i:x", "db/CURRENT"]).ok();
-    // Another file under the lock's name would let two processes in.
+    // Another file under the lock's name would allow two processes to open the store.
     fs(&s, &["cp", "--overwrite", "i:x", "db/LOCK"]).fails(2, &["db/LOCK is the lock of a store"]);
     fs(&s, &["cp", "--overwrite", "db/CURRENT", "i:old/LOCK"])
         .fails(2, &["is the lock of a store"]);
     assert_eq!(s.run("get", ["a"]).ok(), b"1");
-    // A file that is called so by chance is no lock.
+    // A file with this name that is no lock does not count as one.
     s.file("notes/LOCK", b"of a door");
     fs(&s, &["cp", "--overwrite", "i:x", "notes/LOCK"]).ok();
 }
 
-/// The copy went to a file or a directory of the disk that was called `other.lava:m2`.
+/// Regression test: the copy went to a file or a directory of the disk with the name
+/// `other.lava:m2`.
 #[test]
 fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
     let s = Scratch::new("missing-image");
@@ -56,14 +57,14 @@ fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
         );
     }
     assert!(!s.path("other.lava:m2").exists());
-    // Names of the disk may have colons all the same.
+    // Names of the disk may have colons.
     fs(&s, &["cp", "i:dir", "./12:30"]).ok();
     fs(&s, &["cp", "i:dir/x", "12:30", "--overwrite"]).ok();
     fs(&s, &["cp", "i:dir/x", "dir/a:b"]).ok();
     assert_eq!(std::fs::read(s.path("12:30/x")).unwrap(), b"content");
 }
 
-/// It was copied as empty, and said to be done.
+/// Regression test: the file was copied as empty, and the copy reported success.
 #[test]
 fn a_file_without_a_length_is_read_to_its_end() {
     let s = Scratch::new("no-length");
@@ -77,7 +78,8 @@ fn a_file_without_a_length_is_read_to_its_end() {
     assert_eq!(fs(&s, &["cat", "i", "e"]).ok(), b"");
 }
 
-/// An interrupted copy that was repeated went into what the first one had left, without a word.
+/// Regression test: a repeated copy after an interruption went into the directory that the first
+/// one had left, without a message.
 #[test]
 fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
     let s = Scratch::new("contents");
@@ -86,7 +88,7 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
         s.file(name, name);
     }
     fs(&s, &["cp", "data", "i:data"]).ok();
-    // As an interruption leaves it: a file is missing.
+    // This is the state after an interruption: a file is missing.
     fs(&s, &["cp", "i:data", "copy"]).ok();
     std::fs::remove_file(s.path("copy/a")).unwrap();
     let ran = fs(&s, &["cp", "i:data", "copy"]);
@@ -105,7 +107,7 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
         harness::tree(&s.path("copy")),
         harness::tree(&s.path("data"))
     );
-    // The other way round; into one that is not there, too.
+    // The same in the other direction, and into a directory that does not exist.
     fs(&s, &["cp", "--overwrite", "data/.", "i:data"]).ok();
     fs(&s, &["cp", "data/./", "i:again"]).ok();
     assert_eq!(
@@ -113,7 +115,7 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
         "again/\nagain/a\nagain/sub/\nagain/sub/b\ndata/\ndata/a\ndata/sub/\ndata/sub/b\n"
     );
     fs(&s, &["cp", "data/a/.", "i:c"]).fails(2, &["is a file"]);
-    // A file into a directory is what everybody expects.
+    // A file is copied into an existing directory, as in Unix.
     let ran = fs(&s, &["cp", "--overwrite", "i:data/a", "copy"]);
     assert!(!ran.err.contains("there already"), "{ran:?}");
 }

@@ -250,7 +250,8 @@ fn errors_are_one_sentence_that_says_what_to_do() {
     assert!(wrong.err.contains("--no-such-flag"), "{}", wrong.err);
 }
 
-/// `basalt put` in the wrong folder made a store among the files there, and said nothing.
+/// Regression test: `basalt put` in the wrong folder made a store among other files, without a
+/// message.
 #[test]
 fn a_folder_of_other_files_is_not_taken_for_a_store() {
     let s = Scratch::new("foreign");
@@ -276,7 +277,7 @@ fn a_folder_of_other_files_is_not_taken_for_a_store() {
         .count();
     assert_eq!(left, 1, "nothing was made");
     s.run("put", ["--allow-nonempty-dir", "k", "v"]).ok();
-    // Now it is a store, and needs no flag.
+    // The folder is a store now, and needs no flag.
     s.run("put", ["k2", "v2"]).ok();
     assert_eq!(s.run("get", ["k"]).ok(), b"v");
     s.run("check", [""; 0]).ok();
@@ -425,8 +426,8 @@ fn damage_is_found_named_and_repaired() {
     );
 }
 
-/// The last entries of a store of Redis keys are records that say what the others are. Lost with
-/// the end of a table they must not make the rest look like nothing.
+/// The last entries of a store of Redis keys describe the other entries. If they are lost with the
+/// end of a table, the store must not look empty.
 #[test]
 fn keys_whose_catalog_was_lost_are_refused_and_then_repaired() {
     let s = Scratch::new("catalog");

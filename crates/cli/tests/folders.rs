@@ -1,5 +1,5 @@
-//! Folders in and out, with the real binary: identical, bounded to their place, and whole again
-//! after a kill.
+//! Folders in and out with the real binary: identical, inside their directory, and complete after a
+//! kill.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests build and look at the host's folders by hand"
@@ -7,11 +7,11 @@
 
 mod harness;
 use basalt::env::{Clock, Random};
-use harness::{Scratch, ended, scale, tree};
+use harness::{Scratch, ended, tree};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A folder of files of many sizes, empty ones and strange names among them.
+/// Makes a folder of files of many sizes, with empty ones and strange names among them.
 fn make_folder(s: &Scratch, files: u64, seed: u64) {
     let random = Random::from_seed(seed);
     for i in 0..files {
@@ -151,7 +151,8 @@ fn an_export_never_leaves_its_folder() {
         .fails(2, &["lie one inside the other"]);
 }
 
-/// A load is killed at any moment; done again, the store holds the folder, whole, and is sound.
+/// A load is killed at a random moment. After a second load the store holds the whole folder, and
+/// is sound.
 #[test]
 fn a_killed_load_is_done_again() {
     let s = Scratch::new("kill");
@@ -161,7 +162,7 @@ fn a_killed_load_is_done_again() {
     let _repeat = basalt_sim::repeat!(a_killed_load_is_done_again, "BASALT_CASE={seed}");
     let random = Random::from_seed(seed);
     let clock = Clock::system();
-    let rounds = 4 * scale();
+    let rounds = 4 * basalt_sim::campaign::scale();
     let mut killed = 0;
     for round in 0..rounds {
         let mut child = s.command("load", ["--files", "in"]).spawn().unwrap();
@@ -170,7 +171,7 @@ fn a_killed_load_is_done_again() {
         let ran = ended(child);
         killed += u64::from(ran.code.is_none());
         let check = s.run("check", [""; 0]);
-        // Killed before it made a store, there is none to check.
+        // If the kill came before the store was made, there is no store to check.
         let none = check.code == Some(2) && check.err.contains("there is no store");
         assert!(
             check.code == Some(0) || none,

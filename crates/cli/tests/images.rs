@@ -1,5 +1,5 @@
-//! Images through the real binary: made by the first command, looked into, copied, checked, grown,
-//! and refused in a sentence.
+//! Images with the real binary: made by the first command, shown, copied, checked, grown, and
+//! refused with a message.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,7 +12,7 @@ use std::process::Stdio;
 
 const NONE: [&str; 0] = [];
 
-/// A command on the store in the image `i`.
+/// Runs a command on the store in the image `i`.
 fn on(s: &Scratch, command: &str, args: &[&str]) -> harness::Ran {
     s.run(command, ["--image", "i"].iter().chain(args))
 }
@@ -26,7 +26,7 @@ fn the_first_command_makes_the_image_and_every_other_works_on_it() {
     assert!(ran.err.contains("made i, 64.00 MiB"), "{}", ran.err);
     ran.ok();
     assert_eq!(on(&s, "get", &["a"]).ok(), b"1");
-    // Said once more it is no harm; another one is a mistake.
+    // The same size again does no harm. Another size is a mistake.
     on(&s, "put", &["b", "2", "--size", "64M"]).ok();
     on(&s, "put", &["b", "2", "--size", "65M"])
         .fails(2, &["i has 64M", "basalt fs grow i --size 65M"]);
@@ -67,7 +67,7 @@ fn the_first_command_makes_the_image_and_every_other_works_on_it() {
             .unwrap()
             .contains("db in i is sound")
     );
-    // Nothing of it lies beside the image.
+    // No file of the store lies beside the image.
     let names: Vec<_> = harness::tree(&s.dir).into_iter().map(|(n, _)| n).collect();
     assert!(names.iter().all(|n| !n.starts_with("db")), "{names:?}");
     let report = json(fs(&s, &["check", "i", "--json"]));
@@ -114,13 +114,12 @@ fn files_go_in_and_come_out() {
             .collect::<Vec<_>>()
     };
     assert_eq!(left("db"), left("back"));
-    // A directory that is there takes it under its own name; a file that is there stays.
+    // An existing directory takes the copy under its own name. An existing file stays.
     fs(&s, &["cp", "i:store/CURRENT", "back"]).fails(2, &["is there already", "--overwrite"]);
     fs(&s, &["cp", "i:store/CURRENT", "back", "--overwrite"]).ok();
     fs(&s, &["cp", "i:store", "back"]).ok();
     assert!(s.path("back/store/CURRENT").exists());
-    // Links are not followed, the image not copied into itself, and a store that is in use stays
-    // where it is.
+    // Links are not followed, the image is not copied into itself, and a store in use stays.
     std::os::unix::fs::symlink("..", s.path("back/up")).unwrap();
     let ran = fs(&s, &["cp", "back", "i:again"]);
     assert!(ran.err.contains("1 entry left out"), "{ran:?}");
@@ -143,7 +142,7 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
     fs(&s, &["format", "i", "--size", "64M"])
         .fails(2, &["an image of Basalt's with 0 files", "--force"]);
     on(&s, "put", &["a", "1"]).ok();
-    // Two processes cannot open it.
+    // Two processes cannot open the image.
     let server = serving(&s, &["--image", "i"]);
     on(&s, "put", &["b", "2"]).fails(
         2,
@@ -207,7 +206,7 @@ fn a_damaged_image_is_told_of_and_not_written() {
     assert!(found > 3, "{found} pages of metadata");
 }
 
-/// The image was made before the server found out that it cannot listen.
+/// Regression test: the image was made before the server found that it cannot listen.
 #[test]
 fn a_server_that_cannot_listen_makes_no_image() {
     let s = Scratch::new("listen");
@@ -241,7 +240,7 @@ fn names_are_made_and_removed_by_hand() {
         b"content",
         "what is refused removes nothing"
     );
-    // A name that lies below another goes with it.
+    // A path below another one is removed with it.
     let ran = fs(&s, &["rm", "-r", "i", "old/deep/x", "old", "/old"]);
     assert!(
         ran.err
@@ -249,7 +248,7 @@ fn names_are_made_and_removed_by_hand() {
         "{ran:?}"
     );
     ran.ok();
-    // The store goes on with what its checkpoint shared.
+    // The store still works with the files that its checkpoint shared.
     let ran = fs(&s, &["rm", "-r", "i", "monday"]);
     assert!(ran.err.contains("under another name"), "{ran:?}");
     ran.ok();
@@ -298,7 +297,7 @@ fn a_full_image_says_what_helps_and_lets_go() {
     on(&s, "compact", &[]).ok();
     fs(&s, &["rm", "i", "x0", "x1"]).ok();
     on(&s, "put", &["v", "--value-file", "v"]).ok();
-    // Of a directory a part is there.
+    // A part of the directory exists.
     for n in 0..5 {
         s.file(format!("many/{n}"), vec![3; 4 << 20]);
     }
@@ -312,13 +311,13 @@ fn a_full_image_says_what_helps_and_lets_go() {
             "many/. i:many`",
         ],
     );
-    // What was there before the copy is not advised to go.
+    // The message does not advise to remove what existed before the copy.
     let ran = fs(&s, &["cp", "--overwrite", "many/.", "i:many"]);
     assert!(ran.err.contains("fs rm -r i PATH`"), "{ran:?}");
     fs(&s, &["rm", "-r", "i", "many"]).ok();
 }
 
-/// The tool, where files can only be so long: it dies of a write past that.
+/// Runs the tool with a limit of the file length. A write beyond the limit kills it.
 fn cut_off(s: &Scratch, args: &str) {
     let tool = env!("CARGO_BIN_EXE_basalt");
     let script = format!("ulimit -c 0; ulimit -f 8192; exec {tool} fs {args}");
@@ -328,7 +327,7 @@ fn cut_off(s: &Scratch, args: &str) {
     assert_eq!(status.code(), None, "a signal ended it");
 }
 
-/// Names in a directory of the disk that copies leave when they are cut off.
+/// Returns the names in a directory of the disk that interrupted copies leave.
 fn leftovers(s: &Scratch, dir: &str) -> Vec<String> {
     let all = std::fs::read_dir(s.path(dir)).unwrap();
     let names = all.map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -341,7 +340,7 @@ fn an_interrupted_copy_is_taken_over_by_the_next() {
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     s.file("from/large", vec![7; 20 << 20]);
     s.file("from/small", b"small");
-    // A name that an older version would have used for a copy is nothing special.
+    // A temporary name of an older version has no special meaning.
     s.file("from/small.unfinished", b"mine");
     fs(&s, &["cp", "from", "i:"]).ok();
     std::fs::create_dir(s.path("out")).unwrap();
@@ -353,7 +352,7 @@ fn an_interrupted_copy_is_taken_over_by_the_next() {
         std::fs::read(s.path("out/large")).unwrap(),
         vec![7; 20 << 20]
     );
-    // Another file, and then a whole directory, tidy up as well.
+    // A copy of another file, and then of a whole directory, removes leftovers as well.
     std::fs::remove_file(s.path("out/large")).unwrap();
     cut_off(&s, "cp i:from/large out");
     let left = leftovers(&s, "out").pop().unwrap();
@@ -364,7 +363,7 @@ fn an_interrupted_copy_is_taken_over_by_the_next() {
     fs(&s, &["cp", "i:from", "out"]).ok();
     assert_eq!(leftovers(&s, "out/from"), ["small.unfinished"]);
     fs(&s, &["rm", "i", "from/small.unfinished"]).ok();
-    // Of one that is being written somebody has the lock.
+    // A file that another process still writes is locked.
     std::fs::remove_dir_all(s.path("out")).unwrap();
     let held = s.file(format!("out/{left}"), b"");
     let fd = std::fs::File::open(&held).unwrap();
@@ -374,11 +373,11 @@ fn an_interrupted_copy_is_taken_over_by_the_next() {
     drop(fd);
     fs(&s, &["cp", "i:from/large", "out"]).ok();
     assert_eq!(leftovers(&s, "out"), [""; 0]);
-    // In an image, where only a crash in the middle leaves one.
+    // In an image, only a crash leaves such a file.
     fs(&s, &["cp", "from/small", &format!("i:{left}")]).ok();
     fs(&s, &["cp", "from/large", "i:"]).ok();
     assert_eq!(fs(&s, &["ls", "i"]).text(), "from/\nlarge\n");
-    // And none goes into one.
+    // Such files are not copied into an image.
     s.file(format!("from/{left}"), b"");
     let ran = fs(&s, &["cp", "from", "i:again"]);
     assert!(ran.err.contains("1 entry left out"), "{ran:?}");
@@ -411,17 +410,17 @@ fn what_is_named_is_followed_and_must_be_a_file_or_directory() {
     );
     assert!(ran.err.contains("1 entry left out"), "{ran:?}");
     ran.ok();
-    // Nothing is replaced that is not a file.
+    // Only files are replaced.
     fs(&s, &["cp", "--overwrite", "i:file", "real/pipe"]).fails(2, &["is a pipe", "not replaced"]);
     fs(&s, &["cp", "--overwrite", "i:file", "i"]).fails(2, &["the image itself"]);
-    // A link that leads nowhere has its name.
+    // A link to nothing occupies its name.
     fs(&s, &["cp", "i:file", "dangling"]).fails(2, &["is there already", "--overwrite"]);
     assert!(s.path("dangling").is_symlink() && !s.path("nowhere").exists());
     fs(&s, &["cp", "i:store", "dangling"]).fails(2, &["a link that leads to no directory"]);
     fs(&s, &["cp", "i:file", "dangling", "--overwrite"]).ok();
     fs(&s, &["cp", "i:store", "dangling"]).fails(2, &["dangling is a file"]);
     assert_eq!(std::fs::read(s.path("dangling")).unwrap(), b"content");
-    // Folders above a target are not made.
+    // Missing folders above a target are not made.
     fs(&s, &["cp", "i:file", "nodir/deep/x"]).fails(2, &["there is no folder", "nodir/deep"]);
     fs(&s, &["cp", "i:store", "nodir/deep"]).fails(2, &["there is no folder", "nodir"]);
     fs(&s, &["cp", "real/x", "i:nodir/deep/x"]).fails(
@@ -463,7 +462,7 @@ fn names_that_are_no_text_are_left_out_and_long_ones_are_not() {
     assert_eq!(std::fs::read(s.path("back").join(&long)).unwrap(), b"long");
     assert_eq!(std::fs::read(s.path("back/sub/good")).unwrap(), b"good");
     assert_eq!(std::fs::read(s.path("back/\u{fffd}")).unwrap(), b"text");
-    // Names of which a terminal would do something are shown as `scan` shows them.
+    // Names with control characters are shown escaped, as by `scan`.
     s.file("from/\u{1b}[2J", b"");
     fs(&s, &["cp", "from/\u{1b}[2J", "i:sly\n"]).ok();
     assert_eq!(fs(&s, &["ls", "i"]).text(), "from/\nsly\\n\n");
@@ -514,7 +513,7 @@ fn what_is_not_there_or_not_ours_is_said() {
     }
     fs(&s, &["format", "i"]).fails(2, &["no image of Basalt's", "--force"]);
     assert_eq!(std::fs::read(s.path("i")).unwrap(), vec![7; 4 << 20]);
-    // Sizes as people write them, and no advice that cannot be followed.
+    // Sizes are in the form for people, and no advice is impossible to follow.
     fs(&s, &["format", "large", "--size", "20T"]).fails(2, &["no room for 20.00 TiB more"]);
     fs(&s, &["format", "i", "--size", "64M", "--force"]).ok();
     on(&s, "put", &["a", "1", "--size", "3G"]).fails(
@@ -533,8 +532,8 @@ fn what_is_not_there_or_not_ours_is_said() {
     fs(&s, &["grow", "i", "--size", "32M"]).fails(2, &["it has 64.00 MiB"]);
 }
 
-/// The advice was to make an image that is called `i:db`, or to format a file that may have been
-/// one.
+/// Regression test: the advice was to make an image with the name `i:db`, or to format a file that
+/// may have been an image.
 #[test]
 fn what_is_said_of_no_image_does_no_harm() {
     let s = Scratch::new("advice");
@@ -589,7 +588,7 @@ fn places_in_an_image_have_names() {
     assert_eq!(json(on(&s, "check", &["--json"]))["dir"], "db");
     let stats = on(&s, "stats", &[]);
     assert!(stats.text().starts_with("db in i ("), "{}", stats.text());
-    // Bytes are a file's; of a directory it was the number of its names.
+    // Bytes are those of a file. Of a directory, the number was that of its names.
     let names = fs(&s, &["ls", "i"]).text().lines().count();
     let stat = json(fs(&s, &["stat", "i", "--json"]));
     assert_eq!(stat["bytes"], 0);

@@ -1,12 +1,12 @@
 //! The real binary under `kill -9` while several clients write.
 //!
-//! The oracle lives in this process, outside the store: each client counts what the server
-//! acknowledged. After every kill `basalt check` must be clean, and after the next start every
-//! acknowledged write must be there with its bytes; one that was sent but not acknowledged may be
-//! there whole or not at all.
+//! The oracle is in this process, outside the store: each client counts the writes that the server
+//! acknowledged. After every kill `basalt check` must be clean. After the next start every
+//! acknowledged write must exist with its bytes. A write that was sent but not acknowledged may
+//! exist whole or not at all.
 
 use basalt::env::{Clock, Random, thread};
-use basalt_sim::repeat;
+use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
@@ -21,13 +21,6 @@ use std::time::Duration;
 const CLIENTS: u64 = 4;
 /// Kills at `BASALT_SCALE=1`.
 const KILLS: u64 = 50;
-
-fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
 
 /// A directory that is removed when the test passes and kept when it fails.
 struct Dir(PathBuf);
@@ -60,7 +53,7 @@ impl Drop for Dir {
     }
 }
 
-/// The value of a client's n-th write: its length and bytes follow from both numbers.
+/// Returns the value of a client's n-th write. Its length and bytes follow from both numbers.
 fn value(client: u64, n: u64) -> Vec<u8> {
     let r = Random::from_seed(client << 40 | n);
     let len = match r.below(20) {
@@ -75,7 +68,7 @@ fn value(client: u64, n: u64) -> Vec<u8> {
     v
 }
 
-/// Each client writes `KEYS` keys again and again: its n-th write goes to key n % KEYS.
+/// Number of keys of a client. Its n-th write goes to key n % KEYS.
 const KEYS: u64 = 500;
 
 fn key(client: u64, n: u64) -> Vec<u8> {
@@ -88,9 +81,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, sync: &str, clock: &Clock) -> Server {
-        // The port is free a moment before the server takes it; nobody else asks for one in that
-        // moment on a test machine.
+    fn start(place: &StoreLocation, sync: &str, clock: &Clock) -> Server {
+        // The port is free for a moment before the server binds it. No other process of a test
+        // machine asks for a port in that moment.
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .expect("a free port")
@@ -123,7 +116,7 @@ impl Server {
     }
 }
 
-/// As much of a Redis client as the test needs.
+/// A minimal Redis client.
 struct Client {
     write: TcpStream,
     read: BufReader<TcpStream>,
@@ -213,19 +206,20 @@ fn write_until_killed(
     }
 }
 
-/// What one client knows of its writes, numbered from 0.
+/// The writes of one client, numbered from 0.
 #[derive(Clone, Default)]
 struct Known {
-    /// Writes sent.
+    /// Number of writes sent.
     sent: u64,
-    /// Writes before this one are acknowledged, but for those in `doubt`.
+    /// Number of the first write that is not acknowledged. Writes in `doubt` before it may be
+    /// missing.
     acked: u64,
-    /// Ranges of writes that a kill left unacknowledged: each of them is there or not.
+    /// Ranges of writes that a kill left unacknowledged. Each of them may exist or not.
     doubt: Vec<(u64, u64)>,
 }
 
 impl Known {
-    /// The last acknowledged write to a key.
+    /// Returns the last acknowledged write to a key.
     fn must(&self, key: u64) -> Option<u64> {
         let mut n = last_write(key, self.acked)?;
         while self.doubt.iter().any(|&(from, to)| (from..to).contains(&n)) {
@@ -235,13 +229,13 @@ impl Known {
     }
 }
 
-/// The last of the first `count` writes that went to a key.
+/// Returns the last of the first `count` writes that went to a key.
 fn last_write(key: u64, count: u64) -> Option<u64> {
     (count > key).then(|| key + (count - 1 - key) / KEYS * KEYS)
 }
 
-/// Reads every key back and compares with what each client knows. A key's newest acknowledged
-/// write, or a later one that was sent, must be there.
+/// Reads every key and compares it with the state of each client. A key must have its newest
+/// acknowledged write, or a later one that was sent.
 fn verify(port: u16, state: &BTreeMap<u64, Known>) {
     let mut c = Client::connect(port).expect("connect");
     for (&client, known) in state {
@@ -280,36 +274,36 @@ fn verify(port: u16, state: &BTreeMap<u64, Known>) {
     }
 }
 
-/// Where the store lies.
-enum Place {
+/// The location of the store.
+enum StoreLocation {
     Dir(PathBuf),
     /// In an image that the first start makes.
     Image(PathBuf),
 }
 
-impl Place {
+impl StoreLocation {
     fn flags(&self) -> Vec<OsString> {
         match self {
-            Place::Dir(dir) => vec!["--dir".into(), dir.into()],
-            Place::Image(image) => vec!["--image".into(), image.into()],
+            StoreLocation::Dir(dir) => vec!["--dir".into(), dir.into()],
+            StoreLocation::Image(image) => vec!["--image".into(), image.into()],
         }
     }
 
     fn size(&self) -> &[&str] {
         match self {
-            Place::Dir(_) => &[],
-            Place::Image(_) => &["--size", "1G"],
+            StoreLocation::Dir(_) => &[],
+            StoreLocation::Image(_) => &["--size", "1G"],
         }
     }
 
-    /// The store is sound, and the image that it lies in.
+    /// Checks that the store and its image are sound.
     fn check(&self) {
         succeeds(
             Command::new(env!("CARGO_BIN_EXE_basalt"))
                 .arg("check")
                 .args(self.flags()),
         );
-        if let Place::Image(image) = self {
+        if let StoreLocation::Image(image) = self {
             succeeds(
                 Command::new(env!("CARGO_BIN_EXE_basalt"))
                     .args(["fs", "check"])
@@ -337,7 +331,7 @@ fn no_acknowledged_write_is_lost_under_kill_9() {
         "BASALT_SEED={}",
         seed()
     );
-    rounds(&Place::Dir(dir.0.join("store")));
+    rounds(&StoreLocation::Dir(dir.0.join("store")));
 }
 
 #[test]
@@ -348,10 +342,10 @@ fn no_acknowledged_write_is_lost_under_kill_9_on_an_image() {
         "BASALT_SEED={}",
         seed()
     );
-    rounds(&Place::Image(dir.0.join("store.lava")));
+    rounds(&StoreLocation::Image(dir.0.join("store.lava")));
 }
 
-/// Of this run.
+/// Returns the seed of this run.
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -361,11 +355,11 @@ fn seed() -> u64 {
     })
 }
 
-fn rounds(store: &Place) {
+fn rounds(store: &StoreLocation) {
     let clock = Clock::system();
     let r = Random::from_seed(seed());
     let mut state: BTreeMap<u64, Known> = (0..CLIENTS).map(|c| (c, Known::default())).collect();
-    let kills = KILLS * scale();
+    let kills = KILLS * campaign::scale();
     let mut acknowledged = 0;
     for _ in 0..kills {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
@@ -389,7 +383,7 @@ fn rounds(store: &Place) {
             handle.join().expect("a client");
             let (sent, new) = (counts.0.load(SeqCst), counts.1.load(SeqCst));
             acknowledged += new;
-            // Replies come in order: of this round's writes the first `new` are acknowledged.
+            // Replies come in order, so the first `new` writes of this round are acknowledged.
             let known = state.get_mut(&client).expect("every client is known");
             known.acked = known.sent + new;
             known.sent = sent;
@@ -403,7 +397,7 @@ fn rounds(store: &Place) {
     verify(server.port, &state);
     server.kill();
     store.check();
-    basalt_sim::campaign!("kills={kills} acknowledged={acknowledged}");
+    campaign!("kills={kills} acknowledged={acknowledged}");
     assert!(
         acknowledged > kills * 20,
         "only {acknowledged} writes were acknowledged in {kills} rounds: the test tests nothing"

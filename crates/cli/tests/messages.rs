@@ -1,4 +1,4 @@
-//! What the tool says when it is used for the first time, and not quite right.
+//! The messages of the tool for first use and for common mistakes.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests damage and look at the host's files by hand"

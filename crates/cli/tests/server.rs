@@ -1,4 +1,4 @@
-//! `basalt serve` and the tools over one store: what a Redis client sets the tools read, and the
+//! `basalt serve` and the tools on one store: the tools read what a Redis client sets, and the
 //! other way round.
 
 mod harness;
@@ -15,7 +15,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it on a free port and waits until it answers.
+    /// Starts the server on a free port and waits for its first answer.
     fn start(s: &Scratch, args: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -80,7 +80,7 @@ fn a_client_and_the_tools_see_the_same_entries() {
     assert_eq!(s.run("get", [""]).ok(), b"empty key");
     assert_eq!(s.run("check", [""; 0]).code, Some(0));
 
-    // A flush of the database by a client is one for the tools too.
+    // A client's FLUSHDB applies to the tools as well.
     let server = Server::start(&s, &["--sync", "everysec"]);
     assert_eq!(server.ask(&[b"FLUSHALL"], 5), b"+OK\r\n");
     assert_eq!(server.ask(&[b"SET", b"new", b"n"], 5), b"+OK\r\n");
@@ -89,7 +89,7 @@ fn a_client_and_the_tools_see_the_same_entries() {
     assert_eq!(s.scan(), "new\tn\n");
 }
 
-/// What FLUSHALL removed goes when the tool compacts, too.
+/// A compaction of the tool drops the keys that FLUSHALL removed.
 #[test]
 fn a_compaction_gives_back_what_a_flush_removed() {
     let s = Scratch::new("flushed");
@@ -98,7 +98,7 @@ fn a_compaction_gives_back_what_a_flush_removed() {
         .collect();
     s.run_with("load", ["--format", "tsv"], text.as_bytes())
         .ok();
-    // A server that is killed at once has no time to drop what it flushed.
+    // A server that is killed at once has no time to drop the keys that it flushed.
     let mut server = Server::start(&s, &[]);
     assert_eq!(server.ask(&[b"FLUSHALL"], 5), b"+OK\r\n");
     server.child.kill().unwrap();
@@ -167,7 +167,8 @@ fn budgets_are_given_by_flags_and_shown_by_the_server() {
     }
     server.signal(rustix::process::Signal::TERM);
     assert_eq!(ended(server.child).code, Some(0));
-    // A load takes them too, and what makes no sense is said in a sentence that names the flags.
+    // A load takes these flags, too. A wrong combination is refused with a sentence that names the
+    // flags.
     s.file("in.tsv", "k\tv\n");
     s.run("load", ["in.tsv", "--write-buffer=1M", "--io-limit=100M"])
         .ok();

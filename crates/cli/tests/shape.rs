@@ -1,5 +1,5 @@
-//! `compact` and `checkpoint`, with the real binary: what changes a store's shape, or copies it,
-//! and none of its entries.
+//! `compact` and `checkpoint` with the real binary: they change a store's shape or copy it, and
+//! change no entry.
 #![expect(
     clippy::disallowed_methods,
     reason = "tests look at the host's files by hand"
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 
 const NONE: [&str; 0] = [];
 
-/// A store in which every key was written twice and every third one is deleted.
+/// Makes a store in which every key was written twice and every third one is deleted.
 fn filled(name: &str) -> Scratch {
     let s = Scratch::new(name);
     for round in 0..2 {
@@ -26,7 +26,7 @@ fn filled(name: &str) -> Scratch {
     s
 }
 
-/// Nothing but the report was said: no bar without a terminal.
+/// Returns the report. Nothing else was printed: there is no bar without a terminal.
 fn quiet(ran: Ran) -> Vec<u8> {
     assert_eq!(ran.err, "", "nobody watches");
     ran.ok()
@@ -55,10 +55,10 @@ fn a_compaction_gives_space_back_and_changes_no_entry() {
     assert_eq!(figure("table_bytes_after"), table_bytes(&s, "db"));
     assert!(figure("table_bytes_after") < size / 2, "{report}");
     assert_eq!(s.scan(), before);
-    // Everything is at the bottom, and stays as it is when that is asked.
+    // Everything is in the lowest level, and stays there if the flag says so.
     let again = json(s.run("compact", ["--json", "--bottommost", "skip"]));
     assert_eq!(again["merged_bytes"], 0, "{again}");
-    // Redis keys have a filter: what FLUSHALL removed goes with a rewrite.
+    // Redis keys have a filter: a rewrite drops the keys that FLUSHALL removed.
     let again = json(s.run("compact", ["--json", "--bottommost", "if-filter"]));
     assert_eq!(
         again["merged_bytes"], again["table_bytes_before"],
@@ -80,7 +80,7 @@ fn a_compaction_of_what_is_not_there_says_so() {
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);
     assert!(!s.path("db").exists(), "nothing is made");
-    // The wrong folder: it stays as it is.
+    // A wrong folder stays as it is.
     s.file("db/notes.txt", "mine");
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);
@@ -124,7 +124,7 @@ fn a_checkpoint_is_a_store_of_its_own_that_shares_tables() {
         String::from_utf8(out.stdout).unwrap()
     };
     assert_eq!(there(&["scan", "--dir", "copy"]), before);
-    // Each goes its way.
+    // The store and its copy are independent.
     there(&["put", "--dir", "copy", "only", "there"]);
     there(&["compact", "--dir", "copy"]);
     assert_eq!(s.scan(), before);
@@ -155,7 +155,7 @@ fn a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing() {
         .fails(2, &["db", "something has that name"]);
     s.run("checkpoint", ["no/such/place"])
         .fails(2, &["no/such", "make it first"]);
-    // What somebody else has put where it would be built is not taken for rests.
+    // A foreign directory with the name of an unfinished checkpoint is not taken for a leftover.
     s.file("copy.checkpoint-unfinished/notes.txt", "mine");
     s.run("checkpoint", ["copy"])
         .fails(2, &["notes.txt", "move it away"]);

@@ -1,11 +1,9 @@
-//! The run that shows what this is for: a folder of real files goes in by `basalt load --files`,
-//! and a second time through a Redis client while the server runs; the process is killed at random
-//! moments; after the load is repeated, the folder that comes out is the one that went in, and
-//! `basalt check` is clean.
+//! The proof of the whole: `basalt load --files` loads a folder of real files, and a Redis client
+//! loads it a second time while the server runs. The process is killed at random moments. After the
+//! load is repeated, the exported folder equals the original, and `basalt check` is clean.
 //!
-//! In the test command it runs over a few hundred files made for it. `.ci/shown-by [FOLDER]` runs
-//! it over a real folder: `BASALT_FOLDER` names one, `BASALT_FILES` is the number of files to make
-//! when there is none.
+//! The test command uses a few hundred generated files. `.ci/shown-by [FOLDER]` uses a real folder:
+//! `BASALT_FOLDER` names one, and `BASALT_FILES` is the number of files to generate without one.
 
 #![allow(
     clippy::disallowed_methods,
@@ -24,11 +22,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Redis clients at a time, and requests that each has on the way.
+/// Number of Redis clients, each with [`PIPELINE`] requests in flight.
 const CLIENTS: u64 = 4;
 const PIPELINE: usize = 16;
 
-/// A file: its path relative to the folder, which is its key, and its length.
+/// A file: its path relative to the folder, which is its key, and its length in bytes.
 struct Known {
     key: String,
     bytes: u64,
@@ -40,7 +38,7 @@ struct Folder {
 }
 
 impl Folder {
-    /// The folder that the environment names, or one made for the run.
+    /// Returns the folder of the environment variable, or one made for the run.
     fn find(s: &Scratch) -> Folder {
         let path = match std::env::var_os("BASALT_FOLDER") {
             Some(dir) => PathBuf::from(dir),
@@ -64,7 +62,7 @@ impl Folder {
         std::fs::read(self.path.join(&file.key)).expect("a file can be read")
     }
 
-    /// Exports the store and compares with `diff -r`.
+    /// Exports the store and compares the result with `diff -r`.
     fn came_back(&self, s: &Scratch, out: &str) {
         s.run("export", ["--files", out]).ok();
         let diff = Command::new("diff")
@@ -95,8 +93,8 @@ fn walk(root: &Path, at: &Path, files: &mut Vec<Known>) {
     }
 }
 
-/// Files of the sizes that documentation has: most of a few KiB, some of hundreds, in folders of
-/// unequal size.
+/// Makes files with the sizes of documentation, most of a few KiB and some of hundreds, in folders
+/// of unequal size.
 fn make(s: &Scratch, n: u64) -> PathBuf {
     let r = Random::from_seed(50_000);
     let text: Vec<u8> = (0..1 << 20)
@@ -128,8 +126,8 @@ fn check(s: &Scratch) -> Ran {
 fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
     let dir = folder.path.to_str().expect("the folder's name is text");
     let mut killed = 0;
-    // How long a load takes is found out by loading: the moments of the kills lie within what the
-    // last one lived.
+    // The duration of a load is measured: the moments of the kills lie within the lifetime of the
+    // last load.
     let start = clock.now();
     s.run("load", ["--files", dir]).ok();
     let whole = clock.now().saturating_sub(start).as_micros() as u64;
@@ -150,7 +148,7 @@ fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
         let _ = load.kill();
         killed += u64::from(ended(load).code.is_none());
         let found = check(s);
-        // Killed before it made a store, there is none to check.
+        // If the kill came before the store was made, there is no store to check.
         let none = found.code == Some(2) && found.err.contains("there is no store");
         assert!(found.code == Some(0) || none, "round {round}: {found:?}");
     }
@@ -164,7 +162,7 @@ fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
 struct Server {
     child: Child,
     port: u16,
-    /// Kept open: a server that cannot write to it would be another server.
+    /// The log stays open: a server that cannot write to it would behave differently.
     _log: BufReader<ChildStderr>,
 }
 
@@ -193,7 +191,7 @@ impl Server {
     }
 }
 
-/// A Redis client, as much of it as is needed.
+/// A minimal Redis client.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -235,8 +233,8 @@ impl Client {
     }
 }
 
-/// Sets every file from several clients until all are set or the server is gone. The files
-/// acknowledged.
+/// Sets every file from several clients until all are set or the server has died. Returns the
+/// acknowledged files.
 fn set_all(folder: &Folder, port: u16) -> Vec<usize> {
     let next = AtomicUsize::new(0);
     let acked = Mutex::new(Vec::new());
@@ -315,7 +313,7 @@ fn through_a_client(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
             found.code == Some(0) || none && acked.is_empty(),
             "round {round}: {found:?}"
         );
-        // Every acknowledged file is there with its bytes.
+        // Every acknowledged file exists with its bytes.
         let server = Server::start(s);
         let mut c = Client::connect(server.port).expect("it listens");
         for some in acked.chunks(PIPELINE) {
@@ -348,7 +346,7 @@ fn through_a_client(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
     assert_eq!(interrupted, kills, "kills do not meet loads");
 }
 
-/// SIGTERM: what was accepted is finished, and the exit code is 0.
+/// Sends SIGTERM. The server finishes the accepted requests and exits with code 0.
 fn stop(mut server: Server) {
     let pid = rustix::process::Pid::from_child(&server.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
@@ -367,7 +365,7 @@ fn a_folder_survives_kills_and_comes_back_identical() {
     let folder = Folder::find(&s);
     let whole_run =
         std::env::var_os("BASALT_FOLDER").is_some() || std::env::var_os("BASALT_FILES").is_some();
-    let kills = if whole_run { 6 } else { 2 } * harness::scale();
+    let kills = if whole_run { 6 } else { 2 } * campaign::scale();
     let (r, clock) = (Random::from_seed(seed), Clock::system());
     campaign!(
         "{}: {} files, {} bytes",

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub enum MemoryKind {
     /// Memtables, mutable and sealed.
     Memtable,
-    /// Returns the block cache.
+    /// The block cache.
     Cache,
     /// Blocks and values that readers hold beyond the cache.
     Pinned,

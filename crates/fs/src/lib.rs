@@ -178,7 +178,7 @@ pub struct DirEntry {
 /// One read of a batch.
 #[derive(Clone)]
 pub struct ReadRequest {
-    /// The file's metadata.
+    /// The file.
     pub file: Arc<dyn File>,
     /// First byte.
     pub offset: u64,

@@ -16,7 +16,7 @@ use basalt_env::Env;
 use basalt_fs::{AlignedBuf, Error, ErrorKind, FileSystem, Result};
 use basalt_kv::batch::Ops;
 use basalt_kv::key::Kind;
-use basalt_kv::separated::compressed as packed;
+use basalt_kv::separated::compressed;
 use basalt_records::{FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter};
 use basalt_sim::mutate::{Target, Verdict, file_of};
 use basalt_sim::{SimFs, SimOptions};
@@ -188,7 +188,7 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
     // bytes.
     let mut values = Vec::new();
     for op in &read {
-        let raw = packed::unpack(op.kind, op.codec, op.value, 0);
+        let raw = compressed::unpack(op.kind, op.codec, op.value, 0);
         let Ok(raw) = raw else {
             return Verdict::Refused;
         };
@@ -216,7 +216,7 @@ fn batch_ops(bytes: &[u8]) -> Verdict {
             (a.family, a.kind, a.key, a.record_at.is_some()),
             (b.family, b.kind, b.key, b.record_at.is_some())
         );
-        let raw = packed::unpack(a.kind, a.codec, a.value, 0);
+        let raw = compressed::unpack(a.kind, a.codec, a.value, 0);
         assert_eq!(raw.as_ref(), Ok(value));
     }
     Verdict::Accepted

@@ -1,9 +1,9 @@
 //! Measures how long one request of each command makes another client wait, and prints the table of
 //! `docs/server.md`.
 //!
-//! `cargo run --release -p basalt-server --example delay -- DIR [NAMES] [VALUE_MIB]`: a server over
-//! a new store in `DIR/store`, one client with the request, one client that sends PING after PING.
-//! What is printed is the longest PING while the request ran.
+//! Run `cargo run --release -p basalt-server --example delay -- DIR [NAMES] [VALUE_MIB]`. It starts
+//! a server on a new store in `DIR/store`. One client sends the request, and another client sends
+//! PING after PING. The printed time is the longest PING during the request.
 
 use basalt::Result;
 use basalt::env::{Clock, EnvBuilder, thread};
@@ -29,7 +29,7 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// A client that skips over replies.
+/// A client that skips the content of replies.
 struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -109,7 +109,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|w| w.as_bytes().to_vec()).collect()
 }
 
-/// PING after PING on a thread of its own; remembers the longest.
+/// A thread that sends PING after PING and records the longest one.
 struct Pinger {
     longest_us: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -151,7 +151,7 @@ impl Drop for Pinger {
     }
 }
 
-/// A server over the store, and what the measured requests are about.
+/// A server on the store.
 struct World {
     address: SocketAddr,
     stop: basalt_server::ShutdownHandle,
@@ -187,55 +187,43 @@ impl World {
     }
 }
 
-fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    let dir = args.next().unwrap_or_else(|| ".".into());
-    let number = |text: Option<String>, or: usize| match text {
-        None => Ok(or),
-        Some(t) => t
-            .parse()
-            .map_err(|_| basalt::Error::invalid(format!("{t} is no number"))),
-    };
-    let names = number(args.next(), 1_000_000)?;
-    let value = number(args.next(), 32)? << 20;
-    let clock = Clock::system();
+/// The keys with long values.
+const LONG_KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-    let world = serve(&dir)?;
-    let mut client = Client::connect(world.address)?;
-    let long = vec![b'v'; value];
-    for key in ["a", "b", "c", "d", "e", "f"] {
-        client.call(&[b"SET".to_vec(), key.into(), long.clone()])?;
+fn name(n: usize) -> Vec<u8> {
+    format!("name:{n:08}").into_bytes()
+}
+
+/// Writes a value of `value` bytes to each of [`LONG_KEYS`], and a short one to each of `names`
+/// names.
+fn fill(client: &mut Client, names: usize, value: usize) -> Result<()> {
+    for key in LONG_KEYS {
+        client.call(&[b"SET".to_vec(), key.into(), vec![b'v'; value]])?;
     }
-    let all = |command: &str| -> Vec<Vec<u8>> {
-        let mut list = vec![command.as_bytes().to_vec()];
-        list.extend((0..names).map(|n| format!("name:{n:08}").into_bytes()));
-        list
-    };
     let mut pairs = vec![b"MSET".to_vec()];
     for n in 0..names {
-        pairs.extend([format!("name:{n:08}").into_bytes(), b"v".to_vec()]);
+        pairs.extend([name(n), b"v".to_vec()]);
         if pairs.len() > 100_000 || n + 1 == names {
             client.call(&std::mem::replace(&mut pairs, vec![b"MSET".to_vec()]))?;
         }
     }
-    // What was written is in tables and blob files, and in no cache.
-    world.end();
-    let world = serve(&dir)?;
-    let mut client = Client::connect(world.address)?;
+    Ok(())
+}
 
-    let pipeline = |line: &str, times: usize| encode(&words(line)).repeat(times);
+/// A request that is measured: its name in the table, its bytes, and its number of replies.
+type Request = (String, Vec<u8>, usize);
+
+/// Returns `times` copies of a request.
+fn pipeline(line: &str, times: usize) -> Vec<u8> {
+    encode(&words(line)).repeat(times)
+}
+
+/// Returns the requests about the long values.
+fn requests_of_values(value: usize) -> Vec<Request> {
     let mib = value >> 20;
-    let half = |command: &str| -> Vec<Vec<u8>> {
-        let mut list = vec![command.as_bytes().to_vec()];
-        for n in 0..names / 2 {
-            list.extend([format!("name:{n:08}").into_bytes(), b"w".to_vec()]);
-        }
-        list
-    };
     let append = [b"APPEND".to_vec(), b"d".to_vec(), b"x".to_vec()];
-    let set = [b"SET".to_vec(), b"e".to_vec(), long];
-    let many = format!("{names} names");
-    let requests: Vec<(String, Vec<u8>, usize)> = vec![
+    let set = [b"SET".to_vec(), b"e".to_vec(), vec![b'v'; value]];
+    vec![
         ("nothing".into(), vec![], 0),
         (
             format!("100 STRLEN, value of {mib} MiB"),
@@ -270,8 +258,26 @@ fn main() -> Result<()> {
             pipeline("DEL a b c", 1),
             1,
         ),
-        (format!("EXISTS, {many}"), encode(&all("EXISTS")), 1),
-        (format!("MGET, {many}"), encode(&all("MGET")), 1),
+    ]
+}
+
+/// Returns the requests about very many names, and those about the whole keyspace.
+fn requests_of_names(names: usize) -> Vec<Request> {
+    let all = |command: &str| {
+        let command = std::iter::once(command.as_bytes().to_vec());
+        let list: Vec<Vec<u8>> = command.chain((0..names).map(name)).collect();
+        encode(&list)
+    };
+    let half = |command: &str| {
+        let command = std::iter::once(command.as_bytes().to_vec());
+        let pairs = (0..names / 2).flat_map(|n| [name(n), b"w".to_vec()]);
+        let list: Vec<Vec<u8>> = command.chain(pairs).collect();
+        encode(&list)
+    };
+    let many = format!("{names} names");
+    vec![
+        (format!("EXISTS, {many}"), all("EXISTS"), 1),
+        (format!("MGET, {many}"), all("MGET"), 1),
         (
             "SCAN, COUNT 1000000, after the MGET".into(),
             pipeline("SCAN 0 COUNT 1000000", 1),
@@ -279,42 +285,65 @@ fn main() -> Result<()> {
         ),
         (format!("KEYS, {many}"), pipeline("KEYS *", 1), 1),
         (format!("DBSIZE, {many}"), pipeline("DBSIZE", 1), 1),
-        (
-            format!("MSET, {} names", names / 2),
-            encode(&half("MSET")),
-            1,
-        ),
-        (format!("DEL, {many}"), encode(&all("DEL")), 1),
-        (
-            format!("MSETNX, {} names", names / 2),
-            encode(&half("MSETNX")),
-            1,
-        ),
-        (format!("UNLINK, {many}"), encode(&all("UNLINK")), 1),
+        (format!("MSET, {} names", names / 2), half("MSET"), 1),
+        (format!("DEL, {many}"), all("DEL"), 1),
+        (format!("MSETNX, {} names", names / 2), half("MSETNX"), 1),
+        (format!("UNLINK, {many}"), all("UNLINK"), 1),
         ("FLUSHALL".into(), pipeline("FLUSHALL", 1), 1),
-    ];
+    ]
+}
+
+/// Sends a request while another client sends PING after PING, and prints a row of the table.
+fn measure(world: &World, client: &mut Client, clock: &Clock, request: Request) -> Result<()> {
+    let (what, bytes, replies) = request;
+    let pinger = Pinger::start(world.address, clock.clone())?;
+    clock.sleep(Duration::from_millis(200));
+    pinger.longest_us.store(0, Ordering::Release);
+    let begun = clock.now();
+    client.stream.write_all(&bytes).map_err(io)?;
+    let mut last = String::new();
+    for _ in 0..replies {
+        last = client.reply()?;
+    }
+    let took = clock.now() - begun;
+    clock.sleep(Duration::from_millis(300));
+    let longest = pinger.longest_us.load(Ordering::Acquire);
+    println!(
+        "| {what} | {:.1} | {:.1} | `{last}` |",
+        longest as f64 / 1000.0,
+        took.as_micros() as f64 / 1000.0,
+    );
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().unwrap_or_else(|| ".".into());
+    let number = |text: Option<String>, or: usize| match text {
+        None => Ok(or),
+        Some(t) => t
+            .parse()
+            .map_err(|_| basalt::Error::invalid(format!("{t} is no number"))),
+    };
+    let names = number(args.next(), 1_000_000)?;
+    let value = number(args.next(), 32)? << 20;
+    let clock = Clock::system();
+
+    let world = serve(&dir)?;
+    fill(&mut Client::connect(world.address)?, names, value)?;
+    // After a restart, the keys are in tables and blob files, and in no cache.
+    world.end();
+    let world = serve(&dir)?;
+    let mut client = Client::connect(world.address)?;
     println!(
         "| request | another client's longest PING, ms | the request itself, ms | its reply |"
     );
     println!("|---|---|---|---|");
-    for (what, bytes, replies) in requests {
-        let pinger = Pinger::start(world.address, clock.clone())?;
-        clock.sleep(Duration::from_millis(200));
-        pinger.longest_us.store(0, Ordering::Release);
-        let begun = clock.now();
-        client.stream.write_all(&bytes).map_err(io)?;
-        let mut last = String::new();
-        for _ in 0..replies {
-            last = client.reply()?;
-        }
-        let took = clock.now() - begun;
-        clock.sleep(Duration::from_millis(300));
-        let longest = pinger.longest_us.load(Ordering::Acquire);
-        println!(
-            "| {what} | {:.1} | {:.1} | `{last}` |",
-            longest as f64 / 1000.0,
-            took.as_micros() as f64 / 1000.0,
-        );
+    for request in requests_of_values(value) {
+        measure(&world, &mut client, &clock, request)?;
+    }
+    for request in requests_of_names(names) {
+        measure(&world, &mut client, &clock, request)?;
     }
     world.end();
     Ok(())

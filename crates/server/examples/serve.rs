@@ -1,4 +1,4 @@
-//! The smallest server: `cargo run --release -p basalt-server --example serve -- DIR ADDR:PORT
+//! A minimal server. Run `cargo run --release -p basalt-server --example serve -- DIR ADDR:PORT
 //! [always|everysec|never]`.
 
 use basalt::env::EnvBuilder;

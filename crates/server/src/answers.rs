@@ -1,6 +1,6 @@
 //! The answers for the names of a request with very many names.
 //!
-//! The answers are one array, with one place for each name, and the strings of a piece are one
+//! The answers are one array with one slot for each name, and the strings of a piece are one
 //! buffer. So no single name costs an allocation or a deallocation.
 
 use crate::names::Names;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The answer for a name so far, in 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum AnswerSlot {
     /// The name was not asked for yet.
     Unasked,
     /// The name is being read.
@@ -31,9 +31,9 @@ pub(crate) enum Found {
     Failed,
 }
 
-impl Found {
+impl AnswerSlot {
     fn is_there(self) -> bool {
-        use Found::*;
+        use AnswerSlot::*;
         matches!(self, There | Until(_) | Part { .. } | Value(_))
     }
 }
@@ -57,18 +57,18 @@ struct PieceBuffer {
     names: Vec<u32>,
 }
 
-/// Allocates the places for the answers of `names` names. The time grows with the number of names.
-pub(crate) fn places(names: usize) -> Places {
-    Places(vec![Found::Unasked; names])
+/// Allocates the slots for the answers of `names` names. The time grows with the number of names.
+pub(crate) fn places(names: usize) -> AnswerSlots {
+    AnswerSlots(vec![AnswerSlot::Unasked; names])
 }
 
-/// Places for answers.
-pub(crate) struct Places(Vec<Found>);
+/// Allocated slots for answers.
+pub(crate) struct AnswerSlots(Vec<AnswerSlot>);
 
-impl Places {
-    /// Returns the bytes of memory that the places take.
+impl AnswerSlots {
+    /// Returns the bytes of memory that the slots take.
     pub fn memory(&self) -> usize {
-        self.0.capacity() * size_of::<Found>()
+        self.0.capacity() * size_of::<AnswerSlot>()
     }
 }
 
@@ -77,7 +77,7 @@ impl Places {
 pub(crate) struct Answers {
     names: Arc<Names>,
     /// Answers by name. Only the last name of each key has one.
-    answers: Vec<Found>,
+    answers: Vec<AnswerSlot>,
     pieces: Vec<PieceBuffer>,
     /// Values by index. A free index has `None`.
     values: Vec<Option<Value>>,
@@ -85,7 +85,7 @@ pub(crate) struct Answers {
     free_values: Vec<u32>,
     /// Bytes of strings among the answers.
     bytes: usize,
-    /// Bytes of values, and of buffers with what is no answer any more.
+    /// Bytes of values, and of buffers that also hold replaced answers.
     held: usize,
     /// Number of names that the pieces list.
     piece_names: usize,
@@ -94,13 +94,13 @@ pub(crate) struct Answers {
     /// Number of keys that could not be read; `failure` is the error of one of them.
     failed: usize,
     failure: Option<Error>,
-    /// True if every name was asked for, and every answer has come.
+    /// True if every name was asked for, and every answer has arrived.
     has_all: bool,
 }
 
 impl Answers {
-    /// Makes answers that are not there yet. Panics unless there is one place for each name.
-    pub fn new(names: Arc<Names>, places: Places) -> Answers {
+    /// Makes answers that are not there yet. Panics unless there is one slot for each name.
+    pub fn new(names: Arc<Names>, places: AnswerSlots) -> Answers {
         assert_eq!(names.len(), places.0.len(), "a place for each name");
         Answers {
             names,
@@ -123,7 +123,7 @@ impl Answers {
         &self.names
     }
 
-    /// Bytes of strings among the answers.
+    /// Returns the bytes of strings among the answers.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -134,14 +134,14 @@ impl Answers {
         self.has_all
     }
 
-    /// Notes that every name was asked for, and every answer has come.
+    /// Notes that every name was asked for, and every answer has arrived.
     pub fn end(&mut self) {
         self.has_all = true;
     }
 
     /// Returns the bytes of memory that the answers hold, besides the names.
     pub fn memory(&self) -> usize {
-        let places = self.answers.capacity() * size_of::<Found>();
+        let places = self.answers.capacity() * size_of::<AnswerSlot>();
         let values = self.values.capacity() * size_of::<Option<Value>>();
         let indexes = (self.free_values.capacity() + self.piece_names) * size_of::<u32>();
         let pieces = self.pieces.capacity() * size_of::<PieceBuffer>();
@@ -167,42 +167,44 @@ impl Answers {
     /// Returns the answer for a name at a given time.
     pub fn answer(&self, name: usize, now_ms: u64) -> ManyAnswer<'_> {
         match self.answers[self.names.last(name)] {
-            Found::Unasked | Found::Absent => ManyAnswer::Absent,
-            Found::There => ManyAnswer::There,
-            Found::Until(at) if at > now_ms => ManyAnswer::There,
-            Found::Until(_) => ManyAnswer::Absent,
-            Found::Part { piece, start, len } => {
+            AnswerSlot::Unasked | AnswerSlot::Absent => ManyAnswer::Absent,
+            AnswerSlot::There => ManyAnswer::There,
+            AnswerSlot::Until(at) if at > now_ms => ManyAnswer::There,
+            AnswerSlot::Until(_) => ManyAnswer::Absent,
+            AnswerSlot::Part { piece, start, len } => {
                 let (start, len) = (start as usize, len as usize);
                 ManyAnswer::String(&self.pieces[piece as usize].data[start..start + len])
             }
-            Found::Value(n) => match self.value(n) {
+            AnswerSlot::Value(n) => match self.value(n) {
                 v if v.expire_at_ms.is_some_and(|at| at <= now_ms) => ManyAnswer::Absent,
                 v => ManyAnswer::Shared(&v.data),
             },
-            Found::Failed => ManyAnswer::Failed(self.failure.as_ref().expect("one has failed")),
-            Found::Reading => unreachable!("every name has an answer"),
+            AnswerSlot::Failed => {
+                ManyAnswer::Failed(self.failure.as_ref().expect("one has failed"))
+            }
+            AnswerSlot::Reading => unreachable!("every name has an answer"),
         }
     }
 
     /// Returns the answer for a name so far.
-    pub fn found(&self, name: usize) -> Found {
+    pub fn found(&self, name: usize) -> AnswerSlot {
         self.answers[name]
     }
 
     /// Replaces the answer for a name.
-    pub fn set(&mut self, name: usize, found: Found) {
+    pub fn set(&mut self, name: usize, found: AnswerSlot) {
         let old = std::mem::replace(&mut self.answers[name], found);
         self.there = self.there + usize::from(found.is_there()) - usize::from(old.is_there());
-        let failed = |f| usize::from(f == Found::Failed);
+        let failed = |f| usize::from(f == AnswerSlot::Failed);
         self.failed = self.failed + failed(found) - failed(old);
         self.bytes = self.bytes + self.bytes_of(found) - self.bytes_of(old);
         match old {
-            Found::Value(n) => {
+            AnswerSlot::Value(n) => {
                 let value = self.values[n as usize].take().expect("it was an answer");
                 self.held -= value.data.len();
                 self.free_values.push(n);
             }
-            Found::Part { piece, len, .. } => {
+            AnswerSlot::Part { piece, len, .. } => {
                 self.pieces[piece as usize].live -= len as usize;
                 self.shrink(piece);
             }
@@ -215,10 +217,10 @@ impl Answers {
         value.expect("an answer has its value")
     }
 
-    fn bytes_of(&self, found: Found) -> usize {
+    fn bytes_of(&self, found: AnswerSlot) -> usize {
         match found {
-            Found::Part { len, .. } => len as usize,
-            Found::Value(n) => self.value(n).data.len(),
+            AnswerSlot::Part { len, .. } => len as usize,
+            AnswerSlot::Value(n) => self.value(n).data.len(),
             _ => 0,
         }
     }
@@ -226,7 +228,7 @@ impl Answers {
     /// Makes a string the answer for a name.
     pub fn set_value(&mut self, name: usize, value: Value) {
         // The replaced value gives its index back first.
-        self.set(name, Found::Absent);
+        self.set(name, AnswerSlot::Absent);
         self.held += value.data.len();
         let n = match self.free_values.pop() {
             Some(n) => {
@@ -238,7 +240,7 @@ impl Answers {
                 self.values.len() as u32 - 1
             }
         };
-        self.set(name, Found::Value(n));
+        self.set(name, AnswerSlot::Value(n));
     }
 
     /// Copies the strings of a buffer that are still answers, if they are less than half of the
@@ -256,7 +258,7 @@ impl Answers {
         buffer
             .names
             .retain(|name| match &mut answers[*name as usize] {
-                Found::Part {
+                AnswerSlot::Part {
                     piece: own,
                     start,
                     len,
@@ -299,12 +301,12 @@ impl Answers {
         buffer.live += len as usize;
         buffer.names.push(name as u32);
         self.piece_names += 1;
-        self.set(name, Found::Part { piece, start, len });
+        self.set(name, AnswerSlot::Part { piece, start, len });
     }
 
     /// Notes that a name could not be read.
     pub fn set_failed(&mut self, name: usize, e: Error) {
         self.failure = Some(e);
-        self.set(name, Found::Failed);
+        self.set(name, AnswerSlot::Failed);
     }
 }

@@ -1,13 +1,12 @@
-//! The catalog of a store of Redis keys, held against the keys: which layout they have, and which
-//! generation is the current one.
+//! The catalog of a store of Redis keys, checked against the keys: their layout, and the current
+//! generation.
 //!
-//! Its records are three of the store's entries, and can be lost with a damaged table while keys
-//! are left. A store without its layout record would then look empty, and one whose generation
-//! record is older than its keys would show what was flushed and hide what was written since.
-//! Promise: neither passes for a sound one. [`read`] refuses it, and [`mend`] makes the records
-//! anew from the keys that are left. What cannot be told from the keys, that an older generation is
-//! current because no key of the newer one is left, is for [`mend`] to say where a repair may have
-//! lost the record.
+//! The catalog's records are three entries of the store. A damaged table can lose them while keys
+//! remain. A store without its layout record would then look empty. A store whose generation record
+//! is older than its keys would show flushed keys and hide newer ones. Promise: neither store
+//! passes for a sound one. [`read`] refuses it, and [`repair`] rebuilds the records from the
+//! remaining keys. The keys cannot show that an older generation is current because no key of the
+//! newer one remains. So [`repair`] reports that case if it may have lost the record.
 
 use crate::layout::{self, CURSOR_END, ELEMENTS_FAMILY, KEYS_FAMILY, LEAST_MIN_BLOB_SIZE};
 use basalt::{
@@ -19,25 +18,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The one database served so far.
 pub(crate) const DATABASE: u16 = 0;
-/// How many deleted or expired entries are passed over in search of a key: so many tell as much.
+/// Deleted or expired entries that a search for a key skips before it assumes that a key exists.
 const SEARCH: u64 = 1000;
-/// More cursors than are ever given out between two repairs.
+/// Cursors that are skipped after a repair: more than are ever given out between two repairs.
 const CURSORS_LOST: u64 = 1 << 44;
 
-/// What the records say, and what the keys say.
-struct Looked {
+/// The content of the records, and what the keys show.
+struct CatalogContents {
     layout: bool,
-    /// The record of the current generation; 0 without one.
+    /// The generation in the record of the current generation, or 0 without one.
     generation: u32,
-    /// A generation after that, of which there are keys: the highest.
+    /// The highest later generation that has keys.
     later: Option<u32>,
-    /// There is a key.
+    /// True if a key exists.
     keys: bool,
     cursor: Option<u64>,
 }
 
-/// Looks at the records and the keys. With `lenient`, a record that cannot be read counts as none.
-fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
+/// Reads the records and looks for keys. With `lenient`, a record that cannot be read counts as
+/// missing.
+fn read_contents(db: &Db, keys: &Family, lenient: bool) -> Result<CatalogContents> {
     let get = |key: &[u8]| db.get(keys, key, &ReadOptions::default());
     let layout = match get(&layout::layout_key())? {
         Some(record) => match layout::check_layout(&record) {
@@ -60,13 +60,13 @@ fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
         },
         None => None,
     };
-    // Only beyond what the record says: keys of flushed generations must not stand in front of
-    // deleted ones of a later one.
+    // The search begins behind the recorded generation: keys of flushed generations must not hide
+    // deleted ones of a later generation.
     let later = match generation.checked_add(1) {
         Some(next) => last_key(db, keys, next)?,
         None => None,
     };
-    Ok(Looked {
+    Ok(CatalogContents {
         layout,
         generation,
         later: later.and_then(|key| Some(layout::decode_key(&key)?.1)),
@@ -75,7 +75,8 @@ fn look(db: &Db, keys: &Family, lenient: bool) -> Result<Looked> {
     })
 }
 
-/// The last key of the generations from this one on; one that is deleted, when many are.
+/// Returns the last key of this generation and later ones. After many deleted keys, the result may
+/// be a deleted key.
 fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> {
     let mut it = db.iter(
         keys,
@@ -95,12 +96,13 @@ fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> 
     })
 }
 
-/// The current generation of the database, or `None` in a family that never had a Redis key.
+/// Returns the current generation of the database, or `None` in a family that never had a Redis
+/// key.
 ///
-/// Errors: `Corruption` when a record of the catalog is lost while keys are left; `Unsupported` for
-/// the layout of a later version; what reads meet.
+/// Errors: `Corruption` if a record of the catalog is lost while keys remain; `Unsupported` for the
+/// layout of a later version; errors of reads.
 pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
-    let found = look(db, keys, false)?;
+    let found = read_contents(db, keys, false)?;
     let lost = |what: String| {
         Err(Error::new(
             ErrorKind::Corruption,
@@ -129,55 +131,53 @@ pub fn make(db: &Db, keys: &Family) -> Result<()> {
     Ok(())
 }
 
-/// Makes lost records anew, durably. A sentence for each of them, for people. `doubtful` says that
-/// records may have been lost of which nothing that is left speaks.
+/// Rebuilds lost records, durably. Returns a sentence for people about each of them. `doubtful`
+/// says that records may be lost without a trace.
 ///
-/// The current generation is then the highest of which a key is left. When nothing was written
-/// after the last flush, that is the one that was flushed, and what of it was not yet dropped is
-/// there again.
-pub fn mend(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
+/// The current generation is then the highest one that has a key. If nothing was written after the
+/// last flush, that is the flushed generation, and its keys that were not dropped yet exist again.
+pub fn repair(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
     const AGAIN: &str =
         "if nothing was written after the last FLUSHALL, keys that it removed are there again";
-    let found = look(db, keys, true)?;
-    let mut told = Vec::new();
+    let found = read_contents(db, keys, true)?;
+    let mut repaired = Vec::new();
     if !found.layout && !found.keys && found.cursor.is_none() && found.generation == 0 {
-        return Ok(told);
+        return Ok(repaired);
     }
     let mut batch = WriteBatch::new();
     if !found.layout {
         batch.put(keys, &layout::layout_key(), &layout::encode_layout())?;
-        told.push("the record of the layout of Redis keys; it is written anew".into());
+        repaired.push("the record of the layout of Redis keys; it is written anew".into());
     }
     if let Some(later) = found.later {
         let record = later.to_le_bytes();
         batch.put(keys, &layout::generation_key(DATABASE), &record)?;
-        told.push(format!(
+        repaired.push(format!(
             "the record of the current generation of Redis keys; {later}, the highest that is left, takes its place, and {AGAIN}"
         ));
     } else if !found.layout || doubtful {
-        told.push(format!(
+        repaired.push(format!(
             "perhaps the record of the current generation of Redis keys; {AGAIN}"
         ));
     }
-    if !told.is_empty() {
-        // No client may still have a cursor that a scan is given again.
+    if !repaired.is_empty() {
+        // No client may have a cursor that a scan is given again.
         let next = found.cursor.unwrap_or(0).max(CURSOR_END / 2) + CURSORS_LOST;
         let record = next.min(CURSOR_END).to_le_bytes();
         batch.put(keys, &layout::cursor_key(), &record)?;
         db.write(batch, &WriteOptions::SYNC)?;
     }
-    Ok(told)
+    Ok(repaired)
 }
 
-/// From which generation on keys are kept by compactions: those before were flushed. It only ever
-/// learns of generations whose record is durable, so a flush that a crash takes back has lost
-/// nothing.
+/// The oldest generation that compactions keep: earlier ones were flushed. It rises only to
+/// generations whose record is durable, so a flush that a crash undoes has lost nothing.
 #[derive(Clone, Default)]
 pub struct Retired(Arc<AtomicU32>);
 
 impl Retired {
-    /// Adds what the families of Redis keys need to the options that a store is opened with for
-    /// writing: without it flushed keys stay until the server's own compactions meet them.
+    /// Adds the compaction filter of Redis keys to the options of a store that is opened for
+    /// writing. Without it, flushed keys stay until the server's own compactions reach them.
     pub fn add_to(&self, mut options: Options) -> Options {
         for name in [KEYS_FAMILY, ELEMENTS_FAMILY] {
             let mut family = options.family(name).clone();
@@ -188,17 +188,17 @@ impl Retired {
         options
     }
 
-    /// Compactions may drop what is older than this generation, whose record is durable.
+    /// Allows compactions to drop the generations before this one, whose record is durable.
     pub fn below(&self, generation: u32) {
         self.0.fetch_max(generation, Ordering::AcqRel);
     }
 
-    /// True for a key of a generation that was flushed.
+    /// Returns true for a key of a flushed generation.
     fn drops(&self, key: &[u8]) -> bool {
         matches!(layout::decode_key(key), Some((DATABASE, generation, _)) if generation < self.generation())
     }
 
-    /// The generation last told.
+    /// Returns the current generation, as last set.
     pub(crate) fn generation(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
@@ -209,7 +209,7 @@ impl CompactionFilter for Retired {
         "redis.generations"
     }
     fn filter_key(&self, _: &FilterContext<'_>, key: &[u8]) -> Option<KeyDecision> {
-        // No value is read for it.
+        // The filter reads no value.
         Some(match self.drops(key) {
             true => KeyDecision::Remove,
             false => KeyDecision::Keep,

@@ -1,40 +1,40 @@
-//! SCAN's cursors: numbers that stand for a place in the order of keys.
+//! SCAN's cursors: numbers that stand for a position in the order of keys.
 //!
 //! Redis cursors are integers, and clients parse them as such, some as a floating-point number with
-//! 53 bits. A place in an ordered keyspace is a whole key. So the server keeps a bounded table from
-//! number to key.
+//! 53 bits. A position in an ordered keyspace is a whole key. So the server keeps a bounded table
+//! from number to key.
 //!
-//! - A number is given out once in the life of a store: the catalog has the first one that never
-//!   was, and a server reserves them by the block ([`crate::store::CURSOR_BLOCK`]). So a cursor,
-//!   however old, is known for what it is or not known at all.
-//! - A cursor in the table goes on at its key. A place in the table keeps its number, so that
+//! - A number is given out once in the life of a store. The catalog has the first unused number,
+//!   and a server reserves numbers in blocks ([`crate::store::CURSOR_BLOCK`]). So a cursor of any
+//!   age is known exactly, or not at all.
+//! - A cursor in the table continues at its key. A position in the table keeps its number, so that
 //!   repeated scans do not fill it.
-//! - One that is not (pushed out by 16,384 younger ones, or from before a restart) begins at the
-//!   first key again: keys come twice, as SCAN allows, and none is left out. A full scan returns
-//!   every key that is there from its beginning to its end.
+//! - A cursor that is not in the table (16,384 younger ones replaced it, or it is from before a
+//!   restart) begins at the first key again: keys come twice, as SCAN allows, and none is left out.
+//!   A full scan returns every key that exists from its beginning to its end.
 
 use crate::layout::CURSOR_END;
 use crate::store::CURSOR_BLOCK;
 use basalt::Bytes;
 use std::collections::BTreeMap;
 
-/// Places remembered at most.
+/// Greatest number of remembered positions.
 const CAPACITY: usize = 16_384;
 /// Bytes of remembered keys at most.
 const CAPACITY_BYTES: usize = 16 << 20;
 
-/// Where a scan goes on.
+/// The position where a scan continues.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ScanPosition {
     /// At the first key.
     Start,
     /// At the first key that is not before this one.
     At(Bytes),
-    /// Nobody knows any more.
+    /// The position is no longer known.
     Forgotten,
 }
 
-/// The chunks of a memtable, see the module.
+/// The cursors of a server (see the module).
 #[derive(Default)]
 pub(crate) struct Cursors {
     places: BTreeMap<u64, (Bytes, u64)>,
@@ -44,47 +44,47 @@ pub(crate) struct Cursors {
     bytes: usize,
     next: u64,
     end: u64,
-    /// The first number of a block that is kept for when this one is used up.
+    /// The first number of a block that is used when this one is used up.
     spare: Option<u64>,
 }
 
 impl Cursors {
-    /// No number is left to give out.
+    /// Returns true if no number is left.
     pub fn is_used_up(&self) -> bool {
         self.next == self.end && self.spare.is_none()
     }
 
-    /// Another block should be reserved: reserving takes a sync, and scans go on meanwhile with the
-    /// half that is left.
+    /// Returns true if another block should be reserved. A reservation takes a sync, and scans
+    /// meanwhile use the remaining half.
     pub fn wants_more(&self) -> bool {
         self.spare.is_none() && self.end - self.next <= CURSOR_BLOCK / 2
     }
 
-    /// Loses so many numbers.
+    /// Skips so many numbers.
     #[cfg(test)]
     pub fn skip(&mut self, n: u64) {
         self.next += n;
     }
 
-    /// Takes a block of numbers that were never given out. Requires that one was wanted.
+    /// Takes a block of numbers that were never given out. The block must have been wanted.
     pub fn give(&mut self, first: u64) {
         assert!(first > 0 && first + CURSOR_BLOCK <= CURSOR_END);
         assert!(self.wants_more(), "a block of numbers would be lost");
         self.spare = Some(first);
     }
 
-    /// The place a client's cursor stands for.
-    pub fn place(&mut self, cursor: u64) -> Place {
+    /// Returns the position of a client's cursor.
+    pub fn place(&mut self, cursor: u64) -> ScanPosition {
         if cursor == 0 {
-            return Place::Start;
+            return ScanPosition::Start;
         }
         match self.touch(cursor) {
-            Some(key) => Place::At(key),
-            None => Place::Forgotten,
+            Some(key) => ScanPosition::At(key),
+            None => ScanPosition::Forgotten,
         }
     }
 
-    /// Makes a place the youngest.
+    /// Makes a position the youngest.
     fn touch(&mut self, cursor: u64) -> Option<Bytes> {
         let (key, age) = self.places.get_mut(&cursor)?;
         self.by_age.remove(age);
@@ -94,7 +94,7 @@ impl Cursors {
         Some(key.clone())
     }
 
-    /// The cursor for going on at `key`. Requires that numbers are left.
+    /// Returns the cursor that continues at `key`. Numbers must be left.
     pub fn at(&mut self, key: Bytes) -> u64 {
         if let Some(&cursor) = self.numbers.get(&key) {
             self.touch(cursor);
@@ -123,62 +123,4 @@ impl Cursors {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(text: &str) -> Bytes {
-        Bytes::copy_from_slice(text.as_bytes())
-    }
-
-    #[test]
-    fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
-        let mut c = Cursors::default();
-        assert!(c.is_used_up());
-        c.give(1);
-        let cursor = c.at(key("user:1"));
-        assert!(cursor > 0 && cursor < CURSOR_END);
-        assert_eq!(
-            c.at(key("user:1")),
-            cursor,
-            "the same place, the same number"
-        );
-        assert_eq!(c.place(0), Place::Start);
-        assert_eq!(c.place(cursor), Place::At(key("user:1")));
-        let mut given = std::collections::BTreeSet::from([cursor]);
-        // Half a block on, the next is wanted; it follows when this one ends.
-        assert!(!c.wants_more());
-        c.next = CURSOR_BLOCK / 2;
-        assert!(!c.wants_more());
-        assert_eq!(c.at(key("middle")), CURSOR_BLOCK / 2);
-        assert!(c.wants_more());
-        c.next = c.end;
-        assert!(c.is_used_up());
-        c.give(1 + 7 * CURSOR_BLOCK);
-        assert!(!c.is_used_up() && !c.wants_more());
-        for i in 0..3 * CAPACITY {
-            assert!(given.insert(c.at(key(&format!("k{i}")))), "given out twice");
-        }
-        assert_eq!(c.places.len(), CAPACITY);
-        assert_eq!(c.numbers.len(), CAPACITY);
-        assert_eq!(c.by_age.len(), CAPACITY);
-        assert_eq!(c.place(cursor), Place::Forgotten);
-        let again = c.at(key("user:1"));
-        assert!(given.insert(again), "a forgotten place has a new number");
-        // Whoever is asked for again and again stays.
-        for i in 0..3 * CAPACITY {
-            c.at(key(&format!("j{i}")));
-            assert_eq!(c.place(again), Place::At(key("user:1")));
-        }
-        // A server that starts later knows none of them, and gives out others.
-        let mut later = Cursors::default();
-        later.give(1 + CURSOR_BLOCK);
-        assert_eq!(later.place(again), Place::Forgotten);
-        assert!(given.insert(later.at(key("user:1"))));
-        assert_eq!(c.place(u64::MAX), Place::Forgotten);
-        let long = vec![7u8; 65_000];
-        for i in 0..1_000u32 {
-            c.at([&long[..], &i.to_be_bytes()].concat().into());
-        }
-        assert!(c.bytes <= CAPACITY_BYTES);
-    }
-}
+mod tests;

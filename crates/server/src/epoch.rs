@@ -6,17 +6,17 @@ pub(crate) type Epochs = u16;
 /// Number of slots.
 pub(crate) const SLOTS: usize = 16;
 
-/// How much may be collected and be on its way.
+/// Limits on the writes that are collected and in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpochLimits {
-    /// Epochs submitted and not completed, at most 14.
+    /// Epochs that were submitted and have not completed, at most 14.
     pub in_flight: usize,
     /// Bytes of keys and values from which the open epoch takes no further command.
     pub bytes: usize,
     /// Writes from which the open epoch takes no further command.
     pub writes: usize,
-    /// Bytes of keys and values in all epochs, the open one and those on their way, from which no
-    /// further command is taken. One command always fits: it may be larger than this.
+    /// Bytes of keys and values in all epochs, open or in flight, from which no further command is
+    /// taken. One command always fits, and may be larger.
     pub pending_bytes: usize,
 }
 

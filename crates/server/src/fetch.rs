@@ -23,23 +23,22 @@ use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Names of one piece of a fetch: the thread that reads serves other clients after so many.
+/// Names of one piece of a fetch. After a piece, the thread serves other clients.
 pub(crate) const PIECE_NAMES: usize = 1024;
 /// Bytes of values of one piece from which on the rest is left for the next piece.
 pub(crate) const PIECE_BYTES: usize = 16 << 20;
-/// After so many fetches for one request, the loop reads what is missing itself: a request ends
-/// however often others write its keys.
+/// Number of fetches for one request, after which the loop reads the rest itself. So a request ends
+/// even if others keep writing its keys.
 pub(crate) const ROUNDS: u32 = 3;
-/// Fetched strings below this length are copied: each would keep the whole block that it was read
-/// with.
+/// Fetched strings below this length in bytes are copied: each would keep the whole block that it
+/// was read with.
 const COPIED: usize = 8 << 10;
-/// Bytes that an entry of the table of answers takes, with its share of the places that a table
-/// leaves empty.
-const ENTRY_BYTES: usize = (size_of::<(NameHash, Asked)>() + 1) * 8 / 7;
+/// Bytes of an entry in the table of answers, with its share of the table's empty slots.
+const ENTRY_BYTES: usize = (size_of::<(NameHash, FetchedName)>() + 1) * 8 / 7;
 /// Bytes that an answer with a value takes besides the value.
 const BOXED_BYTES: usize = size_of::<Value>() + 16;
 
-/// What a command asks of its keys.
+/// What a command needs of its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Type and expiry.
@@ -48,17 +47,17 @@ pub(crate) enum Need {
     Len,
     /// Type, expiry and value.
     Value,
-    /// The value, if it is a string. Of another type the key counts as absent.
+    /// The value, if it is a string. A key of another type counts as absent.
     Strings,
-    /// The bytes of a string between two places as GETRANGE counts them, both inclusive.
+    /// The bytes of a string between two offsets of GETRANGE, both inclusive.
     Range(i64, i64),
 }
 
-/// What was read of a key.
+/// The result of reading a key.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Absent,
-    /// Of this type, without an expiry; the length was not asked for.
+    /// A key of this type without an expiry. The length was not asked for.
     Plain(DataType),
     Meta(Box<Meta>),
     Value(Box<Value>),
@@ -68,7 +67,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Bytes of its value, if it has one.
+    /// Returns the bytes of the value, if it has one.
     fn bytes(&self) -> Option<usize> {
         match self {
             Answer::Value(v) | Answer::Part(v) => Some(v.data.len()),
@@ -77,11 +76,11 @@ impl Answer {
     }
 }
 
-/// A piece of a fetch: keys to be read for it.
+/// A piece of a fetch: the keys to read.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub need: Need,
-    /// Each as the store has it.
+    /// Keys in the encoding of the store.
     pub keys: Vec<Bytes>,
     /// Bytes of values from which on the rest is left for the next piece.
     pub budget_bytes: usize,
@@ -98,7 +97,7 @@ impl Piece {
     }
 }
 
-/// The bytes that GETRANGE means by two places in a string of `len` bytes.
+/// Returns the bytes of GETRANGE between two offsets in a string of `len` bytes.
 pub(crate) fn range_of(len: usize, start: i64, end: i64) -> std::ops::Range<usize> {
     let len = len as i64;
     if start < 0 && end < 0 && start > end {
@@ -112,7 +111,7 @@ pub(crate) fn range_of(len: usize, start: i64, end: i64) -> std::ops::Range<usiz
     }
 }
 
-/// A part of a value that keeps no more than about twice its own bytes alive.
+/// Returns a part of a value that keeps at most about twice its own bytes in memory.
 pub(crate) fn part_of(data: &Bytes, start: i64, end: i64) -> Bytes {
     let range = range_of(data.len(), start, end);
     match range.len() < data.len() / 2 {
@@ -121,13 +120,13 @@ pub(crate) fn part_of(data: &Bytes, start: i64, end: i64) -> Bytes {
     }
 }
 
-/// Stands for a key in the table of answers: a request may have a million. Keyed by two random
-/// secrets, so no client can choose keys with the same hash, and two keys have the same one about
-/// once in 2^128 pairs.
+/// Stands for a key in the table of answers, because a request may have a million. Two random
+/// secrets are the key of the hash, so no client can choose keys with the same hash. Two keys have
+/// the same one about once in 2^128 pairs.
 type NameHash = (u64, u64);
 
 /// A key that was asked for.
-struct Asked {
+struct FetchedName {
     /// The Redis key.
     key: Bytes,
     hash: KeyHash,
@@ -135,18 +134,18 @@ struct Asked {
     answer: Option<Answer>,
 }
 
-/// What one request waits for.
+/// The fetch of one request.
 pub(crate) struct Fetch {
     need: Need,
     /// The generation that the keys are read under.
     generation: u32,
-    /// By Redis key.
-    answers: HashMap<NameHash, Asked, BuildHasherDefault<DefaultHasher>>,
+    /// Answers by Redis key.
+    answers: HashMap<NameHash, FetchedName, BuildHasherDefault<DefaultHasher>>,
     /// Bytes of the keys that were asked for.
     key_bytes: usize,
     secrets: (u64, u64),
     /// Names that a piece had no room for.
-    unread: Vec<Bytes>,
+    deferred: Vec<Bytes>,
     /// Bytes of values that were read.
     bytes: usize,
     /// Values that were read.
@@ -163,7 +162,7 @@ impl Fetch {
             answers: HashMap::default(),
             key_bytes: 0,
             secrets,
-            unread: Vec::new(),
+            deferred: Vec::new(),
             bytes: 0,
             values: 0,
             rounds,
@@ -188,31 +187,31 @@ impl Fetch {
         self.generation
     }
 
-    /// Bytes of values that were read.
+    /// Returns the bytes of values that were read.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the fetch holds.
     pub fn memory(&self) -> usize {
         let answers = self.values * BOXED_BYTES + self.answers.capacity() * ENTRY_BYTES;
         self.bytes + answers + self.key_bytes
     }
 
-    /// The answer for a key, if it was read and the key was not written since.
+    /// Returns the answer for a key, if it was read and the key was not written since.
     pub fn answer(&self, key: &[u8]) -> Option<&Answer> {
         self.answers.get(&self.hash(key))?.answer.as_ref()
     }
 
-    /// Notes that a key is being read, given as the store has it; false when it was asked for
-    /// before.
+    /// Notes that a key, in the encoding of the store, is being read. Returns false if it was asked
+    /// for before.
     pub fn ask(&mut self, stored: &Bytes, hash: KeyHash) -> bool {
         let key = redis_key(stored);
         match self.answers.entry(self.hash(&key)) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
                 self.key_bytes += stored.len();
-                place.insert(Asked {
+                place.insert(FetchedName {
                     key,
                     hash,
                     answer: None,
@@ -222,14 +221,14 @@ impl Fetch {
         }
     }
 
-    /// Takes what was read of a key, unless the key was written since it was asked for; `None` for
-    /// a key to be asked for again.
+    /// Takes the answer for a key, unless the key was written since it was asked for. `None` means
+    /// that the key must be asked for again.
     pub fn take(&mut self, key: Bytes, answer: Option<Answer>) {
         let hash = self.hash(&key);
-        let Some(Asked { answer: place, .. }) = self.answers.get_mut(&hash) else {
+        let Some(FetchedName { answer: place, .. }) = self.answers.get_mut(&hash) else {
             return;
         };
-        // A write came before: what was read is older.
+        // A write came first, so the answer is older.
         if place.is_some() {
             return;
         }
@@ -239,37 +238,37 @@ impl Fetch {
                 self.values += usize::from(answer.bytes().is_some());
                 *place = Some(answer);
             }
-            None => self.unread.push(key),
+            None => self.deferred.push(key),
         }
     }
 
-    /// The keys that a piece had no room for and that were not written since.
-    pub fn take_unread(&mut self) -> Vec<Bytes> {
-        let mut unread = std::mem::take(&mut self.unread);
+    /// Returns the keys that a piece had no room for and that were not written since.
+    pub fn take_deferred(&mut self) -> Vec<Bytes> {
+        let mut deferred = std::mem::take(&mut self.deferred);
         // A key that was written since has no answer.
         let is_asked = |key: &Bytes| self.answers.get(&self.hash(key));
-        unread.retain(|key| is_asked(key).is_some_and(|asked| asked.answer.is_none()));
-        unread
+        deferred.retain(|key| is_asked(key).is_some_and(|asked| asked.answer.is_none()));
+        deferred
     }
 
     /// Forgets the answers for the keys that a layer writes, because the layer takes effect. A
     /// request with such a fetch has at most 1,024 names, so the fetch looks for each of them.
     pub fn forget_layer(&mut self, layer: &Layer) {
-        let written = |_: &NameHash, asked: &mut Asked| layer.has(&asked.key, asked.hash);
+        let written = |_: &NameHash, asked: &mut FetchedName| layer.has(&asked.key, asked.hash);
         let forgotten: Vec<_> = self.answers.extract_if(written).collect();
         for (_, asked) in forgotten {
             self.forgotten(asked);
         }
     }
 
-    /// The key is written: what was read of it before is not true any more.
+    /// Forgets the answer for a key, because a command writes the key.
     pub fn forget(&mut self, key: &[u8]) {
         if let Some(asked) = self.answers.remove(&self.hash(key)) {
             self.forgotten(asked);
         }
     }
 
-    fn forgotten(&mut self, asked: Asked) {
+    fn forgotten(&mut self, asked: FetchedName) {
         self.key_bytes -= layout::KEY_PREFIX_LEN + asked.key.len();
         if let Some(answer) = asked.answer {
             self.bytes -= answer.bytes().unwrap_or(0);
@@ -278,14 +277,14 @@ impl Fetch {
     }
 }
 
-/// The part of a key of the store that is the Redis key. It shares the memory.
+/// Returns the Redis key in a key of the store, which shares the memory.
 fn redis_key(stored: &Bytes) -> Bytes {
     stored.slice(layout::KEY_PREFIX_LEN..)
 }
 
-/// Reads the keys of a piece, at least one, as far as its bytes reach. `None` for a key that they
-/// do not reach for. Returns early, without the rest of the keys, once the answers are not `wanted`
-/// any more.
+/// Reads the keys of a piece, at least one, as far as the byte budget allows. The answer is `None`
+/// for the keys behind it. Returns early, without the rest of the keys, once the answers are not
+/// `wanted` any more.
 pub(crate) fn read(
     store: &dyn Store,
     piece: Piece,
@@ -339,7 +338,7 @@ pub(crate) fn read(
     keys.iter().take_while(|_| wanted()).map(one).collect()
 }
 
-/// As little as answers the need.
+/// Returns the smallest answer for the need.
 fn known(meta: Meta, need: Need) -> Answer {
     match need == Need::Meta && meta.expire_at_ms.is_none() {
         true => Answer::Plain(meta.data_type),
@@ -347,7 +346,7 @@ fn known(meta: Meta, need: Need) -> Answer {
     }
 }
 
-/// A string that does not keep alive what was read with it.
+/// Returns a string that does not keep its whole block in memory.
 fn kept(data: Bytes) -> Value {
     let data = match data.len() < COPIED {
         true => Bytes::copy_from_slice(&data),
@@ -361,36 +360,4 @@ fn kept(data: Bytes) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_those_of_redis() {
-        let text = b"0123456789";
-        for (start, end, expected) in [
-            (0, -1, "0123456789"),
-            (0, 0, "0"),
-            (-3, -1, "789"),
-            (-100, 2, "012"),
-            (3, 1, ""),
-            (-1, -3, ""),
-            (5, 100, "56789"),
-            (10, 11, ""),
-            (i64::MIN, i64::MAX, "0123456789"),
-            (0, i64::MIN, "0"),
-        ] {
-            let range = range_of(text.len(), start, end);
-            assert_eq!(&text[range], expected.as_bytes(), "{start} {end}");
-        }
-        assert_eq!(range_of(0, 0, -1), 0..0);
-    }
-
-    /// A range of a long value must not keep the value alive: nobody would count it.
-    #[test]
-    fn a_short_part_has_memory_of_its_own() {
-        let whole = Bytes::from(vec![7; 1 << 20]);
-        let inside = |part: &Bytes| whole.as_ptr_range().contains(&part.as_ptr());
-        assert!(!inside(&part_of(&whole, 0, 9999)));
-        assert!(inside(&part_of(&whole, 0, -2)));
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! The decoders of this crate as targets of mutators; compiled for tests and under `--cfg fuzzing`
-//! only. The list with the promise that each checks is in `docs/testing/fuzzing.md`.
+//! The decoders of this crate as targets of mutators, compiled for tests and under `--cfg fuzzing`
+//! only. `docs/testing/fuzzing.md` lists the promise that each target checks.
 
 use crate::layout::{self, CollectionHeader};
 use crate::resp::request::{Limits, RequestParser};
@@ -66,7 +66,7 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// Runs the target of this name; panics when there is none, or when its promise does not hold.
+/// Runs the target of this name. Panics if it does not exist, or if its promise does not hold.
 pub fn run(name: &str, input: &[u8]) {
     let target = TARGETS.iter().find(|t| t.name == name);
     (target.expect("a target of this name").run)(input);
@@ -74,7 +74,7 @@ pub fn run(name: &str, input: &[u8]) {
 
 type Parsed = (Vec<Vec<Vec<u8>>>, Option<String>);
 
-/// What a parser makes of an input that arrives in pieces.
+/// Returns the requests and the error of an input that arrives in pieces.
 fn parse(input: &[u8], mut piece: impl FnMut() -> usize) -> Parsed {
     let mut parser = RequestParser::new(Limits {
         bulk_bytes: 1 << 20,
@@ -105,8 +105,8 @@ fn parse(input: &[u8], mut piece: impl FnMut() -> usize) -> Parsed {
     }
 }
 
-/// Any bytes from a client: however they are split, the same requests and the same error, in one
-/// line of text, and no more memory than a constant times what arrived.
+/// Checks any bytes from a client. For every split, the requests and the error are the same, the
+/// error is one line of text, and memory is at most a constant times the bytes that arrived.
 fn resp_requests(input: &[u8]) -> Verdict {
     let whole = parse(input, || usize::MAX);
     let seed = input
@@ -128,7 +128,8 @@ fn resp_requests(input: &[u8]) -> Verdict {
     Verdict::of(whole.1.is_none())
 }
 
-/// Any bytes as keys and values of the store: what is read is written back byte for byte.
+/// Checks any bytes as keys and values of the store: an encoding of what is decoded gives the same
+/// bytes.
 fn redis_layout(bytes: &[u8]) -> Verdict {
     let mut accepted = false;
     if let Some((database, generation, key)) = layout::decode_key(bytes) {
@@ -164,8 +165,8 @@ fn redis_layout(bytes: &[u8]) -> Verdict {
     Verdict::of(accepted)
 }
 
-/// Any bytes as a number or as a pattern and a text: numbers stand for their text one to one, and
-/// what matches begins with the pattern's literal prefix.
+/// Checks any bytes as a number, or as a pattern and a text. A number has exactly one text, and a
+/// matching text begins with the pattern's literal prefix.
 fn redis_words(input: &[u8]) -> Verdict {
     let mut accepted = false;
     if let Some(n) = number::parse_i64(input) {
@@ -178,7 +179,7 @@ fn redis_words(input: &[u8]) -> Verdict {
         assert!(!n.is_nan());
         if n.is_finite() && n.abs() >= 1e-16 {
             let again = number::parse_f64(number::format_f64(n).as_bytes());
-            // 17 digits behind the point are all that is printed.
+            // At most 17 digits are printed behind the point.
             assert!((again.unwrap_or(f64::NAN) - n).abs() <= 1e-17 + n.abs() * 1e-15);
         }
         accepted = true;
@@ -199,12 +200,4 @@ fn redis_words(input: &[u8]) -> Verdict {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use basalt_sim::mutate::campaigns;
-
-    #[test]
-    fn mutants_of_every_format_are_read_or_refused() {
-        campaigns(TARGETS, |_| 100_000, 1_001, 300_000);
-    }
-}
+mod tests;

@@ -1,13 +1,13 @@
 //! Redis's glob patterns: `*`, `?`, `[a-c]`, `[^a]` and `\` escapes, over bytes.
 //!
-//! A pattern is compiled once into *elements*, each of which matches one byte and is a set of 256
-//! bits: a class of any length costs one look for each byte of a text. Stars part the elements into
-//! *segments*. The first one stands at the beginning of the text and the last one at its end,
-//! unless a star is there; the others are searched for from left to right, and the first place that
-//! fits is the right one, so that nothing is tried again for an earlier star. The search advances
-//! all places at once, 64 elements a step (the Shift-And algorithm of Baeza-Yates and Gonnet).
+//! A pattern is compiled once into *elements*. Each element matches one byte and is a set of 256
+//! bits, so that a class of any length costs one lookup for each byte of a text. Stars divide the
+//! elements into *segments*. The first segment stands at the beginning of the text and the last one
+//! at its end, unless a star is there. The others are searched for from left to right. The first
+//! match of a segment is final, so nothing is tried again for an earlier star. The search advances
+//! all positions at once, 64 elements a step (the Shift-And algorithm of Baeza-Yates and Gonnet).
 //!
-//! Promise: a text of `n` bytes takes at most `2 n + n * n / 256` steps, whatever the pattern: 17
+//! Promise: a text of `n` bytes takes at most `2 n + n * n / 256` steps with any pattern: 17
 //! million for the longest key. Compiling takes time in proportion to the pattern, and memory in
 //! proportion to the longest text. There is no recursion.
 
@@ -23,16 +23,17 @@ pub struct Pattern {
     elements: Vec<Set>,
     /// The elements between stars; none is empty.
     segments: Vec<Range<usize>>,
-    /// A star stands somewhere, before the first segment, behind the last one.
+    /// Whether the pattern has a star, has one before the first segment, and has one behind the
+    /// last.
     has_star: bool,
     starts_with_star: bool,
     ends_with_star: bool,
-    /// It has more elements than the longest text has bytes.
+    /// True if the pattern has more elements than the longest text has bytes.
     is_too_long: bool,
-    /// The empty text matches: only the empty pattern and a single star do that in Redis.
+    /// True if the empty text matches. In Redis, only the empty pattern and a single star match it.
     matches_empty: bool,
-    /// For each byte the elements that match it, one bit each, in `words` words. Only if a segment
-    /// has to be searched for.
+    /// For each byte, the elements that match it, as one bit each in `words` words. Empty unless a
+    /// segment has to be searched for.
     masks: Vec<u64>,
     words: usize,
 }
@@ -53,7 +54,7 @@ fn add_range(set: &mut Set, from: u8, to: u8) {
 }
 
 impl Pattern {
-    /// Compiles a pattern for texts of at most `longest` bytes; it matches no longer one.
+    /// Compiles a pattern for texts of at most `longest` bytes. It matches no longer text.
     pub fn new(pattern: &[u8], ignore_case: bool, longest: usize) -> Pattern {
         let mut compiled = Pattern {
             ignore_case,
@@ -63,8 +64,8 @@ impl Pattern {
             starts_with_star: pattern.first() == Some(&b'*'),
             ends_with_star: false,
             is_too_long: false,
-            // Redis leaves a pattern with its first look at an exhausted text, so `**` does not
-            // match the empty text. KEYS and SCAN match a single star without looking.
+            // Redis stops at the first element after the end of the text, so `**` does not match
+            // the empty text. KEYS and SCAN match a single star without a comparison.
             matches_empty: matches!(pattern, b"" | b"*"),
             masks: Vec::new(),
             words: 0,
@@ -121,12 +122,13 @@ impl Pattern {
         }
     }
 
-    /// True when the whole `text` matches.
+    /// Returns true if the whole `text` matches.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.matches_counting(text, &mut 0)
     }
 
-    /// As [`Pattern::matches`]; adds to `steps` how many sets and words were looked at.
+    /// Returns true if the whole `text` matches, and adds to `steps` how many sets and words were
+    /// read.
     pub fn matches_counting(&self, text: &[u8], steps: &mut u64) -> bool {
         *steps += 1;
         if text.is_empty() {
@@ -152,7 +154,7 @@ impl Pattern {
         if !self.ends_with_star
             && let Some((last, others)) = segments.split_last()
         {
-            // What the elements before it take was taken, and there is a byte for each.
+            // The bytes of earlier elements are removed from the text, and each element has a byte.
             let (rest, end) = text.split_at(text.len() - last.len());
             if !self.stands_at(last, end, steps) {
                 return false;
@@ -176,7 +178,7 @@ impl Pattern {
         }
     }
 
-    /// Whether a segment matches a text of its length.
+    /// Returns whether a segment matches a text of its length.
     fn stands_at(&self, segment: &Range<usize>, text: &[u8], steps: &mut u64) -> bool {
         let mut sets = self.elements[segment.clone()].iter().zip(text);
         sets.all(|(set, b)| {
@@ -185,7 +187,7 @@ impl Pattern {
         })
     }
 
-    /// The end of the first place in `text` where a segment matches.
+    /// Returns the end of the first match of a segment in `text`.
     fn find(
         &self,
         segment: &Range<usize>,
@@ -200,8 +202,9 @@ impl Pattern {
         state.resize(last / 64 + 1 - first_word, 0);
         for (i, byte) in text.iter().enumerate() {
             let mask = usize::from(self.fold(*byte)) * self.words;
-            // Elements that a match from the beginning of the text cannot have come to yet, and those from which it cannot come to the end of
-            // the segment any more, are left alone.
+            // Two kinds of elements are skipped: those that a match from the beginning of the text
+            // cannot have reached yet, and those from which it cannot reach the end of the segment
+            // any more.
             let left = text.len() - i;
             let low = (start + len.saturating_sub(left)) / 64;
             let high = (start + i.min(len - 1)) / 64;
@@ -227,7 +230,7 @@ impl Pattern {
     }
 }
 
-/// The element at `at`, which is not a star, and where the pattern goes on.
+/// Returns the element at `at`, which is not a star, and the position behind it.
 fn element(pattern: &[u8], at: usize, ignore_case: bool) -> (Set, usize) {
     let fold = |b: u8| match ignore_case {
         true => b.to_ascii_lowercase(),
@@ -282,13 +285,13 @@ fn element(pattern: &[u8], at: usize, ignore_case: bool) -> (Set, usize) {
     }
 }
 
-/// True when the whole `text` matches `pattern`. For one text; a [`Pattern`] is compiled once for
-/// many.
+/// Returns true if the whole `text` matches `pattern`. For many texts, compile a [`Pattern`] once.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     Pattern::new(pattern, ignore_case, text.len()).matches(text)
 }
 
-/// The bytes that every match must begin with: lets a scan read only that part of the keyspace.
+/// Returns the bytes that every match must begin with. So a scan reads only that part of the
+/// keyspace.
 pub fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;

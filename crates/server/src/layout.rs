@@ -1,29 +1,29 @@
-//! How Redis keys and values lie in the engine: the encoding of every data type, bound byte by byte
-//! to `docs/format/redis-keys.md`. Strings are served today; the collections' encodings are fixed
-//! here before the first of them is written, so that no store will have to be converted.
+//! Encoding of Redis keys and values in the engine, for every data type, pinned byte by byte to
+//! `docs/format/redis-keys.md`. Strings are served today. The collections' encodings are fixed
+//! before the first of them is written, so that no store will have to be converted.
 //!
 //! # Families
-//! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never wade through elements;
+//! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never read elements;
 //! `redis.elements` has the elements of collections. The family `default` is left to other users of
 //! the engine.
 //!
 //! # Keys
 //! - `redis.keys`: database (u16, big-endian), generation (u32, big-endian), the key's own bytes.
-//! - Database `0xffff` is the catalog: what a store's layout is, and each database's current
-//!   generation.
-//! - `redis.elements`: database, generation, incarnation (u64, big-endian), then what the type
-//!   says.
+//! - Database `0xffff` is the catalog: the layout of the store, and the current generation of each
+//!   database.
+//! - `redis.elements`: database, generation, incarnation (u64, big-endian), then bytes that depend
+//!   on the type.
 //!
-//! Flushing a database writes its next generation into the catalog: one small write, atomic with
-//! its neighbours in a batch; what older generations left is dropped by compactions. Deleting a
-//! collection removes its entry in `redis.keys`: its elements carry the incarnation, a number never
-//! used again, and nothing leads to them any more.
+//! A flush of a database writes its next generation into the catalog: one small write, atomic with
+//! the other writes of a batch. Compactions drop the entries of older generations. The deletion of
+//! a collection removes its entry in `redis.keys`. Its elements carry the incarnation, a number
+//! that is never used again, so nothing leads to them any more.
 //!
 //! # Values in `redis.keys`
-//! One byte: type in the low four bits, reserved flags (0) in the high four. A string follows with
-//! its bytes as they are; its expiry is the engine's own (`put_ttl`), so compactions drop it when
-//! it has ended. A collection follows with a [`CollectionHeader`]; its expiry is in the header,
-//! because its elements must be found when it ends.
+//! One byte: type in the low four bits, reserved flags (0) in the high four. A string's bytes
+//! follow as they are. Its expiry is the engine's own (`put_ttl`), so compactions drop it when it
+//! has expired. A [`CollectionHeader`] follows for a collection. Its expiry is in the header,
+//! because its elements must be found when it expires.
 
 use basalt::{Bytes, Error, ErrorKind, Result};
 
@@ -33,15 +33,15 @@ pub const KEYS_FAMILY: &str = "redis.keys";
 pub const ELEMENTS_FAMILY: &str = "redis.elements";
 /// The database number that holds the catalog.
 pub const CATALOG: u16 = 0xffff;
-/// The layout described here.
+/// The version of the layout in this module.
 pub const LAYOUT_VERSION: u16 = 1;
 /// Bytes in front of a Redis key.
 pub const KEY_PREFIX_LEN: usize = 6;
 /// Longest Redis key in bytes.
 pub const MAX_KEY_LEN: usize = basalt::lsm::MAX_KEY_LEN - KEY_PREFIX_LEN;
-/// The Redis families keep values apart from so many bytes on at the least. No header of a
-/// collection is so long, with what its type adds: a value that lies apart is a string's, so that
-/// whoever walks over keys need not read it to know.
+/// The least `min_blob_size` of the Redis families, in bytes. No header of a collection is so long,
+/// with the fields of its type. So a separated value is always a string, and walks over keys need
+/// not read it.
 pub const LEAST_MIN_BLOB_SIZE: usize = 256;
 /// Bytes of a [`CollectionHeader`] with its type byte.
 pub const COLLECTION_HEADER_LEN: usize = 26;
@@ -50,7 +50,7 @@ pub const COLLECTION_HEADER_LEN: usize = 26;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DataType {
-    /// Bytes of the file.
+    /// A string of bytes.
     String = 0,
     /// Fields with values.
     Hash = 1,
@@ -65,7 +65,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// By its number.
+    /// Returns the type of a number.
     pub fn from_u8(n: u8) -> Option<DataType> {
         Some(match n {
             0 => DataType::String,
@@ -77,7 +77,7 @@ impl DataType {
             _ => return None,
         })
     }
-    /// As TYPE answers.
+    /// Returns the name in a reply to TYPE.
     pub fn name(self) -> &'static str {
         match self {
             DataType::String => "string",
@@ -93,7 +93,7 @@ impl DataType {
 /// The first byte of a string's value.
 pub const STRING_HEADER: [u8; 1] = [DataType::String as u8];
 
-/// What every key of a generation of a database begins with.
+/// Returns the prefix of every key of a generation of a database.
 pub fn key_prefix(database: u16, generation: u32) -> [u8; KEY_PREFIX_LEN] {
     let mut out = [0; KEY_PREFIX_LEN];
     out[..2].copy_from_slice(&database.to_be_bytes());
@@ -101,7 +101,7 @@ pub fn key_prefix(database: u16, generation: u32) -> [u8; KEY_PREFIX_LEN] {
     out
 }
 
-/// The engine key of a Redis key.
+/// Returns the engine key of a Redis key.
 pub fn encode_key(database: u16, generation: u32, key: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(KEY_PREFIX_LEN + key.len());
     out.extend_from_slice(&key_prefix(database, generation));
@@ -109,7 +109,7 @@ pub fn encode_key(database: u16, generation: u32, key: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Database, generation and Redis key of an engine key; `None` for keys of the catalog.
+/// Returns database, generation and Redis key of an engine key, or `None` for keys of the catalog.
 pub fn decode_key(key: &[u8]) -> Option<(u16, u32, &[u8])> {
     let (database, rest) = key.split_first_chunk::<2>()?;
     let database = u16::from_be_bytes(*database);
@@ -120,7 +120,7 @@ pub fn decode_key(key: &[u8]) -> Option<(u16, u32, &[u8])> {
     Some((database, u32::from_be_bytes(*generation), user_key))
 }
 
-/// The first engine key past everything that begins with `prefix`.
+/// Returns the first engine key behind everything that begins with `prefix`.
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -133,17 +133,17 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// Where the keys of the catalog begin.
+/// Returns the prefix of the catalog's keys.
 pub fn catalog_start() -> [u8; 2] {
     CATALOG.to_be_bytes()
 }
 
-/// The catalog key of the layout record.
+/// Returns the catalog key of the layout record.
 pub fn layout_key() -> Vec<u8> {
     [&CATALOG.to_be_bytes()[..], b"layout"].concat()
 }
 
-/// The layout record: version (u16), features that a reader must understand (u64), both
+/// Returns the layout record: version (u16), features that a reader must understand (u64), both
 /// little-endian.
 pub fn encode_layout() -> [u8; 10] {
     let mut out = [0; 10];
@@ -166,7 +166,7 @@ pub fn check_layout(record: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The catalog key of a database's generation.
+/// Returns the catalog key of a database's generation.
 pub fn generation_key(database: u16) -> Vec<u8> {
     [
         &CATALOG.to_be_bytes()[..],
@@ -176,7 +176,7 @@ pub fn generation_key(database: u16) -> Vec<u8> {
     .concat()
 }
 
-/// A generation record: u32, little-endian. A database without one has generation 0.
+/// Decodes a generation record: u32, little-endian. A database without a record has generation 0.
 pub fn decode_generation(record: &[u8]) -> Result<u32> {
     record
         .try_into()
@@ -184,15 +184,15 @@ pub fn decode_generation(record: &[u8]) -> Result<u32> {
         .map_err(|_| damaged("generation record", record.len(), 4))
 }
 
-/// The catalog key of the next cursor number.
+/// Returns the catalog key of the next cursor number.
 pub fn cursor_key() -> Vec<u8> {
     [&CATALOG.to_be_bytes()[..], b"cursor"].concat()
 }
 
-/// Cursors are below it: clients may keep them as floating-point numbers.
+/// Upper bound of cursors, exclusive. Clients may keep them as floating-point numbers.
 pub const CURSOR_END: u64 = 1 << 53;
 
-/// A cursor record: the first number that was never reserved (u64, little-endian), 1 to
+/// Decodes a cursor record: the first number that was never reserved (u64, little-endian), 1 to
 /// [`CURSOR_END`].
 pub fn decode_cursor(record: &[u8]) -> Result<u64> {
     let bytes = record
@@ -214,7 +214,7 @@ fn damaged(what: &str, got: usize, expected: usize) -> Error {
     )
 }
 
-/// The type of a value in `redis.keys`.
+/// Returns the type of a value in `redis.keys`.
 pub fn value_type(value: &[u8]) -> Result<DataType> {
     match value.first() {
         None => Err(Error::new(
@@ -233,24 +233,24 @@ pub fn value_type(value: &[u8]) -> Result<DataType> {
     }
 }
 
-/// What `redis.keys` says of a collection, behind nothing but its type byte.
+/// The value of a collection in `redis.keys`, without its type byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectionHeader {
     /// Hash, list, set, zset or stream.
     pub data_type: DataType,
-    /// How its elements are encoded; 0 is what this module says.
+    /// Encoding of the elements; 0 is the encoding of this module.
     pub encoding: u8,
-    /// The number that its elements carry.
+    /// The number that the elements carry.
     pub incarnation: u64,
-    /// When it ends, ms since 1970; 0 for never.
+    /// Expiry in ms since 1970; 0 for never.
     pub expire_at_ms: u64,
-    /// Elements in it.
+    /// Number of elements.
     pub len: u64,
 }
 
 impl CollectionHeader {
-    /// The encoded header. What a type needs besides (a list's ends, a stream's last id) follows
-    /// it.
+    /// Returns the encoded header. Further fields of a type (a list's ends, a stream's last id)
+    /// follow it.
     pub fn encode(&self) -> [u8; COLLECTION_HEADER_LEN] {
         let mut out = [0; COLLECTION_HEADER_LEN];
         out[0] = self.data_type as u8;
@@ -261,7 +261,7 @@ impl CollectionHeader {
         out
     }
 
-    /// The header and what follows it.
+    /// Decodes the header. Returns the bytes behind it, too.
     pub fn decode(value: &[u8]) -> Result<(CollectionHeader, &[u8])> {
         let data_type = value_type(value)?;
         if data_type == DataType::String {
@@ -291,7 +291,7 @@ impl CollectionHeader {
     }
 }
 
-/// What every element of a collection begins with; its field, member, index or id follows.
+/// Returns the prefix of every element of a collection. Its field, member, index or id follows.
 pub fn element_prefix(database: u16, generation: u32, incarnation: u64) -> [u8; 14] {
     let mut out = [0; 14];
     out[..6].copy_from_slice(&key_prefix(database, generation));
@@ -299,8 +299,8 @@ pub fn element_prefix(database: u16, generation: u32, incarnation: u64) -> [u8; 
     out
 }
 
-/// A score so that bytes order as numbers do: the sign bit flipped, all bits for negative numbers.
-/// Never NaN; -0 is 0.
+/// Encodes a score so that bytes order as numbers do: the sign bit is flipped, and all bits of
+/// negative numbers. The score is never NaN; -0 is 0.
 pub fn encode_score(score: f64) -> [u8; 8] {
     assert!(!score.is_nan(), "a score is a number");
     let bits = (score + 0.0).to_bits();
@@ -312,7 +312,7 @@ pub fn encode_score(score: f64) -> [u8; 8] {
     ordered.to_be_bytes()
 }
 
-/// The score of [`encode_score`]'s bytes.
+/// Decodes the bytes of [`encode_score`].
 pub fn decode_score(bytes: [u8; 8]) -> f64 {
     let ordered = u64::from_be_bytes(bytes);
     f64::from_bits(if ordered >> 63 == 1 {
@@ -322,7 +322,7 @@ pub fn decode_score(bytes: [u8; 8]) -> f64 {
     })
 }
 
-/// A list index so that bytes order as indexes do; both ends grow from 0.
+/// Encodes a list index so that bytes order as indexes do. Both ends grow from 0.
 pub fn encode_index(index: i64) -> [u8; 8] {
     ((index as u64) ^ 1 << 63).to_be_bytes()
 }
@@ -331,119 +331,4 @@ const _: () = assert!(COLLECTION_HEADER_LEN == 1 + 1 + 8 + 8 + 8);
 const _: () = assert!(KEY_PREFIX_LEN == 2 + 4);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|b| format!("{b:02x}")).collect()
-    }
-
-    /// Byte for byte what `docs/format/redis-keys.md` shows, and the document shows every one of
-    /// them.
-    #[test]
-    fn golden_encodings_are_those_of_the_document() {
-        let header = CollectionHeader {
-            data_type: DataType::Zset,
-            encoding: 0,
-            incarnation: 7,
-            expire_at_ms: 1_700_000_000_000,
-            len: 3,
-        };
-        let golden = [
-            ("key", hex(&encode_key(0, 2, b"user:1"))),
-            ("layout key", hex(&layout_key())),
-            ("layout record", hex(&encode_layout())),
-            ("generation key", hex(&generation_key(0))),
-            ("generation record", hex(&2u32.to_le_bytes())),
-            ("cursor key", hex(&cursor_key())),
-            ("cursor record", hex(&((1u64 << 24) + 1).to_le_bytes())),
-            (
-                "string value",
-                hex(&[&STRING_HEADER[..], b"hello"].concat()),
-            ),
-            ("zset header", hex(&header.encode())),
-            (
-                "hash element",
-                hex(&[&element_prefix(0, 2, 7)[..], b"name"].concat()),
-            ),
-            (
-                "list element",
-                hex(&[&element_prefix(0, 2, 7)[..], &encode_index(-1)].concat()),
-            ),
-            (
-                "zset score element",
-                hex(&[
-                    &element_prefix(0, 2, 7)[..],
-                    &[1],
-                    &encode_score(1.5),
-                    b"bob",
-                ]
-                .concat()),
-            ),
-        ];
-        let document = include_str!("../../../docs/format/redis-keys.md");
-        for (name, bytes) in &golden {
-            assert!(
-                document.contains(bytes.as_str()),
-                "docs/format/redis-keys.md lacks the {name}: {bytes}"
-            );
-        }
-        assert_eq!(
-            decode_cursor(&CURSOR_END.to_le_bytes()).unwrap(),
-            CURSOR_END
-        );
-        for n in [0, CURSOR_END + 1] {
-            assert!(decode_cursor(&n.to_le_bytes()).is_err());
-        }
-        assert!(decode_cursor(&[1, 0, 0, 0]).is_err());
-        for n in 0..=5 {
-            assert_eq!(DataType::from_u8(n).unwrap() as u8, n);
-        }
-        assert_eq!(DataType::from_u8(6), None);
-        let encoded = header.encode();
-        assert_eq!(
-            CollectionHeader::decode(&encoded).unwrap(),
-            (header, &[][..])
-        );
-        for cut in 0..encoded.len() {
-            assert!(CollectionHeader::decode(&encoded[..cut]).is_err());
-        }
-    }
-
-    #[test]
-    fn bytes_order_as_what_they_encode() {
-        let scores = [
-            f64::NEG_INFINITY,
-            -1e300,
-            -1.5,
-            -f64::MIN_POSITIVE,
-            0.0,
-            f64::MIN_POSITIVE,
-            1.0,
-            1.5,
-            f64::INFINITY,
-        ];
-        assert!(scores.is_sorted_by_key(|s| encode_score(*s)));
-        for s in scores {
-            assert_eq!(decode_score(encode_score(s)), s);
-        }
-        assert_eq!(encode_score(-0.0), encode_score(0.0));
-        assert!([i64::MIN, -1, 0, 1, i64::MAX].is_sorted_by_key(|i| encode_index(*i)));
-        assert_eq!(decode_key(&encode_key(3, 9, b"k")), Some((3, 9, &b"k"[..])));
-        assert_eq!(decode_key(&layout_key()), None);
-        assert_eq!(prefix_end(&[1, 0xff, 0xff]), [2]);
-        assert!(check_layout(&encode_layout()).is_ok());
-        assert_eq!(
-            check_layout(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-                .unwrap_err()
-                .kind(),
-            ErrorKind::Unsupported
-        );
-        assert!(check_layout(b"x").unwrap_err().is_corruption());
-        assert_eq!(
-            value_type(&[0x10]).unwrap_err().kind(),
-            ErrorKind::Unsupported
-        );
-        assert!(value_type(&[]).unwrap_err().is_corruption());
-    }
-}
+mod tests;

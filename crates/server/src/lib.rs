@@ -1,9 +1,9 @@
-//! Basalt's server: a durable key-value store behind the Redis protocol.
+//! Basalt's server: a durable key-value store with the Redis protocol.
 //!
-//! The way of a request: the event loop reads bytes, [`resp::request`] finds requests in them,
-//! [`command`] runs them against the keyspace, which collects writes into epochs, and the replies
-//! wait in the connection until the epochs they depend on are as durable as [`SyncPolicy`] says.
-//! See `docs/decisions/0008-server-epochs.md`.
+//! The steps of a request: the event loop reads bytes, [`resp::request`] parses requests, and
+//! [`command`] runs them on the keyspace, which collects writes into epochs. The replies wait in
+//! the connection until the epochs that they depend on are as durable as [`SyncPolicy`] says. See
+//! `docs/decisions/0008-server-epochs.md`.
 
 #![deny(missing_docs)]
 

@@ -153,7 +153,7 @@ impl Names {
     }
 }
 
-/// Counts what a test's thread hashes.
+/// Counts the bytes that a test's thread hashes.
 #[cfg(test)]
 pub(crate) mod hashed {
     use std::cell::Cell;

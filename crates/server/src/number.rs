@@ -1,7 +1,7 @@
-//! Numbers as Redis reads and prints them: strictly. `007`, `+1`, ` 1` and `-0` are not integers,
-//! so that a value and its text stand for each other one to one.
+//! Strict reading and printing of numbers, as in Redis. `007`, `+1`, ` 1` and `-0` are no integers,
+//! so that an integer has exactly one text.
 
-/// A signed 64-bit integer in canonical decimal.
+/// Parses a signed 64-bit integer in canonical decimal.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -16,7 +16,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// An unsigned 64-bit integer in canonical decimal.
+/// Parses an unsigned 64-bit integer in canonical decimal.
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     parse_digits(text)
 }
@@ -38,11 +38,12 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
     }
 }
 
-/// Text this long or longer is no float, as in Redis: the largest number that INCRBYFLOAT prints is
-/// far shorter.
+/// Bytes from which on a text is no float, as in Redis. The largest number that INCRBYFLOAT prints
+/// is far shorter.
 const MAX_FLOAT_LEN: usize = 5 * 1024;
 
-/// A finite or infinite float as `strtod` reads one, without surrounding space; never NaN.
+/// Parses a finite or infinite float as `strtod` does, without surrounding space. The result is
+/// never NaN.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
     if text.is_empty() || text.len() >= MAX_FLOAT_LEN {
         return None;
@@ -52,13 +53,14 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     (!n.is_nan()).then_some(n)
 }
 
-/// A float as INCRBYFLOAT prints it: no exponent, no trailing zeros, at most 17 digits after the
+/// Formats a float as INCRBYFLOAT does: no exponent, no trailing zeros, at most 17 digits after the
 /// point.
 pub fn format_f64(n: f64) -> String {
     if n == 0.0 {
         return "0".into();
     }
-    // The shortest text that reads back as the same number; Display never uses an exponent.
+    // Display gives the shortest text that reads back as the same number, and never uses an
+    // exponent.
     let text = format!("{n}");
     match text.split_once('.') {
         Some((_, fraction)) if fraction.len() > 17 => {
@@ -98,59 +100,4 @@ pub fn push_u64(out: &mut Vec<u8>, mut n: u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_are_read_strictly() {
-        for (text, n) in [
-            ("0", Some(0)),
-            ("-1", Some(-1)),
-            ("9223372036854775807", Some(i64::MAX)),
-            ("-9223372036854775808", Some(i64::MIN)),
-            ("9223372036854775808", None),
-            ("-9223372036854775809", None),
-            ("007", None),
-            ("-0", None),
-            ("+1", None),
-            (" 1", None),
-            ("1 ", None),
-            ("", None),
-            ("-", None),
-            ("1e3", None),
-            ("99999999999999999999999", None),
-        ] {
-            assert_eq!(parse_i64(text.as_bytes()), n, "{text:?}");
-            if let Some(n) = n {
-                let mut out = vec![];
-                push_i64(&mut out, n);
-                assert_eq!(out, text.as_bytes());
-            }
-        }
-        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(parse_u64(b"18446744073709551616"), None);
-    }
-
-    #[test]
-    fn floats_are_printed_as_redis_prints_them() {
-        for (n, text) in [
-            (3.0, "3"),
-            (10.6, "10.6"),
-            (5000.0, "5000"),
-            (-0.0, "0"),
-            (0.1, "0.1"),
-            (1e20, "100000000000000000000"),
-            (-2.5e-3, "-0.0025"),
-        ] {
-            assert_eq!(format_f64(n), text);
-        }
-        // What INCRBYFLOAT stored, it reads again: the largest number has 309 digits.
-        for n in [-9e304, f64::MAX, f64::MIN_POSITIVE] {
-            let printed = parse_f64(format_f64(n).as_bytes()).unwrap();
-            assert!((printed - n).abs() <= 1e-17);
-        }
-        assert_eq!(parse_f64(b" 1"), None);
-        assert_eq!(parse_f64(b"nan"), None);
-        assert_eq!(parse_f64(b"5.0e3"), Some(5000.0));
-    }
-}
+mod tests;

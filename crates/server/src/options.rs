@@ -6,14 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Values from so many bytes on lie in blob files where nobody chose otherwise, here and in the
-/// tools. A value of a page fills a data block of its own, so that a read of it has a read of the
-/// device to itself wherever it lies; from there on, merges that carry it along cost more than the
-/// read of the key's block that is now beside it, and which the cache mostly saves. Below it, two
-/// values of a page would be two reads where they were one.
+/// Default of `min_blob_size` in bytes, for the server and the tools. A value of a page fills a
+/// data block of its own, so it needs its own read of the device in a table, too. From this size
+/// on, merging values costs more than the extra read of the key's block, which the cache mostly
+/// saves. Below it, two values of a page would need two reads instead of one.
 pub const MIN_BLOB_SIZE: usize = 4096;
 
-/// The engine's settings where nobody chose otherwise.
+/// Returns the engine's default options for a server.
 pub fn engine_defaults() -> basalt::Options {
     basalt::Options {
         default_family: basalt::FamilyOptions {
@@ -24,22 +23,22 @@ pub fn engine_defaults() -> basalt::Options {
     }
 }
 
-/// When a write is acknowledged.
+/// When the server acknowledges a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncPolicy {
-    /// When it survives a power cut. Pipelined and concurrent writes share syncs.
+    /// When the write survives a power cut. Pipelined and concurrent writes share syncs.
     #[default]
     Always,
-    /// When it survives the death of the process; a power cut may take what was written in the last
-    /// second or so.
+    /// When the write survives the death of the process. A power cut may take the writes of about
+    /// the last second.
     EverySecond,
-    /// When it survives the death of the process; a power cut may take what the engine has not yet
-    /// written out.
+    /// When the write survives the death of the process. A power cut may take the writes that the
+    /// engine has not yet written out.
     Never,
 }
 
 impl SyncPolicy {
-    /// As `--sync` and `appendfsync` spell it.
+    /// Returns the name for `--sync` and `appendfsync`.
     pub fn name(self) -> &'static str {
         match self {
             SyncPolicy::Always => "always",
@@ -47,7 +46,7 @@ impl SyncPolicy {
             SyncPolicy::Never => "never",
         }
     }
-    /// By name; `no` is Redis's word for `never`.
+    /// Parses a name. `no` is Redis's word for `never`.
     pub fn parse(name: &str) -> Option<SyncPolicy> {
         match name.to_ascii_lowercase().as_str() {
             "always" => Some(SyncPolicy::Always),
@@ -63,45 +62,48 @@ impl SyncPolicy {
 pub struct ServerOptions {
     /// The store's directory. Default `basalt-data`.
     pub dir: PathBuf,
-    /// Where to listen. Default 127.0.0.1:6379. Port 0 takes a free one.
+    /// Address and port to listen on. Default 127.0.0.1:6379. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Allow an address that other machines reach, although there is no password. Default false.
+    /// True to allow an address that other machines reach, although there is no password. Default
+    /// false.
     pub unprotected: bool,
-    /// When a write is acknowledged. Default `always`.
+    /// When the server acknowledges a write. Default `always`.
     pub sync: SyncPolicy,
-    /// Clients at a time. Default 10,000. Lowered when the process may not open so many files.
+    /// Number of clients at a time. Default 10,000. Lowered if the process may not open so many
+    /// files.
     pub max_clients: usize,
-    /// How long a client may send nothing and take nothing before it is disconnected; zero for
-    /// ever. A client that waits for its reply is not idle. Default 0.
+    /// Time after which a client that sends and takes nothing is disconnected; zero for never. A
+    /// client that waits for its reply is not idle. Default 0.
     pub idle_timeout: Duration,
-    /// After how long without traffic the system asks whether a client's machine is still there,
-    /// three times at a third of that apart; zero for never. At most [`KEEPALIVE_MOST`] seconds.
-    /// Default 300 s.
+    /// Time without traffic after which the system probes a client's machine, three times a third
+    /// of that apart; zero for never. At most [`KEEPALIVE_MOST`] seconds. Default 300 s.
     pub tcp_keepalive: Duration,
     /// Longest argument in bytes, and longest string a command may make. Default 512 MiB, at most 1
     /// GiB less a header.
     pub max_bulk_bytes: u64,
     /// Longest request in bytes, all arguments together. Default 1 GiB.
     pub max_request_bytes: u64,
-    /// Bytes of replies a client may leave unread before its next requests wait. Default 1 MiB.
+    /// Bytes of replies that a client may leave unread before its next requests wait. Default 1
+    /// MiB.
     pub reply_soft_bytes: usize,
-    /// Bytes of replies, of a single request too, at which a client is disconnected. Default 1 GiB.
+    /// Bytes of replies, also of a single request, at which a client is disconnected. Default 1
+    /// GiB.
     pub reply_hard_bytes: usize,
     /// Bytes of requests and replies of all clients together, at which the client that holds most
-    /// is disconnected. Default 0: half of the environment's memory budget, at least 64 MiB. What
-    /// one client may send and ask for is lowered to what fits then: an argument to a quarter of
-    /// it, a request to three eighths, a reply to half.
+    /// is disconnected. Default 0: half of the environment's memory budget, at least 64 MiB. The
+    /// limits of one client are lowered to fit: an argument to a quarter of it, a request to three
+    /// eighths, a reply to half.
     pub client_memory_bytes: u64,
-    /// Bytes of writes that may wait for their commit, of all clients together; requests wait past
-    /// it. One request always fits. Default 64 MiB.
+    /// Bytes of writes of all clients together that may wait for their commit. Beyond it, requests
+    /// wait. One request always fits. Default 64 MiB.
     pub pending_write_bytes: usize,
-    /// How long a stopping server waits for a client that takes nothing of its last replies, and
-    /// for reads of the whole keyspace, which get an error then. Default 5 s.
+    /// Time that a stopping server waits for a client that takes nothing of its last replies, and
+    /// for reads of the whole keyspace, which then get an error. Default 5 s.
     pub drain: Duration,
-    /// How long a stopping server waits for its clients in all, also for those that take their
-    /// replies slowly. Commits are finished however long they take. Default 60 s.
+    /// Time that a stopping server waits for its clients in all, also for those that take their
+    /// replies slowly. Commits are finished at any duration. Default 60 s.
     pub drain_in_all: Duration,
-    /// Settings of the engine. Default [`engine_defaults`].
+    /// Options of the engine. Default [`engine_defaults`].
     pub engine: basalt::Options,
 }
 
@@ -171,9 +173,10 @@ impl ServerOptions {
         Ok(())
     }
 
-    /// Takes what was left open from a memory budget in bytes. Whoever is past a limit of one
-    /// request or reply is told so; whoever is past the bound of all is disconnected without a
-    /// word, so the limits stay within it. Buffers that grow are up to twice what they hold.
+    /// Computes the limits that were left open from a memory budget in bytes. A client that exceeds
+    /// a limit of one request or reply gets an error. A client that exceeds the bound of all is
+    /// disconnected without a message, so the limits stay within the bound. Growing buffers take up
+    /// to twice the bytes that they hold.
     pub(crate) fn fit(&mut self, budget: u64) {
         if self.client_memory_bytes == 0 {
             let bound = (budget / 2).max(LEAST_CLIENT_MEMORY);
@@ -193,30 +196,4 @@ impl ServerOptions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limits_of_one_client_fit_the_memory_of_all() {
-        for (budget, bound, bulk, request, reply) in [
-            (0, 64, 16, 24, 32),
-            (512, 256, 64, 96, 128),
-            (4096, 2048, 512, 768, 1024),
-            (65536, 32768, 512, 1024, 1024),
-        ] {
-            let mut o = ServerOptions::default();
-            o.fit(budget << 20);
-            assert_eq!(o.client_memory_bytes, bound << 20);
-            assert_eq!(o.max_bulk_bytes, bulk << 20);
-            assert_eq!(o.max_request_bytes, request << 20);
-            assert_eq!(o.reply_hard_bytes, reply << 20);
-            o.validate().unwrap();
-        }
-        let mut o = ServerOptions {
-            client_memory_bytes: 5,
-            ..ServerOptions::default()
-        };
-        o.fit(0);
-        assert_eq!((o.client_memory_bytes, o.max_bulk_bytes), (5, 512 << 20));
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Redis values, and what is known of a value without its bytes.
+//! Redis values, and metadata of a value without its bytes.
 
 use crate::layout::DataType;
 use basalt::Bytes;
@@ -9,19 +9,19 @@ pub(crate) struct Value {
     pub data_type: DataType,
     /// A string's bytes.
     pub data: Bytes,
-    /// When it ends, ms since 1970.
+    /// Expiry in ms since 1970, or `None` for never.
     pub expire_at_ms: Option<u64>,
 }
 
-/// What is known of a live key without its value.
+/// The metadata of a live key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub data_type: DataType,
-    /// When it ends, ms since 1970.
+    /// Expiry in ms since 1970, or `None` for never.
     pub expire_at_ms: Option<u64>,
-    /// Bytes of a string; `None` when they were not asked for and would have to be read.
+    /// Bytes of a string; `None` if they were not asked for and would have to be read.
     pub len: Option<usize>,
 }
 
-/// What is known of a live key, and its value if that is at hand.
+/// The metadata of a live key, with its value if that is inline.
 pub(crate) type Known = (Meta, Option<Bytes>);

@@ -9,8 +9,8 @@ const CHECKED_READ: usize = 16 << 10;
 
 /// Returns `Corruption` for a large read past the end of a file.
 pub fn check_reach(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<()> {
-    // The length is checked before a large allocation. The check costs a system call, which reads of
-    // single blocks do not make.
+    // The length is checked before a large allocation. The check costs a system call, which reads
+    // of single blocks do not make.
     if len > CHECKED_READ && offset.saturating_add(len as u64) > file.allocated().max(file.len()) {
         return Err(Error::corruption(
             path,

@@ -80,7 +80,7 @@ pub enum BlockKind {
     Index = 4,
     /// The top level of a table's index.
     TopIndex = 5,
-    /// What a table says of its family and its references.
+    /// What a table says of itself.
     Properties = 6,
     /// The footer of a table, at its end.
     Footer = 7,

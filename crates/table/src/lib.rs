@@ -1,8 +1,8 @@
 //! Sorted tables: immutable files of internal keys and values in checksummed blocks.
 //!
 //! A flush or compaction writes a table front to back ([`TableBuilder`]), and an engine reads it by
-//! points and with cursors ([`TableReader`], [`TableIter`]). [`InternalIter`] is the cursor that all
-//! sources of entries have in common. The framing of blocks ([`BlockHandle`], [`open_block`],
+//! points and with cursors ([`TableReader`], [`TableIter`]). [`InternalIter`] is the cursor that
+//! all sources of entries have in common. The framing of blocks ([`BlockHandle`], [`open_block`],
 //! [`block_checksum`]) also serves the indexes of blob files.
 //!
 //! | module | what it has |

@@ -325,7 +325,7 @@ pub fn decode_references(bytes: &[u8]) -> Option<References> {
 
 /// What a table says of its family and its references.
 pub struct Own {
-    /// The family's id.
+    /// Its family.
     pub family: TableFamily,
     /// The name of the table's comparator.
     pub comparator: String,

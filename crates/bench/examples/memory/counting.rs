@@ -28,28 +28,28 @@ pub fn report() {
     }
 }
 
-// SAFETY: every call goes to the allocator below with the arguments it came with; counting
-// allocates nothing.
+// SAFETY: every call goes to the allocator below with its own arguments. Counting allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);
-        // SAFETY: the caller keeps the promises of this method.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         add(layout.size(), 1);
-        // SAFETY: the caller keeps the promises of this method.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         add(layout.size(), -1);
-        // SAFETY: the caller keeps the promises of this method.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         add(layout.size(), -1);
         add(new_size, 1);
-        // SAFETY: the caller keeps the promises of this method.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

@@ -1,4 +1,4 @@
-//! A real folder as entries: a key is a file's path, its value the content.
+//! A folder of the host as entries: the key is the path of a file, the value is its content.
 
 use crate::Stop;
 use crate::drive::Worker;
@@ -17,14 +17,15 @@ use std::sync::Arc;
 pub struct Folder {
     fs: Arc<dyn FileSystem>,
     files: Vec<(PathBuf, u64)>,
-    /// Where an export goes.
+    /// The directory that an export writes to.
     out: PathBuf,
 }
 
 impl Folder {
-    /// Looks at all files below `dir`. An export goes to `out`.
+    /// Lists all files below `dir`. An export goes to `out`.
     pub fn new(dir: &Path, out: PathBuf) -> Result<Folder, Stop> {
-        // Before the folder is opened as a store's, which would make it.
+        // This check comes before the folder is opened as the directory of a store, which would
+        // make it.
         let kind = rustix::fs::stat(dir).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
         if kind != Ok(rustix::fs::FileType::Directory) {
             return Err(Stop::new(format!(
@@ -44,25 +45,25 @@ impl Folder {
         Ok(Folder { fs, files, out })
     }
 
-    /// How many files.
+    /// Returns the number of files.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Bytes of paths and contents.
+    /// Returns the bytes of all paths and contents.
     pub fn bytes(&self) -> u64 {
         let of = |(path, len): &(PathBuf, u64)| path.as_os_str().len() as u64 + len;
         self.files.iter().map(of).sum()
     }
 
-    /// The n-th file: path and content.
+    /// Returns the path and the content of the n-th file.
     pub fn read(&self, n: usize) -> Result<(Vec<u8>, Vec<u8>), Stop> {
         let (path, len) = &self.files[n];
         let content = self.fs.open(path)?.read(0, *len as usize)?;
         Ok((path.as_os_str().as_bytes().to_vec(), content.to_vec()))
     }
 
-    /// Writes all entries out as files and syncs them; they must be those of the folder.
+    /// Writes all entries as files and syncs them. Fails unless they are those of the folder.
     pub fn export(&self, worker: &mut Worker) -> Result<(), Stop> {
         let mut made: BTreeSet<PathBuf> = BTreeSet::new();
         let mut n = 0;
@@ -121,7 +122,7 @@ impl Folder {
 
 fn walk(fs: &dyn FileSystem, path: &Path, out: &mut Vec<(PathBuf, u64)>) -> Result<(), Stop> {
     let mut entries = fs.list(path)?;
-    // As paths sort: a directory's name ends with a slash.
+    // Paths sort in this way if the name of a directory ends with a slash.
     let name = |e: &basalt::fs::DirEntry| {
         let mut name = e.name.as_bytes().to_vec();
         if e.is_dir {

@@ -1,6 +1,7 @@
-//! What is compared: each workload as groups of threads with an operation each.
+//! The workloads of a comparison. Each is a list of groups of threads, and each group has one
+//! operation.
 
-use super::Asked;
+use super::RunRequest;
 use crate::Stop;
 use crate::drive::{Group, Operation, Presence, Worker};
 use crate::engine::Log;
@@ -11,86 +12,85 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Workloads of `compare`.
+/// The workloads of `compare`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Every key once in random order, in batches, then a full compaction
+    /// Put every key once in random order, in batches, then compact everything
     Load,
-    /// Every key once in its order, in batches
+    /// Put every key once in key order, in batches
     LoadSorted,
-    /// Every key once in its order, the way the engine has for much data
+    /// Put every key once in key order, by the engine's bulk load
     BulkSorted,
-    /// Every key once in random order, one by one
+    /// Put every key once in random order, one by one
     FillRandom,
-    /// Puts of random keys of a filled store
+    /// Put random keys of a filled store
     Overwrite,
-    /// As many updates of a filled store as it has keys (ArkDB's ingest-only)
+    /// Update a filled store as many times as it has keys (ArkDB's ingest-only)
     Ingest,
-    /// Puts that are durable when they return
+    /// Put keys durably
     DurablePut,
-    /// Durable puts at a fixed rate (60 MB/s unless said), while four threads get
+    /// Put keys durably at a fixed rate (60 MB/s by default), while four threads get
     DurablePutWhileReading,
-    /// Every file of --folder, its path the key
+    /// Put every file of --folder under its path
     FolderLoad,
-    /// Every file of --folder, the way the engine has for much data
+    /// Put every file of --folder by the engine's bulk load
     FolderBulk,
-    /// All of a loaded folder out into files
+    /// Write all of a loaded folder to files
     FolderExport,
-    /// Gets of keys that are there
+    /// Get keys that exist
     ReadRandom,
-    /// Gets of keys that are not there, between those that are
+    /// Get keys that do not exist, between those that do
     ReadAbsent,
-    /// Gets of several keys at once
+    /// Get several keys at once
     MultiGet,
-    /// A seek and 10 nexts
+    /// Seek, then read 10 next entries
     #[value(name = "seek-10")]
     Seek10,
-    /// A seek and 1000 nexts
+    /// Seek, then read 1000 next entries
     #[value(name = "seek-1000")]
     Seek1000,
-    /// Gets, while one more thread puts
+    /// Get keys, while one more thread puts
     ReadWhileWriting,
-    /// A seek and 10 nexts, while one more thread puts
+    /// Seek and read 10 next entries, while one more thread puts
     #[value(name = "scan-10-while-writing")]
     Scan10WhileWriting,
-    /// A seek and 1000 nexts, while one more thread puts
+    /// Seek and read 1000 next entries, while one more thread puts
     #[value(name = "scan-1000-while-writing")]
     Scan1000WhileWriting,
-    /// Half gets, half puts
+    /// Get half of the time, put the other half
     YcsbA,
-    /// 95 % gets, 5 % puts
+    /// Get 95 %, put 5 %
     YcsbB,
-    /// Gets
+    /// Get only
     YcsbC,
-    /// 95 % gets of the latest, 5 % new keys
+    /// Get the latest keys 95 %, put new keys 5 %
     YcsbD,
-    /// 95 % scans of 1 to 100, 5 % new keys
+    /// Scan 1 to 100 entries 95 %, put new keys 5 %
     YcsbE,
-    /// Half gets, half gets followed by a put of the same key
+    /// Get half of the time, get and then put the same key the other half
     YcsbF,
-    /// A third each of gets, puts and deletes (a stream processor's state)
+    /// Get, put and delete a third each (the state of a stream processor)
     State,
 }
 
-/// Bytes a second that the writer beside readers puts when nothing is said.
+/// Bytes a second that the writer beside readers puts if no flag sets the rate.
 const WRITER: u64 = 4 << 20;
-/// Bytes a second of durable puts beside readers when nothing is said, and how many readers there
-/// are.
+/// Bytes a second of durable puts beside [`READERS`] readers if no flag sets the rate.
 const DURABLE_WRITER: u64 = 60_000_000;
 const READERS: usize = 4;
 
-/// Parts that lie behind each other in the order of keys, each added by itself: threads take them
-/// in turn.
+/// Parts of a bulk load. The parts are consecutive ranges of keys. Each is added alone, and threads
+/// take the parts in turn.
 const BULK_PARTS: u64 = 16;
 
 impl Kind {
-    /// As it is written on the command line.
+    /// Returns the name on the command line.
     pub fn word(self) -> String {
         self.to_possible_value()
             .map_or_else(String::new, |v| v.get_name().to_string())
     }
 
-    /// Runs on a store that has every key.
+    /// Returns true if the workload runs on a store that has every key.
     pub fn is_on_filled(self) -> bool {
         !matches!(
             self,
@@ -105,7 +105,7 @@ impl Kind {
         )
     }
 
-    /// Works on the files of a folder.
+    /// Returns true if the workload runs on the files of a folder.
     pub fn is_of_folder(self) -> bool {
         matches!(
             self,
@@ -113,7 +113,8 @@ impl Kind {
         )
     }
 
-    /// Changes the store: each run then needs one of its own.
+    /// Returns true if the workload changes the store. Each run then needs a copy of the filled
+    /// store.
     pub fn writes(self) -> bool {
         !matches!(
             self,
@@ -126,12 +127,12 @@ impl Kind {
         )
     }
 
-    /// Reads: its caches want to be warm.
+    /// Returns true if the workload reads, so that its caches are warmed first.
     pub fn reads(self) -> bool {
         self.is_on_filled() && !matches!(self, Kind::Overwrite | Kind::Ingest)
     }
 
-    /// An operation is a batch of entries, and rates count entries.
+    /// Returns true if an operation is a batch of entries. Rates then count entries.
     pub fn is_batched(self) -> bool {
         matches!(
             self,
@@ -139,7 +140,7 @@ impl Kind {
         )
     }
 
-    /// Bytes of a value when nothing is said.
+    /// Returns the bytes of a value if no flag sets them.
     pub fn value_size(self) -> u64 {
         match self {
             Kind::DurablePut => 1024,
@@ -147,7 +148,7 @@ impl Kind {
         }
     }
 
-    /// Keys are chosen among those there are, in a way that can be said.
+    /// Returns true if a flag may say how the workload chooses among the existing keys.
     pub fn chooses_keys(self) -> bool {
         !matches!(
             self,
@@ -162,7 +163,7 @@ impl Kind {
         )
     }
 
-    /// Whether keys may be put in turn: whoever reads needs more than that.
+    /// Returns true if keys may be put in turn. Workloads with reads cannot use that order.
     pub fn takes_turns(self) -> bool {
         matches!(
             self,
@@ -170,7 +171,7 @@ impl Kind {
         )
     }
 
-    /// How keys are chosen when nothing is said.
+    /// Returns how keys are chosen if no flag says it.
     pub fn distribution(self) -> Distribution {
         match self {
             Kind::YcsbD => Distribution::Latest,
@@ -181,8 +182,9 @@ impl Kind {
         }
     }
 
-    /// What ends the first group: its operations, and time when they alone do not.
-    pub fn until(self, asked: &Asked) -> (u64, Option<Duration>) {
+    /// Returns what ends the first group: a number of operations, and a time if the operations
+    /// alone do not end it.
+    pub fn until(self, asked: &RunRequest) -> (u64, Option<Duration>) {
         let common = &asked.args.common;
         let whole = match self {
             Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
@@ -202,8 +204,9 @@ impl Kind {
         }
     }
 
-    /// The threads that run at once; the first group's figures are the workload's.
-    pub fn groups(self, asked: &Asked) -> Vec<Group> {
+    /// Returns the groups of threads that run at once. The metrics of the workload are those of the
+    /// first group.
+    pub fn groups(self, asked: &RunRequest) -> Vec<Group> {
         let (ops, _) = self.until(asked);
         let beside = matches!(
             self,
@@ -247,36 +250,45 @@ impl Kind {
         groups
     }
 
-    fn operation(self, asked: &Asked) -> Arc<Operation> {
+    /// Returns the operation of the kind's main group.
+    fn operation(self, asked: &RunRequest) -> Arc<Operation> {
         let how = asked
             .args
             .distribution
             .unwrap_or_else(|| self.distribution());
+        let keys = KeyChoice { how };
+        match self {
+            Kind::Load
+            | Kind::LoadSorted
+            | Kind::FillRandom
+            | Kind::Overwrite
+            | Kind::Ingest
+            | Kind::BulkSorted
+            | Kind::DurablePut
+            | Kind::DurablePutWhileReading => self.write(asked, keys),
+            Kind::FolderLoad | Kind::FolderBulk | Kind::FolderExport => self.folder(asked),
+            Kind::ReadRandom
+            | Kind::ReadWhileWriting
+            | Kind::ReadAbsent
+            | Kind::MultiGet
+            | Kind::Seek10
+            | Kind::Seek1000
+            | Kind::Scan10WhileWriting
+            | Kind::Scan1000WhileWriting => self.read(asked, keys),
+            Kind::YcsbA
+            | Kind::YcsbB
+            | Kind::YcsbC
+            | Kind::YcsbD
+            | Kind::YcsbE
+            | Kind::YcsbF
+            | Kind::State => self.mixed(asked, keys),
+        }
+    }
+
+    /// Returns the operation of a kind that only writes.
+    fn write(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
         let log = asked.log();
         let batch = asked.args.batch;
-        let chosen = move |w: &Worker| pick(how, &w.random, &w.data, w.added.load(Relaxed));
-        let put = move |w: &Worker, n: u64| match how {
-            Distribution::Cyclic => w.data.shuffled(n),
-            _ => chosen(w),
-        };
-        // Scans begin at keys of the fill: of those it is known how many follow.
-        let filled = move |w: &Worker| pick(how, &w.random, &w.data, 0);
-        let seek = move |nexts: u64, presence: Presence| -> Arc<Operation> {
-            Arc::new(move |w: &mut Worker, _| {
-                let n = filled(w);
-                w.scan(n, nexts + 1, presence)
-            })
-        };
-        let get_or = move |percent: u64, other: fn(&mut Worker, u64, Log) -> Result<(), Stop>| {
-            let op: Arc<Operation> = Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
-                match w.random.below(100) < percent {
-                    true => w.get(n, asked_presence(n, w)),
-                    false => other(w, n, log),
-                }
-            });
-            op
-        };
         match self {
             Kind::Load | Kind::LoadSorted => Arc::new(move |w: &mut Worker, n| {
                 let keys = w.data.keys();
@@ -291,46 +303,54 @@ impl Kind {
             }),
             Kind::FillRandom => Arc::new(move |w: &mut Worker, n| w.put(w.data.shuffled(n), log)),
             Kind::Overwrite | Kind::Ingest => Arc::new(move |w: &mut Worker, n| {
-                let n = put(w, n);
+                let n = keys.of_put(w, n);
                 w.put(n, log)
             }),
-            Kind::FolderLoad => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, n| {
-                    let (key, content) = folder.read(n as usize)?;
-                    w.put_entry(&key, &content, log)
-                })
-            }
             Kind::BulkSorted => Arc::new(|w: &mut Worker, n| {
                 let keys = w.data.keys();
                 w.bulk(n * keys / BULK_PARTS..(n + 1) * keys / BULK_PARTS)
             }),
-            Kind::FolderBulk => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, n| {
-                    let files = folder.len() as u64;
-                    let mut part = n * files / BULK_PARTS..(n + 1) * files / BULK_PARTS;
-                    w.bulk_entries(&mut |key, value| {
-                        let Some(n) = part.next() else {
-                            return Ok(false);
-                        };
-                        (*key, *value) = folder.read(n as usize)?;
-                        Ok(true)
-                    })
-                })
-            }
-            Kind::FolderExport => {
-                let folder = asked.folder().clone();
-                Arc::new(move |w: &mut Worker, _| folder.export(w))
-            }
             Kind::DurablePut | Kind::DurablePutWhileReading => {
                 Arc::new(move |w: &mut Worker, n| {
-                    let n = put(w, n);
+                    let n = keys.of_put(w, n);
                     w.put(n, Log::Synced)
                 })
             }
+            _ => unreachable!("{self:?} does not only write"),
+        }
+    }
+
+    /// Returns the operation of a kind that copies the files of a folder.
+    fn folder(self, asked: &RunRequest) -> Arc<Operation> {
+        let log = asked.log();
+        let folder = asked.folder().clone();
+        match self {
+            Kind::FolderLoad => Arc::new(move |w: &mut Worker, n| {
+                let (key, content) = folder.read(n as usize)?;
+                w.put_entry(&key, &content, log)
+            }),
+            Kind::FolderBulk => Arc::new(move |w: &mut Worker, n| {
+                let files = folder.len() as u64;
+                let mut part = n * files / BULK_PARTS..(n + 1) * files / BULK_PARTS;
+                w.bulk_entries(&mut |key, value| {
+                    let Some(n) = part.next() else {
+                        return Ok(false);
+                    };
+                    (*key, *value) = folder.read(n as usize)?;
+                    Ok(true)
+                })
+            }),
+            Kind::FolderExport => Arc::new(move |w: &mut Worker, _| folder.export(w)),
+            _ => unreachable!("{self:?} copies no folder"),
+        }
+    }
+
+    /// Returns the operation of a kind whose main group only reads.
+    fn read(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
+        let batch = asked.args.batch;
+        match self {
             Kind::ReadRandom | Kind::ReadWhileWriting => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
+                let n = keys.of_all(w);
                 w.get(n, Presence::Certain)
             }),
             Kind::ReadAbsent => Arc::new(move |w: &mut Worker, _| {
@@ -338,43 +358,104 @@ impl Kind {
                 w.get(n, Presence::Certain)
             }),
             Kind::MultiGet => Arc::new(move |w: &mut Worker, _| {
-                let numbers: Vec<u64> = (0..batch).map(|_| chosen(w)).collect();
+                let numbers: Vec<u64> = (0..batch).map(|_| keys.of_all(w)).collect();
                 w.multi_get(&numbers)
             }),
-            Kind::Seek10 => seek(10, Presence::Certain),
-            Kind::Seek1000 => seek(1000, Presence::Certain),
-            Kind::Scan10WhileWriting => seek(10, Presence::Any),
-            Kind::Scan1000WhileWriting => seek(1000, Presence::Any),
-            Kind::YcsbA => get_or(50, |w, n, log| w.put(n, log)),
-            Kind::YcsbB => get_or(95, |w, n, log| w.put(n, log)),
-            Kind::YcsbC => get_or(100, |w, n, log| w.put(n, log)),
-            Kind::YcsbD => get_or(95, |w, _, log| w.insert(log)),
+            Kind::Seek10 => keys.seek(10, Presence::Certain),
+            Kind::Seek1000 => keys.seek(1000, Presence::Certain),
+            Kind::Scan10WhileWriting => keys.seek(10, Presence::Any),
+            Kind::Scan1000WhileWriting => keys.seek(1000, Presence::Any),
+            _ => unreachable!("{self:?} does not only read"),
+        }
+    }
+
+    /// Returns the operation of a kind whose operations read or write at random.
+    fn mixed(self, asked: &RunRequest, keys: KeyChoice) -> Arc<Operation> {
+        let log = asked.log();
+        match self {
+            Kind::YcsbA => keys.get_or(50, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbB => keys.get_or(95, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbC => keys.get_or(100, log, |w, n, log| w.put(n, log)),
+            Kind::YcsbD => keys.get_or(95, log, |w, _, log| w.insert(log)),
             Kind::YcsbE => Arc::new(move |w: &mut Worker, _| {
                 if w.random.below(100) < 95 {
-                    let n = filled(w);
+                    let n = keys.of_fill(w);
                     let len = 1 + w.random.below(100);
                     w.scan(n, len, Presence::Any)
                 } else {
                     w.insert(log)
                 }
             }),
-            Kind::YcsbF => get_or(50, |w, n, log| {
+            Kind::YcsbF => keys.get_or(50, log, |w, n, log| {
                 w.get(n, asked_presence(n, w))?;
                 w.put(n, log)
             }),
             Kind::State => Arc::new(move |w: &mut Worker, _| {
-                let n = chosen(w);
+                let n = keys.of_all(w);
                 match w.random.below(3) {
                     0 => w.get(n, Presence::Any),
                     1 => w.put(n, log),
                     _ => w.delete(n, log),
                 }
             }),
+            _ => unreachable!("{self:?} does not mix reads and writes"),
         }
     }
 }
 
-/// A key that a workload adds may not be there yet: its number is taken before its put is done.
+/// How the operations of a run choose their keys.
+#[derive(Clone, Copy)]
+struct KeyChoice {
+    how: Distribution,
+}
+
+impl KeyChoice {
+    /// Chooses among the keys of the fill and those that the run has added.
+    fn of_all(self, w: &Worker) -> u64 {
+        pick(self.how, &w.random, &w.data, w.added.load(Relaxed))
+    }
+
+    /// Chooses among the keys of the fill. Scans begin at these: the number of keys that follow is
+    /// known.
+    fn of_fill(self, w: &Worker) -> u64 {
+        pick(self.how, &w.random, &w.data, 0)
+    }
+
+    /// Returns the key of the put with number `n`.
+    fn of_put(self, w: &Worker, n: u64) -> u64 {
+        match self.how {
+            Distribution::Cyclic => w.data.shuffled(n),
+            _ => self.of_all(w),
+        }
+    }
+
+    /// Returns an operation that seeks a key of the fill and reads the `nexts` entries behind it.
+    fn seek(self, nexts: u64, presence: Presence) -> Arc<Operation> {
+        Arc::new(move |w: &mut Worker, _| {
+            let n = self.of_fill(w);
+            w.scan(n, nexts + 1, presence)
+        })
+    }
+
+    /// Returns an operation that is a lookup with this probability in percent, and else `other`.
+    fn get_or(
+        self,
+        percent: u64,
+        log: Log,
+        other: fn(&mut Worker, u64, Log) -> Result<(), Stop>,
+    ) -> Arc<Operation> {
+        Arc::new(move |w: &mut Worker, _| {
+            let n = self.of_all(w);
+            match w.random.below(100) < percent {
+                true => w.get(n, asked_presence(n, w)),
+                false => other(w, n, log),
+            }
+        })
+    }
+}
+
+/// Returns whether a key must exist. A key that a workload adds may be absent: its number is taken
+/// before its put is done.
 fn asked_presence(n: u64, w: &Worker) -> Presence {
     match w.data.is_filled(n) {
         true => Presence::Certain,
@@ -382,8 +463,8 @@ fn asked_presence(n: u64, w: &Worker) -> Presence {
     }
 }
 
-impl Asked<'_> {
-    /// What puts wait for.
+impl RunRequest<'_> {
+    /// Returns the sync mode of puts.
     pub fn log(&self) -> Log {
         match self.args.common.sync {
             Switch::On => Log::Synced,

@@ -1,8 +1,8 @@
-//! One run of one engine, in a process of its own: its memory, its processor time and its bytes are
-//! nobody else's.
+//! One run of one engine in a process of its own. So its memory, processor time and bytes are those
+//! of this engine alone.
 
 use super::space::SpaceWatch;
-use super::{Asked, Kind};
+use super::{Kind, RunRequest};
 use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
@@ -21,53 +21,53 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// What the process that compares tells one that runs, through the environment, besides the same
-/// arguments.
+/// The environment variable with the order of a comparison to the process of one run. The process
+/// gets the same arguments besides.
 pub const ORDER: &str = "BASALT_BENCH_ORDER";
 
 /// Overwrites of each key before a steady run.
 const STEADY: u64 = 3;
-/// Write buffers that are filled before durable puts are measured, so that logs are being recycled
-/// by engines that do.
+/// Write buffers that are filled before durable puts are measured, so that engines that recycle
+/// logs are recycling them.
 const WARM_BUFFERS: u64 = 6;
-/// A store that fits into the cache is read whole before it is measured, but for no longer than
-/// this.
+/// A store that fits into the cache is read whole before it is measured, for at most this time.
 const WARM_ALL: Duration = Duration::from_secs(120);
 
-/// A warm-up goes on until no compaction was at work for so many seconds: one that its reads set
-/// off may be waiting to begin.
+/// A warm-up ends after so many seconds without a running compaction. A compaction that the reads
+/// caused may still be waiting to begin.
 const WARM_QUIET: u64 = 5;
-/// Seconds that it goes on for at most.
+/// The longest warm-up for compactions, in seconds.
 const WARM_WAIT: u64 = 90;
 
-/// An order to one process.
+/// An order to the process of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Order {
     /// The engine.
     pub engine: EngineName,
     /// The workload.
     pub kind: Kind,
-    /// Threads of its first group.
+    /// Threads of the first group.
     pub threads: usize,
     /// The store's directory below `--dir`.
     pub store: String,
-    /// Make a filled store and measure nothing.
+    /// True if the process makes a filled store and measures nothing.
     pub prepare: bool,
-    /// Which pair it belongs to, from 0.
+    /// Number of the pair that the run belongs to, from 0.
     pub pair: u64,
-    /// What progress says in front.
+    /// Text at the head of the progress line.
     pub label: String,
 }
 
 impl Order {
-    /// Where an export of the store goes: a place of its own for each run. It stays until all have
-    /// run, as a filesystem may search long among inodes that were freed a moment ago (ext4 without
-    /// a journal passes over them for a minute), and only who came second would pay for it.
+    /// Returns the directory of an export of the store. Each run has its own, and the directory
+    /// stays until all runs have ended. A filesystem may search long among inodes that were just
+    /// freed: ext4 without a journal skips them for a minute. Only the second run would pay for
+    /// that.
     pub fn export(&self) -> String {
         format!("{}-export-{}-{}", self.store, self.engine.word(), self.pair)
     }
 
-    /// As text for the environment.
+    /// Returns the order as text for the environment.
     pub fn text(&self) -> String {
         json!({
             "engine": self.engine.word(), "kind": self.kind.word(), "threads": self.threads, "store": self.store,
@@ -76,7 +76,7 @@ impl Order {
         .to_string()
     }
 
-    /// From the text.
+    /// Parses an order from the text of [`Order::text`].
     pub fn parse(text: &str) -> Result<Order, Stop> {
         let bad = |what: &str| Stop::new(format!("{ORDER} is not for people to set: {what}"));
         let v: Value = serde_json::from_str(text).map_err(|e| bad(&e.to_string()))?;
@@ -93,8 +93,8 @@ impl Order {
     }
 }
 
-/// Carries an order out. What it found, as one JSON object.
-pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
+/// Carries out an order. Returns the results as one JSON object.
+pub fn run_one(asked: &RunRequest, order: &Order) -> Result<Value, Stop> {
     let args = asked.args;
     let common = &args.common;
     let value_size = common.value_size.unwrap_or(order.kind.value_size());
@@ -124,7 +124,7 @@ pub fn carry_out(asked: &Asked, order: &Order) -> Result<Value, Stop> {
 }
 
 struct Run<'a> {
-    asked: &'a Asked<'a>,
+    asked: &'a RunRequest<'a>,
     order: &'a Order,
     data: Data,
     clock: Clock,
@@ -144,7 +144,7 @@ impl Run<'_> {
             clock: &self.clock,
             engine,
             data: &self.data,
-            // Both engines of a pair see the same operations; another pair sees others.
+            // Both engines of a pair get the same operations. Another pair gets others.
             seed: self.asked.args.common.seed ^ (salt << 52) ^ (self.order.pair << 56),
             added: &self.added,
             progress: &self.progress,
@@ -152,8 +152,8 @@ impl Run<'_> {
         driver.run(groups, time)
     }
 
-    /// Fills a store with every key, overwrites it as often as a steady run wants, and leaves it
-    /// settled and closed.
+    /// Fills a store with every key, overwrites it as often as a steady run needs, waits until it
+    /// is idle, and closes it.
     fn prepare(&self, engine: &Arc<dyn Engine>) -> Result<Value, Stop> {
         let start = self.clock.now();
         let keys = self.data.keys();
@@ -179,12 +179,12 @@ impl Run<'_> {
         }))
     }
 
-    /// Brings caches and logs to where a long run would have them.
+    /// Warms caches and logs up to the state of a long run.
     fn warm(&self, engine: &Arc<dyn Engine>, groups: &[Group]) -> Result<(), Stop> {
         let kind = self.order.kind;
         if matches!(kind, Kind::FolderLoad | Kind::FolderBulk) {
-            // From then on the files are in memory, or none of them: the first to load them pays
-            // for nobody.
+            // From here on all files are in memory, or none. The first engine that loads them does
+            // not pay for the second.
             let folder = self.asked.folder();
             for n in 0..folder.len() {
                 folder.read(n)?;
@@ -208,8 +208,8 @@ impl Run<'_> {
             let budget = &self.asked.args.common.budget;
             let entry = self.asked.args.common.key_size + self.data.value_size() as u64;
             let cyclic = self.asked.args.distribution == Some(Distribution::Cyclic);
-            // In turn, until all there is was overwritten twice: space is used again from the first
-            // measured put on.
+            // Keys are overwritten in turn until all data was overwritten twice. So space is reused
+            // from the first measured put on.
             let rounds = if cyclic { 3 * self.data.keys() } else { 0 };
             let fill = Group {
                 threads: 1,
@@ -240,8 +240,8 @@ impl Run<'_> {
         }
         let time = Duration::from_secs(self.asked.args.warm);
         self.drive(engine, 5, groups, Some(time))?;
-        // What reading itself sets off (a merge that lookups paid for) is over once and for all;
-        // beside a writer there is no such time.
+        // Work that the reads themselves cause, such as a merge for lookups, ends before the
+        // measurement. Beside a writer there is no such moment.
         let (mut quiet, mut second) = (0, 0);
         while !kind.writes() && quiet < WARM_QUIET.min(self.asked.args.warm) && second < WARM_WAIT {
             second += 1;
@@ -301,7 +301,8 @@ impl Run<'_> {
         let ops = self.units(&lead);
         let per_put = |bytes: u64| (put_bytes > 0).then(|| round(bytes as f64 / put_bytes as f64));
         let per_op = |n: u64| round(n as f64 / ops.max(1) as f64);
-        // Of runs that only read, so that no compaction's reads are among them.
+        // Reads of the device count only in runs that only read, so that reads of compactions are
+        // not among them.
         let device_reads = match (kind.writes(), reads, own, own_at_end) {
             (true, ..) => None,
             (_, Read::Counted, Some(then), Some(now)) => Some(now.reads - then.reads),
@@ -318,11 +319,11 @@ impl Run<'_> {
             .stall_us
             .zip(stats.stall_us)
             .map(|(now, then)| round((now - then) as f64 / 1e6));
-        // The highest once the first seconds are over, which are the warm-up of runs that write.
+        // The highest value after the first seconds, which are the warm-up of runs that write.
         let warm = (self.asked.args.warm as usize).min(samples.len().saturating_sub(1));
         let most = samples.iter().skip(warm).max().copied();
         let amps: Vec<Option<f64>> = samples.iter().map(|b| self.space_amp(*b)).collect();
-        let mut row = self.figures(&lead);
+        let mut row = self.metrics(&lead);
         let seconds = lead.measured.time + (settled - ended);
         let more = json!({
             "workload": kind.word(), "engine": name, "threads": self.order.threads, "pair": self.order.pair,
@@ -357,14 +358,14 @@ impl Run<'_> {
             "settle_seconds": round((settled - ended).as_secs_f64()),
             "found": lead.tally.found,
             "entries": lead.tally.entries,
-            "beside": beside.as_ref().map(|b| self.figures(b)),
+            "beside": beside.as_ref().map(|b| self.metrics(b)),
             "configuration": configuration,
         });
         merge(&mut row, more);
         Ok(row)
     }
 
-    /// What rates count: operations, or the entries of batches.
+    /// Returns the number that rates count: operations, or the entries of batches.
     fn units(&self, d: &Driven) -> u64 {
         match self.order.kind.is_batched() {
             true => d.tally.puts + d.tally.gets,
@@ -372,7 +373,7 @@ impl Run<'_> {
         }
     }
 
-    /// Bytes on disk for each live one, where it is known which are.
+    /// Returns the bytes on disk for each live byte, or `None` if the live bytes are not known.
     fn space_amp(&self, on_disk: u64) -> Option<f64> {
         let known = !matches!(
             self.order.kind,
@@ -385,8 +386,8 @@ impl Run<'_> {
         known.then(|| round(on_disk as f64 / live.max(1) as f64))
     }
 
-    /// Rate, latency and windows of a group.
-    fn figures(&self, d: &Driven) -> Value {
+    /// Returns the rate, the latency and the windows of a group.
+    fn metrics(&self, d: &Driven) -> Value {
         let m = &d.measured;
         let seconds = m.time.as_secs_f64().max(1e-9);
         let units = self.units(d);
@@ -412,7 +413,7 @@ impl Run<'_> {
     }
 }
 
-/// Latency at rising quantiles, for a curve.
+/// Returns the latency at rising quantiles, as the points of a curve.
 fn curve(latency: &Histogram) -> Vec<(f64, f64)> {
     [
         0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0,

@@ -1,4 +1,4 @@
-//! What a store takes on disk while it is written to, looked at every second.
+//! The bytes of a store on disk while it is written to, sampled every second.
 
 use crate::Stop;
 use crate::engine::tree_bytes;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Looks until it is ended.
+/// Samples the bytes of a store until [`SpaceWatch::end`].
 pub struct SpaceWatch {
     stop: Sender<()>,
     seen: Receiver<Vec<u64>>,
 }
 
 impl SpaceWatch {
-    /// Begins to look at the store `store`.
+    /// Begins to sample the store `store`.
     pub fn begin(fs: Arc<dyn FileSystem>, store: &str) -> Result<SpaceWatch, Stop> {
         let (stop, stopped) = channel::<()>();
         let (send, seen) = channel();
@@ -24,7 +24,7 @@ impl SpaceWatch {
             let mut samples = Vec::new();
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(Duration::from_secs(1))
             {
-                // A directory that changes while it is listed is looked at again a second later.
+                // A directory that changes during the listing is sampled again a second later.
                 samples.extend(tree_bytes(fs.as_ref(), Path::new(&store)));
             }
             let _ = send.send(samples);
@@ -33,7 +33,7 @@ impl SpaceWatch {
         Ok(SpaceWatch { stop, seen })
     }
 
-    /// Bytes on disk after each second.
+    /// Ends the sampling. Returns the bytes on disk after each second.
     pub fn end(self) -> Vec<u64> {
         drop(self.stop);
         self.seen.recv().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Filled stores: made once for each engine, copied for runs that change them.
+//! Filled stores: each engine makes one, and runs that change it get a copy.
 
 use crate::Stop;
 use basalt::fs::FileSystem;
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Copies `from` below `dir` to `to`, which is not there yet. The copy is on the device, and in no
-/// page cache, when this returns: every run begins as cold as the first.
+/// Copies `from` below `dir` to `to`, which must not exist. On return the copy is on the device and
+/// not in the page cache, so that every run begins cold.
 pub fn copy_tree(fs: &dyn FileSystem, dir: &Path, from: &Path, to: &Path) -> Result<(), Stop> {
     fs.create_dir(to)?;
     for entry in fs.list(from)? {
@@ -64,11 +64,11 @@ fn copy_by_hand(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
 }
 
 fn forget(fd: &OwnedFd) {
-    // Advice: where the filesystem takes none, engines that read past the page cache do not care.
+    // This call is advice. Filesystems that ignore it serve engines that read past the page cache.
     let _ = rustix::fs::fadvise(fd, 0, None, Advice::DontNeed);
 }
 
-/// Takes every file below `dir`/`path` out of the page cache.
+/// Removes every file below `dir`/`path` from the page cache.
 pub fn forget_tree(fs: &dyn FileSystem, dir: &Path, path: &Path) -> Result<(), Stop> {
     for entry in fs.list(path)? {
         let inner = path.join(&entry.name);

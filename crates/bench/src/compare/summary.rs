@@ -1,5 +1,5 @@
-//! What a comparison found: medians and spread of each engine, ratios over pairs, one object for
-//! scripts and tables for people.
+//! The results of a comparison: medians and spread of each engine, ratios over pairs, one JSON
+//! object for scripts and tables for people.
 
 use super::targets;
 use crate::report::{columns, machine_line, round};
@@ -7,9 +7,9 @@ use crate::statistics::{self, Ratio};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// Figures of a row that are summed up, how a table heads them, their digits there, and whether
-/// they get a ratio.
-const FIGURES: [(&str, &str, usize, bool); 21] = [
+/// The metrics of a row in the summary: name, heading in the table, decimal digits, and whether the
+/// metric gets a ratio.
+const METRICS: [(&str, &str, usize, bool); 21] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
     ("p50_us", "p50 us", 1, true),
@@ -35,15 +35,15 @@ const FIGURES: [(&str, &str, usize, bool); 21] = [
 
 /// All runs of a comparison.
 pub struct Comparison {
-    /// See [`crate::machine::describe`].
+    /// The machine, as [`crate::machine::describe`] returns it.
     pub machine: Value,
     /// The flags.
     pub config: Value,
-    /// One object a run, in the order they ran.
+    /// One object for each run, in the order of the runs.
     pub rows: Vec<Value>,
 }
 
-/// Runs of one engine on one workload with one number of threads.
+/// The runs of one engine on one workload with one number of threads.
 struct Cell<'a> {
     workload: &'a str,
     threads: u64,
@@ -62,7 +62,7 @@ impl Cell<'_> {
     fn json(&self) -> Value {
         let mut medians = Map::new();
         let mut spread = Map::new();
-        for (figure, ..) in FIGURES {
+        for (figure, ..) in METRICS {
             let values = self.values(figure);
             if let Some(median) = statistics::median(&values) {
                 let low = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -82,7 +82,7 @@ impl Cell<'_> {
     }
 }
 
-/// A ratio of one figure.
+/// A ratio of one metric.
 pub(super) struct Compared<'a> {
     pub workload: &'a str,
     pub threads: u64,
@@ -115,7 +115,7 @@ impl Comparison {
         out
     }
 
-    /// The first engine of each workload against every other one, pair by pair.
+    /// Returns the ratios of the first engine of each workload to every other one, pair by pair.
     pub(super) fn ratios(&self) -> Vec<Compared<'_>> {
         let cells = self.cells();
         let mut out = Vec::new();
@@ -125,7 +125,7 @@ impl Comparison {
                 continue;
             };
             let first = &cells[first];
-            for (figure, _, _, _) in FIGURES.iter().filter(|f| f.3) {
+            for (figure, _, _, _) in METRICS.iter().filter(|f| f.3) {
                 let pairs: Vec<(f64, f64)> = first
                     .rows
                     .iter()
@@ -149,8 +149,8 @@ impl Comparison {
         out
     }
 
-    /// The median of a figure of the first engine of a workload, whether or not others ran beside
-    /// it.
+    /// Returns the median of a metric of the first engine of a workload. Other engines need not
+    /// have run.
     pub(super) fn median_of_first(
         &self,
         workload: &str,
@@ -164,7 +164,7 @@ impl Comparison {
         statistics::median(&cell.values(figure))
     }
 
-    /// Engines by name, each with the configuration it ran with.
+    /// Returns the engines by name, each with its configuration.
     fn engines(&self) -> Vec<Value> {
         let mut out: Vec<Value> = Vec::new();
         for row in &self.rows {
@@ -175,8 +175,8 @@ impl Comparison {
         out
     }
 
-    /// One object: that of a single run (`machine`, `config`, `results`, `targets`) with `engines`,
-    /// `summary` and `ratios`.
+    /// Returns one JSON object: that of a single run (`machine`, `config`, `results`, `targets`)
+    /// with `engines`, `summary` and `ratios`.
     pub fn json(&self) -> Value {
         let ratios: Vec<Value> = self
             .ratios()
@@ -195,7 +195,7 @@ impl Comparison {
             .iter()
             .map(|row| {
                 let mut row = row.clone();
-                // Once for each engine is enough.
+                // Each engine has its configuration once.
                 if let Some(fields) = row.as_object_mut() {
                     fields.remove("configuration");
                 }
@@ -213,7 +213,7 @@ impl Comparison {
         })
     }
 
-    /// Tables.
+    /// Returns the tables.
     pub fn table(&self) -> String {
         let mut out = machine_line(&self.machine);
         let cells = self.cells();
@@ -249,7 +249,7 @@ impl Comparison {
         out.push_str("\nconfigurations (the same budget: see config with --json)\n");
         for engine in self.engines() {
             let mut configuration = engine["configuration"].clone();
-            // The engine's own file is for --json: it is long.
+            // The full options file of the engine is in the JSON alone, because it is long.
             if let Some(fields) = configuration.as_object_mut() {
                 fields.remove("options_file");
             }
@@ -265,7 +265,7 @@ impl Comparison {
 
 fn table_of(cells: &[&Cell<'_>], out: &mut String) {
     let any = |figure: &str| cells.iter().any(|c| !c.values(figure).is_empty());
-    let figures: Vec<_> = FIGURES.iter().filter(|f| any(f.0)).collect();
+    let figures: Vec<_> = METRICS.iter().filter(|f| any(f.0)).collect();
     let mut rows = vec![
         std::iter::once("engine".to_string())
             .chain(figures.iter().map(|f| f.1.to_string()))
@@ -310,106 +310,4 @@ fn ratio_line(r: &Compared<'_>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn comparison() -> Comparison {
-        let row = |engine: &str, pair: u64, rate: f64| {
-            json!({"workload": "overwrite", "threads": 2, "engine": engine, "pair": pair, "ops_per_s": rate,
-                   "write_amp": 5.0, "configuration": {"a": 1}})
-        };
-        Comparison {
-            machine: json!({}),
-            config: json!({}),
-            rows: vec![
-                row("basalt 1", 0, 200.0),
-                row("rocksdb 2", 0, 100.0),
-                row("rocksdb 2", 1, 300.0),
-                row("basalt 1", 1, 600.0),
-            ],
-        }
-    }
-
-    #[test]
-    fn ratios_are_taken_within_pairs() {
-        let c = comparison();
-        let json = c.json();
-        let ratios = json["ratios"].as_array().unwrap();
-        let rate = ratios.iter().find(|r| r["figure"] == "ops_per_s").unwrap();
-        assert_eq!(
-            (rate["ratio"].as_f64(), rate["pairs"].as_u64()),
-            (Some(2.0), Some(2))
-        );
-        assert_eq!(
-            (rate["low"].as_f64(), rate["high"].as_f64()),
-            (Some(2.0), Some(2.0))
-        );
-        assert_eq!(
-            (&rate["engine"], &rate["against"]),
-            (&json!("basalt 1"), &json!("rocksdb 2"))
-        );
-        assert_eq!(json["summary"][0]["median"]["ops_per_s"], 400.0);
-        assert_eq!(json["summary"][0]["spread"]["ops_per_s"]["high"], 600.0);
-        assert_eq!(json["engines"].as_array().unwrap().len(), 2);
-        assert!(json["results"][0].get("configuration").is_none());
-    }
-
-    #[test]
-    fn the_targets_of_a_workload_are_judged() {
-        let json = comparison().json();
-        let targets = json["targets"].as_array().unwrap();
-        let find = |part: &str| {
-            let is = |t: &&Value| t["name"].as_str().is_some_and(|n| n.contains(part));
-            targets.iter().find(is).unwrap().clone()
-        };
-        assert_eq!(find("ops_per_s")["reached"], true);
-        // 1.0 where at most 0.8 is wanted.
-        assert_eq!(find("write_amp")["reached"], false);
-        let table = comparison().table();
-        for part in [
-            "overwrite x2",
-            "400",
-            "200..600",
-            "2.00 [2.00, 2.00] over 2 pairs",
-            "MISSED",
-        ] {
-            assert!(table.contains(part), "{part} is not in\n{table}");
-        }
-    }
-
-    /// Of several forms of RocksDB the one counts that does best, figure by figure.
-    #[test]
-    fn large_values_are_held_against_the_best_form_of_rocksdb() {
-        let row = |engine: &str, rate: f64, p99: f64| json!({"workload": "durable-put", "threads": 1, "engine": engine, "pair": 0, "ops_per_s": rate, "p99_us": p99});
-        let mut c = Comparison {
-            machine: json!({}),
-            config: json!({"value_size": 16_000}),
-            rows: vec![
-                row("basalt 1", 600.0, 5.0),
-                row("rocksdb 2", 300.0, 6.0),
-                row("rocksdb 2 blob", 500.0, 10.0),
-            ],
-        };
-        let of = |c: &Comparison, part: &str| {
-            let json = c.json();
-            let targets = json["targets"].as_array().unwrap().clone();
-            let is = |t: &Value| t["name"].as_str().is_some_and(|n| n.contains(part));
-            let mut found: Vec<Value> = targets.into_iter().filter(is).collect();
-            assert_eq!(found.len(), 1, "{found:?}");
-            found.remove(0)
-        };
-        let rate = of(&c, "ops_per_s");
-        assert_eq!(
-            (&rate["figure"], &rate["target"]),
-            (&json!(1.2), &json!(1.5))
-        );
-        let p99 = of(&c, "p99_us");
-        assert_eq!(
-            (&p99["figure"], &p99["reached"]),
-            (&json!(0.833), &json!(false))
-        );
-        c.rows.swap(1, 2);
-        assert_eq!(of(&c, "ops_per_s"), rate, "the order does not matter");
-        assert_eq!(of(&c, "p99_us"), p99);
-    }
-}
+mod tests;

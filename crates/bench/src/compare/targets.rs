@@ -1,20 +1,20 @@
-//! What the engine is to reach beside RocksDB, and whether a comparison shows it.
+//! The targets of the engine in comparison with RocksDB, and whether a comparison reaches them.
 
 use super::Comparison;
 use super::summary::Compared;
 use crate::report::round;
 use serde_json::{Value, json};
 
-/// Against what a figure is held.
+/// The quantity that a target bounds.
 #[derive(Clone, Copy, PartialEq)]
-enum Of {
-    /// The ratio to RocksDB's.
+enum ComparedWith {
+    /// The ratio to RocksDB.
     Peer,
-    /// The figure itself.
+    /// The metric itself.
     Itself,
 }
 
-/// A bound of a ratio or figure.
+/// A bound of a ratio or metric.
 #[derive(Clone, Copy)]
 enum Bound {
     AtLeast(f64),
@@ -23,10 +23,10 @@ enum Bound {
 
 struct Target {
     workload: &'static str,
-    /// `None` for any.
+    /// Number of threads, or `None` for any number.
     threads: Option<u64>,
     figure: &'static str,
-    of: Of,
+    of: ComparedWith,
     bound: Bound,
 }
 
@@ -40,7 +40,7 @@ const fn peer(
         workload,
         threads,
         figure,
-        of: Of::Peer,
+        of: ComparedWith::Peer,
         bound,
     }
 }
@@ -55,7 +55,7 @@ const fn itself(
         workload,
         threads,
         figure,
-        of: Of::Itself,
+        of: ComparedWith::Itself,
         bound,
     }
 }
@@ -74,7 +74,7 @@ const TARGETS: &[Target] = &[
     peer("overwrite", Some(2), "window_deviation", AtMost(0.5)),
     peer("read-random", Some(1), "ops_per_s", AtLeast(1.1)),
     itself("read-random", Some(1), "device_reads_per_op", AtMost(1.02)),
-    // Two threads are those of the store that is cached whole.
+    // Runs with two threads are those of the store that is cached whole.
     peer("read-random", Some(2), "ops_per_s", AtLeast(1.3)),
     peer("read-absent", None, "ops_per_s", AtLeast(1.3)),
     itself("read-absent", None, "device_reads_per_op", AtMost(0.02)),
@@ -86,7 +86,8 @@ const TARGETS: &[Target] = &[
     peer("read-random", Some(1), "peak_rss_bytes", AtMost(0.9)),
 ];
 
-/// Those of values that are kept apart from their keys, against the best of RocksDB's forms in the same comparison.
+/// The targets for separated values, compared with the best configuration of RocksDB in the same
+/// comparison.
 const LARGE_VALUES: &[Target] = &[
     peer("durable-put", Some(1), "ops_per_s", AtLeast(1.5)),
     peer("durable-put", Some(1), "p99_us", AtMost(0.6)),
@@ -110,10 +111,10 @@ const LARGE_VALUES: &[Target] = &[
     peer("folder-bulk", None, "seconds_settled", AtMost(0.7)),
     peer("folder-export", None, "seconds_settled", AtMost(0.7)),
 ];
-/// Values from this size on, in bytes, have those.
+/// Values of at least this many bytes have the targets of large values.
 const LARGE_VALUE: u64 = 8 << 10;
 
-/// A target and how a comparison stands to it.
+/// A target and the result of a comparison for it.
 pub(super) struct Outcome {
     name: String,
     figure: f64,
@@ -122,8 +123,8 @@ pub(super) struct Outcome {
 }
 
 impl Bound {
-    /// Whether a ratio is nearer to missing it than another.
-    fn is_harder(self, ratio: f64, than: f64) -> bool {
+    /// Returns whether a ratio is nearer than another to missing the bound.
+    fn is_closer_to_bound(self, ratio: f64, than: f64) -> bool {
         match self {
             AtLeast(_) => ratio < than,
             AtMost(_) => ratio > than,
@@ -131,22 +132,26 @@ impl Bound {
     }
 }
 
-/// Of ratios to several forms of RocksDB those to its best, figure by figure.
+/// Selects, for each metric, the ratio to the best one of several configurations of RocksDB.
 fn to_the_best<'a>(ratios: &'a [Compared<'a>], targets: &[Target]) -> Vec<&'a Compared<'a>> {
     let mut best: Vec<&Compared<'_>> = Vec::new();
     for r in ratios {
         if !(r.engine.starts_with("basalt") && r.against.starts_with("rocksdb")) {
             continue;
         }
-        let target = (targets.iter())
-            .find(|t| t.of == Of::Peer && t.workload == r.workload && t.figure == r.figure);
+        let target = (targets.iter()).find(|t| {
+            t.of == ComparedWith::Peer && t.workload == r.workload && t.figure == r.figure
+        });
         let same = |b: &&Compared<'_>| {
             (b.engine, b.workload, b.threads, b.figure)
                 == (r.engine, r.workload, r.threads, r.figure)
         };
         match (best.iter().position(same), target) {
             (None, _) => best.push(r),
-            (Some(at), Some(t)) if t.bound.is_harder(r.ratio.ratio, best[at].ratio.ratio) => {
+            (Some(at), Some(t))
+                if t.bound
+                    .is_closer_to_bound(r.ratio.ratio, best[at].ratio.ratio) =>
+            {
                 best[at] = r;
             }
             (Some(_), _) => {}
@@ -155,7 +160,7 @@ fn to_the_best<'a>(ratios: &'a [Compared<'a>], targets: &[Target]) -> Vec<&'a Co
     best
 }
 
-/// Those targets that a comparison of Basalt with RocksDB has figures for.
+/// Returns the results for the targets that a comparison of Basalt with RocksDB has metrics for.
 pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
     let value_size = &comparison.config["value_size"];
     let targets = match value_size.as_u64() {
@@ -169,7 +174,7 @@ pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
             t.workload == r.workload && t.threads.is_none_or(|threads| threads == r.threads)
         };
         for t in targets.iter().filter(here) {
-            if t.of == Of::Peer && t.figure == r.figure {
+            if t.of == ComparedWith::Peer && t.figure == r.figure {
                 out.push(Outcome {
                     name: format!("{} x{}: ratio of {}", r.workload, r.threads, r.figure),
                     figure: r.ratio.ratio,
@@ -177,8 +182,8 @@ pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
                     interval: r.ratio.interval,
                 });
             }
-            // Figures of its own are judged once, beside the first ratio.
-            if t.of == Of::Itself && r.figure == "ops_per_s" {
+            // A target for Basalt's own metric is judged once, beside the first ratio.
+            if t.of == ComparedWith::Itself && r.figure == "ops_per_s" {
                 let figure = comparison.median_of_first(r.workload, r.threads, t.figure);
                 out.extend(figure.map(|figure| Outcome {
                     name: format!("{} x{}: {}", r.workload, r.threads, t.figure),
@@ -200,7 +205,8 @@ impl Outcome {
         }
     }
 
-    /// As the `targets` of a single run, with the sense of the bound and the interval.
+    /// Returns the fields of the `targets` of a single run, with the direction of the bound and the
+    /// interval.
     pub(super) fn json(&self) -> Value {
         let (target, at_most) = match self.bound {
             AtLeast(target) => (target, false),
@@ -213,7 +219,7 @@ impl Outcome {
         })
     }
 
-    /// A line of a table.
+    /// Returns a line of a table.
     pub(super) fn line(&self) -> String {
         let verdict = match self.reached() {
             true => "reached",

@@ -1,5 +1,4 @@
-//! Threads on an engine of memory, whose answers can be spoilt, under a clock that only the test
-//! moves.
+//! Threads on an engine in memory with bugs, under a clock that the test alone moves.
 
 use super::*;
 use crate::engine::{EngineStats, Read};
@@ -9,21 +8,21 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// How it lies.
+/// The bug of the engine.
 #[derive(Clone, Copy, PartialEq)]
-enum Lie {
+enum EngineBug {
     None,
-    /// Values of another key.
+    /// The engine returns values of another key.
     Foreign,
-    /// Nothing is there.
+    /// The engine finds no key.
     Lost,
-    /// Scans lose an entry.
+    /// Scans skip an entry.
     Gap,
 }
 
 struct InMemory {
     map: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
-    lie: Lie,
+    bug: EngineBug,
 }
 
 impl Engine for InMemory {
@@ -54,9 +53,9 @@ impl Engine for InMemory {
     }
     fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
         let map = self.map.lock().unwrap();
-        let found = match self.lie {
-            Lie::Foreign => map.range(key.to_vec()..).nth(1).map(|e| e.1),
-            Lie::Lost => None,
+        let found = match self.bug {
+            EngineBug::Foreign => map.range(key.to_vec()..).nth(1).map(|e| e.1),
+            EngineBug::Lost => None,
             _ => map.get(key),
         };
         if let Some(value) = found {
@@ -83,7 +82,7 @@ impl Engine for InMemory {
         show: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<u64, Stop> {
         let map = self.map.lock().unwrap();
-        let gap = usize::from(self.lie == Lie::Gap);
+        let gap = usize::from(self.bug == EngineBug::Gap);
         let mut seen = 0;
         for (key, value) in map.range(key.to_vec()..).skip(gap).take(limit as usize) {
             show(key, value);
@@ -125,10 +124,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(lie: Lie) -> Bench {
+    fn new(bug: EngineBug) -> Bench {
         let memory = Arc::new(InMemory {
             map: Mutex::default(),
-            lie,
+            bug,
         });
         Bench {
             clock: Clock::manual(ManualClock::new(0)),
@@ -174,7 +173,7 @@ fn group(
 
 #[test]
 fn the_leaders_do_all_they_were_asked_and_the_others_stop_with_them() {
-    let bench = Bench::new(Lie::None);
+    let bench = Bench::new(EngineBug::None);
     bench.fill();
     let read = group(3, 1000, |w, n| w.get(n % 100, Presence::Certain));
     let write = group(1, u64::MAX, |w, n| w.put(n % 100, Log::Unsynced));
@@ -188,8 +187,9 @@ fn the_leaders_do_all_they_were_asked_and_the_others_stop_with_them() {
 
 #[test]
 fn a_rate_limit_is_the_rate() {
-    let bench = Bench::new(Lie::None);
-    // 100 bytes a put, 1000 bytes a second, and puts take no time: ten a second.
+    let bench = Bench::new(EngineBug::None);
+    // Each put has 100 bytes, the limit is 1000 bytes a second, and puts take no time: ten a
+    // second.
     let mut write = group(1, u64::MAX, |w, n| w.put(n % 100, Log::Unsynced));
     write.write_rate = 1000;
     let driven = bench
@@ -203,8 +203,8 @@ fn a_rate_limit_is_the_rate() {
 #[test]
 fn every_lie_of_an_engine_is_told() {
     let certain = Presence::Certain;
-    for lie in [Lie::Foreign, Lie::Lost, Lie::Gap] {
-        let bench = Bench::new(lie);
+    for bug in [EngineBug::Foreign, EngineBug::Lost, EngineBug::Gap] {
+        let bench = Bench::new(bug);
         bench.fill();
         let reads = [
             group(2, 500, move |w, n| w.get(n % 99, certain)),
@@ -214,14 +214,14 @@ fn every_lie_of_an_engine_is_told() {
         for (i, read) in reads.into_iter().enumerate() {
             let ended = bench.run(&[read], None);
             let told = ended.err().map(|stop| stop.sentence);
-            // Scans do not look at values, gets not at order.
-            let is_told = (lie == Lie::Gap) == (i == 2);
+            // Scans do not check values, and gets do not check order.
+            let is_told = (bug == EngineBug::Gap) == (i == 2);
             assert_eq!(told.is_some(), is_told, "{told:?}");
             assert!(told.is_none_or(|t| t.contains("bug")));
         }
     }
-    // A key that was never put and is there.
-    let bench = Bench::new(Lie::None);
+    // A key exists that was never put.
+    let bench = Bench::new(EngineBug::None);
     bench.fill();
     let put = group(1, 1, |w, _| w.put(150, Log::Unsynced));
     assert!(bench.run(&[put], None).is_ok());
@@ -231,8 +231,8 @@ fn every_lie_of_an_engine_is_told() {
 
 #[test]
 fn a_failure_of_one_thread_stops_all() {
-    let bench = Bench::new(Lie::None);
-    // Without the stop these would go on for ever: neither time nor operations end them.
+    let bench = Bench::new(EngineBug::None);
+    // Without the stop these threads would run for ever: neither time nor operations end them.
     let lead = group(2, u64::MAX, |_, n| match n {
         50 => Err(Stop::new("the fiftieth")),
         _ => Ok(()),
@@ -244,7 +244,7 @@ fn a_failure_of_one_thread_stops_all() {
 
 #[test]
 fn added_keys_are_all_different() {
-    let bench = Bench::new(Lie::None);
+    let bench = Bench::new(EngineBug::None);
     bench.fill();
     let add = group(3, 80, |w, _| w.insert(Log::Unsynced));
     assert!(bench.run(&[add], None).is_ok());

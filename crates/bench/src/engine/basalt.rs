@@ -1,4 +1,4 @@
-//! Basalt's log-structured merge tree behind the door.
+//! Basalt's log-structured merge tree as a measured engine.
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
@@ -15,7 +15,7 @@ pub(super) struct Basalt {
     configuration: Value,
 }
 
-/// The environment's parts within this budget.
+/// Returns the parts of the environment within this budget.
 pub(super) fn environment(budget: &Budget) -> EnvParts {
     let env = EnvBuilder::without_fs()
         .memory_bytes(budget.memory)
@@ -70,7 +70,8 @@ impl Basalt {
     }
 
     fn options(log: Log) -> WriteOptions {
-        // There is no write without a log: what asks for none has one and does not wait for it.
+        // Basalt has no write without a log. A write with the mode `None` has a log and does not
+        // wait for it.
         WriteOptions {
             sync: log == Log::Synced,
         }
@@ -79,7 +80,7 @@ impl Basalt {
 
 impl Engine for Basalt {
     fn name(&self) -> String {
-        // Two of them in one comparison differ by where they lie.
+        // Two Basalt engines in one comparison differ by the filesystem that they lie on.
         let on = match self.env.fs().info().description.starts_with("LavaFS") {
             true => "basalt-lava",
             false => "basalt",
@@ -178,7 +179,8 @@ impl Engine for Basalt {
         Read::Counted
     }
     fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        // As the log pads it. The contents do not matter to its length, if they are not compressed.
+        // The log pads the record in this way. Without compression, the content does not change its
+        // length.
         let mut batch = WriteBatch::new();
         let bytes = match batch.put(&self.family, &vec![0; key], &vec![0; value]) {
             Ok(()) => batch.raw_bytes(),

@@ -1,12 +1,12 @@
-//! The budget and the settings that an engine is measured with.
+//! The budget and the settings of a measured engine.
 
 use crate::flags::{Switch, parse_size};
 use clap::ValueEnum;
 
-/// Compression.
+/// Compression of blocks and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Compression {
-    /// As they are
+    /// No compression
     None,
     /// lz4
     Lz4,
@@ -14,44 +14,46 @@ pub enum Compression {
     Zstd,
 }
 
-/// What an engine may use: the same for all.
+/// Limits of an engine, the same for all engines of a run.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Budget {
-    /// The whole memory budget
+    /// Limit memory to this many bytes in all
     #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_size)]
     pub memory: u64,
-    /// The block cache's part of it
+    /// Use this many bytes of the memory for the block cache
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
     pub cache: u64,
-    /// Memtable bytes at which a flush begins
+    /// Flush a memtable at this many bytes
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub write_buffer: u64,
-    /// Background threads; 0 takes the engine's default (in `compare` 4, for each engine)
+    /// Run this many background threads; 0 takes the engine's default (in `compare` 4, for each
+    /// engine)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub background_threads: usize,
-    /// Compression of data blocks, and of values in blob files
+    /// Compress data blocks, and values in blob files, in this way
     #[arg(long, value_enum, default_value = "none")]
     pub compression: Compression,
-    /// Direct I/O, past the page cache
+    /// Use direct I/O, past the page cache
     #[arg(long, value_enum, default_value = "on")]
     pub direct: Switch,
-    /// Filter bits a key
+    /// Use this many filter bits a key
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub filter_bits: u32,
-    /// Bytes of a data block before compression
+    /// Cut data blocks at this many bytes before compression
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub block_size: u64,
-    /// Basalt keeps values from so many bytes on in blob files; 0 for none. RocksDB's BlobDB has
-    /// --rocksdb-option min_blob_size
+    /// Keep Basalt's values of at least this many bytes in blob files; 0 for none. RocksDB's BlobDB
+    /// has --rocksdb-option min_blob_size
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
     pub min_blob_size: u64,
-    /// Bytes that Basalt's blob files may take for each byte of theirs in use; 1000 is no bound
+    /// Let Basalt's blob files take at most this many bytes for each byte of theirs in use; 1000 is
+    /// no bound
     #[arg(long, value_name = "N", default_value_t = 1.25)]
     pub max_space_amp: f64,
-    /// Size of the images that basalt-lava's stores lie in
+    /// Make the images of basalt-lava's stores this many bytes long
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub image_size: u64,
-    /// An option of RocksDB by its own name, over what docs/benchmarks.md lists; may be repeated
+    /// Set an option of RocksDB by its own name, over those of docs/benchmarks.md; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! fjall behind the door. It reads and writes through the page cache only: its figures have memory
-//! that no budget counts.
+//! fjall as a measured engine. It reads and writes through the page cache only, so its results
+//! include memory that no budget counts.
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
@@ -68,11 +68,11 @@ impl Fjall {
         })
     }
 
-    /// After an insert: what the log still has to do.
+    /// Persists the journal after an insert, as far as `log` requires.
     fn persist(&self, log: Log) -> Result<(), Stop> {
         match log {
             Log::Synced => self.db.persist(PersistMode::SyncData).map_err(wrong),
-            // It writes its journal to the operating system with every insert.
+            // fjall writes its journal to the operating system with every insert.
             Log::None | Log::Unsynced => Ok(()),
         }
     }
@@ -149,7 +149,7 @@ impl Engine for Fjall {
     }
     fn wait_idle(&self) -> Result<(), Stop> {
         self.flush()?;
-        // It has no call to wait for compactions: idle for a while is taken for settled.
+        // fjall has no call that waits for compactions. A period without any counts as idle.
         let (mut idle, mut last) = (0, self.db.compactions_completed());
         while idle < 10 {
             self.clock.sleep(Duration::from_millis(50));
@@ -180,7 +180,7 @@ impl Engine for Fjall {
         key + value
     }
     fn close(&self) -> Result<(), Stop> {
-        // The rest of it is done when it is dropped.
+        // The rest happens when the engine is dropped.
         self.db.persist(PersistMode::SyncAll).map_err(wrong)
     }
 }

@@ -1,5 +1,5 @@
-//! RocksDB behind the door, set up as its own tuning guide says; docs/benchmarks.md has the reasons
-//! of each setting.
+//! RocksDB as a measured engine, configured as its own tuning guide says. docs/benchmarks.md has
+//! the reason of each setting.
 
 use super::{
     Budget, Compression, Engine, EngineName, EngineStats, Log, Next, Read, host_directory,
@@ -17,24 +17,23 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a table, and of the first sized level: RocksDB's defaults, and those of the engine it
-/// is compared with.
+/// Bytes of a table, and of the first sized level. Both are RocksDB's defaults and those of Basalt.
 const TABLE: u64 = 64 << 20;
 const BASE_LEVEL: u64 = 256 << 20;
-/// Write buffers, full ones and the one in use.
+/// Number of write buffers: full ones and the active one.
 const BUFFERS: i32 = 4;
-/// Logs kept to be written again.
+/// Number of logs that are kept for reuse.
 const LOGS: usize = 4;
-/// BlobDB as it is run where it is measured best: values from 512 bytes on, read ahead by
+/// BlobDB with the settings that measure best: values of at least 512 bytes, with read-ahead in
 /// compactions.
 const BLOB: &str = "enable_blob_files=true;min_blob_size=512;enable_blob_garbage_collection=true;blob_compaction_readahead_size=2097152";
-/// Files of all ages are collected, from a fifth of garbage on.
-const FORCED: &str =
+/// Garbage collection covers files of all ages, from a fifth of garbage on.
+const FORCED_OPTIONS: &str =
     "blob_garbage_collection_age_cutoff=1.0;blob_garbage_collection_force_threshold=0.2";
-/// Values go to blob files in the write itself. It works with neither of the two others.
+/// The write itself puts values into blob files. This excludes the two other modes.
 const DIRECT: &str = "enable_blob_direct_write=true;enable_pipelined_write=false;allow_concurrent_memtable_write=false";
-/// Options that have no setter in its C interface. At the default of 16 MB/s a slowed writer nearly
-/// stands.
+/// Options without a setter in the C interface. At the default of 16 MB/s a slowed writer nearly
+/// stops.
 const BY_NAME: &str = "delayed_write_rate=1073741824";
 
 pub(super) struct Rocks {
@@ -45,7 +44,7 @@ pub(super) struct Rocks {
     unlogged: WriteOptions,
     unsynced: WriteOptions,
     synced: WriteOptions,
-    /// For tables that are made beside it: its options, where they go, and how many there were.
+    /// For the tables of a bulk load: their options, their directory, and their number so far.
     bulk: (Options, PathBuf, AtomicU64),
 }
 
@@ -64,8 +63,7 @@ impl Rocks {
         if budget.filter_bits > 0 {
             table.set_bloom_filter(f64::from(budget.filter_bits), false);
         }
-        // Indexes and filters are part of the budget, as they are of the engine it is compared
-        // with.
+        // Indexes and filters are part of the budget, as in Basalt.
         table.set_cache_index_and_filter_blocks(true);
         table.set_cache_index_and_filter_blocks_with_high_priority(true);
         table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -93,7 +91,7 @@ impl Rocks {
         options.set_enable_pipelined_write(true);
         let mut by_name = vec![BY_NAME.to_string()];
         if engine != EngineName::Rocksdb {
-            // One budget for blocks and values, as its wiki recommends.
+            // Blocks and values share one budget, as RocksDB's wiki recommends.
             options.set_blob_cache(&cache);
             by_name.push(BLOB.into());
             match budget.compression {
@@ -103,7 +101,7 @@ impl Rocks {
             }
         }
         match engine {
-            EngineName::RocksdbBlobForced => by_name.push(FORCED.into()),
+            EngineName::RocksdbBlobForced => by_name.push(FORCED_OPTIONS.into()),
             EngineName::RocksdbBlobDirect => by_name.push(DIRECT.into()),
             _ => {}
         }
@@ -162,7 +160,7 @@ impl Rocks {
     }
 }
 
-/// The file in which it keeps all its options, as text.
+/// Returns the text of the file in which RocksDB keeps all its options.
 fn options_file(path: &Path) -> Result<String, Stop> {
     let fs = host_directory(path, Switch::Off)?;
     let mut names: Vec<_> = fs
@@ -178,7 +176,7 @@ fn options_file(path: &Path) -> Result<String, Stop> {
         .unwrap_or_default())
 }
 
-/// Microseconds of `Cumulative stall: 00:01:2.345 H:M:S, 1.0 percent`.
+/// Returns the microseconds of `Cumulative stall: 00:01:2.345 H:M:S, 1.0 percent`.
 fn stall_us(stats: &str) -> Option<u64> {
     let text = stats
         .lines()
@@ -210,7 +208,7 @@ impl Engine for Rocks {
         self.db.write_opt(batch, self.options(log)).map_err(wrong)
     }
     fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
-        // Values stay in the tables: its writer of tables separates none.
+        // Values stay in the tables: RocksDB's table writer separates no values.
         let (options, dir, made) = &self.bulk;
         let mut adding = IngestExternalFileOptions::default();
         adding.set_move_files(true);
@@ -315,20 +313,11 @@ impl Engine for Rocks {
         key + value
     }
     fn close(&self) -> Result<(), Stop> {
-        // The rest of it is done when it is dropped.
+        // The rest happens when the engine is dropped.
         self.db.cancel_all_background_work(true);
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn its_own_words_about_stalls_are_read() {
-        let text = "Uptime(secs): 3\nCumulative stall: 01:02:3.500 H:M:S, 4.0 percent\n";
-        assert_eq!(stall_us(text), Some((3600 + 120 + 3) * 1_000_000 + 500_000));
-        assert_eq!(stall_us("nothing"), None);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What is measured: an image, and directories of kernel filesystems.
+//! The targets of the measurement: an image, and directories of kernel filesystems.
 
 use super::FsArgs;
 use crate::Stop;
@@ -12,18 +12,18 @@ use basalt::lava::image::{self, Format};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A filesystem.
+/// A filesystem that is measured.
 pub struct Target {
     pub name: String,
     kind: Kind,
     counters: Counters,
-    /// Files that reads go to.
+    /// Files of the read workload.
     pub files: Vec<Arc<dyn File>>,
 }
 
 enum Kind {
     Host(Arc<dyn FileSystem>),
-    /// None between two mounts.
+    /// The filesystem is `None` between two mounts.
     Lava(Option<Arc<LavaFs>>, PathBuf),
 }
 
@@ -31,7 +31,7 @@ fn own(dir: &Path) -> PathBuf {
     dir.join(format!("fs-{}", rustix::process::getpid().as_raw_nonzero()))
 }
 
-/// All that `args` ask for: the image first.
+/// Returns all targets of `args`, the image first.
 pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
     let dir = own(&args.dir);
     let host = host_directory(&dir, Switch::On)?;
@@ -81,12 +81,12 @@ pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
     Ok(targets)
 }
 
-/// Jobs and memory of an image alone.
+/// Returns parts of an environment that the image uses alone.
 fn own_jobs() -> EnvParts {
     EnvBuilder::without_fs().parts()
 }
 
-/// Everything goes that was made.
+/// Removes everything that the run has made.
 pub fn remove(args: &FsArgs) -> Result<(), Stop> {
     for dir in [&args.dir].into_iter().chain(&args.also) {
         let host = host_directory(dir, Switch::Off)?;
@@ -106,7 +106,7 @@ impl Target {
         }
     }
 
-    /// The filesystem of an image.
+    /// Returns the filesystem of an image.
     pub fn lava(&self) -> Option<Arc<LavaFs>> {
         match &self.kind {
             Kind::Host(_) => None,
@@ -114,7 +114,7 @@ impl Target {
         }
     }
 
-    /// Leaves the image as a crash would.
+    /// Leaves the image in the state of a crash.
     pub fn crash(&mut self) {
         if let Kind::Lava(fs, _) = &mut self.kind
             && let Some(fs) = fs.take()
@@ -131,7 +131,7 @@ impl Target {
         Ok(())
     }
 
-    /// Bytes that the block device has written, whoever wrote them.
+    /// Returns the bytes that the block device has written, those of other processes included.
     pub fn written(&self) -> Option<u64> {
         self.counters.disk().map(|d| d.write_bytes)
     }

@@ -1,4 +1,4 @@
-//! What is done to a filesystem, by the calls that engines make.
+//! The workloads on a filesystem, by the calls that engines make.
 
 use super::Slice;
 use super::target::Target;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Bytes of a file that is appended to.
+/// Bytes of a file of the append workload.
 const FILE: u64 = 256 << 20;
 
-/// Aligned bytes that no device can compress.
+/// Returns aligned bytes that no device can compress.
 fn noise(len: usize) -> AlignedBuf {
     let random = Random::from_seed(len as u64);
     let mut buf = AlignedBuf::zeroed_direct(len);
@@ -25,7 +25,8 @@ fn noise(len: usize) -> AlignedBuf {
     buf
 }
 
-/// Runs `op` until the time is over, and measures each. It returns the bytes it appended.
+/// Runs `op` until the time has passed, and measures each call. `op` returns the bytes that it
+/// appended.
 fn until(
     time: Duration,
     clock: &Clock,
@@ -46,7 +47,7 @@ fn until(
     Ok(slice)
 }
 
-/// Synced appends of 4 KiB into files of 256 MB.
+/// Measures synced appends of 4 KiB into files of 256 MB.
 pub fn appends(t: &mut Target, all: bool, time: Duration, clock: &Clock) -> Result<Slice, Stop> {
     let (fs, buf) = (t.fs(), noise(4096));
     let path = Path::new("append");
@@ -71,8 +72,8 @@ pub fn appends(t: &mut Target, all: bool, time: Duration, clock: &Clock) -> Resu
     done
 }
 
-/// Threads, each with what it does.
-fn together(
+/// Runs `work` on `threads` threads and sums up their results.
+fn run_threads(
     threads: usize,
     clock: &Clock,
     work: impl Fn(usize) -> Result<Slice, Stop> + Send + Sync,
@@ -101,8 +102,8 @@ fn together(
     Ok(all)
 }
 
-/// Sixteen threads that append and sync once, at the end: each append by itself, or as part of
-/// many, which a filesystem may gather.
+/// Measures sixteen threads that append, with one sync at the end. Each append is a call of its
+/// own, or one of many that the filesystem may batch.
 pub fn writers(
     t: &mut Target,
     size: usize,
@@ -113,7 +114,7 @@ pub fn writers(
     const THREADS: usize = 16;
     let fs = t.fs();
     let path = |n: usize| PathBuf::from(format!("writer-{n}"));
-    let done = together(THREADS, clock, |n| {
+    let done = run_threads(THREADS, clock, |n| {
         let (file, buf) = (fs.create(&path(n))?, noise(size));
         let mut slice = Slice::default();
         let mut last = clock.now();
@@ -138,7 +139,7 @@ pub fn writers(
     done
 }
 
-/// Files that reads go to.
+/// Number of files of the read workload.
 const READ_FILES: u64 = 8;
 
 pub fn prepare_reads(t: &mut Target, bytes: u64) -> Result<(), Stop> {
@@ -165,10 +166,10 @@ pub fn end_reads(t: &mut Target) -> Result<(), Stop> {
     Ok(fs.sync_metadata(Path::new(""))?)
 }
 
-/// Reads of 4 KiB anywhere.
+/// Measures reads of 4 KiB at random offsets.
 pub fn reads(t: &mut Target, threads: usize, time: Duration, clock: &Clock) -> Result<Slice, Stop> {
     let files: Vec<Arc<dyn File>> = t.files.clone();
-    together(threads, clock, |n| {
+    run_threads(threads, clock, |n| {
         let random = Random::from_seed(n as u64 + 1);
         until(time, clock, || {
             let file = &files[random.below(files.len() as u64) as usize];
@@ -182,7 +183,7 @@ pub fn reads(t: &mut Target, threads: usize, time: Duration, clock: &Clock) -> R
     })
 }
 
-/// Files made and removed again, each of both durable.
+/// Measures files that are made and removed again, with both steps durable.
 pub fn small_files(
     t: &mut Target,
     threads: usize,
@@ -196,7 +197,7 @@ pub fn small_files(
         fs.create_dir(&dir(n))?;
     }
     fs.sync_metadata(Path::new(""))?;
-    let done = together(threads, clock, |n| {
+    let done = run_threads(threads, clock, |n| {
         let (dir, buf) = (dir(n), noise(bytes.max(8)));
         let path = dir.join("file");
         until(time, clock, || {
@@ -219,7 +220,7 @@ pub fn small_files(
     done
 }
 
-/// Synced appends of 4 KiB, with a checkpoint every second if asked for, over 10,000 files.
+/// Measures synced appends of 4 KiB over 10,000 files, with a checkpoint every second if asked for.
 pub fn sync_tail(
     t: &mut Target,
     syncs: u64,
@@ -283,7 +284,7 @@ pub fn sync_tail(
     done
 }
 
-/// Opens an image that was left with 100,000 files and no clean end.
+/// Measures the open of an image with 100,000 files and without a clean shutdown.
 pub fn mount(t: &mut Target, clock: &Clock) -> Result<Slice, Stop> {
     const FILES: usize = 100_000;
     let name = |n: usize| PathBuf::from(format!("f-{n:06}"));
@@ -295,7 +296,7 @@ pub fn mount(t: &mut Target, clock: &Clock) -> Result<Slice, Stop> {
                 file.expect_appends(4096);
             }
         }
-        // Something that is in the journal alone.
+        // These changes are in the journal alone.
         for n in 0..100 {
             fs.rename(&name(n), Path::new("aside"))?;
             fs.rename(Path::new("aside"), &name(n))?;

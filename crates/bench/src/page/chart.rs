@@ -1,13 +1,13 @@
-//! Charts as inline SVG, drawn for a width of 360 units and scaled by the page to whatever it has.
+//! Charts as inline SVG, drawn for a width of 360 units. The page scales them.
 
 use std::fmt::Write;
 
 /// Width of every chart, in its own units.
 const WIDTH: f64 = 360.0;
-/// Where lines are drawn: left, top, right, bottom.
+/// The frame of lines: left, top, right, bottom, in units of the chart.
 const FRAME: (f64, f64, f64, f64) = (46.0, 8.0, 352.0, 168.0);
 
-/// Text that means nothing to HTML.
+/// Returns the text with HTML's special characters escaped.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A number with three digits that count, and k, M or G.
+/// Returns a number with three significant digits and k, M or G.
 pub fn short(x: f64) -> String {
     let (x, unit) = match x.abs() {
         a if a >= 1e9 => (x / 1e9, "G"),
@@ -41,19 +41,19 @@ pub fn short(x: f64) -> String {
     format!("{x:.digits$}{unit}")
 }
 
-/// A bar: whose it is, its colour class, its value, and the lowest and highest of its runs.
+/// A bar: its label, colour class and value, and the lowest and highest of its runs.
 pub struct Bar {
-    /// In front of it.
+    /// Label in front of the bar.
     pub label: String,
-    /// CSS class of its colour.
+    /// CSS class of the colour.
     pub class: String,
-    /// Its length.
+    /// Length of the bar.
     pub value: f64,
-    /// Lowest and highest.
+    /// Lowest and highest value.
     pub range: Option<(f64, f64)>,
 }
 
-/// Bars one below the other.
+/// Draws bars, one below the other.
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     let longest = bars
         .iter()
@@ -101,16 +101,16 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
 
 /// A line: its colour class and its points.
 pub struct Line {
-    /// CSS class of its colour.
+    /// CSS class of the colour.
     pub class: String,
-    /// x and y.
+    /// The points as (x, y), in the units of the axes.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What stands along an axis: places and their labels.
+/// The ticks of an axis: positions and labels.
 pub type Ticks = Vec<(f64, String)>;
 
-/// Lines over a frame. `log` draws y by its logarithm; values not above 0 are then left out.
+/// Draws lines in a frame. If `log` is true, y is logarithmic, and values not above 0 are left out.
 pub fn lines(title: &str, lines: &[Line], log: bool, x_ticks: &Ticks) -> String {
     let (left, top, right, bottom) = FRAME;
     let all = || {
@@ -127,7 +127,7 @@ pub fn lines(title: &str, lines: &[Line], log: bool, x_ticks: &Ticks) -> String 
     let (x0, x1) = (least(|p| p.0), most(|p| p.0));
     let scale = |y: f64| if log { y.log10() } else { y };
     let (y0, y1) = match log {
-        // Whole decades, at least one.
+        // The axis has whole decades, at least one.
         true => {
             let low = scale(least(|p| p.1)).floor();
             (low, scale(most(|p| p.1)).ceil().max(low + 1.0))
@@ -177,7 +177,7 @@ pub fn lines(title: &str, lines: &[Line], log: bool, x_ticks: &Ticks) -> String 
     out
 }
 
-/// Ticks of an axis of seconds.
+/// Returns the ticks of an axis of seconds.
 pub fn seconds(most: f64) -> Ticks {
     let step = [
         1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
@@ -192,22 +192,22 @@ pub fn seconds(most: f64) -> Ticks {
         .collect()
 }
 
-/// Where a quantile stands on an axis that gives each further nine the same room.
+/// Returns the position of a quantile on an axis where each further nine has the same width.
 pub fn nines(q: f64) -> f64 {
     -(1.0 - q.min(0.99999)).log10()
 }
 
-/// A ratio: of what, the ratio, its interval.
+/// A ratio: its label, value and interval.
 pub struct Dot {
-    /// In front of it.
+    /// Label in front of the ratio.
     pub label: String,
     /// The ratio.
     pub ratio: f64,
-    /// Its interval.
+    /// Interval of the ratio.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Ratios around 1, by their logarithms, with their intervals.
+/// Draws ratios around 1, by their logarithms, with their intervals.
 pub fn dots(title: &str, dots: &[Dot]) -> String {
     let reach = dots
         .iter()
@@ -221,7 +221,7 @@ pub fn dots(title: &str, dots: &[Dot]) -> String {
         .filter(|r| *r > 0.0 && r.is_finite())
         .map(|r| r.ln().abs())
         .fold(2f64.ln(), f64::max)
-        // What is a hundredfold off needs no exact place.
+        // The exact position of a ratio beyond 100 does not matter.
         .min(100f64.ln());
     let (middle, half) = (222.0, 86.0);
     let x = |r: f64| middle + (r.max(1e-9).ln() / reach).clamp(-1.0, 1.0) * half;
@@ -269,83 +269,4 @@ fn open(title: &str, height: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        for (x, text) in [
-            (0.0, "0"),
-            (0.25, "0.250"),
-            (3.456, "3.46"),
-            (45.67, "45.7"),
-            (9999.0, "9999"),
-            (45_670.0, "45.7k"),
-            (1.5e9, "1.50G"),
-        ] {
-            assert_eq!(short(x), text);
-        }
-        assert!((nines(0.9) - 1.0).abs() < 1e-9 && (nines(0.999) - 3.0).abs() < 1e-9);
-        assert_eq!(seconds(10.0).last(), Some(&(10.0, "10 s".to_string())));
-        assert_eq!(
-            escape("<a b=\"c\">&'"),
-            "&lt;a b=&quot;c&quot;&gt;&amp;&#39;"
-        );
-    }
-
-    /// All coordinates stay inside of the drawing, also for what cannot be drawn well.
-    #[test]
-    fn nothing_is_drawn_outside() {
-        let line = |points: Vec<(f64, f64)>| Line {
-            class: "c0".into(),
-            points,
-        };
-        let charts = [
-            lines("a", &[line(vec![(0.0, 5.0)])], false, &seconds(0.0)),
-            lines(
-                "b",
-                &[line(vec![(1.0, 0.0), (2.0, 3.0), (3.0, 4e6)])],
-                true,
-                &seconds(3.0),
-            ),
-            lines(
-                "c",
-                &[line(vec![(0.0, 0.0), (1.0, 0.0)])],
-                false,
-                &seconds(1.0),
-            ),
-            dots(
-                "d",
-                &[Dot {
-                    label: "x".into(),
-                    ratio: 1e9,
-                    interval: Some((0.0, f64::INFINITY)),
-                }],
-            ),
-            bars(
-                "e",
-                &[Bar {
-                    label: "x".into(),
-                    class: "c0".into(),
-                    value: 0.0,
-                    range: Some((0.0, 0.0)),
-                }],
-            ),
-        ];
-        for chart in charts {
-            assert!(!chart.contains("NaN") && !chart.contains("inf"), "{chart}");
-            for path in chart.split(" d=\"").skip(1) {
-                let numbers = path
-                    .split('"')
-                    .next()
-                    .unwrap_or("")
-                    .split(|c: char| "MLHV ".contains(c));
-                for n in numbers.filter(|n| !n.is_empty()) {
-                    let n: f64 = n.parse().unwrap();
-                    assert!((0.0..=WIDTH).contains(&n), "{n} in {chart}");
-                }
-            }
-        }
-        assert_eq!(lines("f", &[], true, &vec![]), "");
-    }
-}
+mod tests;

@@ -8,53 +8,53 @@ use std::path::PathBuf;
 /// A workload that runs on one engine.
 #[derive(Subcommand, Debug, Clone)]
 pub enum Workload {
-    /// Puts that are durable when they return, in slices between the device's own synced overwrites
+    /// Put keys durably, in slices between the device's own synced overwrites
     DurablePut(Common),
-    /// Every key once, in random order; then waits for compactions
+    /// Put every key once in random order, then wait for compactions
     Fill(Common),
-    /// Random keys of a filled store again
+    /// Put random keys of a filled store again
     Overwrite(Common),
-    /// Random gets from a filled, settled, reopened store
+    /// Get random keys from a filled, idle, reopened store
     Read {
         /// Flags of all workloads
         #[command(flatten)]
         common: Common,
-        /// Percent of gets that ask for a key that is not there
+        /// Get keys that do not exist in this percentage of gets
         #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
         miss_percent: u8,
     },
-    /// Seeks to random keys of a filled, settled, reopened store and reads on from there
+    /// Seek random keys of a filled, idle, reopened store and read on from there
     Scan {
         /// Flags of all workloads
         #[command(flatten)]
         common: Common,
-        /// Entries read after each seek
+        /// Read this many entries after each seek
         #[arg(long, value_name = "N", default_value_t = 10)]
         scan_len: u64,
     },
-    /// Random gets and puts on a filled store
+    /// Get and put random keys of a filled store
     Mixed {
         /// Flags of all workloads
         #[command(flatten)]
         common: Common,
-        /// Percent of operations that are gets
+        /// Get in this percentage of operations
         #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
         read_percent: u8,
     },
-    /// The device alone, without any engine
+    /// Measure the device alone, without an engine
     Device(Common),
 }
 
 /// Flags of all workloads.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Common {
-    /// Where data is made; a directory inside it, removed afterwards
+    /// Make data here: a directory inside it, removed afterwards
     #[arg(long, value_name = "DIR", default_value = "./bench-data")]
     pub dir: PathBuf,
     /// Keep the data
     #[arg(long)]
     pub keep: bool,
-    /// The engines; a list runs once for each, and ratios are of the first to each other
+    /// Run on these engines, once for each; ratios are of the first to each other
     #[arg(
         long,
         alias = "engine",
@@ -64,47 +64,47 @@ pub struct Common {
         default_value = "basalt"
     )]
     pub engines: Vec<EngineName>,
-    /// Bytes of a key, at least 8
+    /// Make keys this many bytes long, at least 8
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_size)]
     pub key_size: u64,
-    /// Bytes of a value [default: 1K for durable-put and device, 100 in compare, 128 for the
-    /// others]
+    /// Make values this many bytes long [default: 1K for durable-put and device, 100 in compare,
+    /// 128 for the others]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub value_size: Option<u64>,
-    /// How many different keys
+    /// Use this many different keys
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub keys: u64,
-    /// Threads; a list runs once for each
+    /// Run on this many threads; a list runs once for each
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
     pub threads: Vec<usize>,
-    /// How long, for all but fill
+    /// Run for this many seconds, except fill
     #[arg(long, value_name = "S", default_value_t = 10)]
     pub seconds: u64,
-    /// Stop after so many operations, if that is sooner
+    /// Stop after this many operations, if that is sooner
     #[arg(long, value_name = "N")]
     pub ops: Option<u64>,
-    /// Seed of keys, values and their order
+    /// Use this seed for keys, values and their order
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
-    /// How much smaller compression may make values: 0 not at all, 0.5 to a half
+    /// Let compression shorten values by this part: 0 not at all, 0.5 to a half
     #[arg(long, value_name = "0..1", default_value_t = 0.5)]
     pub compressible: f64,
-    /// What engines may use
+    /// The limits of engines.
     #[command(flatten)]
     pub budget: Budget,
-    /// Puts of fill, overwrite and mixed are durable when they return (durable-put's always are)
+    /// Sync each put of fill, overwrite and mixed (durable-put always does)
     #[arg(long, value_enum, default_value = "off")]
     pub sync: Switch,
-    /// Leave the device's own measure out
+    /// Leave out the measurement of the device
     #[arg(long)]
     pub no_device: bool,
-    /// One JSON object instead of tables
+    /// Print one JSON object instead of tables
     #[arg(long)]
     pub json: bool,
 }
 
 impl Workload {
-    /// Flags of all workloads.
+    /// Returns the flags of all workloads.
     pub fn common(&self) -> &Common {
         match self {
             Workload::DurablePut(c)
@@ -117,7 +117,7 @@ impl Workload {
         }
     }
 
-    /// Bytes of a value.
+    /// Returns the bytes of a value.
     pub fn value_size(&self) -> u64 {
         let usual = match self {
             Workload::DurablePut(_) | Workload::Device(_) => 1024,
@@ -126,7 +126,7 @@ impl Workload {
         self.common().value_size.unwrap_or(usual)
     }
 
-    /// Its name in reports.
+    /// Returns the name in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Workload::DurablePut(_) => "durable-put",
@@ -141,7 +141,7 @@ impl Workload {
 }
 
 impl Common {
-    /// Says what is wrong with the flags together.
+    /// Returns an error if the flags exclude each other.
     pub fn validate(&self) -> Result<(), String> {
         if !(8..=basalt::lsm::MAX_KEY_LEN as u64).contains(&self.key_size) {
             return Err(format!(

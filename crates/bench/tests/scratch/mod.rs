@@ -4,11 +4,11 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A directory that is gone afterwards.
+/// A directory that is removed when dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// An empty one.
+    /// Makes an empty directory.
     pub fn new(name: &str) -> Scratch {
         let dir = std::env::temp_dir().join(format!("basalt-bench-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
@@ -16,7 +16,7 @@ impl Scratch {
         Scratch(dir)
     }
 
-    /// Runs the program in it: exit code, output, errors.
+    /// Runs the program in the directory. Returns exit code, output and errors.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
         let out = Command::new(env!("CARGO_BIN_EXE_basalt-bench"))
             .current_dir(&self.0)
@@ -30,7 +30,7 @@ impl Scratch {
         )
     }
 
-    /// Runs the program, which must succeed, and reads its JSON.
+    /// Runs the program, which must succeed, and parses its JSON.
     pub fn json(&self, args: &[&str]) -> Value {
         let (code, out, err) = self.run(&[args, &["--json"]].concat());
         assert_eq!(code, 0, "{args:?}: {err}");

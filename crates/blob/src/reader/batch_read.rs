@@ -111,7 +111,7 @@ impl Read<'_> {
     }
 
     /// Does all reads, in flight together. Each read has its own result.
-    fn together(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
+    fn read_all(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
         match reads {
             // A single read gains nothing from a ring.
             [one] => {
@@ -244,7 +244,7 @@ impl Pages {
                 });
             }
             let env = batch[0].1.0.env();
-            let read = Read::together(env, &reads, how);
+            let read = Read::read_all(env, &reads, how);
             for (((key, (reader, kind, n)), disk), booked) in batch.iter().zip(read).zip(booked) {
                 let page = disk.and_then(|d| reader.take_page(*kind, *n, d, booked, how));
                 match page {
@@ -433,7 +433,7 @@ impl InFlight {
         let reads = reads(&self.stretches, located);
         let read = match (self.reading, self.stretches.first()) {
             (Some(reading), _) => reading.finish(&reads),
-            (None, Some(first)) => Read::together(located[first.values[0]].env(), &reads, how),
+            (None, Some(first)) => Read::read_all(located[first.values[0]].env(), &reads, how),
             (None, None) => Vec::new(),
         };
         let mut booked = self.booked.into_iter();

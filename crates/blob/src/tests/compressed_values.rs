@@ -1,7 +1,7 @@
 //! Compressed values in blob files: each value comes back as it was put in. No stored byte and no
 //! claim of a value about itself is believed unless it holds.
 
-use crate::packed::{pack, payload_len, unpack};
+use crate::compressed::{pack, payload_len, unpack};
 use crate::*;
 use basalt_env::{CacheKey, Env, EnvBuilder, IoPriority, Random};
 use basalt_fs::{ErrorKind, Result};
@@ -48,7 +48,7 @@ fn with_expiry(kind: Kind, value: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the stored bytes of a payload.
-fn packed(kind: Kind, codec: Compression, payload: &[u8]) -> Vec<u8> {
+fn compressed(kind: Kind, codec: Compression, payload: &[u8]) -> Vec<u8> {
     pack(kind, codec, Effort::Background, payload, |_, stored| {
         stored.to_vec()
     })
@@ -65,7 +65,7 @@ fn write(env: &Env, form: &Form, stored: &[u8]) -> BlobMeta {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
-        packed: true,
+        compressed: true,
     };
     let mut builder = BlobBuilder::new(env, file, path, options);
     builder.add(&name(b"key"), form, stored).unwrap();
@@ -131,7 +131,7 @@ fn every_flipped_bit_of_a_compressed_record_is_found() {
     for codec in CODECS {
         for kind in [Kind::Put, Kind::PutTtl] {
             let env = env();
-            let stored = packed(kind, codec, &with_expiry(kind, &value(200, 1)));
+            let stored = compressed(kind, codec, &with_expiry(kind, &value(200, 1)));
             let meta = write(&env, &Form::of(kind, codec, &stored), &stored);
             let file = env.fs().open(Path::new(PATH)).unwrap();
             let record = file.read(64, meta.data_end as usize - 64).unwrap().to_vec();
@@ -156,7 +156,7 @@ fn what_a_compressed_value_says_of_itself_is_not_believed() {
         for kind in [Kind::Put, Kind::PutTtl] {
             let env = env();
             let payload = with_expiry(kind, &value(1000, 2));
-            let stored = packed(kind, codec, &payload);
+            let stored = compressed(kind, codec, &payload);
             assert_eq!(read(&env, kind, codec, &stored).unwrap(), payload);
             let length_at = payload.len() - 1000;
             let mut lies = Vec::new();
@@ -241,7 +241,7 @@ fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
     for codec in CODECS {
         let env = env();
         let payload = value(20_000, 3);
-        let stored = packed(Kind::Put, codec, &payload);
+        let stored = compressed(Kind::Put, codec, &payload);
         let meta = write(&env, &Form::of(Kind::Put, codec, &stored), &stored);
         let reader = open(&env, &meta);
         let key = CacheKey {
@@ -278,7 +278,7 @@ fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
 fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
     let env = env();
     let payload = value(20_000, 4);
-    let stored = packed(Kind::Put, Compression::Zstd, &payload);
+    let stored = compressed(Kind::Put, Compression::Zstd, &payload);
     let meta = write(
         &env,
         &Form::of(Kind::Put, Compression::Zstd, &stored),
@@ -313,7 +313,7 @@ fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
 #[test]
 fn a_file_says_in_its_header_that_values_may_be_compressed() {
     let env = env();
-    let stored = packed(Kind::Put, Compression::Lz4, &[1; 500]);
+    let stored = compressed(Kind::Put, Compression::Lz4, &[1; 500]);
     write(
         &env,
         &Form::of(Kind::Put, Compression::Lz4, &stored),

@@ -29,7 +29,7 @@ fn options(file_id: u128) -> BlobOptions {
         io: IoPriority::High,
         warm_cache: false,
         warm_records: false,
-        packed: false,
+        compressed: false,
     }
 }
 

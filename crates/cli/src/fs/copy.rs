@@ -1,16 +1,16 @@
-//! Files and directories into an image and out of one.
+//! Copies of files and directories into an image and out of one.
 //!
-//! A file is written under another name beside its own, `.cp-` with a hash of the name, and takes
-//! its own when it is whole: what has a file's name is the old one or the new one. What an
-//! interrupted copy left under such a name is removed by the next one there; sources' own files are
-//! never called so, because those that are, are left out.
+//! A file is written under a temporary name beside its own: `.cp-` with a hash of the name. The
+//! file gets its own name when it is complete, so that a name always has the old file or the new
+//! one. The next copy to the same directory removes the temporary files of an interrupted one. No
+//! file of a source has such a name, because sources with such names are left out.
 
 use super::end::{End, Kind};
 use super::show::failed;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome, is_full};
 use crate::filesystem::as_flag;
-use crate::place::{Access, in_image};
+use crate::location::{Access, in_image};
 use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
@@ -24,32 +24,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A store's lock.
+/// Name of a store's lock file.
 pub const LOCK: &str = "LOCK";
-/// Bytes at a time.
+/// Bytes of a read and of a write.
 pub const PIECE: usize = 1 << 20;
-/// Names that are shown of those that are left out.
-const SHOWN: usize = 5;
+/// Number of names of left-out files in a message.
+const NAMES_LISTED: usize = 5;
 
-/// How far a file's bytes go: where its length is vague, all of its space, as readers expect that
-/// find the end by themselves.
+/// Returns the end of a file's bytes. If the length is not exact, this is the end of its space,
+/// because readers of such files find the end by themselves.
 fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
     let stat = fs.stat(path)?;
     Ok(stat.len.max(stat.allocated))
 }
 
-/// The name that a file has while it is copied. Short, because its own may be as long as a name can
-/// be.
+/// Returns the temporary name of a file during the copy. It is short, because the file's own name
+/// may have the maximum length.
 fn aside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
-    // FNV-1a: what is needed is the same name the next time.
+    // FNV-1a gives the same name on the next run.
     let hash = (name.as_bytes().iter()).fold(0x811c_9dc5_u32, |h, b| {
         (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)
     });
     path.with_file_name(format!(".cp-{hash:08x}.unfinished"))
 }
 
-/// A name that [`aside`] gives.
+/// Returns true for a name that [`aside`] returns.
 fn is_aside(name: &OsStr) -> bool {
     let hash = |name: &str| -> Option<()> {
         let hash = name.strip_prefix(".cp-")?.strip_suffix(".unfinished")?;
@@ -59,38 +59,38 @@ fn is_aside(name: &OsStr) -> bool {
     name.to_str().and_then(hash).is_some()
 }
 
-/// A file that is being written, and the lock by which others see that somebody writes it.
+/// A file that is being written, and the lock that shows it to other copies.
 type Begun = (Arc<dyn File>, Option<Box<dyn LockGuard>>);
 
-/// An end, and a path there.
-type Place = (End, PathBuf);
+/// An end of the copy, and a path there.
+type EndPath = (End, PathBuf);
 
-/// What is left to do.
+/// A step that remains.
 enum Step {
     Copy(PathBuf, PathBuf, Kind),
-    /// All in this directory of the target is copied.
+    /// All files of this directory of the target are copied.
     Done(PathBuf),
 }
 
-/// What is copied from where to where.
+/// A copy from one end to the other.
 struct Copy<'a> {
     from: &'a End,
     to: &'a End,
     overwrite: bool,
-    /// Where it begins at both ends, and whether the target had nothing there.
+    /// The start paths at both ends, and whether the target had nothing there.
     roots: (PathBuf, PathBuf),
     is_new: bool,
     bar: ProgressBar,
     files: u64,
     bytes: u64,
-    /// Bytes of files that are whole.
+    /// Bytes of completed files.
     whole: u64,
-    /// Links, pipes, what an earlier copy left, and what else is no file.
+    /// Number of links, pipes, leftovers of earlier copies, and other things that are no files.
     left_out: u64,
-    /// Names that an image cannot have: how many, and the first of them.
+    /// Number of names that an image cannot have, and the first of them.
     no_text: u64,
     no_text_names: Vec<String>,
-    /// Stores on both sides are kept from their owners as long as it takes.
+    /// Locks of the stores on both sides, which are held during the copy.
     locks: Vec<Box<dyn LockGuard>>,
 }
 
@@ -106,7 +106,7 @@ impl Copy<'_> {
         }
     }
 
-    /// That the image has no room for all, what there is now, and what helps.
+    /// Returns the failure of a full image: what is there now, and what helps.
     fn full(&self, image: &Path) -> Failure {
         let (from, to) = &self.roots;
         let (name, root) = (image.display(), to.display());
@@ -121,7 +121,7 @@ impl Copy<'_> {
                 ),
                 format!(
                     "and finish it with `basalt fs cp --overwrite {}/. {name}:{root}`",
-                    self.from.shown(from)
+                    self.from.display_path(from)
                 ),
             ),
             false => (
@@ -139,7 +139,7 @@ impl Copy<'_> {
         ))
     }
 
-    /// Bytes of all that is below a path, for the bar.
+    /// Returns the bytes of all files below a path, for the progress bar.
     fn measure(&self, path: &Path, kind: Kind) -> Result<u64, Failure> {
         let mut bytes = 0;
         let mut todo = vec![(path.to_path_buf(), kind)];
@@ -158,11 +158,11 @@ impl Copy<'_> {
         Ok(bytes)
     }
 
-    /// Copies a file, or a directory with all in it. The names in `to` are durable when their
-    /// directories are synced.
+    /// Copies a file, or a directory with everything in it. The names in `to` are durable when
+    /// their directories are synced.
     fn all(&mut self, from: &Path, to: &Path, kind: Kind) -> Result<(), Failure> {
-        // Not by calls within calls: an image's directories may lie as deep as there is room for
-        // names.
+        // A stack replaces recursion: an image's directories may be nested as deep as names have
+        // space.
         let mut todo = vec![Step::Copy(from.to_path_buf(), to.to_path_buf(), kind)];
         while let Some(step) = todo.pop() {
             match step {
@@ -179,9 +179,9 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Makes a directory; what is to go into it is done next.
+    /// Makes a directory, and adds the copy of its content as the next step.
     fn directory(&mut self, from: &Path, to: PathBuf, todo: &mut Vec<Step>) -> Result<(), Failure> {
-        // A store that somebody writes would come out as none.
+        // A copy of a store that another process writes would be no valid store.
         let lock = from.join(LOCK);
         if self.from.has(&lock).map_err(|e| self.source(e))? == Some(Kind::File) {
             let held = self.from.fs.lock_shared(&lock);
@@ -191,7 +191,7 @@ impl Copy<'_> {
         let no_dir = |what: &str| {
             Failure::new(format!(
                 "{} is {what}, and a directory is to be copied there; name another target, or remove it",
-                self.to.shown(&to)
+                self.to.display_path(&to)
             ))
         };
         let is_there = match self.to.has(&to).map_err(|e| self.target(e))? {
@@ -222,7 +222,7 @@ impl Copy<'_> {
             }
             if e.name.to_str().is_none() {
                 self.no_text += 1;
-                if self.no_text_names.len() < SHOWN {
+                if self.no_text_names.len() < NAMES_LISTED {
                     let path = from.join(&e.name);
                     self.no_text_names.push(escape(path.as_os_str().as_bytes()));
                 }
@@ -233,8 +233,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Keeps the stores that a single file comes from and goes into from their owners: with a
-    /// directory, [`Copy::directory`] does that.
+    /// Locks the stores that a single file comes from and goes to. [`Copy::directory`] does that
+    /// for directories.
     fn hold_stores(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
         let lock = from.with_file_name(LOCK);
         if self.from.is_store_lock(&lock).map_err(|e| self.source(e))? {
@@ -246,7 +246,7 @@ impl Copy<'_> {
             if to.file_name() == lock.file_name() {
                 return Err(Failure::new(format!(
                     "{} is the lock of a store, which is not replaced; name another target",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             let held = self.to.fs.lock(&lock).map_err(|e| self.target(e))?;
@@ -255,11 +255,11 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// A name that is taken, and may not be replaced.
+    /// Returns the failure for a name that exists and may not be replaced.
     fn taken(&self, to: &Path) -> Failure {
         Failure::new(format!(
             "{} is there already; name another target, or replace files with --overwrite",
-            self.to.shown(to)
+            self.to.display_path(to)
         ))
     }
 
@@ -269,13 +269,13 @@ impl Copy<'_> {
             Some(Kind::Dir) => {
                 return Err(Failure::new(format!(
                     "{} is a directory, which is not replaced by a file; name another target",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             Some(Kind::Other) => {
                 return Err(Failure::new(format!(
                     "{} is a pipe, a device, or the image itself, which is not replaced; name another target, or see `basalt fs cat`",
-                    self.to.shown(to)
+                    self.to.display_path(to)
                 )));
             }
             Some(_) if !self.overwrite => return Err(self.taken(to)),
@@ -307,13 +307,13 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// A new file under the name that it has while it is copied, and a lock by which other copies
-    /// see that it is no leftover.
+    /// Makes a new file under its temporary name, with a lock by which other copies know that it is
+    /// no leftover.
     fn begin(&self, aside: &Path, to: &Path) -> Result<Begun, Failure> {
         let busy = || {
             Failure::new(format!(
                 "another `basalt fs cp` copies to {} at this moment; wait for it, or stop it",
-                self.to.shown(to)
+                self.to.display_path(to)
             ))
         };
         let error = |e: Error| match e.kind() {
@@ -331,18 +331,18 @@ impl Copy<'_> {
             Ok(Some(guard)) => Ok((file, Some(guard))),
             Ok(None) => Err(busy()),
             Err(e) if e.kind() == ErrorKind::Busy => Err(busy()),
-            // Not every filesystem of the kernel's has locks.
+            // Some filesystems of the kernel have no locks.
             Err(_) => Ok((file, None)),
         }
     }
 
-    /// Removes what interrupted copies left in a directory of the target; what cannot be removed
-    /// harms nobody.
+    /// Removes the leftovers of interrupted copies in a directory of the target. A leftover that
+    /// cannot be removed does no harm.
     fn sweep(&self, dir: &Path, keep: Option<&Path>) {
         for e in self.to.entries(dir).into_iter().flatten() {
             let path = dir.join(&e.name);
             if e.kind == Kind::File && is_aside(&e.name) && keep != Some(&path) {
-                // Of one that is being written somebody has the lock.
+                // A leftover that another process still writes is locked.
                 let _ = self.to.remove_leftover(&path);
             }
         }
@@ -356,7 +356,9 @@ impl Copy<'_> {
             if piece.is_empty() {
                 return Err(self.source(Error::new(
                     ErrorKind::Io,
-                    format!("the file ends after {at} of {end} bytes: somebody made it shorter"),
+                    format!(
+                        "the file ends after {at} of {end} bytes: another program made it shorter"
+                    ),
                 )));
             }
             let appended = target.append(&[IoSlice::new(&piece)], Intent::Bulk);
@@ -368,11 +370,12 @@ impl Copy<'_> {
         target.sync_all().map_err(|e| self.target(e))
     }
 
-    /// Of a file of the disk whose length is 0: the kernel says so of those that it makes up when
-    /// they are read, too, such as `/proc/cpuinfo`.
+    /// Copies a file of the disk whose length is 0. The kernel reports 0 also for files that it
+    /// makes on read, such as `/proc/cpuinfo`.
     fn bytes_without_length(&mut self, from: &Path, target: &dyn File) -> Result<(), Failure> {
         let error = |e: Errno| Failure::os("read", from, e);
-        // One that waits for news, such as `/proc/kmsg`, is an error and no copy without an end.
+        // A file that waits for input, such as `/proc/kmsg`, is an error, and not a copy without an
+        // end.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open(from, flags, Mode::empty()).map_err(error)?;
         let mut piece = vec![0; PIECE];
@@ -393,8 +396,8 @@ impl Copy<'_> {
     }
 }
 
-/// The two ends, and the path in each.
-fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
+/// Returns the two ends and the path in each.
+fn ends(from: &Path, to: &Path) -> Result<(EndPath, EndPath), Failure> {
     let absolute =
         |path: &Path| std::path::absolute(path).map_err(|e| Failure::os("find", path, e));
     let target = in_image(to);
@@ -419,8 +422,8 @@ fn ends(from: &Path, to: &Path) -> Result<(Place, Place), Failure> {
     }
 }
 
-/// A target such as `other.lava:m2` without the image is a slip far more often than a file of that
-/// name.
+/// Refuses a target such as `other.lava:m2` if the image is missing. It is a mistake far more often
+/// than a file of that name.
 fn refuse_missing_image(to: &Path) -> Result<(), Failure> {
     let bytes = to.as_os_str().as_bytes();
     let Some(colon) = bytes.iter().position(|b| *b == b':') else {
@@ -435,7 +438,7 @@ fn refuse_missing_image(to: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// A target is not made with folders above it: a misspelt one would be.
+/// Fails if the folder of a target is missing: it may be a misspelt name.
 fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     let above = match path.parent() {
         Some(above) => above,
@@ -445,12 +448,12 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => Err(Failure::new(format!(
             "{} is no folder, so nothing can be copied into it",
-            to.shown(above)
+            to.display_path(above)
         ))),
         Err(e) if e.is_not_found() => Err(Failure::new(match &to.image {
             Some(image) => format!(
                 "there is no folder {}; `basalt fs mkdir {} {}` makes it",
-                to.shown(above),
+                to.display_path(above),
                 image.display(),
                 above.display()
             ),
@@ -460,7 +463,7 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// `DIR/.` is what is in the directory, not the directory, as for the `cp` of Unix.
+/// Returns true for `DIR/.`, which means the content of the directory, as for the `cp` of Unix.
 fn means_contents(from: &Path) -> bool {
     let bytes = from.as_os_str().as_bytes();
     let slashes = bytes.iter().rev().take_while(|b| **b == b'/').count();
@@ -468,7 +471,7 @@ fn means_contents(from: &Path) -> bool {
     bytes == b"." || bytes.ends_with(b"/.")
 }
 
-/// `basalt fs cp`.
+/// Runs `basalt fs cp`.
 pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let ((source, from_path), (target, mut to_path)) = ends(from, to)?;
     let kind = source
@@ -499,14 +502,14 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let mut went_into = String::new();
     match (there, from_path.file_name()) {
         (Some(Kind::Dir), Some(name)) if !contents => {
-            let was_there = target.shown(&to_path);
+            let was_there = target.display_path(&to_path);
             to_path.push(name);
             if kind == Kind::Dir {
-                // What happens to an interrupted copy that is repeated. A command that replaces
-                // files is for the page that says when to use it.
+                // A repeated copy after an interruption ends here. A page says when to use a
+                // command that replaces files.
                 went_into = format!(
                     "; {was_there} is there already, so they went into {} (FROM/. is what is in FROM without it)",
-                    target.shown(&to_path),
+                    target.display_path(&to_path),
                 );
             }
         }
@@ -555,12 +558,12 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     eprintln!(
         "basalt: {} copied to {}, {}{went_into}{}",
         count(copy.files, "file", "files"),
-        target.shown(&to_path),
+        target.display_path(&to_path),
         rate(copy.bytes, clock.now() - began),
         match copy.left_out {
             0 => String::new(),
             n => format!(
-                "; {} left out: links, pipes, devices, what interrupted copies left, and the image itself",
+                "; {} left out: links, pipes, devices, leftovers of interrupted copies, and the image itself",
                 count_entries(n)
             ),
         }
@@ -580,20 +583,4 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_unfinished_copies_are_short_and_known_again() {
-        let long = "x".repeat(255);
-        for name in ["a", "b", "CURRENT", &long] {
-            let aside = aside(&Path::new("d").join(name));
-            assert_eq!(aside.parent(), Some(Path::new("d")));
-            assert!(is_aside(aside.file_name().unwrap()), "{aside:?}");
-        }
-        assert_ne!(aside(Path::new("a")), aside(Path::new("b")));
-        for name in ["a.unfinished", ".cp-.unfinished", ".cp-0000000G.unfinished"] {
-            assert!(!is_aside(OsStr::new(name)), "{name}");
-        }
-    }
-}
+mod tests;

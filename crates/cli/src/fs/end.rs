@@ -1,9 +1,9 @@
-//! The two ends of a copy, the disk and an image, and what they differ in: names that are no text,
-//! links, and who may replace what.
+//! The two ends of a copy, the disk and an image, and their differences: names that are no text,
+//! links, and replacement.
 
 use crate::failure::Failure;
 use crate::filesystem::open_image_alone;
-use crate::place::Access;
+use crate::location::Access;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Error, ErrorKind};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
@@ -13,14 +13,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a name stands for.
+/// The type of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     File,
     Dir,
-    /// Of the disk: it is not followed below what somebody named.
+    /// A link of the disk. It is not followed below a path of the command line.
     Link,
-    /// A pipe, a socket, a device; or the image that is at the other end.
+    /// A pipe, a socket, a device, or the image at the other end.
     Other,
 }
 
@@ -30,18 +30,17 @@ pub struct Entry {
     pub kind: Kind,
 }
 
-/// One of the two.
+/// One end of a copy.
 pub struct End {
     pub fs: Arc<dyn FileSystem>,
-    /// None: it is the disk.
+    /// Path of the image, or `None` for the disk.
     pub image: Option<PathBuf>,
-    /// Device and number of the file that is the image at the other end, which is not copied into
-    /// itself.
+    /// Device and inode number of the image at the other end, which is not copied into itself.
     other: Option<(u64, u64)>,
 }
 
 impl End {
-    /// An image, and the disk at the other end of it.
+    /// Opens an image, and returns it and the disk as the two ends.
     pub fn pair(image: &Path, access: Access) -> Result<(End, End), Failure> {
         let fs = open_image_alone(image, access)?;
         let host = HostFs::new(HostOptions::new("/")).map_err(|e| Failure::new(e.to_string()))?;
@@ -60,15 +59,15 @@ impl End {
         ))
     }
 
-    /// A path of this end, as the command line names it.
-    pub fn shown(&self, path: &Path) -> String {
+    /// Returns a path of this end in the form of the command line.
+    pub fn display_path(&self, path: &Path) -> String {
         match &self.image {
             Some(image) => format!("{}:{}", image.display(), path.display()),
             None => path.display().to_string(),
         }
     }
 
-    /// An error that was met at this end.
+    /// Returns the failure for an error at this end.
     pub fn failure(&self, e: Error) -> Failure {
         match &self.image {
             Some(image) => Failure::image(image, e),
@@ -93,22 +92,22 @@ impl End {
         })
     }
 
-    /// What a path that somebody named leads to: links on the disk are followed.
+    /// Returns the type of a path of the command line. Links on the disk are followed.
     pub fn leads_to(&self, path: &Path) -> basalt::Result<Kind> {
         if self.image.is_some() {
             return self.kind_in_image(path);
         }
-        let stat = rustix::fs::stat(path).map_err(|e| looking(path, e))?;
+        let stat = rustix::fs::stat(path).map_err(|e| name_error(path, e))?;
         Ok(self.kind_of(&stat))
     }
 
-    /// What has a name, if anything: a link that leads nowhere has it, too.
+    /// Returns the type of a name, or `None` if it does not exist. A link to nothing exists.
     pub fn has(&self, path: &Path) -> basalt::Result<Option<Kind>> {
         let found = match self.image.is_some() {
             true => self.kind_in_image(path),
             false => rustix::fs::lstat(path)
                 .map(|s| self.kind_of(&s))
-                .map_err(|e| looking(path, e)),
+                .map_err(|e| name_error(path, e)),
         };
         match found {
             Err(e) if e.is_not_found() => Ok(None),
@@ -116,8 +115,8 @@ impl End {
         }
     }
 
-    /// The names in a directory, sorted. Those of the disk as the bytes they are: a filesystem's
-    /// own listing has text.
+    /// Returns the names in a directory, sorted. Names of the disk are raw bytes, because a
+    /// filesystem's own listing has text.
     pub fn entries(&self, dir: &Path) -> basalt::Result<Vec<Entry>> {
         if self.image.is_some() {
             let entry = |e: basalt::fs::DirEntry| Entry {
@@ -144,7 +143,7 @@ impl End {
                     name: OsString::from_vec(name.to_vec()),
                     kind: self.kind_of(&stat),
                 }),
-                // Removed meanwhile.
+                // The file was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(error(e)),
             }
@@ -153,11 +152,11 @@ impl End {
         Ok(entries)
     }
 
-    /// Removes what an interrupted copy left under this name, unless somebody is writing it
-    /// (`Busy`). Nothing is written to it: it may be the finished copy under its own name by now.
+    /// Removes the leftover of an interrupted copy, unless another process is writing it (`Busy`).
+    /// Nothing is written to the file: it may be the completed copy under its own name by now.
     pub fn remove_leftover(&self, path: &Path) -> basalt::Result<()> {
         if self.image.is_some() {
-            // Nobody else has the image open to write.
+            // No other process has the image open for writing.
             return self.fs.remove(path);
         }
         let error = |e: Errno| Error::io("removing what an interrupted copy left", path, e.into());
@@ -168,7 +167,9 @@ impl End {
         };
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
-                return Err(Error::new(ErrorKind::Busy, "somebody is writing it").in_file(path));
+                return Err(
+                    Error::new(ErrorKind::Busy, "another process is writing it").in_file(path)
+                );
             }
             locked => locked.map_err(error)?,
         }
@@ -177,12 +178,12 @@ impl End {
             Ok(there) if (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino) => {
                 rustix::fs::unlink(path).map_err(error)
             }
-            // It was finished meanwhile, and somebody else may have begun another.
+            // The copy was completed meanwhile, and another one may have begun.
             _ => Ok(()),
         }
     }
 
-    /// True when this is the lock of a store, and not some file that has its name.
+    /// Returns true if this is the lock of a store, and not another file of that name.
     pub fn is_store_lock(&self, path: &Path) -> basalt::Result<bool> {
         if self.has(path)? != Some(Kind::File) {
             return Ok(false);
@@ -191,11 +192,10 @@ impl End {
         Ok(head.is_empty() || head == b"pid "[..])
     }
 
-    /// Renames a file to a name that nothing may have, also what has come there since somebody
-    /// looked.
+    /// Renames a file to a name that must not exist, even if it appeared after the last check.
     pub fn rename_new(&self, from: &Path, to: &Path) -> basalt::Result<()> {
         if self.image.is_some() {
-            // Nobody else has the image open to write.
+            // No other process has the image open for writing.
             return match self.fs.exists(to)? {
                 true => Err(Error::new(ErrorKind::AlreadyExists, "the name is taken").in_file(to)),
                 false => self.fs.rename(from, to),
@@ -203,7 +203,7 @@ impl End {
         }
         let error = |e: Errno| Error::io("naming the copy", to, e.into());
         match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // Not every filesystem knows how; a second name is refused where there is one, too.
+            // Some filesystems lack this call. A hard link also fails if the name exists.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 rustix::fs::link(from, to).map_err(|e| match e {
                     Errno::PERM | Errno::OPNOTSUPP => error(e).context(
@@ -218,71 +218,9 @@ impl End {
     }
 }
 
-fn looking(path: &Path, e: Errno) -> Error {
-    Error::io("looking at a name", path, e.into())
+fn name_error(path: &Path, e: Errno) -> Error {
+    Error::io("name_error at a name", path, e.into())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A death between the two steps of naming leaves the finished copy with a second name; nothing
-    /// is written through that.
-    #[test]
-    fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
-        let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));
-        let host = HostFs::new(HostOptions::new("/")).expect("a directory");
-        host.create_dir(&dir).expect("created");
-        let end = End {
-            fs: host.clone(),
-            image: None,
-            other: None,
-        };
-        let (copy, aside) = (dir.join("copy"), dir.join("aside"));
-        let f = host.create(&copy).expect("created");
-        f.append(&[std::io::IoSlice::new(b"whole")], basalt::fs::Intent::Lazy)
-            .expect("written");
-        f.sync_all().expect("synced");
-        drop(f);
-        host.link(&copy, &aside).expect("linked");
-        let writing = host.lock_shared(&aside).expect("locked");
-        let e = end.remove_leftover(&aside).expect_err("somebody writes it");
-        assert_eq!(e.kind(), ErrorKind::Busy);
-        drop(writing);
-        end.remove_leftover(&aside).expect("removed");
-        end.remove_leftover(&aside).expect("nothing is there");
-        let left = host.open(&copy).expect("there").read(0, 10).expect("read");
-        assert_eq!(left, b"whole"[..]);
-        assert!(!end.is_store_lock(&copy).expect("a file"));
-        host.remove(&copy).expect("removed");
-        host.remove(&dir).expect("removed");
-    }
-
-    #[test]
-    fn a_name_that_somebody_took_meanwhile_is_not_replaced() {
-        let dir = std::env::temp_dir().join(format!("basalt-end-{}", std::process::id()));
-        let fs: Arc<dyn FileSystem> = HostFs::new(HostOptions::new("/")).unwrap();
-        let end = End {
-            fs: Arc::clone(&fs),
-            image: None,
-            other: None,
-        };
-        let (a, b, c) = (dir.join("a"), dir.join("b"), dir.join("c"));
-        fs.create_dir(&dir).unwrap();
-        fs.create(&a).unwrap();
-        fs.create(&b).unwrap();
-        rustix::fs::symlink("nowhere", &c).unwrap();
-        for taken in [&b, &c] {
-            let e = end.rename_new(&a, taken).unwrap_err();
-            assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
-            assert!(end.has(&a).unwrap().is_some());
-        }
-        assert_eq!(end.has(&c).unwrap(), Some(Kind::Link));
-        fs.remove(&b).unwrap();
-        end.rename_new(&a, &b).unwrap();
-        assert_eq!(end.has(&a).unwrap(), None);
-        fs.remove(&b).unwrap();
-        fs.remove(&c).unwrap();
-        fs.remove(&dir).unwrap();
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
-//! Names of an image made and removed by hand: directories, files, stores that nobody uses.
+//! Names of an image that commands make and remove: directories, files, and stores that no process
+//! uses.
 
 use super::copy::LOCK;
-use super::show::{failed, shown};
+use super::show::{display_path, failed};
 use crate::failure::{Failure, Outcome};
 use crate::progress::{count, human_bytes};
 use basalt::fs::{FileSystem, LockGuard};
@@ -9,21 +10,21 @@ use basalt::lava::LavaFs;
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// A path as it is in the image, without what leads nowhere. One that steps upward stays as it is,
-/// for the filesystem to refuse.
+/// Returns a path in the form of the image, without `.` components. A path with `..` stays as it
+/// is, and the filesystem refuses it.
 fn plain(path: &Path) -> PathBuf {
     let parts = path.components();
     let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     parts.collect()
 }
 
-/// `basalt fs mkdir`.
+/// Runs `basalt fs mkdir`.
 pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
     for path in paths {
         fs.create_dir(path).map_err(|e| match e.kind() {
             basalt::ErrorKind::AlreadyExists => Failure::new(format!(
                 "{} cannot be made in {}: it, or one above it, is a file",
-                shown(path),
+                display_path(path),
                 image.display()
             )),
             _ => Failure::image(image, e),
@@ -34,21 +35,21 @@ pub fn make(fs: &LavaFs, image: &Path, paths: &[PathBuf]) -> Outcome {
     Ok(0)
 }
 
-/// What went.
+/// Counts of what was removed.
 #[derive(Default)]
-struct Gone {
+struct Removed {
     files: u64,
     dirs: u64,
-    /// Space that nobody has any more.
+    /// Bytes of space that became free.
     bytes: u64,
-    /// Files that go on under another name, such as those that a checkpoint shares.
+    /// Inodes that remain under another name, such as files that a checkpoint shares.
     kept: BTreeSet<u64>,
 }
 
-/// `basalt fs rm`.
+/// Runs `basalt fs rm`.
 pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> Outcome {
     let mut all: Vec<PathBuf> = Vec::new();
-    // All are looked at before the first one goes.
+    // All paths are checked before the first one is removed.
     for path in paths {
         let path = plain(path);
         let stat = fs.stat(&path).map_err(|e| failed(image, &path, e))?;
@@ -61,30 +62,30 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
         if stat.is_dir && !recursive {
             return Err(Failure::new(format!(
                 "{} in {} is a directory; -r removes it with all in it",
-                shown(&path),
+                display_path(&path),
                 image.display()
             )));
         }
         all.push(path);
     }
     let error = |e| Failure::image(image, e);
-    // What lies below another of them goes with it, and a name that was given twice goes once.
+    // A path below another one is removed with it, and a path that was given twice is removed once.
     all.sort();
     all.dedup_by(|path, before| path.starts_with(before));
     let mut locks = Vec::new();
     for path in &all {
         hold_stores(fs, image, path, &mut locks)?;
     }
-    let mut gone = Gone::default();
+    let mut removed = Removed::default();
     for path in all {
-        remove_all(fs, path, &mut gone).map_err(error)?;
+        remove_all(fs, path, &mut removed).map_err(error)?;
     }
     fs.sync_metadata(Path::new("")).map_err(error)?;
-    let dirs = match gone.dirs {
+    let dirs = match removed.dirs {
         0 => String::new(),
         n => format!(" and {}", count(n, "directory", "directories")),
     };
-    let kept = match gone.kept.len() as u64 {
+    let kept = match removed.kept.len() as u64 {
         0 => String::new(),
         n => format!(
             "; {} under another name, and so does the space",
@@ -93,14 +94,14 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
     };
     eprintln!(
         "basalt: removed {}{dirs} from {}, {} freed{kept}",
-        count(gone.files, "file", "files"),
+        count(removed.files, "file", "files"),
         image.display(),
-        human_bytes(gone.bytes)
+        human_bytes(removed.bytes)
     );
     Ok(0)
 }
 
-/// Takes the locks of all stores at and below a path, so that none goes that somebody uses.
+/// Takes the locks of all stores at and below a path, so that no store in use is removed.
 fn hold_stores(
     fs: &LavaFs,
     image: &Path,
@@ -132,14 +133,14 @@ enum Step {
     Empty(PathBuf),
 }
 
-fn remove_all(fs: &LavaFs, path: PathBuf, gone: &mut Gone) -> basalt::Result<()> {
+fn remove_all(fs: &LavaFs, path: PathBuf, removed: &mut Removed) -> basalt::Result<()> {
     let mut todo = vec![Step::Look(path)];
     while let Some(step) = todo.pop() {
         let path = match step {
             Step::Look(path) => path,
             Step::Empty(dir) => {
                 fs.remove(&dir)?;
-                gone.dirs += 1;
+                removed.dirs += 1;
                 continue;
             }
         };
@@ -151,14 +152,14 @@ fn remove_all(fs: &LavaFs, path: PathBuf, gone: &mut Gone) -> basalt::Result<()>
             continue;
         }
         fs.remove(&path)?;
-        gone.files += 1;
+        removed.files += 1;
         if report.links > 1 {
-            gone.kept.insert(report.inode);
+            removed.kept.insert(report.inode);
             continue;
         }
-        gone.kept.remove(&report.inode);
+        removed.kept.remove(&report.inode);
         let space = report.extents.iter().filter(|e| e.place.is_some());
-        gone.bytes += space.map(|e| e.len).sum::<u64>();
+        removed.bytes += space.map(|e| e.len).sum::<u64>();
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What an image holds, as text for people and as JSON for scripts.
+//! The content of an image, as text for people and as JSON for scripts.
 
 use super::copy::PIECE;
 use crate::escape::escape;
@@ -14,28 +14,28 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A path of an image as one line of text.
-pub fn shown(path: &Path) -> String {
+/// Returns a path of an image as one line of text.
+pub fn display_path(path: &Path) -> String {
     match escape(path.as_os_str().as_bytes()) {
         root if root.trim_matches('/').is_empty() => "the root".to_string(),
         path => path,
     }
 }
 
-/// A path that leads nowhere, or another failure.
+/// Returns the failure for a path that does not exist, or for another error.
 pub fn failed(image: &Path, path: &Path, e: basalt::Error) -> Failure {
     match e.is_not_found() {
         true => Failure::new(format!(
             "there is no {} in {1}; `basalt fs ls {1}` shows what there is",
-            shown(path),
+            display_path(path),
             image.display()
         )),
         false => Failure::image(image, e),
     }
 }
 
-/// Everything in a directory, deeper too if asked, by path. Not by calls within calls: directories
-/// may lie as deep as there is room for names.
+/// Returns everything in a directory by path, and with `recursive` everything below it. A stack
+/// replaces recursion: directories may be nested as deep as names have space.
 fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(PathBuf, FileStat)>> {
     let below = |dir: &Path| -> basalt::Result<Vec<PathBuf>> {
         let all = fs.list(dir)?;
@@ -53,7 +53,7 @@ fn entries(fs: &LavaFs, dir: &Path, recursive: bool) -> basalt::Result<Vec<(Path
     Ok(found)
 }
 
-/// `basalt fs ls`.
+/// Runs `basalt fs ls`.
 pub fn list(
     fs: &LavaFs,
     image: &Path,
@@ -69,10 +69,10 @@ pub fn list(
         false => vec![(path.to_path_buf(), stat)],
     };
     let name = |of: &Path| {
-        // Names as they are below what was asked for.
+        // Names are relative to the path of the command line.
         let below = of.strip_prefix(path).ok();
         let below = below.filter(|b| !b.as_os_str().is_empty()).unwrap_or(of);
-        shown(below)
+        display_path(below)
     };
     if as_json {
         let mut all: Vec<Value> = Vec::new();
@@ -93,7 +93,7 @@ pub fn list(
                 rows.push([name(p) + "/", "-".into(), "-".into()]);
                 continue;
             }
-            // A crash may have left more than is known of.
+            // After a crash, a file may have more bytes than its known length.
             let more = match fs.describe(p).map_err(error)?.exact {
                 true => "",
                 false => "+",
@@ -119,7 +119,7 @@ fn kind(report: &FileReport) -> &'static str {
     }
 }
 
-/// `basalt fs stat`.
+/// Runs `basalt fs stat`.
 pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     let r = fs.describe(path).map_err(|e| failed(image, path, e))?;
     if as_json {
@@ -138,7 +138,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
         ))?;
         return Ok(0);
     }
-    let mut text = match shown(path) {
+    let mut text = match display_path(path) {
         _ if r.is_dir && r.inode == 0 => format!("the root of {}\n", image.display()),
         path => format!("{path} in {}\n", image.display()),
     };
@@ -177,15 +177,15 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     Ok(0)
 }
 
-/// `basalt fs cat`.
+/// Runs `basalt fs cat`.
 pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     let error = |e| failed(image, path, e);
     let file = fs.open(path).map_err(error)?;
     let end = fs.stat(path).map_err(error)?.len;
     if !fs.describe(path).map_err(error)?.exact {
         eprintln!(
-            "basalt: a crash has left the length of {} vague; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
-            shown(path)
+            "basalt: a crash has left the length of {} inexact; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
+            display_path(path)
         );
     }
     let mut out = std::io::stdout().lock();
@@ -206,13 +206,13 @@ pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     Ok(0)
 }
 
-/// `basalt fs report`.
+/// Runs `basalt fs report`.
 pub fn report(fs: &LavaFs, image: &Path, as_json: bool) -> Outcome {
     let u = fs.usage();
     let info = fs.info();
     let a_file = u.extents as f64 / u.files.max(1) as f64;
-    // How much of what is free lies in pieces shorter than the largest extent that a growing file
-    // asks for.
+    // This is the part of the free space in pieces shorter than the largest extent that a growing
+    // file asks for.
     let scattered = match u.free_bytes {
         0 => 0.0,
         free => u.short_free_bytes as f64 / free as f64,

@@ -1,29 +1,29 @@
-//! A folder into the store, past log and memtables: its files come in the order of their keys. A
-//! thread walks and reads; this one compresses and writes tables, which are added some hundred
-//! megabytes at a time, so that not everything is lost to whoever stops a long load.
+//! A folder into the store, without log and memtables: its files come in the order of their keys.
+//! One thread walks and reads. This thread compresses and writes tables, which are added every few
+//! hundred megabytes. So an interrupted load keeps most of its work.
 
 use super::Load;
 use crate::escape::brief;
 use crate::failure::Failure;
-use crate::folder::{Found, LeftOut, Unreadable, Walk, bytes_of, measure};
+use crate::folder::{FolderFile, LeftOut, Unreadable, Walk, bytes_of, measure};
 use crate::progress;
-use crate::record::Record;
+use crate::record::KvRecord;
 use crate::store::Limits;
 use basalt::ErrorKind;
 use std::io::Read;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Tables are added when so many bytes are in them.
+/// Tables are added when they have this many bytes.
 const STEP: u64 = 256 << 20;
-/// Files are handed over so many bytes at a time, unless one is longer, while the next are read:
-/// never more than two such lots are in memory.
+/// Files are passed on in chunks of this many bytes, unless one file is longer, while the next
+/// chunk is read. At most two chunks are in memory.
 const CHUNK: usize = 1 << 20;
 /// Bytes that an entry counts for at least.
 const ENTRY: usize = 256;
 
-/// What was read: an entry, or why there is none.
-type Item = Result<Record, String>;
+/// An entry, or the reason why it could not be read.
+type Item = Result<KvRecord, String>;
 
 impl Load<'_> {
     pub(super) fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
@@ -43,7 +43,7 @@ impl Load<'_> {
         let limits = self.limits;
         basalt::env::thread::scope(|s| {
             let reader = s.spawn(move || read_all(dir, walk, limits, &send));
-            // When it ends early the reader finds nobody who listens.
+            // If this thread ends early, the reading thread finds the channel closed.
             let ended = self.take_all(dir, receive);
             let left_out = reader
                 .join()
@@ -62,7 +62,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn add_to_table(&mut self, dir: &Path, mut record: Record) -> Result<(), Failure> {
+    fn add_to_table(&mut self, dir: &Path, mut record: KvRecord) -> Result<(), Failure> {
         self.bar.inc(record.value.len() as u64);
         let path = (!self.prefix.is_empty()).then(|| record.key.clone());
         record.key.splice(..0, self.prefix.iter().copied());
@@ -91,7 +91,7 @@ impl Load<'_> {
         }
     }
 
-    /// Adds what was prepared to the store.
+    /// Adds the prepared tables to the store.
     pub(super) fn add_table(&mut self) -> Result<(), Failure> {
         let Some(table) = self.table.take() else {
             return Ok(());
@@ -107,12 +107,12 @@ impl Load<'_> {
     }
 }
 
-/// Reads all files of a walk, until nobody takes them any more.
+/// Reads all files of a walk, until the channel is closed.
 fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item>>) -> LeftOut {
     let (mut chunk, mut bytes) = (Vec::new(), 0);
     for found in walk.by_ref() {
         let item = read(dir, found, limits);
-        // What could not be read is told at once.
+        // A failed read is reported at once.
         bytes += item
             .as_ref()
             .map_or(CHUNK, |r| ENTRY + r.key.len() + r.value.len());
@@ -124,23 +124,23 @@ fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item
             }
         }
     }
-    // Whoever takes no more has an error of its own.
+    // A receiver that has closed the channel has an error of its own.
     let _ = to.send(chunk);
     walk.left_out
 }
 
-fn read(dir: &Path, found: Result<Found, Unreadable>, limits: Limits) -> Item {
+fn read(dir: &Path, found: Result<FolderFile, Unreadable>, limits: Limits) -> Item {
     let mut found = found.map_err(|u| {
         let why = std::io::Error::from(u.why);
         format!("cannot read {}: {why}", name(dir, &u.path))
     })?;
-    // The length first: a file too large is refused before it is read.
+    // The length is checked first: a file that is too large is refused before it is read.
     limits.check(&[], found.len, || name(dir, &found.path))?;
     let mut value = Vec::with_capacity(found.len as usize + 1);
     let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
     let read = found.file.by_ref().take(limit).read_to_end(&mut value);
     read.map_err(|e| format!("cannot read {}: {e}", name(dir, &found.path)))?;
-    Ok(Record {
+    Ok(KvRecord {
         key: found.path,
         value,
         expire_at_ms: None,

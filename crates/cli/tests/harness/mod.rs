@@ -1,4 +1,4 @@
-//! The real binary in a scratch directory: what every test of the tool stands on.
+//! The real binary in a scratch directory, for all tests of the tool.
 #![allow(
     dead_code,
     clippy::disallowed_methods,
@@ -16,7 +16,7 @@ pub struct Scratch {
     pub dir: PathBuf,
 }
 
-/// How a run of the tool ended.
+/// The result of a run of the tool.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -74,7 +74,7 @@ impl Scratch {
         path
     }
 
-    /// The tool, to be run in the scratch directory. `command` is followed by `--dir db` where it
+    /// Returns the tool as a command in the scratch directory. `--dir db` follows `command` if it
     /// has that flag.
     pub fn command<A: AsRef<OsStr>>(
         &self,
@@ -93,7 +93,7 @@ impl Scratch {
         c
     }
 
-    /// Runs it to its end.
+    /// Runs the tool to its end.
     pub fn run<A: AsRef<OsStr>>(&self, command: &str, args: impl IntoIterator<Item = A>) -> Ran {
         ended(
             self.command(command, args)
@@ -102,7 +102,7 @@ impl Scratch {
         )
     }
 
-    /// Runs it with this standard input.
+    /// Runs the tool with this standard input.
     pub fn run_with<A: AsRef<OsStr>>(
         &self,
         command: &str,
@@ -115,13 +115,13 @@ impl Scratch {
             .spawn()
             .expect("the tool starts");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // A tool that refuses its input early closes the pipe: its exit code and message say so.
+        // A tool that refuses its input early closes the pipe. Its exit code and message say so.
         let _ = stdin.write_all(input);
         drop(stdin);
         ended(child)
     }
 
-    /// All entries, as `scan` prints them.
+    /// Returns all entries, as `scan` prints them.
     pub fn scan(&self) -> String {
         String::from_utf8(self.run("scan", [""; 0]).ok()).expect("scan prints text")
     }
@@ -136,7 +136,7 @@ pub fn ended(child: Child) -> Ran {
     }
 }
 
-/// A command of `fs`, which knows no `--dir`.
+/// Runs a command of `fs`, which has no `--dir`.
 pub fn fs(s: &Scratch, args: &[&str]) -> Ran {
     let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
     c.current_dir(&s.dir).arg("fs").args(args);
@@ -146,7 +146,7 @@ pub fn fs(s: &Scratch, args: &[&str]) -> Ran {
     ended(c.spawn().expect("the tool starts"))
 }
 
-/// A server that answers: it holds its store.
+/// Starts a server and waits for its first answer. It then holds its store.
 pub fn serving(s: &Scratch, args: &[&str]) -> Child {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = port.local_addr().unwrap().to_string();
@@ -155,7 +155,7 @@ pub fn serving(s: &Scratch, args: &[&str]) -> Child {
     let all = args.iter().chain(&own);
     let mut server = s.command("serve", all).spawn().unwrap();
     let clock = basalt::env::Clock::system();
-    // An answer: what only listens does not heed signals yet.
+    // The server must answer: while it only listens, it does not handle signals yet.
     let answers = || -> std::io::Result<()> {
         let mut client = std::net::TcpStream::connect(&listen)?;
         client.write_all(b"PING\r\n")?;
@@ -168,14 +168,14 @@ pub fn serving(s: &Scratch, args: &[&str]) -> Child {
     server
 }
 
-/// Ends it as SIGTERM does.
+/// Stops the server with SIGTERM.
 pub fn stop(server: Child) {
     let pid = rustix::process::Pid::from_child(&server);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     ended(server).ok();
 }
 
-/// What it printed.
+/// Returns the output as JSON.
 pub fn json(ran: Ran) -> serde_json::Value {
     serde_json::from_slice(&ran.ok()).expect("JSON")
 }
@@ -188,15 +188,7 @@ impl Drop for Scratch {
     }
 }
 
-/// How much more than usual is to be tried.
-pub fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}
-
-/// The names and contents under a directory.
+/// Returns the names and contents under a directory.
 pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     fn walk(dir: &Path, at: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {
         for entry in std::fs::read_dir(dir.join(at)).expect("a directory can be read") {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Cycles that crates still have: crate and modules. The table only shrinks.
 pub const ALLOWED: &[(&str, &[&str])] = &[];
 
-/// Where a module first names another: path and line, counted from 0.
+/// The first place where a module names another: path, and line counted from 0.
 pub type Site = (String, usize);
 
 /// The modules of one crate and, for each, the modules that it names.
@@ -22,7 +22,7 @@ pub struct Graph {
 }
 
 /// A file of the crate, with the module that it belongs to.
-struct Source<'t> {
+struct ModuleSource<'t> {
     path: &'t str,
     module: Vec<String>,
     tokens: Vec<Token<'t>>,
@@ -38,7 +38,7 @@ struct Reference {
 }
 
 /// Returns the files of a crate that builds without tests, beginning with the root or roots.
-fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<Source<'t>> {
+fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<ModuleSource<'t>> {
     let find = |path: &str| texts.iter().find(|t| t.path == path);
     let mut out = Vec::new();
     let mut waiting: VecDeque<(&Text, Vec<String>)> = VecDeque::new();
@@ -65,7 +65,7 @@ fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<Source<'t>> {
                 waiting.extend(found.map(|t| (t, child.collect())));
             }
         });
-        out.push(Source {
+        out.push(ModuleSource {
             path: &text.path,
             module,
             tokens: left,
@@ -151,7 +151,7 @@ fn use_tree<'t>(
 }
 
 /// Returns the paths into the crate that a source contains.
-fn references(source: &Source, top: &BTreeSet<String>) -> Vec<Reference> {
+fn references(source: &ModuleSource, top: &BTreeSet<String>) -> Vec<Reference> {
     let all = &source.tokens;
     let text = |at: usize| all.get(at).map_or("", |t| t.text);
     let (mut out, mut behind) = (Vec::new(), 0);
@@ -191,7 +191,7 @@ fn references(source: &Source, top: &BTreeSet<String>) -> Vec<Reference> {
 }
 
 /// Returns the names of the items that a root defines itself.
-fn root_items(root: &Source) -> BTreeSet<String> {
+fn root_items(root: &ModuleSource) -> BTreeSet<String> {
     let kinds = [
         "fn", "struct", "enum", "trait", "type", "const", "static", "union",
     ];
@@ -244,7 +244,7 @@ impl Graph {
                     Some(module) => Some(module),
                     None => named.get(first),
                 };
-                // What the root re-exports, the root does not use.
+                // The root does not use the names that it re-exports.
                 let re_export = source.module.is_empty() && r.public;
                 if let Some(to) = to
                     && to != from
@@ -385,13 +385,13 @@ fn the_rule_of_modules_bites() {
     ];
     let cycle = "a -> b (crates/k/src/a.rs:3) -> a (crates/k/src/b/d.rs:3)";
     one(&two, &[], cycle);
-    // The other crate's cycle is not this one's.
+    // A cycle of the other crate does not count for this one.
     one(&two, &[("j", &["a", "b"])], cycle);
     assert_eq!(complaints(&two, &[("k", &["a", "b"])]), [""; 0]);
     one(&two, &[("k", &["a", "b", "c"])], "smaller");
     one(&two[..2], &[("k", &["a", "b"])], "gone");
 
-    // Of a cycle of three with a chord the two are named.
+    // In a cycle of three with a chord, the shortest cycle has two modules.
     let three = [
         ("main.rs", "mod a; mod b; mod c;"),
         ("a.rs", "use crate::b;"),
@@ -404,7 +404,7 @@ fn the_rule_of_modules_bites() {
         "modules a, b, c form a cycle: b -> c (crates/k/src/b/mod.rs:1) -> b",
     );
 
-    // Through the root: re-exported, and defined there.
+    // Names lead through the root: re-exported ones, and those defined there.
     let through = |root| {
         [
             ("lib.rs", root),

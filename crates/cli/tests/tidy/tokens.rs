@@ -235,7 +235,7 @@ fn may_be(predicate: &[Token]) -> (bool, bool) {
 
 /// Returns the index behind the item, field, arm or statement that begins at `from`, which may
 /// begin with attributes.
-fn item_end(tokens: &[Token], from: usize) -> usize {
+pub fn item_end(tokens: &[Token], from: usize) -> usize {
     let mut at = from;
     while texts_begin(&tokens[at..], &["#", "["]) {
         at = closing(tokens, at + 1) + 1;

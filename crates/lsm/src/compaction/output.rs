@@ -120,7 +120,7 @@ impl<'a> Outputs<'a> {
                 IoPriority::Low,
                 false,
             )
-            .with_packed(job.options.blob_compression != Compression::None),
+            .with_compressed(job.options.blob_compression != Compression::None),
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_SET,
             dropped_refs: DroppedRefs::new(job),

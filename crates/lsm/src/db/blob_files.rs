@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// One blob file. See [`super::Db::blob_files`].
 #[derive(Debug, Clone)]
 pub struct BlobFileStats {
-    /// The number of the file.
+    /// Its number.
     pub number: u64,
     /// The name of the file with its records in the store's directory; a log, when `meta` has an index of its own.
     pub name: String,
@@ -26,17 +26,17 @@ pub struct BlobFileStats {
 /// One family in a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobFamilyStats {
-    /// The family's id.
+    /// Its id.
     pub id: u32,
     /// Its name; `None` when it was dropped, and then nothing of it is alive.
     pub name: Option<String>,
     /// Records in the file.
     pub records: u64,
-    /// Bytes of the values read from the device, header and key included.
+    /// Their bytes, header and key included.
     pub bytes: u64,
-    /// Number of records that tables refer to.
+    /// Records that tables refer to.
     pub live_records: u64,
-    /// Bytes of the values read from the device, header and key included.
+    /// Their bytes, header and key included.
     pub live_bytes: u64,
 }
 

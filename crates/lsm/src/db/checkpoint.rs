@@ -69,7 +69,7 @@ struct Moment<'a> {
     _pinned: PinnedLogs<'a>,
 }
 
-/// A folder being built. RangeDelFilter unfinished, it is removed.
+/// A folder being built. Dropped unfinished, it is removed.
 struct Unfinished<'a> {
     engine: &'a Engine,
     dir: PathBuf,
@@ -106,7 +106,7 @@ impl Engine {
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport> {
         self.ctx.check_writable()?;
-        // RangeDelFilter last: until then closing waits, and the paths below mean this store's files.
+        // Dropped last: until then closing waits, and the paths below mean this store's files.
         let _noted = self.note_call(CompactControl::default())?;
         let fs = self.ctx.env.fs();
         let dir = unfinished(target)?;

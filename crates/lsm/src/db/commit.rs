@@ -484,7 +484,7 @@ impl Engine {
         patience: Patience,
     ) -> Result<Committed> {
         let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
-        let foreground_load: usize = group.iter().map(|p| p.foreground_load).sum();
+        let saved_bytes: usize = group.iter().map(|p| p.saved_bytes).sum();
         let raw: usize = group.iter().flat_map(|p| &p.raw).map(Bytes::len).sum();
         let sync = group.iter().any(|p| p.sync);
         let count: u64 = group.iter().map(|p| u64::from(p.count)).sum();
@@ -541,9 +541,9 @@ impl Engine {
         self.ctx
             .counters
             .user_bytes
-            .add((bytes + foreground_load - batches * RECORD_HEADER) as u64);
+            .add((bytes + saved_bytes - batches * RECORD_HEADER) as u64);
         if raw > 0 {
-            self.ctx.counters.packed.packed(raw, raw - foreground_load);
+            self.ctx.counters.compression.note(raw, raw - saved_bytes);
         }
         self.keep_log_ahead(writer, generation);
         self.background.watch_idle();

@@ -2,7 +2,7 @@
 
 use super::level_stats::Levels;
 use super::stall_cause::StallCause;
-use basalt_blob::counts::PackCounts;
+use basalt_blob::counts::CompressionCounts;
 use basalt_env::{Counter, Env, Gauge};
 
 pub(crate) struct Counters {
@@ -19,7 +19,7 @@ pub(crate) struct Counters {
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
-    pub packed: PackCounts,
+    pub compression: CompressionCounts,
     pub collected_read: Counter,
     pub collected_written: Counter,
     pub gathered: Counter,
@@ -105,7 +105,7 @@ impl Counters {
                 "blob_bytes_added_total",
                 "Bytes of blob files that flushes and compactions added",
             ),
-            packed: PackCounts::of(env),
+            compression: CompressionCounts::of(env),
             collected_read: c(
                 "blob_collection_bytes_read_total",
                 "Bytes of blob files read by collections",

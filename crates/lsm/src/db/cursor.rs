@@ -30,7 +30,7 @@ pub struct Iter {
     tail: Option<Tail>,
 }
 
-/// The place where a tailing cursor continues.
+/// Where a tailing cursor goes on.
 enum Tail {
     /// Not sought yet.
     Nowhere,
@@ -171,7 +171,7 @@ impl Iter {
         }
     }
 
-    /// Returns true if the cursor is positioned on a key.
+    /// True when positioned on a key.
     #[inline]
     pub fn valid(&self) -> bool {
         self.shown.valid()
@@ -184,7 +184,7 @@ impl Iter {
         self.shown.resume_key()
     }
 
-    /// Moves to the first key inside the bounds.
+    /// To the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek_to_first();
@@ -194,13 +194,13 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// Moves to the last key inside the bounds.
+    /// To the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
         self.shown.seek_to_last()
     }
 
-    /// Moves to the first key at or after `key`.
+    /// To the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek(key);
@@ -210,7 +210,7 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// Moves to the last key at or before `key`.
+    /// To the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
         self.shown.seek_for_prev(key)
@@ -230,13 +230,13 @@ impl Iter {
         self.moved(stepped)
     }
 
-    /// Moves to the previous key. Requires `valid`.
+    /// To the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
         self.shown.prev()
     }
 
-    /// Returns the current user key. Requires `valid`.
+    /// The user key here. Requires `valid`.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.shown.key()
@@ -259,8 +259,7 @@ impl Iter {
         self.shown.pinned_value()
     }
 
-    /// Returns when the current value expires, in milliseconds since 1970; `None` for never.
-    /// Requires `valid`.
+    /// The expiry of the value here, ms since 1970. Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.shown.expire_at_ms()
     }

@@ -299,7 +299,7 @@ impl Engine {
         );
         let mut options = view.families.values().map(|f| &f.options);
         let separator =
-            separator.with_packed(options.any(|o| o.blob_compression != Compression::None));
+            separator.with_compressed(options.any(|o| o.blob_compression != Compression::None));
         let mut values = Values::new(
             separator,
             KeptLog::of(generation, self.writes.logs().can_trim()),

@@ -110,7 +110,7 @@ impl KeptLog {
             io: IoPriority::High,
             warm_cache,
             warm_records: false,
-            packed: self.packed,
+            compressed: self.packed,
         };
         let mut index = LogIndexBuilder::new(env, number, file, &path, options, self.file_id);
         for k in self.kept {

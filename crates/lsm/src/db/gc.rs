@@ -56,7 +56,7 @@ struct Live {
     source: u64,
     ordinal: u32,
     place: Range<u64>,
-    /// Returns the cache key of the record, if the record is in the cache.
+    /// Where it is in the cache, if it is there.
     cached: Option<CacheKey>,
 }
 
@@ -368,7 +368,7 @@ impl Engine {
             io,
             false,
         )
-        .with_packed(packed);
+        .with_compressed(packed);
         separator.warm_index(sources.index_is_cached());
         let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
         let mut done = Collected {

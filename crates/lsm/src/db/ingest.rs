@@ -48,7 +48,7 @@ const BESIDE_WRITERS: usize = 2;
 ///
 /// An error of the disk ends it: every later call returns it again. Any other error leaves it as it was.
 pub struct TableWriter {
-    // This field is dropped before `created`, so that no builder is alive when its file is removed.
+    // Dropped before `created`, so that no builder is alive when its file goes.
     table: Option<(u64, TableBuilder)>,
     separator: Separator<'static>,
     created: Created,
@@ -431,7 +431,7 @@ impl Engine {
         let packs = family.options.blob_compression != Compression::None;
         Ok(TableWriter {
             table: None,
-            separator: separator.with_packed(packs).of_prepared(),
+            separator: separator.with_compressed(packs).of_prepared(),
             created: Created::new(engine.ctx.tables.clone()),
             engine: engine.clone(),
             family,

@@ -11,7 +11,7 @@ use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::File;
 use basalt_kv::key::{Cmp, SeqNo};
-use basalt_kv::separated::compressed as packed;
+use basalt_kv::separated::compressed;
 use basalt_kv::separated::record;
 use basalt_records::{Outgoing, RECORD_HEADER};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub(crate) struct RecordRange {
 pub(crate) struct SeparatedRecords {
     /// Ascending by sequence number and by offset.
     list: Vec<SeparatedRecord>,
-    /// Bytes of the blocks.
+    /// Their bytes.
     pub bytes: u64,
     /// The blocks that they lie in.
     pub blocks: Blocks,
@@ -92,7 +92,7 @@ pub(crate) struct MemtableSetLog {
 pub(crate) struct MemtableSet {
     /// Grows from one generation to the next.
     pub number: u64,
-    /// Families by id.
+    /// By family id.
     pub mems: BTreeMap<u32, Arc<MemTable>>,
     /// Number of the log its records went to; 0 for none yet.
     log: Arc<OnceLock<MemtableSetLog>>,
@@ -173,7 +173,7 @@ impl MemtableSet {
                 let at = RECORD_HEADER + s.at as usize;
                 let head = record::Head::parse(&r.buf[at..]).expect("a record of this process");
                 let stored = &r.buf[at..][head.value()];
-                let value_len = packed::payload_len(head.kind, head.codec, stored);
+                let value_len = compressed::payload_len(head.kind, head.codec, stored);
                 places.add(SeparatedRecord {
                     seq: r.first_seq + u64::from(s.op),
                     offset: r.offset + at as u64,
@@ -203,7 +203,7 @@ impl MemtableSet {
         self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + separated
     }
 
-    /// Returns true if no tombstone was inserted.
+    /// True when nothing was inserted.
     pub fn is_empty(&self) -> bool {
         self.mems.values().all(|m| m.is_empty())
     }

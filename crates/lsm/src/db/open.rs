@@ -512,7 +512,7 @@ fn recover_logs(
             IoPriority::High,
             false,
         )
-        .with_packed(families.values().any(packs));
+        .with_compressed(families.values().any(packs));
         let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
         for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {

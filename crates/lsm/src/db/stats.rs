@@ -2,7 +2,7 @@
 
 use super::space_bound::room_of;
 use basalt_blob::FamilyShare;
-use basalt_blob::counts::{PackCounts, ReadCounts};
+use basalt_blob::counts::{CompressionCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
 
 /// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
@@ -80,7 +80,7 @@ pub struct BlobStats {
     pub files: u64,
     /// Their bytes on disk, indexes included.
     pub bytes: u64,
-    /// Number of records that tables refer to.
+    /// Records that tables refer to.
     pub live_records: u64,
     /// Their bytes, keys and headers included.
     pub live_bytes: u64,
@@ -136,7 +136,7 @@ pub struct BlobStats {
 /// What compressing values came to, of those that were compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlobCompressionStats {
-    /// Bytes of the blocks.
+    /// Their bytes.
     pub before: u64,
     /// Bytes that are stored of them.
     pub after: u64,
@@ -144,7 +144,7 @@ pub struct BlobCompressionStats {
 
 impl BlobCompressionStats {
     pub(super) fn of(env: &Env) -> BlobCompressionStats {
-        let counts = PackCounts::of(env);
+        let counts = CompressionCounts::of(env);
         BlobCompressionStats {
             before: counts.before.get(),
             after: counts.after.get(),
@@ -170,7 +170,7 @@ pub struct BlobReadStats {
     pub heads: u64,
     /// Values that cursors read before they were asked for.
     pub ahead: u64,
-    /// Values that cursors read ahead and did not reach.
+    /// Those of them that nobody came to.
     pub ahead_unused: u64,
 }
 
@@ -306,7 +306,7 @@ pub struct RangeSize {
 /// One family of [`Stats`].
 #[derive(Debug, Clone, Default)]
 pub struct FamilyStats {
-    /// The family's name.
+    /// Name.
     pub name: String,
     /// Levels from 0.
     pub levels: Vec<LevelStats>,
@@ -321,7 +321,7 @@ pub struct LevelStats {
     pub bytes: u64,
     /// The size it aims at, 0 for level 0 and for levels not in use.
     pub target_bytes: u64,
-    /// Number of entries, tombstones included.
+    /// Entries, tombstones included.
     pub entries: u64,
     /// Tombstones.
     pub deletes: u64,

@@ -93,7 +93,7 @@ impl Db {
         &self.0.0
     }
 
-    /// Returns the environment.
+    /// The environment.
     pub fn env(&self) -> &Env {
         &self.engine().ctx.env
     }
@@ -110,7 +110,7 @@ impl Db {
         })
     }
 
-    /// Returns the family that every store has.
+    /// The family that every store has.
     pub fn default_family(&self) -> Family {
         self.family("default")
             .expect("every store has it, and it cannot be dropped")

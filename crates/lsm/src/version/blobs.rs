@@ -57,7 +57,7 @@ impl BlobFile {
     }
 
     /// Returns the number of device reads for scans of this file's values, and the sum of their
-    /// `alike`, since the reader was made. See [`basalt_blob::BlobReader::scans`].
+    /// `alike`, since the reader was made. See [`crate::blob::BlobReader::scans`].
     pub fn scans(&self) -> (u64, u64) {
         self.reader.get().map_or((0, 0), |r| r.scans())
     }

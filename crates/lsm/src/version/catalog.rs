@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A log that may hold records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveLog {
-    /// The family's id.
+    /// The log's id.
     pub file_id: u128,
     /// The position where the records end, once it is fixed; everything before it is synced.
     pub end: Option<u64>,

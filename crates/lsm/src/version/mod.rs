@@ -186,7 +186,7 @@ impl TableStore {
 pub struct TableFile {
     /// The table's file number; newer tables have larger ones.
     pub number: u64,
-    /// The blob file's metadata in the manifest.
+    /// What the manifest remembers of it.
     pub meta: Arc<TableMeta>,
     cmp: Cmp,
     /// True while a compaction has the table as an input.
@@ -201,7 +201,7 @@ pub struct TableFile {
 }
 
 impl TableFile {
-    /// Returns the blob file's path.
+    /// Its path.
     pub fn path(&self) -> PathBuf {
         self.store.path(self.number)
     }
@@ -277,8 +277,7 @@ impl TableFile {
         }
     }
 
-    /// Marks the file as removed from the manifest: the file is removed when the last holder drops
-    /// it.
+    /// The manifest no longer names it: its file goes when the last holder lets go.
     pub fn mark_obsolete(&self) {
         self.obsolete.store(true, Atomic::SeqCst);
     }

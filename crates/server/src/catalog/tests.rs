@@ -1,4 +1,4 @@
-//! A catalog that is whole, and one of which each part is lost: never taken for an empty store or
+//! A complete catalog, and catalogs of which each part is lost: none passes for an empty store or
 //! an older one.
 
 use super::*;
@@ -42,7 +42,7 @@ fn lost(db: &Db, keys: &Family, part: &str) {
 fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
     let (db, keys) = store();
     assert_eq!(read(&db, &keys).unwrap(), None);
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     assert_eq!(
         read(&db, &keys).unwrap(),
         None,
@@ -52,13 +52,12 @@ fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
     put(&db, &keys, 0, b"key");
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
-    // A flush: keys of the generation before are no matter, nor is it one that there are none of
-    // the new one.
+    // After a flush, keys of the generation before do not matter. The new generation needs no key.
     set_generation(&db, &keys, 1);
     assert_eq!(read(&db, &keys).unwrap(), Some(1));
     put(&db, &keys, 1, b"key");
     assert_eq!(read(&db, &keys).unwrap(), Some(1));
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     db.close().unwrap();
 }
 
@@ -69,10 +68,10 @@ fn keys_without_their_layout_are_no_empty_store() {
     put(&db, &keys, 0, b"key");
     remove(&db, &keys, &layout::layout_key());
     lost(&db, &keys, "no record of the layout");
-    let told = mend(&db, &keys, false).unwrap();
+    let repaired = repair(&db, &keys, false).unwrap();
     assert!(
-        told[0].contains("layout") && told[1].contains("FLUSHALL"),
-        "{told:?}"
+        repaired[0].contains("layout") && repaired[1].contains("FLUSHALL"),
+        "{repaired:?}"
     );
     assert_eq!(read(&db, &keys).unwrap(), Some(0));
     let cursor = db.get(&keys, &layout::cursor_key(), &ReadOptions::default());
@@ -97,7 +96,7 @@ fn records_without_their_layout_are_no_empty_store_either() {
             }
         }
         lost(&db, &keys, "no record of the layout");
-        assert!(!mend(&db, &keys, false).unwrap().is_empty());
+        assert!(!repair(&db, &keys, false).unwrap().is_empty());
         assert_eq!(
             read(&db, &keys).unwrap(),
             Some(if record == 0 { 3 } else { 0 })
@@ -106,8 +105,8 @@ fn records_without_their_layout_are_no_empty_store_either() {
     }
 }
 
-/// With the record of its generation, or the newest of two, lost, what was flushed would be shown
-/// and what is current hidden.
+/// If the record of the generation, or of the newest of two, is lost, flushed keys would show and
+/// current ones would be hidden.
 #[test]
 fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
     for older in [None, Some(1)] {
@@ -120,18 +119,18 @@ fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
             Some(older) => set_generation(&db, &keys, older),
         }
         lost(&db, &keys, "there are keys of generation 2");
-        let told = mend(&db, &keys, false).unwrap();
+        let repaired = repair(&db, &keys, false).unwrap();
         assert!(
-            told.len() == 1 && told[0].contains("2, the highest"),
-            "{told:?}"
+            repaired.len() == 1 && repaired[0].contains("2, the highest"),
+            "{repaired:?}"
         );
         assert_eq!(read(&db, &keys).unwrap(), Some(2));
-        assert!(mend(&db, &keys, false).unwrap().is_empty());
+        assert!(repair(&db, &keys, false).unwrap().is_empty());
         db.close().unwrap();
     }
 }
 
-/// Keys of the generation before do not hide that those of the current one are there.
+/// Keys of the generation before do not hide keys of the current one.
 #[test]
 fn a_flushed_generation_does_not_stand_in_front_of_a_later_one() {
     let (db, keys) = store();
@@ -151,20 +150,20 @@ fn a_flushed_generation_does_not_stand_in_front_of_a_later_one() {
     db.close().unwrap();
 }
 
-/// Where a repair may have lost the last flush and nothing speaks of it, that is said, and no
-/// cursor is given out twice.
+/// If a repair may have lost the last flush without a trace, it reports that, and no cursor is
+/// given out twice.
 #[test]
 fn what_cannot_be_known_is_said() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     put(&db, &keys, 0, b"key");
-    assert!(mend(&db, &keys, false).unwrap().is_empty());
+    assert!(repair(&db, &keys, false).unwrap().is_empty());
     let mut cursors = Vec::new();
     for _ in 0..3 {
-        let told = mend(&db, &keys, true).unwrap();
+        let repaired = repair(&db, &keys, true).unwrap();
         assert!(
-            told.len() == 1 && told[0].starts_with("perhaps"),
-            "{told:?}"
+            repaired.len() == 1 && repaired[0].starts_with("perhaps"),
+            "{repaired:?}"
         );
         let record = db.get(&keys, &layout::cursor_key(), &ReadOptions::default());
         cursors.push(layout::decode_cursor(&record.unwrap().unwrap()).unwrap());
@@ -177,7 +176,7 @@ fn what_cannot_be_known_is_said() {
     db.close().unwrap();
 }
 
-/// A record of another length was not written by any version: it counts as lost.
+/// No version writes a record of another length: it counts as lost.
 #[test]
 fn records_that_cannot_be_read_are_made_anew() {
     let (db, keys) = store();
@@ -190,13 +189,13 @@ fn records_that_cannot_be_read_are_made_anew() {
     ] {
         db.put(&keys, &key, b"odd", &WriteOptions::SYNC).unwrap();
         assert!(read(&db, &keys).unwrap_err().is_corruption());
-        mend(&db, &keys, true).unwrap();
+        repair(&db, &keys, true).unwrap();
         assert_eq!(read(&db, &keys).unwrap(), Some(4));
     }
     db.close().unwrap();
 }
 
-/// Deleted keys speak of their generation as well, however many there are.
+/// Deleted keys show their generation as well, in any number.
 #[test]
 fn tombstones_tell_their_generation_without_a_long_walk() {
     let (db, keys) = store();

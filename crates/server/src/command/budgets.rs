@@ -1,5 +1,4 @@
-//! What clients may take of the server, and what they take: budgets beside those of the engine, in
-//! INFO and in the metrics.
+//! The budgets of clients: limits and use, beside the engine's budgets, in INFO and in the metrics.
 
 use super::Executor;
 use basalt::Env;
@@ -7,7 +6,7 @@ use basalt::env::{BUDGET_LIMIT, BUDGET_USED, BudgetUse, Gauge};
 
 const NAMES: [&str; 3] = ["clients", "client_memory_bytes", "pending_write_bytes"];
 
-/// The gauges `budget_used` and `budget_limit` of each.
+/// The gauges `budget_used` and `budget_limit` of each budget.
 pub(crate) struct BudgetGauges([(Gauge, Gauge); 3]);
 
 impl BudgetGauges {
@@ -24,7 +23,7 @@ impl BudgetGauges {
 }
 
 impl Executor {
-    /// The budgets, with so many clients connected.
+    /// Returns the budgets with so many clients connected.
     pub fn budgets(&self, clients: usize) -> [BudgetUse; 3] {
         let options = &self.options;
         let figures = [

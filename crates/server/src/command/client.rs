@@ -1,4 +1,5 @@
-//! The connection: greeting, names, replies on and off, and the list of all connections.
+//! Commands on the connection: greeting, names, replies on and off, and the list of all
+//! connections.
 
 use super::{
     Action, Context, Done, Failure, Outcome, Session, integer, too_long, word, wrong_arguments,
@@ -8,8 +9,8 @@ use crate::resp::Protocol;
 use crate::resp::request::Request;
 use std::collections::BTreeSet;
 
-/// The version of Redis whose behaviour this server follows; client libraries decide by it what
-/// they may send.
+/// The version of Redis whose behaviour this server follows. Client libraries decide by it which
+/// commands they send.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
@@ -219,7 +220,8 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
                 }
             },
             "ID" if r.len() > 3 => {
-                // A set: a request may name a million, and there may be thousands of clients.
+                // This is a set: a request may name a million clients, and thousands may be
+                // connected.
                 let mut list = BTreeSet::new();
                 for i in 3..r.len() {
                     list.insert(
@@ -251,7 +253,7 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
-    // The old form: one address.
+    // The old form has one address.
     if r.len() == 3 {
         let address = String::from_utf8_lossy(r.arg(2)).into_owned();
         let found = c.exec.sessions.iter().enumerate().find_map(|(slot, s)| {
@@ -267,8 +269,8 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let me = c.session().id;
     let mut skip_me = true;
-    // The last of a kind counts, as in Redis; so a request's length does not multiply with the
-    // number of clients.
+    // The last filter of a kind counts, as in Redis. So the cost is not the request's length times
+    // the number of clients.
     let (mut with_id, mut address, mut local) = (None, None, None);
     let mut possible = true;
     let mut i = 2;
@@ -343,7 +345,7 @@ pub(crate) fn reply(c: &mut Context<'_>, r: &Request) -> Done {
             session.reply_skip = false;
             c.reply.ok();
         }
-        // OFF itself is not answered, SKIP neither, nor is the command after it.
+        // OFF itself has no reply. SKIP has none either, and neither has the command after it.
         "OFF" => session.reply_off = true,
         "SKIP" => {
             session.reply_skip = true;

@@ -1,5 +1,5 @@
-//! CONFIG: what client libraries and tools ask for. Settings are given at start; only the sync
-//! policy, the limit on background I/O, keepalive and the idle timeout change later.
+//! CONFIG: the settings that client libraries and tools ask for. Settings are given at start. Only
+//! the sync policy, the limit on background I/O, keepalive and the idle timeout change later.
 
 use super::{Context, Done, Failure, Outcome, word};
 use crate::glob;
@@ -7,17 +7,17 @@ use crate::options::{KEEPALIVE_MOST, SyncPolicy};
 use crate::resp::request::Request;
 use std::time::Duration;
 
-/// The lowest limit on background I/O, as the command line has it: below it flushes would hardly
-/// end.
+/// The lowest limit on background I/O in bytes a second, as on the command line. Below it flushes
+/// would hardly end.
 const IO_LIMIT_LEAST: u64 = 1 << 20;
 
-/// No setting's name is longer, in bytes.
+/// Bytes of the longest setting's name.
 const LONGEST_NAME: usize = 64;
 /// The longest `timeout`, in seconds, as in Redis.
 const TIMEOUT_MOST: i64 = i32::MAX as i64;
 
-/// Settings by Redis's names; some answer what Redis would with persistence on, because that is
-/// what holds here.
+/// Returns the settings by Redis's names. Some have the value of a Redis with persistence, because
+/// writes are durable here.
 fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
     let o = &c.exec.options;
     vec![
@@ -102,7 +102,7 @@ pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// The setting at `i`, a number of seconds up to `most`.
+/// Parses the setting at `i`, a number of seconds up to `most`.
 fn seconds(r: &Request, i: usize, most: i64) -> Result<Duration, Failure> {
     let failed = |why: String| {
         let name = word(r, i).to_ascii_lowercase();
@@ -159,7 +159,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
         c.exec.env.io_limit().set_rate(limit);
     }
     if let Some(interval) = keepalive {
-        // For connections from here on, as in Redis.
+        // This applies to new connections, as in Redis.
         c.exec.options.tcp_keepalive = interval;
     }
     if let Some(timeout) = timeout {

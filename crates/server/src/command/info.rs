@@ -1,4 +1,4 @@
-//! INFO: what operators and their tools read, in Redis's sections, and one of the engine's own.
+//! INFO: state for operators and their tools, in Redis's sections and one of the engine.
 
 use super::client::REDIS_VERSION;
 use super::{Context, Count, Done, Executor, Outcome};
@@ -198,7 +198,7 @@ fn cluster(_: &mut Executor, out: &mut String) {
 }
 
 fn keyspace(e: &mut Executor, out: &mut String) {
-    // Counting takes a walk over all keys, which DBSIZE does; here is what it last found, and when.
+    // A count needs a walk over all keys, as DBSIZE does. This is the last count, with its time.
     if let Some(Count { keys, expires, .. }) = e.count
         && keys > 0
     {
@@ -297,7 +297,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     levels(&s, out);
 }
 
-/// What blob files hold and cost.
+/// Adds the content and the cost of blob files.
 fn blobs(e: &Executor, s: &Stats, out: &mut String) {
     line!(out, "blob_files:{}", s.blobs.files);
     line!(out, "blob_bytes:{}", s.blobs.bytes);
@@ -351,7 +351,7 @@ fn blobs(e: &Executor, s: &Stats, out: &mut String) {
     );
 }
 
-/// The levels of each family that have tables.
+/// Adds the levels of each family that has tables.
 fn levels(s: &Stats, out: &mut String) {
     for family in &s.families {
         for (level, l) in family.levels.iter().enumerate() {
@@ -379,8 +379,8 @@ fn levels(s: &Stats, out: &mut String) {
     }
 }
 
-/// A short file of /proc; `None` where there is none. Not data: it does not go through the
-/// filesystem of the store.
+/// Reads a short file of /proc, or returns `None` if it is missing. The file is no data, so the
+/// read does not go through the store's filesystem.
 fn proc_text(path: &str) -> Option<String> {
     use rustix::fs::{Mode, OFlags};
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;

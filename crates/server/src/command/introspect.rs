@@ -1,4 +1,4 @@
-//! COMMAND: the table, for clients that read it.
+//! COMMAND: the table of commands for clients.
 
 use super::table::{COMMANDS, Spec, find, resolve};
 use super::{Context, Done, Failure, Outcome, too_long, word, wrong_arguments};
@@ -48,7 +48,7 @@ pub(crate) fn count(c: &mut Context<'_>, _: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// A command or `container|subcommand`.
+/// Finds a command or `container|subcommand`.
 fn named(name: &[u8]) -> Option<&'static Spec> {
     match name.iter().position(|b| *b == b'|') {
         None => find(COMMANDS, name),
@@ -120,7 +120,7 @@ fn check_length(c: &Context<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// No command's name is longer, in bytes.
+/// Bytes of the longest command name.
 const LONGEST_NAME: usize = 64;
 
 pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
@@ -176,7 +176,7 @@ pub(crate) fn getkeys(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// HELP of any container: its subcommands and what they do.
+/// Replies to HELP of any container: its subcommands with their summaries.
 pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> Done {
     let container = find(COMMANDS, r.arg(0)).expect("the command that runs");
     let name = container.name.to_ascii_uppercase();

@@ -1,8 +1,8 @@
-//! Keys of any type: existence, expiry, and walking over them.
+//! Commands on keys of any type: existence, expiry, and scans over keys.
 
 use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
 use crate::catalog::DATABASE;
-use crate::cursor::Place;
+use crate::cursor::ScanPosition;
 use crate::glob;
 use crate::layout::{self, DataType};
 use crate::number::parse_u64;
@@ -10,12 +10,12 @@ use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use std::sync::Arc;
 
-/// Keys that one SCAN looks at, at most, and about how many others that have ended or were deleted:
-/// other clients wait for it.
+/// Number of keys that one SCAN visits at most, and about the number of expired or deleted ones
+/// besides. Other clients wait meanwhile.
 const SCAN_WORK: u64 = 10_000;
-/// As [`SCAN_WORK`], for each of the few steps of a RANDOMKEY.
+/// Number of keys for each of the few steps of a RANDOMKEY, with the meaning of [`SCAN_WORK`].
 const RANDOM_WORK: u64 = 1_000;
-/// Steps of matching from which on a SCAN tries no further key. One key takes at most 17 million
+/// Matching steps after which a SCAN tries no further key. One key takes at most 17 million
 /// ([`glob`]).
 const MATCH_WORK: u64 = 1 << 21;
 
@@ -26,7 +26,7 @@ pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
             found.push(r.arg(i));
         }
     }
-    // A key named twice is deleted once.
+    // A key that is named twice is deleted once.
     found.sort_unstable();
     found.dedup();
     for key in &found {
@@ -60,7 +60,8 @@ pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// Another type's header, written by a newer version, would be written back as a string.
+/// Refuses keys of other types. A newer version's header of another type would be written back as a
+/// string.
 fn only_strings(data_type: DataType) -> Result<(), Failure> {
     if data_type == DataType::String {
         return Ok(());
@@ -215,7 +216,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     let (mut from, to) = c.keys().bounds(&prefix);
     let (start, _) = c.keys().bounds(b"");
     let place = c.exec.cursors.place(cursor);
-    if let Place::At(key) = &place {
+    if let ScanPosition::At(key) = &place {
         from = from.max([&start[..], key].concat());
     }
     let budget = (count as u64).min(SCAN_WORK);
@@ -258,8 +259,8 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
         }
         None => 0,
     };
-    // Not before: one that waited for a number runs again.
-    c.exec.counters.cursors_forgotten += u64::from(place == Place::Forgotten);
+    // The count comes last, because a command that waited for a cursor number runs again.
+    c.exec.counters.cursors_forgotten += u64::from(place == ScanPosition::Forgotten);
     c.reply.array(2);
     c.reply.bulk_u64(next);
     c.reply.array(n);
@@ -295,7 +296,7 @@ pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> Done {
 
 pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> Done {
     if let Some(keys) = c.exec.exact_count() {
-        // Of what is on its way too, so the reply waits for it.
+        // The reply waits for writes in flight, because it depends on them, too.
         c.keys().touch_all();
         c.reply.integer(keys as i64);
         return Ok(Outcome::Replied);
@@ -310,14 +311,14 @@ pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
         key = Some(k.to_vec());
         false
     })?;
-    // Where the keys begin, or a place before which there are none.
+    // The lower end is where the keys begin, or a key before which there are none.
     let Some(mut low) = key.clone().or(first) else {
         c.reply.null();
         return Ok(Outcome::Replied);
     };
-    // A random place between two keys and the key that follows it, up to three times with that key
-    // as the lower end (keys stand in clusters), and a few keys on: quick however many there are,
-    // and not quite fair.
+    // The search takes a random position between two keys and the key behind it, up to three times
+    // with that key as the lower end (keys form clusters), and then a few keys further. It is quick
+    // for any number of keys, and not quite uniform.
     let mut middle = from.clone();
     if let Some(last) = c.exec.keys.last(&from, &to, RANDOM_WORK)? {
         for _ in 0..1 + c.exec.env.random().below(3) {
@@ -333,13 +334,13 @@ pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
     }
     match key {
         Some(key) => c.reply.bulk(&key),
-        // Only deleted and ended keys so far: somebody with more time looks on.
+        // Only deleted and expired keys so far: the thread for slow reads continues the search.
         None => return slow(c, b"", SlowKind::Random { from: middle }),
     }
     Ok(Outcome::Replied)
 }
 
-/// Random bytes that order between two keys.
+/// Returns random bytes that order between two keys.
 fn between(c: &Context<'_>, low: &[u8], high: &[u8]) -> Vec<u8> {
     let common = low.iter().zip(high).take_while(|(a, b)| a == b).count();
     let number = |b: &[u8]| {
@@ -366,7 +367,7 @@ pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {
 pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
     match c.keys().peek(r.arg(2))? {
         None => c.reply.null(),
-        // A value that lies apart from the tree is longer than that.
+        // A separated value is longer than that.
         Some((_, None)) => c.reply.bulk(b"raw"),
         Some((_, Some(data))) => c.reply.bulk(match data.len() {
             1..=20 if crate::number::parse_i64(&data).is_some() => b"int",
@@ -413,7 +414,7 @@ pub(crate) fn memory_usage(c: &mut Context<'_>, r: &Request) -> Done {
         }
     }
     match c.keys().meta_with_len(r.arg(2))? {
-        // What the entry takes in a memtable, before compression and compaction.
+        // This is the size of the entry in a memtable, before compression and compaction.
         Some(v) => c.reply.integer(
             (layout::encode_key(DATABASE, 0, r.arg(2)).len() + v.len.unwrap_or(0) + 1 + 48) as i64,
         ),

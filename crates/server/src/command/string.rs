@@ -1,4 +1,4 @@
-//! Strings: GET, SET and their kin.
+//! Commands on strings: GET, SET and their variants.
 
 use super::{Context, Done, Failure, Outcome, integer, too_long, word, wrong_arguments};
 use crate::layout::DataType;
@@ -7,10 +7,10 @@ use crate::resp::request::Request;
 use crate::value::Value;
 use basalt::Bytes;
 
-/// Keys of an MGET that are looked for together.
+/// Number of keys of an MGET that are read in one batch.
 const MGET_KEYS: usize = 1024;
 
-/// The string at a key; `WRONGTYPE` for other types. Counts hits and misses.
+/// Returns the string of a key, or `WRONGTYPE` for other types. Counts hits and misses.
 pub(crate) fn string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, Failure> {
     let value = c.keys().get(key)?;
     match &value {
@@ -21,7 +21,7 @@ pub(crate) fn string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, F
     Ok(value)
 }
 
-/// As [`string`], for commands that write: counts nothing.
+/// Returns the string of a key for commands that write. Counts no hits and misses.
 fn old_string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, Failure> {
     let value = c.keys().get(key)?;
     match &value {
@@ -38,7 +38,7 @@ fn reply_value(c: &mut Context<'_>, value: Option<Value>) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// Sets a key, or removes it when its time has passed already.
+/// Sets a key, or removes it if its expiry has passed already.
 pub(crate) fn put_until(c: &mut Context<'_>, key: &[u8], data: Bytes, expire_at_ms: Option<u64>) {
     match expire_at_ms {
         Some(at) if at <= c.now_ms() => c.keys().delete(key),
@@ -51,17 +51,18 @@ pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
     reply_value(c, value)
 }
 
-/// How a command that writes a string treats its expiry.
+/// The treatment of the expiry by a command that writes a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expiry {
     None,
     Keep,
     Persist,
-    /// Argument that holds the number, milliseconds per unit, and whether it counts from now.
+    /// Index of the argument with the number, milliseconds per unit, and whether it counts from
+    /// now.
     At(usize, i64, bool),
 }
 
-/// The expiry in ms since 1970.
+/// Returns the expiry in ms since 1970.
 fn expire_at(c: &Context<'_>, r: &Request, expiry: Expiry) -> Result<Option<u64>, Failure> {
     let Expiry::At(index, unit_ms, relative) = expiry else {
         return Ok(None);
@@ -115,7 +116,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     }
     let mut at = expire_at(c, r, expiry)?;
     let key = r.arg(1);
-    // A plain SET is blind: it reads nothing, so it depends on nobody and costs no read.
+    // A plain SET reads nothing, so it depends on no epoch and costs no read.
     let old = if get { string(c, key)? } else { None };
     let known = match &old {
         Some(v) => Some(v.expire_at_ms),
@@ -217,7 +218,7 @@ pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> Done {
 
 pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
     let limit = c.exec.options.reply_hard_bytes;
-    // Fetching ended there.
+    // The fetch ended there.
     if c.exec.keys.fetched_bytes() > limit {
         return Err(too_long(limit));
     }
@@ -283,7 +284,7 @@ pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
 fn add(c: &mut Context<'_>, key: &[u8], by: i64) -> Done {
     let (n, expire) = match c.keys().peek(key)? {
         Some((meta, _)) if meta.data_type != DataType::String => return Err(Failure::WrongType),
-        // A value that lies apart from the tree is longer than any integer.
+        // A separated value is longer than any integer.
         Some((meta, data)) => {
             let n = data.and_then(|data| parse_i64(&data));
             (n.ok_or_else(Failure::not_an_integer)?, meta.expire_at_ms)
@@ -320,8 +321,8 @@ pub(crate) fn decrby(c: &mut Context<'_>, r: &Request) -> Done {
     add(c, r.arg(1), by)
 }
 
-/// A decimal as an integer of 10^-17, when it has such a form: sums of those are exact, as people
-/// expect of 0.1 + 0.2.
+/// Returns a decimal as an integer of 10^-17, if it has such a form. Sums of these are exact, as
+/// people expect of 0.1 + 0.2.
 fn decimal(text: &[u8]) -> Option<i128> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

@@ -1,4 +1,4 @@
-//! The server itself: time, stopping, and replication that is not there.
+//! Commands on the server: time, shutdown, and replication, which does not exist.
 
 use super::key::slow;
 use super::{Context, Done, Failure, Outcome, SlowKind, integer, word};
@@ -15,7 +15,7 @@ pub(crate) fn time(c: &mut Context<'_>, _: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-/// A copy of everything acknowledged so far, made beside other clients.
+/// Makes a copy of all acknowledged writes, while other clients are served.
 pub(crate) fn checkpoint(c: &mut Context<'_>, r: &Request) -> Done {
     let target = Path::new(OsStr::from_bytes(r.arg(2)));
     if !target.is_absolute() || r.arg(2).contains(&0) {
@@ -30,7 +30,7 @@ pub(crate) fn checkpoint(c: &mut Context<'_>, r: &Request) -> Done {
     slow(c, b"", what)
 }
 
-/// Every metric there is, in Prometheus text format.
+/// Replies with all metrics in Prometheus text format.
 pub(crate) fn metrics(c: &mut Context<'_>, _: &Request) -> Done {
     c.exec.show_budgets(c.exec.connected());
     let text = c.exec.env.metrics().prometheus();
@@ -51,7 +51,8 @@ pub(crate) fn wait(c: &mut Context<'_>, r: &Request) -> Done {
             "ERR timeout is not an integer or out of range",
         ));
     }
-    // Everything before it on this connection is answered first, so it waits for the writes anyway.
+    // All earlier requests of this connection are answered first, so this reply waits for the
+    // writes anyway.
     c.reply.integer(0);
     Ok(Outcome::Replied)
 }

@@ -1,5 +1,5 @@
-//! The commands as data: names, arity, flags, where keys stand, and what documentation says. Arity
-//! checks, COMMAND and `docs/server.md` come from here.
+//! The table of commands: names, arity, flags, positions of keys, and documentation. Arity checks,
+//! COMMAND and `docs/server.md` come from this table.
 
 use super::{Context, Done, client, config, info, introspect, key, string, system};
 use crate::resp::request::Request;
@@ -10,35 +10,35 @@ type Run = fn(&mut Context<'_>, &Request) -> Done;
 pub struct Spec {
     /// Name in lower case.
     pub name: &'static str,
-    /// As error messages name it: `config|get` for a subcommand.
+    /// Name in error messages: `config|get` for a subcommand.
     pub full_name: &'static str,
-    /// Number of arguments with the name; negative for at least so many.
+    /// Number of arguments with the name. A negative number is a minimum.
     pub arity: i32,
     /// Redis's flags.
     pub flags: &'static [&'static str],
-    /// First key's place, last key's (negative from the end), and the step between keys; zeros
-    /// without keys.
+    /// Position of the first key, of the last key (negative from the end), and the step between
+    /// keys; zeros without keys.
     pub keys: (i32, i32, i32),
     /// Redis's group.
     pub group: &'static str,
-    /// The version of Redis that it behaves like or first had it.
+    /// The version of Redis that first had the command, or whose behaviour it has.
     pub since: &'static str,
-    /// What it costs here.
+    /// Cost of the command in this server.
     pub complexity: &'static str,
-    /// What it does.
+    /// Summary of the command.
     pub summary: &'static str,
-    /// Subcommands; the container's own function runs without any.
+    /// Subcommands. The container's own function runs without any of them.
     pub subcommands: &'static [Spec],
     pub(crate) run: Run,
 }
 
 impl Spec {
-    /// True for commands that change keys.
+    /// Returns true for commands that change keys.
     pub fn writes(&self) -> bool {
         self.flags.contains(&"write")
     }
 
-    /// The places of keys in a request of `len` arguments.
+    /// Returns the positions of keys in a request of `len` arguments.
     pub fn keys(&self, len: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = self.keys;
         let last = if last < 0 { len as i32 + last } else { last };
@@ -57,7 +57,7 @@ impl Spec {
         }
     }
 
-    /// The access categories, which follow from flags and group.
+    /// Returns the access categories, which follow from flags and group.
     pub fn categories(&self) -> Vec<String> {
         let mut out = Vec::new();
         if self.flags.contains(&"write") {
@@ -87,7 +87,7 @@ impl Spec {
     }
 }
 
-/// Finds the command of a request and checks its arity; otherwise the error's text.
+/// Finds the command of a request and checks its arity. Returns the error's text if that fails.
 pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
     let Some(spec) = find(COMMANDS, request.arg(0)) else {
         return Err(unknown(request));
@@ -98,7 +98,7 @@ pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
         let sub = request.arg(1);
         find(spec.subcommands, sub).ok_or_else(|| {
             let name = spec.name.to_ascii_uppercase();
-            // Redis's own words, but for whoever followed them to a HELP that is not there.
+            // These are Redis's own words. If there is no HELP, they do not advise to use it.
             let advice = if sub.eq_ignore_ascii_case(b"help") {
                 let names = spec.subcommands.iter().map(|s| s.name.to_ascii_uppercase());
                 format!("{name} has {}.", names.collect::<Vec<_>>().join(", "))
@@ -117,7 +117,7 @@ pub(crate) fn resolve(request: &Request) -> Result<&'static Spec, String> {
     Ok(spec)
 }
 
-/// A command by name, in any case.
+/// Finds a command by name, in any case.
 pub(crate) fn find(commands: &'static [Spec], name: &[u8]) -> Option<&'static Spec> {
     let mut lower = [0u8; 24];
     let lower = lower.get_mut(..name.len())?;
@@ -129,7 +129,7 @@ pub(crate) fn find(commands: &'static [Spec], name: &[u8]) -> Option<&'static Sp
     Some(&commands[place])
 }
 
-/// Redis's text for a command that it does not know, with the first arguments.
+/// Returns Redis's error text for an unknown command, with the first arguments.
 fn unknown(request: &Request) -> String {
     let cut = |arg: &[u8], n: usize| super::quoted(&arg[..arg.len().min(n)]).into_owned();
     let mut args = String::new();
@@ -164,7 +164,7 @@ macro_rules! spec {
     };
 }
 
-/// A string command over one key.
+/// Makes the entry of a string command on one key.
 macro_rules! string {
     ($name:literal, $arity:literal, [$($flag:literal)*], $since:literal, $summary:literal, $run:expr) => {
         spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "string", $since, "O(1)", $summary, $run, &[])
@@ -558,56 +558,4 @@ pub static COMMANDS: &[Spec] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The table of `docs/server.md`.
-    fn document() -> String {
-        let mut out = String::from("| command | does | cost |\n|---|---|---|\n");
-        let mut row = |name: &str, s: &Spec| {
-            out.push_str(&format!("| {name} | {} | {} |\n", s.summary, s.complexity));
-        };
-        for spec in COMMANDS {
-            if spec.subcommands.is_empty() {
-                row(&spec.name.to_uppercase(), spec);
-            }
-            for sub in spec.subcommands {
-                row(&sub.full_name.replace('|', " ").to_uppercase(), sub);
-            }
-        }
-        out
-    }
-
-    #[test]
-    fn the_document_lists_exactly_these_commands() {
-        let page = include_str!("../../../../docs/server.md");
-        let table = document();
-        assert!(
-            page.contains(&table),
-            "docs/server.md should contain this table:\n{table}"
-        );
-    }
-
-    #[test]
-    fn the_table_is_sorted_and_consistent() {
-        let check = |list: &[Spec]| {
-            assert!(list.is_sorted_by(|a, b| a.name < b.name));
-            for s in list {
-                assert!(s.full_name.ends_with(s.name) && s.name.len() <= 24);
-                assert!(s.arity != 0);
-                assert_eq!(s.name, s.name.to_lowercase());
-            }
-        };
-        check(COMMANDS);
-        for s in COMMANDS {
-            check(s.subcommands);
-        }
-        let keys = |name: &str, len| -> Vec<usize> {
-            find(COMMANDS, name.as_bytes()).unwrap().keys(len).collect()
-        };
-        assert_eq!(keys("MSET", 5), [1, 3]);
-        assert_eq!(keys("mget", 4), [1, 2, 3]);
-        assert_eq!(keys("get", 2), [1]);
-        assert!(keys("ping", 2).is_empty());
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Commands without a network: what needs a clock or a store under the test's control.
+//! Commands without a network, for tests that control the clock or the store.
 
 use super::*;
 use crate::epoch::EpochLimits;
@@ -102,7 +102,7 @@ impl World {
         String::from_utf8(reply.to_vec()).unwrap()
     }
 
-    /// Brings everything written into the store.
+    /// Commits all writes.
     fn commit(&mut self) {
         let ended = Arc::new(parking_lot::Mutex::new(None));
         let note = ended.clone();
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// All keys by SCAN with the given options.
+    /// Returns all keys by SCAN with the given options.
     fn scan_all(&mut self, options: &str, mut between: impl FnMut(&mut World)) -> Vec<String> {
         let mut cursor = "0".to_string();
         let mut keys = vec![];
@@ -198,7 +198,7 @@ fn a_scan_returns_every_key_that_stays() {
     let all: Vec<String> = w.scan_all("", |_| {});
     assert_eq!(all.len(), 2_000, "and each once, when nothing disturbs it");
     assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), expected);
-    // Keys come and go; the server forgets every cursor now and then.
+    // Keys come and go, and the server sometimes forgets every cursor.
     let mut n = 0;
     let found: BTreeSet<String> = w
         .scan_all("COUNT 7", |w| {
@@ -217,12 +217,12 @@ fn a_scan_returns_every_key_that_stays() {
     assert_eq!(some.len(), 100);
     let none = w.scan_all("TYPE hash COUNT 500", |_| {});
     assert!(none.is_empty());
-    // A cursor that no server gave out: somewhere, and never an endless loop.
+    // A cursor that no server gave out begins somewhere, and never causes an endless loop.
     let odd = w.run("SCAN 18446744073709551615");
     assert!(odd.starts_with("*2\r\n"), "{odd}");
 }
 
-/// A run of deleted keys once held the loop until its end, however long it was.
+/// Regression test: a run of deleted keys held the loop until its end, at any length.
 #[test]
 fn a_scan_pauses_inside_a_run_of_deleted_keys() {
     let mut w = World::new();
@@ -239,7 +239,7 @@ fn a_scan_pauses_inside_a_run_of_deleted_keys() {
     assert_eq!(w.scan_all("COUNT 5", |_| pauses += 1), ["user:20000"]);
     assert_eq!(pauses, 2, "10,000 keys at a time");
     assert_eq!(w.scan_all("MATCH user:2*", |_| {}), ["user:20000"]);
-    // Long values are read as well: fewer of them at a time.
+    // Long values are read as well, so fewer keys are read at a time.
     let value = "v".repeat(400 << 10);
     for i in 0..300 {
         w.run(&format!("SET long:{i:03} {value}"));
@@ -254,7 +254,7 @@ fn a_scan_pauses_inside_a_run_of_deleted_keys() {
     assert_eq!(calls, 2, "three calls for 120 MB");
 }
 
-/// A pattern that is dear to match is tried against few keys at a time.
+/// A pattern that is expensive to match is tried against few keys at a time.
 #[test]
 fn a_dear_pattern_takes_several_calls() {
     let mut w = World::new();
@@ -270,7 +270,7 @@ fn a_dear_pattern_takes_several_calls() {
     };
     let n = calls(&format!("*{}b*", "a".repeat(4_000)));
     assert!(n > 2, "{n} calls");
-    // These were dear before patterns were compiled.
+    // These patterns were expensive before patterns were compiled.
     assert_eq!(calls(&format!("*{}", "a*".repeat(500_000))), 0);
     assert_eq!(calls(&format!("*[{}]b", "x".repeat(500_000))), 0);
 }
@@ -315,8 +315,7 @@ fn keepalive_and_idle_timeout_are_settings() {
     ]);
 }
 
-/// A server that restarts must not take an old cursor for another place: a scan would leave keys
-/// out.
+/// A restarted server must not take an old cursor for another position: a scan would skip keys.
 #[test]
 fn cursors_from_before_a_restart_are_never_mistaken() {
     let mut w = World::new();
@@ -326,7 +325,7 @@ fn cursors_from_before_a_restart_are_never_mistaken() {
     let cursor = |reply: String| reply.split("\r\n").nth(2).unwrap().to_string();
     let old = cursor(w.run("SCAN 0 COUNT 10"));
     w.exec.cursors = Cursors::default();
-    // Another place gets the first number after the restart.
+    // Another position gets the first number after the restart.
     assert_ne!(cursor(w.run("SCAN 0 COUNT 90")), old);
     let reply = w.run(&format!("SCAN {old} COUNT 20"));
     assert!(reply.contains("k00") && reply.contains("k19"), "{reply}");
@@ -384,7 +383,7 @@ fn keys_and_values_past_the_limits_are_refused() {
     );
 }
 
-/// An MGET once read up to 1,024 values, whatever their length, before it looked at the limit of
+/// Regression test: an MGET read up to 1,024 values of any length before it checked the limit of
 /// its reply.
 #[test]
 fn an_mget_past_the_reply_limit_is_refused_before_all_is_read() {
@@ -408,14 +407,14 @@ fn an_mget_past_the_reply_limit_is_refused_before_all_is_read() {
     assert!(largest <= 1 << 20, "{largest} bytes were read for it");
     let whole = w.run(&ask(15));
     assert_eq!(whole.len(), 5 + 15 * (VALUE + 10));
-    // One that is larger than all the room there is.
+    // One value is larger than the whole limit.
     w.exec.options.reply_hard_bytes = 1 << 10;
     assert_eq!(w.run(&ask(2)), "-ERR the reply would exceed 1024 bytes\r\n");
     assert_eq!(
         w.run("MGET nothing k nothing"),
         "*3\r\n$-1\r\n$-1\r\n$-1\r\n"
     );
-    // Not yet committed: what is on its way counts as well.
+    // The write is in flight, and counts as well.
     w.run(&format!("SET k0 {value}"));
     assert_eq!(w.run(&ask(1)), "-ERR the reply would exceed 1024 bytes\r\n");
     w.exec.options.reply_hard_bytes = 1 << 30;
@@ -460,7 +459,7 @@ fn errors_are_counted_by_their_code() {
         stats(&mut w),
         ["errorstat_ERR:count=3", "errorstat_NOPROTO:count=1"]
     );
-    // Whatever the texts, the table stays small.
+    // For any texts, the table stays small.
     for i in 0..1_000u32 {
         let letter = |n: u32| char::from(b'A' + (n % 26) as u8);
         let text = format!("{}{}{} text", letter(i), letter(i / 26), letter(i / 676));
@@ -495,7 +494,7 @@ fn a_command_without_a_list_of_keys_takes_no_million_arguments() {
     );
 }
 
-/// Answers that are longer than their questions once grew past every limit before anybody looked.
+/// Regression test: replies that are longer than their requests grew past every limit.
 #[test]
 fn answers_about_commands_and_clients_have_a_limit_too() {
     let mut w = World::new();

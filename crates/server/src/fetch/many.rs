@@ -6,7 +6,7 @@
 //! not used. An answer from a write that came after the layer is newer, and stays.
 
 use super::{COPIED, Need};
-use crate::answers::{Answers, Found, Places};
+use crate::answers::{AnswerSlot, AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
 use crate::layer::{HeldLayer, Layer};
@@ -18,7 +18,7 @@ use basalt::{Bytes, Error, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of names that one step of a fetch looks at. It looks at one name at least.
+/// Bytes of names in one step of a fetch. A step has at least one name.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Names to be read for a fetch.
@@ -96,7 +96,7 @@ pub(crate) struct ManyFetch {
     /// The names below this index were asked for.
     asked: usize,
     /// Names that a piece had no room for.
-    unread: Vec<u32>,
+    deferred: Vec<u32>,
     behind: VecDeque<PendingLayer>,
     /// Number of layers since the fetch began.
     layers: u64,
@@ -111,13 +111,13 @@ pub(crate) struct ManyFetch {
 
 impl ManyFetch {
     /// Makes a fetch. Panics unless there is one place for each name.
-    pub fn new(need: Need, generation: u32, names: Arc<Names>, places: Places) -> ManyFetch {
+    pub fn new(need: Need, generation: u32, names: Arc<Names>, places: AnswerSlots) -> ManyFetch {
         ManyFetch {
             need,
             generation,
             answers: Answers::new(names, places),
             asked: 0,
-            unread: Vec::new(),
+            deferred: Vec::new(),
             behind: VecDeque::new(),
             layers: 0,
             newer: BTreeMap::new(),
@@ -134,12 +134,12 @@ impl ManyFetch {
         self.generation
     }
 
-    /// Bytes of strings among the answers.
+    /// Returns the bytes of strings among the answers.
     pub fn bytes(&self) -> usize {
         self.answers.bytes()
     }
 
-    /// Notes that every name was asked for, and every answer has come.
+    /// Notes that every name was asked for, and every answer has arrived.
     pub fn end(&mut self) {
         self.answers.end();
     }
@@ -153,9 +153,9 @@ impl ManyFetch {
     /// behind by are counted as writes on their way.
     pub fn memory(&self) -> usize {
         let newer = self.newer.len() * 2 * size_of::<(u32, u64)>();
-        let unread = self.unread.capacity() * size_of::<u32>();
+        let deferred = self.deferred.capacity() * size_of::<u32>();
         let behind = self.behind.capacity() * size_of::<PendingLayer>();
-        self.answers.memory() + newer + unread + behind
+        self.answers.memory() + newer + deferred + behind
     }
 
     /// Returns the answers so far.
@@ -173,15 +173,15 @@ impl ManyFetch {
         mut written: impl FnMut(&[u8], KeyHash) -> Option<(Epochs, Option<Value>)>,
         now_ms: u64,
     ) -> (Vec<u32>, bool) {
-        let mut list = std::mem::take(&mut self.unread);
+        let mut list = std::mem::take(&mut self.deferred);
         // A name that was written since is answered by the write.
-        list.retain(|name| self.answers.found(*name as usize) == Found::Reading);
+        list.retain(|name| self.answers.found(*name as usize) == AnswerSlot::Reading);
         let names = self.answers.names().clone();
         let end = names
             .len()
             .min(self.asked + most.saturating_sub(list.len()));
-        let unread = list.iter().map(|name| names.key(*name as usize).len());
-        let mut bytes: usize = unread.sum();
+        let deferred = list.iter().map(|name| names.key(*name as usize).len());
+        let mut bytes: usize = deferred.sum();
         while self.asked < end && bytes < STEP_BYTES {
             let name = self.asked;
             let key = names.key(name);
@@ -193,7 +193,7 @@ impl ManyFetch {
             match written(key, names.hash(name)) {
                 Some((epoch, value)) => self.written(name, value.as_ref(), epoch, now_ms),
                 None => {
-                    self.answers.set(name, Found::Reading);
+                    self.answers.set(name, AnswerSlot::Reading);
                     list.push(name as u32);
                 }
             }
@@ -219,14 +219,14 @@ impl ManyFetch {
         let piece = answers.begin_piece(read.buffer);
         for (name, read) in read.list {
             let place = name as usize;
-            if answers.found(place) != Found::Reading {
+            if answers.found(place) != AnswerSlot::Reading {
                 continue;
             }
             match read {
-                NameRead::NoRoom => self.unread.push(name),
-                NameRead::Until(at) if at > now_ms => answers.set(place, Found::Until(at)),
-                NameRead::Absent | NameRead::Until(_) => answers.set(place, Found::Absent),
-                NameRead::There => answers.set(place, Found::There),
+                NameRead::NoRoom => self.deferred.push(name),
+                NameRead::Until(at) if at > now_ms => answers.set(place, AnswerSlot::Until(at)),
+                NameRead::Absent | NameRead::Until(_) => answers.set(place, AnswerSlot::Absent),
+                NameRead::There => answers.set(place, AnswerSlot::There),
                 NameRead::Part(start, len) => {
                     answers.set_part(place, piece, start, len);
                 }
@@ -249,16 +249,16 @@ impl ManyFetch {
         let value = value.filter(|v| v.expire_at_ms.is_none_or(|at| at > now_ms));
         let strings = self.need == Need::Strings;
         match value {
-            None => self.answers.set(name, Found::Absent),
+            None => self.answers.set(name, AnswerSlot::Absent),
             Some(v) if strings && v.data_type != DataType::String => {
-                self.answers.set(name, Found::Absent)
+                self.answers.set(name, AnswerSlot::Absent)
             }
             Some(v) if strings => self.answers.set_value(name, v.clone()),
             Some(Value {
                 expire_at_ms: Some(at),
                 ..
-            }) => self.answers.set(name, Found::Until(*at)),
-            Some(_) => self.answers.set(name, Found::There),
+            }) => self.answers.set(name, AnswerSlot::Until(*at)),
+            Some(_) => self.answers.set(name, AnswerSlot::There),
         }
         self.depends_on |= epoch;
     }

@@ -1,4 +1,4 @@
-//! Patterns against the matcher of earlier versions, and how many steps a match takes.
+//! Patterns against the matcher of earlier versions, and the number of steps of a match.
 
 use super::*;
 use basalt::env::Random;
@@ -27,8 +27,8 @@ fn patterns_match_as_in_redis() {
         ("user:*:name", "user:42:name", true),
         ("user:*:name", "user:42:mail", false),
         ("a\\", "a\\", true),
-        // Redis looks at a pattern only while the text has a byte left, but for the one star that
-        // KEYS and SCAN do not match at all.
+        // Redis reads a pattern only while the text has a byte left. The exception is the single
+        // star, which KEYS and SCAN do not match at all.
         ("**", "", false),
         ("***", "", false),
         ("**", "a", true),
@@ -42,7 +42,7 @@ fn patterns_match_as_in_redis() {
         );
     }
     assert!(matches(b"MAX*", b"maxmemory", true));
-    // A pattern that makes naive matchers take exponential time.
+    // With this pattern, naive matchers take exponential time.
     let text = vec![b'a'; 20_000];
     assert!(!matches(b"*a*a*a*a*a*a*a*a*a*a*a*a*b", &text, false));
     assert_eq!(literal_prefix(b"user:\\*x?*"), b"user:*x");
@@ -55,7 +55,8 @@ fn matches_slowly(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty() || pattern == b"*";
     }
     let (mut p, mut t) = (0, 0);
-    // Where to go on when a literal fails: after the last star, one byte further in the text.
+    // After a failed literal, the match continues behind the last star, one byte further in the
+    // text.
     let mut star: Option<(usize, usize)> = None;
     loop {
         if p < pattern.len() && pattern[p] == b'*' {
@@ -88,7 +89,8 @@ fn matches_slowly(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     }
 }
 
-/// Matches one byte against the pattern element at `p`; where the pattern goes on, or `None`.
+/// Matches one byte against the pattern element at `p`. Returns the position behind the element, or
+/// `None`.
 fn one(pattern: &[u8], p: usize, byte: u8, ignore_case: bool) -> Option<usize> {
     let fold = |b: u8| {
         if ignore_case {
@@ -168,7 +170,7 @@ fn random_patterns_match_as_they_did_before_they_were_compiled() {
     assert!(matched > 3_000, "{matched}");
 }
 
-/// Segments that begin, end and lie across words of 64 elements, with texts that nearly match.
+/// Segments that begin at, end at and cross words of 64 elements, with texts that nearly match.
 #[test]
 fn long_segments_match_as_they_did_before_they_were_compiled() {
     let random = Random::from_seed(0x910c);
@@ -201,9 +203,9 @@ fn long_segments_match_as_they_did_before_they_were_compiled() {
     assert!((1_000..2_900).contains(&matched), "{matched}");
 }
 
-/// `SCAN MATCH` with a class of 60,000 bytes read the class again for every byte of a key: one key
-/// held the server for 40 seconds. And Redis's own matcher took exponential time for many stars
-/// (CVE-2022-36021) and recursed for each (CVE-2024-31228).
+/// Regression test: `SCAN MATCH` with a class of 60,000 bytes read the class again for every byte
+/// of a key, and one key held the server for 40 seconds. Redis's own matcher took exponential time
+/// for many stars (CVE-2022-36021) and recursed for each (CVE-2024-31228).
 #[test]
 fn a_match_takes_few_steps_whatever_the_pattern() {
     const LONGEST: usize = 65_530;
@@ -230,14 +232,14 @@ fn a_match_takes_few_steps_whatever_the_pattern() {
         let begin = String::from_utf8_lossy(&pattern[..8]).into_owned();
         assert!(steps <= 2 * n, "{steps} steps for {begin}...");
     }
-    // The worst: half as long as the text, and it fails at its end only.
+    // The worst case is a segment of half the text's length that fails only at its end.
     for segment in [100, 10_000, LONGEST / 2, LONGEST - 2] {
         let pattern = [b"*", &vec![b'a'; segment][..], b"b*"].concat();
         let (matched, steps) = steps_of(&pattern);
         assert!(!matched);
         assert!(steps <= 2 * n + n * n / 256, "{steps} steps for {segment}");
     }
-    // What cannot match any text is not kept.
+    // A pattern that cannot match any text is not kept.
     let long = Pattern::new(&b"?".repeat(1_000_000), false, 1_000);
     assert_eq!(long.elements.len(), 1_000);
     assert!(!long.matches(&[b'a'; 1_000]));

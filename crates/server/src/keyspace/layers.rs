@@ -6,11 +6,11 @@ use crate::fetch::many::ManyFetch;
 use crate::layer::{HeldLayer, Layer};
 use std::sync::Arc;
 
-/// Number of layers in all epochs from which on no further layer is taken: each read, and each step
-/// of a scan, asks all of them.
+/// Number of layers in all epochs from which on no further layer is taken. Each read, and each step
+/// of a scan, searches all of them.
 const LAYERS_IN_ALL: usize = 32;
-/// No further layer is taken while a fetch is behind by this many, so that the fetch comes to its
-/// end however many layers other clients write.
+/// Number of layers that a fetch may be behind by before no further layer is taken. So the fetch
+/// ends even if other clients keep writing layers.
 const LAYERS_BEHIND: usize = 8;
 
 impl Keyspace {
@@ -20,9 +20,9 @@ impl Keyspace {
         self.is_full() || self.layers.len() >= LAYERS_IN_ALL || self.many.values().any(is_late)
     }
 
-    /// Returns true if commands that wait for room should look again, since the last call.
-    pub fn take_room_came(&mut self) -> bool {
-        std::mem::take(&mut self.room_came)
+    /// Returns true if commands that wait for room should check again, since the last call.
+    pub fn take_room_freed(&mut self) -> bool {
+        std::mem::take(&mut self.room_freed)
     }
 
     /// Returns the secret of hashes of keys.
@@ -49,7 +49,7 @@ impl Keyspace {
         for fetch in self.many.values_mut() {
             fetch.follow_layer(&layer, 1 << self.open);
         }
-        self.room_came = true;
+        self.room_freed = true;
         let slot = self.open;
         let open = self.open_epoch();
         let rank = open.rank(2 * open.layers + 1);

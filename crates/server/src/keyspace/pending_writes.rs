@@ -1,7 +1,7 @@
 //! Writes that are not in the store yet, in the order of keys: the overlay's versions and the
 //! layers' writes.
 
-use super::OverlayEntry;
+use super::overlay::OverlayEntry;
 use crate::layer::Layer;
 use crate::layout::{DataType, KEY_PREFIX_LEN};
 use std::borrow::Cow;

@@ -1,8 +1,8 @@
-//! What a command reads: the overlay, then what was fetched for it ([`crate::fetch`]), then the
-//! store within the bounds of a command on the loop.
+//! Reads of a command: the overlay first, then the answers of its fetch ([`crate::fetch`]), then
+//! the store within the limits of a command on the loop.
 
 use super::Keyspace;
-use crate::answers::{Answers, Places};
+use crate::answers::{AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
 use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead};
@@ -13,22 +13,22 @@ use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Error, Result};
 use std::sync::Arc;
 
-/// Reads of the store that one command does on the loop before the rest is left to the thread that
-/// fetches.
+/// Reads of the store that one command does on the loop. The fetching thread does the rest.
 pub(crate) const LOOP_READS: u32 = 128;
-/// Bytes of values that lie apart from the tree which one command reads on the loop.
+/// Bytes of separated values that one command reads on the loop.
 pub(crate) const LOOP_BYTES: usize = 256 << 10;
 
-/// Why a read of a command has no answer.
+/// The reason why a read of a command has no answer.
 #[derive(Debug)]
 pub(crate) enum Missed {
-    /// It takes longer than the loop may wait: the command runs again when its keys were fetched.
+    /// The read takes longer than the loop may wait. The command runs again when its keys were
+    /// fetched.
     Fetch(Need),
     /// The store failed.
     Store(Error),
 }
 
-/// What a command reads.
+/// The result of a command's read.
 pub(crate) type Read<T> = std::result::Result<T, Missed>;
 
 impl From<Error> for Missed {
@@ -38,7 +38,7 @@ impl From<Error> for Missed {
 }
 
 impl Keyspace {
-    /// The key in the store, in `scratch`; false for a key that no store can hold.
+    /// Encodes a key for the store into `scratch`. Returns false for a key that no store can hold.
     fn stored_key(&mut self, key: &[u8]) -> bool {
         self.names += 1;
         if key.len() > layout::MAX_KEY_LEN {
@@ -51,7 +51,7 @@ impl Keyspace {
         true
     }
 
-    /// What the overlay has for the key in `scratch`; `None` when the store is to be asked.
+    /// Returns the overlay's write of the key in `scratch`, or `None` if the store has to be read.
     fn written(&mut self) -> Option<Option<Value>> {
         let (slot, value) = self.newest(&self.scratch)?;
         self.touched |= 1 << slot;
@@ -59,7 +59,7 @@ impl Keyspace {
         Some(value.filter(|v| Keyspace::alive(v, now)))
     }
 
-    /// What was fetched of a key for the running command.
+    /// Returns the answer for a key that was fetched for the running command.
     fn fetched(&self, key: &[u8]) -> Option<Result<Answer>> {
         let fetch = self.fetches.get(&self.current?)?;
         if fetch.generation() != self.generation {
@@ -71,7 +71,7 @@ impl Keyspace {
         })
     }
 
-    /// Takes a read of the store from what the running command may do on the loop.
+    /// Counts a read of the store against the limit of the running command.
     fn spend(&mut self, need: Need) -> Read<()> {
         if self.reads_left == 0 {
             return Err(Missed::Fetch(need));
@@ -86,7 +86,7 @@ impl Keyspace {
         self.read_bytes += bytes as u64;
     }
 
-    /// The live value of a key. Reads the store when the overlay does not know the key.
+    /// Returns the live value of a key. Reads the store if the overlay does not have the key.
     pub fn get(&mut self, key: &[u8]) -> Read<Option<Value>> {
         self.touch_flush();
         if !self.stored_key(key) {
@@ -112,18 +112,18 @@ impl Keyspace {
         Ok(value.filter(|v| Keyspace::alive(v, now)))
     }
 
-    /// Type and expiry of a live key. Reads no value that lies apart from the tree.
+    /// Returns the type and expiry of a live key. Reads no separated value.
     pub fn meta(&mut self, key: &[u8]) -> Read<Option<Meta>> {
         Ok(self.look(key, Need::Meta)?.map(|(meta, _)| meta))
     }
 
-    /// Type, expiry and length of a live key.
+    /// Returns the type, expiry and length of a live key.
     pub fn meta_with_len(&mut self, key: &[u8]) -> Read<Option<Meta>> {
         Ok(self.look(key, Need::Len)?.map(|(meta, _)| meta))
     }
 
-    /// As [`Keyspace::meta`], with the value if it is at hand: a value that is not is a string of
-    /// at least [`layout::LEAST_MIN_BLOB_SIZE`] bytes, its type byte included.
+    /// Returns the type and expiry of a live key, with the value if it is inline. Otherwise the
+    /// value is a string of at least [`layout::LEAST_MIN_BLOB_SIZE`] bytes, its type byte included.
     pub fn peek(&mut self, key: &[u8]) -> Read<Option<Known>> {
         self.look(key, Need::Meta)
     }
@@ -167,16 +167,16 @@ impl Keyspace {
         Ok(found.filter(|(meta, _)| meta.expire_at_ms.is_none_or(|at| at > now)))
     }
 
-    /// The part of a live string that GETRANGE means, with the string's type and expiry. It keeps
-    /// no more than about twice its own bytes in memory.
+    /// Returns the part of a live string that GETRANGE means, with the string's type and expiry. It
+    /// keeps at most about twice its own bytes in memory.
     pub fn get_range(&mut self, key: &[u8], start: i64, end: i64) -> Read<Option<Value>> {
         let part = |v: Value| Value {
             data: fetch::part_of(&v.data, start, end),
             ..v
         };
         if let Some(Answer::Part(value)) = self.fetched(key).transpose()? {
-            // Written since: then the answer was forgotten. In the overlay: then it was not asked
-            // for.
+            // If the key was written since, its answer was forgotten. If the overlay has the key,
+            // it was not asked for.
             self.touch_flush();
             let now = self.now_ms;
             return Ok(Some(*value).filter(|v| Keyspace::alive(v, now)));
@@ -188,9 +188,9 @@ impl Keyspace {
         }
     }
 
-    /// The live strings of many keys, absent for other types. Stops once the strings are longer
-    /// than `room_bytes` together: the keys behind them count as absent, and the caller refuses the
-    /// reply as too long.
+    /// Returns the live strings of many keys, absent for other types. Stops once the strings
+    /// together are longer than `room_bytes`. The keys behind them count as absent, and the caller
+    /// refuses the reply as too long.
     pub fn get_strings<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [u8]>,
@@ -236,8 +236,8 @@ impl Keyspace {
     }
 
     /// Reads strings for a command that was fetched for too often already. Each batch brings at
-    /// most a piece's bytes into memory, or one string that is longer, and the batches end when
-    /// `out` is longer than `room_bytes`.
+    /// most a piece's bytes into memory, or one string that is longer. The batches end when `out`
+    /// is longer than `room_bytes`.
     fn read_strings(
         &mut self,
         mut ask: Vec<Bytes>,
@@ -249,7 +249,7 @@ impl Keyspace {
         while !ask.is_empty() && held <= room_bytes {
             let budget = PIECE_BYTES.min(room_bytes - held);
             let found = self.store.get_strings(&ask, budget);
-            let mut unread = (Vec::new(), Vec::new());
+            let mut deferred = (Vec::new(), Vec::new());
             for ((key, place), value) in ask.into_iter().zip(places).zip(found) {
                 match value {
                     Some(value) => {
@@ -260,33 +260,34 @@ impl Keyspace {
                         self.spend_bytes(bytes);
                     }
                     None => {
-                        unread.0.push(key);
-                        unread.1.push(place);
+                        deferred.0.push(key);
+                        deferred.1.push(place);
                     }
                 }
             }
-            (ask, places) = unread;
+            (ask, places) = deferred;
         }
         Ok(())
     }
 
-    /// Bytes that were fetched for the running command.
+    /// Returns the bytes that were fetched for the running command.
     pub fn fetched_bytes(&self) -> usize {
         let current = self.current.and_then(|id| self.fetches.get(&id));
         current.map_or(0, Fetch::bytes)
     }
 
-    /// Reads of the store on the loop since the server started, and bytes of values read.
+    /// Returns the reads of the store on the loop since the server started, and the bytes of values
+    /// read.
     pub fn spent(&self) -> (u64, u64) {
         (self.reads, self.read_bytes)
     }
 
-    /// Names that were looked for on the loop since the server started.
+    /// Returns the number of names that were looked for on the loop since the server started.
     pub fn names(&self) -> u64 {
         self.names
     }
 
-    /// Counts names that were looked for among the answers of a fetch.
+    /// Adds the names that were looked for among the answers of a fetch.
     pub fn add_names(&mut self, n: usize) {
         self.names += n as u64;
     }
@@ -303,7 +304,7 @@ impl Keyspace {
         client: u64,
         need: Need,
         names: Arc<Names>,
-        places: Places,
+        places: AnswerSlots,
     ) -> Option<ManyFetch> {
         let fetch = ManyFetch::new(need, self.generation, names, places);
         let before = self.end_many(client);
@@ -373,7 +374,7 @@ impl Keyspace {
         };
         let (looked, done) = fetch.catch_up(most, now_ms);
         self.names += looked as u64;
-        self.room_came |= !done.is_empty();
+        self.room_freed |= !done.is_empty();
         self.discarded.extend(done);
         fetch.is_behind()
     }
@@ -400,16 +401,16 @@ impl Keyspace {
     pub fn end_many(&mut self, client: u64) -> Option<ManyFetch> {
         let mut fetch = self.many.remove(&client)?;
         self.discarded.extend(fetch.take_layers());
-        self.room_came = true;
+        self.room_freed = true;
         Some(fetch)
     }
 
-    /// Fetches that requests wait for.
+    /// Returns the number of fetches that requests wait for.
     pub fn fetches(&self) -> usize {
         self.fetches.len() + self.many.len()
     }
 
-    /// Begins, or begins again, to fetch for a client's request. `secrets` are two random numbers.
+    /// Begins, or begins again, the fetch of a client's request. `secrets` are two random numbers.
     pub fn begin_fetch(&mut self, client: u64, need: Need, secrets: (u64, u64)) {
         let rounds = self.fetches.get(&client).map_or(0, |f| f.rounds);
         let fetch = Fetch::new(need, self.generation, rounds + 1, secrets);
@@ -421,7 +422,7 @@ impl Keyspace {
         self.current = client;
     }
 
-    /// How often the running command's keys were fetched.
+    /// Returns the number of fetches for the running command.
     pub(super) fn rounds(&self) -> u32 {
         let current = self.current.and_then(|id| self.fetches.get(&id));
         current.map_or(0, |f| f.rounds)
@@ -432,15 +433,16 @@ impl Keyspace {
         self.fetches.remove(&client);
     }
 
-    /// Bytes of memory that a client's fetch holds.
+    /// Returns the bytes of memory that a client's fetch holds.
     pub fn fetch_memory(&self, client: u64) -> usize {
         let many = self.many.get(&client).map_or(0, ManyFetch::memory);
         many + self.fetches.get(&client).map_or(0, Fetch::memory)
     }
 
-    /// The next keys to be read for a client: those that an earlier piece had no room for, or the
-    /// next of `keys`. The list is empty if none of them has to be read. `None` if all keys were
-    /// read, or if their strings exceed `limit_bytes`, so that the reply would be too long.
+    /// Returns the next keys to read for a client: those that an earlier piece had no room for, or
+    /// the next of `keys`. The list is empty if none of them has to be read. The result is `None`
+    /// if all keys were read, or if their strings exceed `limit_bytes`, so that the reply would be
+    /// too long.
     pub fn next_piece(
         &mut self,
         client: u64,
@@ -458,10 +460,10 @@ impl Keyspace {
         };
         let mut fetch = self.fetches.remove(&client)?;
         let generation = fetch.generation();
-        // Copies: a request that is gone must not stay in memory for its pieces.
+        // The keys are copied, so that pieces do not keep a finished request in memory.
         let stored = |key: &[u8]| layout::encode_key(DATABASE, generation, key);
-        let unread = fetch.take_unread().into_iter();
-        let mut piece: Vec<_> = unread.map(|key| stored(&key)).collect();
+        let deferred = fetch.take_deferred().into_iter();
+        let mut piece: Vec<_> = deferred.map(|key| stored(&key)).collect();
         let mut looked = 0;
         let mut ended = false;
         while looked < PIECE_NAMES - piece.len().min(PIECE_NAMES) {
@@ -490,7 +492,7 @@ impl Keyspace {
         })
     }
 
-    /// Takes what was read for a client; nothing, when it waits no more.
+    /// Takes the answers for a client. If the client no longer waits, they are dropped.
     pub fn take_answers(&mut self, client: u64, answers: Vec<(Bytes, Option<Answer>)>) {
         if let Some(fetch) = self.fetches.get_mut(&client) {
             for (key, answer) in answers {

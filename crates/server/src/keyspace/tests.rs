@@ -1,5 +1,5 @@
-//! Epochs against a store whose commits the test holds back and fails: nobody depends on what may
-//! be lost, and after a failure the keyspace is what the store says.
+//! Epochs against a store whose commits the test holds back and fails. No reply depends on a write
+//! that may be lost, and after a failure the keyspace equals the store.
 
 mod epochs;
 mod layers;

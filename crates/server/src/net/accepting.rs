@@ -1,5 +1,5 @@
-//! Coming and going: the listening socket, the limit of clients that the open files leave room for,
-//! and the slots that connections and their sessions live in.
+//! Accepting and closing connections: the listening socket, the limit of clients that the open
+//! files allow, and the slots of connections and their sessions.
 
 use super::background::report;
 use super::connection::Connection;
@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// The shortest time between two looks for idle clients.
+/// The shortest time between two checks for idle clients.
 const LEAST_IDLE_LOOK: Duration = Duration::from_millis(100);
 
-/// Files that the process needs besides clients.
+/// Files that the process needs besides those of clients.
 const OTHER_FILES: u64 = 64;
 
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
@@ -40,8 +40,8 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-/// Raises the limit of open files as far as needed and allowed; the number of clients it leaves
-/// room for.
+/// Raises the limit of open files as far as needed and allowed. Returns the number of clients that
+/// it allows.
 pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let others = engine_files + OTHER_FILES;
@@ -65,7 +65,7 @@ pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     if have >= need {
         return wanted;
     }
-    // Too few for both: clients and the engine share what there is.
+    // If there are too few files for both, clients and the engine share them.
     let room = have.saturating_sub(others).max(have / 2) as usize;
     report(&format!(
         "only {have} files may be open, so at most {room} clients are served; raise the limit (ulimit -n {need}) for {wanted}"
@@ -73,8 +73,8 @@ pub(super) fn room_for_clients(wanted: usize, engine_files: u64) -> usize {
     room.max(1)
 }
 
-/// Lets the system find clients whose machine is gone: asked after `interval` without traffic, and
-/// three times a third of that apart. Zero turns it off.
+/// Lets the system find clients whose machine is gone. The first probe comes after `interval`
+/// without traffic, and three more come a third of it apart. Zero turns the probes off.
 fn keep_alive(stream: &impl AsFd, interval: Duration) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, !interval.is_zero())?;
@@ -106,8 +106,8 @@ impl Server {
                     continue;
                 }
                 Err(_) => {
-                    // Out of files or memory: the listener is readable only once, so look again
-                    // soon.
+                    // Files or memory are exhausted. The listener reports readiness only once, so
+                    // the loop checks again soon.
                     self.accept_blocked = true;
                     return;
                 }
@@ -120,7 +120,7 @@ impl Server {
             }
             let _ = stream.set_nodelay(true);
             if let Err(e) = keep_alive(&stream, self.exec.options.tcp_keepalive) {
-                // The client is served all the same.
+                // The client is served nevertheless.
                 report(&format!("cannot set TCP keepalive for {address}: {e}"));
             }
             let slot = self.free.pop().unwrap_or_else(|| {
@@ -193,7 +193,7 @@ impl Server {
             let Some(c) = &self.connections[slot] else {
                 continue;
             };
-            // A client in the run list was heard, and has not had its turn yet.
+            // A client in the run list has sent bytes, and has not had its turn yet.
             if c.awaits_reply() || c.queued {
                 continue;
             }
@@ -205,7 +205,8 @@ impl Server {
                 }
             }
         }
-        // All clients are looked at: not more often than this, however their times are spread.
+        // A check visits all clients, so two checks are at least this far apart for any
+        // distribution of times.
         self.idle_look_at = self.now + next.max(LEAST_IDLE_LOOK);
         self.idle_limit = limit;
     }

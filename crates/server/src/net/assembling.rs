@@ -22,13 +22,13 @@ pub(super) enum Purpose {
     Strings,
 }
 
-/// A reply that is made in pieces of answers that are there.
+/// A reply that is made in pieces from answers in memory.
 pub(super) struct Assembly {
     answers: Arc<Answers>,
     purpose: Purpose,
-    /// When the command took effect, ms since 1970.
+    /// Time at which the command took effect, in ms since 1970.
     now_ms: u64,
-    /// The next name.
+    /// Index of the next name.
     next: usize,
     reply: Reply,
     hits: u64,
@@ -49,13 +49,13 @@ impl Assembly {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the reply holds.
     pub fn memory(&self) -> usize {
         self.answers.names().memory() + self.answers.memory() + self.reply.len()
     }
 
-    /// Adds the answers of the names before `end`; an error's text instead of the reply if there is
-    /// one.
+    /// Adds the answers of the names before `end`. Returns the text of an error that replaces the
+    /// reply.
     fn add(&mut self, end: usize, limit: usize) -> Result<(), String> {
         for name in self.next..end {
             // A key that is named twice is deleted once.
@@ -95,7 +95,7 @@ impl Server {
         let names = a.answers.names().len();
         let end = names.min(a.next + NAMES_A_TURN);
         self.exec.keys.add_names(end - a.next);
-        // Fetching ended early when the strings were too long together.
+        // The fetch ended early because the strings together were too long.
         let added = match a.answers.has_all() {
             true => a.add(end, limit),
             false => Err(too_long(limit).text().into_owned()),

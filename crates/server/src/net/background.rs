@@ -1,11 +1,11 @@
-//! The server's other threads: one that reads the whole keyspace for DBSIZE and KEYS, one that
-//! syncs every second, one that reclaims flushed space, one that reserves cursor numbers. Each
-//! starts when it is first needed, and ends with the server.
+//! The server's other threads: one reads the whole keyspace for DBSIZE and KEYS, one syncs every
+//! second, one reclaims flushed space, and one reserves cursor numbers. Each starts when it is
+//! first needed, and ends with the server.
 //!
-//! They are service threads and not jobs of the environment, because they wait for jobs: a job that
-//! waits for a compaction would hold the very thread that compaction needs.
+//! They are service threads and no jobs of the environment, because they wait for jobs. A job that
+//! waits for a compaction would occupy the very thread that the compaction needs.
 
-use super::Shared;
+use super::LoopHandle;
 use crate::command::{Count, SlowKind, SlowRead, store_error};
 use crate::glob;
 use crate::layout;
@@ -20,28 +20,28 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Which client asked.
+/// The client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub slot: usize,
     pub id: u64,
 }
 
-/// A finished slow read.
+/// The result of a slow read.
 pub(crate) struct SlowResult {
-    pub asker: Asker,
+    pub requester: Requester,
     pub reply: Reply,
     pub count: Option<Count>,
 }
 
-/// Slow reads taken at a time: the one that runs, and the next. Each pins a moment of the store and
-/// holds a copy of the writes on their way; whoever comes later waits on its connection, where it
-/// costs nothing.
+/// Number of slow reads that are accepted at a time: the one that runs, and the next. Each pins a
+/// snapshot of the store and holds a copy of the writes in flight. Later ones wait on their
+/// connections, where they cost nothing.
 const SLOW_READS: usize = 2;
 
-/// Reads the whole keyspace, one request after the other.
+/// The thread that reads the whole keyspace, one request after the other.
 pub(crate) struct SlowReader {
-    queue: Option<mpsc::Sender<(Asker, SlowRead)>>,
+    queue: Option<mpsc::Sender<(Requester, SlowRead)>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     awaited: usize,
@@ -57,39 +57,45 @@ impl SlowReader {
         }
     }
 
-    /// Results are awaited.
+    /// Returns true if results are awaited.
     pub fn is_busy(&self) -> bool {
         self.awaited > 0
     }
 
-    /// How many more reads are taken now.
+    /// Returns the number of further reads that are accepted now.
     pub fn room(&self) -> usize {
         SLOW_READS - self.awaited
     }
 
-    /// A result has come.
+    /// Notes that a result has arrived.
     pub fn done(&mut self) {
         self.awaited -= 1;
     }
 
-    /// Queues a read; its result comes through `shared`. Requires room.
-    pub fn ask(&mut self, asker: Asker, read: SlowRead, shared: &Arc<Shared>, clock: &Clock) {
+    /// Queues a read, whose result is posted to `shared`. Requires room.
+    pub fn ask(
+        &mut self,
+        requester: Requester,
+        read: SlowRead,
+        shared: &Arc<LoopHandle>,
+        clock: &Clock,
+    ) {
         assert!(self.room() > 0, "more slow reads than are taken");
         self.awaited += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<(Asker, SlowRead)>();
+            let (sender, receiver) = mpsc::channel::<(Requester, SlowRead)>();
             let (shared, stop, clock) = (shared.clone(), self.stop.clone(), clock.clone());
             self.thread = start("basalt-scan", move || {
-                for (asker, read) in receiver {
-                    shared.post(super::Event::Slow(run(asker, read, &stop, &clock)));
+                for (requester, read) in receiver {
+                    shared.post(super::Event::Slow(run(requester, read, &stop, &clock)));
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError((asker, read))) = queue.send((asker, read)) {
+        if let Err(mpsc::SendError((requester, read))) = queue.send((requester, read)) {
             // The thread could not be started: a slow answer is better than none.
-            let result = run(asker, read, &self.stop, clock);
+            let result = run(requester, read, &self.stop, clock);
             shared.post(super::Event::Slow(result));
         }
     }
@@ -103,7 +109,7 @@ impl Drop for SlowReader {
     }
 }
 
-fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
+fn run(requester: Requester, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
     let SlowRead {
         capture,
         what,
@@ -111,13 +117,13 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         reply_limit,
         gone,
     } = read;
-    // Whoever asks and leaves, again and again, would otherwise queue work and pin snapshots
+    // Otherwise clients that send requests and disconnect could queue work and pin snapshots
     // without end.
     let wanted = || !stop.load(Ordering::Relaxed) && !gone.load(Ordering::Acquire);
     let mut count = None;
     if !wanted() {
         return SlowResult {
-            asker,
+            requester,
             reply,
             count,
         };
@@ -197,20 +203,20 @@ fn run(asker: Asker, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowRe
         reply.error(store_error(&e));
     }
     SlowResult {
-        asker,
+        requester,
         reply,
         count,
     }
 }
 
-/// Syncs once a second when something was written.
+/// The thread that syncs once a second after writes.
 pub(crate) struct Syncer {
-    state: Arc<SyncState>,
+    state: Arc<SyncerState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct SyncState {
+struct SyncerState {
     dirty: AtomicBool,
     stop: Mutex<bool>,
     stopped: Condvar,
@@ -224,7 +230,7 @@ impl Syncer {
         }
     }
 
-    /// Something was acknowledged that a power cut could take: it is synced within about a second.
+    /// Notes an acknowledged write that a power cut could take. It is synced within about a second.
     pub fn written(&mut self, store: &Arc<dyn Store>) {
         self.state.dirty.store(true, Ordering::Release);
         if self.thread.is_none() {
@@ -237,7 +243,7 @@ impl Syncer {
                     }
                     let last = *stop;
                     drop(stop);
-                    // A failure poisons the store: every later write says so to its client.
+                    // A failure poisons the store: every later write reports it to its client.
                     if state.dirty.swap(false, Ordering::AcqRel)
                         && let Err(e) = store.sync()
                     {
@@ -260,7 +266,7 @@ impl Drop for Syncer {
     }
 }
 
-/// Gives the space of flushed generations back.
+/// The thread that reclaims the space of flushed generations.
 pub(crate) struct Reclaimer {
     running: Arc<AtomicBool>,
     again: Arc<AtomicBool>,
@@ -276,7 +282,7 @@ impl Reclaimer {
         }
     }
 
-    /// Begins, or goes round once more when it is at it.
+    /// Starts the thread, or lets it run once more if it is running.
     pub fn start(&mut self, store: &Arc<dyn Store>) {
         self.again.store(true, Ordering::Release);
         if self.running.swap(true, Ordering::AcqRel) {
@@ -290,7 +296,7 @@ impl Reclaimer {
                 result = store.reclaim();
             }
             running.store(false, Ordering::Release);
-            // Not lost: ordinary compactions drop the same data later.
+            // The space is not lost: ordinary compactions drop the same data later.
             if let Err(e) = result
                 && e.kind() != basalt::ErrorKind::Closed
             {
@@ -302,13 +308,13 @@ impl Reclaimer {
         }
     }
 
-    /// Waits for it; the store must be closed.
+    /// Waits for the thread. The store must be closed.
     pub fn join(&mut self) {
         join(&mut self.thread);
     }
 }
 
-/// Reserves cursor numbers, which takes a sync.
+/// The thread that reserves cursor numbers, which takes a sync.
 #[derive(Default)]
 pub(crate) struct CursorReserver {
     thread: Option<JoinHandle<()>>,
@@ -316,8 +322,8 @@ pub(crate) struct CursorReserver {
 }
 
 impl CursorReserver {
-    /// Reserves a block unless one is on its way; it comes through `shared`.
-    pub fn start(&mut self, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+    /// Reserves a block unless a reservation runs. The result is posted to `shared`.
+    pub fn start(&mut self, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
         if std::mem::replace(&mut self.busy, true) {
             return;
         }
@@ -332,12 +338,12 @@ impl CursorReserver {
         }
     }
 
-    /// A block is awaited.
+    /// Returns true if a block is awaited.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// It has come, or failed.
+    /// Notes that the reservation has ended, with success or failure.
     pub fn done(&mut self) {
         self.busy = false;
     }
@@ -367,7 +373,7 @@ pub(super) fn join(thread: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Tells the operator.
+/// Reports a problem to the operator.
 pub(crate) fn report(text: &str) {
     eprintln!("basalt: {text}");
 }

@@ -1,8 +1,8 @@
-//! One client's connection: bytes in, replies out, and replies that wait.
+//! One client's connection: incoming bytes, outgoing replies, and replies that wait.
 //!
 //! Replies leave in the order of their requests. A reply that depends on epochs that have not ended
-//! stays in a [`Segment`], and so does everything behind it. Segments with the same dependencies
-//! are one.
+//! stays in a [`Segment`], and so do all replies behind it. Consecutive replies with the same
+//! dependencies share a segment.
 
 use super::assembling::Assembly;
 use super::many::ManyCommand;
@@ -22,18 +22,18 @@ use std::time::Duration;
 
 /// Most bytes taken from a socket at a time through the shared buffer.
 pub(crate) const READ_BYTES: usize = 64 << 10;
-/// An argument of which more than this is missing is read straight to its place, once half as much
-/// has arrived.
+/// An argument that lacks more than this many bytes is read directly into its buffer, once half as
+/// much has arrived.
 const DIRECT_FROM: usize = 64 << 10;
-/// Most bytes read straight to their place at a time.
+/// Most bytes read directly into an argument's buffer at a time.
 const DIRECT_BYTES: usize = 1 << 20;
-/// What a waiting segment costs besides its bytes, roughly.
+/// Approximate memory of a waiting segment in bytes, besides its replies.
 const SEGMENT_COST: usize = 128;
 
 /// Replies that wait for the same epochs.
 struct Segment {
     depends_on: Epochs,
-    /// Also for a result from another thread.
+    /// True if a result from another thread is awaited, too.
     slow: bool,
     replies: u32,
     reply: Reply,
@@ -49,53 +49,55 @@ pub(crate) struct Connection {
     ready: Reply,
     out: VecDeque<Bytes>,
     out_bytes: usize,
-    /// Epochs that some segment waits for; the loop keeps the way back.
+    /// Epochs that some segment waits for. The loop keeps the reverse mapping.
     pub waits_for: Epochs,
-    /// A result from another thread is awaited; no request runs before it.
+    /// True if a result from another thread is awaited. No request runs before it.
     pub slow: bool,
     pub readable: bool,
     pub writable: bool,
-    /// The client's end of its sending is known to be near: bytes, if any, and then it.
+    /// True if the end of the client's stream is known to follow the bytes in the socket.
     pub hung_up: bool,
-    /// The connection was reset: the client takes no reply, so its request need not wait for one.
+    /// True if the connection was reset. The client takes no reply, so its request need not wait
+    /// for one.
     pub reset: bool,
-    /// The client sends nothing more.
+    /// True if the client sends no more bytes.
     pub ended: bool,
-    /// No further request is taken; the connection ends when the replies are out.
+    /// True if no further request is taken. The connection ends when the replies are sent.
     pub closing: bool,
-    /// The buffered bytes hold no whole request.
+    /// True if the buffered bytes hold no whole request.
     pub starved: bool,
-    /// A request that waits for room on the thread for slow reads, and what comes behind it waits
+    /// A request that waits for room on the thread for slow reads. The requests behind it wait,
     /// too.
     pub parked: Option<Request>,
-    /// Room has come for it.
+    /// True if there is room for the parked request.
     pub unparked: bool,
-    /// Another thread reads the keys of the request that waits.
+    /// True if another thread reads the keys of the waiting request.
     pub fetching: bool,
-    /// The request that waits writes, and has a place for its fetch.
+    /// True if the waiting request writes, and has a place for its fetch.
     pub write_place: bool,
-    /// Names of that request that were asked for.
+    /// Number of names of the waiting request that were asked for.
     pub fetched_names: usize,
-    /// Tells the thread that fetches that no request waits for the pieces of this fetch any more.
+    /// Set to report to the fetching thread that no request waits for the pieces of this fetch any
+    /// more.
     pub fetch_gone: Option<Arc<AtomicBool>>,
-    /// What the request that waits has to fetch, while the fetches of others take all places.
+    /// The need of the waiting request, while the fetches of others take all places.
     pub needs_fetch: Option<Need>,
     /// The command with very many names that waits. While it waits, `parked` has only its name.
     pub many: Option<Box<ManyCommand>>,
     /// The reply with many names that is being made.
     pub assembly: Option<Box<Assembly>>,
-    /// In the list of those that wait for room for their writes.
+    /// True if the client is in the list of those that wait for room for their writes.
     pub stalled: bool,
-    /// In the list of connections with something to do.
+    /// True if the client is in the list of connections with work.
     pub queued: bool,
-    /// Since when it takes nothing of the replies that it could take, as far as the loop has
-    /// looked.
+    /// Time since which the client takes nothing of its writable replies, as far as the loop has
+    /// checked.
     untaken_since: Option<Duration>,
-    /// When bytes came from it or went to it last.
+    /// Time of the last bytes to or from the client.
     pub active: Duration,
-    /// Bytes as last told to the ledger.
+    /// Bytes as last booked in the ledger.
     pub accounted: usize,
-    /// Tells the thread with a slow read of this client that it left.
+    /// Set to report to the thread of slow reads that this client has disconnected.
     pub gone: Option<Arc<AtomicBool>>,
 }
 
@@ -108,7 +110,7 @@ impl Drop for Connection {
     }
 }
 
-/// What came of reading or writing.
+/// The result of reading or writing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Bytes(usize),
@@ -156,19 +158,19 @@ impl Connection {
         }
     }
 
-    /// Lets the thread that fetches leave out what is still queued for this client's fetch.
+    /// Lets the fetching thread skip the queued pieces of this client's fetch.
     pub fn give_up_fetch(&mut self) {
         if let Some(gone) = self.fetch_gone.take() {
             gone.store(true, Ordering::Release);
         }
     }
 
-    /// Bytes of replies not yet taken by the socket.
+    /// Returns the bytes of replies that the socket has not taken yet.
     pub fn reply_bytes(&self) -> usize {
         self.segment_bytes + self.segments.len() * SEGMENT_COST + self.ready.len() + self.out_bytes
     }
 
-    /// Bytes of memory held for this client.
+    /// Returns the bytes of memory held for this client.
     pub fn memory(&self) -> usize {
         let parked = self.parked.as_ref().map_or(0, Request::memory);
         let assembly = self.assembly.as_ref().map_or(0, |a| a.memory());
@@ -176,7 +178,7 @@ impl Connection {
         many + self.input.capacity() + self.parser.memory() + parked + assembly + self.reply_bytes()
     }
 
-    /// Every reply is out.
+    /// Returns true if every reply is sent.
     pub fn is_flushed(&self) -> bool {
         self.segments.is_empty() && self.ready.is_empty() && self.out.is_empty()
     }
@@ -186,13 +188,13 @@ impl Connection {
         !self.segments.is_empty() || self.slow || self.parked.is_some() || self.stalled
     }
 
-    /// Bytes could be written now.
+    /// Returns true if bytes could be written now.
     pub fn can_write(&self) -> bool {
         self.writable && (!self.ready.is_empty() || !self.out.is_empty())
     }
 
-    /// How long it has taken nothing although there is something to take, since the first look;
-    /// `None` when there is not.
+    /// Returns the time for which the client has taken nothing of its writable replies, since the
+    /// first check. The result is `None` if no reply is writable.
     pub fn takes_nothing_for(&mut self, now: Duration) -> Option<Duration> {
         if self.writable || (self.ready.is_empty() && self.out.is_empty()) {
             self.untaken_since = None;
@@ -201,14 +203,14 @@ impl Connection {
         Some(now.saturating_sub(*self.untaken_since.get_or_insert(now)))
     }
 
-    /// Reads what the socket has, up to a limit. `shared` is a buffer of [`READ_BYTES`].
+    /// Reads the bytes in the socket, up to a limit. `shared` is a buffer of [`READ_BYTES`].
     pub fn read(&mut self, shared: &mut [u8]) -> Progress {
         let missing = self.parser.wanted(self.input.len());
         let at = self.input.len();
         let asked;
         let result = if missing > DIRECT_FROM && at >= DIRECT_FROM / 2 {
-            // Into place, at most doubling what has arrived: a large length that was only announced
-            // costs nothing.
+            // This read at most doubles the bytes that have arrived, so that a large announced
+            // length alone costs nothing.
             let n = missing.min(at).min(DIRECT_BYTES);
             asked = n;
             self.input.resize(at + n, 0);
@@ -231,9 +233,9 @@ impl Connection {
                 Progress::Ended
             }
             Ok(n) => {
-                // Less than asked for: the socket is empty, and whatever comes next is told anew.
-                // Asking once more would say the same for one system call a request. The end of the
-                // stream may have been told already.
+                // A short read means that the socket is empty, and later bytes cause another event.
+                // A further read would only confirm that, at the cost of a system call for each
+                // request. The end of the stream may have been reported already.
                 if n < asked && !self.hung_up {
                     self.readable = false;
                 }
@@ -248,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Gives an idle connection's input buffer back.
+    /// Frees the input buffer of an idle connection.
     pub fn rest(&mut self) {
         if self.input.is_empty() && self.input.capacity() > 0 {
             self.input = BytesMut::new();
@@ -281,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Keeps a place for a reply that another thread makes.
+    /// Reserves the position of a reply that another thread makes.
     pub fn push_slow(&mut self, depends_on: Epochs, replies: u32) {
         self.slow = true;
         self.segments.push_back(Segment {
@@ -292,7 +294,7 @@ impl Connection {
         });
     }
 
-    /// The awaited reply is there.
+    /// Puts the awaited reply into its position.
     pub fn slow_done(&mut self, mut reply: Reply) {
         self.slow = false;
         if let Some(segment) = self.segments.iter_mut().find(|s| s.slow) {
@@ -305,7 +307,8 @@ impl Connection {
         self.release();
     }
 
-    /// An epoch has ended; replies that depended on a failed one become its error. How many did.
+    /// Notes that an epoch has ended. Replies that depended on a failed one become its error.
+    /// Returns their number.
     pub fn epoch_ended(&mut self, slot: usize, result: &Result<(), Error>) -> u64 {
         let mut failed = 0;
         let bit = 1 << slot;
@@ -315,8 +318,8 @@ impl Connection {
             if let Err(e) = result {
                 self.segment_bytes -= segment.reply.len();
                 segment.reply.clear();
-                // A slow read that saw the failed writes is answered now; its result finds no
-                // place.
+                // A slow read that saw the failed writes is answered now. Its result will be
+                // dropped.
                 segment.slow = false;
                 let text = store_error(e);
                 failed += u64::from(segment.replies);
@@ -342,7 +345,7 @@ impl Connection {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes the bytes that the socket takes.
     pub fn write(&mut self) -> Progress {
         let mut written = 0;
         loop {

@@ -6,9 +6,9 @@
 //! hold up one of a single long value. At most [`FETCHES`] requests have fetches; the others wait,
 //! where they cost nothing.
 
-use super::background::{Asker, start};
+use super::background::{Requester, start};
 use super::connection::Connection;
-use super::{Event, Server, Shared, enqueue};
+use super::{Event, LoopHandle, Server, enqueue};
 use crate::command::table;
 use crate::fetch::many::{ManyPiece, ManyRead, read_many};
 use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
@@ -22,23 +22,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// Requests with fetches at a time: each write looks into the answers of all of them.
+/// Number of requests with fetches at a time. Each write checks the answers of all of them.
 pub(super) const FETCHES: usize = 16;
-/// Requests with fetches that write. A write that has all answers may wait for room, and keeps its
-/// place meanwhile. The other places are left to reads, so that only writes wait for room.
+/// Number of requests with fetches that write. A write that has all answers may wait for room, and
+/// keeps its place meanwhile. The other places are left to reads, so that only writes wait for
+/// room.
 const WRITE_FETCHES: usize = 12;
 
-/// Pieces that one turn of the loop takes in, and as many that it asks for.
+/// Number of pieces that one turn of the loop takes in, and that it asks for.
 const PIECES_A_TURN: usize = 4;
 
 /// The result of reading the keys of a piece.
 pub(super) struct Fetched {
-    asker: Asker,
+    requester: Requester,
     answers: Answers,
 }
 
 enum Answers {
-    /// `None` for a key that the piece had no room for.
+    /// The answers by key; `None` for a key that the piece had no room for.
     Few(Vec<(Bytes, Option<Answer>)>),
     Many(ManyRead),
 }
@@ -50,7 +51,7 @@ enum Keys {
 
 /// A piece to be read.
 struct Job {
-    asker: Asker,
+    requester: Requester,
     keys: Keys,
     /// Set when no request waits for the piece any more.
     gone: Arc<AtomicBool>,
@@ -76,7 +77,7 @@ impl Job {
             }
         };
         Fetched {
-            asker: self.asker,
+            requester: self.requester,
             answers,
         }
     }
@@ -88,47 +89,47 @@ pub(super) struct Fetcher {
     queue: Option<mpsc::Sender<Job>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Pieces that are being read, or were read and are in `came`.
+    /// Pieces that are being read, or were read and are in `results`.
     pieces: usize,
-    came: VecDeque<Fetched>,
+    results: VecDeque<Fetched>,
     /// Clients whose reads wait for others' fetches to end.
-    waiting: VecDeque<Asker>,
+    waiting: VecDeque<Requester>,
     /// Clients whose writes wait for others' fetches to end.
-    waiting_writes: VecDeque<Asker>,
+    waiting_writes: VecDeque<Requester>,
     /// Number of requests that write and have a place.
     writes: usize,
 }
 
 impl Fetcher {
-    /// Results are awaited, or requests wait for others' fetches to end.
+    /// Returns true if results are awaited, or requests wait for others' fetches to end.
     pub fn is_busy(&self) -> bool {
         self.pieces > 0 || !self.waiting.is_empty() || !self.waiting_writes.is_empty()
     }
 
-    /// Pieces that were read wait to be taken in.
+    /// Returns true if results of pieces wait in the queue.
     pub fn has_pieces(&self) -> bool {
-        !self.came.is_empty()
+        !self.results.is_empty()
     }
 
-    /// A piece was read.
-    pub fn came(&mut self, fetched: Fetched) {
-        self.came.push_back(fetched);
+    /// Adds the result of a piece.
+    pub fn take_result(&mut self, fetched: Fetched) {
+        self.results.push_back(fetched);
     }
 
     /// Lets a client's request wait until fetches of other clients end. If `first` is true, the
     /// request has waited before and goes to the front.
-    fn wait(&mut self, asker: Asker, writes: bool, first: bool) {
+    fn wait(&mut self, requester: Requester, writes: bool, first: bool) {
         let waiting = match writes {
             true => &mut self.waiting_writes,
             false => &mut self.waiting,
         };
         match first {
-            true => waiting.push_front(asker),
-            false => waiting.push_back(asker),
+            true => waiting.push_front(requester),
+            false => waiting.push_back(requester),
         }
     }
 
-    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<Shared>) {
+    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
         self.pieces += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<Job>();
@@ -160,7 +161,7 @@ impl Drop for Fetcher {
 }
 
 impl Server {
-    /// Makes a client's request wait for its keys. `first` for a request that has waited before.
+    /// Makes a client's request wait for its keys. `first` is for a request that has waited before.
     pub(super) fn fetch(
         &mut self,
         c: &mut Connection,
@@ -172,8 +173,8 @@ impl Server {
         let writes = table::resolve(request).is_ok_and(|spec| spec.writes());
         let taken = self.exec.keys.fetches();
         if !c.fetching && !self.take_place(c, slot, taken, writes, first) {
-            // When there is room, the fetch begins. The request would only find again that it needs
-            // one.
+            // The fetch begins when there is a place. Otherwise the request would run, and only
+            // find again that it needs one.
             c.needs_fetch = Some(need);
             return;
         }
@@ -186,7 +187,7 @@ impl Server {
         let secrets = (random.next_u64(), random.next_u64());
         self.exec.keys.begin_fetch(c.id, need, secrets);
         if !self.fetch_more(c, slot, request) {
-            // All of it is at hand.
+            // All keys are in memory.
             c.unparked = true;
             enqueue(&mut self.run_list, c, slot);
         }
@@ -204,8 +205,8 @@ impl Server {
     ) -> bool {
         let new_write = writes && !c.write_place;
         if taken >= FETCHES || (new_write && self.fetcher.writes >= WRITE_FETCHES) {
-            let asker = Asker { slot, id: c.id };
-            self.fetcher.wait(asker, writes, first);
+            let requester = Requester { slot, id: c.id };
+            self.fetcher.wait(requester, writes, first);
             return false;
         }
         c.write_place = writes;
@@ -218,7 +219,7 @@ impl Server {
         self.fetcher.writes -= usize::from(std::mem::take(&mut c.write_place));
     }
 
-    /// Asks for the next piece of a client's fetch; false when all was read.
+    /// Asks for the next piece of a client's fetch. Returns false if all was read.
     fn fetch_more(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
         let spec = table::resolve(request).expect("it ran before");
         let mut looked = c.fetched_names;
@@ -253,7 +254,7 @@ impl Server {
 
     fn ask(&mut self, c: &Connection, slot: usize, keys: Keys) {
         let job = Job {
-            asker: Asker { slot, id: c.id },
+            requester: Requester { slot, id: c.id },
             keys,
             gone: c.fetch_gone.clone().expect("it is fetching"),
         };
@@ -261,21 +262,21 @@ impl Server {
         self.fetcher.ask(job, &store, &self.shared);
     }
 
-    /// Takes in what was read for clients, of some pieces.
+    /// Takes in the results of some pieces.
     pub(super) fn take_fetched(&mut self) {
         for _ in 0..PIECES_A_TURN {
-            let Some(fetched) = self.fetcher.came.pop_front() else {
+            let Some(fetched) = self.fetcher.results.pop_front() else {
                 return;
             };
             self.fetched(fetched);
         }
     }
 
-    /// Takes in what was read for a client.
+    /// Takes in the result of a piece for its client.
     fn fetched(&mut self, fetched: Fetched) {
-        let Fetched { asker, answers } = fetched;
+        let Fetched { requester, answers } = fetched;
         self.fetcher.pieces -= 1;
-        let c = self.connections[asker.slot].take_if(|c| c.id == asker.id);
+        let c = self.connections[requester.slot].take_if(|c| c.id == requester.id);
         let Some(mut c) = c else { return };
         if c.fetching
             && let Some(request) = c.parked.take()
@@ -283,25 +284,25 @@ impl Server {
             let more = match answers {
                 Answers::Few(answers) => {
                     self.exec.keys.take_answers(c.id, answers);
-                    self.fetch_more(&mut c, asker.slot, &request)
+                    self.fetch_more(&mut c, requester.slot, &request)
                 }
                 Answers::Many(read) => {
                     let now_ms = self.exec.env.clock().wall_ms();
                     self.exec.keys.take_many(c.id, read, now_ms);
-                    self.fetch_many(&mut c, asker.slot)
+                    self.fetch_many(&mut c, requester.slot)
                 }
             };
             if !more {
                 c.unparked = true;
-                enqueue(&mut self.run_list, &mut c, asker.slot);
+                enqueue(&mut self.run_list, &mut c, requester.slot);
             }
             c.parked = Some(request);
-            self.account(&mut c, asker.slot);
+            self.account(&mut c, requester.slot);
         }
-        self.connections[asker.slot] = Some(c);
+        self.connections[requester.slot] = Some(c);
     }
 
-    /// Forgets what was fetched for a client whose request has run, or never will.
+    /// Forgets the answers of a client whose request has run, or never will.
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
         c.give_up_fetch();
@@ -328,23 +329,24 @@ impl Server {
     }
 
     /// Lets up to `most` of the waiting requests run again. Returns their number.
-    fn unpark_some(&mut self, waiting: &mut VecDeque<Asker>, most: usize) -> usize {
-        // They may leave faster than there is room.
+    fn unpark_some(&mut self, waiting: &mut VecDeque<Requester>, most: usize) -> usize {
+        // Clients may disconnect faster than places become free.
         if waiting.len() > 2 * self.connections.len() {
             let connections = &self.connections;
-            let here = |asker: &Asker| connections[asker.slot].as_ref().map(|c| c.id);
-            waiting.retain(|asker| here(asker) == Some(asker.id));
+            let here = |requester: &Requester| connections[requester.slot].as_ref().map(|c| c.id);
+            waiting.retain(|requester| here(requester) == Some(requester.id));
         }
         let mut begun = 0;
         while begun < most
-            && let Some(asker) = waiting.pop_front()
+            && let Some(requester) = waiting.pop_front()
         {
-            let c = self.connections[asker.slot].as_mut();
+            let c = self.connections[requester.slot].as_mut();
             // A request that ran again while a server stops may wait here twice.
-            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+            let waits =
+                |c: &&mut Connection| c.id == requester.id && c.parked.is_some() && !c.fetching;
             if let Some(c) = c.filter(waits) {
                 c.unparked = true;
-                enqueue(&mut self.run_list, c, asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
                 begun += 1;
             }
         }

@@ -9,10 +9,10 @@
 //! 4. Then the counts and the reply are made in pieces ([`super::assembling`]).
 
 use super::assembling::{Assembly, Purpose};
-use super::background::{Asker, join, start};
+use super::background::{Requester, join, start};
 use super::connection::Connection;
-use super::{Event, Server, Shared, enqueue};
-use crate::answers::{Answers, Places, places};
+use super::{Event, LoopHandle, Server, enqueue};
+use crate::answers::{AnswerSlots, Answers, places};
 use crate::command::table::{self, Spec};
 use crate::command::{store_error, wrong_arguments};
 use crate::epoch::Epochs;
@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 /// A command with more names than this runs in pieces.
 const MANY_NAMES: usize = 1024;
 
-/// What a command does with its names.
+/// The operation of a command on its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read(Purpose),
@@ -73,12 +73,12 @@ impl Kind {
 enum Stage {
     /// The command has not begun, or waits until fetches of other clients end.
     New(Request),
-    /// Its table of names is being made on the other thread.
+    /// The other thread makes the table of names.
     Preparing,
     /// Its table of names is made. If there are places for the answers, the names are fetched next.
     /// Otherwise the names are being fetched, or need no fetch.
-    Prepared(Arc<Names>, Option<Places>),
-    /// Its table could not be made.
+    Prepared(Arc<Names>, Option<AnswerSlots>),
+    /// The table could not be made.
     Failed,
 }
 
@@ -113,7 +113,7 @@ impl ManyCommand {
     pub fn memory(&self) -> usize {
         match &self.stage {
             Stage::Prepared(names, places) => {
-                names.memory() + places.as_ref().map_or(0, Places::memory)
+                names.memory() + places.as_ref().map_or(0, AnswerSlots::memory)
             }
             _ => self.request_bytes,
         }
@@ -122,7 +122,7 @@ impl ManyCommand {
 
 /// The result of making the table of names for a client.
 pub(super) struct Prepared {
-    asker: Asker,
+    requester: Requester,
     /// Bytes of the input of the table.
     input_bytes: usize,
     result: Table,
@@ -130,8 +130,8 @@ pub(super) struct Prepared {
 
 enum Table {
     /// The table, with places for the answers if the names have to be fetched.
-    Made(Arc<Names>, Option<Places>),
-    /// The client has gone before the table was made.
+    Made(Arc<Names>, Option<AnswerSlots>),
+    /// The client disconnected before the table was made.
     GivenUp,
     /// Making the table has panicked.
     Failed,
@@ -145,7 +145,7 @@ enum TableInput {
 }
 
 struct Job {
-    asker: Asker,
+    requester: Requester,
     input: TableInput,
     /// Bytes of the input.
     input_bytes: usize,
@@ -159,13 +159,13 @@ impl Job {
     /// Makes the table, unless its client has gone. A panic fails this request only: the jobs
     /// behind it need this thread.
     fn run(self) -> Prepared {
-        let (asker, input_bytes) = (self.asker, self.input_bytes);
+        let (requester, input_bytes) = (self.requester, self.input_bytes);
         let result = match self.gone.load(Ordering::Acquire) {
             true => Table::GivenUp,
             false => catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or(Table::Failed),
         };
         Prepared {
-            asker,
+            requester,
             input_bytes,
             result,
         }
@@ -234,7 +234,7 @@ impl Preparer {
         }
     }
 
-    fn prepare(&mut self, job: Job, shared: &Arc<Shared>) {
+    fn prepare(&mut self, job: Job, shared: &Arc<LoopHandle>) {
         self.awaited += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<Work>();
@@ -374,7 +374,7 @@ impl Server {
         c.give_up_fetch();
         let gone = c.fetch_gone.insert(Arc::default()).clone();
         let job = Job {
-            asker: Asker { slot, id: c.id },
+            requester: Requester { slot, id: c.id },
             input_bytes: match &input {
                 TableInput::Request(request) => request.memory(),
                 TableInput::Names(names) => names.memory(),
@@ -391,9 +391,9 @@ impl Server {
     /// Takes a table of names that was made.
     pub(super) fn prepared(&mut self, prepared: Prepared) {
         self.preparer.awaited -= 1;
-        let slot = prepared.asker.slot;
+        let slot = prepared.requester.slot;
         let c = self.connections[slot].as_mut();
-        let c = c.filter(|c| c.id == prepared.asker.id && c.many.is_some());
+        let c = c.filter(|c| c.id == prepared.requester.id && c.many.is_some());
         let Some(c) = c else {
             self.preparer.gone_bytes -= prepared.input_bytes;
             self.preparer.discard(Box::new(prepared));
@@ -416,7 +416,7 @@ impl Server {
         slot: usize,
         kind: Kind,
         names: Arc<Names>,
-        places: Places,
+        places: AnswerSlots,
     ) {
         self.exec.counters.fetches += u64::from(!c.fetching);
         c.fetching = true;
@@ -553,110 +553,4 @@ fn is_too_long(kind: Kind, names: &Names) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::ServerOptions;
-    use crate::store::memory::MemoryStore;
-    use basalt::env::EnvBuilder;
-    use basalt::fs::{HostFs, HostOptions};
-
-    /// A server that does not run.
-    fn server() -> Server {
-        let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
-        let env = EnvBuilder::new(fs).build();
-        let options = ServerOptions {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            ..ServerOptions::default()
-        };
-        let listener = super::super::accepting::listen(options.listen).unwrap();
-        Server::over(&env, options, listener, Arc::new(MemoryStore::default())).unwrap()
-    }
-
-    fn job(arguments: &[&str], gone: bool) -> Job {
-        let request = Request::from_arguments(arguments);
-        Job {
-            asker: Asker { slot: 0, id: 7 },
-            input_bytes: request.memory(),
-            input: TableInput::Request(request),
-            kind: Kind::Delete,
-            secret: 5,
-            gone: Arc::new(AtomicBool::new(gone)),
-        }
-    }
-
-    fn results(server: &Server, n: usize) -> Vec<Prepared> {
-        let mut found = Vec::new();
-        while found.len() < n {
-            for event in std::mem::take(&mut *server.shared.events.lock()) {
-                if let Event::Prepared(prepared) = event {
-                    found.push(prepared);
-                }
-            }
-            basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
-        }
-        found
-    }
-
-    /// Regression test: the table of a client that had gone was made all the same, and its request
-    /// stayed in memory meanwhile without being counted.
-    #[test]
-    fn no_table_is_made_for_a_client_that_has_gone_and_its_request_counts() {
-        let mut server = server();
-        server.connections.push(None);
-        let shared = server.shared.clone();
-        let arguments = vec!["del"; 2000];
-        let mut request = Request::from_arguments(&arguments);
-        let mut command = ManyCommand::take(&mut request).unwrap();
-        command.stage = Stage::Preparing;
-        let bytes = command.request_bytes;
-        let job = job(&arguments, true);
-        assert_eq!(job.input_bytes, bytes);
-        server.preparer.prepare(job, &shared);
-        server.preparer.discard_command(command);
-        assert_eq!(server.preparer.gone_bytes(), bytes);
-        let prepared = results(&server, 1).remove(0);
-        assert!(matches!(prepared.result, Table::GivenUp));
-        server.prepared(prepared);
-        assert_eq!(
-            (server.preparer.gone_bytes(), server.preparer.awaited),
-            (0, 0)
-        );
-    }
-
-    /// Regression test: a panic ended the thread that makes tables, and every later command with
-    /// many names waited for ever.
-    #[test]
-    fn a_table_that_panics_fails_and_the_next_is_made() {
-        let mut server = server();
-        let shared = server.shared.clone();
-        // No command has a request without arguments.
-        server.preparer.prepare(job(&[], false), &shared);
-        server.preparer.prepare(job(&["del", "k"], false), &shared);
-        let results = results(&server, 2);
-        assert!(matches!(results[0].result, Table::Failed));
-        assert!(matches!(results[1].result, Table::Made(..)));
-    }
-
-    /// The places for answers count before the fetch begins.
-    #[test]
-    fn places_for_answers_count() {
-        let names = Arc::new(Names::new(
-            Request::from_arguments(&["del", "k"]),
-            1,
-            true,
-            5,
-        ));
-        let memory = |places| {
-            let stage = Stage::Prepared(names.clone(), places);
-            let spec = table::resolve(&Request::from_arguments(&["del", "k"])).unwrap();
-            let command = ManyCommand {
-                spec,
-                kind: Kind::Delete,
-                stage,
-                request_bytes: 0,
-            };
-            command.memory()
-        };
-        assert_eq!(memory(Some(places(1000))), memory(None) + 16_000);
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! What comes back: epochs and slow reads that have ended release replies, replies go to their
-//! sockets, and what all clients hold is booked, within its bound.
+//! Results: ended epochs and slow reads release replies, replies go to their sockets, and the
+//! memory of all clients is booked within its bound.
 
 use super::background::SlowResult;
 use super::connection::{Connection, Progress};
@@ -8,23 +8,24 @@ use crate::command::{Session, store_error};
 use crate::options::SyncPolicy;
 use basalt::Result;
 
-/// A client whose part of the bound is below one such share holds too little to be sent away for.
+/// The bound divided by this number is the share below which a client holds too little to be
+/// disconnected for.
 const SMALL_SHARE: u64 = 64;
 
-/// What a client holds of the bound.
+/// The bytes that a client holds of the bound.
 #[derive(Clone, Copy)]
 struct Holder {
     slot: usize,
     bytes: u64,
-    /// It asked to stay.
+    /// True if the client asked to stay.
     stays: bool,
 }
 
-/// Who is sent away when all clients together hold more than `bound`: whoever holds most of those
-/// that did not ask to stay. Asking counts for nothing once those who asked hold half of the bound,
-/// and never sends away somebody who holds next to nothing: one client that asks could otherwise
-/// drive out all the others, whose going brings no memory.
-fn who_goes(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
+/// Returns the client to disconnect if all clients together hold more than `bound`: the one that
+/// holds most of those that did not ask to stay. Asking has no effect once the clients that asked
+/// hold half of the bound. Asking also never disconnects a client with a small share. Otherwise one
+/// client that asks could drive out all the others, which would free no memory.
+fn pick_client_to_close(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
     let most = |a: Option<Holder>, b: Holder| match a {
         Some(a) if a.bytes > b.bytes => Some(a),
         _ => Some(b),
@@ -43,7 +44,7 @@ fn who_goes(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> 
 }
 
 impl Server {
-    /// Takes in what other threads have finished.
+    /// Takes in the results of other threads.
     pub(super) fn take_events(&mut self) {
         loop {
             let events = std::mem::take(&mut *self.shared.events.lock());
@@ -59,11 +60,11 @@ impl Server {
                     } => self.epoch_completed(slot, policy, result),
                     Event::Slow(result) => self.slow_done(result),
                     Event::Prepared(prepared) => self.prepared(prepared),
-                    Event::Fetched(fetched) => self.fetcher.came(fetched),
+                    Event::Fetched(fetched) => self.fetcher.take_result(fetched),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
-            // An epoch in flight less: the next may go.
+            // One epoch less is in flight, so the next may be submitted.
             self.submit();
         }
     }
@@ -81,10 +82,10 @@ impl Server {
             self.reclaimer.start(self.exec.keys.store());
         }
         for epoch in ended {
-            for asker in std::mem::take(&mut self.waiting[epoch.slot]) {
-                let Some(c) = self.connections[asker.slot]
+            for requester in std::mem::take(&mut self.waiting[epoch.slot]) {
+                let Some(c) = self.connections[requester.slot]
                     .as_mut()
-                    .filter(|c| c.id == asker.id)
+                    .filter(|c| c.id == requester.id)
                 else {
                     continue;
                 };
@@ -93,8 +94,8 @@ impl Server {
                     let text = store_error(e);
                     self.exec.counters.count_errors(text.as_bytes(), failed);
                 }
-                enqueue(&mut self.run_list, c, asker.slot);
-                self.to_write.push(asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
+                self.to_write.push(requester.slot);
             }
         }
         self.wake_stalled();
@@ -105,10 +106,10 @@ impl Server {
         if let Some(count) = result.count {
             self.exec.count = Some(count);
         }
-        let slot = result.asker.slot;
+        let slot = result.requester.slot;
         if let Some(c) = self.connections[slot]
             .as_mut()
-            .filter(|c| c.id == result.asker.id)
+            .filter(|c| c.id == result.requester.id)
         {
             if let Some(text) = result.reply.error_text() {
                 self.exec.counters.count_errors(text, 1);
@@ -125,13 +126,14 @@ impl Server {
             Ok(first) => self.exec.cursors.give(first),
             Err(e) => self.exec.cursor_failure = Some(e),
         }
-        // At once: the failure is theirs, and the next that needs a number tries again.
-        for asker in std::mem::take(&mut self.cursorless) {
-            let c = self.connections[asker.slot].as_mut();
-            let waits = |c: &&mut Connection| c.id == asker.id && c.parked.is_some() && !c.fetching;
+        // The failure concerns the waiting clients. The next one that needs a number tries again.
+        for requester in std::mem::take(&mut self.cursorless) {
+            let c = self.connections[requester.slot].as_mut();
+            let waits =
+                |c: &&mut Connection| c.id == requester.id && c.parked.is_some() && !c.fetching;
             if let Some(c) = c.filter(waits) {
                 c.unparked = true;
-                self.serve(asker.slot);
+                self.serve(requester.slot);
             }
         }
         self.exec.cursor_failure = None;
@@ -161,7 +163,7 @@ impl Server {
                     _ => alive = false,
                 }
             }
-            // Nothing more will come and everything has been said.
+            // No byte will come, and every reply was sent.
             let last = c.closing
                 || (c.ended && c.starved)
                 || (self.stopping.is_some() && c.starved && !c.slow);
@@ -191,7 +193,8 @@ impl Server {
         }
     }
 
-    /// Tells the ledger, and sends away whoever holds most when all hold too much.
+    /// Books the memory in the ledger, and disconnects the client that holds most if all hold too
+    /// much.
     pub(super) fn book(&mut self) {
         while self.exec.client_bytes > self.exec.options.client_memory_bytes {
             let clients = self.connections.iter().enumerate();
@@ -202,7 +205,8 @@ impl Server {
                     stays: self.exec.sessions[slot].as_ref()?.no_evict,
                 })
             });
-            let Some(slot) = who_goes(holders, self.exec.options.client_memory_bytes) else {
+            let Some(slot) = pick_client_to_close(holders, self.exec.options.client_memory_bytes)
+            else {
                 break;
             };
             self.exec.counters.evicted_clients += 1;
@@ -221,46 +225,4 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Slots are places in the list of bytes and of who asked to stay.
-    fn goes(bound: u64, holders: &[(u64, bool)]) -> Option<usize> {
-        let holders = holders.iter().enumerate();
-        who_goes(
-            holders.map(|(slot, &(bytes, stays))| Holder { slot, bytes, stays }),
-            bound,
-        )
-    }
-
-    #[test]
-    fn who_holds_most_goes_and_who_asked_to_stay_has_half_of_the_bound() {
-        assert_eq!(goes(640, &[]), None);
-        assert_eq!(goes(640, &[(10, false), (631, false)]), Some(1));
-        // Together within half: the others go, the largest first, although it is smaller.
-        let staying = [(160, true), (160, true)];
-        assert_eq!(
-            goes(640, &[staying[0], staying[1], (150, false), (151, false)]),
-            Some(3)
-        );
-        // Together past half: as any other.
-        assert_eq!(
-            goes(640, &[(161, true), (160, true), (300, false)]),
-            Some(2)
-        );
-        assert_eq!(
-            goes(640, &[(201, true), (200, true), (199, false)]),
-            Some(0)
-        );
-        assert_eq!(goes(640, &[(700, true), (0, false)]), Some(0));
-        // Others that are small one by one, however many.
-        let mut many = vec![(9, false); 60];
-        many.push((200, true));
-        assert_eq!(goes(640, &many), Some(60));
-        many[7].0 = 10;
-        assert_eq!(goes(640, &many), Some(7));
-        // Nobody is large: somebody goes all the same.
-        assert_eq!(goes(5, &[(2, false), (4, true)]), Some(1));
-        assert!(goes(64 * 9, &vec![(9, false); 65]).is_some());
-    }
-}
+mod tests;

@@ -1,7 +1,6 @@
-//! A client's turn: its requests are run and more is read, in bounded portions, until it has to
-//! wait for something.
+//! A client's turn: it runs requests and reads bytes, in bounded portions, until it has to wait.
 
-use super::background::Asker;
+use super::background::Requester;
 use super::connection::{Connection, Progress};
 use super::many::ManyCommand;
 use super::{Server, enqueue};
@@ -11,18 +10,18 @@ use crate::resp::request::Request;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Requests of one client in a turn, before the others have theirs.
+/// Number of requests of one client in a turn.
 const REQUESTS_A_TURN: usize = 1024;
-/// Reads of one client in a turn.
+/// Number of reads of one client's socket in a turn.
 const READS_A_TURN: usize = 8;
-/// Reads of the store for one client in a turn, from which on the others have theirs.
+/// Number of reads of the store for one client, after which its turn ends.
 const STORE_READS_A_TURN: u64 = 256;
-/// Bytes of values that lie apart from the tree which are read for one client in a turn.
+/// Bytes of separated values that are read for one client in a turn.
 const STORE_BYTES_A_TURN: u64 = 2 << 20;
-/// A turn ends after so long, however little it read: the device may be slow.
+/// A turn ends after this time, even if it has read little: the device may be slow.
 const TIME_A_TURN: Duration = Duration::from_millis(5);
 
-/// What was spent when a turn began.
+/// The costs so far when a turn began.
 pub(super) struct Spent {
     reads: u64,
     bytes: u64,
@@ -30,15 +29,15 @@ pub(super) struct Spent {
 }
 
 impl Server {
-    /// What is spent so far.
+    /// Returns the costs so far.
     pub(super) fn begin_turn(&self) -> Spent {
         let (reads, bytes) = self.exec.keys.spent();
         let now = self.exec.env.clock().now();
         Spent { reads, bytes, now }
     }
 
-    /// True if the loop has spent at least `turns` client turns since `since`: in reads, in bytes
-    /// or in time.
+    /// Returns true if the loop has spent at least `turns` client turns since `since`: in reads, in
+    /// bytes or in time.
     pub(super) fn is_spent(&self, since: &Spent, turns: u32) -> bool {
         let (reads, bytes) = self.exec.keys.spent();
         reads - since.reads >= STORE_READS_A_TURN * u64::from(turns)
@@ -46,7 +45,7 @@ impl Server {
             || self.exec.env.clock().now() - since.now >= TIME_A_TURN * turns
     }
 
-    /// Gives a client its turn.
+    /// Runs a client's turn.
     pub(super) fn serve(&mut self, slot: usize) {
         let Some(mut c) = self.connections[slot].take() else {
             return;
@@ -71,8 +70,8 @@ impl Server {
         for action in std::mem::take(&mut self.exec.actions) {
             let Action::Kill { slot: victim, id } = action;
             match &mut self.connections[victim] {
-                // Its own end: the reply goes out first. A request behind it that waits is never
-                // run, and must not keep what was begun for it.
+                // The client closes itself, after its reply was sent. A request behind this one
+                // never runs, and must not keep its fetch.
                 Some(c) if c.id == id && victim == slot => {
                     c.closing = true;
                     c.parked = None;
@@ -90,7 +89,7 @@ impl Server {
         }
     }
 
-    /// Runs and reads in turns. False when the connection is broken.
+    /// Runs requests and reads bytes in turn. Returns false if the connection is broken.
     fn turn(&mut self, c: &mut Connection, slot: usize) -> bool {
         let mut requests = 0;
         let mut reads = 0;
@@ -124,7 +123,8 @@ impl Server {
                     Ok(Some(mut request)) => {
                         requests += 1;
                         if is_http(request.arg(0)) {
-                            // A browser was led here: it gets no chance to send commands in a body.
+                            // This is a browser that a web page led here. It must not send commands
+                            // in a body.
                             return false;
                         }
                         if is_full && c.many.is_none() && is_write(&request) {
@@ -188,7 +188,7 @@ impl Server {
         }
     }
 
-    /// Lets the requests that wait for room look again.
+    /// Lets the requests that wait for room check again.
     pub(super) fn wake_stalled(&mut self) {
         for slot in std::mem::take(&mut self.stalled) {
             if let Some(c) = &mut self.connections[slot] {
@@ -198,10 +198,10 @@ impl Server {
         }
     }
 
-    /// Runs a request; false when it must run again later.
+    /// Runs a request. Returns false if it must run again later.
     fn execute(&mut self, c: &mut Connection, slot: usize, request: &Request) -> bool {
         self.reply.clear();
-        // Those that wait already come first.
+        // Requests that have waited come first.
         let first = std::mem::take(&mut c.unparked);
         if let Some(need) = c.needs_fetch.take() {
             self.fetch(c, slot, request, need, first);
@@ -232,25 +232,25 @@ impl Server {
             Outcome::Replied => {}
             Outcome::Close => c.closing = true,
             Outcome::Later => {
-                let asker = Asker { slot, id: c.id };
+                let requester = Requester { slot, id: c.id };
                 if first {
-                    self.parked.push_front(asker);
+                    self.parked.push_front(requester);
                 } else {
-                    self.parked.push_back(asker);
+                    self.parked.push_back(requester);
                 }
                 return false;
             }
             Outcome::NoCursor => {
-                self.cursorless.push(Asker { slot, id: c.id });
+                self.cursorless.push(Requester { slot, id: c.id });
                 return false;
             }
             Outcome::Fetch(_) => unreachable!("it waits already"),
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
-                let asker = Asker { slot, id: c.id };
+                let requester = Requester { slot, id: c.id };
                 let clock = self.exec.env.clock().clone();
                 c.gone = Some(read.gone.clone());
-                self.slow.ask(asker, *read, &self.shared, &clock);
+                self.slow.ask(requester, *read, &self.shared, &clock);
                 return true;
             }
             Outcome::Shutdown => {
@@ -269,36 +269,36 @@ impl Server {
     /// Makes the replies of a client wait for epochs.
     pub(super) fn wait_for(&mut self, c: &mut Connection, slot: usize, depends_on: Epochs) {
         let new = depends_on & !c.waits_for;
-        let asker = Asker { slot, id: c.id };
+        let requester = Requester { slot, id: c.id };
         for (epoch, waiting) in self.waiting.iter_mut().enumerate() {
             if new & 1 << epoch != 0 {
-                waiting.push(asker);
+                waiting.push(requester);
             }
         }
         c.waits_for |= new;
     }
 
-    /// Lets clients go on whose requests wait for the thread for slow reads, as many as it has room
-    /// for.
+    /// Lets clients whose requests wait for the thread for slow reads continue, as many as it has
+    /// room for.
     pub(super) fn unpark(&mut self) {
         let mut room = self.slow.room();
         while room > 0
-            && let Some(asker) = self.parked.pop_front()
+            && let Some(requester) = self.parked.pop_front()
         {
-            let c = self.connections[asker.slot].as_mut();
-            // Others have left.
-            if let Some(c) = c.filter(|c| c.id == asker.id && c.parked.is_some()) {
+            let c = self.connections[requester.slot].as_mut();
+            // The other clients have disconnected.
+            if let Some(c) = c.filter(|c| c.id == requester.id && c.parked.is_some()) {
                 c.unparked = true;
-                enqueue(&mut self.run_list, c, asker.slot);
+                enqueue(&mut self.run_list, c, requester.slot);
                 room -= 1;
             }
         }
-        // They may leave faster than there is room.
+        // Clients may disconnect faster than there is room.
         if self.parked.len() > 2 * self.connections.len() {
             let connections = &self.connections;
-            self.parked.retain(|asker| {
-                let c = connections[asker.slot].as_ref();
-                c.is_some_and(|c| c.id == asker.id)
+            self.parked.retain(|requester| {
+                let c = connections[requester.slot].as_ref();
+                c.is_some_and(|c| c.id == requester.id)
             });
         }
     }
@@ -309,7 +309,8 @@ fn is_write(request: &Request) -> bool {
     table::resolve(request).is_ok_and(|spec| spec.writes())
 }
 
-/// What an HTTP request begins with, which a web page can make a browser send here.
+/// Returns true for the first word of an HTTP request, which a web page can make a browser send
+/// here.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

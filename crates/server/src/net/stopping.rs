@@ -1,4 +1,4 @@
-//! The end: signals, the last replies, and closing the store.
+//! Stopping: signals, the last replies, and closing the store.
 
 use super::{SIGNALS, Server, enqueue, io_error};
 use crate::command::NO_SLOW_READS;
@@ -10,17 +10,19 @@ use std::io::Read as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How far a server that stops has come.
+/// The state of a server that stops.
 pub(super) struct Stopping {
-    /// When slow reads that have not ended get an error, for what stands behind them to run.
+    /// Time at which slow reads that have not ended get an error, so that the requests behind them
+    /// can run.
     slow_until: Duration,
-    /// When whoever is left is sent away.
+    /// Time at which the remaining clients are disconnected.
     until: Duration,
 }
 
 impl Server {
-    /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second one
-    /// ends the wait for clients that do not take their replies; commits are finished all the same.
+    /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second
+    /// signal ends the wait for clients that do not take their replies. Commits are finished in any
+    /// case.
     pub fn stop_on_signals(&mut self) -> Result<()> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let pair = || std::os::unix::net::UnixStream::pair();
@@ -55,7 +57,7 @@ impl Server {
         self.shared.stop.store(true, Ordering::Release);
     }
 
-    /// Accepts nobody any more; what has been read is still served.
+    /// Accepts no further client. Requests that were read are still served.
     pub(super) fn begin_stop(&mut self) {
         if let Some(mut listener) = self.listener.take() {
             let _ = self.poll.registry().deregister(&mut listener);
@@ -72,7 +74,7 @@ impl Server {
         }
     }
 
-    /// Goes on with stopping at the end of a turn; true when nothing is left to be done.
+    /// Continues to stop at the end of a turn. Returns true if nothing is left to do.
     pub(super) fn stopped(&mut self) -> bool {
         let stopping = self.stopping.as_ref().expect("it is stopping");
         let now = self.exec.env.clock().now();
@@ -84,19 +86,18 @@ impl Server {
             let Some(c) = &mut self.connections[slot] else {
                 continue;
             };
-            // Only what the client does counts: not the commits that its replies wait for, nor
-            // other clients.
+            // Only the client's own progress counts, and not the commits that its replies wait for,
+            // nor other clients.
             let idle = c.takes_nothing_for(now);
             if all || idle.is_some_and(|idle| idle >= self.exec.options.drain) {
                 self.drop_client(slot);
             }
         }
-        self.connections.iter().all(Option::is_none) && self.exec.keys.is_settled()
+        self.connections.iter().all(Option::is_none) && self.exec.keys.is_drained()
     }
 
-    /// Answers the slow reads that run, wait or are still to come with an error: one of a large
-    /// store takes longer than a server may take to stop, and requests that were read stand behind
-    /// it.
+    /// Answers running, waiting and future slow reads with an error. A slow read of a large store
+    /// takes longer than a server may take to stop, and requests that were read stand behind it.
     fn end_slow_reads(&mut self) {
         self.exec.no_slow_reads = true;
         self.parked.clear();
@@ -112,7 +113,7 @@ impl Server {
                 self.exec.counters.count_errors(NO_SLOW_READS.as_bytes(), 1);
                 let mut reply = Reply::default();
                 reply.error(NO_SLOW_READS);
-                // The thread's own answer finds no place any more.
+                // The thread's own answer will be dropped.
                 c.slow_done(reply);
                 self.to_write.push(slot);
             }

@@ -1,4 +1,4 @@
-//! The loop over a store whose commits the test holds back: replies wait for them, clients do not
+//! The loop on a store whose commits the test holds back: replies wait for them, and clients do not
 //! wait for each other.
 
 mod commits;
@@ -79,7 +79,7 @@ fn expect(c: &mut TcpStream, reply: &str) {
     assert_eq!(String::from_utf8_lossy(&got), reply);
 }
 
-/// A round trip on another connection: everything sent before it has been executed.
+/// Makes a round trip on another connection. Everything sent before it has then been executed.
 fn round(w: &World) {
     let mut c = w.client();
     send(&mut c, "PING");
@@ -97,11 +97,11 @@ fn failed() -> Result<()> {
     Err(Error::new(ErrorKind::NoSpace, "the disk is full"))
 }
 
-/// A value that no loop reads itself.
+/// Bytes of a value that the loop never reads itself.
 const LONG: usize = 1 << 20;
 
-/// A world whose values from 1,000 bytes on lie apart from the tree, and whose reads by other
-/// threads than the loop's wait.
+/// Returns a world that separates values from 1,000 bytes on, and where reads by other threads than
+/// the loop's wait.
 fn holding_fetches() -> World {
     let w = World::new(|_| {});
     hold_fetches(&w);
@@ -114,7 +114,7 @@ fn hold_fetches(w: &World) {
     (s.apart_from, s.hold_fetches, s.loop_thread) = (1000, true, Some(thread));
 }
 
-/// What the loop read, and what other threads did.
+/// Returns the reads of the loop, and those of other threads.
 fn reads(w: &World) -> (Vec<ReadOf>, Vec<ReadOf>) {
     let s = w.store.0.lock();
     let by_loop = |r: &&(std::thread::ThreadId, ReadOf)| Some(r.0) == s.loop_thread;
@@ -151,7 +151,7 @@ fn set_long(w: &World, keys: &[&str]) {
     }
 }
 
-/// A number of INFO.
+/// Returns a number of INFO.
 fn info(c: &mut TcpStream, name: &str) -> u64 {
     send(c, "INFO everything");
     let mut head = Vec::new();
@@ -187,7 +187,7 @@ fn all_fetches(w: &World) -> Vec<TcpStream> {
     clients
 }
 
-/// `command` with the names `n0` to `n2999`.
+/// Returns `command` with the names `n0` to `n2999`.
 fn of_many(command: &str) -> String {
     let names: String = (0..3000).map(|n| format!(" n{n}")).collect();
     format!("{command}{names}")

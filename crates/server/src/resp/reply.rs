@@ -1,15 +1,15 @@
 //! Replies: a growing buffer of encoded values in a connection's protocol version.
 //!
-//! Small values are copied together; large ones stay where they are (a block of the cache, a
-//! write's own buffer) and are only referred to, so that a large GET copies nothing on its way to
-//! the socket.
+//! Small values are copied together. Large ones stay in place (in a block of the cache, or a
+//! write's own buffer) and are referred to, so that a large GET copies nothing on its way to the
+//! socket.
 
 use super::Protocol;
 use crate::number::{push_i64, push_u64};
 use bytes::Bytes;
 use std::fmt;
 
-/// Values from this length on are referred to instead of copied.
+/// Bytes of a value from which on it is referred to instead of copied.
 const REFER_FROM: usize = 8 << 10;
 
 /// Encoded replies. Chunks are sent one after the other.
@@ -22,7 +22,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// An empty buffer that encodes for `protocol`.
+    /// Makes an empty buffer that encodes for `protocol`.
     pub fn new(protocol: Protocol) -> Reply {
         Reply {
             protocol,
@@ -30,41 +30,41 @@ impl Reply {
         }
     }
 
-    /// The version encoded for.
+    /// Returns the version that the buffer encodes for.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Encodes in another version from here on.
+    /// Changes the version for all further values.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// Encoded bytes so far.
+    /// Returns the number of encoded bytes.
     pub fn len(&self) -> usize {
         self.bytes + self.tail.len()
     }
 
-    /// True when nothing was encoded.
+    /// Returns true if nothing was encoded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The text of the error that this begins with, without its `-`; the beginning of it if it was
-    /// very long.
+    /// Returns the text of the error that the reply begins with, without its `-`. A very long text
+    /// may be cut.
     pub fn error_text(&self) -> Option<&[u8]> {
         let first = self.chunks.first().map_or(&self.tail[..], |c| &c[..]);
         first.strip_prefix(b"-")
     }
 
-    /// Drops everything, keeping memory.
+    /// Drops all encoded bytes, and keeps the memory.
     pub fn clear(&mut self) {
         self.chunks.clear();
         self.tail.clear();
         self.bytes = 0;
     }
 
-    /// Moves everything encoded to the end of `to`.
+    /// Moves all encoded bytes to the end of `to`.
     pub fn drain_into(&mut self, to: &mut Reply) {
         // A long reply is not copied.
         if self.chunks.is_empty() && self.tail.len() < REFER_FROM {
@@ -79,14 +79,14 @@ impl Reply {
         self.bytes = 0;
     }
 
-    /// Takes the encoded chunks out.
+    /// Takes the encoded chunks out of the buffer.
     pub fn take_chunks(&mut self) -> Vec<Bytes> {
         self.cut();
         self.bytes = 0;
         std::mem::take(&mut self.chunks)
     }
 
-    /// All bytes as one, for tests and small uses.
+    /// Returns all bytes in one vector, for tests and small replies.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = self.chunks.concat();
         out.extend_from_slice(&self.tail);
@@ -111,7 +111,7 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// `+text`. Requires a text without line ends.
+    /// Adds `+text`. The text must have no line ends.
     pub fn simple(&mut self, text: &str) {
         debug_assert!(!text.contains(['\r', '\n']));
         self.tail.push(b'+');
@@ -119,20 +119,20 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// `+OK`.
+    /// Adds `+OK`.
     pub fn ok(&mut self) {
         self.tail.extend_from_slice(b"+OK\r\n");
     }
 
-    /// An error that begins with its code, such as `ERR syntax error`. Line ends in it become
-    /// spaces, those at its end vanish.
+    /// Adds an error that begins with its code, such as `ERR syntax error`. Line ends in it become
+    /// spaces, and those at its end are removed.
     pub fn error(&mut self, text: impl fmt::Display) {
         self.error_bytes(text.to_string().as_bytes());
     }
 
-    /// As [`Reply::error`], for texts that quote a client's bytes.
+    /// Adds an error, like [`Reply::error`], whose text quotes a client's bytes.
     pub fn error_bytes(&mut self, text: &[u8]) {
-        // As Redis does: line ends at the end vanish, inside they become spaces.
+        // Redis does the same: line ends at the end are removed, others become spaces.
         let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
         let text = &text[..end.map_or(0, |n| n + 1)];
         self.tail.push(b'-');
@@ -143,22 +143,22 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// `:n`.
+    /// Adds `:n`.
     pub fn integer(&mut self, n: i64) {
         self.tail.push(b':');
         push_i64(&mut self.tail, n);
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// A bulk string.
+    /// Adds a bulk string.
     pub fn bulk(&mut self, value: &[u8]) {
         self.head(b'$', value.len());
         self.tail.extend_from_slice(value);
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// As [`Reply::bulk_shared`], for a value that stays where it is. A short one is not cloned:
-    /// the first clone of `Bytes` allocates memory.
+    /// Adds a bulk string, like [`Reply::bulk_shared`], from a borrowed value. A short one is not
+    /// cloned: the first clone of `Bytes` allocates memory.
     pub fn bulk_of(&mut self, value: &Bytes) {
         match value.len() < REFER_FROM {
             true => self.bulk(value),
@@ -166,7 +166,7 @@ impl Reply {
         }
     }
 
-    /// A bulk string that is referred to when large.
+    /// Adds a bulk string that is referred to if it is large.
     pub fn bulk_shared(&mut self, value: Bytes) {
         if value.len() < REFER_FROM {
             return self.bulk(&value);
@@ -178,14 +178,14 @@ impl Reply {
         self.tail.extend_from_slice(b"\r\n");
     }
 
-    /// A decimal integer as a bulk string.
+    /// Adds a decimal integer as a bulk string.
     pub fn bulk_u64(&mut self, n: u64) {
         let mut text = Vec::with_capacity(20);
         push_u64(&mut text, n);
         self.bulk(&text);
     }
 
-    /// A text for people: verbatim in RESP3, a bulk string in RESP2.
+    /// Adds a text for people: verbatim in RESP3, a bulk string in RESP2.
     pub fn verbatim(&mut self, text: &str) {
         if self.resp3() {
             self.head(b'=', text.len() + 4);
@@ -197,7 +197,7 @@ impl Reply {
         }
     }
 
-    /// No value where a string would be.
+    /// Adds a null in place of a string.
     pub fn null(&mut self) {
         self.tail.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -205,7 +205,7 @@ impl Reply {
         });
     }
 
-    /// No value where an array would be.
+    /// Adds a null in place of an array.
     pub fn null_array(&mut self) {
         self.tail.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -213,12 +213,12 @@ impl Reply {
         });
     }
 
-    /// The beginning of an array of `n` values.
+    /// Adds the beginning of an array of `n` values.
     pub fn array(&mut self, n: usize) {
         self.head(b'*', n);
     }
 
-    /// The beginning of a map of `n` pairs; in RESP2 an array of twice as many values.
+    /// Adds the beginning of a map of `n` pairs; in RESP2 an array of twice as many values.
     pub fn map(&mut self, n: usize) {
         if self.resp3() {
             self.head(b'%', n);
@@ -227,85 +227,16 @@ impl Reply {
         }
     }
 
-    /// The beginning of a set of `n` values; in RESP2 an array.
+    /// Adds the beginning of a set of `n` values; in RESP2 an array.
     pub fn set(&mut self, n: usize) {
         self.head(if self.resp3() { b'~' } else { b'*' }, n);
     }
 
-    /// Bytes that are encoded already.
+    /// Adds bytes that are encoded already.
     pub fn raw(&mut self, encoded: &[u8]) {
         self.tail.extend_from_slice(encoded);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_versions_byte_by_byte() {
-        let fill = |protocol| {
-            let mut r = Reply::new(protocol);
-            r.ok();
-            r.simple("PONG");
-            r.error("ERR a\r\nb");
-            r.integer(-7);
-            r.bulk(b"a\r\nb");
-            r.null();
-            r.null_array();
-            r.array(1);
-            r.map(2);
-            r.set(3);
-            r.verbatim("hi");
-            String::from_utf8(r.to_vec()).unwrap()
-        };
-        assert_eq!(
-            fill(Protocol::Resp2),
-            "+OK\r\n+PONG\r\n-ERR a  b\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n*-1\r\n*1\r\n*4\r\n*3\r\n$2\r\nhi\r\n"
-        );
-        assert_eq!(
-            fill(Protocol::Resp3),
-            "+OK\r\n+PONG\r\n-ERR a  b\r\n:-7\r\n$4\r\na\r\nb\r\n_\r\n_\r\n*1\r\n%2\r\n~3\r\n=6\r\ntxt:hi\r\n"
-        );
-    }
-
-    /// Regression test: a reply of a million names was copied twice on its way to the socket.
-    #[test]
-    fn a_long_reply_is_moved_and_not_copied() {
-        let mut long = Reply::default();
-        for _ in 0..REFER_FROM {
-            long.integer(1);
-        }
-        let (at, bytes) = (long.tail.as_ptr(), long.len());
-        let mut all = Reply::default();
-        all.ok();
-        long.drain_into(&mut all);
-        all.ok();
-        assert!(long.is_empty());
-        assert_eq!(all.len(), bytes + 10);
-        assert!(all.take_chunks().iter().any(|c| c.as_ptr() == at));
-    }
-
-    #[test]
-    fn large_values_are_referred_to_and_order_is_kept() {
-        let value = Bytes::from(vec![b'x'; REFER_FROM]);
-        let mut r = Reply::default();
-        r.ok();
-        r.bulk_shared(value.clone());
-        r.integer(1);
-        let mut all = Reply::default();
-        all.integer(0);
-        let expected = [b":0\r\n".as_slice(), &r.to_vec()].concat();
-        r.drain_into(&mut all);
-        assert!(r.is_empty());
-        assert_eq!(all.len(), expected.len());
-        assert_eq!(all.to_vec(), expected);
-        let chunks = all.take_chunks();
-        assert!(
-            chunks.iter().any(|c| c.as_ptr() == value.as_ptr()),
-            "the value was copied"
-        );
-        assert_eq!(chunks.concat(), expected);
-        assert!(all.is_empty());
-    }
-}
+mod tests;

@@ -1,13 +1,13 @@
 //! Requests: an incremental parser over a connection's input buffer.
 //!
 //! A request is a RESP array of bulk strings, or one line of words ("inline", for people with a
-//! terminal). The parser keeps where it stopped, so bytes are looked at once however they arrive,
-//! and it hands out a request as one frame of the input buffer with the arguments' places in it:
-//! nothing is copied. What a client declares is never believed before it has arrived: memory grows
-//! with bytes received, by less than a factor of two.
+//! terminal). The parser keeps its position, so it reads each byte once for any split of the input.
+//! It returns a request as one frame of the input buffer with the offsets of the arguments in it:
+//! nothing is copied. Declared lengths allocate nothing: memory grows with the bytes received, by
+//! less than a factor of two.
 //!
-//! Limits and error texts are Redis's own. Stricter in one place: a bulk string must end with CR
-//! LF, where Redis skips two bytes unseen.
+//! Limits and error texts are Redis's own, with one stricter rule: a bulk string must end with CR
+//! LF, where Redis skips two bytes unread.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::fmt;
@@ -16,16 +16,16 @@ use std::ops::Range;
 /// Longest inline request, and longest line that announces a length, in bytes.
 pub const MAX_INLINE: usize = 64 << 10;
 
-/// Arguments of one request, at most.
+/// Greatest number of arguments of one request.
 pub const MAX_ARGUMENTS: i64 = 1 << 20;
 
-/// Arguments from this length on are kept without copying.
+/// Bytes of an argument from which on it is kept without copying.
 const SHARE_FROM: usize = 32 << 10;
 
-/// Requests from this length on share their buffer with nobody.
+/// Bytes of a request from which on it does not share its buffer with other requests.
 const LARGE_FRAME: usize = 64 << 10;
 
-/// What a client may send.
+/// Limits of a client's requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Longest bulk string, in bytes.
@@ -34,7 +34,7 @@ pub struct Limits {
     pub request_bytes: u64,
 }
 
-/// The client broke the protocol: it gets this text after `-ERR Protocol error: ` and is
+/// A protocol error of the client. It gets this text after `-ERR Protocol error: ` and is
 /// disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(String);
@@ -51,7 +51,7 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// One request: at least one argument, the command's name.
+/// One request. Its first argument is the command's name, so it has at least one.
 #[derive(Debug, Clone)]
 pub struct Request {
     frame: Bytes,
@@ -59,7 +59,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request made of the given arguments, as if it had come over the wire.
+    /// Makes a request of the given arguments, as if it had come over the wire.
     pub fn from_arguments<A: AsRef<[u8]>>(list: &[A]) -> Request {
         let mut frame = Vec::new();
         let mut arguments = Vec::with_capacity(list.len());
@@ -74,26 +74,26 @@ impl Request {
         }
     }
 
-    /// Number of arguments, the command's name included. Never 0.
+    /// Returns the number of arguments, the command's name included. Never 0.
     #[expect(clippy::len_without_is_empty, reason = "a request is never empty")]
     pub fn len(&self) -> usize {
         self.arguments.len()
     }
 
-    /// An argument's bytes. Requires `index < len()`.
+    /// Returns an argument's bytes. Requires `index < len()`.
     pub fn arg(&self, index: usize) -> &[u8] {
         let r = &self.arguments[index];
         &self.frame[r.start as usize..r.end as usize]
     }
 
-    /// An argument that outlives the request, sharing its memory.
+    /// Returns an argument that outlives the request and shares its memory.
     pub fn arg_bytes(&self, index: usize) -> Bytes {
         let r = &self.arguments[index];
         self.frame.slice(r.start as usize..r.end as usize)
     }
 
-    /// An argument to be kept while other requests come and go. A short one is copied: sharing it
-    /// would keep the whole buffer that it arrived in.
+    /// Returns an argument that is kept while other requests come and go. A short one is copied:
+    /// sharing it would keep the whole buffer that it arrived in.
     pub fn arg_kept(&self, index: usize) -> Bytes {
         let argument = self.arg(index);
         if argument.len() < SHARE_FROM {
@@ -102,39 +102,39 @@ impl Request {
         self.arg_bytes(index)
     }
 
-    /// All arguments in order.
+    /// Returns all arguments in order.
     pub fn args(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|i| self.arg(i))
     }
 
-    /// Bytes of the request as it came over the wire.
+    /// Returns the bytes of the request as it came over the wire.
     pub fn bytes(&self) -> usize {
         self.frame.len()
     }
 
-    /// Bytes of memory the request holds, the table of its arguments included.
+    /// Returns the bytes of memory that the request holds, the table of its arguments included.
     pub fn memory(&self) -> usize {
         self.frame.len() + self.arguments.capacity() * size_of::<Range<u32>>()
     }
 }
 
-/// The state between two arrivals of bytes. See the module.
+/// The state of a parser between two arrivals of bytes (see the module).
 #[derive(Debug)]
 pub struct RequestParser {
     limits: Limits,
-    /// Up to here the buffer belongs to the request begun.
+    /// End of the parsed part of the request in the buffer.
     at: usize,
-    /// From here on no line end was found yet.
+    /// Offset behind which no line end was searched for yet.
     searched: usize,
-    /// Arguments still to come; `None` between requests.
+    /// Number of arguments still to come; `None` between requests.
     missing: Option<u32>,
-    /// The announced length of the argument being received.
+    /// The announced length in bytes of the argument that is being received.
     bulk: Option<usize>,
     arguments: Vec<Range<u32>>,
 }
 
 impl RequestParser {
-    /// A parser at the start of a connection.
+    /// Makes a parser for a new connection.
     pub fn new(limits: Limits) -> RequestParser {
         assert!(
             limits.request_bytes <= u64::from(u32::MAX),
@@ -150,8 +150,8 @@ impl RequestParser {
         }
     }
 
-    /// How many more bytes the argument being received needs, when that is known: a hint for how
-    /// much to read next.
+    /// Returns how many more bytes the current argument needs, if that is known. The number is a
+    /// hint for the next read.
     pub fn wanted(&self, buffered: usize) -> usize {
         match self.bulk {
             Some(len) => (self.at + len + 2).saturating_sub(buffered),
@@ -159,18 +159,18 @@ impl RequestParser {
         }
     }
 
-    /// Bytes held for the request begun, besides those of its buffer.
+    /// Returns the bytes of memory for the begun request, besides those of its buffer.
     pub fn memory(&self) -> usize {
         self.arguments.capacity() * size_of::<Range<u32>>()
     }
 
-    /// True between requests: what is buffered is not the beginning of one.
+    /// Returns true between requests: the buffered bytes are not the beginning of one.
     pub fn is_idle(&self, buffered: usize) -> bool {
         self.missing.is_none() && buffered == 0
     }
 
-    /// Takes the next whole request out of `buf`, or `None` when more bytes are needed. After an
-    /// error the connection must be closed: where the next request begins is unknown.
+    /// Takes the next whole request out of `buf`. Returns `None` if more bytes are needed. After an
+    /// error the connection must be closed, because the start of the next request is unknown.
     pub fn next(&mut self, buf: &mut BytesMut) -> Result<Option<Request>, ProtocolError> {
         loop {
             if self.missing.is_none() {
@@ -204,8 +204,8 @@ impl RequestParser {
             }
             let frame = buf.split_to(self.at).freeze();
             if frame.len() >= LARGE_FRAME {
-                // What follows moves out of the large buffer, or a short request in it would keep
-                // all of it alive.
+                // The bytes behind it are moved out of the large buffer, or a short request in them
+                // would keep all of it in memory.
                 *buf = BytesMut::from(&buf[..]);
             }
             let arguments = std::mem::take(&mut self.arguments);
@@ -221,7 +221,7 @@ impl RequestParser {
         self.bulk = None;
     }
 
-    /// Receives one argument; false when bytes are missing.
+    /// Receives one argument. Returns false if bytes are missing.
     fn argument(&mut self, buf: &BytesMut) -> Result<bool, ProtocolError> {
         let len = match self.bulk {
             Some(len) => len,
@@ -231,7 +231,7 @@ impl RequestParser {
                     return Ok(false);
                 };
                 if buf[start] != b'$' {
-                    // Redis prints the byte as it is; a control byte would break the error line.
+                    // Redis prints the byte as it is. A control byte would break the error line.
                     let got = match buf[start] {
                         b if b.is_ascii_graphic() || b == b' ' => (b as char).to_string(),
                         b => format!("\\x{b:02x}"),
@@ -264,7 +264,7 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// The line at `self.at`, without its end, which `self.at` then stands behind.
+    /// Returns the line at `self.at` without its end, and moves `self.at` behind it.
     fn line(
         &mut self,
         buf: &BytesMut,
@@ -316,10 +316,10 @@ enum Inline {
     Incomplete,
 }
 
-/// Splits a line into words; `"..."` takes the escapes \n \r \t \b \a \xHH, `'...'` only \'. `None`
-/// when a quote stays open or is followed by something else than space.
+/// Splits a line into words. `"..."` takes the escapes \n \r \t \b \a \xHH, `'...'` only \'.
+/// Returns `None` if a quote stays open, or if no space follows it.
 fn split_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    // What C's isspace calls space; a NUL ends the line, as it does in Redis.
+    // These are the bytes that C's isspace accepts. A NUL ends the line, as in Redis.
     let space = |b: u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
     let line = &line[..line.iter().position(|b| *b == 0).unwrap_or(line.len())];
     let mut words = Vec::new();
@@ -350,7 +350,7 @@ fn split_words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Reads up to the closing quote; where the line goes on behind it.
+/// Reads up to the closing quote. Returns the position behind it.
 fn quoted(line: &[u8], mut at: usize, quote: u8, word: &mut Vec<u8>) -> Option<usize> {
     let hex = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
     loop {

@@ -1,11 +1,12 @@
-//! What one request may take of the server: metadata reads no value, a range keeps no value, and a
-//! request with many names leaves the others their turns. All by counters, none by time.
+//! The cost of one request: metadata reads no value, a range keeps no value in memory, and a
+//! request with many names lets other clients have their turns. All tests use counters, and none
+//! uses time.
 
 use crate::client::{Client, TestServer, encode};
 
 const LEN: usize = 1 << 20;
 
-/// A number of INFO's section `Basalt`, before a comma where it has several parts.
+/// Returns a number of INFO's section `Basalt`, before a comma if it has several parts.
 fn info(c: &mut Client, name: &str) -> u64 {
     let text = c.words("INFO basalt");
     let field = text
@@ -23,7 +24,7 @@ fn set(c: &mut Client, key: &str, value: &[u8], more: &[&str]) {
     assert_eq!(c.reply().unwrap(), b"+OK\r\n");
 }
 
-/// A server whose values lie in blob files and are in no cache.
+/// Returns a server whose values lie in blob files and are in no cache.
 fn reopened(name: &str, keys: usize, len: usize) -> TestServer {
     let server = TestServer::start(name, |_| {});
     let mut c = server.client();
@@ -34,8 +35,8 @@ fn reopened(name: &str, keys: usize, len: usize) -> TestServer {
     TestServer::start_in(server.stop(), |_| {})
 }
 
-/// One small request about a large value read the whole value: a hundred STRLEN of 32 MiB made all
-/// other clients wait for 17 seconds.
+/// Regression test: one small request about a large value read the whole value. A hundred STRLEN of
+/// 32 MiB made all other clients wait for 17 seconds.
 #[test]
 fn requests_about_a_value_do_not_read_it() {
     let server = reopened("metadata", 12, LEN);
@@ -63,30 +64,31 @@ fn requests_about_a_value_do_not_read_it() {
     for _ in 0..100 {
         assert_eq!(c.words("STRLEN k9"), format!(":{LEN}\r\n"));
     }
-    // The key takes as much as it would in a memtable.
+    // The number is the key's size in a memtable.
     assert_eq!(
         c.words("MEMORY USAGE k9"),
         format!(":{}\r\n", 6 + 2 + LEN + 1 + 48)
     );
     assert_eq!(info(&mut c, "blob_value_reads"), before, "values read");
     assert!(info(&mut c, "blob_head_reads") > 0);
-    // And what reads one is still right.
+    // Reads of a value are still right.
     let whole = format!("${LEN}\r\n{}\r\n", "j".repeat(LEN));
     assert_eq!(c.words("GET k9"), whole);
     assert_eq!(info(&mut c, "blob_value_reads"), before + 1);
 }
 
-/// A range of a value kept the value in memory until the client had taken the range, and the value
-/// was in no client's account: two clients came to 2.1 GB with a budget of 512 MiB.
+/// Regression test: a range of a value kept the value in memory until the client had taken the
+/// range, and no client's account had the value. Two clients came to 2.1 GB with a budget of 512
+/// MiB.
 #[test]
 fn a_range_keeps_no_value_in_memory() {
     let (keys, len, part, times) = (40, 2 << 20, 16 << 10, 2000);
     let dir = reopened("ranges", keys, len).stop();
-    // A cache that has room for none of them.
+    // The cache has no room for any of them.
     let server = TestServer::start_with(dir, |fs| fs, |env| env.cache_bytes(1 << 20), |_| {});
     let mut c = server.client();
     let idle = info(&mut c, "budget_memory_bytes");
-    // Replies that the client does not take, more than the sockets do.
+    // The client does not take the replies, which are longer than the sockets' buffers.
     let mut slow = server.client();
     assert_eq!(slow.words("CLIENT SETNAME slow"), "+OK\r\n");
     let mut request = Vec::new();
@@ -104,7 +106,8 @@ fn a_range_keeps_no_value_in_memory() {
     };
     while waiting(&mut c) < 1 << 20 {}
     let held = info(&mut c, "budget_memory_bytes") - idle;
-    // The replies, the value that is being read, and the requests; never one value a reply.
+    // The server holds the replies, the value that is being read, and the requests, but not one
+    // value for each reply.
     assert!(held < 16 << 20, "{held} bytes");
     for n in 0..times {
         let reply = slow.reply().unwrap();
@@ -114,8 +117,8 @@ fn a_range_keeps_no_value_in_memory() {
     }
 }
 
-/// A request with many names held all other clients up until every name was looked for. Now another
-/// thread looks for them, and the answer is that of one moment.
+/// Regression test: a request with many names held all other clients up until every name was looked
+/// for. Another thread looks for them now, and the answer is that of one moment.
 #[test]
 fn a_request_with_many_names_is_right_and_in_pieces() {
     let server = TestServer::start("names", |_| {});
@@ -151,7 +154,7 @@ fn a_request_with_many_names_is_right_and_in_pieces() {
         let got = c.reply().unwrap();
         assert!(got == reply.as_bytes(), "{command}: {} bytes", got.len());
     }
-    // Hits and misses are counted once, however often a command ran.
+    // Hits and misses are counted once, for any number of runs of a command.
     let stats = c.words("INFO stats");
     assert!(stats.contains("keyspace_hits:8000\r\n"), "{stats}");
     assert!(stats.contains("keyspace_misses:7000\r\n"), "{stats}");

@@ -1,4 +1,4 @@
-//! A server on a free port in a directory of its own, and the smallest possible client.
+//! A server on a free port in a directory of its own, and a minimal client.
 
 use basalt::env::EnvBuilder;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
@@ -19,7 +19,7 @@ pub struct TestServer {
     keep: bool,
 }
 
-/// A directory that no other test has.
+/// Returns a new directory of this test.
 pub fn fresh_dir(name: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl TestServer {
         TestServer::start_over(dir, |fs| fs, change)
     }
 
-    /// As [`TestServer::start_in`], over a filesystem that stands in front of the directory.
+    /// Starts a server like [`TestServer::start_in`], on a filesystem over the directory.
     pub fn start_over(
         dir: PathBuf,
         over: impl FnOnce(Arc<dyn FileSystem>) -> Arc<dyn FileSystem>,
@@ -44,7 +44,7 @@ impl TestServer {
         TestServer::start_with(dir, over, |env| env, change)
     }
 
-    /// As [`TestServer::start_over`], in a changed environment.
+    /// Starts a server like [`TestServer::start_over`], in a changed environment.
     #[expect(
         clippy::disallowed_methods,
         reason = "the test makes its own directory"
@@ -80,7 +80,7 @@ impl TestServer {
         Client::connect(self.address)
     }
 
-    /// Stops it and leaves its directory for the next.
+    /// Stops the server and returns its directory for the next one.
     pub fn stop(mut self) -> PathBuf {
         self.keep = true;
         self.stop.shutdown();
@@ -128,7 +128,7 @@ impl Client {
     pub fn connect(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        // Only so that a broken server fails the test instead of hanging it.
+        // With this timeout, a broken server fails the test instead of hanging it.
         stream
             .set_read_timeout(Some(Duration::from_secs(120)))
             .unwrap();
@@ -143,7 +143,7 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Makes sure that a byte is buffered; false when the connection has ended.
+    /// Waits for a byte in the buffer. Returns false if the connection has ended.
     fn fill(&mut self) -> bool {
         if self.at < self.buf.len() {
             return true;
@@ -155,7 +155,7 @@ impl Client {
                 Ok(n) => break n,
                 // io_uring interrupts the thread that opened the store.
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // A server that closes with requests unread makes the system say so.
+                // If a server closes with unread requests, the system reports a reset.
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => break 0,
                 Err(e) => panic!("reading a reply: {e}"),
             }
@@ -164,7 +164,7 @@ impl Client {
         n > 0
     }
 
-    /// One more byte, if the connection has one.
+    /// Returns one more byte, if the connection has one.
     fn byte(&mut self) -> Option<u8> {
         self.fill().then(|| {
             self.at += 1;
@@ -218,7 +218,7 @@ impl Client {
         Some(())
     }
 
-    /// The next reply's bytes; `None` when the connection has ended.
+    /// Returns the next reply's bytes, or `None` if the connection has ended.
     pub fn reply(&mut self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         self.value(&mut out)?;
@@ -233,18 +233,18 @@ impl Client {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// As [`Client::call`] with the words of a line.
+    /// Sends the words of a line as a command, like [`Client::call`].
     pub fn words(&mut self, line: &str) -> String {
         self.call(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// True when the server has closed the connection.
+    /// Returns true if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         self.byte().is_none()
     }
 }
 
-/// A thread with a result.
+/// Runs a function on a thread.
 #[expect(
     clippy::disallowed_methods,
     reason = "tests wait for their threads' results"

@@ -1,5 +1,5 @@
-//! Clients that mean harm or are broken: the server answers with Redis's errors, bounds what they
-//! cost, and serves others.
+//! Malicious and broken clients: the server answers with Redis's errors, bounds their cost, and
+//! serves others.
 
 use crate::client::{Client, TestServer, encode, fresh_dir, spawn};
 use basalt::env::Random;
@@ -88,7 +88,7 @@ fn a_client_that_does_not_read_stops_being_read() {
     let value = vec![b'v'; 1 << 20];
     c.send(&encode(&[b"SET", b"k", &value]));
     assert_eq!(c.reply().unwrap(), b"+OK\r\n");
-    // 300 MB of replies asked for, none read yet.
+    // 300 MB of replies are in the queue, and none was read yet.
     c.send(&b"GET k\r\n".repeat(300));
     let mut other = server.client();
     for _ in 0..50 {
@@ -105,7 +105,8 @@ fn a_client_that_does_not_read_stops_being_read() {
     assert_eq!(c.words("PING"), "+PONG\r\n");
 }
 
-/// While a slow disk synced one epoch, eight more of 32 MiB each once piled up behind it.
+/// Regression test: while a slow disk synced one epoch, eight more of 32 MiB each piled up behind
+/// it.
 #[test]
 fn a_slow_disk_makes_writers_wait_instead_of_memory_grow() {
     const BOUND: u64 = 4 << 20;
@@ -168,7 +169,7 @@ fn too_many_clients_are_told_so() {
         );
         assert!(c.is_closed());
     }
-    // One leaves, one may come.
+    // When one client leaves, one may connect.
     assert_eq!(clients.pop().unwrap().words("QUIT"), "+OK\r\n");
     let mut tries = 0;
     loop {
@@ -223,8 +224,8 @@ fn connections_come_and_go() {
     assert!(half.is_closed());
 }
 
-/// Damaged request streams in random pieces: the server lives, and everyone else's data is
-/// untouched.
+/// Damaged request streams come in random pieces: the server lives, and the data of other clients
+/// is untouched.
 #[test]
 fn damaged_streams_harm_nobody() {
     let server = TestServer::start("mutator", |_| {});
@@ -246,7 +247,7 @@ fn damaged_streams_harm_nobody() {
         &[b"CLIENT", b"KILL", b"SKIPME", b"yes", b"ID", b"99999"],
         &[b"KEYS", b"w*"],
     ];
-    for _ in 0..400 * crate::scale() {
+    for _ in 0..400 * basalt_sim::campaign::scale() {
         let mut input = Vec::new();
         for _ in 0..1 + random.below(6) {
             let request = encode(corpus[random.below(corpus.len() as u64) as usize]);
@@ -265,7 +266,7 @@ fn damaged_streams_harm_nobody() {
         let mut rest = &input[..];
         while !rest.is_empty() {
             let n = (1 + random.below(40) as usize).min(rest.len());
-            // The server may have hung up on us already.
+            // The server may have closed the connection already.
             if std::io::Write::write_all(&mut c.stream, &rest[..n]).is_err() {
                 break;
             }
@@ -275,8 +276,8 @@ fn damaged_streams_harm_nobody() {
     assert_eq!(witness.words("GET witness"), "$6\r\nintact\r\n");
 }
 
-/// Keys that were deleted stay in the store as tombstones for a while: SCAN and RANDOMKEY must not
-/// hold the others up for them.
+/// Deleted keys stay in the store as tombstones for a while. SCAN and RANDOMKEY must not hold other
+/// clients up for them.
 #[test]
 fn a_long_run_of_deleted_keys_holds_nobody_up() {
     const KEYS: usize = 60_000;
@@ -315,8 +316,8 @@ fn a_long_run_of_deleted_keys_holds_nobody_up() {
     }
 }
 
-/// Who asks to stay and holds everything once drove all the others out: they went first, and it
-/// brought nothing.
+/// Regression test: a client that asks to stay and holds everything drove all the others out. They
+/// were disconnected first, which freed no memory.
 #[test]
 fn who_asked_to_stay_drives_nobody_out() {
     let server = TestServer::start("stay", |o| o.client_memory_bytes = 4 << 20);
@@ -332,11 +333,11 @@ fn who_asked_to_stay_drives_nobody_out() {
     assert_eq!(small.words("PING"), "+PONG\r\n");
 }
 
-/// The bound of all clients was 2 GiB whatever the memory budget. Within half of the budget, what
-/// is too long is an error, and what is not drives nobody out.
+/// Regression test: the bound of all clients was 2 GiB for every memory budget. Within half of the
+/// budget, a request that is too long gets an error, and others drive no client out.
 #[test]
 fn the_longest_value_fits_the_memory_of_all_clients() {
-    // An eighth of the engine's default budget of 512 MiB.
+    // Bytes of an eighth of the engine's default budget of 512 MiB.
     const LONGEST: usize = 64 << 20;
     let server = TestServer::start("longest", |_| {});
     let mut c = server.client();

@@ -1,5 +1,5 @@
-//! Values of a hundred kilobytes: they live in blob files, every command sees them whole, and their
-//! space comes back.
+//! Values of a hundred kilobytes: they live in blob files, every command reads them whole, and
+//! their space is reclaimed.
 
 use crate::client::{Client, TestServer, encode};
 use basalt::env::Clock;
@@ -17,7 +17,7 @@ fn bulk(v: &str) -> String {
     format!("${}\r\n{v}\r\n", v.len())
 }
 
-/// A field of INFO.
+/// Returns a field of INFO.
 fn info(c: &mut Client, name: &str) -> u64 {
     let text = c.words("INFO basalt");
     let field = text
@@ -27,7 +27,8 @@ fn info(c: &mut Client, name: &str) -> u64 {
     field.parse().unwrap()
 }
 
-/// Waits for background work; the timeout of the test's client ends it when that never comes.
+/// Waits for background work. The timeout of the test's client ends the wait if the work never
+/// ends.
 fn until(mut done: impl FnMut() -> bool) {
     let clock = Clock::system();
     for _ in 0..6000 {
@@ -103,7 +104,8 @@ fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
         (1..LEN as u64).contains(&tables),
         "{tables} bytes of tables"
     );
-    // A pipeline of them, and then all are flushed: space comes back without a restart.
+    // A pipeline of values is written, and then all are flushed: the space is reclaimed without a
+    // restart.
     let mut request = Vec::new();
     for n in 0..20 {
         request.extend(encode(&[b"GET", format!("k{}", n % 5 + 2).as_bytes()]));
@@ -124,8 +126,8 @@ fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
     until(|| info(&mut c, "blob_files") == 0);
 }
 
-/// The first server over a new directory makes its families with all that later ones open them
-/// with.
+/// The first server of a new directory makes its families with the same options with which later
+/// ones open them.
 #[test]
 fn a_new_store_gives_flushed_space_back_without_a_restart() {
     let server = TestServer::start("new", |o| o.engine.write_buffer_bytes = 1 << 20);
@@ -156,6 +158,6 @@ fn separation_can_be_turned_off_and_on_over_one_store() {
             assert_eq!(c.call(&["GET", &format!("{least:?}-{n}")]), bulk(&value(n)));
         }
     }
-    // What was written while it was on.
+    // These values were written while separation was on.
     assert!(info(&mut c, "blob_files") > 0);
 }

@@ -10,11 +10,3 @@ mod oracle;
 mod pipelines;
 mod replies;
 mod restart;
-
-/// How many times the usual effort is asked for.
-pub fn scale() -> u64 {
-    std::env::var("BASALT_SCALE")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1)
-}

@@ -1,5 +1,5 @@
-//! What an operator asks a running server: a checkpoint, its metrics, and INFO's section of the
-//! engine's own.
+//! Requests of an operator to a running server: a checkpoint, its metrics, and INFO's section of
+//! the engine.
 
 use crate::client::{TestServer, encode, spawn};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn a_checkpoint_is_made_beside_writers_and_served() {
     let made = c.call(&["BASALT", "CHECKPOINT", target.to_str().unwrap()]);
     assert_eq!(made, "+OK\r\n");
     let most = acknowledged.load(SeqCst) + 1;
-    // Occupied now.
+    // The target exists now.
     let again = c.call(&["BASALT", "CHECKPOINT", target.to_str().unwrap()]);
     assert!(
         again.starts_with("-ERR") && again.contains("something has that name"),
@@ -97,7 +97,7 @@ fn a_checkpoint_that_cannot_be_made_is_an_error_and_the_server_goes_on() {
     assert_eq!(c.words("GET a"), "$1\r\n1\r\n");
 }
 
-/// The number behind a name that begins a line.
+/// Returns the number behind a name that begins a line.
 fn figure(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|l| l.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
@@ -114,8 +114,7 @@ fn metrics_and_info_tell_the_same_of_the_engine() {
         let reply = c.call(&["SET", &format!("k{n:06}"), &"v".repeat(1000)]);
         assert_eq!(reply, "+OK\r\n");
     }
-    // What is written out in the background is no matter of these figures once nothing is written
-    // any more; tables are there soon.
+    // Background flushes do not change these values after the last write. Tables appear soon.
     let info = loop {
         let info = c.words("INFO basalt");
         if info.contains("_level") {
@@ -166,7 +165,7 @@ fn metrics_and_info_tell_the_same_of_the_engine() {
     let (head, text) = reply.split_once("\r\n").expect("a bulk string");
     let text = text.strip_suffix("\r\n").expect("its end");
     assert_eq!(head, format!("${}", text.len()));
-    // Each line is a comment, or a name with labels and a number; and each name is described.
+    // Each line is a comment, or a name with labels and a number. Each name has a description.
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').expect("a name and a number");
         assert!(value.parse::<f64>().is_ok(), "{line}");

@@ -1,9 +1,9 @@
-//! The same commands to Redis itself and to this server: the same bytes must come back. Runs where
-//! a `redis-server` of version 7.0 is installed (set `BASALT_REDIS_SERVER` for another path), and
-//! says so where it is not.
+//! The same commands to Redis itself and to this server: the same bytes must come back. The test
+//! runs where a `redis-server` of version 7.0 is installed (`BASALT_REDIS_SERVER` names another
+//! path), and says so where it is not.
 //!
-//! Left out on purpose: sums of INCRBYFLOAT, which are exact decimals here, where Redis shows the
-//! rounding of its 80-bit floats (8.3 + 5000 can be 5008.3 here and 5008.29999999999999982 there).
+//! Sums of INCRBYFLOAT are left out: they are exact decimals here, and Redis shows the rounding of
+//! its 80-bit floats (8.3 + 5000 can be 5008.3 here and 5008.29999999999999982 there).
 
 use crate::client::{Client, TestServer, encode};
 use basalt::env::Random;
@@ -73,7 +73,7 @@ fn both() -> Option<(Redis, TestServer)> {
     }
 }
 
-/// The difference, if there is one.
+/// Returns the difference, if there is one.
 fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) -> Option<String> {
     let request = encode(args);
     ours.send(&request);
@@ -81,7 +81,7 @@ fn compare(ours: &mut Client, redis: &mut Client, args: &[&[u8]]) -> Option<Stri
     let (a, b) = (ours.reply().unwrap(), redis.reply().unwrap());
     let same = a == b
         || {
-            // Times to live may differ by the time between the two.
+            // Times to live may differ by the time between the two requests.
             let number = |r: &[u8]| -> Option<i64> {
                 std::str::from_utf8(r.strip_prefix(b":")?)
                     .ok()?
@@ -436,7 +436,7 @@ fn random_commands_reply_as_redis_does() {
         "EX", "PX", "EXAT", "PXAT", "NX", "XX", "KEEPTTL", "GET", "GT", "LT", "PERSIST", "ex",
         "encoding", "freq",
     ];
-    let count = 20_000 * crate::scale();
+    let count = 20_000 * basalt_sim::campaign::scale();
     for _ in 0..count {
         let mut args: Vec<&str> = vec![pick(&commands)];
         if random.one_in(20) {

@@ -1,4 +1,4 @@
-//! Many requests at once: pipelines, halves, clients side by side, and large values.
+//! Many requests at once: pipelines, half requests, concurrent clients, and large values.
 
 use crate::client::{TestServer, encode, spawn};
 use basalt::env::Random;
@@ -67,7 +67,7 @@ fn clients_side_by_side_lose_no_increment() {
             spawn(move || {
                 let mut last = 0;
                 for i in 0..200 {
-                    // Alone and in a pipeline.
+                    // A request comes alone or in a pipeline.
                     let n = if i % 10 == 0 { 20 } else { 1 };
                     c.send(&encode(&[b"INCR", b"n"]).repeat(n));
                     for _ in 0..n {

@@ -1,12 +1,12 @@
-//! Exact replies that need no Redis beside it, in both protocol versions: what the oracle test
-//! cannot compare, and a sample of what it does, for machines without Redis.
+//! Exact replies in both protocol versions, without a Redis beside: replies that the oracle test
+//! cannot compare, and a sample of the others for machines without Redis.
 
 use crate::client::TestServer;
 
 #[test]
 fn replies_byte_by_byte() {
     let server = TestServer::start("replies", |_| {});
-    // Command, RESP2, RESP3 where it differs.
+    // The columns are: command, RESP2, RESP3 if it differs.
     let script: &[(&str, &str, &str)] = &[
         ("FLUSHALL", "+OK\r\n", ""),
         ("GET a", "$-1\r\n", "_\r\n"),

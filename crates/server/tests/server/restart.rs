@@ -1,4 +1,4 @@
-//! Stopping, starting again, and what must be there then.
+//! Stopping and starting a server, and the data that must exist then.
 
 use crate::client::{TestServer, encode, spawn};
 use basalt::env::EnvBuilder;
@@ -31,7 +31,7 @@ fn flushed_keys_do_not_come_back() {
     for i in 0..100 {
         c.call(&["SET", &format!("k{i}"), "v"]);
     }
-    // All in one pipeline: what comes before is gone, what comes after stays.
+    // All is one pipeline: keys before the flush are removed, keys behind it stay.
     c.send(b"SET before 1\r\nFLUSHALL\r\nSET after 1\r\nDBSIZE\r\nFLUSHDB\r\nSET last 1\r\n");
     for reply in [
         "+OK\r\n", "+OK\r\n", "+OK\r\n", ":1\r\n", "+OK\r\n", "+OK\r\n",
@@ -69,8 +69,8 @@ fn shutdown_commits_what_has_arrived() {
     }
 }
 
-/// Counts and listings of many clients once used the whole time for stopping up; nobody got what it
-/// had asked for behind them.
+/// Regression test: counts and listings of many clients used up the whole time for stopping, and no
+/// client got the replies behind them.
 #[test]
 fn a_stop_answers_all_that_many_clients_have_sent() {
     const KEYS: usize = 20_000;
@@ -93,7 +93,7 @@ fn a_stop_answers_all_that_many_clients_have_sent() {
             c.send(requests.as_bytes());
         }
         for c in &mut clients {
-            // They came in one piece: the others were read with it.
+            // The requests came in one piece, so the others were read with the first.
             assert_eq!(c.reply().unwrap(), b"+PONG\r\n");
         }
         let readers: Vec<_> = clients
@@ -140,7 +140,7 @@ fn an_address_in_use_or_open_to_all_is_refused_in_one_sentence() {
         "{e}"
     );
     assert!(bind("0.0.0.0:0", true).is_ok());
-    // And the store itself has one server at a time.
+    // A store has one server at a time.
     let options = ServerOptions {
         dir: "store".into(),
         listen: "127.0.0.1:0".parse().unwrap(),

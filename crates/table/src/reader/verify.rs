@@ -405,7 +405,8 @@ impl Pass<'_> {
         let said = &self.table.properties;
         let counted = Properties {
             comparator: self.table.cmp.name().to_owned(),
-            // The file has nothing to compare the family with. `check` compares it with the manifest.
+            // The file has nothing to compare the family with. `check` compares it with the
+            // manifest.
             family: said.family.clone(),
             prefix_extractor: said.prefix_extractor.clone(),
             meta: TableMeta {

@@ -69,7 +69,7 @@ pub(crate) struct Fill {
     pub coming: u64,
     /// Bytes of older values that this will hide.
     pub will_hide: u64,
-    /// Targets by family.
+    /// By family.
     pub hidden_garbage: BTreeMap<u32, HiddenGarbageModel>,
 }
 

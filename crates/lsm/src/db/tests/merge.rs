@@ -69,7 +69,7 @@ fn text(db: &Db, key: &[u8]) -> Option<String> {
     shown.map(|v| String::from_utf8(v.0).unwrap())
 }
 
-/// Does nothing, a flush, or a flush and a compaction.
+/// Nothing, a flush, a flush and a compaction.
 fn wait_idle(db: &Db, how: u64) {
     if how > 0 {
         db.flush().unwrap();

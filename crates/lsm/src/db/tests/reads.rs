@@ -208,7 +208,7 @@ fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
         // Opens the table and pins its index.
         let mut it = db.iter(&f, &ReadOptions::default()).unwrap();
         it.seek(&key(n)).unwrap();
-        // Pinned blocks stay.
+        // What is pinned stays.
         env.cache().set_capacity(0);
         env.cache().set_capacity(8 << 20);
         faults.clear();

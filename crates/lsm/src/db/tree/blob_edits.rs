@@ -29,7 +29,7 @@ pub(crate) struct BlobChange {
 pub(crate) struct Collection {
     /// Sources and targets.
     pub done: Collected,
-    /// The file with the records.
+    /// Where the records are.
     pub moved: Moved,
     /// What was marked in the sources when the collection began.
     pub marked: BTreeMap<u64, Arc<Garbage>>,

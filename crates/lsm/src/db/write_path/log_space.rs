@@ -26,14 +26,14 @@ pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(log_name(number))
 }
 
-/// Returns a log that takes records.
+/// A log that takes records.
 pub(crate) struct ActiveLog {
     pub number: u64,
     pub file_id: u128,
     pub writer: RecordWriter,
     /// The writer's staging buffer in the ledger.
     pub booked: Reservation,
-    /// True if the header says that values may be compressed.
+    /// Its header says that values in it may be compressed.
     pub packed: bool,
     /// Records in it were synced: its space is worth writing ahead of them.
     pub synced: bool,

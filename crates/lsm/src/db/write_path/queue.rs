@@ -34,7 +34,7 @@ pub(crate) struct Pending {
     /// What memtables get of those that are compressed.
     pub raw: SmallVec<[Bytes; 1]>,
     /// What these have more bytes than what is stored of them.
-    pub foreground_load: usize,
+    pub saved_bytes: usize,
     pub sync: bool,
     /// No thread waited for it when it was queued.
     pub submitted: bool,
@@ -47,7 +47,7 @@ pub(crate) type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
     pub fn new(batch: WriteBatch, sync: bool) -> Pending {
-        let foreground_load = batch.raw_bytes() - batch.bytes();
+        let saved_bytes = batch.raw_bytes() - batch.bytes();
         let BatchParts {
             buf,
             count,
@@ -66,7 +66,7 @@ impl Pending {
             payload_crc,
             separated,
             raw,
-            foreground_load,
+            saved_bytes,
             sync,
             submitted: false,
             ticket: None,

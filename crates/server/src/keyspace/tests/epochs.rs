@@ -1,4 +1,4 @@
-//! Epochs: what depends on them, and what becomes of their writes when they fail or complete.
+//! Epochs: their dependencies, and their writes after a failure or a success.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn replies_depend_on_what_they_saw() {
     assert_eq!(w.get("b"), (Some("2".into()), second));
     w.store.release(0, Ok(()));
     w.complete();
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.keys.overlay.is_empty());
 }
 
@@ -58,7 +58,7 @@ fn what_was_computed_from_a_failed_epoch_is_never_submitted() {
         first | second
     );
     assert_eq!(w.get("n"), (None, 0));
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.store.0.lock().entries.is_empty());
 }
 
@@ -81,9 +81,10 @@ fn an_independent_epoch_survives_the_failure_of_another_and_old_values_show_agai
     assert_eq!(w.get("a"), (Some("old".into()), 0));
 }
 
-/// `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them in this order and
-/// ran the callback of the second first. The overlay then held only the 5, though 100 was stored
-/// and acknowledged: GET answered 5, and INCR stored 6, so that the acknowledged 100 was lost.
+/// Regression test: `SET n 5` and `SET n 100` were two epochs in flight. The engine committed them
+/// in this order and ran the callback of the second first. The overlay then held only the 5, though
+/// 100 was stored and acknowledged: GET answered 5, and INCR stored 6, so that the acknowledged 100
+/// was lost.
 #[test]
 fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     let mut w = World::new();
@@ -104,7 +105,7 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
         "still on its way"
     );
     assert_eq!(w.scan(), ["n", "other"]);
-    // What is computed from it is computed from 100, and nothing holds it back.
+    // INCR computes from 100, and does not wait for another epoch.
     let (_, next) = w.command(|k| {
         let n = k.get(b"n").unwrap().unwrap();
         let n: u64 = std::str::from_utf8(&n.data).unwrap().parse().unwrap();
@@ -118,14 +119,14 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
     w.store.call_back(0);
     w.complete();
     assert_eq!(w.get("n"), (Some("101".into()), 0));
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert!(w.keys.overlay.is_empty());
     assert_eq!(w.keys.pending_bytes(), 0);
 }
 
-/// As above with a delete: the deleted key came back while the earlier epoch was on its way, for
-/// GET, SCAN and the walks of DBSIZE and KEYS. And an earlier epoch that failed took nothing from
-/// the later one.
+/// Regression test: like the test above with a delete. The deleted key came back while the earlier
+/// epoch was in flight, for GET, SCAN and the walks of DBSIZE and KEYS. And an earlier epoch that
+/// failed took nothing from the later one.
 #[test]
 fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
     for failed in [false, true] {
@@ -148,7 +149,7 @@ fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
         w.store.call_back(0);
         w.complete();
         assert_eq!(w.get("k"), (None, 0));
-        assert!(w.keys.is_settled());
+        assert!(w.keys.is_drained());
         assert_eq!(w.keys.pending_bytes(), 0);
     }
 }
@@ -226,7 +227,7 @@ fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
     assert_eq!(retired(&w), 0, "both have failed");
     w.store.reclaim().unwrap();
     assert_eq!(w.scan(), ["earlier", "old"], "nothing was lost");
-    // Two of them, and the second is on its way when the first is durable.
+    // There are two flushes, and the second is in flight when the first is durable.
     w.command(Keyspace::flush).0.unwrap();
     assert!(w.submit());
     w.command(Keyspace::flush).0.unwrap();
@@ -245,8 +246,8 @@ fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
     assert_eq!(w.scan(), ["new"]);
 }
 
-/// Eight epochs of 32 MiB each, with values of 512 MiB at their ends, once could wait for a slow
-/// disk at the same time.
+/// Regression test: eight epochs of 32 MiB each, with values of 512 MiB at their ends, could wait
+/// for a slow disk at the same time.
 #[test]
 fn writes_on_their_way_are_bounded_over_all_epochs() {
     const VALUE: usize = 10_000;
@@ -266,8 +267,8 @@ fn writes_on_their_way_are_bounded_over_all_epochs() {
     }
     assert!(written >= 9);
     assert!(w.keys.pending_bytes() < 100_000 + 2 * VALUE);
-    // What is on its way counts, whatever epoch it is in; and room comes back when it has ended,
-    // well or not.
+    // Writes in flight count in every epoch. Room comes back when an epoch has ended, with success
+    // or failure.
     let most = w.keys.pending_bytes();
     w.store.release(0, Err(io()));
     w.complete();
@@ -282,7 +283,7 @@ fn writes_on_their_way_are_bounded_over_all_epochs() {
         w.submit();
     }
     w.complete();
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
     assert_eq!(w.keys.pending_bytes(), 0);
     assert!(w.keys.pending_bytes_peak() >= 1_000_000);
 }

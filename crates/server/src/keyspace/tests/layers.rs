@@ -35,7 +35,7 @@ fn a_layer_stands_between_the_writes_before_and_after_it() {
         assert!(w.keys.pending_bytes() > 0);
         w.store.release(0, if fails { Err(io()) } else { Ok(()) });
         assert_eq!(w.complete().len(), 1);
-        assert!(w.keys.is_settled() && w.keys.layers.is_empty());
+        assert!(w.keys.is_drained() && w.keys.layers.is_empty());
         assert_eq!(w.keys.pending_bytes(), 0);
         assert_eq!(w.keys.take_discarded().len(), 2, "freed elsewhere");
         if fails {
@@ -81,7 +81,7 @@ fn an_epoch_after_a_layer_ends_after_it() {
     assert_eq!(ended.len(), 3);
     assert_eq!(w.get("n"), (Some("2".into()), 0));
     assert_eq!(w.get("m"), (Some("1".into()), 0));
-    assert!(w.keys.is_settled());
+    assert!(w.keys.is_drained());
 }
 
 /// A small command forgets its answer for a key when a layer writes the key. This holds even if the
@@ -212,10 +212,10 @@ fn no_layer_is_taken_while_a_fetch_is_far_behind_or_many_are_in_flight() {
         assert!(layers <= 8, "never full");
     }
     assert!(!w.keys.is_full(), "single writes go on");
-    w.keys.take_room_came();
+    w.keys.take_room_freed();
     assert!(!w.keys.catch_up(CLIENT, 1024, 1_000), "within one step");
     assert!(!w.keys.is_full_of_layers());
-    assert!(w.keys.take_room_came(), "writes that wait look again");
+    assert!(w.keys.take_room_freed(), "writes that wait look again");
     w.keys.end_many(CLIENT);
     w.store.hold(true);
     let mut layers = 0;

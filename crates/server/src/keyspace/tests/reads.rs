@@ -21,10 +21,10 @@ fn expired_values_are_absent_wherever_they_lie() {
     assert!(w.get("overlay-future").0.is_some());
 }
 
-/// A walk in pieces, each of which looks at few keys, deleted ones included, while commits complete
-/// and other keys change. The store gives up in the middle of deleted keys, and the overlay has
-/// keys behind that place: a walk that went on after those left out keys of the store that were
-/// there throughout.
+/// Regression test: a walk in pieces visits few keys in each, deleted ones included, while commits
+/// complete and other keys change. The store stopped in the middle of deleted keys, and the overlay
+/// had keys behind that position. A walk that continued behind those skipped keys of the store that
+/// existed throughout.
 #[test]
 fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     let seed = std::env::var("BASALT_SEED")
@@ -111,8 +111,9 @@ fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
     assert!(gave_up > 1000 && changes > 300);
 }
 
-/// A command whose keys had been fetched for too often read all other strings in one batch. A
-/// thousand names of 64 MiB each came into memory before the reply was refused as too long.
+/// Regression test: a command whose keys had been fetched for too often read all other strings in
+/// one batch. A thousand names of 64 MiB each came into memory before the reply was refused as too
+/// long.
 #[test]
 fn a_command_fetched_for_too_often_reads_no_more_strings_than_its_reply_has_room_for() {
     use crate::fetch::{Need, ROUNDS};

@@ -12,7 +12,7 @@ fn a_reply_waits_for_its_commit_and_so_do_replies_that_saw_it() {
     send(&mut b, "GET other");
     expect(&mut b, "$-1\r\n");
     send(&mut b, "GET k");
-    // Behind a reply that waits, others wait as well.
+    // Replies behind a waiting one wait as well.
     send(&mut b, "PING");
     round(&w);
     nothing_yet(&mut a);
@@ -57,8 +57,8 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
     w.join();
 }
 
-/// Two writes of a key were on their way, and the callback of the second ran first: its client was
-/// told OK, then GET answered with the first value, and INCR counted on from it.
+/// Regression test: two writes of a key were in flight, and the callback of the second ran first.
+/// Its client was told OK, then GET answered with the first value, and INCR counted on from it.
 #[test]
 fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
     let w = World::new(|_| {});
@@ -160,9 +160,9 @@ fn the_sync_policy_decides_what_a_commit_asks_for() {
     }
 }
 
-/// A write was on its way under `everysec` when the policy became another. It was acknowledged
-/// later, and the sync of every second did not hear of it: without a later write nothing ever
-/// synced it.
+/// Regression test: a write was in flight under `everysec` when the policy changed. It was
+/// acknowledged later, and the sync of every second did not hear of it. Without a later write
+/// nothing ever synced it.
 #[test]
 fn a_write_is_synced_by_the_policy_under_which_it_was_submitted() {
     for policy in ["always", "no"] {

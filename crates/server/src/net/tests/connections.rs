@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A pipeline of a thousand reads was one turn of the loop: other clients and signals waited for
-/// all of them. A turn ends after some reads of the store, whatever each of them costs.
+/// Regression test: a pipeline of a thousand reads was one turn of the loop, and other clients and
+/// signals waited for all of them. A turn ends after some reads of the store, at any cost of each.
 #[test]
 fn a_turn_of_one_client_ends_after_some_reads() {
     let w = World::new(|_| {});
@@ -24,8 +24,8 @@ fn a_turn_of_one_client_ends_after_some_reads() {
     w.join();
 }
 
-/// The server never asked whether a client's machine was still there: connections that a firewall
-/// had forgotten stayed for ever.
+/// Regression test: the server never checked that a client's machine was still there, so
+/// connections that a firewall had forgotten stayed for ever.
 #[test]
 fn connections_are_kept_alive_as_the_setting_says() {
     use rustix::net::sockopt;
@@ -59,7 +59,8 @@ fn connections_are_kept_alive_as_the_setting_says() {
     }
 }
 
-/// A client that sent nothing stayed for ever: ten thousand of them kept everybody else out.
+/// Regression test: a client that sent nothing stayed for ever. Ten thousand of them kept all
+/// others out.
 #[test]
 fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
     let hands = ManualClock::new(0);
@@ -76,7 +77,7 @@ fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
         send(c, "PING");
         expect(c, "+PONG\r\n");
     };
-    // No timeout was set.
+    // No timeout is set.
     hands.advance(Duration::from_secs(1_000_000));
     ping(&mut busy);
     nothing_yet(&mut first);
@@ -94,7 +95,7 @@ fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
     hands.advance(Duration::from_secs(1));
     ping(&mut busy);
     assert_eq!(first.read(&mut [0]).unwrap(), 0, "idle for a minute");
-    // Its reply waits for the disk: it has done nothing wrong.
+    // The client's reply waits for the disk, which is not the client's fault.
     hands.advance(Duration::from_secs(59));
     ping(&mut busy);
     hands.advance(Duration::from_secs(59));

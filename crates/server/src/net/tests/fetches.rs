@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// One GET of a long value that was in no cache made every other client wait for the device.
+/// Regression test: one GET of a long value that was in no cache made every other client wait for
+/// the device.
 #[test]
 fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
     let w = holding_fetches();
@@ -13,7 +14,7 @@ fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
     a.write_all(format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n${LONG}\r\n{long}\r\n").as_bytes())
         .unwrap();
     expect(&mut a, "+OK\r\n");
-    // A shorter one is read by the loop.
+    // The loop reads a shorter value itself.
     send(&mut a, "GET k");
     expect(&mut a, &format!("$60000\r\n{}\r\n", &long[..60_000]));
     assert!(reads(&w).1.is_empty());
@@ -37,7 +38,7 @@ fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
     w.join();
 }
 
-/// What another thread read before a write must not be answered after it.
+/// A value that another thread read before a write must not be answered after it.
 #[test]
 fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
     let w = holding_fetches();
@@ -74,8 +75,8 @@ fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
     w.join();
 }
 
-/// What a client had asked for was read after the client had been killed, and its request stayed in
-/// memory until then: clients that ask and leave could queue work without end.
+/// Regression test: the keys of a killed client were still read, and its request stayed in memory
+/// until then. Clients that send requests and disconnect could queue work without end.
 #[test]
 fn a_read_that_waits_is_given_up_with_its_client() {
     let w = holding_fetches();
@@ -92,7 +93,8 @@ fn a_read_that_waits_is_given_up_with_its_client() {
     let id = std::str::from_utf8(&id[1..2]).unwrap();
     send(&mut d, &format!("CLIENT KILL ID {id}"));
     expect(&mut d, ":1\r\n");
-    // It leaves with a reset. A client that only ends its side may still wait for its reply.
+    // The client disconnects with a reset. A client that only ends its side may still wait for its
+    // reply.
     rustix::net::sockopt::set_socket_linger(&c, Some(Duration::ZERO)).unwrap();
     drop(c);
     wait_until(|| info(&mut d, "connected_clients") == 2);
@@ -114,7 +116,8 @@ fn a_read_that_waits_is_given_up_with_its_client() {
     w.join();
 }
 
-/// A request that waited for a place looked for its first 128 names again whenever it was woken.
+/// Regression test: a request that waited for a place looked for its first 128 names again whenever
+/// it was woken.
 #[test]
 fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
     let w = holding_fetches();
@@ -136,8 +139,8 @@ fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
     w.join();
 }
 
-/// A client that closed itself with a request behind it that waited kept its place for a fetch:
-/// after 16 of them no client had its long values read any more.
+/// Regression test: a client that closed itself with a waiting request behind that kept its place
+/// for a fetch. After 16 of them no client had its long values read any more.
 #[test]
 fn a_client_that_is_killed_gives_its_fetch_back() {
     let w = holding_fetches();
@@ -154,7 +157,8 @@ fn a_client_that_is_killed_gives_its_fetch_back() {
         }
         let id = std::str::from_utf8(&id[1..]).unwrap().trim();
         if n % 2 == 0 {
-            // In one piece, so that the request behind has begun its fetch when the client ends.
+            // All is sent in one piece, so that the second request has begun its fetch when the
+            // client closes.
             send(
                 &mut c,
                 &format!("CLIENT KILL ID {id} SKIPME no\r\nGET long"),
@@ -180,7 +184,7 @@ fn a_client_that_is_killed_gives_its_fetch_back() {
     w.join();
 }
 
-/// A request that waits for a place is no reason to disconnect its client, however long that takes.
+/// A request that waits for a place is no reason to disconnect its client, for any time.
 #[test]
 fn a_client_that_waits_for_a_fetch_is_not_idle() {
     let hands = ManualClock::new(0);

@@ -1,9 +1,9 @@
-//! Requests with very many names: in pieces, and true at one moment.
+//! Requests with very many names: they run in pieces, and their answers are true at one moment.
 
 use super::*;
 
-/// A request with 5,000 names held the loop for half a minute, and SIGTERM was not heard meanwhile.
-/// It is one command all the same: what it says of its names is true at one moment.
+/// Regression test: a request with 5,000 names held the loop for half a minute, and SIGTERM was not
+/// handled meanwhile. The request is one command nevertheless: its answers are true at one moment.
 #[test]
 fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
     let w = holding_fetches();
@@ -19,11 +19,11 @@ fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
     w.store.0.lock().reads.clear();
     send(&mut a, &format!("EXISTS{names}"));
     wait_fetch(&w);
-    // Both before and after the place that is being read.
+    // The writes are both before and behind the position of the read.
     send(&mut b, "DEL n0 n17\r\nSET n4998 x\r\nPING");
     expect(&mut b, ":2\r\n+OK\r\n+PONG\r\n");
     nothing_yet(&mut a);
-    // The end is heard at once, and what was asked before it is answered.
+    // The stop is handled at once, and earlier requests are answered.
     w.stop.shutdown();
     while TcpStream::connect(w.address).is_ok() {
         basalt::env::Clock::system().sleep(Duration::from_millis(1));
@@ -38,7 +38,7 @@ fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
     w.join();
 }
 
-/// The answer of MGET for the same names, of which some have values.
+/// Returns the answer of MGET for the same names, of which some have values.
 fn many_values(values: &[(usize, &str)]) -> String {
     let mut out = vec!["$-1\r\n".to_string(); 3000];
     for (n, value) in values {
@@ -47,8 +47,8 @@ fn many_values(values: &[(usize, &str)]) -> String {
     format!("*3000\r\n{}", out.concat())
 }
 
-/// The last step of a command looked for all its names in one turn: a million names delayed every
-/// other client by half a second, and MGET by almost a second.
+/// Regression test: the last step of a command looked for all its names in one turn. A million
+/// names delayed every other client by half a second, and MGET by almost a second.
 #[test]
 fn a_read_of_many_names_is_in_pieces_to_its_end() {
     let w = World::new(|_| {});
@@ -76,8 +76,8 @@ fn a_read_of_many_names_is_in_pieces_to_its_end() {
     w.join();
 }
 
-/// A request with many names is read over many turns, and answers as of one moment: with the writes
-/// that came before that moment, however far the reading was.
+/// A request with many names is read over many turns, and answers as of one moment. The answer has
+/// the writes before that moment, at any position of the read.
 #[test]
 fn a_read_of_many_names_follows_writes_until_it_takes_effect() {
     let w = holding_fetches();
@@ -94,7 +94,7 @@ fn a_read_of_many_names_follows_writes_until_it_takes_effect() {
         w.store.0.lock().reads.clear();
         send(&mut a, &of_many(command));
         wait_fetch(&w);
-        // Of the piece that is being read, and of one to come.
+        // One name is in the piece that is being read, and one is in a later piece.
         send(&mut b, "DEL n0 n2998\r\nMSET n1 new n2999 new\r\nDEL n5");
         expect(&mut b, ":2\r\n+OK\r\n:0\r\n");
         nothing_yet(&mut a);
@@ -102,7 +102,7 @@ fn a_read_of_many_names_follows_writes_until_it_takes_effect() {
         expect(&mut a, reply);
         send(&mut b, "FLUSHALL");
         expect(&mut b, "+OK\r\n");
-        // And all of it is gone while it is read.
+        // Both names are deleted while they are read.
         send(&mut b, "MSET n0 old n2999 old");
         expect(&mut b, "+OK\r\n");
         w.store.0.lock().hold_fetches = true;
@@ -120,7 +120,7 @@ fn a_read_of_many_names_follows_writes_until_it_takes_effect() {
     w.join();
 }
 
-/// What a read of many names saw of a commit that fails later is never answered.
+/// A read of many names never answers with writes of a commit that fails later.
 #[test]
 fn a_read_of_many_names_depends_on_the_commits_that_it_saw() {
     let w = holding_fetches();
@@ -147,7 +147,7 @@ fn a_read_of_many_names_depends_on_the_commits_that_it_saw() {
         }
         w.store.0.lock().hold_fetches = false;
         if !while_fetching {
-            // It has taken effect when the command is the client's last.
+            // The command has taken effect when it is the client's last one.
             let is_last = |c: &mut TcpStream| {
                 send(c, "CLIENT LIST");
                 let mut list = vec![0; 4096];
@@ -227,7 +227,7 @@ fn a_write_of_many_names_is_in_pieces() {
         (many_pairs("MSETNX", "w"), ":1\r\n"),
         (of_many("UNLINK"), ":3000\r\n"),
         (many_pairs("MSET n0 other", "v"), "+OK\r\n"),
-        // An odd number of arguments.
+        // The number of arguments is odd.
         (
             many_pairs("MSET odd", "v"),
             "-ERR wrong number of arguments for 'mset' command\r\n",
@@ -425,7 +425,7 @@ fn a_write_of_many_names_is_never_seen_half() {
         for _ in 0..2 {
             line(&mut b);
         }
-        // What the last command leaves in the store is whole, too.
+        // The writes of the last command are complete in the store, too.
         look();
     }
     assert!(seen.len() > 5, "{} moments", seen.len());
@@ -453,13 +453,13 @@ fn writes_that_wait_for_room_leave_places_to_reads() {
     send(&mut s, &format!("SET n1 {}", "v".repeat(55_000)));
     w.wait_held(2);
     w.store.0.lock().hold_fetches = false;
-    // Nothing is committed before these are answered.
+    // No commit happens before these are answered.
     let mut g = w.client();
     send(&mut g, "GET long");
     let mut reply = vec![0; LONG + 12];
     g.read_exact(&mut reply).unwrap();
     for _ in 0..4 {
-        // None of its names is among the writes on their way.
+        // None of its names is among the writes in flight.
         send(&mut g, &of_many("EXISTS long").replace(" n", " x"));
         expect(&mut g, ":1\r\n");
     }

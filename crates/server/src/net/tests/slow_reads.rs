@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Each KEYS once pinned a moment of the store and a copy of the writes on their way as soon as it
-/// came, however many came.
+/// Regression test: each KEYS pinned a snapshot of the store and a copy of the writes in flight as
+/// soon as it came, in any number.
 #[test]
 fn slow_reads_wait_on_their_connections() {
     const CLIENTS: usize = 20;
@@ -16,7 +16,7 @@ fn slow_reads_wait_on_their_connections() {
     for c in &mut clients {
         send(c, "KEYS *\r\nGET k\r\nDBSIZE\r\nPING");
     }
-    // Some leave, and come again.
+    // Some clients disconnect, and connect again.
     for c in &mut clients[CLIENTS - 5..] {
         *c = w.client();
         send(c, "KEYS *\r\nGET k\r\nDBSIZE\r\nPING");
@@ -36,7 +36,7 @@ fn slow_reads_wait_on_their_connections() {
     let mut info = vec![0; 4096];
     let n = setter.read(&mut info).unwrap();
     let info = String::from_utf8_lossy(&info[..n]).into_owned();
-    // Waiting is not running: each is counted once.
+    // A waiting command does not run: each is counted once.
     let commands = 1 + 1 + 1 + 4 * CLIENTS + 1;
     let line = info
         .lines()
@@ -50,12 +50,12 @@ fn slow_reads_wait_on_their_connections() {
     w.join();
 }
 
-/// The loop once waited for the sync itself, and everybody with it.
+/// Regression test: the loop waited for the sync itself, and all clients with it.
 #[test]
 fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
     let store = MemoryStore::default();
     store.0.lock().fail_reads = true;
-    // It starts all the same.
+    // The server starts nevertheless.
     let w = World::over(store, Clock::system(), |_| {});
     let hold = |hold: bool, fail: bool| {
         let mut s = w.store.0.lock();
@@ -75,7 +75,7 @@ fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
     for c in [&mut a, &mut b] {
         expect(c, "-MISCONF i/o error: the disk is gone\r\n+PONG\r\n");
     }
-    // Whoever comes later tries again.
+    // Later requests try again.
     hold(false, false);
     for c in [&mut a, &mut b] {
         send(c, "SCAN 0 COUNT 1");
@@ -86,8 +86,8 @@ fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
     w.join();
 }
 
-/// Requests that wait on their connections were left out of the count of clients' memory but for
-/// their bytes: the table of arguments of each was in no budget.
+/// Regression test: of waiting requests, only the bytes were counted as clients' memory. The table
+/// of arguments of each was in no budget.
 #[test]
 fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
     const ARGUMENTS: usize = 50_000;
@@ -101,7 +101,7 @@ fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
         let mut s = w.store.0.lock();
         (s.hold_cursors, s.fail_reads) = (true, false);
     }
-    // It waits for a cursor number, with many options.
+    // The request waits for a cursor number, with many options.
     let scan = [
         format!("*{}\r\n$4\r\nSCAN\r\n$1\r\n0\r\n", 2 + ARGUMENTS).as_bytes(),
         &b"$5\r\nCOUNT\r\n$1\r\n1\r\n".repeat(ARGUMENTS / 2),
@@ -110,7 +110,7 @@ fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
     a.write_all(&scan).unwrap();
     let table = ARGUMENTS * 8;
     loop {
-        // The memory of this client in CLIENT LIST, once the request has come in whole.
+        // This is the memory of this client in CLIENT LIST, once the whole request has arrived.
         send(&mut b, "CLIENT LIST ID 1");
         let mut list = vec![0; 4096];
         let n = b.read(&mut list).unwrap();

@@ -1,4 +1,4 @@
-//! A server that stops: what was accepted is finished, and the wait for slow clients has an end.
+//! A server that stops: it finishes the accepted requests, and waits for slow clients with a limit.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn stopping_finishes_what_was_accepted() {
     send(&mut counted, "DBSIZE");
     round(&w);
     w.stop.shutdown();
-    // It cannot end before the commit has.
+    // The server cannot end before the commit has.
     w.store.release(0, Ok(()));
     expect(&mut a, "+OK\r\n:2\r\n$2\r\nvw\r\n");
     expect(&mut counted, ":1\r\n");
@@ -55,8 +55,7 @@ fn stopping_answers_the_slow_reads_that_wait() {
     w.join();
 }
 
-/// Whoever stood behind slow reads when the time for stopping was over was once dropped, with what
-/// it had sent.
+/// Regression test: requests behind slow reads were dropped when the time for stopping was over.
 #[test]
 fn stopping_runs_what_stands_behind_slow_reads() {
     let w = World::new(|o| o.drain = Duration::from_millis(50));
@@ -80,8 +79,9 @@ fn stopping_runs_what_stands_behind_slow_reads() {
     w.join();
 }
 
-/// Stops with 120 MB of replies asked for, which the client takes while the hands of the clock move
-/// on, to 2.4 times the wait for one that takes nothing. How many it got.
+/// Stops a server with 120 MB of replies in the queue. The client takes them while the clock moves
+/// on, up to 2.4 times the wait for a client that takes nothing. Returns the number of replies
+/// received.
 fn taken_while_stopping(in_all: Duration) -> usize {
     const REPLIES: usize = 2_000;
     let hands = ManualClock::new(0);
@@ -98,8 +98,8 @@ fn taken_while_stopping(in_all: Duration) -> usize {
     a.read_exact(&mut reply).unwrap();
     w.stop.shutdown();
     let mut taken = 1;
-    // The wait is 42 steps of 1.2 MB, more than the system holds between the two ends: some was
-    // written meanwhile.
+    // The wait has 42 steps of 1.2 MB, more than the system buffers between the two ends, so some
+    // was written meanwhile.
     while a.read_exact(&mut reply).is_ok() {
         taken += 1;
         if taken % 20 == 0 {

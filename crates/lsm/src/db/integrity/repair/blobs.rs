@@ -331,7 +331,7 @@ impl Run<'_> {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
-            packed,
+            compressed: packed,
         };
         Ok(BlobBuilder::new(self.env, file, &path, options))
     }

@@ -1,10 +1,10 @@
-//! Engines beside each other: the same workload on the same budget, in interleaved repetitions (A B
-//! B A A B ...), each in a process of its own, with ratios of the first engine to each other one
-//! and their intervals.
+//! Comparison of engines: the same workload on the same budget, in interleaved runs (A B B A A B
+//! ...). Each run has a process of its own. The result has ratios of the first engine to each other
+//! one, with intervals.
 //!
-//! Workloads on filled stores begin with one that each engine made once and that was settled and
-//! closed; runs that only read share it, runs that write get a copy each. All begin with a cold
-//! page cache.
+//! Workloads on filled stores begin with a store that each engine filled once, became idle and
+//! closed. Runs that only read share this store. Runs that write get a copy each. All runs begin
+//! with a cold page cache.
 
 mod args;
 mod folder;
@@ -30,7 +30,7 @@ use crate::workload::common_config;
 use basalt::env::Clock;
 use basalt::fs::FileSystem;
 use folder::Folder;
-use one::{ORDER, Order, carry_out, merge};
+use one::{ORDER, Order, merge, run_one};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -39,30 +39,31 @@ use std::time::Duration;
 
 /// Bytes of the file that the device is measured on.
 const DEVICE_FILE: u64 = 256 << 20;
-/// How long the device is measured before each run and after the last.
-const BESIDE: Duration = Duration::from_millis(500);
-/// Background threads (RocksDB's jobs) when nothing is said: the same for all.
+/// Time for which the device is measured before each run and after the last one.
+const DEVICE_PROBE: Duration = Duration::from_millis(500);
+/// Background threads of each engine (RocksDB's jobs) if no flag sets them.
 const BACKGROUND: usize = 4;
 
-/// A workload as it was asked for.
-pub struct Asked<'a> {
+/// A workload with its flags, as a run gets it.
+pub struct RunRequest<'a> {
     /// The flags.
     pub args: &'a CompareArgs,
-    /// Threads of its first group.
+    /// Threads of the first group.
     pub threads: usize,
-    /// The folder, for workloads that are of one.
+    /// The folder, for workloads on the files of a folder.
     folder: Option<Arc<Folder>>,
 }
 
-impl Asked<'_> {
-    /// The folder of a workload that is of one: checked before it is begun.
+impl RunRequest<'_> {
+    /// Returns the folder of a workload on the files of a folder. The folder was checked before the
+    /// run began.
     fn folder(&self) -> &Arc<Folder> {
         self.folder.as_ref().expect("a folder was asked for")
     }
 }
 
-/// Runs a comparison, or, in a process that a comparison started, one run of it. Returns what is to
-/// be printed.
+/// Runs a comparison, or one run of it in a process that a comparison has started. Returns the text
+/// to print.
 pub fn run(args: &CompareArgs) -> Result<String, Stop> {
     args.common.validate().map_err(Stop::new)?;
     let mut args = args.clone();
@@ -90,12 +91,12 @@ pub fn run(args: &CompareArgs) -> Result<String, Stop> {
         let out = args.common.dir.join(order.export());
         let of_folder = args.folder.as_ref().filter(|_| order.kind.is_of_folder());
         let folder = of_folder.map(|dir| Folder::new(dir, out)).transpose()?;
-        let asked = Asked {
+        let asked = RunRequest {
             args: &args,
             threads: order.threads,
             folder: folder.map(Arc::new),
         };
-        return Ok(format!("{}\n", carry_out(&asked, &order)?));
+        return Ok(format!("{}\n", run_one(&asked, &order)?));
     }
     let comparison = compare(&args)?;
     Ok(match args.common.json {
@@ -165,7 +166,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     drop(bench);
     if !common.keep {
         remove_tree(fs.as_ref(), Path::new(&name))?;
-        // Only when it is empty: what somebody else put there stays.
+        // The directory is removed only if it is empty: files of other programs stay.
         let _ = rustix::fs::rmdir(&common.dir);
     }
     ended?;
@@ -248,7 +249,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Makes an engine's filled store, unless it is there.
+    /// Makes the filled store of an engine, unless it exists.
     fn prepare(&mut self, engine: EngineName, kind: Kind) -> Result<(), Stop> {
         let bytes = self.value_size(kind);
         if self.filled(engine, bytes).is_some() {
@@ -319,7 +320,7 @@ impl Bench<'_> {
         Ok(row)
     }
 
-    /// This program again, with the same arguments and an order.
+    /// Runs this program again, with the same arguments and an order.
     fn process(&self, order: &Order) -> Result<Value, Stop> {
         let failed =
             |what: String| Stop::new(format!("the run of {} failed: {what}", order.engine.word()));
@@ -337,14 +338,14 @@ impl Bench<'_> {
         serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
     }
 
-    /// The device's own rate of what the workload is limited by, where that is one operation of it
-    /// for each.
+    /// Measures the device's rate of the operation that limits the workload. The result is `None`
+    /// if no operation of the device corresponds to one of the workload.
     fn yardstick(
         &mut self,
         kind: Kind,
         threads: usize,
     ) -> Result<Option<(&'static str, Measured)>, Stop> {
-        // As a log pads a put: a header, and whole sectors.
+        // A log pads a put in this way: a header, and whole sectors.
         let put = self.args.common.key_size + self.value_size(kind) + 40;
         let Some(device) = &mut self.device else {
             return Ok(None);
@@ -352,19 +353,19 @@ impl Bench<'_> {
         Ok(match kind {
             Kind::DurablePut | Kind::DurablePutWhileReading => Some((
                 "synced overwrites into written space",
-                device.synced_overwrites(put.next_multiple_of(512) as usize, BESIDE)?,
+                device.synced_overwrites(put.next_multiple_of(512) as usize, DEVICE_PROBE)?,
             )),
             Kind::ReadRandom | Kind::YcsbC => Some((
                 "random reads of 4 KiB by as many threads",
-                device.random_reads(threads, BESIDE)?,
+                device.random_reads(threads, DEVICE_PROBE)?,
             )),
             _ => None,
         })
     }
 }
 
-/// Which engine runs when: pair and engine. Every second pair runs backwards, so that what drifts
-/// favours nobody.
+/// Returns the order of the runs as pairs of pair and engine. Every second pair runs in reverse, so
+/// that drift of the machine favours no engine.
 fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
     (0..pairs)
         .flat_map(|pair| {
@@ -377,33 +378,4 @@ fn order_of_runs(engines: usize, pairs: u64) -> Vec<(u64, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::ValueEnum;
-
-    #[test]
-    fn pairs_are_interleaved() {
-        let order: Vec<usize> = order_of_runs(2, 4).iter().map(|r| r.1).collect();
-        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
-        let three: Vec<usize> = order_of_runs(3, 2).iter().map(|r| r.1).collect();
-        assert_eq!(three, [0, 1, 2, 2, 1, 0]);
-        assert!(order_of_runs(2, 4).iter().all(|r| r.0 < 4));
-    }
-
-    #[test]
-    fn an_order_survives_the_environment() {
-        for &kind in Kind::value_variants() {
-            let order = Order {
-                engine: EngineName::Rocksdb,
-                kind,
-                threads: 7,
-                store: "a/b".into(),
-                prepare: true,
-                pair: 3,
-                label: "1/2 \"x\"".into(),
-            };
-            assert_eq!(Order::parse(&order.text()).ok(), Some(order));
-        }
-        assert!(Order::parse("{}").is_err() && Order::parse("x").is_err());
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
-//! The door that a measured engine stands behind, so that peers are measured by the same workloads.
+//! The interface of a measured engine, so that the same workloads measure all engines.
 //!
-//! Peers are built only with their features (`peer-rocksdb`, `peer-fjall`), and an engine that was
-//! not built is refused with a sentence that says how to build it.
+//! Peers are built only with their features (`peer-rocksdb`, `peer-fjall`). For an engine that was
+//! not built, the error says how to build it.
 
 mod basalt;
 mod budget;
@@ -20,28 +20,28 @@ use std::sync::Arc;
 
 pub use budget::{Budget, Compression};
 
-/// The engines that can be asked for.
+/// The engines of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EngineName {
     /// Basalt's log-structured merge tree
     Basalt,
-    /// The same, each store in an image with LavaFS (--image-size)
+    /// Basalt, with each store in an image with LavaFS (--image-size)
     BasaltLava,
     /// RocksDB (needs the feature peer-rocksdb)
     Rocksdb,
-    /// RocksDB with large values in blob files (BlobDB), garbage collected in compactions as it is
-    /// by default
+    /// RocksDB with large values in blob files (BlobDB), with the default garbage collection in
+    /// compactions
     RocksdbBlob,
-    /// The same, garbage collection forced from a fifth of garbage on over files of all ages
+    /// BlobDB with forced garbage collection: from a fifth of garbage on, over files of all ages
     RocksdbBlobForced,
-    /// BlobDB that writes values to blob files at once
+    /// BlobDB that writes values to blob files directly
     RocksdbBlobDirect,
     /// fjall (needs the feature peer-fjall)
     Fjall,
 }
 
 impl EngineName {
-    /// As it is written on the command line.
+    /// Returns the name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             EngineName::Basalt => "basalt",
@@ -54,7 +54,7 @@ impl EngineName {
         }
     }
 
-    /// Says how to get an engine that this program was built without.
+    /// Returns an error that says how to build an engine, if this program was built without it.
     pub fn check_built(self) -> Result<(), Stop> {
         let built = match self {
             EngineName::Basalt | EngineName::BasaltLava => true,
@@ -73,93 +73,93 @@ impl EngineName {
     }
 }
 
-/// What a write's log does before the write returns.
+/// What an engine does with the log of a write before the write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// No log, where the engine can do without; an unsynced one where it cannot
+    /// The engine writes no log if it can work without one, else an unsynced log.
     None,
-    /// Written to the operating system: survives the process
+    /// The log is written to the operating system. It survives the process.
     Unsynced,
-    /// Survives a power cut
+    /// The log is synced. It survives a power cut.
     Synced,
 }
 
-/// How reads of the device can be counted.
+/// How the reads of an engine from the device can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// By the engine's own filesystem layer.
+    /// The engine's own filesystem layer counts them.
     Counted,
-    /// By read calls of the process: its files are read past the page cache, so each is a read of
-    /// the device.
+    /// The kernel counts the read calls of the process. Its files are read past the page cache, so
+    /// each call is a read of the device.
     Calls,
-    /// Not: the page cache stands in between.
+    /// They cannot be counted, because the page cache is in between.
     Hidden,
 }
 
-/// What an engine tells of itself at a moment. `None` where it does not.
+/// The state of an engine at one moment. A field is `None` if the engine does not report it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineStats {
-    /// Microseconds that writers were slowed or held, since it was opened, summed over them.
+    /// Microseconds for which writers were slowed or stopped since the open, summed over all
+    /// writers.
     pub stall_us: Option<u64>,
-    /// Bytes that compactions should move soon.
+    /// Bytes that are due for compaction.
     pub compaction_debt: Option<u64>,
-    /// Compactions at work.
+    /// Number of running compactions.
     pub compactions: Option<u64>,
-    /// Bytes on disk that are space kept for logs.
+    /// Bytes on disk that are reserved for logs.
     pub log_bytes: Option<u64>,
 }
 
-/// Gives the next entry of a bulk load, key and value; false behind the last.
+/// Writes the next entry of a bulk load to key and value. Returns false at the end.
 pub type Next<'a> = dyn FnMut(&mut Vec<u8>, &mut Vec<u8>) -> Result<bool, Stop> + 'a;
 
-/// What a workload needs of an engine. Calls come from many threads.
+/// The operations of an engine that workloads use. Calls come from many threads.
 pub trait Engine: Send + Sync {
-    /// Its name and version in reports.
+    /// Returns the name and version for reports.
     fn name(&self) -> String;
-    /// The full configuration it runs with, as it has it itself.
+    /// Returns the full configuration, as the engine itself reports it.
     fn configuration(&self) -> Value;
     /// Sets a key.
     fn put(&self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop>;
-    /// Sets keys, all or none.
+    /// Sets keys in one atomic batch.
     fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop>;
-    /// Adds entries that come in the order of their keys the way that the engine has for much data:
-    /// as tables that are made beside it, where it takes such. Durable afterwards. No other call's
-    /// keys lie between them.
+    /// Adds entries that come in the order of their keys by the engine's way for bulk loads, such
+    /// as tables that are made beside the store. The entries are durable on return. No other call
+    /// adds keys between them.
     fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop>;
-    /// Removes a key, if it is there.
+    /// Removes a key if it exists.
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop>;
-    /// Shows the value of a key, if it has one, without copying it where the engine can. True when
-    /// it has one.
+    /// Calls `show` with the value of a key if it has one, without a copy if the engine can do
+    /// that. Returns true if the key has a value.
     fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop>;
-    /// Shows the value of each key, or `None`, as of one moment.
+    /// Calls `show` with the value of each key, or `None`, as of one moment.
     fn multi_get(
         &self,
         keys: &[Vec<u8>],
         show: &mut dyn FnMut(usize, Option<&[u8]>),
     ) -> Result<(), Stop>;
-    /// Shows up to `limit` entries in order from `key` on; how many there were.
+    /// Calls `show` with up to `limit` entries in order from `key` on. Returns their number.
     fn scan(&self, key: &[u8], limit: u64, show: &mut dyn FnMut(&[u8], &[u8]))
     -> Result<u64, Stop>;
-    /// Writes memory out and waits.
+    /// Flushes the memtables and waits.
     fn flush(&self) -> Result<(), Stop>;
-    /// Writes memory out and waits until no compaction is due.
+    /// Flushes the memtables and waits until no compaction is due.
     fn wait_idle(&self) -> Result<(), Stop>;
     /// Compacts everything to the lowest level and waits.
     fn compact(&self) -> Result<(), Stop>;
-    /// Stalls and debt.
+    /// Returns stalls and compaction debt.
     fn stats(&self) -> EngineStats;
-    /// Its own account of what it wrote and read, if it keeps one.
+    /// Returns the engine's own counters of bytes written and read, if it has any.
     fn accounting(&self) -> Option<FsStats>;
-    /// How its reads of the device can be counted.
+    /// Returns how reads of the device can be counted.
     fn reads(&self) -> Read;
-    /// Bytes that a durable put of this size writes to the log: what the device is asked to write
-    /// at least.
+    /// Returns the least bytes that a durable put of this size writes to the log.
     fn durable_put_bytes(&self, key: usize, value: usize) -> usize;
-    /// Closes it: later calls fail.
+    /// Closes the engine. Later calls fail.
     fn close(&self) -> Result<(), Stop>;
 }
 
-/// Opens an engine over the directory `dir`/`name`, which exists afterwards.
+/// Opens an engine on the directory `dir`/`name`, and makes the directory if it is missing.
 pub fn open(
     engine: EngineName,
     dir: &Path,
@@ -195,17 +195,17 @@ pub fn open(
     }
 }
 
-/// The version of a peer's crate that this program was built with.
+/// Returns the version of a peer's crate in this build.
 #[cfg(feature = "peer-fjall")]
 fn locked_version(name: &str) -> &'static str {
     let name = format!("name = \"{name}\"");
-    let mut lines = include_str!("../../../../Cargo.lock").lines();
+    let mut lines = include_str!("../../../Cargo.lock").lines();
     lines.find(|l| *l == name);
     let version = lines.next().and_then(|l| l.strip_prefix("version = \""));
     version.map_or("of unknown version", |v| v.trim_end_matches('"'))
 }
 
-/// The host directory `dir`, made when it is not there.
+/// Opens the host directory `dir`, and makes it if it is missing.
 pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>, Stop> {
     let options = ::basalt::fs::HostOptions::new(dir).direct(direct == Switch::On);
     let fs = ::basalt::fs::HostFs::new(options)?;
@@ -213,7 +213,7 @@ pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>,
     Ok(fs)
 }
 
-/// The image in the directory `dir`, made when it is not there.
+/// Opens the image in the directory `dir`, and makes it if it is missing.
 fn image(
     dir: &Path,
     size: u64,
@@ -245,7 +245,7 @@ pub fn remove_tree(fs: &dyn FileSystem, path: &Path) -> Result<(), Stop> {
     Ok(fs.remove(path)?)
 }
 
-/// Bytes allocated under a directory.
+/// Returns the bytes allocated under a directory.
 pub fn tree_bytes(fs: &dyn FileSystem, path: &Path) -> Result<u64, Stop> {
     let mut sum = 0;
     for entry in fs.list(path)? {
@@ -255,7 +255,7 @@ pub fn tree_bytes(fs: &dyn FileSystem, path: &Path) -> Result<u64, Stop> {
         } else {
             match fs.stat(&inner) {
                 Ok(stat) => stat.allocated,
-                // An obsolete file went between the two calls.
+                // An obsolete file was removed between the two calls.
                 Err(e) if e.is_not_found() => 0,
                 Err(e) => return Err(e.into()),
             }

@@ -1,8 +1,9 @@
-//! Threads that operate on an engine, each operation timed, everything that is read checked.
+//! Threads that run operations on an engine. Each operation is timed, and all results of reads are
+//! checked.
 //!
-//! Threads come in groups that run at once (readers beside a writer): each has its own operation,
-//! rate limit and figures. The first group leads: when its operations are done, or the time is
-//! over, all stop.
+//! Threads form groups that run at once, such as readers beside a writer. Each group has its own
+//! operation, rate limit and metrics. The first group leads: when its operations are done, or the
+//! time has passed, all groups stop.
 
 use crate::Stop;
 use crate::data::Data;
@@ -17,12 +18,12 @@ use std::time::Duration;
 
 /// One thread of a workload.
 pub struct Worker {
-    /// Its own chance.
+    /// Random numbers of this thread.
     pub random: Random,
     /// Keys and values.
     pub data: Data,
     engine: Arc<dyn Engine>,
-    /// Keys that the workload has added so far, by all its threads.
+    /// Number of keys that the workload has added so far, over all its threads.
     pub added: Arc<AtomicU64>,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -31,7 +32,7 @@ pub struct Worker {
     tally: Tally,
 }
 
-/// What a thread did besides its operations.
+/// What a thread has read and written, besides the number of its operations.
 #[derive(Default, Clone, Copy, Debug)]
 pub struct Tally {
     /// Bytes of keys and values that were read.
@@ -40,11 +41,11 @@ pub struct Tally {
     pub write_bytes: u64,
     /// Keys that were put or deleted.
     pub puts: u64,
-    /// Gets.
+    /// Number of gets.
     pub gets: u64,
-    /// Gets that found something.
+    /// Gets that found a value.
     pub found: u64,
-    /// Entries that scans saw.
+    /// Entries that scans returned.
     pub entries: u64,
 }
 
@@ -62,9 +63,9 @@ impl Tally {
 /// Whether a key must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It was put by the fill, or was never put.
+    /// The fill has put it, or it is never put.
     Certain,
-    /// Another thread may be adding or deleting it just now.
+    /// Another thread may be adding or deleting it.
     Any,
 }
 
@@ -99,7 +100,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Adds keys with these numbers, which are in the order of their keys, in bulk.
+    /// Bulk-loads the keys of these numbers, which are in the order of their keys.
     pub fn bulk(&mut self, mut numbers: impl Iterator<Item = u64>) -> Result<(), Stop> {
         let (data, random) = (self.data.clone(), &mut self.random);
         self.engine.clone().bulk(&mut |key, value| {
@@ -114,7 +115,7 @@ impl Worker {
         })
     }
 
-    /// Adds entries that are none of the numbered ones in bulk.
+    /// Bulk-loads entries that are not among the numbered ones.
     pub fn bulk_entries(&mut self, next: &mut Next<'_>) -> Result<(), Stop> {
         self.engine.clone().bulk(&mut |key, value| {
             let more = next(key, value)?;
@@ -126,7 +127,7 @@ impl Worker {
         })
     }
 
-    /// Puts an entry that is none of the numbered ones.
+    /// Puts an entry that is not among the numbered ones.
     pub fn put_entry(&mut self, key: &[u8], value: &[u8], log: Log) -> Result<(), Stop> {
         self.engine.put(key, value, log)?;
         self.tally.write_bytes += (key.len() + value.len()) as u64;
@@ -134,7 +135,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Shows all entries in order.
+    /// Calls `show` with all entries in order.
     pub fn scan_all(&mut self, show: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Stop> {
         let mut bytes = 0;
         let seen = self.engine.scan(&[], u64::MAX, &mut |key, value| {
@@ -161,7 +162,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads key number `n` and checks what comes.
+    /// Reads key number `n` and checks the value.
     pub fn get(&mut self, n: u64, presence: Presence) -> Result<(), Stop> {
         self.data.key(n, &mut self.key);
         let (data, mut right, mut len) = (&self.data, true, 0);
@@ -179,7 +180,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads several filled keys at once and checks what comes.
+    /// Reads several filled keys at once and checks the values.
     pub fn multi_get(&mut self, numbers: &[u64]) -> Result<(), Stop> {
         self.keys.resize_with(numbers.len(), Vec::new);
         for (n, key) in numbers.iter().zip(self.keys.iter_mut()) {
@@ -210,7 +211,7 @@ impl Worker {
         ))
     }
 
-    /// Reads up to `limit` entries from key number `n` on, and checks how many came.
+    /// Reads up to `limit` entries from key number `n` on, and checks their number.
     pub fn scan(&mut self, n: u64, limit: u64, presence: Presence) -> Result<(), Stop> {
         self.data.key(n, &mut self.key);
         let mut bytes = 0;
@@ -220,7 +221,7 @@ impl Worker {
         let there = limit.min(self.data.keys().saturating_sub(n));
         let right = match presence {
             Presence::Certain => seen == there,
-            // Others may have added some.
+            // Other threads may have added some.
             Presence::Any => seen >= there && seen <= limit,
         };
         if !right {
@@ -234,59 +235,60 @@ impl Worker {
     }
 }
 
-/// What one operation does; the number is how many operations of its group came before it.
+/// One operation. The number says how many operations of the group came before it.
 pub type Operation = dyn Fn(&mut Worker, u64) -> Result<(), Stop> + Send + Sync;
 
 /// Threads with one operation.
 #[derive(Clone)]
 pub struct Group {
-    /// How many.
+    /// Number of threads.
     pub threads: usize,
-    /// Operations of all of them; the end comes sooner when the time is over.
+    /// Operations of all threads together. The run ends earlier if its time has passed.
     pub ops: u64,
-    /// Bytes a second that all of them put at most; 0 for no limit.
+    /// Limit of the bytes a second that all threads put together; 0 for no limit.
     pub write_rate: u64,
-    /// What they do.
+    /// The operation.
     pub op: Arc<Operation>,
 }
 
-/// What a group did.
+/// The results of a group.
 #[derive(Clone, Default)]
 pub struct Driven {
     /// Operations, time, latency.
     pub measured: Measured,
     /// Bytes and counts.
     pub tally: Tally,
-    /// Operations in each second from the start; the last one may be cut short.
+    /// Operations in each second from the start. The last window may be shorter.
     pub windows: Vec<u64>,
 }
 
 impl Driven {
-    /// Rates of the whole one-second windows.
+    /// Returns the rates of the whole one-second windows.
     pub fn whole_windows(&self) -> Vec<f64> {
         let whole = (self.measured.time.as_secs() as usize).min(self.windows.len());
         self.windows[..whole].iter().map(|&n| n as f64).collect()
     }
 }
 
-/// The first group is done: the others stop.
+/// The first group is done, and the other groups stop.
 const DONE: u64 = 1;
-/// A thread failed: all stop.
+/// A thread has failed, and all groups stop.
 const FAILED: u64 = 2;
 
-/// What threads operate on and with.
+/// The parts of a run.
 pub struct Driver<'a> {
-    /// Time.
+    /// The clock.
     pub clock: &'a Clock,
     /// The engine.
     pub engine: &'a Arc<dyn Engine>,
     /// Keys and values.
     pub data: &'a Data,
-    /// Seed of chance; another one for each phase of a run.
+    /// Seed of the random numbers. Each phase of a run has another one.
     pub seed: u64,
-    /// Keys that were added to the store so far; goes on from one phase of a run to the next.
+    /// Keys that were added to the store so far. The number continues from one phase of a run to
+    /// the next.
     pub added: &'a Arc<AtomicU64>,
-    /// Where it is told how far it is.
+    /// The progress line.
     pub progress: &'a Progress,
 }
 
@@ -353,7 +355,7 @@ impl Driver<'_> {
                         Err(RecvTimeoutError::Timeout) => {
                             let done = leading.load(Relaxed).min(groups[0].ops);
                             let passed = self.clock.now().saturating_sub(start);
-                            self.progress.tell(done, groups[0].ops, passed, time);
+                            self.progress.update(done, groups[0].ops, passed, time);
                         }
                         Err(RecvTimeoutError::Disconnected) => {
                             stop.fetch_max(FAILED, Relaxed);
@@ -425,7 +427,7 @@ impl Thread {
         loop {
             let passed = last - self.start;
             let late = self.time.is_some_and(|time| passed >= time);
-            // Leaders do all their operations, unless something failed.
+            // Leaders do all their operations, unless a thread has failed.
             let stop = self.stop.load(Relaxed);
             if late || stop == FAILED || (stop == DONE && !self.leads) {
                 break;
@@ -434,7 +436,7 @@ impl Thread {
                 let bytes = self.bytes.load(Relaxed);
                 let due = Duration::from_secs_f64(bytes as f64 / self.group.write_rate as f64);
                 if due > passed {
-                    // In short steps, so that the end is not overslept.
+                    // The steps are short, so that the main thread notices the end in time.
                     self.clock
                         .sleep((due - passed).min(Duration::from_millis(20)));
                     last = self.clock.now();

@@ -1,4 +1,4 @@
-//! Where a store lies: in a directory of the disk, or in one of an image ([`crate::filesystem`]).
+//! The location of a store: a directory of the disk, or one of an image ([`crate::filesystem`]).
 
 use basalt_bench::flags::parse_size;
 use clap::Args;
@@ -10,46 +10,46 @@ use std::path::{Component, Path, PathBuf};
 
 const DIR: &str = "./basalt-data";
 
-/// The flags.
+/// The flags of a store's location.
 #[derive(Args, Clone, Debug)]
-pub struct Place {
-    /// The store's directory; with --image, the one inside of it
+pub struct StoreLocation {
+    /// Use the store in this directory; with --image, a directory inside of the image
     #[arg(long, value_name = "DIR", default_value = DIR)]
     pub dir: PathBuf,
-    /// The store lies in this image file or on this block device, in Basalt's own filesystem (see
+    /// Use the store in this image file or on this block device, in Basalt's own filesystem (see
     /// `basalt fs`)
     #[arg(long, value_name = "FILE|DEVICE")]
     pub image: Option<PathBuf>,
 }
 
-/// Where a command may make the store that it finds missing.
+/// The flags for a store that a command may make.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Make {
-    /// Make a missing store also in a folder that holds other files
+    /// Make a missing store even in a folder that holds other files
     #[arg(long)]
     pub allow_nonempty_dir: bool,
-    /// Make a missing --image of this size, such as 20G
+    /// Make a missing --image of this many bytes, such as 20G
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "image")]
     pub size: Option<u64>,
-    /// Make it at once instead of writing all of its space: saves the disk's space until it is
-    /// needed, and costs each first write of a block the kernel's metadata
+    /// Make the image without writing its space: this saves the disk's space until it is needed,
+    /// and each first write of a block costs a change of the kernel's metadata
     #[arg(long, requires = "size")]
     pub sparse: bool,
 }
 
-/// What a command is about to do.
+/// The access that a command needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Only look: a store that is not there is an error.
+    /// The command only reads. A missing store is an error.
     Read,
-    /// Write: a store, or a family, that is not there is made.
+    /// The command writes, and makes a missing store or family.
     Write(Make),
-    /// Write, but make nothing.
+    /// The command writes, and makes nothing.
     Remove,
 }
 
 impl Access {
-    /// What it says about making a store, if it may make one.
+    /// Returns the flags for making a store, if the command may make one.
     pub fn make(self) -> Option<Make> {
         match self {
             Access::Write(make) => Some(make),
@@ -58,8 +58,8 @@ impl Access {
     }
 }
 
-/// As messages name it.
-impl fmt::Display for Place {
+/// Formats the location for messages.
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.image {
             None => write!(f, "{}", self.dir.display()),
@@ -71,8 +71,8 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
-    /// The flags that lead here, for advice: `--dir DIR` or `--image FILE`.
+impl StoreLocation {
+    /// Returns the flags of this location for advice: `--dir DIR` or `--image FILE`.
     pub fn flags(&self) -> String {
         match &self.image {
             None => format!("--dir {}", self.dir.display()),
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// How to keep a copy of all of it, as advice.
+    /// Returns advice on how to copy the whole store.
     pub fn copy_first(&self) -> &'static str {
         match self.image {
             None => "copy the directory",
@@ -91,12 +91,12 @@ impl Place {
         }
     }
 
-    /// What it takes on the disk: the directory, or the image.
+    /// Returns the path on the disk: the directory, or the image.
     pub fn on_disk(&self) -> &Path {
         self.image.as_ref().unwrap_or(&self.dir)
     }
 
-    /// The directory as reports for scripts name it: of an image the path in it.
+    /// Returns the directory for reports to scripts. In an image it is the path in the image.
     pub fn directory(&self) -> String {
         match &self.image {
             None => self.dir.display().to_string(),
@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// The directory in its filesystem, without what leads nowhere in an image.
+    /// Returns the directory in its filesystem, in an image without `.` components.
     pub fn path(&self) -> PathBuf {
         let parts = self.dir.components();
         let parts = parts.filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
@@ -115,14 +115,14 @@ impl Place {
     }
 }
 
-/// The folder that a file would lie in, if it is not there.
+/// Returns the folder of a file if that folder is missing.
 pub fn missing_folder(file: &Path) -> Option<&Path> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty())?;
     let found = rustix::fs::stat(folder);
     matches!(found, Err(rustix::io::Errno::NOENT)).then_some(folder)
 }
 
-/// `IMAGE:PATH`, if what stands before a colon is a file or a device.
+/// Splits `IMAGE:PATH`, if the part before a colon is a file or a device.
 pub fn in_image(text: &Path) -> Option<(PathBuf, PathBuf)> {
     let bytes = text.as_os_str().as_bytes();
     let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');

@@ -1,4 +1,5 @@
-//! Saved results as one page with charts: no script, nothing fetched, readable on a phone.
+//! Saved results as one page with charts. The page has no script, loads nothing, and is readable on
+//! a phone.
 
 mod chart;
 
@@ -13,13 +14,13 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// What `report` can be told.
+/// The flags of `report`.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ReportArgs {
-    /// Results, each saved with --json
+    /// Read these results, each saved with --json
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The page to write; one that is there is replaced
+    /// Write the page to this file, which is replaced if it exists
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
 }
@@ -43,8 +44,8 @@ td,th{padding:2px 4px;border-bottom:1px solid var(--rule);text-align:right;verti
 td,th{overflow-wrap:normal}td:first-child,th:first-child{text-align:left;overflow-wrap:anywhere}.dim{color:var(--dim);font-size:.85em}\
 .no{color:var(--c1);font-weight:600}pre{white-space:pre-wrap;font-size:.75em}summary{cursor:pointer}";
 
-/// Figures of the table below the charts, and how they are called.
-const FIGURES: [(&str, &str); 17] = [
+/// Metrics of the table below the charts, and their headings.
+const METRICS: [(&str, &str); 17] = [
     ("ops_per_s", "operations/s"),
     ("p50_us", "p50, us"),
     ("p99_us", "p99, us"),
@@ -64,7 +65,7 @@ const FIGURES: [(&str, &str); 17] = [
     ("device_ratio", "part of the device's rate"),
 ];
 
-/// Writes the page. Returns what is to be printed.
+/// Writes the page. Returns the text to print.
 pub fn run(args: &ReportArgs) -> Result<String, Stop> {
     let mut saved = Vec::new();
     for file in &args.files {
@@ -109,7 +110,7 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
     File::from(fd).write_all(text.as_bytes()).map_err(wrong)
 }
 
-/// The page of saved results, each with its name.
+/// Returns the page of saved results, each with its name.
 pub fn page(saved: &[(String, Value)]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -143,7 +144,8 @@ fn rows(value: &Value) -> &[Value] {
     value["results"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Names of engines, in the order they ran; their place gives them their colour.
+/// Returns the names of the engines in the order of their runs. The position of an engine decides
+/// its colour.
 fn engines_of(value: &Value) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for name in rows(value).iter().filter_map(|r| r["engine"].as_str()) {
@@ -210,7 +212,7 @@ impl Runs<'_> {
             .collect()
     }
 
-    /// The run whose rate is in the middle: the one whose course is shown.
+    /// Returns the run with the median rate. The charts show this run.
     fn middle(&self) -> Option<&Value> {
         let mut sorted = self.rows.clone();
         let rate = |r: &Value| r["ops_per_s"].as_f64().unwrap_or(0.0);
@@ -265,7 +267,7 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
     if count > 1 {
         let _ = write!(
             out,
-            "<br><span class=\"dim\">medians of {count} runs, lowest to highest as a stroke; courses are of the middle run</span>"
+            "<br><span class=\"dim\">medians of {count} runs, lowest to highest as a stroke; time_series are of the middle run</span>"
         );
     }
     out.push_str("</p><div class=\"charts\">");
@@ -284,14 +286,14 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
             let _ = write!(out, "<div>{}</div>", bars(title, &all));
         }
     }
-    courses(&runs, out);
+    time_series(&runs, out);
     ratios(value, workload, threads, out);
     out.push_str("</div>");
     table(&runs, out);
 }
 
-/// Throughput over time and the latency curve of each engine's middle run.
-fn courses(runs: &[Runs<'_>], out: &mut String) {
+/// Draws throughput over time and the latency curve of each engine's median run.
+fn time_series(runs: &[Runs<'_>], out: &mut String) {
     let mut longest: f64 = 0.0;
     let (mut rates, mut curves) = (Vec::new(), Vec::new());
     for r in runs {
@@ -367,7 +369,7 @@ fn ratios(value: &Value, workload: &str, threads: u64, out: &mut String) {
             .iter()
             .filter_map(|r| {
                 let figure = r["figure"].as_str()?;
-                let label = FIGURES
+                let label = METRICS
                     .iter()
                     .find(|f| f.0 == figure)
                     .map_or(figure, |f| f.1);
@@ -399,7 +401,7 @@ fn table(runs: &[Runs<'_>], out: &mut String) {
         let _ = write!(out, "<th>{}</th>", escape(r.name));
     }
     out.push_str("</tr>");
-    for (figure, label) in FIGURES {
+    for (figure, label) in METRICS {
         let medians: Vec<Option<f64>> = runs.iter().map(|r| median(&r.values(figure))).collect();
         if medians.iter().all(Option::is_none) {
             continue;
@@ -414,58 +416,4 @@ fn table(runs: &[Runs<'_>], out: &mut String) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn saved() -> Value {
-        let row = |engine: &str, pair: u64, rate: f64| {
-            json!({"workload": "overwrite", "threads": 2, "engine": engine, "pair": pair, "ops_per_s": rate,
-                   "write_amp": 3.5, "windows": [rate, rate * 0.9], "latency_us": [[0.5, 3.0], [0.99, 40.0], [1.0, 900.0]]})
-        };
-        json!({
-            "machine": {"cpu": "<fast>"}, "config": {"keys": 5},
-            "results": [row("basalt 1", 0, 200.0), row("rocksdb 2", 0, 100.0), row("basalt 1", 1, 220.0)],
-            "ratios": [{"workload": "overwrite", "threads": 2, "engine": "basalt 1", "against": "rocksdb 2",
-                        "figure": "ops_per_s", "ratio": 2.0, "low": 1.8, "high": 2.2, "pairs": 5}],
-            "targets": [{"name": "t", "figure": 1.0, "target": 1.3, "at_most": false, "reached": false}],
-        })
-    }
-
-    #[test]
-    fn a_page_stands_by_itself_and_shows_what_was_saved() {
-        let page = page(&[("a<b.json".into(), saved())]);
-        for part in [
-            "name=\"viewport\"",
-            "a&lt;b.json",
-            "&lt;fast&gt;",
-            "overwrite, 2 threads",
-            "Operations in each second",
-            "Latency",
-            "Write amplification",
-            "Ratios of basalt 1 to rocksdb 2",
-            "missed",
-            "210",
-        ] {
-            assert!(page.contains(part), "{part} is not in the page");
-        }
-        // Nothing is fetched, nothing runs, every element is closed.
-        for part in ["http", "<script", "src=", "@import", "url("] {
-            assert!(!page.contains(part), "{part} is in the page");
-        }
-        for tag in ["svg", "table", "div", "details", "tr", "p"] {
-            let open = page.matches(&format!("<{tag}>")).count()
-                + page.matches(&format!("<{tag} ")).count();
-            assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
-        }
-    }
-
-    #[test]
-    fn results_of_a_single_run_make_a_page_too() {
-        let single = json!({"machine": {}, "config": {}, "results": [
-            {"workload": "read", "threads": 1, "engine": "basalt 1", "ops_per_s": 5.0, "write_amp": null}]});
-        let page = page(&[("x".into(), single)]);
-        assert!(page.contains("read, 1 thread<") && page.contains("Operations a second"));
-        assert!(!page.contains("in each second") && !page.contains("NaN"));
-    }
-}
+mod tests;

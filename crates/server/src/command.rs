@@ -1,6 +1,5 @@
-//! Commands: what a request means. Everything runs on one thread, one request after the other; what
-//! it writes goes into the keyspace's open epoch, and its reply is held by the connection until the
-//! epochs it depends on have ended.
+//! Commands. All run on one thread, one request after the other. Writes go into the keyspace's open
+//! epoch, and the connection holds the reply until the epochs that it depends on have ended.
 //!
 //! A handler reads and checks everything before its first write, so that an error never leaves half
 //! a command behind.
@@ -35,16 +34,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use table::Spec;
 
-/// Why a command was not done: the error reply.
+/// The reason of an error reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A text that begins with its code.
     Text(String),
-    /// Another type than the command is for.
+    /// The key has another type than the command works on.
     WrongType,
     /// The store failed.
     Store(Error),
-    /// Nothing was done: the request runs again when its keys were fetched.
+    /// Nothing was done. The request runs again when its keys were fetched.
     Fetch(Need),
 }
 
@@ -73,7 +72,7 @@ impl Failure {
     pub fn not_an_integer() -> Failure {
         Failure::new("ERR value is not an integer or out of range")
     }
-    /// As the error reply says it.
+    /// Returns the text of the error reply.
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Failure::Text(t) => t.into(),
@@ -86,8 +85,8 @@ impl Failure {
     }
 }
 
-/// A store's error in a client's words. The codes are those that client libraries know: READONLY
-/// and MISCONF for a store that takes no writes now, ERR for the rest.
+/// Returns the error reply for an error of the store. The codes are those of client libraries:
+/// READONLY and MISCONF for a store that accepts no writes now, ERR for the rest.
 pub(crate) fn store_error(e: &Error) -> String {
     let code = match e.kind() {
         ErrorKind::ReadOnly => "READONLY",
@@ -100,22 +99,22 @@ pub(crate) fn store_error(e: &Error) -> String {
 
 pub(crate) type Done = Result<Outcome, Failure>;
 
-/// How a command ended.
+/// The end of a command.
 pub(crate) enum Outcome {
     /// The reply is complete.
     Replied,
-    /// The reply is complete, and the connection ends behind it.
+    /// The reply is complete, and the connection closes after it.
     Close,
-    /// The reply comes from another thread; the client's next requests wait for it.
+    /// Another thread makes the reply. The client's next requests wait for it.
     Slow(Box<SlowRead>),
-    /// Nothing was done: the request runs again when the thread for slow reads has room.
+    /// Nothing was done. The request runs again when the thread for slow reads has room.
     Later,
-    /// Nothing was done: the request runs again when another thread has read what it needs of its
-    /// keys.
+    /// Nothing was done. The request runs again when another thread has read its keys.
     Fetch(Need),
-    /// Nothing was done: the request runs again when cursor numbers were reserved, or could not be.
+    /// Nothing was done. The request runs again when cursor numbers were reserved, or the
+    /// reservation failed.
     NoCursor,
-    /// The server stops; no reply.
+    /// The server stops, without a reply.
     Shutdown,
 }
 
@@ -125,15 +124,15 @@ pub(crate) struct SlowRead {
     pub what: SlowKind,
     pub reply: Reply,
     pub reply_limit: usize,
-    /// Set when nobody waits for the result any more.
+    /// Set when no client waits for the result any more.
     pub gone: Arc<AtomicBool>,
 }
 
-/// The answer to a read of the whole keyspace for which a stopping server has no time.
+/// The error reply to a read of the whole keyspace that a stopping server has no time for.
 pub(crate) const NO_SLOW_READS: &str =
     "ERR the server is stopping and does not look through all keys any more";
 
-/// What a [`SlowRead`] is for.
+/// The purpose of a [`SlowRead`].
 pub(crate) enum SlowKind {
     Count,
     Keys {
@@ -144,24 +143,25 @@ pub(crate) enum SlowKind {
         store: Arc<dyn Store>,
         target: PathBuf,
     },
-    /// Some key, from an engine key on if there is one.
+    /// Some key, searched from this engine key on if there is one.
     Random {
         from: Vec<u8>,
     },
 }
 
-/// The number of keys, as counted.
+/// The number of keys at the time of the count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     pub keys: u64,
     pub expires: u64,
-    /// The first expiry after the count: it is exact until then, if nothing changes.
+    /// The first expiry after the count, in ms since 1970. Without changes, the count is exact
+    /// until then.
     pub next_expiry_ms: Option<u64>,
     pub changes: u64,
     pub counted_at_ms: u64,
 }
 
-/// What a connection has set, and what CLIENT LIST shows of it.
+/// The settings of a connection, and its fields in CLIENT LIST.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub id: u64,
@@ -183,7 +183,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Bytes that the client chose the length of.
+    /// Returns the bytes whose length the client chose.
     pub fn memory(&self) -> usize {
         self.name.len() + self.library.len() + self.library_version.len()
     }
@@ -199,7 +199,7 @@ pub(crate) struct Counters {
     pub idle_clients: u64,
     pub commands: u64,
     pub errors: u64,
-    /// By the code that their text begins with.
+    /// Error replies by the code at the beginning of their text.
     pub errors_by_code: BTreeMap<String, u64>,
     pub hits: u64,
     pub misses: u64,
@@ -216,10 +216,10 @@ pub(crate) struct Counters {
     pub fetches: u64,
 }
 
-/// Kinds of errors told apart. The server's own texts have fewer; the bound is for texts that
-/// somebody forgot to give a code.
+/// Number of error codes that are counted apart. The server's own texts have fewer. The bound is
+/// for texts without a code.
 const ERROR_CODES: usize = 32;
-/// Longest code, as in Redis.
+/// Longest error code in bytes, as in Redis.
 const ERROR_CODE_LEN: usize = 32;
 
 impl Counters {
@@ -241,7 +241,7 @@ impl Counters {
     }
 }
 
-/// What a command asks of the event loop.
+/// A request of a command to the event loop.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Closes the connection in a slot, if it still has this id.
@@ -256,29 +256,29 @@ pub(crate) struct Executor {
     pub sync: SyncPolicy,
     pub sessions: Vec<Option<Session>>,
     pub cursors: Cursors,
-    /// Why no cursor numbers could be reserved, for those that run again after waiting for them.
+    /// The error of the last failed reservation of cursor numbers, for requests that waited for it.
     pub cursor_failure: Option<Error>,
-    /// Another block of cursor numbers should be reserved.
+    /// True if another block of cursor numbers should be reserved.
     pub cursors_wanted: bool,
     pub counters: Counters,
     pub count: Option<Count>,
     pub actions: Vec<Action>,
-    /// The thread for slow reads takes another one.
+    /// True if the thread for slow reads has room.
     pub slow_room: bool,
-    /// The server stops, and has no time for slow reads.
+    /// True if the server stops, and has no time for slow reads.
     pub no_slow_reads: bool,
     pub started: Duration,
     pub listening: SocketAddr,
     pub client_bytes: u64,
     pub client_bytes_peak: u64,
-    /// Bytes of requests whose clients have gone, and which another thread still holds.
+    /// Bytes of requests whose clients have disconnected, and which another thread still holds.
     pub gone_client_bytes: u64,
     pub budget_gauges: budgets::BudgetGauges,
     /// Commands and time at the last INFO, for rates.
     pub sampled: (u64, Duration),
 }
 
-/// One command's surroundings.
+/// The context of one command.
 pub(crate) struct Context<'a> {
     pub exec: &'a mut Executor,
     pub slot: usize,
@@ -300,16 +300,16 @@ impl Context<'_> {
     }
 }
 
-/// What the event loop does with a finished command.
+/// The result of a command for the event loop.
 pub(crate) struct Executed {
     pub outcome: Outcome,
     pub depends_on: Epochs,
-    /// False when the client asked for no reply.
+    /// False if the client asked for no reply.
     pub replies: bool,
 }
 
 impl Executor {
-    /// The number of keys, if it was counted since anything changed.
+    /// Returns the number of keys, if it was counted since the last change.
     pub fn exact_count(&self) -> Option<u64> {
         let count = self.count?;
         let now = self.keys.now_ms();
@@ -317,7 +317,7 @@ impl Executor {
             .then_some(count.keys)
     }
 
-    /// Runs one request of the session in `slot`. `reply` must be empty; it receives exactly one
+    /// Runs one request of the session in `slot`. `reply` must be empty. It receives exactly one
     /// reply, unless the outcome is slow or to come later.
     pub fn execute(&mut self, slot: usize, request: &Request, reply: &mut Reply) -> Executed {
         debug_assert!(reply.is_empty());
@@ -383,7 +383,7 @@ impl Executor {
         }
     }
 
-    /// Counts a command as one that CLIENT REPLY may leave without a reply; true if it has one.
+    /// Counts a command that CLIENT REPLY may leave without a reply. Returns true if it has one.
     fn takes_reply(&mut self, slot: usize) -> bool {
         let session = self.sessions[slot].as_mut().expect("a session");
         let silent = session.reply_off || session.reply_skip;
@@ -403,8 +403,8 @@ impl Executor {
     }
 }
 
-/// Greatest number of arguments of a command that takes no list of keys. The loop looks at all of
-/// them in one turn.
+/// Greatest number of arguments of a command without a list of keys. The loop reads all of them in
+/// one turn.
 const MOST_ARGUMENTS: usize = 65_536;
 
 /// Refuses requests with so many options, names or patterns that other clients would wait long.
@@ -437,22 +437,22 @@ fn check_keys(spec: &Spec, request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The error of a command whose reply passes the limit.
+/// Returns the error of a command whose reply exceeds the limit.
 pub(crate) fn too_long(limit: usize) -> Failure {
     Failure::new(format!("ERR the reply would exceed {limit} bytes"))
 }
 
-/// An integer argument.
+/// Parses an integer argument.
 pub(crate) fn integer(request: &Request, index: usize) -> Result<i64, Failure> {
     crate::number::parse_i64(request.arg(index)).ok_or_else(Failure::not_an_integer)
 }
 
-/// An argument as an upper-case word, for options.
+/// Returns an argument as an upper-case word, for options.
 pub(crate) fn word(request: &Request, index: usize) -> String {
     String::from_utf8_lossy(request.arg(index)).to_ascii_uppercase()
 }
 
-/// A client's bytes as an error text quotes them: up to the first NUL, as Redis's C strings do.
+/// Returns a client's bytes for an error text: up to the first NUL, as Redis's C strings do.
 pub(crate) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end])

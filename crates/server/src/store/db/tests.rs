@@ -1,5 +1,4 @@
-//! Over the real engine: what walks over keys, and what drops flushed ones, reads no value that
-//! lies apart.
+//! The real engine: walks over keys, and compactions of flushed ones, read no separated value.
 
 use super::*;
 use crate::options::engine_defaults;
@@ -10,7 +9,7 @@ use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 const KEYS: u64 = 50;
 const LEN: usize = 64 << 10;
 
-/// Large strings, small ones between them, all in files.
+/// Makes a store of large strings with small ones between them, all in files.
 fn filled() -> (Env, DbStore) {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();
@@ -95,8 +94,9 @@ fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
     const { assert!(layout::COLLECTION_HEADER_LEN * 4 < layout::LEAST_MIN_BLOB_SIZE) };
 }
 
-/// Cursor numbers were given out before the store had noted that durably. After a power cut the
-/// same numbers were given out again, for other places, and a SCAN that went on left keys out.
+/// Regression test: cursor numbers were given out before the store had made that durable. After a
+/// power cut the same numbers were given out again, for other positions, and a SCAN that continued
+/// skipped keys.
 #[test]
 fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
     let sim = SimFs::new(SimOptions::default());

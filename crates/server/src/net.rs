@@ -38,7 +38,7 @@ use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
 use accepting::{listen, room_for_clients};
-use background::{Asker, CursorReserver, Reclaimer, SlowReader, SlowResult, Syncer, report};
+use background::{CursorReserver, Reclaimer, Requester, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
@@ -58,13 +58,13 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const SIGNALS: Token = Token(2);
 const FIRST_CLIENT: usize = 3;
-/// A turn of the loop ends after what so many turns of one client may take.
+/// Number of client turns whose cost ends a turn of the loop.
 const LOOP_TURNS: u32 = 4;
 
 /// The shortest sleep of a loop that waits for clients to become idle.
 const LEAST_SLEEP: Duration = Duration::from_millis(1);
 
-/// What comes to the loop from other threads.
+/// An event for the loop from another thread.
 enum Event {
     Epoch {
         slot: usize,
@@ -73,35 +73,35 @@ enum Event {
         result: Result<()>,
     },
     Slow(SlowResult),
-    /// What was read for a request that waits for it.
+    /// The answers of a piece, for a request that waits for it.
     Fetched(Fetched),
-    /// A table of names of a command with very many names.
+    /// The table of names of a command with very many names.
     Prepared(Prepared),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
 
-/// What other threads hold of the loop.
-struct Shared {
+/// The part of the loop that other threads use.
+struct LoopHandle {
     waker: Waker,
     events: Mutex<Vec<Event>>,
-    /// The loop waits, or is about to and will not look at `events` before.
+    /// True if the loop waits, or will wait without another check of `events`.
     asleep: AtomicBool,
     stop: AtomicBool,
 }
 
-impl Shared {
+impl LoopHandle {
     fn post(&self, event: Event) {
         self.events.lock().push(event);
-        // The loop says that it goes to sleep before it looks at the events for the last time,
-        // under their lock: it has seen this one, or it is woken. While it is awake, which it is
-        // for what ends on its own thread, a wake would only cost.
+        // The loop sets `asleep` before it checks the events for the last time, under their lock.
+        // So it has seen this event, or it is woken. While the loop is awake, as for events of its
+        // own thread, a wake would only cost.
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Notes that the loop goes to sleep; false when it must not.
+    /// Notes that the loop goes to sleep. Returns false if there are events, so that it must not.
     fn sleeps(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.events.lock().is_empty()
@@ -109,7 +109,7 @@ impl Shared {
 
     fn wake(&self) {
         if let Err(e) = self.waker.wake() {
-            // While something is awaited the loop also looks every second.
+            // While the loop waits for events, it also wakes up every second.
             report(&format!("cannot wake the event loop: {e}"));
         }
     }
@@ -117,11 +117,11 @@ impl Shared {
 
 /// Stops a running server from any thread.
 #[derive(Clone)]
-pub struct ShutdownHandle(Arc<Shared>);
+pub struct ShutdownHandle(Arc<LoopHandle>);
 
 impl ShutdownHandle {
-    /// Finishes what was accepted, closes the store and lets [`Server::run`] return. May be called
-    /// more than once.
+    /// Finishes the accepted requests, closes the store and lets [`Server::run`] return. Further
+    /// calls do nothing.
     pub fn shutdown(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.0.wake();
@@ -132,7 +132,7 @@ impl ShutdownHandle {
 pub struct Server {
     poll: Poll,
     listener: Option<TcpListener>,
-    shared: Arc<Shared>,
+    shared: Arc<LoopHandle>,
     signals: Option<UnixStream>,
     exec: Executor,
     connections: Vec<Option<Connection>>,
@@ -142,21 +142,21 @@ pub struct Server {
     /// Clients that wait for room for their writes.
     stalled: Vec<usize>,
     /// Clients with a request that waits for the thread for slow reads, in order.
-    parked: VecDeque<Asker>,
+    parked: VecDeque<Requester>,
     /// Clients whose SCAN waits for a cursor number.
-    cursorless: Vec<Asker>,
+    cursorless: Vec<Requester>,
     /// Clients that wait for an epoch, by slot.
-    waiting: [Vec<Asker>; 16],
-    /// Whose replies may have become writable in this turn.
+    waiting: [Vec<Requester>; 16],
+    /// Clients whose replies may have become writable in this turn.
     to_write: Vec<usize>,
     accept_blocked: bool,
     /// The time at which this turn of the loop began.
     now: Duration,
-    /// When clients are looked at for idle ones next, and the limit by which that was set.
+    /// The time of the next check for idle clients, and the limit by which it was computed.
     idle_look_at: Duration,
     idle_limit: Duration,
     stopping: Option<Stopping>,
-    /// A second signal came: no client is waited for.
+    /// True after a second signal: the server waits for no client.
     urgent: bool,
     slow: SlowReader,
     fetcher: Fetcher,
@@ -169,28 +169,27 @@ pub struct Server {
     reply: Reply,
 }
 
-/// Runs a server until SIGTERM, SIGINT or SHUTDOWN: [`Server::bind`], [`Server::stop_on_signals`],
-/// `ready` with the address, [`Server::run`].
+/// Runs a server until SIGTERM, SIGINT or SHUTDOWN. It calls [`Server::bind`],
+/// [`Server::stop_on_signals`], `ready` with the address, and [`Server::run`].
 pub fn serve(env: &Env, options: ServerOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
     serve_on(Listening::begin(&options)?, env, options, ready)
 }
 
-/// An address that is taken, for those who have long work to do before there is an environment: a
-/// refusal comes before it.
+/// A bound address, for callers with long work before there is an environment. An address that is
+/// refused fails before that work.
 pub struct Listening(TcpListener);
 
 impl Listening {
-    /// Checks the options and binds their address. Clients may connect from here on, and wait.
+    /// Checks the options and binds their address. Clients may connect from now on, and wait.
     ///
-    /// Errors: `Busy` when the address is in use, `InvalidArgument` for options outside their
-    /// ranges.
+    /// Errors: `Busy` if the address is in use, `InvalidArgument` for options outside their ranges.
     pub fn begin(options: &ServerOptions) -> Result<Listening> {
         options.validate()?;
         Ok(Listening(listen(options.listen)?))
     }
 }
 
-/// As [`serve`], at an address that is taken already.
+/// Runs a server like [`serve`] at an address that is bound already.
 pub fn serve_on(
     listening: Listening,
     env: &Env,
@@ -208,11 +207,11 @@ fn io_error(what: &str, e: std::io::Error) -> Error {
 }
 
 impl Server {
-    /// Binds the address, then opens (or makes) the store. Clients may connect from here on; they
-    /// are served by [`Server::run`].
+    /// Binds the address, then opens (or makes) the store. Clients may connect from now on;
+    /// [`Server::run`] serves them.
     ///
-    /// Errors: `Busy` when the address is in use or another process has the store open,
-    /// `InvalidArgument` for options outside their ranges, and whatever opening the store reports.
+    /// Errors: `Busy` if the address is in use or another process has the store open,
+    /// `InvalidArgument` for options outside their ranges, and errors of opening the store.
     pub fn bind(env: &Env, options: ServerOptions) -> Result<Server> {
         Server::open(Listening::begin(&options)?, env, options)
     }
@@ -245,19 +244,20 @@ impl Server {
             ..EpochLimits::default()
         };
         let mut cursors = Cursors::default();
-        // A store that takes no writes serves all the same; a SCAN that needs a cursor tries again.
+        // A store that accepts no writes is served nevertheless. A SCAN that needs a cursor tries
+        // again.
         if let Ok(first) = store.reserve_cursors() {
             cursors.give(first);
         }
         let mut reclaimer = Reclaimer::new();
         if store.generation()? > 0 {
-            // A flush whose space a crash or a stop kept from coming back.
+            // A crash or a stop may have kept the space of an earlier flush from being reclaimed.
             reclaimer.start(&store);
         }
         Ok(Server {
             poll,
             listener: Some(listener),
-            shared: Arc::new(Shared {
+            shared: Arc::new(LoopHandle {
                 waker,
                 events: Mutex::new(Vec::new()),
                 asleep: AtomicBool::new(false),
@@ -313,18 +313,17 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.exec.listening
     }
 
-    /// A handle that stops it.
+    /// Returns a handle that stops the server.
     pub fn shutdown_handle(&self) -> ShutdownHandle {
         ShutdownHandle(self.shared.clone())
     }
 
-    /// Serves until it is told to stop; then finishes what was accepted, closes the store and
-    /// returns.
+    /// Serves until a stop. Then it finishes the accepted requests, closes the store and returns.
     pub fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -370,15 +369,15 @@ impl Server {
             let turn = self.begin_turn();
             for (n, slot) in list.iter().copied().enumerate() {
                 if n > 0 && self.is_spent(&turn, LOOP_TURNS) {
-                    // Signals, new clients and what other threads have finished come between; these
-                    // are first then.
+                    // Signals, new clients and results of other threads are handled in between. The
+                    // rest of the list comes first in the next turn.
                     let later = std::mem::replace(&mut self.run_list, list[n..].to_vec());
                     self.run_list.extend(later);
                     break;
                 }
                 self.serve(slot);
-                // At once, not at the end of the turn: ten thousand clients could each have asked
-                // for something large.
+                // This check is not left to the end of the turn: ten thousand clients could each
+                // have asked for a large reply.
                 if self.exec.client_bytes > self.exec.options.client_memory_bytes {
                     self.book();
                 }
@@ -391,10 +390,11 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
-            if self.exec.keys.take_room_came() {
+            if self.exec.keys.take_room_freed() {
                 self.wake_stalled();
             }
-            // Last: clients that were dropped above gave back what others wait for.
+            // This comes last: clients that were dropped above have given back the places that
+            // others wait for.
             self.unpark_fetches();
             if self.stopping.is_some() && self.stopped() {
                 return self.close();
@@ -411,7 +411,7 @@ impl Server {
         other.into_iter().chain(idle).min()
     }
 
-    /// As [`Server::timeout`], but for clients that become idle.
+    /// Returns the timeout like [`Server::timeout`], without the one for clients that become idle.
     fn timeout_of_work(&self) -> Option<Duration> {
         if !self.run_list.is_empty() || self.fetcher.has_pieces() {
             Some(Duration::ZERO)
@@ -423,15 +423,14 @@ impl Server {
             || self.preparer.is_busy()
             || self.reserver.is_busy()
         {
-            // Should a wake fail, what other threads have finished is found all the same.
+            // If a wake fails, results of other threads are still found.
             Some(Duration::from_secs(1))
         } else {
             None
         }
     }
 
-    /// Sees that scans have numbers to give out: ahead of their need, and again for those that
-    /// wait.
+    /// Reserves cursor numbers for scans: before they are needed, and again for scans that wait.
     fn reserve_cursors(&mut self) {
         if std::mem::take(&mut self.exec.cursors_wanted) {
             self.reserver.start(self.exec.keys.store(), &self.shared);

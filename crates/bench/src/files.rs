@@ -1,9 +1,9 @@
-//! Filesystems beside each other: LavaFS in an image, the kernel's filesystem that the image lies
-//! on, and any others, by the calls that engines make.
+//! Comparison of filesystems: LavaFS in an image, the kernel's filesystem that the image lies on,
+//! and others, by the calls that engines make.
 //!
-//! Slices of each take turns (A B B A), so that a device which drifts drifts for all. Bytes are
-//! those of the block device's own counters, which count whoever else writes, too: run it on a
-//! quiet machine.
+//! Slices of each filesystem take turns (A B B A), so that drift of the device is the same for all.
+//! Bytes are those of the block device's counters, which include other processes. Run it on a quiet
+//! machine.
 
 mod target;
 mod work;
@@ -23,68 +23,67 @@ use std::path::PathBuf;
 use std::time::Duration;
 use target::Target;
 
-/// What can be asked of a comparison of filesystems.
+/// The flags of a comparison of filesystems.
 #[derive(clap::Args, Debug, Clone)]
 pub struct FsArgs {
-    /// What is measured [default: all of it]
+    /// Run these measurements [default: all of them]
     #[arg(value_enum, value_name = "WORK")]
     pub works: Vec<Work>,
-    /// Where data is made: an image, and a directory beside it; removed afterwards
+    /// Make an image and a directory beside it here; both are removed afterwards
     #[arg(long, value_name = "DIR", default_value = "./bench-data")]
     pub dir: PathBuf,
-    /// Directories of other kernel filesystems to measure, too
+    /// Measure these directories of other kernel filesystems, too
     #[arg(long, value_name = "DIR,...", value_delimiter = ',')]
     pub also: Vec<PathBuf>,
-    /// Slices of each
+    /// Run this many slices of each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub pairs: u64,
-    /// Seconds of a slice
+    /// Run a slice for this many seconds
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
-    /// Size of the image
+    /// Make the image this many bytes long
     #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = parse_size)]
     pub image_size: u64,
-    /// An image or device that `basalt fs format` made and nothing is in, instead of a new image
+    /// Use an empty image or device of `basalt fs format` instead of a new image
     #[arg(long, value_name = "FILE|DEVICE")]
     pub image: Option<PathBuf>,
     /// Make the image without writing its space
     #[arg(long)]
     pub sparse: bool,
-    /// Bytes that the writers of `writers` append in a slice, all together; the reads of `reads`
-    /// find as many
+    /// Append this many bytes in a slice of `writers`, all writers together; `reads` finds as many
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = parse_size)]
     pub bytes: u64,
-    /// Syncs of `sync-tail`
+    /// Sync this many times in `sync-tail`
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub syncs: u64,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
 }
 
-/// What is measured.
+/// A measurement of filesystems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// Appends of 4 KiB, each synced without its length, into files of 256 MB
+    /// Append 4 KiB, each synced without its length, to files of 256 MB
     AppendSync,
-    /// The same, synced with its length
+    /// Append 4 KiB, each synced with its length, to files of 256 MB
     AppendSyncAll,
-    /// 16 threads that append 4 KiB to 512 KiB at a time, each to a file of its own, with a sync at
+    /// Append 4 KiB to 512 KiB at a time from 16 threads, each to a file of its own, with a sync at
     /// the end: each append directly, and in bulk
     Writers,
-    /// Random reads of 4 KiB by 1 and by 20 threads
+    /// Read 4 KiB at random offsets from 1 and from 20 threads
     Reads,
-    /// Files made and removed, each of both durable: empty ones, with 4 KiB in them, and by 16
+    /// Make and remove files, with both steps durable: empty ones, with 4 KiB in them, and from 16
     /// threads
     SmallFiles,
-    /// Synced appends of 4 KiB while checkpoints are written every second, and while none are
+    /// Append 4 KiB with a sync while checkpoints are written every second, and while none are
     /// (LavaFS alone)
     SyncTail,
-    /// Opening the image after a crash with 100,000 files in it (LavaFS alone)
+    /// Open the image after a crash with 100,000 files in it (LavaFS alone)
     Mount,
 }
 
-/// One slice.
+/// One slice of a measurement.
 #[derive(Clone, Default)]
 pub(crate) struct Slice {
     pub measured: Measured,
@@ -94,10 +93,10 @@ pub(crate) struct Slice {
     pub device: Option<u64>,
 }
 
-/// A line of the report: one thing measured on each target.
+/// A line of the report: one measurement on each target.
 pub(crate) struct Row {
     name: String,
-    /// By target, in the order of targets.
+    /// Slices by target, in the order of the targets.
     slices: Vec<(String, Vec<Slice>)>,
 }
 
@@ -106,7 +105,7 @@ impl Row {
         self.slices[target].1.iter().map(f).collect()
     }
 
-    /// Of the first to another.
+    /// Returns the ratio of the first target to another one.
     fn ratio(&self, other: usize, f: impl Fn(&Slice) -> f64 + Copy) -> Option<Ratio> {
         let pairs: Vec<(f64, f64)> = (self.of(0, f).into_iter()).zip(self.of(other, f)).collect();
         ratio(&pairs)
@@ -134,7 +133,7 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// `basalt-bench fs`.
+/// Runs `basalt-bench fs`.
 pub fn run(args: &FsArgs) -> Result<String, Stop> {
     let works = match args.works.is_empty() {
         true => Work::value_variants().to_vec(),
@@ -159,7 +158,7 @@ pub fn run(args: &FsArgs) -> Result<String, Stop> {
     })
 }
 
-/// Slices of each target in turn.
+/// Runs slices of each target in turn.
 fn turns(
     args: &FsArgs,
     name: &str,
@@ -178,7 +177,7 @@ fn turns(
             order.reverse();
         }
         for i in order {
-            progress.tell(pair, args.pairs, Duration::ZERO, None);
+            progress.update(pair, args.pairs, Duration::ZERO, None);
             let before = targets[i].written();
             let mut done = slice(&mut targets[i])?;
             done.device = targets[i]
@@ -216,7 +215,7 @@ fn measure(
                 work::appends(t, all, time, clock)
             })?;
             if !all {
-                // What no filesystem can be faster than.
+                // The device alone is the upper bound of every filesystem.
                 let mut device = Device::new(&args.dir, 256 << 20, true, 42, clock.clone())?;
                 let mut slices = Vec::new();
                 for _ in 0..args.pairs {

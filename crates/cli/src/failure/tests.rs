@@ -1,0 +1,79 @@
+//! Tests of the module `failure`.
+
+use super::*;
+
+fn in_d() -> StoreLocation {
+    StoreLocation {
+        dir: "d".into(),
+        image: None,
+    }
+}
+
+#[test]
+fn a_held_store_names_its_holder_once() {
+    let e = basalt::Error::new(
+        ErrorKind::Busy,
+        "the store is in use by process 12 (basalt serve); stop it, or use another directory",
+    );
+    let Failure::Told(text, code) = Failure::store(&in_d(), e) else {
+        panic!("it is told");
+    };
+    assert_eq!(
+        text,
+        "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
+    );
+    assert_eq!(code, NOT_DONE);
+    assert_eq!(holder("busy: budget used up"), None);
+}
+
+#[test]
+fn damage_gives_its_advice_once_and_keeps_its_place() {
+    let e = basalt::Error::corruption(
+        Path::new("d/MANIFEST-000001"),
+        0,
+        "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
+    );
+    let Failure::Told(text, _) = Failure::store(&in_d(), e) else {
+        panic!("it is told");
+    };
+    assert_eq!(text.matches("basalt repair").count(), 1, "{text}");
+    assert!(
+        text.contains("it is missing (d/MANIFEST-000001 at offset 0)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sizes_are_for_people_where_they_are_large() {
+    for (text, says) in [
+        (
+            "no room for 966367641600 more bytes; make",
+            "no room for 900.00 GiB more; make",
+        ),
+        ("it has 67108864 bytes, and", "it has 64.00 MiB, and"),
+        ("4095 bytes of 67108864", "4095 bytes of 67108864"),
+        ("", ""),
+    ] {
+        assert_eq!(sizes_for_people(text), says);
+    }
+}
+
+#[test]
+fn a_full_image_is_told_of_with_what_helps() {
+    let told = |free: u64| {
+        let text = format!(
+            "no space: {free} bytes are free on the disk of db, of which 8388608 are kept for what makes space: delete something"
+        );
+        full(Path::new("i"), "--image i", &text)
+    };
+    let says = told(5 << 20);
+    let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are kept for what makes space; delete keys and run `basalt compact --image i`, ";
+    assert!(says.starts_with(begins), "{says}");
+    let says = told(3 << 20);
+    assert!(!says.contains("delete keys"), "{says}");
+    let says = full(Path::new("i"), "--image i", "no space: the image is full");
+    assert!(
+        says.starts_with("the image i is full; delete keys and run"),
+        "{says}"
+    );
+}
