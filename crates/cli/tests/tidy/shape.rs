@@ -34,11 +34,8 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("env", ceiling([0, 0, 1, 0, 0])),
     ("fs", ceiling([0, 0, 0, 0, 4])),
     ("kv", ceiling([0, 0, 0, 0, 2])),
-    ("lava", ceiling([0, 0, 0, 0, 0])),
     ("lsm", ceiling([4, 0, 559, 108, 6])),
     ("lsm-schedules", ceiling([0, 0, 1, 2, 0])),
-    ("records", ceiling([0, 0, 0, 0, 0])),
-    ("table", ceiling([0, 0, 0, 0, 0])),
 ];
 
 /// Makes a ceiling of the counts of long functions, long files, wide comments, banned words and doc
