@@ -501,11 +501,10 @@ impl Engine {
             entries: count,
             packed: raw > 0,
         };
-        let view = match self.make_room(writer, &size, patience)? {
-            GroupRoom::Ready(view) => view,
+        let active = match self.make_room(writer, &size, patience)? {
+            GroupRoom::Ready(active) => active,
             GroupRoom::Later(delay) => return Ok(Committed::Later(delay)),
         };
-        let generation = &view.active;
         let first = writer.next_seq;
         writer.next_seq += count;
 
@@ -525,15 +524,15 @@ impl Engine {
         }
         let began = sync.then(|| self.ctx.env.clock().now());
         self.append_to_log(writer, &mut records, sync)?;
-        generation.keep_places(&records);
+        active.keep_places(&records);
         drop(records);
         if let Some(began) = began {
             let took = self.ctx.env.clock().now() - began;
             self.writes.queue().lock().group_wait.note_sync(took);
         }
 
-        insert_group(generation, group, first, bytes);
-        generation.book_memory();
+        insert_group(&active, group, first, bytes);
+        active.book_memory();
         self.tree.publish(first + count - 1);
         self.ctx.counters.commit_groups.add(1);
         self.ctx.counters.commits.add(group.len() as u64);
@@ -545,7 +544,7 @@ impl Engine {
         if raw > 0 {
             self.ctx.counters.compression.note(raw, raw - saved_bytes);
         }
-        self.keep_log_ahead(writer, generation);
+        self.keep_log_ahead(writer, &active);
         self.background.watch_idle();
         Ok(Committed::From(first))
     }

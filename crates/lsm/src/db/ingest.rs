@@ -476,7 +476,7 @@ impl Engine {
         self.health.check_jobs()?;
         self.resume_if_halted(&mut writer)?;
         // With patience it comes back when there is room, or fails.
-        let _ = self.hold_back(&mut writer, &mut self.tree.view(), Patience::Wait)?;
+        let _ = self.hold_back(&mut writer, self.tree.view(), Patience::Wait)?;
         self.pressure.release_writers();
         let view = self.tree.view();
         for set in &sets {

@@ -15,8 +15,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{MAX_MEMORY_WAIT, Patience, Room};
-use super::view::View;
+use super::throttle::{Held, MAX_MEMORY_WAIT, Patience, Room};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::Event;
@@ -40,9 +39,9 @@ const BLOCKS_WORTH: u64 = 16;
 /// The answer to a group that asks for room.
 #[must_use]
 pub(super) enum GroupRoom {
-    /// The group may go into the active memtables of this view. They stay active as long as the
-    /// caller holds the writer's lock.
-    Ready(Arc<View>),
+    /// The group may go into these memtables. They stay active as long as the caller holds the
+    /// writer's lock.
+    Ready(Arc<MemtableSet>),
     /// Not yet; ask again after so long.
     Later(Duration),
 }
@@ -348,16 +347,17 @@ impl Engine {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
-        let mut view = self.tree.view();
-        if let Room::Later(delay) = self.hold_back(writer, &mut view, patience)? {
-            return Ok(GroupRoom::Later(delay));
-        }
+        let mut next = match self.hold_back(writer, self.tree.view(), patience)? {
+            Held::Ready(view) => Some(view),
+            Held::Later(delay) => return Ok(GroupRoom::Later(delay)),
+        };
         let limit = self.ctx.options.write_buffer_bytes;
         let unfit = self.is_unfit(writer, group.packed);
         let (mut rotated, mut alone) = (false, false);
         loop {
-            let generation = &view.active;
-            let memory = generation.memory();
+            let view = next.take().unwrap_or_else(|| self.tree.view());
+            let active = view.active.clone();
+            let memory = active.memory();
             // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
             // next group books the exact size of the slots.
             let payload = group.memory + group.memory / 16;
@@ -375,27 +375,27 @@ impl Engine {
             let cramped = (self.pressure)
                 .check_recoverable(recovery, staged, group, &view)
                 .is_err();
+            // No view is held during the waits below. It would keep the memory of flushed memtables
+            // and the space of removed logs, for which the group may wait.
+            drop(view);
             let full = unfit
                 || memory >= limit
                 || log_full
-                || self.pressure.memory().is_wanted(generation.number)
-                || (cramped && !generation.is_empty());
+                || self.pressure.memory().is_wanted(active.number)
+                || (cramped && !active.is_empty());
             if full && !rotated {
                 if let Room::Later(delay) = self.wait_for_flush(patience)? {
                     return Ok(GroupRoom::Later(delay));
                 }
                 self.rotate(writer)?;
                 rotated = true;
-                view = self.tree.view();
                 continue;
             }
             // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
             if scarce {
                 let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
-                let number = generation.number;
                 let room = self.wait_for_memory(growth, patience, rotated)?;
-                view = self.tree.view();
                 if let Room::Later(delay) = room {
                     if now.saturating_sub(since) < MAX_MEMORY_WAIT {
                         return Ok(GroupRoom::Later(delay));
@@ -408,7 +408,7 @@ impl Engine {
                 // Stepped, the wait ends before the promised bytes come if no job is left.
                 let in_vain = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
                 alone = self.ctx.env.ledger().free() < growth
-                    && (rotated || !self.pressure.memory().is_wanted(number))
+                    && (rotated || !self.pressure.memory().is_wanted(active.number))
                     && (in_vain || waited >= MAX_MEMORY_WAIT || !relief.ask(growth));
                 continue;
             }
@@ -417,12 +417,12 @@ impl Engine {
             }
             writer.recovery.logged(group);
             writer.short_of_memory = None;
-            generation.book(memory + growth);
+            active.book(memory + growth);
             self.pressure.memory().note_memory(memory + growth);
             self.ctx.env.relief().look_ahead();
             self.charge(writer, group.bytes);
             self.pressure.release_writers();
-            return Ok(GroupRoom::Ready(view));
+            return Ok(GroupRoom::Ready(active));
         }
     }
 

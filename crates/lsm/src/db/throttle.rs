@@ -43,25 +43,37 @@ pub(crate) enum Room {
     Later(Duration),
 }
 
+/// The answer of [`Engine::hold_back`].
+#[must_use]
+pub(crate) enum Held {
+    /// The group may go. The view is that of now.
+    Ready(Arc<View>),
+    /// Not yet; ask again after so long.
+    Later(Duration),
+}
+
 impl Engine {
-    /// Slows a group down as the backlogs ask.
-    /// `view` is the view of now, and after a wait the view of then.
+    /// Slows a group down as the backlogs ask. `view` is the view of now. The answer has the view of
+    /// then. No view is held during a wait: it would keep flushed memtables, removed logs and
+    /// obsolete tables, whose memory and space the wait may be for.
     pub fn hold_back(
         self: &Arc<Self>,
         writer: &mut Writer,
-        view: &mut Arc<View>,
+        mut view: Arc<View>,
         patience: Patience,
-    ) -> Result<Room> {
+    ) -> Result<Held> {
         let clock = self.ctx.env.clock();
         loop {
-            let Some((cause, pressure, rate)) = self.pressure.pressure(view) else {
+            let Some((cause, pressure, rate)) = self.pressure.pressure(&view) else {
                 writer.pace.owed = 0.0;
-                return Ok(Room::Ready);
+                return Ok(Held::Ready(view));
             };
             if pressure >= 1.0 {
-                let room = self.wait_for_relief(cause, patience);
-                *view = self.tree.view();
-                return room;
+                drop(view);
+                return Ok(match self.wait_for_relief(cause, patience)? {
+                    Room::Ready => Held::Ready(self.tree.view()),
+                    Room::Later(delay) => Held::Later(delay),
+                });
             }
             let now = clock.now();
             let pace = &mut writer.pace;
@@ -70,17 +82,18 @@ impl Engine {
             pace.paid_until = now;
             let wait = Duration::from_secs_f64(pace.owed / rate);
             if wait < MIN_SLEEP {
-                return Ok(Room::Ready);
+                return Ok(Held::Ready(view));
             }
             let nap = wait.min(MAX_SLEEP);
             self.pressure.note_stall(cause, nap);
             if patience == Patience::Return {
-                return Ok(Room::Later(nap));
+                return Ok(Held::Later(nap));
             }
+            drop(view);
             clock.sleep(nap);
-            *view = self.tree.view();
             self.ctx.check_open()?;
             self.health.check_jobs()?;
+            view = self.tree.view();
         }
     }
 
