@@ -25,9 +25,9 @@ pub struct Options {
     pub default_family: FamilyOptions,
     /// Settings of families by name.
     pub families: BTreeMap<String, FamilyOptions>,
-    /// Bytes of all families' memtables together at which they are sealed and flushed. At least
-    /// 4096. Default 64 MiB. A larger value means fewer and larger level-0 tables, more memory and
-    /// a longer recovery.
+    /// Bytes of all families' memtables together at which they are sealed and flushed. Default 64
+    /// MiB, at least 4096. A larger value means fewer and larger level-0 tables, more memory and a
+    /// longer recovery.
     pub write_buffer_bytes: u64,
     /// Number of sealed memtable sets that may wait for their flush before writers are held. At
     /// least 1. Default 3.
@@ -152,14 +152,14 @@ pub struct FamilyOptions {
     /// Writers are slowed gradually more up to twice that number, where they wait. At least 1.
     /// Default 64 GiB.
     pub debt_slowdown_bytes: u64,
-    /// Target bytes of level 1, or of the base level, which dynamic level sizes place. At least
-    /// 1024. Default 256 MiB.
+    /// Target bytes of level 1, or of the base level, which dynamic level sizes place. Default 256
+    /// MiB, at least 1024.
     pub base_level_bytes: u64,
     /// Factor by which each level is larger than the level above. At least 2. Default 10.
     pub level_multiplier: u32,
     /// Compact level 0 for reads, before it has [`FamilyOptions::l0_compaction_trigger`] tables
-    /// (Pebble's read compactions). Such a compaction starts when there are no writes, and when
-    /// enough reads of level-0 tables on the device were in vain to pay for it. Default `true`.
+    /// (Pebble's read compactions). Such a compaction starts when there are no writes, and enough
+    /// reads of level-0 tables on the device were in vain to pay for it. Default `true`.
     pub l0_compaction_for_reads: bool,
     /// Filter that is called for every value that a compaction meets and no snapshot needs. Default
     /// none.
@@ -293,8 +293,8 @@ pub enum KeyDecision {
 }
 
 /// User code that a compaction calls for every live value it meets, unless a snapshot still needs
-/// the value. The filter may drop or change the value. It must give the same answer for the same
-/// entry at the same or a later time, because compactions meet an entry many times or never.
+/// the value. The filter may drop or change the value. Compactions may meet an entry many times or
+/// never. So the filter must give the same answer for the same entry at the same or a later time.
 pub trait CompactionFilter: Send + Sync {
     /// Returns the filter's name for messages.
     fn name(&self) -> &str;
@@ -349,9 +349,11 @@ pub struct ReadOptions {
     /// iterator for a value makes a mistake, and the call panics. Default `false`.
     pub keys_only: bool,
     /// Put blocks and values that are read into the cache. Default `true`; `false` suits scans over
-    /// all data. An iterator's values read ahead from blob files stay out of the cache in any case
-    /// once they would fill a quarter of it since the last seek. If `false`, the scan is also left
-    /// out of the statistics that decide read-ahead and value relocation.
+    /// all data. If `false`, the scan is also left out of the statistics that decide read-ahead and
+    /// value relocation (decision 0023).
+    ///
+    /// An iterator counts the values that it has read ahead from blob files since its last seek.
+    /// When they would fill a quarter of the cache, further ones stay out of the cache in any case.
     pub fill_cache: bool,
     /// Number of entries that an iterator may skip in its life: tombstones, older versions and
     /// expired values. Each 4 KiB of an expired value counts as one more entry. After that number

@@ -530,7 +530,8 @@ impl Db {
         self.engine().compact(family, options)
     }
 
-    /// Waits until no flush and no compaction is due.
+    /// Waits until no flush, compaction or garbage collection is due. Errors: `Closed`, and the
+    /// error of a background job that failed.
     pub fn wait_idle(&self) -> Result<()> {
         self.engine().wait_idle()
     }
@@ -583,11 +584,16 @@ impl Db {
     /// If the store is closed during the call, closing waits for the end of the checkpoint, which
     /// soon fails with `Closed`.
     ///
-    /// Errors: `AlreadyExists` if `target` exists, `NotFound` if its parent directory does not
-    /// exist, `Busy` while another checkpoint to `target` runs, `Closed`, `Unsupported` if tables
-    /// cannot be linked there and copying is not allowed, `NoSpace`, `Io`. After an error no file
-    /// is left, except in one case. If only the name of the directory could not be made durable,
-    /// the error says so and the checkpoint exists.
+    /// Errors:
+    ///
+    /// - `AlreadyExists` if `target` exists.
+    /// - `NotFound` if the parent directory of `target` does not exist.
+    /// - `Busy` while another checkpoint to `target` runs.
+    /// - `Unsupported` if tables cannot be linked there and copying is not allowed.
+    /// - `Closed`, `NoSpace`, `Io`.
+    ///
+    /// After an error no file is left, except in one case. If only the name of the directory could
+    /// not be made durable, the error says so and the checkpoint exists.
     pub fn checkpoint(
         &self,
         target: impl AsRef<Path>,
