@@ -1,4 +1,4 @@
-//! Settings: what a caller can choose, each with its unit, its default and what it costs.
+//! Settings: all that a caller can choose, each with its unit, its default and its cost.
 
 use crate::listener::EventListener;
 use basalt_fs::{Error, Result};
@@ -13,32 +13,38 @@ use std::time::Duration;
 /// Settings of a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Make the store when there is none. Default true.
+    /// Create the store if there is none. Default `true`.
     pub create_if_missing: bool,
-    /// Make it also in a folder that holds files which are no store's. Default false: such a folder is refused with
-    /// `InvalidArgument`, and nothing is left in it. `lost+found` is nobody's file; an existing store may have any beside it.
+    /// Create the store also in a directory that holds files of no store. Default `false`: such a
+    /// directory is refused with `InvalidArgument`, and no file is left in it. `lost+found` does
+    /// not count. An existing store may have any files beside it.
     pub allow_nonempty_dir: bool,
-    /// Fail with `AlreadyExists` when there is one. Default false.
+    /// Fail with `AlreadyExists` if there is a store. Default `false`.
     pub error_if_exists: bool,
     /// Settings of the family `default`, and of families not named in `families`.
     pub default_family: FamilyOptions,
     /// Settings of families by name.
     pub families: BTreeMap<String, FamilyOptions>,
-    /// Memtable bytes of all families together at which they are sealed and flushed. Default 64 MiB.
-    /// Larger: fewer, larger level-0 tables, more memory, longer recovery.
+    /// Bytes of all families' memtables together at which they are sealed and flushed. Default 64
+    /// MiB, at least 4096. A larger value means fewer and larger level-0 tables, more memory and a
+    /// longer recovery.
     pub write_buffer_bytes: u64,
-    /// Sealed generations of memtables that may wait for their flush before writers are held. Default 3.
+    /// Number of sealed memtable sets that may wait for their flush before writers are held. At
+    /// least 1. Default 3.
     pub max_sealed_memtables: usize,
-    /// A store to which nothing was written for so long (up to twice that) writes its memtables out and deletes the logs kept
-    /// for their space. Zero: never. Default one minute.
+    /// Time without writes after which a store flushes its memtables and deletes the logs kept for
+    /// their space. The real time is up to twice as long. Zero: never. Default one minute.
     pub idle_release: Duration,
-    /// Bytes that blob files may take for each byte of theirs that can be reached, but for [`Options::space_slack`]: collections keep them below
-    /// it, and writers are slowed where these cannot (stall cause `space`). At least 1.05. Default 1.25. Smaller: more is rewritten, see
-    /// [`crate::db::BlobStats::collections_write_amp`] for how much at the moment.
+    /// Bytes that blob files may take for each reachable byte in them, apart from
+    /// [`Options::space_slack`]. Garbage collection keeps blob files below this bound. If garbage
+    /// collection cannot, writers are slowed (stall cause `space`). 1.05 to 1000. Default 1.25. A
+    /// smaller bound means more rewriting; see [`crate::db::BlobStats::collections_write_amp`] for
+    /// the present amount.
     pub max_space_amp: f64,
-    /// A name for metrics and messages. Default: the path.
+    /// Name of the store in metrics and messages. Default: the path.
     pub name: Option<String>,
-    /// Told what the store does in the background, in the order given. Default none. See [`crate::listener`].
+    /// Listeners that receive the events of background work, in the order given. Default none. See
+    /// [`crate::listener`].
     pub listeners: Vec<Arc<dyn EventListener>>,
 }
 
@@ -61,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The settings of a family.
+    /// Returns the settings of a family.
     pub fn family(&self, name: &str) -> &FamilyOptions {
         self.families.get(name).unwrap_or(&self.default_family)
     }
@@ -94,51 +100,73 @@ impl Options {
 /// Settings of one column family.
 #[derive(Clone)]
 pub struct FamilyOptions {
-    /// The order of keys. Fixed for the family's life; checked by name on open.
+    /// Order of the keys. Fixed for the life of the family, and checked by name when the store is
+    /// opened.
     pub comparator: Cmp,
-    /// Bytes of a data block before compression. Default 4096. Larger: smaller index, more bytes a point read.
+    /// Bytes of a data block before compression, 64 to 1048576. Default 4096. A larger block means
+    /// a smaller index and more bytes for each point read.
     pub block_bytes: usize,
-    /// Filter bits a key; 0 builds none. Default 10, about 1 % false positives.
+    /// Filter bits for each key, 0 to 64; 0 builds no filter. Default 10, about 1 % false
+    /// positives.
     pub filter_bits_per_key: u32,
-    /// What of a key is its prefix. Tables then have prefixes in their filters as well, so that iterators over one prefix (see
-    /// [`ReadOptions::prefix_same_as_start`], or bounds that leave one) pass over tables without it. Needs the bytewise order. May
-    /// change from one opening to the next: tables made with another extractor serve such iterators as if they had no filter. Default
-    /// none; costs filter bits for each distinct prefix of a table.
+    /// Extracts the prefix of a key. With an extractor, the filters of tables also hold prefixes.
+    /// So iterators over one prefix (see [`ReadOptions::prefix_same_as_start`], or bounds that
+    /// leave one prefix) skip tables without that prefix.
+    ///
+    /// Needs the bytewise order. The extractor may change from one opening to the next. Tables made
+    /// with another extractor serve such iterators as if they had no filter. Default none. Costs
+    /// filter bits for each distinct prefix of a table.
     pub prefix_extractor: Option<Prefixes>,
-    /// Values from so many bytes on are kept in blob files, and tables have references to them: merges move references instead of values,
-    /// and the space of dead values is collected apart from them. May change from one opening to the next; what was written stays where
-    /// it is until a merge meets it. Needs an order in which equal keys are equal bytes. Default `None`: all values are in tables.
+    /// Bytes of a value from which it is kept in a blob file, and tables hold a reference to it.
+    /// Merges then move references instead of values, and garbage collection frees the space of
+    /// dead values apart from merges.
+    ///
+    /// The setting may change from one opening to the next; values already written stay where they
+    /// are until a merge meets them. Needs an order in which equal keys are equal bytes. Default
+    /// `None`: all values are in tables.
     pub min_blob_size: Option<usize>,
-    /// Compression of values in blob files, each by itself. The thread that puts a value into a [`crate::WriteBatch`] compresses it, so that the log,
-    /// which stays as the blob file, has it compressed, and collections move it as it is; whoever reads it from the device decompresses it, and
-    /// memtables and the block cache hold it decompressed. A value of which this would not save an eighth stays as it is. What
-    /// `min_blob_size` counts are a value's own bytes. May change from one opening to the next; what was written stays as it is until a
-    /// merge or a flush writes it anew. Default `None`: as they are, which versions that do not know this option read, too.
+    /// Compression of values in blob files, each value by itself. The thread that puts a value into
+    /// a [`crate::WriteBatch`] compresses it. So the log, which becomes the blob file, holds the
+    /// compressed value, and garbage collection moves it as it is. A reader decompresses the value
+    /// when it reads it from the device. Memtables and the block cache hold values decompressed.
+    ///
+    /// A value stays uncompressed if compression would save less than an eighth. `min_blob_size`
+    /// counts uncompressed bytes. The setting may change from one opening to the next; values
+    /// already written stay as they are until a merge or a flush writes them again. Default `None`:
+    /// uncompressed, which versions without this option read, too.
     pub blob_compression: Compression,
-    /// Compression of data blocks. Default `None`: as they are. That of the lowest level may be another, see `bottom_compression`.
+    /// Compression of data blocks. Default `None`: uncompressed. `bottom_compression` may set
+    /// another compression for the lowest level.
     pub compression: Compression,
-    /// Compression of the lowest level, where most data lives. Default the same as `compression`.
+    /// Compression of data blocks in the lowest level, which holds most data. Default: the same as
+    /// `compression`.
     pub bottom_compression: Option<Compression>,
-    /// Bytes of a table at which a compaction starts the next one. Default 64 MiB.
+    /// Bytes of a table at which a compaction starts the next table. At least 1024. Default 64 MiB.
     pub table_bytes: u64,
-    /// Level-0 tables that start a compaction. Default 4.
+    /// Number of level-0 tables that starts a compaction. At least 1. Default 4.
     pub l0_compaction_trigger: usize,
-    /// Level-0 tables from which writers are slowed, gradually more up to twice that number. Default 12.
+    /// Number of level-0 tables from which writers are slowed, gradually more up to twice that
+    /// number. At least `l0_compaction_trigger`. Default 12.
     pub l0_slowdown: usize,
-    /// Bytes that compactions owe (see `Stats::compaction_debt`) from which writers are slowed, gradually more up to twice that
-    /// number, where they wait. Default 64 GiB.
+    /// Bytes of compaction debt (see `Stats::compaction_debt`) from which writers are slowed.
+    /// Writers are slowed gradually more up to twice that number, where they wait. At least 1.
+    /// Default 64 GiB.
     pub debt_slowdown_bytes: u64,
-    /// Bytes of level 1 (or of the base level, which dynamic level sizes place). Default 256 MiB.
+    /// Target bytes of level 1, or of the base level, which dynamic level sizes place. Default 256
+    /// MiB, at least 1024.
     pub base_level_bytes: u64,
-    /// Each level is so many times larger than the one above. Default 10.
+    /// Factor by which each level is larger than the level above. At least 2. Default 10.
     pub level_multiplier: u32,
-    /// Level 0 is merged before it has [`FamilyOptions::l0_compaction_trigger`] tables when nobody writes and readers have gone to the
-    /// device for its tables in vain often enough to pay for it (Pebble's read compactions). Default true.
+    /// Compact level 0 for reads, before it has [`FamilyOptions::l0_compaction_trigger`] tables
+    /// (Pebble's read compactions). Such a compaction starts when there are no writes, and enough
+    /// reads of level-0 tables on the device were in vain to pay for it. Default `true`.
     pub l0_compaction_for_reads: bool,
-    /// Called for every value that a compaction meets and no snapshot needs. Default none.
+    /// Filter that is called for every value that a compaction meets and no snapshot needs. Default
+    /// none.
     pub compaction_filter: Option<Arc<dyn CompactionFilter>>,
-    /// What operands do to values, see [`crate::WriteBatch::merge`]. A family that had none may get one whenever it is opened;
-    /// from then on its name is checked. An operator that comes with the engine need not be given again. Default none.
+    /// Operator that applies operands to values, see [`crate::WriteBatch::merge`]. A family without
+    /// an operator may get one at any opening; its name is checked from then on. Operators that
+    /// come with the engine need not be given again. Default none.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
 }
 
@@ -231,31 +259,31 @@ impl FamilyOptions {
     }
 }
 
-/// What a compaction filter is told besides key and value.
+/// What a compaction filter learns about an entry, besides key and value.
 #[derive(Debug, Clone, Copy)]
 pub struct FilterContext<'a> {
-    /// The family's name.
+    /// Name of the family.
     pub family: &'a str,
-    /// The level that the entry is being written to.
+    /// Level that the entry is being written to.
     pub level: usize,
-    /// The entry's sequence number.
+    /// Sequence number of the entry.
     pub seq: SeqNo,
-    /// Wall time in ms since 1970, fixed for the whole compaction.
+    /// Wall time in ms since 1970, the same for the whole compaction.
     pub now_ms: u64,
 }
 
-/// What becomes of an entry.
+/// A compaction filter's decision about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterDecision {
     /// It stays.
     Keep,
     /// It is deleted, older versions with it.
     Remove,
-    /// Its value is replaced.
+    /// The entry gets this value.
     Change(Vec<u8>),
 }
 
-/// What becomes of an entry whose key decides.
+/// A compaction filter's decision about an entry by its key alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyDecision {
     /// It stays.
@@ -264,62 +292,74 @@ pub enum KeyDecision {
     Remove,
 }
 
-/// User code that sees every live value a compaction meets, unless a snapshot still needs it, and may drop or change it.
-/// It must answer the same for the same entry at the same or a later time: an entry may be met many times or never.
+/// User code that a compaction calls for every live value it meets, unless a snapshot still needs
+/// the value. The filter may drop or change the value. Compactions may meet an entry many times or
+/// never. So the filter must give the same answer for the same entry at the same or a later time.
 pub trait CompactionFilter: Send + Sync {
-    /// For messages.
+    /// Returns the filter's name for messages.
     fn name(&self) -> &str;
-    /// The decision by the key alone, where that is enough: a value in a blob file is not read then. `None`: the value decides. Asked
-    /// for values in blob files only, and not for its own sake: [`CompactionFilter::filter`] must come to the same.
+    /// Returns the decision by the key alone, if the key suffices; a value in a blob file is then
+    /// not read. `None`: the value decides. Compactions call this only for values in blob files. It
+    /// is only an optimisation: [`CompactionFilter::filter`] must decide the same.
     fn filter_key(&self, context: &FilterContext<'_>, key: &[u8]) -> Option<KeyDecision> {
         let _ = (context, key);
         None
     }
-    /// The decision.
+    /// Returns the decision about an entry.
     fn filter(&self, context: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision;
 }
 
 /// Settings of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Acknowledge only when the batch survives a power cut. Without it the batch survives the death of the process.
-    /// Default false.
+    /// Acknowledge the batch only when it survives a power cut. Without `sync`, an acknowledged
+    /// batch survives the death of the process. Default `false`.
     pub sync: bool,
 }
 
 impl WriteOptions {
-    /// Durable when acknowledged.
+    /// The batch survives a power cut when it is acknowledged.
     pub const SYNC: WriteOptions = WriteOptions { sync: true };
-    /// Durable some time later.
+    /// The batch survives the death of the process when it is acknowledged, and a power cut some
+    /// time later.
     pub const UNSYNCED: WriteOptions = WriteOptions { sync: false };
 }
 
 /// Settings of a read.
 #[derive(Clone)]
 pub struct ReadOptions {
-    /// Read as of this snapshot; `None` reads the newest.
+    /// Read as of this snapshot. `None` reads the newest versions.
     pub snapshot: Option<basalt_kv::snapshot::Snapshot>,
-    /// First user key an iterator may show, inclusive.
+    /// First user key that an iterator may show, inclusive.
     pub lower_bound: Option<Vec<u8>>,
-    /// First user key an iterator may not show any more.
+    /// First user key that an iterator may no longer show: the bound is exclusive.
     pub upper_bound: Option<Vec<u8>>,
-    /// Show only keys that have the same prefix as the key that the iterator was last sought with; it is not valid beyond them, in
-    /// both directions. A seek passes over tables and levels whose filters deny the prefix. Where the seek has no key (to the first,
-    /// to the last), the prefix is that of the key it lands on; a seek key without a prefix bounds nothing. Needs
-    /// [`FamilyOptions::prefix_extractor`]. Default false: all keys, in order, whatever the extractor.
+    /// Show only keys with the prefix of the key of the last seek. Beyond these keys the iterator
+    /// is not valid, in both directions. A seek skips tables and levels whose filters exclude the
+    /// prefix.
+    ///
+    /// A seek without a key (to the first or to the last) uses the prefix of the key it finds. A
+    /// seek key without a prefix sets no limit. Needs [`FamilyOptions::prefix_extractor`]. Default
+    /// `false`: all keys, in order, whatever the extractor.
     pub prefix_same_as_start: bool,
-    /// Make a cursor that follows the store, see [`crate::db::Iter`]. Not with a snapshot. Default false.
+    /// Make a cursor that follows the store, see [`crate::db::Iter`]. Excludes `snapshot`. Default
+    /// `false`.
     pub tailing: bool,
-    /// Show keys, and no values: those in blob files are not read. Asking such an iterator for a value is a mistake of the caller's, and
-    /// panics. Default false.
+    /// Show keys without values; values in blob files are not read. A caller that asks such an
+    /// iterator for a value makes a mistake, and the call panics. Default `false`.
     pub keys_only: bool,
-    /// Put what is read into the cache. Default true; scans over everything do better without. Values that an iterator reads ahead out of blob
-    /// files stay out in any case once it has read as many as would fill a quarter of it since its last seek. With false, it also does not count as a scan whose
-    /// like will come again, and which values are moved together for.
+    /// Put blocks and values that are read into the cache. Default `true`; `false` suits scans over
+    /// all data. If `false`, the scan is also left out of the statistics that decide read-ahead and
+    /// value relocation (decision 0023).
+    ///
+    /// An iterator counts the values that it has read ahead from blob files since its last seek.
+    /// When they would fill a quarter of the cache, further ones stay out of the cache in any case.
     pub fill_cache: bool,
-    /// How many entries that are not shown (tombstones, older versions, values whose time is over; each 4 KiB of such a value counts
-    /// as one more) an iterator passes over in its life. Then it pauses, and its `resume_key` says where another goes on. Default
-    /// `u64::MAX`, which never pauses; at least 1. For readers that must not be held up by a long run of deleted keys.
+    /// Number of entries that an iterator may skip in its life: tombstones, older versions and
+    /// expired values. Each 4 KiB of an expired value counts as one more entry. After that number
+    /// the iterator pauses, and its `resume_key` is the key where another iterator continues. At
+    /// least 1. Default `u64::MAX`, which never pauses. For readers that a long run of deleted keys
+    /// must not hold up.
     pub max_skippable_entries: u64,
 }
 

@@ -1,4 +1,4 @@
-//! About how many bytes lie between two keys.
+//! Approximate sizes of key ranges.
 
 use super::engine::Engine;
 use super::{Family, RangeSize};
@@ -9,7 +9,7 @@ use basalt_kv::key::{Cmp, internal_key, user_key};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A range of user keys: from the first, inclusive, to the second, exclusive; `None` is unbounded.
+/// A range of user keys from the first (inclusive) to the second (exclusive). `None` is unbounded.
 pub type UserRange<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
 impl Engine {
@@ -56,7 +56,7 @@ impl Engine {
     }
 }
 
-/// Bytes of a table between two keys, by its index.
+/// Returns the approximate bytes of a table between two keys, by its index.
 fn between(cmp: &Cmp, t: &Arc<TableFile>, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<u64> {
     let before = |key: &[u8]| {
         if cmp.user(t.largest_user(), key) == Ordering::Less {

@@ -1,4 +1,5 @@
-//! What blob files a store has, for people who ask: what is alive in each, of whom, and what names stand for it.
+//! Statistics of each blob file: the live records of each family, and the retired file numbers that
+//! stand for the file.
 
 use super::engine::Engine;
 use crate::version::blob_names;
@@ -6,64 +7,66 @@ use basalt_blob::BlobMeta;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One blob file. See [`super::Db::blob_files`].
+/// One blob file of a store. See [`super::Db::blob_files`].
 #[derive(Debug, Clone)]
 pub struct BlobFileStats {
-    /// Its number.
+    /// Number of the file.
     pub number: u64,
-    /// The name of the file with its records in the store's directory; a log, when `meta` has an index of its own.
+    /// Name of the file with the records, in the store's directory. If `meta` has a separate index,
+    /// the file is a log.
     pub name: String,
-    /// What the manifest remembers of it: size, digest, records, sequence numbers.
+    /// Facts of the manifest about the file: size, digest, records, sequence numbers.
     pub meta: Arc<BlobMeta>,
-    /// When it was made, ms since 1970. `None` where the manifest does not say: of files that a repair found, or an older version wrote.
+    /// Creation time in ms since 1970. `None` if the manifest has no time: for files that a repair
+    /// found or an older version wrote.
     pub made_ms: Option<u64>,
-    /// What is whose, by family id.
+    /// Records of each family, ordered by family id.
     pub families: Vec<BlobFamilyStats>,
-    /// Numbers of collected files that stand for this one, for some of their keys.
+    /// Retired file numbers that stand for this file, for some of their keys.
     pub names: Vec<u64>,
 }
 
-/// One family in a blob file.
+/// Records of one family in a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobFamilyStats {
-    /// Its id.
+    /// Id of the family.
     pub id: u32,
-    /// Its name; `None` when it was dropped, and then nothing of it is alive.
+    /// Name of the family; `None` if it was dropped, and then none of its records is live.
     pub name: Option<String>,
-    /// Records in the file.
+    /// Number of records in the file.
     pub records: u64,
-    /// Their bytes, header and key included.
+    /// Bytes of records in the file, header and key included.
     pub bytes: u64,
-    /// Records that tables refer to.
+    /// Number of records that tables refer to.
     pub live_records: u64,
-    /// Their bytes, header and key included.
+    /// Bytes of records that tables refer to, header and key included.
     pub live_bytes: u64,
 }
 
 impl BlobFileStats {
-    /// Bytes that tables refer to, of all families.
+    /// Returns the bytes of records that tables refer to, of all families.
     pub fn live_bytes(&self) -> u64 {
         self.families.iter().map(|f| f.live_bytes).sum()
     }
 
-    /// Records that tables refer to, of all families.
+    /// Returns the number of records that tables refer to, of all families.
     pub fn live_records(&self) -> u64 {
         self.families.iter().map(|f| f.live_records).sum()
     }
 
-    /// Bytes on disk, a separate index included.
+    /// Returns the bytes on disk, a separate index included.
     pub fn bytes(&self) -> u64 {
         self.meta.size + self.meta.index.map_or(0, |i| i.size)
     }
 
-    /// Bytes on disk that nothing refers to.
+    /// Returns the bytes on disk that no table refers to.
     pub fn garbage_bytes(&self) -> u64 {
         self.bytes().saturating_sub(self.live_bytes())
     }
 }
 
 impl Engine {
-    /// All blob files, by number.
+    /// Returns all blob files, in the order of their numbers.
     pub fn blob_files(&self) -> Vec<BlobFileStats> {
         let view = self.tree.view();
         let state = self.tree.lock();

@@ -1,12 +1,15 @@
 //! Checkpoints: a copy of the store that shares its tables and blob files.
 //!
-//! Tables and blob files never change, so a second name is a copy; of a log that is a blob file no more than blocks without records goes, and none is used
-//! again that has a second name. What the memtables hold is in the logs, which are copied up to where they were
-//! synced when the checkpoint's moment was taken; or it is flushed first when that is too much to copy. The moment is taken under the
-//! writer's lock and the manifest's, so catalog, tables and ends of logs fit; all that takes long happens after it, beside writers.
+//! Tables and blob files never change, so a hard link is a copy. A log that is a blob file only
+//! loses blocks without records, and a log with a second link is never used again. The records of
+//! the memtables are in the logs. The logs are copied up to the place where they were synced at the
+//! checkpoint's moment. If that is too much to copy, the memtables are flushed first. The moment is
+//! taken under the writer's lock and the manifest's lock, so catalog, tables and ends of logs
+//! agree. All slow work happens after it, at the same time as writes.
 //!
-//! Order, for a crash: everything but `CURRENT` is durable in the folder under its unfinished name before `CURRENT` is, that
-//! before the folder gets its own name, and that before the call returns.
+//! Order, for a crash. All files but `CURRENT` are durable in the directory under its unfinished
+//! name before `CURRENT` is. `CURRENT` is durable before the directory gets its own name. That name
+//! is durable before the call returns.
 
 use super::engine::Engine;
 use super::manual_calls::CompactControl;
@@ -23,15 +26,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Files are copied in pieces of so many bytes.
+/// Bytes of one piece in which files are copied.
 const PIECE: usize = 1 << 20;
 
 /// Settings of [`super::Db::checkpoint`].
 #[derive(Debug, Clone)]
 pub struct CheckpointOptions {
-    /// Bytes of log above which the memtables are flushed first, so that less is copied. Default 4 MiB. 0 flushes whatever there is.
+    /// Bytes of log above which the memtables are flushed first, so that less is copied. Default 4
+    /// MiB. 0 always flushes.
     pub flush_above_bytes: u64,
-    /// Copy tables where they cannot be linked: the target is on another filesystem, or on one without links. Default false.
+    /// Copy tables that cannot be linked, because the target is on another filesystem or on one
+    /// without links. Default `false`.
     pub copy_tables: bool,
 }
 
@@ -44,32 +49,33 @@ impl Default for CheckpointOptions {
     }
 }
 
-/// What a checkpoint took.
+/// Contents and cost of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckpointReport {
-    /// Tables in it.
+    /// Number of tables in the checkpoint.
     pub tables: u64,
-    /// Blob files in it.
+    /// Number of blob files in the checkpoint.
     pub blob_files: u64,
-    /// Their bytes that are linked.
+    /// Bytes of tables and blob files that were linked.
     pub linked_bytes: u64,
-    /// Their bytes that were copied.
+    /// Bytes of tables and blob files that were copied.
     pub copied_bytes: u64,
     /// Bytes of log that were copied.
     pub log_bytes: u64,
 }
 
-/// The store at one moment.
+/// Contents of the store at the moment of the checkpoint.
 struct Moment<'a> {
     catalog: Catalog,
     /// Keeps the files of tables and blobs.
     _view: Arc<View>,
-    /// Number, handle and end of each log with something in it.
+    /// Number, handle and end (in bytes) of each log that holds records.
     logs: Vec<(u64, Arc<dyn File>, u64)>,
     _pinned: PinnedLogs<'a>,
 }
 
-/// A folder being built. Dropped unfinished, it is removed.
+/// Directory of a checkpoint that is being built. If the checkpoint is not finished, the drop
+/// removes the directory.
 struct Unfinished<'a> {
     engine: &'a Engine,
     dir: PathBuf,
@@ -80,13 +86,14 @@ impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.engine.writes.logs().trim([]);
-            // What cannot be removed now the next checkpoint to the same place removes.
+            // If the directory cannot be removed now, the next checkpoint to the same place removes
+            // it.
             let _ = self.engine.remove_unfinished(&self.dir, true);
         }
     }
 }
 
-/// The name under which a checkpoint is built.
+/// Returns the path under which a checkpoint to `target` is built.
 fn unfinished(target: &Path) -> Result<PathBuf> {
     let Some(name) = target.file_name() else {
         return Err(Error::invalid(format!(
@@ -106,7 +113,8 @@ impl Engine {
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport> {
         self.ctx.check_writable()?;
-        // Dropped last: until then closing waits, and the paths below mean this store's files.
+        // This guard is dropped last. Until then closing waits, and the paths below name files of
+        // this store.
         let _noted = self.note_call(CompactControl::default())?;
         let fs = self.ctx.env.fs();
         let dir = unfinished(target)?;
@@ -129,7 +137,8 @@ impl Engine {
             .in_file(parent));
         }
         fs.create_dir(&dir)?;
-        // Of two who build in one place the second ends here; what nobody holds is left of one that was not finished.
+        // If two checkpoints are built in one place, the second fails here. A directory whose lock
+        // is free is left over from an unfinished checkpoint.
         let lock = fs.lock(&dir.join(LOCK))?;
         self.remove_unfinished(&dir, false)?;
         let mut building = Unfinished {
@@ -174,7 +183,7 @@ impl Engine {
         self.writes.logs().trim([]);
         let number = catalog.next_file;
         catalog.next_file += 1;
-        // Syncs the folder before `CURRENT`, and again after it.
+        // This call syncs the directory before `CURRENT`, and again after it.
         Manifest::create(
             &self.ctx.env,
             &dir,
@@ -194,7 +203,8 @@ impl Engine {
         Ok(report)
     }
 
-    /// Gives a file that never changes, of this size and digest (a log has none: its records have checksums), a second name; or copies it.
+    /// Links a file that never changes, of this size and digest; or copies it. A log has no digest,
+    /// because its records have checksums.
     fn link_or_copy(
         &self,
         from: &Path,
@@ -229,7 +239,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Settles what the checkpoint will hold: everything acknowledged so far.
+    /// Determines the contents of the checkpoint: all writes acknowledged so far.
     fn moment_to_copy(self: &Arc<Self>, options: &CheckpointOptions) -> Result<Moment<'_>> {
         let waiting: u64 = {
             let writer = self.writes.lock();
@@ -250,7 +260,8 @@ impl Engine {
         self.ctx.check_open()?;
         self.sync_log(&mut writer)?;
         let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
-        // No edit comes between the catalog and the files that it names.
+        // While the manifest is frozen, no edit comes between the catalog and the files that it
+        // names.
         let manifest = self.tree.freeze();
         let view = self.tree.view();
         let mut catalog = Catalog::clone(&self.tree.catalog());
@@ -262,7 +273,7 @@ impl Engine {
         {
             log.end = Some(end);
         }
-        // A spare has no end and nothing in it.
+        // A spare log has no end and no records.
         catalog.logs.retain(|_, log| log.end.is_some());
         let pinned = self
             .writes
@@ -291,7 +302,7 @@ impl Engine {
             self.ctx.check_open()?;
             let piece = self.ctx.env.foreground_io().piece(PIECE);
             let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
-            // It is read and written.
+            // Each byte is read and written, so it counts twice.
             self.ctx
                 .env
                 .io_limit()
@@ -313,7 +324,8 @@ impl Engine {
         Ok(digest.digest128())
     }
 
-    /// Empties a folder under an unfinished name, and removes it with `whole`. Files that no checkpoint makes are left, and an error.
+    /// Empties a directory under an unfinished name, and removes it if `whole` is set. Files that
+    /// no checkpoint creates are left, and cause an error.
     fn remove_unfinished(&self, dir: &Path, whole: bool) -> Result<()> {
         let fs = self.ctx.env.fs();
         let mut ours = Vec::new();
@@ -337,7 +349,7 @@ impl Engine {
     }
 }
 
-/// A link is not possible there, or not at all, and a copy might be.
+/// Returns `true` if the error says that a link is impossible there, and a copy may be possible.
 fn cannot_link(e: &Error) -> bool {
     const EPERM: i32 = 1;
     const EXDEV: i32 = 18;

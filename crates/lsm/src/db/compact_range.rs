@@ -1,4 +1,5 @@
-//! Compactions that somebody asks for: a range out of every level, with progress, and an end when it is not wanted any more.
+//! Manual compactions: a range is compacted out of every level, with progress, and can be
+//! cancelled.
 
 use super::engine::Engine;
 use super::manual_calls::{CompactControl, CompactProgress};
@@ -11,47 +12,56 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::family::Family;
 use std::sync::Arc;
 
-/// What becomes of the deepest level that holds anything, whose tables have nowhere to go.
+/// Treatment of the deepest level that holds tables, because its tables have no lower level to go
+/// to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bottommost {
-    /// Its tables are rewritten in place: what is deleted, overwritten or expired goes, and settings of tables take effect.
+    /// The tables are rewritten in place. So deleted, overwritten and expired entries are removed,
+    /// and new settings of tables take effect.
     #[default]
     Force,
-    /// They stay, but for those that something from above is merged into. Cheaper by most of the data.
+    /// The tables stay, except those that entries from above are merged into. This saves the
+    /// rewriting of most data.
     Skip,
-    /// As `Force` when the family has a compaction filter, else as `Skip`.
+    /// The level is treated as by `Force` if the family has a compaction filter, and otherwise as
+    /// by `Skip`.
     IfFilter,
 }
 
-/// Called with the progress of a compaction.
+/// Callback that receives the progress of a compaction.
 pub type OnProgress = Arc<dyn Fn(CompactProgress) + Send + Sync>;
 
 /// Settings of [`super::Db::compact`].
 #[derive(Clone, Default)]
 pub struct CompactOptions {
-    /// First user key, inclusive; `None` from the first there is.
+    /// First user key, inclusive; `None` starts at the first key of the family.
     pub from: Option<Vec<u8>>,
-    /// Last user key, exclusive; `None` to the last there is.
+    /// Last user key, exclusive; `None` ends after the last key of the family.
     pub to: Option<Vec<u8>>,
-    /// What becomes of the deepest level. Default: rewritten.
+    /// Treatment of the deepest level. Default: rewritten.
     pub bottommost: Bottommost,
-    /// Values of the range that are in blob files are written again, side by side in the order of their keys, so that scans read them in long
-    /// stretches: those of files that one merge, of 25 tables of full size at most, has at least half of the references of. Until it ends old and new take their
-    /// space beside each other, and writers may be slowed for it ([`crate::Options::max_space_amp`]); files that the disk has no room for beyond its reserve
-    /// stay as they are, and so do values that cannot be read. [`crate::db::BlobStats::gathered_bytes`] tells how much was moved. Wants
-    /// [`Bottommost::Force`]. Default false.
+    /// Relocate the range's values that are in blob files: write them again in the order of their
+    /// keys, so that scans read them in long stretches. A merge relocates values of the files of
+    /// which it has at least half of the references. One merge has at most 25 tables of full size.
+    ///
+    /// Until the merge ends, old and new values both take space, and writers may be slowed for it
+    /// ([`crate::Options::max_space_amp`]). Files stay as they are if the disk has no room for them
+    /// beyond its reserve. Values that cannot be read stay, too.
+    /// [`crate::db::BlobStats::gathered_bytes`] counts the relocated bytes. Needs
+    /// [`Bottommost::Force`]. Default `false`.
     pub gather_values: bool,
-    /// Automatic compactions of the store stop meanwhile: the range is done sooner, and writers may be held back for them. Default
-    /// false: both go on beside each other.
+    /// Stop automatic compactions of the store during the call. The range is finished sooner, and
+    /// writers may be held back for the stopped compactions. Default `false`: both run at the same
+    /// time.
     pub exclusive: bool,
-    /// For cancelling it and looking at it from another thread.
+    /// Handle to cancel the compaction and to read its progress from another thread.
     pub control: CompactControl,
-    /// Called on the compacting thread about once a table, and at the end of each step. It should return soon, and must not close
-    /// the store. Default none.
+    /// Callback that is called on the compacting thread about once for each table, and at the end
+    /// of each step. The callback should return soon, and must not close the store. Default none.
     pub progress: Option<OnProgress>,
 }
 
-/// A call that closing waits for. The drop ends the wait.
+/// Guard of a call that closing waits for. The drop of the guard ends the wait.
 pub(crate) struct Noted<'a> {
     engine: &'a Arc<Engine>,
     control: CompactControl,
@@ -62,7 +72,7 @@ impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
         self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
-        // The thread that closes the store waits for this.
+        // The thread that closes the store waits for this notification.
         self.engine.ctx.env.jobs().notify();
         if self.exclusive {
             self.engine.tree.lock().jobs.exclusive = false;
@@ -72,12 +82,14 @@ impl Drop for Noted<'_> {
     }
 }
 
-/// The deepest level that holds anything, level 0 left out.
+/// Returns the deepest level that holds tables, except level 0. `None` if only level 0 may hold
+/// tables.
 fn deepest(v: &FamilyVersion) -> Option<usize> {
     (1..LEVELS).rev().find(|&l| !v.levels[l].is_empty())
 }
 
-/// About how many bytes are still to be merged, with `level` and what is above it not yet done.
+/// Returns about how many table bytes are still to be merged, if `level` and the levels above it
+/// are not yet done.
 fn bytes_left(
     v: &FamilyVersion,
     level: usize,
@@ -99,14 +111,15 @@ fn bytes_left(
     for l in level..=deepest {
         let here = bytes_in(l, u64::MAX);
         if l == deepest && l > 0 {
-            // What came from above is merged into it, in place of being rewritten.
+            // Tables from above are merged into this level, so it is not rewritten separately.
             left += match carried {
                 0 if rewrite => bytes_in(l, before),
                 0 => 0,
                 _ => carried + here,
             };
         } else {
-            // Merged once on the way down, where something is; moves cost nothing.
+            // Each byte is merged once on the way down, if the level holds tables. Moves cost no
+            // merge.
             if carried > 0 && here > 0 {
                 left += carried + here;
             }
@@ -128,7 +141,9 @@ impl Engine {
         .with_reach(Reach::Operation)
     }
 
-    /// Keeps automatic compactions from beginning, after whoever does so already; false when cancelled instead.
+    /// Waits for other exclusive compactions, then keeps automatic compactions from starting.
+    /// Returns `false` if the compaction was cancelled during the wait. It also returns `false` if
+    /// background jobs have failed, unless its turn came first.
     fn begin_exclusive(&self, control: &CompactControl) -> bool {
         let mut begun = false;
         self.ctx.env.jobs().wait_until(None, &mut || {
@@ -138,10 +153,10 @@ impl Engine {
         begun
     }
 
-    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels `control` and waits for
-    /// the guard.
+    /// Keeps the store from leaving its directory until the guard is dropped. Closing cancels
+    /// `control` and waits for the guard.
     ///
-    /// Errors: `Closed` if the store closes or is closed.
+    /// Errors: `Closed` if the store is closing or closed.
     pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<Noted<'_>> {
         self.manual.0.lock().push((this_thread(), control.clone()));
         let noted = Noted {
@@ -155,7 +170,7 @@ impl Engine {
         Ok(noted)
     }
 
-    /// Compacts a range out of every level, on this thread.
+    /// Compacts a range out of every level, on the calling thread.
     pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &options.control;
         let mut noted = self.note_call(control.clone())?;
@@ -174,7 +189,8 @@ impl Engine {
             self.ctx.env.jobs().wait_until(None, &mut idle);
         }
         let result = self.compact_levels(family, options);
-        // A merge that was told to end says `Closed`, whoever told it.
+        // A cancelled merge ends with `Closed`, whether the caller or the closing store cancelled
+        // it.
         match result {
             Err(e) if e.kind() == ErrorKind::Closed => Err(self.cancelled()),
             other => other,
@@ -263,10 +279,10 @@ impl Engine {
                         } else {
                             plan.input_bytes()
                         };
-                        // A step may need more tables than the range itself meets.
+                        // A step may need more tables than those that the range overlaps.
                         control.total.fetch_max(done + most, SeqCst);
                         let each = entry.options.table_bytes;
-                        // Of a table that is begun the one before it is done.
+                        // When a table is begun, the table before it is finished.
                         let outputs = AtomicU64::new(0);
                         let table_begun = || {
                             let before = outputs.fetch_add(1, SeqCst).saturating_mul(each);

@@ -1,5 +1,5 @@
-//! [`Iter`]: the cursor that users hold. It shows what a [`ValuePrefetch`] shows, and knows how to make another one: to be refreshed, and to
-//! follow the store when it is tailing.
+//! [`Iter`]: the cursor that users hold. It shows the entries of a [`ValuePrefetch`], and makes a
+//! new one for a refresh, or to follow the store if the cursor is tailing.
 
 use super::engine::Engine;
 use super::view::View;
@@ -11,17 +11,22 @@ use basalt_kv::key::SeqNo;
 use basalt_kv::snapshot::Snapshot;
 use std::sync::{Arc, Weak};
 
-/// A cursor over a family's live keys, forward and backward, as of one moment: that of its snapshot, or when it was made or last refreshed.
-/// It keeps the tables and memtables of that moment.
+/// A cursor over a family's live keys, forward and backward, as of one sequence number. That is the
+/// number of its snapshot, or of its creation or last refresh. The cursor keeps the tables and
+/// memtables of that view.
 ///
-/// With [`ReadOptions::tailing`] it follows the store instead: each seek, and each step, first moves on to the present. So `next` goes to
-/// the first key behind the one shown that is there *now*. At the end it is not valid, and `next` may be called again: it then looks for
-/// keys behind the last one shown. What is written behind its back it does not show. It walks up only; whatever walks down is refused
-/// with `InvalidArgument`, and leaves it where it is. A step costs a seek when something was written since the step before it, and is
-/// otherwise that of any cursor. Tables and memtables that are replaced meanwhile are let go of when it is next moved.
+/// With [`ReadOptions::tailing`] the cursor follows the store instead: each seek and each step
+/// first moves to the newest view. So `next` goes to the first key after the current one that is
+/// there *now*. At the end the cursor is not valid, but `next` may be called again; it then
+/// searches for keys after the last one shown. Keys written before the current key are not shown.
+///
+/// A tailing cursor only moves up. A movement down fails with `InvalidArgument`, and leaves the
+/// cursor where it is. A step costs a seek if the store was written since the step before, and
+/// otherwise as much as a step of any cursor. Tables and memtables that were replaced are released
+/// by the next movement.
 pub struct Iter {
     shown: ValuePrefetch,
-    /// What `shown` reads, and as of when.
+    /// View that `shown` reads, and its sequence number in `seq`.
     view: Arc<View>,
     seq: SeqNo,
     engine: Weak<Engine>,
@@ -30,15 +35,15 @@ pub struct Iter {
     tail: Option<Tail>,
 }
 
-/// Where a tailing cursor goes on.
+/// Place where a tailing cursor continues.
 enum Tail {
-    /// Not sought yet.
+    /// The cursor was not sought yet.
     Nowhere,
-    /// At the first key.
+    /// The cursor continues at the first key.
     First,
-    /// At this key, or behind it.
+    /// The cursor continues at this key, or at the first key after it.
     At(Vec<u8>),
-    /// At the first key behind this one.
+    /// The cursor continues at the first key after this one.
     Behind(Vec<u8>),
 }
 
@@ -65,11 +70,13 @@ impl Iter {
         })
     }
 
-    /// Moves on to what is newest, or to a snapshot, as if the iterator were made anew with the rest of its options, but without the
-    /// cost of it where the store's tables and memtables are the same. It is not positioned then. `Closed` when the store was closed, and
-    /// `NotFound` when the family was dropped; after an error the iterator is as it was.
+    /// Moves to the newest sequence number, or to a snapshot, as if the iterator were made again
+    /// with its other options. If the store's tables and memtables are the same, this is cheaper
+    /// than a new iterator. Afterwards the iterator is not positioned.
     ///
-    /// A tailing iterator has no use for it, and refuses a snapshot with `InvalidArgument`.
+    /// Errors: `Closed` if the store was closed, `NotFound` if the family was dropped,
+    /// `InvalidArgument` for a snapshot of a tailing iterator. After an error the iterator is
+    /// unchanged. A tailing iterator needs no refresh.
     pub fn refresh(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
         if self.tail.is_some() && snapshot.is_some() {
             return Err(Error::invalid(
@@ -87,16 +94,19 @@ impl Iter {
         Ok(())
     }
 
-    /// Goes to the moment of the options. The cursor is not positioned then.
+    /// Moves to the snapshot of the options, or to the newest sequence number. The cursor is then
+    /// not positioned.
     fn move_on(&mut self) -> Result<()> {
         let engine = self.engine.upgrade().ok_or_else(closed)?;
         let (view, seq) = engine.moment(&self.options)?;
         let active = view.active.mems.get(&self.family.id());
-        // A cursor's range tombstones are those of its moment, and only the newest memtable may have others since.
+        // The cursor's range tombstones are those of its view. Since then only the newest memtable
+        // may have gained others.
         let deleted =
             self.shown.has_range_tombstones() || active.is_some_and(|m| m.range_deletes() > 0);
         if Arc::ptr_eq(&view, &self.view) && !deleted {
-            // The same tables, and memtables that have grown since: the cursors over them see what was added.
+            // The tables are the same. The cursors over memtables see the entries that were added
+            // since.
             (self.shown).refresh(
                 seq,
                 engine.ctx.env.clock().wall_ms(),
@@ -112,13 +122,13 @@ impl Iter {
         Ok(())
     }
 
-    /// One step of a tailing cursor, as of now.
+    /// Takes one step of a tailing cursor, as of now.
     fn step(&mut self) -> Result<()> {
         if self.shown.valid() {
             let engine = self.engine.upgrade().ok_or_else(closed)?;
             let (view, seq) = engine.moment(&self.options)?;
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
-                // Nothing was written, but values may have come to their end.
+                // The store was not written, but values may have expired.
                 (self.shown).set_limits(
                     engine.ctx.env.clock().wall_ms(),
                     self.options.max_skippable_entries,
@@ -135,7 +145,7 @@ impl Iter {
         }
     }
 
-    /// Ends a movement of a tailing cursor: keeps where it has come to, and shows nothing after an error.
+    /// Ends a movement of a tailing cursor: keeps its place, and shows no entry after an error.
     fn moved(&mut self, result: Result<()>) -> Result<()> {
         match &result {
             Ok(()) => self.note_place(),
@@ -144,12 +154,12 @@ impl Iter {
         result
     }
 
-    /// Keeps where a tailing cursor has come to.
+    /// Keeps the place that a tailing cursor has reached.
     fn note_place(&mut self) {
         let (place, found) = match self.shown.resume_key() {
             Some(key) => (Tail::At as fn(Vec<u8>) -> Tail, key),
             None if self.shown.valid() => (Tail::Behind as fn(Vec<u8>) -> Tail, self.shown.key()),
-            // The end: what comes later is looked for from the same place.
+            // At the end, later keys are searched from the same place.
             None => return,
         };
         let mut kept = match self.tail.take() {
@@ -161,7 +171,7 @@ impl Iter {
         self.tail = Some(place(kept));
     }
 
-    /// Refuses to walk down.
+    /// Returns `InvalidArgument` if the cursor is tailing, because it only moves up.
     fn only_up(&self, what: &str) -> Result<()> {
         match &self.tail {
             None => Ok(()),
@@ -171,20 +181,21 @@ impl Iter {
         }
     }
 
-    /// True when positioned on a key.
+    /// Returns `true` if the cursor is positioned on a key.
     #[inline]
     pub fn valid(&self) -> bool {
         self.shown.valid()
     }
 
-    /// Where it stopped because the skip budget is used up; it is not `valid` then. No live key lies between the one it was moved
-    /// from and this one, which was not looked at: another iterator goes on with a seek to it. The budget of a tailing iterator is for each
-    /// movement, and its `next` goes on from here.
+    /// Returns the key at which the iterator paused because it skipped `max_skippable_entries`
+    /// entries; the iterator is then not `valid`. No live key lies between the start of the
+    /// movement and this key, which was not read. Another iterator continues with a seek to it. For
+    /// a tailing iterator, the limit applies to each movement, and its `next` continues from here.
     pub fn resume_key(&self) -> Option<&[u8]> {
         self.shown.resume_key()
     }
 
-    /// To the first key inside the bounds.
+    /// Moves to the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek_to_first();
@@ -194,13 +205,13 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// To the last key inside the bounds.
+    /// Moves to the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
         self.shown.seek_to_last()
     }
 
-    /// To the first key at or after `key`.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         if self.tail.is_none() {
             return self.shown.seek(key);
@@ -210,13 +221,13 @@ impl Iter {
         self.moved(sought)
     }
 
-    /// To the last key at or before `key`.
+    /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
         self.shown.seek_for_prev(key)
     }
 
-    /// To the next key. Requires `valid`, or that the iterator is tailing and was sought before.
+    /// Moves to the next key. Requires `valid`, or a tailing iterator that was sought before.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor in the field's words; it lends keys, which Iterator cannot"
@@ -230,36 +241,40 @@ impl Iter {
         self.moved(stepped)
     }
 
-    /// To the previous key. Requires `valid`.
+    /// Moves to the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
         self.shown.prev()
     }
 
-    /// The user key here. Requires `valid`.
+    /// Returns the current user key. Requires `valid`.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.shown.key()
     }
 
-    /// The value here (expiry stripped). Requires `valid`. Not copied: it lies in the block or memtable that holds it.
+    /// Returns the current value, without its expiry. Requires `valid`. The value is not copied: it
+    /// lies in the block or memtable that holds it.
     #[inline]
     pub fn value(&self) -> &[u8] {
         self.shown.value()
     }
 
-    /// The value here (expiry stripped), if it was at hand without another read: not when it is in a blob file or made of operands, nor
-    /// always on the way down. For iterators over keys ([`ReadOptions::keys_only`]) whose caller can use short values. Requires `valid`.
+    /// Returns the current value, without its expiry, if no further read is needed. Returns `None`
+    /// for a value in a blob file or made of operands, and sometimes when the iterator moves down.
+    /// For iterators over keys ([`ReadOptions::keys_only`]) whose caller can use short values.
+    /// Requires `valid`.
     pub fn value_at_hand(&self) -> Option<&[u8]> {
         self.shown.value_at_hand()
     }
 
-    /// The value here, pinned: it outlives the iterator, and is not copied. Requires `valid`.
+    /// Returns the current value, pinned: it outlives the iterator, and is not copied. Requires
+    /// `valid`.
     pub fn pinned_value(&self) -> Bytes {
         self.shown.pinned_value()
     }
 
-    /// The expiry of the value here, ms since 1970. Requires `valid`.
+    /// Returns the expiry of the current value in ms since 1970, if it has one. Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.shown.expire_at_ms()
     }

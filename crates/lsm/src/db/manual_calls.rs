@@ -5,14 +5,15 @@ use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Seq
 use basalt_env::sync::{Mutex, ThreadId, this_thread};
 use std::sync::Arc;
 
-/// How far a manual compaction is.
+/// Progress of a manual compaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CompactProgress {
     /// Table bytes merged so far.
     pub done_bytes: u64,
-    /// About how many there are in all; exact at the end. What is written meanwhile can make it grow.
+    /// Approximate table bytes to merge in all; exact at the end. Writes during the compaction may
+    /// increase it.
     pub total_bytes: u64,
-    /// The level that is being emptied, or rewritten.
+    /// Level that is being emptied or rewritten.
     pub level: usize,
 }
 
@@ -24,17 +25,19 @@ pub(super) struct ManualProgress {
     pub(super) level: AtomicUsize,
 }
 
-/// A manual compaction in the hands of other threads: clone it, give one to [`CompactOptions`]. For one compaction.
+/// A handle by which other threads control one manual compaction: clone the handle, and give one
+/// clone to [`CompactOptions`].
 #[derive(Clone, Default)]
 pub struct CompactControl(pub(super) Arc<ManualProgress>);
 
 impl CompactControl {
-    /// Ends the compaction soon, with `Cancelled`; or at once, when it has not begun.
+    /// Cancels the compaction: it soon ends with `Cancelled`. A compaction that has not begun ends
+    /// at once.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, SeqCst);
     }
 
-    /// How far it is.
+    /// Returns the progress of the compaction.
     pub fn progress(&self) -> CompactProgress {
         CompactProgress {
             done_bytes: self.0.done.load(SeqCst),
@@ -44,8 +47,8 @@ impl CompactControl {
     }
 }
 
-/// Calls that use the store's directory on their callers' threads: manual compactions and checkpoints. Closing cancels
-/// them and waits for their ends.
+/// List of the running calls that use the store's directory on their callers' threads: manual
+/// compactions and checkpoints. Closing cancels them and waits for their ends.
 #[derive(Default)]
 pub(crate) struct ManualCalls(pub(super) Mutex<Vec<(ThreadId, CompactControl)>>);
 
@@ -55,8 +58,8 @@ impl ManualCalls {
         self.0.lock().iter().for_each(|(_, c)| c.cancel());
     }
 
-    /// True while a call runs on another thread. A call on this thread cannot be waited for: its callback closes the
-    /// store.
+    /// Returns `true` while a call runs on another thread. Closing cannot wait for a call on its
+    /// own thread, because that call's callback closes the store.
     pub fn elsewhere(&self) -> bool {
         let own = this_thread();
         self.0.lock().iter().any(|(thread, _)| *thread != own)

@@ -1,4 +1,5 @@
-//! Point reads of keys whose newest version is an operand: what lies below it, source by source, until something ends the chain.
+//! Point reads of keys whose newest version is an operand. The sources are read from new to old,
+//! until an entry ends the chain of operands.
 
 use super::view::{Opened, View};
 use crate::iter::{InternalIter, MergingIter};
@@ -9,35 +10,37 @@ use basalt_kv::separated::Name;
 use basalt_table::{ReadBudget, ReadPattern};
 use std::cmp::Ordering;
 
-/// A key being followed down through the sources.
+/// State of a read that follows one key through the sources, from new to old.
 struct Descent<'a> {
     view: &'a View,
     family: u32,
     fill_cache: bool,
     cmp: &'a Cmp,
     key: &'a [u8],
-    /// The newest tombstone over its range in the sources met so far: nothing older counts.
+    /// Sequence number of the newest range tombstone over the key in the sources so far. Older
+    /// entries are deleted.
     deleted: SeqNo,
-    /// The first internal key that counts.
+    /// First internal key that belongs to the read.
     target: Vec<u8>,
     now_ms: u64,
     budget: &'a mut ReadBudget,
     chain: Chain,
 }
 
-/// How a source left the chain.
+/// State of the chain after a source.
 enum Met {
-    /// Older sources have more.
+    /// Older sources may hold more operands.
     Open,
-    /// Nothing older counts.
+    /// Older sources hold no entry of the chain.
     End,
     /// The budget is used up.
     Later,
 }
 
 impl Descent<'_> {
-    /// Takes what a source has of the key, whose newest tombstone over its range there is `deleted`. With one, whatever older
-    /// sources have is older still.
+    /// Adds the entries of a source to the chain. `deleted` is the sequence number of the source's
+    /// newest range tombstone over the key. If there is one, all entries in older sources are older
+    /// than it.
     fn through(
         &mut self,
         source: Option<&mut dyn InternalIter>,
@@ -92,8 +95,9 @@ impl Descent<'_> {
 }
 
 impl View {
-    /// The operands of a key that are visible at `seq`, and what they stand over at wall time `now_ms`. Each of them is looked at
-    /// once, and no source below the one that ends the chain is asked. They are taken from `budget`; `None` when it does not reach.
+    /// Returns the operands of a key that are visible at `seq`, with the value below them at wall
+    /// time `now_ms`. Each entry is read once, and no source below the one that ends the chain is
+    /// read. The bytes are taken from `budget`; returns `None` if the budget is too small.
     pub fn operands(
         &self,
         family: u32,
@@ -131,7 +135,8 @@ impl View {
         } else {
             ReadPattern::Uncached
         };
-        // Tables of level 0 as one: after a repair their sequence numbers may interlock.
+        // Tables of level 0 are read as one source, because after a repair their ranges of sequence
+        // numbers may overlap.
         let mut level0: Vec<Box<dyn InternalIter>> = Vec::new();
         let mut deleted: Option<SeqNo> = None;
         for t in &tables.levels[0] {

@@ -1,7 +1,8 @@
-//! Looking up many keys at once. Each key goes its own way through the tables, from new to old, as [`View::get`] does; whenever none of them
-//! gets on with what is in memory, the blocks that they wait for are read together. So the device has reads of different tables and
-//! levels to work on at the same time, and the keys of a call wait for about as many reads in a row as one key would. So it is with values
-//! that are not in the tree.
+//! Lookups of many keys at once. Each key goes through the tables from new to old, as in
+//! [`View::get`]. When no key can continue with the blocks in memory, the blocks that the keys wait
+//! for are read in one batch. So the device reads from different tables and levels at the same
+//! time. The keys of a call wait for about as many reads in a row as one key would. Values that are
+//! not in the tree are read in batches, too.
 
 use super::view::View;
 use crate::memtable::Found;
@@ -15,44 +16,45 @@ use basalt_table::{Lookup, ReadBudget, Step, Wanted};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Blocks read together at most: what is read ahead of its use is memory.
+/// Largest number of blocks in one batch of reads. The limit bounds the memory for blocks read
+/// before their use.
 const READ_BATCH: usize = 64;
 
-/// A value that is not in the tree.
+/// A reference to a value that is not in the tree.
 #[derive(Clone, Copy)]
 pub(super) struct Referred<'a> {
     pub name: Name<'a>,
     pub to: Reference,
 }
 
-/// A key on its way.
+/// A key whose lookup is not finished.
 struct Asked<'k> {
-    /// Its place among the keys of the call.
+    /// Place of the key among the keys of the call.
     place: usize,
     key: &'k [u8],
-    /// What to seek in tables.
+    /// Internal key to seek in tables.
     target: Vec<u8>,
-    /// The next table to ask: a place in level 0, or a level below.
+    /// Next table to search: a place in level 0, or a level below.
     level: usize,
     next: usize,
-    /// In the table at hand.
+    /// Lookup in the current table.
     lookup: Option<Lookup>,
-    /// The newest version in the tables of level 0 so far.
+    /// Newest version in the tables of level 0 so far.
     best: Option<Found>,
 }
 
-/// How far a key got.
+/// Progress of the lookup of a key.
 enum Progress {
-    /// It waits for a block that is not in memory.
+    /// The lookup waits for a block that is not in memory.
     Waits,
-    /// Its newest visible version.
+    /// The lookup has ended with the newest visible version, if there is one.
     Is(Option<Found>),
-    /// The budget does not reach for it.
+    /// The value is beyond the budget.
     Later,
 }
 
 impl Asked<'_> {
-    /// The next table that may hold something newer than what is found.
+    /// Returns the next table that may hold a newer version than the one found.
     fn next_table<'t>(
         &mut self,
         tables: &'t FamilyVersion,
@@ -64,7 +66,8 @@ impl Asked<'_> {
                 break;
             };
             self.next += 1;
-            // As in `get`: sorted by newest sequence number, an older table cannot beat what is found.
+            // Level 0 is sorted by newest sequence number, as in `get`. An older table cannot hold
+            // a newer version.
             if self.best.as_ref().is_some_and(|b| b.seq >= t.meta.max_seq) {
                 return None;
             }
@@ -82,7 +85,7 @@ impl Asked<'_> {
         None
     }
 
-    /// What a table, or a step in it, has come to.
+    /// Keeps the result of a step in a table.
     fn take(&mut self, step: Step) {
         match step {
             Step::On(lookup) => self.lookup = Some(lookup),
@@ -93,7 +96,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Goes on with a block that it waits for.
+    /// Continues the lookup with the block that it waits for.
     fn feed(&mut self, payload: &Bytes, seq: SeqNo) -> Result<()> {
         let lookup = self.lookup.take().expect("it waits for a block");
         let step = lookup.feed(payload, self.key, &self.target, seq)?;
@@ -101,7 +104,7 @@ impl Asked<'_> {
         Ok(())
     }
 
-    /// Goes on as far as it can without a read.
+    /// Continues the lookup as far as possible without a read.
     fn advance(
         &mut self,
         tables: &FamilyVersion,
@@ -123,7 +126,7 @@ impl Asked<'_> {
             };
             let before = self.best.as_ref().map(|b| b.seq);
             self.feed(&payload, seq)?;
-            // Values in blocks that were in memory before count by themselves.
+            // A value in a block that was in memory before is not counted with a read of the block.
             if is_data
                 && let Some(best) = &self.best
                 && before != Some(best.seq)
@@ -135,17 +138,19 @@ impl Asked<'_> {
     }
 }
 
-/// What is to be read in a round, and who waits for it.
+/// Blocks to read in a round, and the keys that wait for them.
 #[derive(Default)]
 struct Round {
     wanted: Vec<Wanted>,
     by_id: HashMap<(u128, u64), usize>,
-    /// Places among the keys that are asked, each with the number of the block that it waits for.
+    /// Places of keys in the list of lookups, each with the number of the block that the key waits
+    /// for.
     waiting: Vec<(usize, usize)>,
 }
 
 impl Round {
-    /// Puts down what a key waits for; false when the budget does not reach for it. A full round leaves the key for the next one.
+    /// Adds the block that a key waits for. Returns `false` if the block is beyond the budget. If
+    /// the round is full, the key waits for the next round.
     fn add(&mut self, asked: usize, wanted: &Wanted, budget: &mut ReadBudget) -> bool {
         let block = match self.by_id.get(&wanted.id()) {
             Some(block) => *block,
@@ -163,10 +168,11 @@ impl Round {
 }
 
 impl View {
-    /// As [`View::get`] for many keys of one family, in their order; an error is that of its own key only.
+    /// Returns the same as [`View::get`] for many keys of one family, in their order. An error
+    /// concerns its own key only.
     ///
-    /// Answers take from `budget` what they bring into memory (data blocks read, values found in memory); a key that it does not reach for
-    /// is `None`, to be asked again.
+    /// Data blocks that are read, and values found in memory, are taken from `budget`. A key beyond
+    /// the budget is `None`, and the caller may ask again.
     pub fn get_many(
         &self,
         family: u32,
@@ -204,7 +210,7 @@ impl View {
         for asked in &mut open {
             encode_internal_key(&mut asked.target, asked.key, seek_trailer(seq));
         }
-        // In the order of keys, who waits for the same block is in the same round.
+        // In the order of keys, the keys that wait for the same block are in the same round.
         open.sort_by(|a, b| entry.options.comparator.user(a.key, b.key));
         while !open.is_empty() {
             let mut round = Round::default();
@@ -243,9 +249,10 @@ impl View {
         out
     }
 
-    /// Returns the payloads that entries refer to, with their expiries. An error concerns its own entry
-    /// only. The stored bytes of a payload are taken from `budget` before it is read. The further bytes of
-    /// a compressed payload are taken before it is decompressed. A payload beyond `budget` is `None`.
+    /// Returns the payloads that entries refer to, with their expiries. An error concerns its own
+    /// entry only. The stored bytes of a payload are taken from `budget` before it is read. The
+    /// further bytes of a compressed payload are taken before it is decompressed. A payload beyond
+    /// `budget` is `None`.
     pub(super) fn values_of(
         &self,
         referred: &[Referred<'_>],

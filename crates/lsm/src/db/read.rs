@@ -1,4 +1,4 @@
-//! Reading: points, many points, cursors and snapshots.
+//! Reads: point reads, reads of many keys, cursors and snapshots.
 
 use super::engine::Engine;
 use super::multi_get::Referred;
@@ -21,7 +21,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a point read reads.
+/// Parameters of a point read.
 struct Asked<'a> {
     view: &'a View,
     family: u32,
@@ -32,16 +32,19 @@ struct Asked<'a> {
 impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         let mut live = self.tree.snapshots().lock();
-        // Under the lock: a compaction that does not see this snapshot has chosen its inputs before, so it has nothing
-        // newer than this moment to drop older versions for.
+        // This is read under the lock. A compaction that does not see this snapshot has chosen its
+        // inputs before. So its inputs hold no entry newer than this snapshot that would make it
+        // drop older versions.
         let seq = self.tree.visible();
         *live.entry(seq).or_default() += 1;
         Snapshot::new(seq, self.ctx.owner, self.tree.snapshots().clone())
     }
 
-    /// The view to read from and the moment to read as of. The view first: what it lacks is newer than all it has, so any
-    /// later moment shows a prefix of history. But for tables that were added since ([`super::ingest`]), which memtables that it has do not
-    /// wait for: then the view is taken anew.
+    /// Returns the view to read from, and the sequence number to read as of. The view is taken
+    /// first. Writes missing in the view are newer than all writes in it, so any later sequence
+    /// number shows a prefix of history. The exception is tables that were added since
+    /// ([`super::ingest`]), because older memtables in the view do not wait for them; the view is
+    /// then taken again.
     pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.ctx.check_open()?;
         loop {
@@ -56,7 +59,7 @@ impl Engine {
             if self.tree.ingested() <= view.ingested {
                 return Ok((view, seq));
             }
-            // Its view comes next.
+            // The view with the added tables is about to be set.
             spin_loop();
         }
     }
@@ -77,7 +80,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What a reader is shown of a key whose newest version was found. `None` inside `Ok`: nothing.
+    /// Returns the live value of a key whose newest version was found. `None` if the key is
+    /// deleted, expired or absent.
     fn live_value(
         &self,
         asked: &Asked<'_>,
@@ -88,7 +92,8 @@ impl Engine {
         shown.map(|v| v.expect("nothing is put off without a bound"))
     }
 
-    /// As [`Engine::live_value`]. Operands and what they stand over are taken from `budget`; `None` when it does not reach.
+    /// Returns the same as [`Engine::live_value`]. Operands and the value below them are taken from
+    /// `budget`. Returns `None` if the budget is too small.
     fn live_value_within(
         &self,
         asked: &Asked<'_>,
@@ -186,8 +191,8 @@ impl Engine {
         self.live_value(&asked, key, found)
     }
 
-    /// As [`Engine::get`]; a value in a blob file is taken from `budget` before it is read. `None`
-    /// when the budget does not reach for it.
+    /// Returns the same as [`Engine::get`]. A value in a blob file is taken from `budget` before it
+    /// is read. Returns `None` if the budget is too small.
     pub fn get_within(
         &self,
         family: &Family,
@@ -275,7 +280,7 @@ impl Engine {
             Ok(m) => m,
             Err(e) => return keys.iter().map(|_| Some(Err(e.clone()))).collect(),
         };
-        // Each family's keys together, so that reads from the device go out as one batch.
+        // The keys of each family are grouped, so that their reads from the device are one batch.
         let mut by_family: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut out: Vec<Option<Result<Option<Bytes>>>> = Vec::with_capacity(keys.len());
         for (i, (family, _)) in keys.iter().enumerate() {
@@ -285,7 +290,7 @@ impl Engine {
             }
             out.push(Some(checked.map(|()| None)));
         }
-        // Values elsewhere: those of all families together.
+        // Values outside the tree are read in one batch for all families.
         let now_ms = self.ctx.env.clock().wall_ms();
         let mut elsewhere: Vec<(usize, Referred<'_>)> = Vec::new();
         for (family, places) in by_family {
@@ -332,7 +337,7 @@ impl Engine {
                 self.plain_value(Some(found)).map(|v| v.map(|v| v.value))
             });
         }
-        // Somebody who asks again for what was put off must get further.
+        // A caller that asks again for the remaining keys must make progress.
         if at_least_one
             && let Some((family, key)) = keys.first()
             && out.iter().all(Option::is_none)
@@ -350,7 +355,8 @@ impl Engine {
         out
     }
 
-    /// A cursor over what a view holds of a family as of `seq`. It reads the view's newest memtable as that grows.
+    /// Returns a cursor over a family's entries in a view, as of `seq`. The cursor reads the view's
+    /// newest memtable while that grows.
     pub(super) fn cursor(
         &self,
         view: &Arc<View>,
@@ -376,7 +382,7 @@ impl Engine {
         };
         let mut sources = Sources::default();
         for (n, mem) in view.memtables(family.id()).enumerate() {
-            // The newest is not full yet.
+            // The newest memtable may still gain entries, so it has a cursor even if it is empty.
             if n == 0 || mem.has_entries() {
                 sources.add(Box::new(mem.iter()), 0);
             }
@@ -391,7 +397,8 @@ impl Engine {
             );
             for t in tables.levels[0].iter().filter(|t| t.overlaps(from, to)) {
                 if t.meta.entries > 0 {
-                    // Ordered by their newest numbers only: a tombstone hides all of it when it is newer than all of it.
+                    // Tables of level 0 are ordered by their newest sequence numbers only. So a
+                    // tombstone hides all of a table if it is newer than every entry of the table.
                     sources.add(Box::new(t.reader()?.iter(pattern)), t.meta.max_seq);
                 }
                 if t.meta.range_deletes > 0 {
@@ -426,7 +433,7 @@ impl Engine {
             now_ms: self.ctx.env.clock().wall_ms(),
         };
         let (children, deleted, jumps) = sources.masked(&cmp, seq);
-        // The snapshot is its holder's to keep.
+        // The snapshot is not pinned here; its holder keeps it.
         let pins: Vec<Arc<dyn Any + Send + Sync>> = vec![view.clone()];
         let merged = MergingIter::new(cmp.clone(), children);
         let made = UserIter::new(merged, cmp, shown, pins)
@@ -446,10 +453,12 @@ impl Engine {
     }
 }
 
-/// A view's cursors and range tombstones, newest first.
+/// Cursors and range tombstones of a view, newest first.
 #[derive(Default)]
 struct Sources {
-    /// Each with the number of entries of `deleted` before it, and what a tombstone there must be newer than to hide all its entries.
+    /// Cursors, each with two figures. The first is the number of entries of `deleted` that come
+    /// before the cursor. The second is the sequence number that such a tombstone must exceed to
+    /// hide all entries of the cursor.
     cursors: Vec<(Box<dyn InternalIter>, usize, SeqNo)>,
     deleted: Vec<TombstoneSource>,
 }
@@ -459,7 +468,8 @@ impl Sources {
         self.cursors.push((cursor, self.deleted.len(), above));
     }
 
-    /// The cursors, those that jump where newer sources have deleted; all that is deleted as of `seq`; and the count of jumps.
+    /// Returns the cursors, all range tombstones as of `seq`, and the count of jumps. A cursor with
+    /// newer tombstones jumps over the ranges that these delete.
     fn masked(self, cmp: &Cmp, seq: SeqNo) -> (Vec<Box<dyn InternalIter>>, Cover, Arc<AtomicU64>) {
         let jumps = Arc::new(AtomicU64::new(0));
         let deleted = Arc::new(self.deleted);

@@ -1,9 +1,11 @@
-//! Opening without the right, or the wish, to change a byte.
+//! Opening a store without permission, or intent, to change a byte.
 //!
-//! What the logs hold is read into memtables and stays there; nothing is written, not even a lock file. The lock that writers
-//! take alone is shared by readers: as long as one has the store open, nobody opens it for writing, so what it reads does not change
-//! under it. A folder without a lock file (one copied to a medium that cannot be written) is read as it is: files have ids and
-//! checksums, so should somebody write to it after all, a read fails, and does not answer wrongly.
+//! The records of the logs are read into memtables and stay there. No file is written, not even a
+//! lock file. The lock that a writer holds alone is shared by readers. While a reader has the store
+//! open, no writer can open it, so the files do not change during reads. A directory without a lock
+//! file (one copied to a read-only medium) is read as it is. Files have ids and checksums. So if
+//! another process writes to such a directory after all, a read fails and does not return wrong
+//! data.
 
 use super::engine::Engine;
 use super::memtable_set::MemtableSet;
@@ -19,10 +21,10 @@ use basalt_fs::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Records after which the memtables' growth is booked.
+/// Number of records after which the growth of the memtables is reserved in the ledger.
 const BOOK_EVERY: u64 = 256;
 
-/// Opens a store for reading; see the module.
+/// Opens a store for reading, as the module's comment describes.
 pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine>> {
     options.validate()?;
     let fs = env.fs();

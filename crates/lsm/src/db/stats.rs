@@ -1,144 +1,153 @@
-//! What the engine tells of itself: the tree's shape and counters.
+//! Statistics of a store: the tree's shape and counters.
 
 use super::space_bound::room_of;
 use basalt_blob::FamilyShare;
 use basalt_blob::counts::{CompressionCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
 
-/// [`Stats::read_only`] of a store that was opened with [`super::Db::open_read_only`].
+/// Value of [`Stats::read_only`] for a store that was opened with [`super::Db::open_read_only`].
 pub const READING: &str = "opened for reading only";
 
-/// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters run since the store was opened.
+/// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters start
+/// at 0 when the store is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// Per family.
+    /// Statistics of each family.
     pub families: Vec<FamilyStats>,
     /// Bytes of write-ahead log on disk, recycled space included.
     pub log_bytes: u64,
-    /// Bytes of user keys and values written, and of those that came with prepared tables.
+    /// Bytes of user keys and values written, including those added with prepared tables.
     pub user_bytes_written: u64,
-    /// Log bytes written.
+    /// Bytes written to logs.
     pub wal_bytes_written: u64,
-    /// Table bytes written by flushes.
+    /// Table bytes that flushes wrote.
     pub flush_bytes_written: u64,
-    /// Bytes of tables and blob files that were prepared and added ([`super::Db::ingest`]).
+    /// Bytes of prepared tables and blob files that were added ([`super::Db::ingest`]).
     pub ingested_bytes: u64,
-    /// How often.
+    /// Number of successful calls of [`super::Db::ingest`].
     pub ingestions: u64,
-    /// Table bytes read by compactions.
+    /// Table bytes that compactions read.
     pub compaction_bytes_read: u64,
-    /// Table bytes written by compactions.
+    /// Table bytes that compactions wrote.
     pub compaction_bytes_written: u64,
-    /// Commit groups.
+    /// Number of commit groups.
     pub commit_groups: u64,
-    /// Batches in them.
+    /// Number of batches in the commit groups.
     pub commits: u64,
-    /// Log syncs.
+    /// Number of log syncs.
     pub log_syncs: u64,
     /// Microseconds that writers were slowed or held, by cause.
     pub stall_us: Vec<(&'static str, u64)>,
-    /// Times that writers were held back, by cause: the causes of `stall_us`, in its order.
+    /// Numbers of times that writers were held back, by cause, with the causes of `stall_us` in its
+    /// order.
     pub stalls: Vec<StallStats>,
-    /// Every budget that bounds the store, with what is used of it: the environment's, then the store's own.
+    /// Every budget that bounds the store, with the part in use: the environment's budgets, then
+    /// the store's own.
     pub budgets: Vec<BudgetUse>,
-    /// Microseconds that background I/O of the whole environment waited for its limit: flushes, then everything else.
+    /// Microseconds that background I/O of the whole environment waited for its limit: flushes,
+    /// then all other I/O.
     pub io_wait_us: [u64; 2],
-    /// Events that listeners were too slow for.
+    /// Number of events that were lost because listeners were too slow.
     pub events_lost: u64,
-    /// Listeners that panicked and are not called any more.
+    /// Number of listeners that panicked and are no longer called.
     pub listeners_lost: u64,
-    /// Live snapshots.
+    /// Number of live snapshots.
     pub snapshots: u64,
-    /// Sealed memtables waiting for their flush.
+    /// Number of sealed memtables that wait for their flush.
     pub sealed_memtables: u64,
     /// Bytes of memtables.
     pub memtable_bytes: u64,
-    /// Table files that the tree names.
+    /// Number of table files in the tree.
     pub table_files: u64,
-    /// Files that nobody needs any more and that could not be removed yet: it is tried again.
+    /// Number of obsolete files that could not be removed yet. The store retries their removal.
     pub unremoved_files: u64,
-    /// Blob files.
+    /// Statistics of the store's blob files.
     pub blobs: BlobStats,
-    /// Reads of values in blob files, of all stores of the environment since it was made.
+    /// Reads of values in blob files, by all stores of the environment since it was made.
     pub blob_reads: BlobReadStats,
-    /// Compression of values in blob files, of all stores of the environment since it was made.
+    /// Compression of values in blob files, by all stores of the environment since it was made.
     pub blob_compression: BlobCompressionStats,
     /// Bytes that compactions should move soon.
     pub compaction_debt: u64,
-    /// Compactions running or queued.
+    /// Number of compactions running or queued.
     pub compactions: u64,
     /// The newest visible sequence number.
     pub last_seq: u64,
-    /// The store takes no writes, and why.
+    /// Reason why the store takes no writes; `None` if it does.
     pub read_only: Option<String>,
 }
 
-/// Blob files of a store, all families together.
+/// Statistics of a store's blob files, all families together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BlobStats {
-    /// Files.
+    /// Number of blob files.
     pub files: u64,
-    /// Their bytes on disk, indexes included.
+    /// Bytes of blob files on disk, indexes included.
     pub bytes: u64,
-    /// Records that tables refer to.
+    /// Number of records that tables refer to.
     pub live_records: u64,
-    /// Their bytes, keys and headers included.
+    /// Bytes of records that tables refer to, keys and headers included.
     pub live_bytes: u64,
-    /// Of the live bytes those that are probably overwritten or deleted by entries that no compaction has merged with theirs yet. An estimate.
+    /// Live bytes that are probably overwritten or deleted by entries that no compaction has merged
+    /// with them yet. An estimate.
     pub hidden_bytes: u64,
-    /// True when no merge since the store was opened has told how many of those entries do: `hidden_bytes` then takes all of them, as far
-    /// as older tables reach into the same keys and have anything to hide.
+    /// `true` if no merge since the opening of the store has measured which share of those entries
+    /// hides a value. `hidden_bytes` then counts all of them, as far as older tables overlap their
+    /// keys and have values to hide.
     pub hidden_is_guessed: bool,
-    /// Bytes above the bound that is `max_space_amp` times what can be reached, or `space_slack` more than that if this is more. Collections
-    /// bring it down after bulk deletes, expiry or a snapshot's end.
+    /// Bytes above the bound. The bound is the larger of `max_space_amp` times the reachable bytes,
+    /// and the reachable bytes plus `space_slack`. After bulk deletes, expiry or the end of a
+    /// snapshot, garbage collection reduces this debt.
     pub space_debt: u64,
-    /// See [`crate::Options::space_slack`].
+    /// Value of [`crate::Options::space_slack`] in bytes.
     pub space_slack: u64,
-    /// How hard the bound slows writers, from 0 (not at all) to 1.
+    /// Share by which the bound slows writers, from 0 (not at all) to 1.
     pub pressure: f64,
-    /// Numbers of collected files that tables still have.
+    /// Number of retired file numbers that tables still hold.
     pub names: u64,
-    /// Such numbers made since the store was opened.
+    /// Number of retired file numbers made since the store was opened.
     pub names_made: u64,
-    /// Such numbers forgotten since then, because no table had them any more.
+    /// Number of retired file numbers forgotten since the store was opened, because no table held
+    /// them.
     pub names_forgotten: u64,
-    /// Collections that ended well.
+    /// Number of garbage collections that succeeded.
     pub collections: u64,
-    /// Collections running or queued.
+    /// Number of garbage collections running or queued.
     pub collecting: u64,
-    /// Bytes that they read.
+    /// Bytes that garbage collections read.
     pub collected_bytes_read: u64,
-    /// Bytes that they wrote.
+    /// Bytes that garbage collections wrote.
     pub collected_bytes_written: u64,
-    /// Bytes of values that compactions moved along for scans, or because somebody asked.
+    /// Bytes of values that compactions relocated, for scans or because a caller asked for it.
     pub gathered_bytes: u64,
-    /// What the bound costs at this moment: so many seconds back everything was counted that follows. About a minute; less after an opening, more
-    /// where blob files did not change for longer.
+    /// Seconds covered by the counters `recent_*`, which show the present cost of the bound. About
+    /// a minute; less after an opening, more if blob files did not change for longer.
     pub recent_seconds: f64,
-    /// Bytes written by logs, flushes, compactions and collections.
+    /// Bytes that logs, flushes, compactions and garbage collections wrote during `recent_seconds`.
     pub recent_bytes_written: u64,
-    /// Bytes of blob files that flushes and compactions added.
+    /// Bytes of blob files that flushes and compactions added during `recent_seconds`.
     pub recent_bytes_added: u64,
-    /// Bytes that collections wrote.
+    /// Bytes that garbage collections wrote during `recent_seconds`.
     pub recent_collection_bytes_written: u64,
-    /// Bytes that collections read.
+    /// Bytes that garbage collections read during `recent_seconds`.
     pub recent_collection_bytes_read: u64,
-    /// [`crate::Options::max_space_amp`].
+    /// Value of [`crate::Options::max_space_amp`].
     pub max_space_amp: f64,
-    /// The files by what part of each is garbage: below a tenth, below two tenths, and so on.
+    /// Blob files by their share of garbage: below a tenth, below two tenths, and so on.
     pub by_garbage: [BlobShare; 10],
-    /// When the oldest file was made, ms since 1970, of those of which it is known.
+    /// Creation time of the oldest file whose creation time is known, in ms since 1970.
     pub oldest_made_ms: Option<u64>,
-    /// Why files are not collected that should be. It is tried again, and hinders nobody else.
+    /// Error of the last garbage collection that failed and is due. The store retries it, and other
+    /// work goes on.
     pub error: Option<String>,
 }
 
-/// What compressing values came to, of those that were compressed.
+/// Results of the compression of values, for the values that were compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlobCompressionStats {
-    /// Their bytes.
+    /// Bytes of the values before compression.
     pub before: u64,
-    /// Bytes that are stored of them.
+    /// Bytes of the values after compression, as stored.
     pub after: u64,
 }
 
@@ -151,26 +160,26 @@ impl BlobCompressionStats {
         }
     }
 
-    /// Bytes of values for each that is stored of them; `None` when none was compressed.
+    /// Returns the uncompressed bytes for each stored byte; `None` if no value was compressed.
     pub fn ratio(&self) -> Option<f64> {
         (self.after > 0).then(|| self.before as f64 / self.after as f64)
     }
 }
 
-/// What reading values of blob files came to.
+/// Counters of reads of values in blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlobReadStats {
-    /// Values that were in the cache.
+    /// Number of values found in the cache.
     pub hits: u64,
-    /// Values that were read from the device.
+    /// Number of values read from the device.
     pub reads: u64,
-    /// Bytes read for them.
+    /// Bytes read from the device for those values.
     pub bytes: u64,
-    /// Headers of records that were read from the device for the lengths of values.
+    /// Number of record headers read from the device for the lengths of values.
     pub heads: u64,
-    /// Values that cursors read before they were asked for.
+    /// Number of values that cursors read ahead.
     pub ahead: u64,
-    /// Those of them that nobody came to.
+    /// Number of values read ahead that no cursor reached.
     pub ahead_unused: u64,
 }
 
@@ -188,19 +197,19 @@ impl BlobReadStats {
     }
 }
 
-/// Some of the files in [`BlobStats`].
+/// A share of the files in [`BlobStats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlobShare {
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes on disk.
+    /// Bytes of these files on disk.
     pub bytes: u64,
-    /// Those of them that nothing refers to.
+    /// Bytes of these files that no table refers to.
     pub garbage_bytes: u64,
 }
 
 impl BlobStats {
-    /// Adds a file of so many bytes.
+    /// Adds a file of `bytes` bytes on disk.
     pub(crate) fn add_file(&mut self, bytes: u64, live: FamilyShare, made_ms: Option<u64>) {
         self.files += 1;
         self.bytes += bytes;
@@ -218,29 +227,33 @@ impl BlobStats {
         };
     }
 
-    /// Live bytes but for those that are probably overwritten already: what the bound is a multiple of.
+    /// Returns the live bytes without those that are probably overwritten already. The bound is a
+    /// multiple of this figure.
     pub fn reachable_bytes(&self) -> u64 {
         self.live_bytes.saturating_sub(self.hidden_bytes)
     }
 
-    /// Bytes that files may grow by before they take more than the bound allows; negative beyond it.
+    /// Returns the bytes by which files may grow until they reach the bound; negative if they
+    /// exceed it.
     pub fn headroom_bytes(&self) -> i64 {
         let reachable = self.reachable_bytes() as f64;
         let most = reachable + room_of(self.max_space_amp, self.space_slack, reachable);
         most.min(i64::MAX as f64) as i64 - i64::try_from(self.bytes).unwrap_or(i64::MAX)
     }
 
-    /// Bytes on disk that nothing refers to.
+    /// Returns the bytes on disk that no table refers to.
     pub fn garbage_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.live_bytes)
     }
 
-    /// Of the bytes that the store wrote lately, the share that collections wrote; 0 when nothing was.
+    /// Returns the share of recently written bytes that garbage collections wrote, from 0 to 1; 0
+    /// if no bytes were written.
     pub fn collections_share(&self) -> f64 {
         self.recent_collection_bytes_written as f64 / self.recent_bytes_written.max(1) as f64
     }
 
-    /// How often values lately went to blob files for each time that they came to them; 1 without collections.
+    /// Returns how often a value was recently written to blob files, on average; 1 without garbage
+    /// collections.
     pub fn collections_write_amp(&self) -> f64 {
         match self.recent_bytes_added {
             0 => 1.0,
@@ -248,7 +261,8 @@ impl BlobStats {
         }
     }
 
-    /// Bytes on disk for each reachable one, which is what [`BlobStats::max_space_amp`] bounds; 1 without blob files.
+    /// Returns the bytes on disk for each reachable byte, which [`BlobStats::max_space_amp`]
+    /// bounds; 1 without blob files.
     pub fn space_amp(&self) -> f64 {
         match self.bytes {
             0 => 1.0,
@@ -258,8 +272,8 @@ impl BlobStats {
 }
 
 impl Stats {
-    /// Bytes written for each byte that users wrote, by cause: `log`, `flush`, `ingest`, `compaction`, `collection`. `None` when users wrote
-    /// nothing.
+    /// Returns the bytes written for each byte that users wrote, by cause: `log`, `flush`,
+    /// `ingest`, `compaction`, `collection`. `None` if users wrote no bytes.
     pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 5]> {
         let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
         (self.user_bytes_written > 0).then(|| {
@@ -273,78 +287,80 @@ impl Stats {
         })
     }
 
-    /// Bytes written for each byte that users wrote, for all causes.
+    /// Returns the bytes written for each byte that users wrote, for all causes. `None` if users
+    /// wrote no bytes.
     pub fn write_amp(&self) -> Option<f64> {
         let causes = self.write_amp_by_cause()?;
         Some(causes.iter().map(|(_, amp)| amp).sum())
     }
 }
 
-/// How often and how long writers were held back for one cause, since the store was opened.
+/// Number and duration of stalls of writers for one cause, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallStats {
-    /// `memtables` that wait for their flush, tables in `level0`, `compaction_debt`, the `memory_budget`, or `space`: the bound on garbage in
-    /// blob files.
+    /// Cause of the stalls: `memtables` that wait for their flush, tables in `level0`,
+    /// `compaction_debt`, the `memory_budget`, or `space`, the bound on garbage in blob files.
     pub cause: &'static str,
-    /// Periods in which one group of writes after the other was held back.
+    /// Number of periods in which consecutive commit groups were held back.
     pub count: u64,
     /// Microseconds that writers waited.
     pub us: u64,
 }
 
-/// The answer of [`super::Db::approximate_sizes`] for one range.
+/// Sizes that [`super::Db::approximate_sizes`] returns for one range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RangeSize {
-    /// Bytes in tables, about.
+    /// Approximate bytes in tables.
     pub table_bytes: u64,
     /// Bytes of keys and values in memtables.
     pub memtable_bytes: u64,
-    /// Entries in memtables, older versions and tombstones included.
+    /// Number of entries in memtables, older versions and tombstones included.
     pub memtable_entries: u64,
 }
 
-/// One family of [`Stats`].
+/// Statistics of one family in [`Stats`].
 #[derive(Debug, Clone, Default)]
 pub struct FamilyStats {
-    /// Name.
+    /// Name of the family.
     pub name: String,
-    /// Levels from 0.
+    /// Levels of the family, from level 0 on.
     pub levels: Vec<LevelStats>,
 }
 
-/// One level of [`FamilyStats`].
+/// Statistics of one level in [`FamilyStats`].
 #[derive(Debug, Clone, Default)]
 pub struct LevelStats {
-    /// Tables.
+    /// Number of tables.
     pub tables: u64,
-    /// Bytes on disk.
+    /// Bytes of tables on disk.
     pub bytes: u64,
-    /// The size it aims at, 0 for level 0 and for levels not in use.
+    /// Target bytes of the level; 0 for level 0 and for unused levels.
     pub target_bytes: u64,
-    /// Entries, tombstones included.
+    /// Number of entries, tombstones included.
     pub entries: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub deletes: u64,
-    /// Tombstones over ranges; they are not among the entries.
+    /// Number of range tombstones, which `entries` does not count.
     pub range_deletes: u64,
-    /// How much a compaction out of it is due; one starts at 1. 0 for the last level.
+    /// Urgency of a compaction out of the level; a compaction starts at 1. 0 for the last level.
     pub score: f64,
-    /// Tables that running compactions merge.
+    /// Number of tables that running compactions merge.
     pub compacting: u64,
-    /// Table bytes that came in from above since the store was opened: flushed, or merged in. Moved tables do not count.
+    /// Table bytes that entered from above since the store was opened, by a flush or a merge. Moved
+    /// tables do not count.
     pub bytes_entered: u64,
-    /// Table bytes that merges into it read, its own tables included.
+    /// Table bytes that merges into the level read, its own tables included.
     pub bytes_read: u64,
-    /// Table bytes that flushes and merges into it wrote.
+    /// Table bytes that flushes and merges into the level wrote.
     pub bytes_written: u64,
-    /// Table bytes that moved in unchanged.
+    /// Bytes of tables that moved in unchanged.
     pub bytes_moved: u64,
-    /// Merges into it.
+    /// Number of merges into the level.
     pub compactions: u64,
 }
 
 impl LevelStats {
-    /// Bytes written for each byte that came in from above; `None` when none did.
+    /// Returns the bytes written for each byte that entered from above; `None` if no bytes entered.
     pub fn write_amp(&self) -> Option<f64> {
         (self.bytes_entered > 0).then(|| self.bytes_written as f64 / self.bytes_entered as f64)
     }

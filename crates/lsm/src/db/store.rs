@@ -29,7 +29,8 @@ use basalt_table::ReadBudget;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open store. Cheap to clone; the last clone closes it, or [`Db::close`] does and reports.
+/// An open store. A clone is cheap and means the same store. The drop of the last clone closes the
+/// store and ignores errors; [`Db::close`] closes the store and reports them.
 #[derive(Clone)]
 pub struct Db(Arc<Handle>);
 
@@ -37,36 +38,41 @@ struct Handle(Arc<Engine>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Nobody is left to hear of a failure; what was acknowledged as durable is so already.
+        // A drop cannot report an error. Writes that were acknowledged as durable are durable
+        // already.
         let _ = self.0.close();
     }
 }
 
-/// A value and when it ends.
+/// A value and its time of expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueWithExpiry {
-    /// The value, pinned.
+    /// The value, pinned in memory.
     pub value: Bytes,
     /// Its expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,
 }
 
-/// What the store knows of a value without reading it from a blob file.
+/// Facts about a value that the store knows without reading the value from a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueMeta {
     /// The value's expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,
-    /// The value, pinned, if it is in memory or in the tree; `None` if it is in a blob file.
+    /// The value, pinned in memory, if a memtable or a table holds it. `None` if a blob file holds
+    /// it.
     pub inline: Option<Bytes>,
-    /// Bytes of the value; `None` if it is in a blob file and its length was not asked for.
+    /// Length of the value in bytes. `None` if a blob file holds the value and the caller did not
+    /// ask for the length.
     pub len: Option<usize>,
 }
 
 impl Db {
-    /// Opens the store in directory `path` of the environment's filesystem, recovering it if it was not closed.
+    /// Opens the store in directory `path` of the environment's filesystem. If the store was not
+    /// closed, the call recovers it.
     ///
-    /// Errors: `Busy` when another process has it open (the message names it), `Corruption` with file and offset when
-    /// a file is damaged (`basalt check` lists all damage, `basalt repair` salvages), `Unsupported` when a later version wrote it.
+    /// Errors: `Busy` if another process has the store open (the message names the process).
+    /// `Corruption`, with file and offset, if a file is damaged; `basalt check` lists all damage,
+    /// and `basalt repair` salvages. `Unsupported` if a later version wrote the store.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         let engine = open::open(env, path, options)
@@ -76,12 +82,16 @@ impl Db {
         Ok(Db(Arc::new(Handle(engine))))
     }
 
-    /// Opens the store in directory `path` for reading, and writes nothing, ever: it may be on a medium that cannot be written, or on a full
-    /// device. Any number of readers may have a store open at a time, and nobody who writes; what its logs hold is read into memory (at
-    /// most what the writer's memtables held). Every change is refused with `ReadOnly`; `flush` and `compact` too. `create_if_missing`
-    /// and `error_if_exists` mean nothing here.
+    /// Opens the store in directory `path` for reading. This call and the open store never write,
+    /// so the store may be on a read-only medium or on a full device.
     ///
-    /// Errors: `NotFound` without a store, `Busy` when somebody has it open for writing, and those of [`Db::open`].
+    /// Any number of readers may have a store open at the same time, but no writer may. The call
+    /// reads the records of the logs into memory, at most as many bytes as the writer's memtables
+    /// held. Each call that changes the store fails with `ReadOnly`; so do `flush` and `compact`.
+    /// The options `create_if_missing` and `error_if_exists` have no effect.
+    ///
+    /// Errors: `NotFound` if there is no store, `Busy` if a writer has the store open, and the
+    /// errors of [`Db::open`].
     pub fn open_read_only(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         let engine = read_only::open(env, path, options)
@@ -93,7 +103,7 @@ impl Db {
         &self.0.0
     }
 
-    /// The environment.
+    /// Returns the environment of the store.
     pub fn env(&self) -> &Env {
         &self.engine().ctx.env
     }
@@ -110,13 +120,13 @@ impl Db {
         })
     }
 
-    /// The family that every store has.
+    /// Returns the handle of the family `default`, which every store has.
     pub fn default_family(&self) -> Family {
         self.family("default")
             .expect("every store has it, and it cannot be dropped")
     }
 
-    /// A family by name.
+    /// Returns the handle of the family with this name. `None` if the store has no such family.
     pub fn family(&self, name: &str) -> Option<Family> {
         self.engine()
             .tree
@@ -127,7 +137,8 @@ impl Db {
             .map(|f| self.handle(f))
     }
 
-    /// All families' names, `default` first, then in the order they were made.
+    /// Returns the names of all families: `default` first, then the others in the order of their
+    /// creation.
     pub fn families(&self) -> Vec<String> {
         self.engine()
             .tree
@@ -138,8 +149,10 @@ impl Db {
             .collect()
     }
 
-    /// Makes a family. Durable when it returns. `AlreadyExists` when the name is taken, `InvalidArgument` for an empty name or one
-    /// of more than 255 bytes.
+    /// Creates a family. The family is durable when the call returns.
+    ///
+    /// Errors: `AlreadyExists` if the name is taken. `InvalidArgument` for an empty name, a name of
+    /// more than 255 bytes, or an option outside its range.
     pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<Family> {
         options.validate(name)?;
         if name.is_empty() || name.len() > 255 {
@@ -160,8 +173,8 @@ impl Db {
                 format!("family {name:?} exists"),
             ));
         }
-        // The manifest would otherwise remember the family and a power cut forget writes made before it: what
-        // survives is a prefix of everything that was done.
+        // Without this sync, a power cut could lose writes made before the creation while the
+        // manifest keeps the family. The writes that survive must be a prefix of all that was done.
         engine.sync_log(&mut writer)?;
         let id = engine.tree.lock().catalog().next_family;
         let entry = FamilyEntry {
@@ -192,7 +205,10 @@ impl Db {
         Ok(handle)
     }
 
-    /// Drops a family and everything in it. Durable when it returns. `default` cannot be dropped.
+    /// Drops a family and all its keys. The drop is durable when the call returns.
+    ///
+    /// Errors: `InvalidArgument` for the family `default`, which cannot be dropped. `NotFound` if
+    /// the family was dropped before or belongs to another store.
     pub fn drop_family(&self, family: &Family) -> Result<()> {
         let engine = self.engine();
         engine.ctx.check_writable()?;
@@ -211,7 +227,7 @@ impl Db {
                 format!("family {:?} was dropped", family.name()),
             ));
         }
-        // As in `create_family`: what was written before the drop may not be lost when the drop is not.
+        // Writes made before the drop must survive if the drop does, as in `create_family`.
         engine.sync_log(&mut writer)?;
         let id = family.id();
         let edit = Edit {
@@ -246,20 +262,24 @@ impl Db {
         engine.pressure.admit(batch)
     }
 
-    /// Queues a batch: it is committed with whoever else is waiting. Batches of one thread commit in the order submitted.
-    /// An empty batch commits nothing, and with `sync` makes everything submitted before it durable.
+    /// Queues a batch for the next commit group, and returns its ticket. Batches of one thread
+    /// commit in the order of their submission. An empty batch writes nothing. With `sync`, an
+    /// empty batch makes all batches submitted before it durable.
     ///
-    /// The memory of queued batches is reserved in the environment's ledger. While 16 MiB of submitted batches are
-    /// queued, or the memory budget is used up, this call waits until groups were committed, as [`Db::write`] would,
-    /// and commits them itself if no other thread does. One batch may exceed the limit. No callback runs inside this
-    /// call. Inside a callback of [`Ticket::on_complete`] this call never waits, as [`Db::submit_nowait`].
+    /// The memory of queued batches is reserved in the environment's ledger. If 16 MiB of submitted
+    /// batches are queued, or the memory budget is used up, this call waits until groups have
+    /// committed, as [`Db::write`] would. If no other thread commits the groups, this call does.
+    /// One batch may exceed the limit.
+    ///
+    /// This call never runs a callback. Inside a callback of [`Ticket::on_complete`] this call
+    /// never waits; it then acts as [`Db::submit_nowait`]. Errors are reported by the ticket.
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
         self.queue_batch(batch, options, Patience::Wait)
     }
 
-    /// Queues a batch as [`Db::submit`] does, and never waits, however full the queue is. The memory is reserved in the
-    /// ledger, past the budget if need be. For a thread that may not wait, such as an event loop, and that bounds what
-    /// it submits by itself.
+    /// Queues a batch as [`Db::submit`] does, but never waits, even if the queue is full. The
+    /// memory is reserved in the ledger, beyond the budget if necessary. This call is for a thread
+    /// that must not wait, such as an event loop, and that limits its own submissions.
     pub fn submit_nowait(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
         self.queue_batch(batch, options, Patience::Return)
     }
@@ -277,13 +297,17 @@ impl Db {
         }
     }
 
-    /// Submits and waits.
+    /// Commits a batch and waits until the batch is visible. Returns the last sequence number of
+    /// the batch. With `sync` the batch survives a power cut when the call returns; without `sync`
+    /// it survives the death of the process. Errors: those of [`Ticket::wait`], `InvalidArgument`
+    /// if the batch names a family of another store, and `NotFound` if it names a dropped family.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         self.check_batch(&batch)?;
         self.engine().write(batch, options.sync)
     }
 
-    /// Sets one key.
+    /// Sets one key to a value. Returns the sequence number of the write. Durability and errors are
+    /// those of [`Db::write`].
     pub fn put(
         &self,
         family: &Family,
@@ -296,14 +320,16 @@ impl Db {
         self.write(b, options)
     }
 
-    /// Removes one key.
+    /// Deletes one key. Returns the sequence number of the write. Durability and errors are those
+    /// of [`Db::write`].
     pub fn delete(&self, family: &Family, key: &[u8], options: &WriteOptions) -> Result<SeqNo> {
         let mut b = WriteBatch::new();
         b.delete(family, key)?;
         self.write(b, options)
     }
 
-    /// Changes one key by an operand: [`WriteBatch::merge`].
+    /// Changes one key by an operand, see [`WriteBatch::merge`]. Returns the sequence number of the
+    /// write. Durability and errors are those of [`Db::write`].
     pub fn merge(
         &self,
         family: &Family,
@@ -316,8 +342,12 @@ impl Db {
         self.write(b, options)
     }
 
-    /// Removes all keys from `from` (inclusive) to `to` (not), in the family's order: one small record, however many keys there are. Reads
-    /// of other keys stay as fast as they were, and the space comes back by compaction. `InvalidArgument` when `to` lies before `from`.
+    /// Deletes all keys from `from` (inclusive) to `to` (exclusive), in the family's order. Returns
+    /// the sequence number of the write. The call writes one small record, independent of the
+    /// number of keys. Reads of other keys stay as fast as before, and compactions free the space.
+    ///
+    /// Durability and errors are those of [`Db::write`], and `InvalidArgument` if `to` lies before
+    /// `from`.
     pub fn delete_range(
         &self,
         family: &Family,
@@ -330,12 +360,15 @@ impl Db {
         self.write(b, options)
     }
 
-    /// The value of a key. A long one is pinned, not copied.
+    /// Returns the value of a key, or `None` if the key does not exist. A long value is pinned, not
+    /// copied. Errors: `Closed`, `NotFound` for a dropped family, and the errors of a read, such as
+    /// `Corruption` and `Io`.
     pub fn get(&self, family: &Family, key: &[u8], options: &ReadOptions) -> Result<Option<Bytes>> {
         Ok(self.engine().get(family, key, options)?.map(|v| v.value))
     }
 
-    /// The value of a key and its expiry.
+    /// Returns the value of a key and its expiry, or `None` if the key does not exist. The errors
+    /// are those of [`Db::get`].
     pub fn get_with_expiry(
         &self,
         family: &Family,
@@ -345,9 +378,9 @@ impl Db {
         self.engine().get(family, key, options)
     }
 
-    /// As [`Db::get_with_expiry`], if the value is not separated, or is at most `budget_bytes`
-    /// long. `None` if a separated value is longer. Then the value was not read, or it was read and
-    /// not decompressed. Blocks of the tree do not count.
+    /// Returns the same as [`Db::get_with_expiry`] if the value is not separated, or has at most
+    /// `budget_bytes` bytes. Returns `None` if a separated value is longer. Such a value was not
+    /// read, or was read and not decompressed. Blocks of the tree do not count.
     pub fn get_within(
         &self,
         family: &Family,
@@ -359,8 +392,9 @@ impl Db {
         self.engine().get_within(family, key, options, budget)
     }
 
-    /// Presence and expiry of a key. A separated value is not read, so the answer does not prove
-    /// that it is intact. A key with merge operands is merged, and what that takes is read.
+    /// Returns whether a key exists, and its expiry. A separated value is not read, so the answer
+    /// does not prove that the value is intact. If the key has merge operands, the call merges them
+    /// and reads all values that the merge needs.
     pub fn get_meta(
         &self,
         family: &Family,
@@ -371,11 +405,12 @@ impl Db {
         Ok(meta.expect("nothing is put off that is not read"))
     }
 
-    /// As [`Db::get_meta`], with the length of the value. Of a separated value that is not in the
-    /// cache, the header and the key of its record are read, which have a checksum of their own. A
-    /// compressed value is read as it is stored, since only its checksum proves the length, and is
-    /// not decompressed: `None` if it takes more than `budget_bytes` in its file; then the value was
-    /// not read.
+    /// Returns the same as [`Db::get_meta`], with the length of the value.
+    ///
+    /// If a separated value is not in the cache, the call reads the header and the key of its
+    /// record, which have their own checksum. A compressed value is read as stored, because only
+    /// its checksum proves the length, and is not decompressed. Returns `None` if a compressed
+    /// value takes more than `budget_bytes` in its file; the value was then not read.
     pub fn get_len_within(
         &self,
         family: &Family,
@@ -387,8 +422,9 @@ impl Db {
         self.engine().get_meta(family, key, options, Some(budget))
     }
 
-    /// Many keys as of one moment; results in the order of the keys. What has to be read of the device for them is read together, up to 64
-    /// blocks at a time, whatever tables and levels they lie in.
+    /// Returns the values of many keys as of one sequence number, in the order of `keys`. The
+    /// blocks that the keys need from the device are read in batches of up to 64, across all tables
+    /// and levels. Each key has its own result; an error concerns that key only.
     pub fn multi_get(
         &self,
         keys: &[(&Family, &[u8])],
@@ -401,10 +437,13 @@ impl Db {
             .collect()
     }
 
-    /// As [`Db::multi_get`], with bounded memory: blocks read from the device and values found in memory count against
-    /// `budget_bytes`, and a key that it does not reach for is answered with `None`, to be asked again in another call. At least
-    /// one key is answered in each call, whatever the budget; so a call brings at most the budget and one block into memory.
-    /// Without a snapshot in `options`, each call reads as of its own moment.
+    /// Returns the same as [`Db::multi_get`], with bounded memory. Blocks read from the device and
+    /// values found in memory count against `budget_bytes`. A key beyond the budget has the answer
+    /// `None`, and the caller may ask for it in another call.
+    ///
+    /// Each call answers at least one key, whatever the budget. So a call brings at most the budget
+    /// and one block into memory. Without a snapshot in `options`, each call reads as of its own
+    /// sequence number.
     pub fn multi_get_within(
         &self,
         keys: &[(&Family, &[u8])],
@@ -415,8 +454,8 @@ impl Db {
             .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes), true)
     }
 
-    /// Reads keys like [`Db::multi_get_within`], but applies the budget to the first key, too. So
-    /// the call may return no answer at all.
+    /// Returns the same as [`Db::multi_get_within`], but applies the budget to the first key, too.
+    /// So the call may return no answer at all.
     pub fn multi_get_up_to(
         &self,
         keys: &[(&Family, &[u8])],
@@ -427,35 +466,42 @@ impl Db {
             .multi_get(keys, options, &mut ReadBudget::bytes(budget_bytes), false)
     }
 
-    /// A cursor over a family, not yet positioned.
+    /// Returns a cursor over a family. The cursor is not positioned yet. Errors: `Closed`,
+    /// `NotFound` for a dropped family, and `InvalidArgument` for options that exclude each other.
     pub fn iter(&self, family: &Family, options: &ReadOptions) -> Result<Iter> {
         Iter::new(self.engine(), family, options)
     }
 
-    /// Its blob files, by number: what is alive in each, of whom. Nothing is read.
+    /// Returns the blob files of the store, in the order of their numbers, with the live records of
+    /// each family. The call reads no file.
     pub fn blob_files(&self) -> Vec<BlobFileStats> {
         self.engine().blob_files()
     }
 
-    /// PinnedMeta the present moment.
+    /// Returns a snapshot of the newest visible sequence number. The snapshot pins the versions
+    /// that are visible at that number until it is dropped.
     pub fn snapshot(&self) -> Snapshot {
         self.engine().snapshot()
     }
 
-    /// Makes every write acknowledged so far survive a power cut.
+    /// Makes all writes that were acknowledged before the call survive a power cut. Costs at most
+    /// one commit group with a sync of the log. Errors: those of [`Db::write`].
     pub fn sync(&self) -> Result<()> {
         self.write(WriteBatch::new(), &WriteOptions::SYNC)
             .map(|_| ())
     }
 
-    /// Writes all memtables out and waits.
+    /// Seals all memtables, writes them to tables, and waits until the tables are part of the tree.
+    /// Errors: `ReadOnly`, `Closed`, `Poisoned`, and the errors of the writes, such as `NoSpace`
+    /// and `Io`.
     pub fn flush(&self) -> Result<()> {
         let engine = self.engine();
         engine.ctx.check_writable()?;
         engine.seal_and_flush()
     }
 
-    /// Compacts a family's keys in `[from, to)` down to the lowest level that holds any and waits; `None` is unbounded.
+    /// Compacts a family's keys from `from` (inclusive) to `to` (exclusive) down to the lowest
+    /// level that holds any, and waits. `None` means unbounded. Errors: those of [`Db::compact`].
     pub fn compact_range(
         &self,
         family: &Family,
@@ -472,30 +518,38 @@ impl Db {
         )
     }
 
-    /// Compacts a range of a family's keys down to the lowest level that holds any, on the calling thread. What is written meanwhile
-    /// need not be in it. Each step is durable when it ends, so one that fails or is cancelled leaves the tree sound and the answers as
-    /// they are, and no file behind.
+    /// Flushes the memtables, then compacts a range of a family's keys down to the lowest level
+    /// that holds any, on the calling thread. Keys written during the call need not be part of it.
+    /// Each step is durable when it ends. So a compaction that fails or is cancelled leaves a sound
+    /// tree, the same answers, and no extra file.
     ///
-    /// Errors: `Cancelled`, `Closed`, `NotFound` for a dropped family, and what compactions meet.
+    /// Errors: `Cancelled`, `Closed`, `NotFound` for a dropped family, and the errors of
+    /// [`Db::flush`] and of compactions.
     pub fn compact(&self, family: &Family, options: &CompactOptions) -> Result<()> {
         self.flush()?;
         self.engine().compact(family, options)
     }
 
-    /// Waits until no flush or compaction is due.
+    /// Waits until no flush, compaction or garbage collection is due. Errors: `Closed`, and the
+    /// error of a background job that failed.
     pub fn wait_idle(&self) -> Result<()> {
         self.engine().wait_idle()
     }
 
-    /// About how many bytes the keys in each range take, without reading them.
+    /// Returns about how many bytes the keys of each range take, without reading the keys.
     ///
-    /// Of a table that lies inside a range all bytes count. One that an end of the range cuts counts by its index: each cut is
-    /// wrong by less than one data block, and the index and filter of the table (a few percent of it) count with its last key. So the
-    /// answer is at most a block for each cut and an index and filter for each cut table off, and adjoining ranges add up exactly.
-    /// Memtables are walked: exact, and it takes time for each entry in the range. Overwritten and deleted entries that are still
-    /// stored count. Reads index partitions of the cut tables, at most two for each.
+    /// - A table inside a range counts with all its bytes.
+    /// - A table that an end of the range cuts is counted by its index. Each cut is wrong by less
+    ///   than one data block. The table's index and filter (a few percent of the table) count with
+    ///   its last key.
+    /// - Memtables are walked. Their figures are exact, and cost time for each entry in the range.
     ///
-    /// Errors: `NotFound` for a dropped family; what reading an index may meet.
+    /// So the error is at most one block for each cut, and one index and filter for each table that
+    /// is cut off. The sizes of adjoining ranges add up exactly. Overwritten and deleted entries
+    /// count while they are stored. The call reads index partitions of the cut tables, at most two
+    /// for each table.
+    ///
+    /// Errors: `NotFound` for a dropped family, and the errors of reading an index.
     pub fn approximate_sizes(
         &self,
         family: &Family,
@@ -504,32 +558,42 @@ impl Db {
         self.engine().approximate_sizes(family, ranges)
     }
 
-    /// Waits until the store's listeners were told of everything that has happened so far. Not to be called by a listener, which
-    /// would wait for itself.
+    /// Waits until the store's listeners have received all events so far. A listener must not call
+    /// this, because the call would wait for itself.
     pub fn wait_for_listeners(&self) {
         let engine = self.engine();
         engine.ctx.events.wait(engine.ctx.env.jobs());
     }
 
-    /// Shape and counters.
+    /// Returns the shape of the tree and the counters of the store.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
     }
 
-    /// Makes a copy of the store in `target`, which must not exist, while everything goes on: openable, with all that was acknowledged
-    /// before the call, in it or later, up to one moment before its return. Durable when it returns.
+    /// Makes a copy of the store in `target`, which must not exist, while reads and writes go on.
+    /// The copy can be opened. The copy holds all writes acknowledged before the call, and those
+    /// after it up to one moment before the return. The copy is durable when the call returns.
     ///
-    /// Tables are linked, not copied, so it takes no space until the store replaces them; logs are copied. It is built beside
-    /// `target` under the name `TARGET.checkpoint-unfinished` and gets its own name when it is whole: a crash leaves nothing under
-    /// that name, or all of it. What a crash leaves under the other is removed by the next checkpoint to `target`, and may be removed
-    /// by hand. The copy has the store's id, and is a store of its own: each goes its way, and neither touches the other's files.
+    /// Tables are linked, not copied, so they take no space until the store replaces them. Logs are
+    /// copied. The copy is built beside `target` under the name `TARGET.checkpoint-unfinished`, and
+    /// is renamed when it is complete. So after a crash `target` is complete or absent. A crash may
+    /// leave the unfinished directory behind. The next checkpoint to `target` removes that
+    /// directory; it may also be removed by hand. The copy has the same store id but is an
+    /// independent store: neither store touches files of the other.
     ///
-    /// If the store is closed meanwhile, closing waits until the checkpoint has ended, soon, with `Closed`.
+    /// If the store is closed during the call, closing waits for the end of the checkpoint, which
+    /// soon fails with `Closed`.
     ///
-    /// Errors: `AlreadyExists` when `target` is there, `NotFound` without the folder above it, `Busy` while another checkpoint to it
-    /// is being made, `Closed`, `Unsupported` when tables cannot be linked there and may not be copied, `NoSpace`,
-    /// `Io`. Then nothing is left, but for one case: when only the folder's own name could not be made durable, the
-    /// error says so and the checkpoint is there.
+    /// Errors:
+    ///
+    /// - `AlreadyExists` if `target` exists.
+    /// - `NotFound` if the parent directory of `target` does not exist.
+    /// - `Busy` while another checkpoint to `target` runs.
+    /// - `Unsupported` if tables cannot be linked there and copying is not allowed.
+    /// - `Closed`, `NoSpace`, `Io`.
+    ///
+    /// After an error no file is left, except in one case. If only the name of the directory could
+    /// not be made durable, the error says so and the checkpoint exists.
     pub fn checkpoint(
         &self,
         target: impl AsRef<Path>,
@@ -541,47 +605,64 @@ impl Db {
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
     }
 
-    /// Begins to write tables of a family that [`Db::ingest`] will add to the store: for loads of much data that comes in the family's order, which
-    /// is written once, past log and memtables. Values of the family's `min_blob_size` or more go to blob files, as always. Any number of writers
-    /// may write at once, and everything else goes on meanwhile; nobody sees any of it before it is added.
+    /// Starts to write tables of a family that [`Db::ingest`] will add to the store. This is for
+    /// loads of much data in the family's order. Such data is written once, without log and
+    /// memtables.
     ///
-    /// Waits for the commit that is on its way. Costs a few megabytes of memory until it ends.
+    /// Values of the family's `min_blob_size` or more go to blob files, as always. Any number of
+    /// writers may write at the same time, and all other calls go on. No reader sees the data
+    /// before it is added.
+    ///
+    /// The call waits for the commit in progress. The writer takes a few megabytes of memory until
+    /// it ends.
     pub fn prepare(&self, family: &Family) -> Result<TableWriter> {
         self.engine().prepare(family)
     }
 
-    /// Adds prepared tables to the store, of any number of families: all of them or, after an error, none. Durable when it returns, with every write
-    /// that was made before, synced or not. What they say of a key is newer than all that was written before, and older than all that comes after; a
-    /// snapshot from before does not see it. The sequence number that all of it has.
+    /// Adds prepared tables, of any number of families, to the store. After success all are added;
+    /// after an error, none. Returns the sequence number that all their entries have. The tables,
+    /// and all writes made before the call (synced or not), are durable when the call returns.
     ///
-    /// Each table goes to the deepest level where nothing newer would cover what is there, so that data which overlaps nothing is
-    /// never rewritten; the rest goes to level 0, where it takes part in merges as what memtables write out does. Tables of level 0 are judged by their first and last key: one
-    /// that was flushed with keys far apart brings everything between them to level 0, and writers are held back until that is merged. A large load into a store that is written to
-    /// goes best after a compaction of its range. Writers wait meanwhile: usually for two syncs, and where memtables have keys between those that are
-    /// added, for these to be written out.
+    /// The entries are newer than all writes before the call, and older than all writes after it. A
+    /// snapshot taken before the call does not see them.
     ///
-    /// `InvalidArgument` when two of them overlap in a family, for a set of another store, and for one that was added before; `NotFound` when a
-    /// family was dropped. After these, `NoSpace` and `Busy` the same sets may be tried again. When the manifest cannot be written, nobody
-    /// knows whether they were added before the store is opened anew, and they cannot be added again.
+    /// Each table goes to the deepest level where no newer data would be covered. So data that
+    /// overlaps nothing is never rewritten. Other tables go to level 0, where they are merged as
+    /// flushed tables are. Overlap with a level-0 table is judged by the table's first and last
+    /// key. A flushed table whose keys lie far apart thus brings all tables between them to level
+    /// 0, and writers are held back until those are merged. So a large load into a store with
+    /// writers is best done after a compaction of its range.
+    ///
+    /// Writers wait during the call, usually for two syncs. If memtables have keys between those of
+    /// the added tables, writers also wait for the flush of these memtables.
+    ///
+    /// Errors: `InvalidArgument` if two tables of a family overlap, or if a set belongs to another
+    /// store or was added before. `NotFound` if a family was dropped. After these errors, `NoSpace`
+    /// and `Busy`, the same sets may be added again. If the manifest cannot be written, only the
+    /// next opening of the store shows whether the tables were added; these sets cannot be added
+    /// again.
     pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
         let engine = self.engine();
         engine.ctx.check_writable()?;
         engine.ingest(prepared)
     }
 
-    /// Writes memtables out, waits for background work, records a clean end and closes. Later calls on clones fail with
-    /// `Closed`. Manual compactions and checkpoints of other threads are cancelled, and waited for.
+    /// Flushes the memtables, waits for background work, records a clean end and closes the store.
+    /// Later calls on clones fail with `Closed`. Manual compactions and checkpoints of other
+    /// threads are cancelled, and the call waits for their end.
     pub fn close(self) -> Result<()> {
         self.engine().close()
     }
 
-    /// Stops at once, as a killed process would: nothing is flushed, nothing recorded. For tests of recovery.
+    /// Stops the store at once, as the death of the process would: the call flushes nothing and
+    /// records nothing. For tests of recovery.
     pub fn abandon(self) {
         self.engine().abandon();
     }
 
-    /// Walks every byte of a closed store. `Err` only when it cannot be walked at all; damage is in the report.
-    /// `progress(done, total)` is called as bytes are read.
+    /// Reads and verifies every byte of a closed store. Damage is listed in the report. The call
+    /// fails only if the store cannot be read at all. `progress(done, total)` is called, with
+    /// bytes, as the files are read.
     pub fn verify_store(
         env: &Env,
         path: impl AsRef<Path>,
@@ -591,8 +672,8 @@ impl Db {
         check::verify_store(env, path.as_ref(), options, progress)
     }
 
-    /// Salvages what verifies from a damaged, closed store and reports exactly what is lost. Damaged files are moved into the
-    /// store's folder `lost`, never deleted.
+    /// Salvages from a damaged, closed store all data that verifies, and reports exactly the loss.
+    /// Damaged files are moved to the store's directory `lost`, never deleted.
     pub fn repair(
         env: &Env,
         path: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! The view that a reader takes: the memtables and the version of one moment.
+//! The view that a reader takes: the memtables and the version at one time.
 
 use super::backlog::Backlog;
 use super::families::FamilyEntry;
@@ -12,39 +12,42 @@ use basalt_table::{ReadBudget, hash_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What became of a reference.
+/// Result of opening a reference to a separated value.
 pub(crate) enum Opened {
-    /// The kind and payload that its entry would have with its value in the tree.
+    /// The kind and payload that the entry would have if its value were in the tree.
     Is(Kind, Bytes),
-    /// Its value's time is over. Nothing was read.
+    /// The value has expired. It was not read.
     Over,
-    /// The budget does not reach for it. Nothing was read.
+    /// The value is beyond the budget. It was not read.
     Later,
 }
 
-/// All that readers need, as of the last change of shape. Readers clone the `Arc` and work undisturbed.
+/// All that readers need, as of the last change of the tree's shape. A reader clones the `Arc`, and
+/// later changes do not affect its view.
 #[derive(Clone)]
 pub(crate) struct View {
     pub active: Arc<MemtableSet>,
-    /// Newest first.
+    /// Sealed memtable sets, newest first.
     pub sealed: Vec<Arc<MemtableSet>>,
     pub version: Arc<Version>,
     pub families: Arc<BTreeMap<u32, FamilyEntry>>,
-    /// How far background work is behind, as of this view. Computed when the view is set.
+    /// Backlog of background work as of this view. Computed when the view is set.
     pub backlog: Backlog,
-    /// When tables were last added that did not come from memtables: who reads as of then, or later, must have them.
+    /// Sequence number at which prepared tables were last added. A reader as of this number or a
+    /// later one must have these tables.
     pub ingested: SeqNo,
 }
 
 impl View {
-    /// The memtables of a family, newest first.
+    /// Returns the memtables of a family, newest first.
     pub fn memtables(&self, family: u32) -> impl Iterator<Item = &Arc<MemTable>> {
         std::iter::once(&self.active)
             .chain(&self.sealed)
             .filter_map(move |g| g.mems.get(&family))
     }
 
-    /// A version with its value in the tree, wherever that is. Its payload is taken from `budget` before it is read.
+    /// Returns the entry of a reference with its value, from wherever the value is. Its payload is
+    /// taken from `budget` before it is read.
     pub fn open_reference(
         &self,
         name: &Name<'_>,
@@ -66,7 +69,7 @@ impl View {
         })
     }
 
-    /// The newest version of a key visible at `seq`, tombstones included.
+    /// Returns the newest version of a key that is visible at `seq`; a tombstone is returned, too.
     pub fn get(
         &self,
         family: u32,
@@ -86,10 +89,11 @@ impl View {
     }
 }
 
-/// Tables whose filters are fetched from memory side by side before the first of them is asked.
+/// Number of tables whose filters are prefetched from memory together before the first of them is
+/// used.
 const BATCH: usize = 8;
 
-/// As [`View::get`], in a family's tables.
+/// Returns the same as [`View::get`], from a family's tables only.
 fn get_in_tables(
     tables: &FamilyVersion,
     key: &[u8],
@@ -117,7 +121,8 @@ fn get_in_tables(
             let Some((level, t)) = candidate else {
                 return Ok(best);
             };
-            // Level 0 is sorted by newest sequence number: nothing further down can beat what is found.
+            // Level 0 is sorted by newest sequence number, so no later table can hold a newer
+            // version.
             if let Some(b) = &best
                 && (level > 0 || b.seq >= t.meta.max_seq)
             {
