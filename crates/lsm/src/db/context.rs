@@ -22,7 +22,8 @@ pub(crate) struct StoreContext {
     pub dir: PathBuf,
     /// The options of the store, without its listeners.
     pub options: Options,
-    /// Owner of the store's jobs. It also tells families of this store from families of another one.
+    /// Owner of the store's jobs. The owner also distinguishes families of this store from families
+    /// of another store.
     pub owner: u64,
     /// Random id of the store. Every file of the store has it.
     pub store_id: u128,

@@ -116,8 +116,8 @@ impl Health {
         failures.flush.is_some() && self.ctx.env.clock().now() < failures.flush_retry_at
     }
 
-    /// Notes that a compaction has failed. The next attempt may begin at once, or after a pause that
-    /// doubles with each failure up to one minute.
+    /// Notes that a compaction has failed. The next attempt may begin at once, or after a pause
+    /// that doubles with each failure up to one minute.
     pub fn compaction_failed(&self, error: Error, retry_at_once: bool) {
         let mut failures = self.failures.lock();
         failures.compaction = Some(error);
