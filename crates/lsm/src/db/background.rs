@@ -231,7 +231,7 @@ impl IdleSince {
     }
 }
 
-/// How fast flushes follow each other.
+/// The pace at which flushes follow each other, and the callers that wait for compactions.
 #[derive(Default)]
 struct FlushPace {
     last: Mutex<Option<LastFlush>>,

@@ -1,4 +1,4 @@
-//! How far background work is behind the writers of a store.
+//! The backlog: how far background work is behind the writers of a store.
 
 use super::families::FamilyEntry;
 use crate::compaction::compaction_debt;

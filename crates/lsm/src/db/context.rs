@@ -1,4 +1,4 @@
-//! What all parts of an open store use: its environment, its directory, its options, and how it
+//! The context that all parts of an open store use: environment, directory, options, and how it
 //! reports.
 //!
 //! The context is fixed when the store is opened. Only the flag of closing and the counters change.

@@ -19,7 +19,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest time from a failed compaction to the next attempt. The time doubles up to here.
 const MAX_COMPACTION_PAUSE: Duration = Duration::from_secs(60);
 
-/// What has failed in a store. See the module.
+/// The failures of a store. See the documentation of the module.
 pub(crate) struct Health {
     ctx: Arc<StoreContext>,
     failures: Mutex<Failures>,

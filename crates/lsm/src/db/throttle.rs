@@ -1,9 +1,13 @@
 //! Slows writers gradually as background work falls behind, and holds them only at the end.
 //!
-//! Four backlogs press: tables in level 0 (every read searches each of them), memtables that wait
-//! for their flush (memory), bytes that compactions owe (space, and the cost of later reads), and
-//! garbage in blob files near its bound ([`super::back_pressure::space_amp`]). The pressure of each
-//! is 0 while all is well, and 1 where writers wait.
+//! Four backlogs press:
+//!
+//! - tables in level 0: every read searches each of them;
+//! - memtables that wait for their flush: they take memory;
+//! - bytes that compactions owe: they cost space, and time of later reads;
+//! - garbage in blob files near its bound, see [`super::back_pressure::space_amp`].
+//!
+//! The pressure of each is 0 while all is well, and 1 where writers wait.
 //!
 //! In between, writers get a share of the rate at which that backlog was last seen to shrink. The
 //! share is twice the rate where slowing begins, so that a burst passes almost unhindered. It
@@ -189,9 +193,10 @@ impl Engine {
         self.wait_for_memtables(StallCause::Memtables, patience, &has_room)
     }
 
-    /// Waits until `bytes` more fit the memory budget, until no store has sealed memtables that
-    /// will give their memory back, or until this store is to seal its own and the caller has not
-    /// just done so. Waits at most [`MAX_MEMORY_WAIT`] for other stores.
+    /// Waits until `bytes` more fit the memory budget. The wait also ends when no store has sealed
+    /// memtables that will give their memory back. It ends, too, when this store is to seal its own
+    /// memtables and the caller has not just done so. Waits at most [`MAX_MEMORY_WAIT`] for other
+    /// stores.
     pub fn wait_for_memory(
         self: &Arc<Self>,
         bytes: u64,
