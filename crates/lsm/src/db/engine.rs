@@ -41,7 +41,7 @@ use std::sync::Arc;
 /// | [`Writer`](super::write_path::Writer) | commit leaders | the log's write and sync |
 /// | [`FlushTurn`] | flushes | the I/O of a flush |
 /// | `ManifestSlot` | changes of the tree | the edit's write and sync |
-/// | `TreeState` | the pointer to the catalog, and running jobs | no I/O: commit groups may take it |
+/// | `TreeState` | the pointer to the catalog; running jobs | no I/O: commit groups take it |
 /// | `Arc<View>` | the pointer that readers clone, one for each stripe | no I/O |
 /// | `Queue` | the commit queue | no I/O |
 /// | `Slot` | the phase of one ticket | no I/O |
