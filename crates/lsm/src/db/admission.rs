@@ -1,11 +1,11 @@
-//! Whether the disk has room for data that is about to be written.
+//! Whether the disk has space for data that is about to be written.
 
 use super::engine::Engine;
 use basalt_fs::Result;
 use std::sync::Arc;
 
 impl Engine {
-    /// Checks that the disk has room for `bytes` outside the log. If the recovery of the logs
+    /// Checks that the disk has space for `bytes` outside the log. If the recovery of the logs
     /// needs these bytes, the memtables are flushed first.
     ///
     /// Errors: `NoSpace` if the disk is too full.

@@ -1,12 +1,11 @@
-//! Background work as its requesters see it: they ask for work to be queued, and do not know how it
-//! is done.
+//! Background work as its requesters see it. They ask for work to be queued, and do not know how
+//! the work is done.
 //!
-//! The jobs (flush, compaction, garbage collection, retries) need every other part of the store, and
-//! every other part asks for them. So the parts depend on [`Background`] alone, and the engine
+//! The jobs (flush, compaction, garbage collection, retries) need every other part of the store,
+//! and every other part asks for jobs. So the parts depend on [`Background`] alone, and the engine
 //! registers itself there as [`BackgroundJobs`] when the store is open.
 //!
-//! The timers hold no reference to the store: a store that is dropped is not kept alive by a delayed
-//! job.
+//! The timers hold no reference to the store, so a delayed job does not keep a dropped store alive.
 
 use super::context::StoreContext;
 use basalt_env::sync::Mutex;
@@ -68,7 +67,7 @@ impl Background {
         })
     }
 
-    /// Sets who does the work. Called once, when the store is open.
+    /// Sets the engine that does the work. Called once, when the store is open.
     pub fn register(&self, jobs: Weak<dyn BackgroundJobs>) {
         assert!(self.jobs.set(jobs).is_ok(), "registered once");
     }
@@ -129,8 +128,8 @@ impl Background {
     }
 
     /// Watches for the time without commit groups after which the memtables are flushed
-    /// ([`crate::Options::idle_release`]). Called with each group. Takes no lock while a check is on
-    /// its way.
+    /// ([`crate::Options::idle_release`]). Called with each group. Takes no lock while a check is
+    /// on its way.
     pub fn watch_idle(self: &Arc<Self>) {
         let period = self.ctx.options.idle_release;
         if period.is_zero() || self.idle_check_is_queued.load(SeqCst) {
@@ -159,7 +158,8 @@ impl Background {
         &self.idle_check_is_queued
     }
 
-    /// Begins a check for compactions that readers have paid for. Returns true if one is on its way.
+    /// Begins a check for compactions that readers have paid for. Returns true if one is on its
+    /// way.
     pub fn begin_read_check(&self) -> bool {
         self.read_check_is_queued.swap(true, SeqCst)
     }
@@ -175,7 +175,8 @@ impl Background {
         self.idle_since.note(groups, self.ctx.env.clock().now());
     }
 
-    /// Returns the time since the first [`Background::note_idle_check`] after the last commit group.
+    /// Returns the time since the first [`Background::note_idle_check`] after the last commit
+    /// group.
     pub fn idle_for(&self) -> Duration {
         let groups = self.ctx.counters.commit_groups.get();
         self.idle_since.lasts(groups, self.ctx.env.clock().now())
@@ -230,7 +231,7 @@ impl IdleSince {
     }
 }
 
-/// How fast flushes follow each other.
+/// The pace at which flushes follow each other, and the callers that wait for compactions.
 #[derive(Default)]
 struct FlushPace {
     last: Mutex<Option<LastFlush>>,

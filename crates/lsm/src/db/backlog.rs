@@ -1,18 +1,20 @@
-//! How far background work is behind the writers of a store.
+//! The backlog: how far background work is behind the writers of a store.
 
 use super::families::FamilyEntry;
 use crate::compaction::compaction_debt;
 use crate::version::Version;
 use std::collections::BTreeMap;
 
-/// How far behind the tree is: part of a [`View`], worked out when the tree changes. 0 is well, 1 is where writers wait.
+/// How far the tree is behind its writers. It is part of a [`View`] and is computed when the tree
+/// changes. 0 is no backlog; at 1 writers wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Backlog {
     /// Pressure of the tables in level 0.
     level0: f64,
     /// Pressure of the bytes that compactions owe.
     debt: f64,
-    /// Background work is behind, if not far enough to slow writers: it spares nobody who waits for the device.
+    /// True if background work is behind, even if not far enough to slow writers. It then does not
+    /// pause for foreground I/O.
     is_urgent: bool,
 }
 
@@ -27,17 +29,17 @@ impl Backlog {
         self.debt
     }
 
-    /// True when background work should take what it can get of the device.
+    /// Returns true if background work should use all of the device that it can get.
     pub fn is_urgent(&self) -> bool {
         self.is_urgent
     }
 
-    /// True when writers are slowed for it.
+    /// Returns true if the backlog slows writers.
     pub fn presses(&self) -> bool {
         self.level0 > 0.0 || self.debt > 0.0
     }
 
-    /// Returns true if writers wait for it.
+    /// Returns true if the backlog makes writers wait.
     pub fn holds_writers(&self) -> bool {
         self.level0 >= 1.0 || self.debt >= 1.0
     }
@@ -46,7 +48,7 @@ impl Backlog {
     /// for their flush.
     pub fn of(sealed: usize, families: &BTreeMap<u32, FamilyEntry>, version: &Version) -> Backlog {
         let mut worst = Backlog {
-            // One memtable is on its way out, and the next one is full before that is done.
+            // A memtable is being flushed, and the next one is full before the flush ends.
             is_urgent: sealed > 1,
             ..Backlog::default()
         };

@@ -7,7 +7,7 @@ use basalt_fs::Result;
 use std::sync::Arc;
 
 impl Engine {
-    /// See [`super::Db::close`].
+    /// Closes the store. See [`super::Db::close`].
     pub(super) fn close(self: &Arc<Self>) -> Result<()> {
         if self.ctx.read_only {
             self.ctx.begin_closing();
@@ -23,7 +23,7 @@ impl Engine {
             self.manual.cancel_all();
             self.ctx.env.jobs().notify();
             if self.health.check_jobs().is_ok() {
-                // There is no later attempt to wait for.
+                // No later attempt follows that the flush could wait for.
                 writer.last_resume = None;
                 let _ = self.resume_if_halted(&mut writer);
             }
@@ -31,11 +31,11 @@ impl Engine {
         let _urgent = self.ctx.env.foreground_io().urgent();
         self.ctx.env.jobs().drain(self.ctx.owner);
         self.wait_for_manual();
-        // What was held back, and nobody would come back for.
+        // Batches are queued that were held back and that no thread would come back for.
         self.lead_all();
         let flushed = {
             let mut writer = self.writes.lock();
-            // What is in the logs stays there after a broken invariant: the next open reads it afresh.
+            // After a broken invariant, records stay in the logs: the next open reads them afresh.
             let mut result = self.health.check_jobs();
             if result.is_ok() && !self.tree.active().is_empty() {
                 result = self.rotate(&mut writer);
@@ -56,8 +56,8 @@ impl Engine {
         flushed
     }
 
-    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the directory, which is
-    /// not given back before they end.
+    /// Waits for manual compactions and checkpoints. They run on their callers' threads and use the
+    /// directory, which is not given back before they end.
     fn wait_for_manual(&self) {
         self.ctx
             .env
@@ -65,10 +65,10 @@ impl Engine {
             .wait_until(None, &mut || !self.manual.elsewhere());
     }
 
-    /// Everything is in tables: the logs go, and `CURRENT` vouches for the whole manifest. The writer's lock is the proof that no
-    /// log takes records meanwhile.
+    /// Everything is in tables: the logs are deleted, and `CURRENT` vouches for the whole manifest.
+    /// The writer's lock proves that no log takes records meanwhile.
     fn forget_logs(self: &Arc<Self>, _writer: &mut Writer) -> Result<()> {
-        // The spare's file goes below with the other logs that the manifest names.
+        // The spare log is deleted below with the other logs that the manifest names.
         drop(self.writes.logs().take_unused());
         let (logs, expiries_told) = {
             let state = self.tree.lock();
@@ -82,7 +82,8 @@ impl Engine {
             let logs: Vec<u64> = state.catalog().logs.keys().copied().collect();
             (logs, told || !expires)
         };
-        // The edit holds the wall time too: what reads took for expired stays so when the clock goes back.
+        // The edit also holds the wall time: an entry that a read took for expired stays expired if
+        // the clock goes back.
         if !logs.is_empty() || !expiries_told {
             self.tree.install(
                 Edit {
@@ -98,7 +99,7 @@ impl Engine {
         self.tree.point_current()
     }
 
-    /// What an end of any kind gives back.
+    /// Releases what every end of a store gives back.
     fn leave(&self) {
         drop(self.metric_source.lock().take());
         self.ctx
@@ -117,13 +118,14 @@ impl Engine {
         self.ctx.env.memory_was_freed();
     }
 
-    /// See [`super::Db::abandon`].
+    /// Abandons the store. See [`super::Db::abandon`].
     pub(super) fn abandon(self: &Arc<Self>) {
         self.ctx.begin_closing();
         self.manual.cancel_all();
         self.ctx.env.jobs().cancel(self.ctx.owner);
         self.ctx.env.jobs().drain(self.ctx.owner);
-        // The leader's job may have been among them: whoever waits hears that the store is closed.
+        // The leader's job may have been among the cancelled ones: waiting writers get the error
+        // that the store is closed.
         self.lead_all();
         self.wait_for_manual();
         self.leave();

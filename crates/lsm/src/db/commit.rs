@@ -1,14 +1,19 @@
-//! The commit queue: writers queue batches, one of them leads, and the group shares one log write and one sync.
+//! The commit queue: writers queue batches, one writer leads, and the group shares one log write
+//! and one sync.
 //!
-//! Who leads: a writer that comes when nobody leads; else, for batches that nobody waits on, a job on the commit lane. A leader
-//! commits one group and hands over to the first waiter in the queue that is awake. When all of them sleep and little is
-//! queued it goes on itself, for a few groups, and they wake up to their answers: the store would stand still for as long as a
-//! thread takes to wake up, tens of times as long as the group. So no caller works for others longer than [`TURNS`] groups.
+//! The leader is a writer that comes while no thread leads. For batches without a waiting writer,
+//! the leader is a job on the commit lane. A leader commits one group and hands the lead to the
+//! first waiter in the queue that is awake. If all waiters sleep and little is queued, the leader
+//! goes on for a few groups, and the waiters wake up to their answers. Otherwise the store would
+//! stand still for as long as a thread takes to wake up, tens of times as long as the group. So no
+//! caller works for others longer than [`TURNS`] groups.
 //!
-//! A leader waits a moment for the writers of the last group to come back: see [`super::write_path::group_wait`].
+//! A leader waits a moment for the writers of the last group to come back: see
+//! [`super::write_path::group_wait`].
 //!
-//! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue, `submit` waits until
-//! groups were taken from it, and leads groups itself while no other thread does. Decision 0028.
+//! The queue's bytes are reserved in the memory ledger. When submitted batches fill the queue,
+//! `submit` waits until groups were taken from it, and leads groups itself while no other thread
+//! does. Decision 0028.
 
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
@@ -34,37 +39,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a leader of unsynced batches looks whether the last group's writers are back.
+/// Number of times that a leader of unsynced batches checks whether the last group's writers are
+/// back.
 const GATHER_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
-/// A leader commits at most so many groups, as long as little is queued and those who wait for it sleep.
+/// Most groups that a leader commits in a row. It goes on only while at most `TURN_BYTES` are
+/// queued and the waiters sleep.
 const TURNS: u32 = 4;
 const TURN_BYTES: usize = 64 << 10;
-/// A writer that is awake is looked for among so many.
+/// Number of batches at the front of the queue among which the leader searches for a writer that is
+/// awake.
 const AWAKE_AMONG: usize = 16;
-/// How a leader waits for the writers of the last group.
+/// The wait of a leader for the writers of the last group.
 struct Gathering {
-    /// Batches in the queue that it waits for.
+    /// Number of batches in the queue that the leader waits for.
     wanted: usize,
-    /// The longest time that it waits.
+    /// The longest time that the leader waits.
     most: Duration,
     /// True if the group is to be synced.
     sync: bool,
 }
 
-/// What became of a group.
+/// The outcome of a group.
 enum Committed {
-    /// It is in, from this sequence number on.
+    /// The group is committed, from this sequence number on.
     From(SeqNo),
-    /// Nothing was touched: it is held back for so long.
+    /// Nothing was changed: the group is held back for this time.
     Later(Duration),
 }
 
 basalt_env::sync::thread_local! {
-    /// How many calls of [`run_all`] are on this thread's stack.
+    /// Number of calls of [`run_all`] on this thread's stack.
     static CALLBACKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While one lives, this thread runs callbacks of a group: of any store, because all stores share the commit lane.
+/// A mark that this thread runs callbacks of a group, while it lives. The callbacks may be of any
+/// store, because all stores share the commit lane.
 struct InsideCallbacks;
 
 impl InsideCallbacks {
@@ -96,12 +105,12 @@ fn run_all(callbacks: SmallVec<[(Callback, Result<SeqNo>); 1]>) -> Option<Box<dy
     panic
 }
 
-/// Where the callbacks of a group run.
+/// The thread on which the callbacks of a group run.
 #[derive(PartialEq, Eq, Clone, Copy)]
 enum Callbacks {
-    /// On the leader's thread.
+    /// The callbacks run on the leader's thread.
     Here,
-    /// In a job of the commit lane.
+    /// The callbacks run in a job of the commit lane.
     OnLane,
 }
 
@@ -112,7 +121,7 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Engine {
-    /// Commits a batch (an empty one: syncs), leading its group when nobody does.
+    /// Commits a batch, and leads its group if no other thread leads. An empty batch only syncs.
     pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, sync: bool) -> Result<SeqNo> {
         let mut own = Pending::new(batch, sync);
         let mut q = self.writes.queue().lock();
@@ -132,8 +141,8 @@ impl Engine {
         self.wait_for_ticket(&ticket)
     }
 
-    /// Queues a batch, an empty one for a mere sync. With `Patience::Wait` it waits while the queue is full, except
-    /// inside a callback.
+    /// Queues a batch. An empty batch only syncs. With `Patience::Wait`, the function waits while
+    /// the queue is full, except inside a callback.
     pub(super) fn enqueue(
         self: &Arc<Self>,
         batch: WriteBatch,
@@ -153,10 +162,10 @@ impl Engine {
         ticket
     }
 
-    /// Queues a batch once the queue has room for it, behind all batches that are held already.
-    /// While no other thread leads, this thread leads groups itself. On the commit lane, and where
-    /// jobs are stepped, no other thread would lead. The callbacks of these groups run on the
-    /// commit lane, because this thread may hold a lock that they take.
+    /// Queues a batch once it fits the queue, behind all batches that are held already. While no
+    /// other thread leads, this thread leads groups itself. On the commit lane, and where jobs are
+    /// stepped, no other thread would lead. The callbacks of these groups run on the commit lane,
+    /// because this thread may hold a lock that they take.
     fn queue_when_there_is_room<'q>(
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,
@@ -194,8 +203,8 @@ impl Engine {
             #[cfg(test)]
             self.writes.queue().wakes.fetch_add(1, SeqCst);
         }
-        // While this thread led, the first held thread was this one, which did not wait. If no thread
-        // leads now, the next one has to.
+        // While this thread led, the first held thread was this one, which did not wait. If no
+        // thread leads now, the next one has to.
         if q.leader != Leader::Active
             && let Some((_, first)) = q.held.front()
         {
@@ -213,12 +222,12 @@ impl Engine {
         }
     }
 
-    /// A ticket for a batch that was refused.
+    /// Returns the ticket of a batch that was refused.
     pub(super) fn failed_ticket(e: Error) -> Arc<TicketState> {
         TicketState::new(Phase::Done(Err(e)), Waiter::None)
     }
 
-    /// Makes sure that somebody commits what is queued although nobody waits for it.
+    /// Makes sure that the queued batches are committed even if no thread waits for them.
     pub(super) fn ensure_leader(self: &Arc<Self>) {
         let mut q = self.writes.queue().lock();
         if q.leader == Leader::Nobody && !q.pending.is_empty() {
@@ -249,7 +258,8 @@ impl Engine {
     /// Leads one group on the lane that all stores share.
     fn lead_on_lane(self: &Arc<Self>) {
         if self.writes.queue().try_lead() {
-            // Stepped, nobody else is kept waiting, and time moves by waiting only.
+            // Under a stepped scheduler no other store is kept waiting, and time moves only by
+            // waiting.
             let stepped = self.ctx.env.jobs().is_stepped();
             let patience = if stepped {
                 Patience::Wait
@@ -260,8 +270,10 @@ impl Engine {
         }
     }
 
-    /// Commits one group, and those of writers that fell asleep behind it. The caller has the lead; it is handed on, and that before
-    /// any callback runs. What became of the caller's own batch, if it brings one.
+    /// Commits one group, and the groups of writers that fell asleep behind it. The caller has the
+    /// lead. The lead is handed on before any callback runs.
+    ///
+    /// Returns the result of the caller's own batch, if it brings one.
     pub(super) fn lead_group(
         self: &Arc<Self>,
         own: Option<Pending>,
@@ -270,7 +282,8 @@ impl Engine {
         self.lead_groups(own, None, patience, Callbacks::Here)
     }
 
-    /// See [`Engine::lead_group`]. `plan` is how the leader waits for other writers, if the caller knows.
+    /// Commits groups as [`Engine::lead_group`] does. `plan` is how the leader waits for other
+    /// writers, if the caller has decided that.
     fn lead_groups(
         self: &Arc<Self>,
         own: Option<Pending>,
@@ -282,14 +295,15 @@ impl Engine {
         let mut own = own;
         let may_stay = patience == Patience::Wait;
         for turn in 1.. {
-            // Its own batch is done: it waits for nothing on behalf of others.
+            // The caller's own batch is done, so the caller waits for nothing on behalf of others.
             let patience = if turn == 1 {
                 patience
             } else {
                 Patience::Return
             };
             let mut group: Group = own.take().into_iter().collect();
-            // Whatever happens, the lead is handed on and every ticket answered: others wait for both without a limit.
+            // The lead is handed on and every ticket is answered in all cases, because other
+            // threads wait for both without a limit.
             let committed = catch_unwind(AssertUnwindSafe(|| {
                 if turn == 1 {
                     let plan = plan.take().unwrap_or_else(|| {
@@ -335,7 +349,8 @@ impl Engine {
                 callbacks.extend(ticket.complete(one));
             }
             if !callbacks.is_empty() {
-                // They may take their time, and somebody may wait for one who waits for the lead, or for an answer.
+                // Callbacks may take long. A callback may also wait for a thread that waits for the
+                // lead or for an answer.
                 handed_over = handed_over || self.hand_over(None, false);
             }
             if run == Callbacks::OnLane && !callbacks.is_empty() {
@@ -352,7 +367,8 @@ impl Engine {
                 if turn == 1 {
                     resume_unwind(panic);
                 }
-                // What others broke in later turns is theirs to hear of: the caller's batch has its answer.
+                // A panic in a later turn belongs to batches of other callers. The caller's batch
+                // has its answer.
                 return of_own;
             }
             if handed_over {
@@ -362,8 +378,8 @@ impl Engine {
         of_own
     }
 
-    /// Returns how many writers of the last group a leader waits for, or `None` if it does not wait.
-    /// `own` are the batches that the leader brings.
+    /// Returns how many writers of the last group a leader waits for, or `None` if it does not
+    /// wait. `own` are the batches that the leader brings.
     fn plan_gathering(
         &self,
         q: &mut Queue,
@@ -398,7 +414,7 @@ impl Engine {
         }
         let mut q = queue.lock();
         if sync {
-            // Asleep: on a machine of few processors it is the others who need this one.
+            // The leader sleeps: on a machine with few processors the other writers need this one.
             while q.pending.len() < wanted {
                 if queue.all_there.wait_for(&mut q, most).timed_out() {
                     break;
@@ -419,22 +435,24 @@ impl Engine {
         q.group_wait.note_wait(came, sync);
     }
 
-    /// Waits until a batch is committed, or has failed. Leads groups meanwhile if no other thread does.
+    /// Waits until a batch is committed, or has failed. Leads groups meanwhile if no other thread
+    /// does.
     pub(super) fn wait_for_ticket(self: &Arc<Self>, ticket: &TicketState) -> Result<SeqNo> {
         ticket.wait(self.writes.queue(), &|| {
             self.lead_group(None, Patience::Wait);
         })
     }
 
-    /// Answers what is queued and nobody will lead.
+    /// Commits and answers the queued batches that no other thread will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
         while self.writes.queue().try_lead() {
             self.lead_group(None, Patience::Wait);
         }
     }
 
-    /// Gives the lead on: to a writer that waits, else to the lane, at once or after a delay. False: the caller keeps it, because
-    /// it may go on (`once_more`) and whoever waits sleeps: little work is done before he would be awake.
+    /// Hands the lead to a writer that waits, or else to the lane, at once or after a delay.
+    /// Returns false if the caller keeps the lead: it may go on (`once_more`) and all waiters
+    /// sleep. Little work is done before a waiter would be awake.
     fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
         let mut q = self.writes.queue().lock();
         if self.writes.queue().syncs.load(SeqCst) && q.to_sync == 0 {
@@ -446,7 +464,7 @@ impl Engine {
         }
         let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
         let mut sleeper = None;
-        // Among the first few: the queue stands still meanwhile.
+        // Only the first few batches are searched, because the queue stands still meanwhile.
         for p in q.pending.iter().take(AWAKE_AMONG) {
             let ticket = p.ticket.as_ref().expect("what is queued has one");
             let mut slot = ticket.slot.lock();
@@ -469,14 +487,15 @@ impl Engine {
             ticket.wake();
             return true;
         }
-        // The lane's own thread may be in a held submit.
+        // The lane's own thread may be inside a held `submit`.
         q.give_lead_back(Leader::Scheduled, self.ctx.env.ledger());
         drop(q);
         self.spawn_leader(delay);
         true
     }
 
-    /// The write path, top to bottom: room, numbers, log, sync, memtables, publish.
+    /// The write path from top to bottom: admission, sequence numbers, log, sync, memtables,
+    /// publication.
     fn commit_group(
         self: &Arc<Self>,
         writer: &mut Writer,

@@ -1,4 +1,4 @@
-//! What all parts of an open store use: its environment, its directory, its options, and how it
+//! The context that all parts of an open store use: environment, directory, options, and how it
 //! reports.
 //!
 //! The context is fixed when the store is opened. Only the flag of closing and the counters change.
@@ -22,7 +22,8 @@ pub(crate) struct StoreContext {
     pub dir: PathBuf,
     /// The options of the store, without its listeners.
     pub options: Options,
-    /// Owner of the store's jobs. It also tells families of this store from families of another one.
+    /// Owner of the store's jobs. The owner also distinguishes families of this store from families
+    /// of another store.
     pub owner: u64,
     /// Random id of the store. Every file of the store has it.
     pub store_id: u128,

@@ -1,8 +1,8 @@
 //! The engine behind a [`super::Db`]: its parts, and the order of their locks.
 //!
-//! Each part owns its state, which no other part reaches into. A part knows only the parts above it in
-//! this table. Operations on the store (commits, reads, jobs, checkpoints, ...) are methods of
-//! [`Engine`] in modules of their own, which use the parts.
+//! Each part owns its state, and no other part accesses that state. A part knows only the parts
+//! above it in this table. Operations on the store (commits, reads, jobs, checkpoints, ...) are
+//! methods of [`Engine`] in modules of their own, which use the parts.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -15,10 +15,10 @@
 //!
 //! # Order of locks
 //!
-//! [`LOCK_ORDER`] has the locks of a store that are held while others are taken. A thread that holds
-//! one of them takes only locks that stand behind it, and leaves. All other locks are leaves: a thread
-//! that holds one takes no other lock of the store. A test under the scheduler compares every pair of
-//! locks that the models take with this order.
+//! [`LOCK_ORDER`] has the locks of a store that are held while others are taken. A thread that
+//! holds one of them takes only locks that stand behind it, and leaves. All other locks are leaves:
+//! a thread that holds one takes no other lock of the store. A test under the scheduler compares
+//! every pair of locks that the models take with this order.
 
 use super::back_pressure::BackPressure;
 use super::background::Background;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 /// | [`Writer`](super::write_path::Writer) | commit leaders | the log's write and sync |
 /// | [`FlushTurn`] | flushes | the I/O of a flush |
 /// | `ManifestSlot` | changes of the tree | the edit's write and sync |
-/// | `TreeState` | the pointer to the catalog, and which jobs run | no I/O: each commit group may take it |
+/// | `TreeState` | the pointer to the catalog; running jobs | no I/O: commit groups take it |
 /// | `Arc<View>` | the pointer that readers clone, one for each stripe | no I/O |
 /// | `Queue` | the commit queue | no I/O |
 /// | `Slot` | the phase of one ticket | no I/O |
@@ -56,10 +56,10 @@ pub const LOCK_ORDER: &[&str] = &[
     "ticket_state::Slot",
 ];
 
-/// What the lock of flushes guards: the right to flush.
+/// The right to flush, which the lock of flushes guards.
 pub(crate) struct FlushTurn;
 
-/// An open store. See the module.
+/// An open store. See the documentation of the module.
 pub(crate) struct Engine {
     pub ctx: Arc<StoreContext>,
     pub health: Arc<Health>,
@@ -69,7 +69,8 @@ pub(crate) struct Engine {
     pub writes: WritePath,
     /// Manual compactions and checkpoints, which closing waits for.
     pub manual: ManualCalls,
-    /// Held while memtables are flushed: by the flush job, or by a writer that resumes a halted store.
+    /// Held while memtables are flushed: by the flush job, or by a writer that resumes a halted
+    /// store.
     pub flushing: Mutex<FlushTurn>,
     /// Samples of the store's shape, until it is closed.
     pub metric_source: Mutex<Option<MetricSource>>,

@@ -1,6 +1,7 @@
-//! The queue of events between the engine and its listeners. What it promises stands in [`crate::listener`].
+//! The queue of events between the engine and its listeners. [`crate::listener`] documents its
+//! promises.
 //!
-//! It holds nothing of the engine: a listener that blocks keeps no store alive.
+//! The queue holds no reference to the engine, so a listener that blocks keeps no store alive.
 
 use crate::listener::{Event, EventListener, QUEUED_EVENTS};
 use basalt_env::Jobs;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 struct Queue {
     waiting: VecDeque<Event>,
     listeners: Vec<Arc<dyn EventListener>>,
-    /// Events ever queued, and told or lost.
+    /// Number of events ever queued. `done` is the number of those that were delivered or lost.
     queued: u64,
     done: u64,
     lost: u64,
     listeners_lost: u64,
-    /// A thread or job is at it, or on its way.
+    /// True while a thread or a job delivers events, or is about to.
     telling: bool,
-    /// The store is closed: listeners go when all is told.
+    /// True once the store is closed. Listeners are dropped when all events are delivered.
     closed: bool,
 }
 
@@ -30,7 +31,7 @@ struct Queue {
 pub(crate) struct Events(Arc<Inner>);
 
 struct Inner {
-    /// Nobody listens: asked without the lock.
+    /// True if the store has no listeners. This is read without the lock.
     has_no_listeners: AtomicBool,
     queue: Mutex<Queue>,
     told: Condvar,
@@ -48,12 +49,13 @@ impl Events {
         }))
     }
 
-    /// Nobody listens.
+    /// Returns true if the store has no listeners.
     pub fn has_no_listeners(&self) -> bool {
         self.0.has_no_listeners.load(SeqCst)
     }
 
-    /// Queues an event, which is made only if somebody listens. Takes no other lock and may be called under any.
+    /// Queues an event. `make` is called only if the store has listeners. Takes no other lock and
+    /// may be called under any lock.
     pub fn notify(&self, jobs: &Jobs, make: impl FnOnce() -> Event) {
         if self.has_no_listeners() {
             return;
@@ -70,20 +72,23 @@ impl Events {
         }
         queue.waiting.push_back(event);
         queue.queued += 1;
-        // A job would run wherever somebody waits, also under the writer's lock, which a listener that writes needs.
+        // A job would run wherever a thread waits, also under the writer's lock, which a listener
+        // that writes needs.
         if jobs.is_stepped() || std::mem::replace(&mut queue.telling, true) {
             return;
         }
         drop(queue);
         let inner = self.0.clone();
         if basalt_env::thread::spawn("basalt-events", move || inner.tell_all()).is_err() {
-            // No thread to be had: the next event tries again, and so does whoever waits.
+            // No thread is available: the next event tries again, and so does a thread that waits
+            // for delivery.
             self.0.queue.lock().telling = false;
             self.0.told.notify_all();
         }
     }
 
-    /// Waits until everything queued so far was told or lost. Stepped, it is told now, by the caller.
+    /// Waits until all events queued so far were delivered or lost. Under a stepped scheduler the
+    /// caller delivers them now.
     pub fn wait(&self, jobs: &Jobs) {
         let mut queue = self.0.queue.lock();
         if jobs.is_stepped() && !std::mem::replace(&mut queue.telling, true) {
@@ -97,7 +102,8 @@ impl Events {
         }
     }
 
-    /// No further event comes. Listeners are let go of when what is queued was told.
+    /// Ends the queue: no further event comes. Listeners are dropped once the queued events are
+    /// delivered.
     pub fn close(&self) {
         self.0.has_no_listeners.store(true, SeqCst);
         let mut queue = self.0.queue.lock();
@@ -111,7 +117,8 @@ impl Events {
         drop(gone);
     }
 
-    /// Events that were dropped because listeners were slow, and listeners that panicked.
+    /// Returns the number of events that were dropped because listeners were slow, and the number
+    /// of panics of listeners.
     pub fn lost(&self) -> (u64, u64) {
         let queue = self.0.queue.lock();
         (queue.lost, queue.listeners_lost)
@@ -148,7 +155,7 @@ impl Inner {
             queue.done += 1;
             self.told.notify_all();
             drop(queue);
-            // The last holder of a listener may be this; its drop is user code, too.
+            // This may be the last reference to a listener, and its `drop` is user code, too.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(panicked)));
         }
     }

@@ -11,12 +11,12 @@ pub(crate) struct FamilyEntry {
     pub id: u32,
     pub name: Arc<str>,
     pub options: Arc<FamilyOptions>,
-    /// How far its scans go.
+    /// Statistics of how far the scans of the family go.
     pub scan_history: Arc<ScanHistory>,
 }
 
 impl FamilyEntry {
-    /// As its tables name it.
+    /// Returns the id and the name of the family as its tables record them.
     pub fn in_table(&self) -> TableFamily {
         TableFamily {
             id: self.id,

@@ -19,7 +19,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The longest time from a failed compaction to the next attempt. The time doubles up to here.
 const MAX_COMPACTION_PAUSE: Duration = Duration::from_secs(60);
 
-/// What has failed in a store. See the module.
+/// The failures of a store. See the documentation of the module.
 pub(crate) struct Health {
     ctx: Arc<StoreContext>,
     failures: Mutex<Failures>,
@@ -116,8 +116,8 @@ impl Health {
         failures.flush.is_some() && self.ctx.env.clock().now() < failures.flush_retry_at
     }
 
-    /// Notes that a compaction has failed. The next attempt may begin at once, or after a pause that
-    /// doubles with each failure up to one minute.
+    /// Notes that a compaction has failed. The next attempt may begin at once, or after a pause
+    /// that doubles with each failure up to one minute.
     pub fn compaction_failed(&self, error: Error, retry_at_once: bool) {
         let mut failures = self.failures.lock();
         failures.compaction = Some(error);

@@ -1,8 +1,10 @@
-//! What a store does that nobody writes to: it tries again what failed, gives back memory and space it does not need, and merges
-//! level 0 for its readers once they have paid for it (decision 0017).
+//! The work of a store without writes: it tries failed work again and releases memory and disk
+//! space that it does not need. It also merges level 0 for readers once they have paid for the
+//! merge (decision 0017).
 //!
-//! All of these are jobs that hold no reference to the store: one that is dropped is not kept alive by them. They do not wait
-//! for the writer's lock: who holds it may be waiting for a compaction, and that for the thread which the job is on.
+//! All of these are jobs without a reference to the store, so they do not keep a dropped store
+//! alive. The jobs do not wait for the writer's lock. The thread that holds the lock may be waiting
+//! for a compaction, and the compaction for the thread that runs the job.
 
 use super::engine::Engine;
 use super::relocation_stats::may_be_relocatable;
@@ -12,8 +14,9 @@ use basalt_fs::Result;
 use std::sync::Arc;
 
 impl Engine {
-    /// Readers went to the device for tables, often: if they have paid for a merge of level 0, it is noted how long nobody
-    /// has written, and merged when that is long. Called from within reads.
+    /// Begins a check for idleness if readers went to the device for tables often enough to pay for
+    /// a merge of level 0. If the store has had no writes for long enough, level 0 is merged. Reads
+    /// call this.
     pub(super) fn note_extra_reads(self: &Arc<Self>) {
         let view = self.tree.view();
         let paid = view.families.values().any(|f| {
@@ -44,17 +47,17 @@ impl Engine {
             .spawn(self.ctx.owner, JobPriority::Housekeeping, job);
     }
 
-    /// Tries again what has failed: the log, the flush, compactions, a full disk.
+    /// Tries failed work again: the log, the flush, compactions, a full disk.
     pub(super) fn retry(self: &Arc<Self>) {
         if self.health.check_jobs().is_err() {
             return;
         }
         if self.health.is_halted() {
             let Some(mut writer) = self.writes.try_lock() else {
-                // A write is on its way, which tries it itself.
+                // A write that is on its way tries the work itself.
                 return self.background.retry_later();
             };
-            // A failure is in the state, where the next write finds it.
+            // A failure is kept in the health of the store, where the next write finds it.
             let _ = self.resume_if_halted(&mut writer);
         }
         self.relieve();
@@ -64,8 +67,8 @@ impl Engine {
         }
     }
 
-    /// Writes the memtables out and deletes the logs, spare and recycled ones too: what is left costs what an opened
-    /// store costs.
+    /// Flushes the memtables and deletes the logs, including spare and recycled ones. Afterwards
+    /// the store costs what a newly opened store costs.
     pub(super) fn release_idle(self: &Arc<Self>) -> Result<()> {
         let Some(mut writer) = self.writes.try_lock() else {
             self.background.watch_idle();
@@ -75,13 +78,15 @@ impl Engine {
         drop(writer);
         self.flush_all()?;
         self.background.schedule();
-        // Until the manifest has forgotten the spare no later log may take records: it would follow one that has no end.
+        // Until the manifest has forgotten the spare log, no later log may take records. Such a log
+        // would follow one that has no recorded end.
         let Some(mut writer) = self.writes.try_lock() else {
             self.background.watch_idle();
             return Ok(());
         };
         writer.forget_removed_logs(&self.ctx, &self.tree);
-        // One on its way stands there only when this is over; no further one is begun under the writer's lock.
+        // A spare log that is being prepared is registered only after this function ends. No
+        // further one is begun under the writer's lock.
         let another = self.writes.logs().is_preparing();
         self.release_logs()?;
         if another {
@@ -92,13 +97,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes what space there is to be made, while the disk is full: tables get to know what was deleted, and logs go.
+    /// Frees disk space while the disk is full: deletions are written to tables, and logs are
+    /// deleted.
     pub(super) fn relieve(self: &Arc<Self>) {
         if !self.pressure.disk_full().is_refusing() {
             return;
         }
         if self.pressure.look_at_the_disk().is_some() && self.pressure.disk_full().is_refusing() {
-            // What fails is tried again, with everything else.
+            // A failed attempt is made again with all other failed work.
             let _ = self.release_idle();
         }
     }

@@ -1,31 +1,31 @@
-//! What came into each level since the store was opened: by flushes, merges and moves.
+//! Bytes that came into each level since the store was opened: by flushes, merges and moves.
 
 use crate::compaction::Plan;
 use crate::version::LEVELS;
 use basalt_env::sync::Mutex;
 use std::collections::BTreeMap;
 
-/// Bytes that a level has met. All are of tables, as they stand on disk.
+/// Bytes that came into a level. All are bytes of tables as they stand on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LevelIo {
-    /// From above: flushed into level 0, or merged in from the level that gave them.
+    /// Bytes from above: flushed into level 0, or merged in from the level that gave them.
     pub entered: u64,
-    /// Read by merges into it, its own tables included.
+    /// Bytes read by merges into the level, its own tables included.
     pub read: u64,
-    /// Written by flushes and merges into it.
+    /// Bytes written by flushes and merges into the level.
     pub written: u64,
-    /// Moved in unchanged.
+    /// Bytes of tables that moved in unchanged.
     pub moved: u64,
-    /// Merges into it.
+    /// Number of merges into the level.
     pub merges: u64,
 }
 
-/// By family and level.
+/// Statistics by family and level.
 #[derive(Default)]
 pub(crate) struct Levels(Mutex<BTreeMap<u32, [LevelIo; LEVELS]>>);
 
 impl Levels {
-    /// A flush has added a table.
+    /// Notes that a flush has added a table.
     pub fn flushed(&self, family: u32, bytes: u64) {
         let mut all = self.0.lock();
         let level = &mut all.entry(family).or_default()[0];
@@ -33,7 +33,7 @@ impl Levels {
         level.written += bytes;
     }
 
-    /// A compaction was installed.
+    /// Notes that a compaction was installed.
     pub fn compacted(&self, plan: &Plan, read: u64, written: u64) {
         let mut all = self.0.lock();
         let level = &mut all.entry(plan.family).or_default()[plan.output_level];
@@ -50,7 +50,7 @@ impl Levels {
         level.merges += 1;
     }
 
-    /// One family's.
+    /// Returns the statistics of one family.
     pub fn of(&self, family: u32) -> [LevelIo; LEVELS] {
         self.0.lock().get(&family).copied().unwrap_or_default()
     }

@@ -1,15 +1,23 @@
-//! The engine's logs: the active one, the spare prepared ahead of it, and old ones kept for their written space.
+//! The engine's logs: the active one, the spare prepared ahead of it, and old ones kept for their
+//! written space.
 //!
-//! A log's life: *prepared* (space written or recycled, header synced, name durable), *live* (named in the manifest, before any
-//! record is acknowledged in it), *left* (records go to the next log; its end is recorded in the manifest, and not synced), *ended*
-//! (everything before that end is synced), *removed* (its memtables are in tables; the manifest forgets it), then *recycled* for a
-//! later log's space, or deleted.
+//! A log's life:
 //!
-//! A log of unsynced writes goes from left to removed without a sync: it is deleted, and most of its pages never reach the device. One that is
-//! mostly large values stays, and many of these at a time go to the device at once.
-//! Only space that synced appends will use is written ahead and recycled. The first sync after it settles it: all logs left are synced and ended before
-//! the sync of a later one, so that what a power cut leaves is a prefix, and a log that lost its end takes only unsynced writes of
-//! later logs with it. Decision 0016.
+//! - *prepared*: the space is written or recycled, the header synced, the name durable;
+//! - *live*: named in the manifest, before any record is acknowledged in it;
+//! - *left*: records go to the next log; its end is recorded in the manifest, and not synced;
+//! - *ended*: everything before that end is synced;
+//! - *removed*: its memtables are in tables; the manifest forgets it;
+//! - *recycled* for a later log's space, or deleted.
+//!
+//! A log of unsynced writes goes from left to removed without a sync: it is deleted, and most of
+//! its pages never reach the device. A log that is mostly large values stays, and the pages of many
+//! such logs go to the device at once. Only space that synced appends will use is written ahead and
+//! recycled.
+//!
+//! The first sync after a log was left ends that log: all logs left are synced and ended before the
+//! sync of a later one. So a power cut leaves a prefix of the writes. A log that lost its end takes
+//! with it only unsynced writes of later logs. Decision 0016.
 
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
@@ -32,17 +40,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The first log's written space: idle stores cost little; logs grow towards the write buffer's size as they are used.
+/// Bytes of written space of the first log. An idle store costs little: logs grow towards the write
+/// buffer's size as they are used.
 const FIRST_LOG_BYTES: u64 = 256 << 10;
-/// The next log of large values has whole blocks if that costs at most this part of it.
+/// Divisor of a log's bytes: the next log of large values has whole blocks if they cost at most one
+/// sixteenth of it.
 const BLOCKS_WORTH: u64 = 16;
-/// The answer to a group that asks for room.
+/// The answer to a group that asks to be admitted.
 #[must_use]
 pub(super) enum GroupRoom {
     /// The group may go into these memtables. They stay active as long as the caller holds the
     /// writer's lock.
     Ready(Arc<MemtableSet>),
-    /// Not yet; ask again after so long.
+    /// The group must ask again after this time.
     Later(Duration),
 }
 
@@ -55,10 +65,11 @@ impl Engine {
             let mut space = self.writes.logs().lock();
             let target = self.writes.logs().limit();
             let least = FIRST_LOG_BYTES.min(target);
-            // Space is written ahead for synced appends, which pay twice where it is not; others do not notice. Large values pay
-            // less for their sync than zeros of their length would cost, and their logs stay.
+            // Space is written ahead for synced appends, which cost twice as much without it; other
+            // appends gain nothing. Large values cost less to sync than zeros of their length would
+            // cost to write, and their logs stay.
             let capacity = match space.synced {
-                // What is left of the disk is needed elsewhere.
+                // The rest of the disk is needed elsewhere.
                 _ if self.pressure.disk_full().is_refusing() => 0,
                 None => least,
                 Some(true) if !space.large => space.last_end.clamp(least, target),
@@ -72,18 +83,20 @@ impl Engine {
             let expected = expected.min(room);
             (space.recycled.pop(), capacity, expected, space.unit)
         };
-        // Asking more of recycled space than it has would zero the difference now; let it grow in the background.
+        // To request more than the recycled space would zero the difference now. The log grows in
+        // the background instead.
         let capacity = if reuse.is_some() { 0 } else { capacity };
         let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
-            // No manifest names either file. One that cannot be removed is an orphan, which the next open removes.
+            // No manifest names either file. A file that cannot be removed is an orphan, which the
+            // next open removes.
             self.ctx.tables.remove_once(&path);
             if let Some(old) = &reuse {
                 self.ctx.tables.remove_once(old);
             }
         }
         match (made, reuse) {
-            // Somebody, a checkpoint for one, has a second name for it.
+            // The old log has a second name, for example from a checkpoint.
             (Err(e), Some(_)) if e.kind() == ErrorKind::InvalidArgument => {
                 self.begin_log(number, &path, unit, capacity, None)
             }
@@ -115,7 +128,8 @@ impl Engine {
             previous: None,
         };
         let mut writer = RecordWriter::create(file, path, &header)?;
-        // The header is durable before the manifest names the log: from then on a missing header is damage.
+        // The header is durable before the manifest names the log. From then on a missing header is
+        // damage.
         writer.sync()?;
         fs.sync_metadata(&self.ctx.dir)?;
         Ok(ActiveLog {
@@ -128,7 +142,8 @@ impl Engine {
         })
     }
 
-    /// A group comes. True when the log is not for it: it has compressed values, and the log's header does not say so.
+    /// Notes whether the coming group has compressed values (`packed`). Returns true if the active
+    /// log must not take the group, because the log's header does not announce compressed values.
     fn is_unfit(&self, writer: &Writer, packed: bool) -> bool {
         if packed {
             self.writes.logs().lock().packs = true;
@@ -147,7 +162,8 @@ impl Engine {
 
     fn ensure_log<'w>(self: &Arc<Self>, writer: &'w mut Writer) -> Result<&'w mut ActiveLog> {
         if writer.log.is_none() {
-            // Logs are used in the order of their numbers, which recovery relies on: a spare on its way is waited for.
+            // Logs are used in the order of their numbers, which recovery relies on. So the thread
+            // waits for a spare log that is being prepared.
             self.ctx.env.jobs().wait_until(None, &mut || {
                 !self.writes.logs().lock().preparing || self.health.check_jobs().is_err()
             });
@@ -156,7 +172,8 @@ impl Engine {
             let unfit =
                 |space: &SpareLogs| space.spare.as_ref().is_some_and(|s| packs && !s.packed);
             if unfit(&self.writes.logs().lock()) {
-                // It was prepared before the first family came whose values are compressed.
+                // The spare log was prepared before the first family with compressed values was
+                // created.
                 self.release_logs()?;
             }
             let spare = self.writes.logs().lock().spare.take();
@@ -178,8 +195,9 @@ impl Engine {
         Ok(writer.log.as_mut().expect("just made"))
     }
 
-    /// Appends a group of records, and syncs it when asked. A failure leaves the log in doubt: writes halt until
-    /// [`Engine::resume`] has put everything acknowledged into tables and begun a new log.
+    /// Appends a group of records, and syncs it if `sync` is true. A failure leaves the log in
+    /// doubt. Then writes halt until [`Engine::resume`] has put everything acknowledged into tables
+    /// and begun a new log.
     pub fn append_to_log(
         self: &Arc<Self>,
         writer: &mut Writer,
@@ -187,7 +205,7 @@ impl Engine {
         sync: bool,
     ) -> Result<()> {
         if sync {
-            // Many small ones together are small ones.
+            // A group of many small records counts as a small sync.
             let smallest = records.iter().map(|r| r.buf.len()).min();
             self.ctx
                 .env
@@ -213,7 +231,7 @@ impl Engine {
         result.map_err(|e| self.halt(e))
     }
 
-    /// Makes every record so far durable.
+    /// Makes all records so far durable.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
         self.ctx.env.foreground_io().foreground_sync(0);
@@ -229,7 +247,8 @@ impl Engine {
         log.writer.sync().map_err(|e| self.halt(e))
     }
 
-    /// Syncs the logs that were left and records it: nothing in a later log may be durable before.
+    /// Syncs the logs that were left and records their ends. Nothing in a later log may be durable
+    /// before that.
     fn end_left_logs(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         if writer.left.is_empty() {
             return Ok(());
@@ -250,7 +269,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that writes cannot go on before the store is mended, and words the error for the writers it concerns.
+    /// Halts writes until the store is resumed. Returns the error for the writers of the failed
+    /// group.
     fn halt(self: &Arc<Self>, cause: Error) -> Error {
         let error = cause
             .context("the write-ahead log failed; nothing of this write is acknowledged")
@@ -264,7 +284,8 @@ impl Engine {
         error
     }
 
-    /// Mends a halted store if it is time for another try: writes all memtables out, so that nothing depends on the log in doubt.
+    /// Resumes a halted store if the time for another attempt has come. All memtables are flushed,
+    /// so that nothing depends on the log in doubt.
     pub fn resume_if_halted(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         let Some(error) = self.health.halted() else {
             return Ok(());
@@ -279,7 +300,8 @@ impl Engine {
 
     fn resume(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         if let Some(log) = &writer.log {
-            // A generation without entries is sealed too when it has the log in doubt: flushing it forgets the log.
+            // A memtable set without entries is sealed, too, if it has the log in doubt: its flush
+            // makes the manifest forget the log.
             let number = log.number;
             self.tree.change_view(|state, view| {
                 if view.active.log() == number {
@@ -287,7 +309,7 @@ impl Engine {
                 }
             });
         }
-        // Every writer waits for this.
+        // All writers wait for this flush.
         let urgent = self.ctx.env.foreground_io().urgent();
         self.flush_all()?;
         drop(urgent);
@@ -336,8 +358,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Room for a group before it takes sequence numbers: mends a halted store, holds the group back as far as background work is
-    /// behind, rotates a full memtable, and books what the memtables will grow by.
+    /// Prepares the store for a group before the group takes sequence numbers. A halted store is
+    /// resumed, the group is held back as far as background work is behind, and a full memtable is
+    /// rotated. The bytes by which the memtables will grow are booked.
     pub fn make_room(
         self: &Arc<Self>,
         writer: &mut Writer,
@@ -391,7 +414,8 @@ impl Engine {
                 rotated = true;
                 continue;
             }
-            // What stores have sealed gives its memory back. When none has anything to give, the group goes in alone.
+            // The flush of memtables that stores have sealed gives their memory back. If no store
+            // has memory to give, the group is admitted alone.
             if scarce {
                 let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
@@ -405,7 +429,8 @@ impl Engine {
                 }
                 let waited = self.ctx.env.clock().now().saturating_sub(since);
                 let relief = self.ctx.env.relief();
-                // Stepped, the wait ends before the promised bytes come if no job is left.
+                // Under a stepped scheduler, the wait ends before the promised bytes come if no job
+                // is left.
                 let in_vain = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
                 alone = self.ctx.env.ledger().free() < growth
                     && (rotated || !self.pressure.memory().is_wanted(active.number))
@@ -452,7 +477,8 @@ impl Engine {
         Ok(Room::Ready)
     }
 
-    /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is full, in the background.
+    /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is
+    /// full. Both are prepared in the background.
     pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer, active: &MemtableSet) {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
@@ -470,7 +496,8 @@ impl Engine {
                 .env
                 .jobs()
                 .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                    // Without the space appends still work, only slower; the next append asks again.
+                    // Without the space, appends still work and are only slower. The next append
+                    // asks again.
                     if capacity - allocated <= engine.pressure.room_ahead(&engine.tree.view()) {
                         let _ = file.extend_log(capacity);
                     }
@@ -497,7 +524,7 @@ impl Engine {
     }
 
     fn prepare_spare(self: &Arc<Self>) {
-        // A failure is not lost: the writer that needs the log tries itself and meets the error.
+        // A failure is not lost: the writer that needs the log tries again and gets the error.
         let made = self
             .prepare_log()
             .and_then(|log| self.make_live(&log).map(|()| log));
@@ -508,7 +535,8 @@ impl Engine {
         }
     }
 
-    /// Has logs that were made blob files just before a power cut give back what they need not hold.
+    /// Trims logs that became blob files just before a power cut: they give back the parts that are
+    /// not needed.
     pub fn trim_logs_of_old(self: &Arc<Self>) {
         let version = self.tree.view().version.clone();
         let files = version.blobs.files.values();
@@ -530,7 +558,8 @@ impl Engine {
             });
     }
 
-    /// Deletes spare and recycled logs of a store that goes on. The caller holds the writer's lock.
+    /// Deletes the spare and recycled logs of a store that goes on. The caller holds the writer's
+    /// lock.
     pub fn release_logs(self: &Arc<Self>) -> Result<()> {
         let Some(spare) = self.writes.logs().take_unused() else {
             return Ok(());
@@ -540,7 +569,8 @@ impl Engine {
             ..Edit::default()
         };
         if let Err(e) = self.tree.install(edit, Vec::new(), |_, _| ()) {
-            // The catalog still has it, and so will the fresh manifest: it is the next log.
+            // The catalog still has the spare log, and so will the fresh manifest: it is the next
+            // log.
             self.writes.logs().lock().spare = Some(spare);
             return Err(e);
         }
@@ -550,7 +580,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the active log, seals its memtables and writes everything out on this thread.
+    /// Ends the active log, seals its memtables and flushes everything on this thread.
     pub(crate) fn seal_and_flush(self: &Arc<Self>) -> Result<()> {
         let _urgent = self.ctx.env.foreground_io().urgent();
         self.seal(&mut self.writes.lock())?;
@@ -559,7 +589,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the active log and seals its memtables, if they hold anything.
+    /// Ends the active log and seals its memtables, if they have any entries.
     pub(crate) fn seal(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
         if self.tree.active().is_empty() {

@@ -1,16 +1,16 @@
-//! Memtables are flushed because other stores need their memory.
+//! Flushes of memtables whose memory other stores need.
 //!
-//! The thread that needs memory makes the request, perhaps while it holds the `writer` lock of another
-//! store. So the request never waits for the `writer` lock of this store. A job seals the memtables, or
-//! the writer that holds the lock seals them.
+//! The thread that needs memory makes the request, perhaps while it holds the `writer` lock of
+//! another store. So the request never waits for the `writer` lock of this store. A job seals the
+//! memtables, or the writer that holds the lock seals them.
 
 use super::engine::Engine;
 use basalt_env::{JobPriority, Promise};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Delay before a seal is tried again when the `writer` lock is taken. That writer has often sealed by
-/// then.
+/// Delay before a seal is tried again when the `writer` lock is taken. That writer has often sealed
+/// by then.
 const BUSY: Duration = Duration::from_millis(5);
 /// The number of times that a seal is tried again.
 const TRIES: u32 = 20;
@@ -30,8 +30,8 @@ impl Engine {
         // A failed flush breaks promises under this lock, so none is added to those that it breaks.
         let state = self.tree.lock();
         let view = self.tree.view();
-        // A store that cannot flush its sealed memtables cannot keep a promise. A store with the most
-        // sealed memtables that it may have has already promised their bytes.
+        // A store that cannot flush its sealed memtables cannot keep a promise. A store with the
+        // most sealed memtables that it may have has already promised their bytes.
         if self.health.flush_error().is_some()
             || self.health.is_halted()
             || self.ctx.is_closing()
@@ -61,8 +61,8 @@ impl Engine {
                 if let Some(tries) = tries.checked_sub(1) {
                     return self.try_seal_later(number, tries);
                 }
-                // The writer that holds the lock waits for something else. It seals when it goes on, and
-                // other stores may be asked now.
+                // The writer that holds the lock waits for something else. It seals when it goes
+                // on, and other stores may be asked now.
                 return memory.note_flushed(number, self.tree.active().number);
             };
             // A failure is kept in the health of the store, where the next write finds it.

@@ -18,32 +18,32 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// A blob record of a log.
+/// The position and the size of a blob record in a log.
 #[derive(Clone)]
 struct SeparatedRecord {
     seq: SeqNo,
     offset: u64,
     len: u32,
-    /// Of its value with expiry as memtables have it, whatever the record has.
+    /// Bytes of the value with its expiry as memtables have it, whatever form the record has.
     value_len: u32,
 }
 
-/// What [`SeparatedRecords`] know of a record.
+/// What [`SeparatedRecords`] know of one record.
 pub(crate) struct RecordRange {
-    /// Where it lies.
+    /// Position of the record.
     pub place: Range<u64>,
-    /// Bytes of its value with expiry, decompressed.
+    /// Bytes of the value with its expiry, decompressed.
     pub value_len: usize,
 }
 
-/// Blob records of a log.
+/// The blob records of a log.
 #[derive(Clone, Default)]
 pub(crate) struct SeparatedRecords {
-    /// Ascending by sequence number and by offset.
+    /// Records in ascending order of sequence number and of offset.
     list: Vec<SeparatedRecord>,
-    /// Their bytes.
+    /// Bytes of the records.
     pub bytes: u64,
-    /// The blocks that they lie in.
+    /// Bytes of the blocks that the records lie in.
     pub blocks: Blocks,
 }
 
@@ -55,7 +55,7 @@ impl SeparatedRecords {
         self.blocks.add(&(offset..offset + len));
     }
 
-    /// The record of a sequence number.
+    /// Returns the record of a sequence number.
     pub fn of(&self, seq: SeqNo) -> Option<RecordRange> {
         let at = self.list.binary_search_by_key(&seq, |p| p.seq).ok()?;
         let p = &self.list[at];
@@ -65,7 +65,7 @@ impl SeparatedRecords {
         })
     }
 
-    /// True when there are none.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -80,25 +80,25 @@ struct SeparatedSums {
     memory: AtomicU64,
 }
 
-/// The log of a generation.
+/// The log of a memtable set.
 pub(crate) struct MemtableSetLog {
     pub number: u64,
     pub file_id: u128,
-    /// To sync it by, and to give back what nobody needs of it.
+    /// Handle to sync the log, and to give back the parts of the file that are not needed.
     pub file: Arc<dyn File>,
 }
 
-/// One log's memtables.
+/// The memtables of all families that share one log.
 pub(crate) struct MemtableSet {
-    /// Grows from one generation to the next.
+    /// Number of the set. Each new memtable set has a larger one.
     pub number: u64,
-    /// By family id.
+    /// Memtables by family id.
     pub mems: BTreeMap<u32, Arc<MemTable>>,
-    /// Number of the log its records went to; 0 for none yet.
+    /// Number of the log that the records went to, or 0 if there is none yet.
     log: Arc<OnceLock<MemtableSetLog>>,
-    /// Where the blob records of the log begin, by sequence number, ascending.
+    /// Positions of the blob records in the log, in ascending order of sequence number.
     separated: Arc<Mutex<SeparatedRecords>>,
-    /// What writers ask of `separated` with each group, without its lock.
+    /// Sums over `separated`, which writers read with each group without its lock.
     separated_sums: Arc<SeparatedSums>,
     booked: Arc<Mutex<Reservation>>,
 }
@@ -119,7 +119,7 @@ impl MemtableSet {
         })
     }
 
-    /// The same memtables and one more family.
+    /// Returns the same memtables and one more family.
     pub fn with_family(&self, id: u32, cmp: Cmp) -> Arc<MemtableSet> {
         let mut mems = self.mems.clone();
         mems.insert(id, MemTable::new(cmp));
@@ -133,7 +133,7 @@ impl MemtableSet {
         })
     }
 
-    /// The same memtables without a family.
+    /// Returns the same memtables without a family.
     pub fn without_family(&self, id: u32) -> Arc<MemtableSet> {
         let mut mems = self.mems.clone();
         mems.remove(&id);
@@ -147,22 +147,22 @@ impl MemtableSet {
         })
     }
 
-    /// Its log's number, 0 for none yet.
+    /// Returns the number of the log, or 0 if there is none yet.
     pub fn log(&self) -> u64 {
         self.log.get().map_or(0, |l| l.number)
     }
 
-    /// Its log, if it has one.
+    /// Returns the log, if the set has one.
     pub fn log_file(&self) -> Option<&MemtableSetLog> {
         self.log.get()
     }
 
-    /// Notes the log that its records go to.
+    /// Notes the log that the records of the set go to.
     pub fn set_log(&self, log: MemtableSetLog) {
         assert!(self.log.set(log).is_ok(), "a generation has one log");
     }
 
-    /// Keeps where the blob records of a group are that was just written to the log.
+    /// Records the positions of the blob records of a group that was just written to the log.
     pub fn keep_places(&self, records: &[Outgoing<'_>]) {
         if records.iter().all(|r| r.separated.is_empty()) {
             return;
@@ -187,33 +187,35 @@ impl MemtableSet {
         self.separated_sums.bytes.store(places.bytes, SeqCst);
     }
 
-    /// Where the blob records of its log are, by sequence number. Of a generation that takes no more writes.
+    /// Returns the positions of the blob records in the log, by sequence number. The set must take
+    /// no more writes.
     pub fn places(&self) -> SeparatedRecords {
         self.separated.lock().clone()
     }
 
-    /// Bytes of blob records in its log.
+    /// Returns the bytes of blob records in the log.
     pub fn separated_bytes(&self) -> u64 {
         self.separated_sums.bytes.load(SeqCst)
     }
 
-    /// Bytes of all its memtables.
+    /// Returns the bytes of all memtables of the set.
     pub fn memory(&self) -> u64 {
         let separated = self.separated_sums.memory.load(SeqCst);
         self.mems.values().map(|m| m.memory() as u64).sum::<u64>() + separated
     }
 
-    /// True when nothing was inserted.
+    /// Returns true if nothing was inserted.
     pub fn is_empty(&self) -> bool {
         self.mems.values().all(|m| m.is_empty())
     }
 
-    /// Brings the ledger up to date.
+    /// Sets the bytes in the memory ledger to what the memtables hold now.
     pub fn book_memory(&self) {
         self.book(self.memory());
     }
 
-    /// Books so many bytes: before a group is inserted what it will need at most, which [`Self::book_memory`] corrects.
+    /// Books so many bytes in the memory ledger. Before a group is inserted, they are the most that
+    /// it will need; [`Self::book_memory`] corrects the amount later.
     pub fn book(&self, bytes: u64) {
         self.booked.lock().resize(bytes);
     }

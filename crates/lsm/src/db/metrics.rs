@@ -1,4 +1,5 @@
-//! The shape of a store as metrics: what is read off the tree when somebody asks, beside the counters that run.
+//! The shape of a store as metrics: values that are read from the tree when the registry is
+//! sampled, beside the counters that run.
 
 use super::engine::Engine;
 use super::stats::{BlobStats, LevelStats, Stats};
@@ -191,9 +192,9 @@ fn gauge(n: u64) -> MetricValue {
 }
 
 impl Engine {
-    /// Offers the figures to the metrics registry for as long as the store is open.
+    /// Registers the samples with the metrics registry for as long as the store is open.
     pub fn offer_metrics(self: &Arc<Self>) {
-        // The registry keeps no store open.
+        // The registry does not keep the store open.
         let engine = Arc::downgrade(self);
         let source = self.ctx.env.metrics().source(move |out| {
             if let Some(engine) = engine.upgrade() {
@@ -203,7 +204,7 @@ impl Engine {
         *self.metric_source.lock() = Some(source);
     }
 
-    /// Blob files by what part of each is garbage, and the age of the oldest.
+    /// Returns the number of blob files by their share of garbage, and the age of the oldest one.
     fn blob_figures(&self, blobs: &BlobStats, store: (&str, &str), out: &mut Vec<MetricSample>) {
         for (tenth, share) in blobs.by_garbage.iter().enumerate() {
             let from = format!("{}", tenth * 10);

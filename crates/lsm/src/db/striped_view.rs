@@ -1,21 +1,23 @@
-//! The view that readers take, in as many copies as threads are likely to read at once.
+//! The view that readers clone, in about as many copies as threads are likely to read at once.
 //!
-//! One pointer for all would be one cache line that every read of every thread writes twice: for its lock and for its reference
-//! count. Here a thread takes the copy of its stripe, whose lock and count it shares with few or none.
+//! With one pointer for all readers, each read of each thread would write one cache line twice: for
+//! the lock and for the reference count. Here a thread clones the copy of its stripe. It shares the
+//! lock and the count of that copy with few other threads or with none.
 //!
-//! Promises: all copies change as one, so that no reader sees a change that another, who asks later, does not; no I/O happens
-//! under the locks, and what only the old view held is freed after they are released.
+//! Promises: all copies change at one moment. So a reader never sees a change that a later reader
+//! does not see. No I/O happens under the locks. What only the old view held is freed after the
+//! locks are released.
 
 use super::view::View;
 use basalt_env::sync::RwLock;
 use basalt_env::thread::{STRIPES, stripe};
 use std::sync::Arc;
 
-/// One copy, alone on its cache lines.
+/// One copy of the pointer, alone on its cache lines.
 #[repr(align(128))]
 struct Stripe(RwLock<Arc<View>>);
 
-/// The view as of now.
+/// Returns the current view.
 pub(crate) struct StripedView(Box<[Stripe]>);
 
 impl StripedView {
@@ -31,10 +33,11 @@ impl StripedView {
         self.0[stripe()].0.read().clone()
     }
 
-    /// Replaces it. Callers take turns: the holder of the engine's `state`.
+    /// Replaces the view. The holder of the engine's `state` calls this, so calls never overlap.
     pub fn set(&self, next: View) {
         let mut views: Vec<Arc<View>> = (0..STRIPES).map(|_| Arc::new(next.clone())).collect();
-        // All locks before the first change. Readers hold one at a time, for the length of a clone.
+        // All locks are taken before the first change. A reader holds one lock at a time, for the
+        // length of a clone.
         let mut copies: Vec<_> = self.0.iter().map(|copy| copy.0.write()).collect();
         for (copy, view) in copies.iter_mut().zip(&mut views) {
             std::mem::swap(&mut **copy, view);
@@ -91,7 +94,7 @@ mod tests {
         changes_as_one(StripedView::set);
     }
 
-    /// The test above sees it when they do not.
+    /// If the copies did not change at one moment, the test above would find it.
     #[test]
     #[should_panic(expected = "changed before the others")]
     fn one_after_the_other_would_be_seen() {

@@ -1,11 +1,22 @@
-//! Holding writers back: gradually as background work falls behind, and wholly only at the end.
+//! Slows writers gradually as background work falls behind, and holds them only at the end.
 //!
-//! Four backlogs press: tables in level 0 (every read looks into each), memtables that wait for their flush (memory), bytes
-//! that compactions owe (space, and the reads of later), and garbage in blob files near its bound ([`super::space`]). Each is a number that is 0 while all is well and 1 where writers wait.
-//! In between, writers get a share of the rate at which that backlog was last seen to shrink: twice of it where slowing
-//! begins, so that a burst passes almost unhindered, the same at about a third of the way, where a steady load settles, and a
-//! small part near the end. A group pays for its bytes after it was let in, out of the time that passes until the next one, so
-//! the largest group there can be waits for no more than the groups before it, and the one behind it waits for all of its bytes.
+//! Four backlogs press:
+//!
+//! - tables in level 0: every read searches each of them;
+//! - memtables that wait for their flush: they take memory;
+//! - bytes that compactions owe: they cost space, and time of later reads;
+//! - garbage in blob files near its bound, see [`super::back_pressure::space_amp`].
+//!
+//! The pressure of each is 0 while all is well, and 1 where writers wait.
+//!
+//! In between, writers get a share of the rate at which that backlog was last seen to shrink. The
+//! share is twice the rate where slowing begins, so that a burst passes almost unhindered. It
+//! equals the rate at about a third of the way, where a steady load stabilises, and is a small part
+//! near the end.
+//!
+//! A group pays for its bytes after it was admitted, out of the time that passes until the next
+//! group. So the largest possible group waits only for the groups before it, and the group behind
+//! it waits for all of its bytes.
 
 use super::engine::Engine;
 use super::stall_cause::StallCause;
@@ -15,17 +26,18 @@ use basalt_fs::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a group waits for is looked at again after so long, so that relief is noticed.
+/// The longest sleep of a group before its cause is checked again, so that relief is noticed.
 const MAX_SLEEP: Duration = Duration::from_millis(10);
-/// Shorter waits are saved up: a sleep costs about a tenth of this beyond its length.
+/// The shortest sleep. Shorter waits are added up: a sleep costs about a tenth of this beyond its
+/// length.
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 
-/// What whoever asks for room does when there is none yet.
+/// The behaviour of a thread whose group is not admitted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Waits: a thread of the writer's own.
+    /// The thread waits: it is a writer's own thread.
     Wait,
-    /// Comes again: the lane that all stores share.
+    /// The thread returns and the group is tried again later: the lane is shared by all stores.
     Return,
 }
 
@@ -33,13 +45,13 @@ pub(crate) enum Patience {
 /// other stores may take what comes back, or a store may be unable to keep its promise.
 pub(super) const MAX_MEMORY_WAIT: Duration = Duration::from_secs(2);
 
-/// The answer to a group that asks for room.
+/// The answer to a group that asks to be admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Room {
-    /// It may go.
+    /// The group may go on.
     Ready,
-    /// Not yet; ask again after so long.
+    /// The group must ask again after this time.
     Later(Duration),
 }
 
@@ -48,7 +60,7 @@ pub(crate) enum Room {
 pub(crate) enum Held {
     /// The group may go. The view is that of now.
     Ready(Arc<View>),
-    /// Not yet; ask again after so long.
+    /// The group must ask again after this time.
     Later(Duration),
 }
 
@@ -97,9 +109,9 @@ impl Engine {
         }
     }
 
-    /// A group of so many bytes was let in.
+    /// Charges the writer for a group of so many bytes that was admitted.
     pub fn charge(&self, writer: &mut Writer, bytes: u64) {
-        // Without pressure the next look forgives it.
+        // Without pressure the next check forgives the debt.
         writer.pace.owed += bytes as f64;
     }
 
@@ -122,7 +134,7 @@ impl Engine {
         self.wait_for(cause, patience, &relieved, &stuck)
     }
 
-    /// Waits until `relieved`, or until `stuck` tells why that will not be.
+    /// Waits until `relieved` returns true, or until `stuck` returns the error that prevents it.
     fn wait_for(
         self: &Arc<Self>,
         cause: StallCause,
@@ -157,21 +169,24 @@ impl Engine {
                 return Err(e);
             }
             if patience == Patience::Return {
-                // It comes again: until the tree has changed, which decides anew.
+                // The caller asks again. Background work is urgent until the tree changes, which
+                // decides anew.
                 self.pressure.make_urgent();
                 self.pressure.note_stall(cause, MAX_SLEEP);
                 return Ok(Room::Later(MAX_SLEEP));
             }
             if !moved {
-                // Stepped, and no job could help.
+                // Under a stepped scheduler, no job is left that could help.
                 return Err(Error::new(ErrorKind::Busy, cause.when_late()));
             }
-            // Relieved for a moment, or stuck: others were faster to fill it or to try again.
+            // Either the wait was over for a moment and other writers filled the space first, or it
+            // was stuck and another thread tries the work again.
         }
     }
 
-    /// Why memtables do not become tables. A flush has failed and none is on its way: an attempt that has been scheduled since may
-    /// still make room, and the error of the one before it says nothing about it.
+    /// Returns the error that keeps memtables from becoming tables: a flush has failed and none is
+    /// on its way. An attempt that has been scheduled since may still free memory. The error of the
+    /// attempt before it says nothing about it.
     fn flush_is_stuck(&self) -> Option<Error> {
         let state = self.tree.lock();
         let error = self.health.flush_error();
@@ -191,8 +206,10 @@ impl Engine {
         self.wait_for_memtables(StallCause::Memtables, patience, &has_room)
     }
 
-    /// Waits until `bytes` more fit the memory budget, until no store has sealed memtables that will give their memory back, or until this
-    /// store is to seal its own and the caller has not just done so. Waits at most [`MAX_MEMORY_WAIT`] for other stores.
+    /// Waits until `bytes` more fit the memory budget. The wait also ends when no store has sealed
+    /// memtables that will give their memory back. It ends, too, when this store is to seal its own
+    /// memtables and the caller has not just done so. Waits at most [`MAX_MEMORY_WAIT`] for other
+    /// stores.
     pub fn wait_for_memory(
         self: &Arc<Self>,
         bytes: u64,
@@ -209,7 +226,7 @@ impl Engine {
                 || (view.sealed.is_empty() && self.ctx.env.relief().coming() == 0)
         };
         match self.wait_for_memtables(StallCause::Memory, patience, &has_room) {
-            // Stepped, and what another store has promised does not come.
+            // Under a stepped scheduler, the memory that another store has promised does not come.
             Err(e) if e.kind() == ErrorKind::Busy && self.tree.view().sealed.is_empty() => {
                 Ok(Room::Ready)
             }

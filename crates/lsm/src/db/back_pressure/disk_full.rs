@@ -1,16 +1,20 @@
-//! A disk that runs full: the last of it is a reserve for what makes space, so that the store can always help itself.
+//! Handling of a disk that becomes full. The last part of the disk is a reserve for work that frees
+//! space, so that the store can always recover by itself.
 //!
-//! When less than the reserve is free, batches that add data are refused with `NoSpace`; reads go on, and so do batches that only delete, down to
-//! half of the reserve. Memtables are written out, logs kept for their space are deleted, compactions go where tombstones hide something, and
-//! collections take whatever is worth anything. When more is free again, writes are taken again: nobody has to open the store anew.
+//! When less than the reserve is free, batches that add data are refused with `NoSpace`. Reads go
+//! on, and so do batches that only delete, down to half of the reserve. Memtables are flushed, and
+//! logs kept for their space are deleted. Compactions run where tombstones hide something, and
+//! collections take every file whose garbage is worth anything. When more is free again, writes are
+//! accepted again without reopening the store.
 //!
-//! What is free is the disk's to say, so stores that share it share the reserve, and whoever else fills the disk can use it up. Then the log's own
-//! `NoSpace` halts the store, until there is space.
+//! The filesystem reports the free space, so stores on one disk share the reserve, and other
+//! processes that fill the disk can use it up. Then the log's own `NoSpace` halts the store, until
+//! there is space.
 //!
-//! Recovery has a claim of its own: it writes what the logs hold into tables while the logs are still there. Before a
-//! commit group is logged, the leader makes sure that all unflushed writes, this group among them, would fit the free
-//! space once more. When they would not, it seals and flushes the memtables, and refuses the group if that does not
-//! help. Decision 0027.
+//! Recovery needs space of its own: it writes the contents of the logs into tables while the logs
+//! still exist. Before a commit group is logged, the leader checks that all unflushed writes, this
+//! group among them, would fit the free space once more. If they would not, the leader seals and
+//! flushes the memtables, and refuses the group if that does not help. Decision 0027.
 
 use super::{BackPressure, GroupSize};
 use crate::compaction::FullDisk;
@@ -29,26 +33,30 @@ use basalt_records::LARGEST_UNIT;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The reserve is at most this part of the disk.
+/// Divisor of the disk's size: the reserve is at most one sixteenth of the disk.
 const PART_OF_DISK: u64 = 16;
-/// Of the reserve what a fresh manifest and small files take.
+/// The part of the reserve that a fresh manifest and small files take.
 const SMALL_FILES: u64 = 64 << 10;
-/// What is free is asked for once in this part of the reserve.
+/// Divisor of the reserve: the free space is read again after writes of one sixteenth of the
+/// reserve.
 const LOOKS: u64 = 16;
-/// A table or blob file takes at most this part more than the memtable that it is written from: indexes, filters,
-/// record heads.
+/// Divisor of a memtable's size: a table or blob file is at most one eighth larger than its
+/// memtable, for indexes, filters and record heads.
 const PART_FOR_INDEXES: u64 = 8;
-/// Bytes that a table takes beside its entries, however few these are: properties, footer, and the rest of a block.
+/// Bytes that a table takes beside its entries, however few these are: properties, footer, and the
+/// rest of a block.
 const TABLE_BYTES: u64 = 16 << 10;
-/// Space that logs may get beyond the bytes of their appends between two looks: a filesystem allocates up to a 64th of the
-/// free space ahead of an append, and a group may be the first of a new log.
+/// Divisor of the free space: bytes that logs may allocate beyond their appends between two checks.
+/// A filesystem allocates up to a 64th of the free space ahead of an append, and a group may be the
+/// first of a new log.
 const PART_AHEAD: u64 = 32;
-/// Merges compare the free space with what a recovery needs after at most so many bytes.
+/// Merges compare the free space with the need of a recovery after at most so many bytes.
 const MERGED_A_LOOK: u64 = 4 << 20;
 
 impl Options {
-    /// Bytes of a disk of `total` bytes that are kept for what makes space: what memtables may hold and one more, and at most a sixteenth of the
-    /// disk. By default 320 MiB from a disk of 5 GiB on.
+    /// Returns the bytes of a disk of `total` bytes that are reserved for work that frees space.
+    /// They are what memtables may hold and one memtable more, and at most a sixteenth of the disk.
+    /// By default they are 320 MiB from a disk of 5 GiB on.
     pub fn disk_reserve(&self, total: u64) -> u64 {
         let memtables = self.max_sealed_memtables as u64 + 2;
         let reserve = self.write_buffer_bytes.saturating_mul(memtables);
@@ -56,22 +64,22 @@ impl Options {
     }
 }
 
-/// Whether the disk is full.
+/// The state of the free disk space: whether the disk is full.
 #[derive(Default)]
 pub(crate) struct DiskFull {
     refusing: AtomicBool,
-    /// Bytes that may still be let in before what is free is asked for again.
+    /// Bytes that may still be admitted before the free space is read again.
     unseen: AtomicU64,
-    /// What was free when it was last asked for.
+    /// Bytes that were free when the free space was last read.
     free: AtomicU64,
-    /// The reserve then.
+    /// Bytes of the reserve at that time.
     reserve: AtomicU64,
     /// Bytes that were missing when a group was last refused, at most twice the reserve. 0 if
     /// writes have been accepted since then.
     wanted: AtomicU64,
 }
 
-/// The disk is too small for the recovery of a group.
+/// The error of a group whose recovery the disk is too small for.
 pub(crate) struct Shortage {
     space: Space,
     reserve: u64,
@@ -80,26 +88,26 @@ pub(crate) struct Shortage {
 }
 
 impl DiskFull {
-    /// True while batches that add data are refused.
+    /// Returns true while batches that add data are refused.
     pub fn is_refusing(&self) -> bool {
         self.refusing.load(SeqCst)
     }
 
-    /// What all collections that run on a full disk may write: half of the reserve is for flushes and merges, or three quarters of
-    /// what is left.
+    /// Returns the bytes that all collections on a full disk may write. Half of the reserve is kept
+    /// for flushes and merges, or three quarters of the free space if that is less.
     pub fn spare(&self) -> u64 {
         let free = self.free_bytes();
         let beyond_half = free.saturating_sub(self.reserve.load(SeqCst) / 2);
         beyond_half.max(free / 4)
     }
 
-    /// What background work may use without making the disk count as full.
+    /// Returns the bytes that background work may use without making the disk count as full.
     pub fn beyond_reserve(&self) -> u64 {
         let taken_again = taken_again_from(self.reserve.load(SeqCst));
         self.free_bytes().saturating_sub(taken_again)
     }
 
-    /// What was free when it was last asked for.
+    /// Returns the bytes that were free when the free space was last read.
     pub fn free_bytes(&self) -> u64 {
         self.free.load(SeqCst)
     }
@@ -108,32 +116,35 @@ impl DiskFull {
 /// Writes that are in logs and in no table.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unflushed {
-    /// Bytes of their memtables, or of the logs that hold them.
+    /// Bytes of the memtables of these writes, or of the logs that hold them.
     bytes: u64,
-    /// Tables that they are written into at most.
+    /// The largest number of tables that they are written into.
     tables: u64,
 }
 
 impl Unflushed {
-    /// Bytes of free space that a recovery needs at most to write them into tables and to begin a manifest.
+    /// Returns the bytes of free space that a recovery needs at most to write the unflushed writes
+    /// into tables and to begin a manifest.
     fn recovery_bytes(&self, reserve: u64) -> u64 {
         let tables = self.bytes + self.bytes / PART_FOR_INDEXES;
         tables + self.tables * TABLE_BYTES.min(reserve / LOOKS) + SMALL_FILES.min(reserve / 4)
     }
 }
 
-/// What is to be free for writes to be taken again: a little more than was too little, or it would go back and forth.
+/// Returns the bytes that must be free before writes are accepted again. They are a little more
+/// than the amount that was too little, or the state would change back and forth.
 fn taken_again_from(reserve: u64) -> u64 {
     reserve + reserve / 4
 }
 
-/// Bytes that the commit leader logs at most before it compares the free space with what a recovery needs again.
+/// Returns the bytes that the commit leader logs at most before it compares the free space again
+/// with the need of a recovery.
 fn unseen_by_the_leader(reserve: u64) -> u64 {
     (reserve / LOOKS).max(4096)
 }
 
-/// True when the disk under a store that is not open yet has less left than its reserve, or than the recovery of its
-/// logs may need.
+/// Returns true if the disk of a store that is not open yet has less free than its reserve, or than
+/// the recovery of its logs may need.
 pub fn is_low(env: &Env, dir: &Path, options: &Options, logs: &BTreeMap<u64, LiveLog>) -> bool {
     let Ok(space) = env.fs().space(dir) else {
         return false;
@@ -155,11 +166,11 @@ fn only_deletes(batch: &WriteBatch) -> bool {
     ops.all(|op| op.is_ok_and(|op| matches!(op.kind, Kind::Delete | Kind::RangeDelete)))
 }
 
-/// What a commit leader knows of the free disk space since it looked last.
+/// The free disk space as the commit leader knows it from its last check.
 #[derive(Default)]
 pub(crate) struct RecoveryCheck {
-    /// Bytes that may be logged before the free space is compared again with what a recovery would
-    /// need.
+    /// Bytes that may be logged before the free space is compared again with the need of a
+    /// recovery.
     recoverable: u64,
     /// Value of [`TableStore::releases`](crate::version::TableStore::releases) at the last sync of
     /// the directory by a commit leader. `None` if no commit leader has synced it since the store
@@ -175,24 +186,26 @@ impl RecoveryCheck {
 }
 
 impl GroupSize {
-    /// Bytes of the disk that the group takes at most in the log, with what a sync pads.
+    /// Returns the bytes of the disk that the group takes at most in the log, including the padding
+    /// of a sync.
     pub fn recovery_cost(&self) -> u64 {
         self.bytes.max(self.memory) + u64::from(LARGEST_UNIT)
     }
 }
 
 impl BackPressure {
-    /// Whether a batch may come in, or the disk is too full for it.
+    /// Checks whether a batch may be admitted, or the disk is too full for it.
     pub fn admit(&self, batch: &WriteBatch) -> Result<()> {
         self.admit_if(batch.bytes() as u64, &|| only_deletes(batch))
     }
 
-    /// Returns the bytes that an open store keeps free for the recovery of its logs, given the reserve.
+    /// Returns the bytes that an open store keeps free for the recovery of its logs, given the
+    /// reserve.
     pub fn kept_for_recovery(&self, reserve: u64, view: &View) -> u64 {
         self.unflushed(view).recovery_bytes(reserve)
     }
 
-    /// Writes that are in memtables only, and in their logs.
+    /// Returns the writes that are only in memtables and in their logs.
     fn unflushed(&self, view: &View) -> Unflushed {
         let mut all = Unflushed::default();
         for generation in view.sealed.iter().chain([&view.active]) {
@@ -205,7 +218,8 @@ impl BackPressure {
         all
     }
 
-    /// Bytes that may be allocated ahead of their use: at most half of what neither the reserve nor a recovery needs.
+    /// Returns the bytes that may be allocated ahead of their use: at most half of what neither the
+    /// reserve nor a recovery needs.
     pub fn room_ahead(&self, view: &View) -> u64 {
         let Some((space, reserve)) = self.free() else {
             return u64::MAX;
@@ -217,8 +231,8 @@ impl BackPressure {
         beyond / 2
     }
 
-    /// Checks that the unflushed writes, a group that is to be logged among them, could be written into tables after a
-    /// crash.
+    /// Checks that the unflushed writes could be written into tables after a crash, including the
+    /// group that is to be logged.
     ///
     /// The error says what is missing.
     pub fn check_recoverable(
@@ -242,7 +256,8 @@ impl BackPressure {
         let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
         let releases = self.ctx.tables.releases();
         if space.free < wanted + 2 * reserve && checked.durable_releases != Some(releases) {
-            // A file that was removed may be there again after a crash, with its space, until its removal is durable.
+            // After a crash a removed file may exist again, with its space, until its removal is
+            // durable.
             let synced = self.ctx.env.fs().sync_metadata(&self.ctx.dir);
             if let (Ok(()), Some((now, _))) = (synced, self.free()) {
                 space = now;
@@ -256,16 +271,17 @@ impl BackPressure {
                 wanted,
             });
         };
-        // Each byte that is logged is needed once more by the recovery, and others use the disk, too.
+        // A recovery needs each logged byte once more, and others use the disk, too.
         checked.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
         Ok(())
     }
 
-    /// Returns the bytes that a merge may write before it calls this again. `gathered` is the bytes that
-    /// the merge has produced and not yet written.
+    /// Returns the bytes that a merge may write before it calls this again. `gathered` is the bytes
+    /// that the merge has produced and not yet written.
     ///
-    /// A recovery after a crash needs its space while a merge runs, and also after the merge, until the
-    /// input tables are removed. A merge that would take that space ends, and its outputs are removed.
+    /// A recovery after a crash needs its space while a merge runs, and also after the merge, until
+    /// the input tables are removed. A merge that would take that space ends, and its outputs are
+    /// removed.
     ///
     /// Errors: `NoSpace`.
     pub fn merge_allowance(&self, gathered: u64, view: &View) -> Result<u64> {
@@ -279,15 +295,16 @@ impl BackPressure {
         }
     }
 
-    /// Bytes of free space that merges must leave: the need of a recovery of the logs, and the bytes that
-    /// the commit leader may log before it compares the free space again.
+    /// Returns the bytes of free space that merges must leave. They are the need of a recovery of
+    /// the logs, and the bytes that the commit leader may log before it compares the free space
+    /// again.
     fn kept_from_merges(&self, reserve: u64, view: &View) -> u64 {
         let mut unflushed = self.unflushed(view);
         unflushed.tables += 1;
         unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
     }
 
-    /// What a merge may take on a full disk. `None` while it is not full.
+    /// Returns the bytes that a merge may take on a full disk, or `None` if the disk is not full.
     pub fn room_for_merges(&self, view: &View) -> Option<FullDisk> {
         self.disk_full.is_refusing().then(|| {
             let kept = self.kept_from_merges(self.disk_full.reserve.load(SeqCst), view);
@@ -319,8 +336,9 @@ impl BackPressure {
         Err(self.no_space(space, reserve))
     }
 
-    /// Refuses a group for which the disk is too small, and has background work make space. All writes that add data
-    /// are refused until there is as much as the group lacked, but not for longer than until twice the reserve is free.
+    /// Refuses a group for which the disk is too small, and starts background work that frees
+    /// space. All writes that add data are refused until as much is free as the group lacked, but
+    /// at the latest until twice the reserve is free.
     pub fn refuse(&self, shortage: &Shortage) -> Error {
         let Shortage {
             space,
@@ -361,7 +379,8 @@ impl BackPressure {
         Error::new(ErrorKind::NoSpace, what).with_reach(Reach::Store)
     }
 
-    /// How much is free, and what of it is the reserve. `None` from a filesystem that does not tell: it has its own errors when it is full.
+    /// Returns the free bytes, and the bytes of the reserve. Returns `None` if the filesystem does
+    /// not report its free space: such a filesystem has its own errors when it is full.
     pub fn free(&self) -> Option<(Space, u64)> {
         let space = self.ctx.env.fs().space(&self.ctx.dir).ok()?;
         let reserve = self.ctx.options.disk_reserve(space.total);
@@ -370,14 +389,14 @@ impl BackPressure {
         Some((space, reserve))
     }
 
-    /// Before collections are chosen on a full disk.
+    /// Reads the free space before collections are chosen on a full disk.
     pub fn see_what_is_free(&self) {
         if self.disk_full.is_refusing() {
             self.free();
         }
     }
 
-    /// Asks how much is free, and decides whether to take writes.
+    /// Reads the free space, and decides whether to accept writes.
     pub fn look_at_the_disk(&self) -> Option<(Space, u64)> {
         let (space, reserve) = self.free()?;
         let full = &self.disk_full;
@@ -391,7 +410,7 @@ impl BackPressure {
         Some((space, reserve))
     }
 
-    /// Why writes are refused, for people.
+    /// Returns the reason why writes are refused, as text for people.
     pub fn fullness(&self) -> Option<String> {
         self.disk_full.is_refusing().then(|| {
             let reserve = |space: Space| self.ctx.options.disk_reserve(space.total);

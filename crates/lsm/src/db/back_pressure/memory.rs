@@ -1,5 +1,6 @@
-//! A store's part in the memory budget that it shares with other stores. The store reports the bytes
-//! of its active memtables, seals them on request, and promises the bytes that the flush will free.
+//! A store's part in the memory budget that it shares with other stores. The store reports the
+//! bytes of its active memtables, seals them on request, and promises the bytes that the flush will
+//! free.
 
 use super::BackPressure;
 use crate::db::memtable_set::MemtableSet;
@@ -9,7 +10,7 @@ use basalt_env::{Holder, Promise};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// A store can be asked for the memory of its memtables from this part of the write buffer on.
+/// Part of the write buffer above which a store can be asked for the memory of its memtables.
 const WORTH: u64 = 8;
 
 /// The store's account with the relief of the environment.
@@ -22,8 +23,8 @@ pub(crate) struct StoreMemory {
     promised: Mutex<BTreeMap<u64, Promise>>,
 }
 
-/// Work that keeps promises, until this is dropped. A panic in the work breaks the promises.
-/// Otherwise other stores would wait for them without end.
+/// Guard of work that keeps promises. A panic in the work breaks the promises. Otherwise other
+/// stores would wait for them without end.
 pub(crate) struct KeepPromises<'a>(&'a StoreMemory);
 
 impl Drop for KeepPromises<'_> {
@@ -47,8 +48,8 @@ impl StoreMemory {
         }
     }
 
-    /// Returns true if the active memtables are to be sealed because memory is short. `active` is the
-    /// number of their set.
+    /// Returns true if the active memtables are to be sealed because memory is short. `active` is
+    /// the number of their set.
     pub fn is_wanted(&self, active: u64) -> bool {
         self.asked.load(SeqCst) == active
     }
@@ -72,11 +73,11 @@ impl StoreMemory {
         }
     }
 
-    /// Notes that a memtable set was flushed, and that only readers hold it. `active` is the number of
-    /// the active set.
+    /// Notes that a memtable set was flushed, and that only readers hold it. `active` is the number
+    /// of the active set.
     pub fn note_flushed(&self, number: u64, active: u64) {
         self.end_promise(number);
-        // A store that had to refuse may be able to give now.
+        // A store that had to refuse before may be able to give memory now.
         if !self.is_wanted(active) {
             self.may_be_asked();
         }
@@ -95,8 +96,8 @@ impl StoreMemory {
 }
 
 impl BackPressure {
-    /// Registers the store as a holder of memory. `give` is called, on any thread, to have the active
-    /// memtables sealed; the promise is for their bytes.
+    /// Registers the store as a holder of memory. `give` is called, on any thread, to have the
+    /// active memtables sealed; the promise is for their bytes.
     pub fn hold_memory(&self, give: impl Fn(Promise) + Send + Sync + 'static) {
         let worth = self.ctx.options.write_buffer_bytes / WORTH;
         let holder = self.ctx.env.relief().register(worth, give);

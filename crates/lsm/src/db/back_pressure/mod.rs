@@ -1,8 +1,8 @@
-//! Back-pressure: what holds writers back, and what makes background work hurry.
+//! Back-pressure: the limits on writers, and the causes that make background work urgent.
 //!
 //! Writers are slowed or held for the causes of [`super::stall_cause`]: backlogs of flushes and
 //! compactions, the environment's memory budget, and garbage in blob files. They are refused while
-//! the disk is full. This part measures; who waits, and where, is the business of the write path.
+//! the disk is full. This part measures; the write path decides which writers wait, and where.
 //!
 //! | module | what it measures |
 //! |---|---|
@@ -30,19 +30,19 @@ use space_amp::SpaceAmp;
 use stalls::{Drain, Stalls};
 use std::sync::Arc;
 
-/// What a commit group asks for.
+/// The size of a commit group that asks to be admitted.
 pub(crate) struct GroupSize {
-    /// Bytes that it takes in the log.
+    /// Bytes that the group takes in the log.
     pub bytes: u64,
-    /// Bytes that memtables get of it at most: values in them are decompressed.
+    /// Bytes that memtables get of the group at most, with its values decompressed.
     pub memory: u64,
-    /// Number of its operations.
+    /// Number of operations of the group.
     pub entries: u64,
-    /// True if it has compressed values.
+    /// True if the group has compressed values.
     pub packed: bool,
 }
 
-/// What holds the writers of a store back. See the module.
+/// The causes that hold the writers of a store back. See the documentation of the module.
 pub(crate) struct BackPressure {
     ctx: Arc<StoreContext>,
     health: Arc<Health>,
@@ -86,7 +86,7 @@ impl BackPressure {
         &self.space_amp
     }
 
-    /// Returns what is known of the free disk space.
+    /// Returns the state of the free disk space.
     pub fn disk_full(&self) -> &DiskFull {
         &self.disk_full
     }
@@ -96,7 +96,7 @@ impl BackPressure {
         &self.memory
     }
 
-    /// Makes background work urgent while it is behind and can do something about it, and ends that
+    /// Makes background work urgent while it is behind and can reduce the backlog, and ends that
     /// when it is not. Called with each change of the view.
     pub fn note_urgent(&self, view: &View) {
         let behind = view.backlog.is_urgent()

@@ -1,9 +1,11 @@
-//! The space that blob files take, against the bound that users set: what of it is garbage, how urgent collections are, and
-//! how hard writers are pressed as the last resort (decision 0021).
+//! The bound on the space of blob files. This module computes how much of the space is garbage, how
+//! urgent collections are, and how much writers are slowed as the last resort (decision 0021).
 //!
-//! The bound: blob files, what running collections write, and what memtables are about to add stay under [`crate::Options::max_space_amp`]
-//! times the bytes that can be reached, or [`Options::space_slack`] more than these, whichever is more. The difference is the *room* for
-//! garbage. Exposed garbage (marked) is collected; hidden garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
+//! The bound applies to blob files, to the output of running collections, and to what memtables are
+//! about to add. Their sum stays under [`crate::Options::max_space_amp`] times the reachable bytes,
+//! or under the reachable bytes plus [`Options::space_slack`], whichever is more. The difference to
+//! the reachable bytes is the *room* for garbage. Exposed garbage (marked) is collected. Hidden
+//! garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
 
 use super::BackPressure;
 use crate::compaction::HiddenGarbageModel;
@@ -23,58 +25,64 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// From this part of the room on writers are slowed.
+/// Part of the room for garbage above which writers are slowed.
 const SLOW_FROM: f64 = 0.84;
-/// From here on merges that expose garbage are made whatever they rewrite: nobody is slowed for what no merge is due for.
+/// Part of the room above which merges that expose garbage run whatever they rewrite. Writers are
+/// never slowed for garbage that no merge is due for.
 const MERGE_FROM: f64 = 0.8;
-/// Here they are slowed as much as they ever are: what is left is for what nobody foresees, a memtable more or less.
+/// Part of the room at which writers are slowed the most. The rest is for changes that cannot be
+/// foreseen, such as one memtable more or less.
 const SLOWEST_AT: f64 = 0.95;
-/// The hardest that the bound presses: writers get a small part of the rate at which space comes back, and are never stopped.
+/// The highest pressure of the bound. Writers then get a small part of the rate at which space
+/// comes back, and are never stopped.
 const MAX_PRESSURE: f64 = 0.97;
-/// From this part of the room for garbage on, collections hold back for nobody but users.
+/// Part of the room for garbage above which collections give way to the I/O of users only.
 pub(crate) const URGENT: f64 = 0.9;
-/// What hidden garbage may take of the room before key compactions are made for it.
+/// Part of the room that hidden garbage may take before key compactions are made for it.
 const HIDDEN_SHARE: f64 = 0.1;
-/// What collections and all else wrote is remembered for so long, in so many steps.
+/// The window over which bytes written by collections and by everything else are remembered, and
+/// the length of its steps.
 const WINDOW: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(2);
 
 impl Options {
-    /// Bytes by which blob files may be larger than what can be reached, however little that is: twice of what memtables may hold. 512 MiB
-    /// by default. So stores below it divided by `max_space_amp - 1` are not slowed for space.
+    /// Returns the bytes by which blob files may always exceed the reachable bytes, however few
+    /// these are: twice what memtables may hold, by default 512 MiB. So stores smaller than this
+    /// divided by `max_space_amp - 1` are not slowed for space.
     pub fn space_slack(&self) -> u64 {
         let memtables = self.max_sealed_memtables as u64 + 1;
         self.write_buffer_bytes.saturating_mul(2 * memtables)
     }
 }
 
-/// What is behind the space of blob files at one moment.
+/// The composition of the space of blob files at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fill {
-    /// Bytes of the files.
+    /// Bytes of the blob files.
     pub disk: u64,
-    /// Records that are not marked.
+    /// Records that are not marked as garbage.
     pub live: FamilyShare,
-    /// Of these the bytes that are probably overwritten.
+    /// Bytes of `live` that are probably overwritten.
     pub hidden: u64,
-    /// True when no merge has told how many entries hide something in a family that has any: then all are taken to.
+    /// True if a family has entries that may hide others, and no merge has measured how many do.
+    /// Then all of them are assumed to.
     pub guessed: bool,
-    /// Bytes marked, or of dropped families, in files that may be collected.
+    /// Bytes marked as garbage, or of dropped families, in files that may be collected.
     pub marked: u64,
-    /// Garbage in files that nobody collects yet.
+    /// Bytes of garbage in files that no collection takes yet.
     pub idle: u64,
-    /// What running collections write at most.
+    /// Bytes that running collections write at most.
     pub copying: u64,
-    /// What memtables will add.
+    /// Bytes that memtables will add.
     pub coming: u64,
-    /// Bytes of older values that this will hide.
+    /// Bytes of older values that the contents of memtables will hide.
     pub will_hide: u64,
-    /// By family.
+    /// Models of hidden garbage by family.
     pub hidden_garbage: BTreeMap<u32, HiddenGarbageModel>,
 }
 
 impl Fill {
-    /// Bytes that some reader can reach.
+    /// Returns the bytes that some reader can reach.
     pub fn reachable(&self) -> u64 {
         self.live.bytes.saturating_sub(self.hidden)
     }
@@ -83,8 +91,9 @@ impl Fill {
         self.disk.saturating_sub(self.live.bytes)
     }
 
-    /// The part of the room that garbage of `exposed` bytes takes together with hidden garbage, which counts at most half of it:
-    /// collections cannot help that.
+    /// Returns the part of the room that `exposed` bytes of garbage take together with hidden
+    /// garbage. Hidden garbage counts for at most half of the room, because collections cannot
+    /// reduce it.
     fn part(&self, exposed: u64, amp: f64) -> f64 {
         let room = (amp - 1.0) * self.reachable() as f64;
         let used = exposed as f64 + (self.hidden as f64).min(room / 2.0);
@@ -94,13 +103,16 @@ impl Fill {
         }
     }
 
-    /// How urgent another collection is: what those that run leave of the room. 1 is the bound.
+    /// Returns how urgent another collection is: the part of the room that is taken by garbage that
+    /// no running collection takes. 1 is the bound.
     pub fn urgency(&self, amp: f64) -> f64 {
         self.part(self.idle, amp)
     }
 
-    /// As [`Fill::urgency`], with what is being collected. Writers who are slowed feel what is being copied and what is about to come, too: no
-    /// thread rests meanwhile, unless most of what can go is hidden, which merges help against and collections do not.
+    /// Returns [`Fill::urgency`] with the garbage that is being collected. If writers are slowed,
+    /// the value is at least `URGENT`: they are slowed for copies and for data on its way, too, so
+    /// no thread may rest. The exception is garbage that is mostly hidden, which merges reduce and
+    /// collections do not.
     pub fn pressure_on_collections(&self, amp: f64, writers_are_slowed: bool) -> f64 {
         let part = self.part(self.garbage(), amp);
         match writers_are_slowed && self.marked > self.hidden {
@@ -109,38 +121,41 @@ impl Fill {
         }
     }
 
-    /// The part of the room that all garbage takes, with what is on its way.
+    /// Returns the part of the room that all garbage takes, including data on its way.
     fn part_of_room(&self, options: &Options) -> f64 {
         let reachable = (self.reachable() + self.coming - self.will_hide) as f64;
         let all = (self.disk + self.copying + self.coming) as f64;
         (all - reachable).min(self.can_go() as f64) / room(options, reachable)
     }
 
-    /// What a collection or a compaction can give back, or gives back already: for the rest nobody need wait.
+    /// Returns the bytes that a collection or a compaction can give back, or is giving back.
+    /// Writers need not wait for any other bytes.
     fn can_go(&self) -> u64 {
         self.marked + self.hidden + self.copying + self.will_hide
     }
 
-    /// How many bytes more there may be.
+    /// Returns the bytes that may still be added before the bound is reached.
     pub fn left(&self, options: &Options) -> u64 {
         let bound = self.reachable() + room(options, self.reachable() as f64) as u64;
         bound.saturating_sub(self.disk + self.copying + self.coming)
     }
 
-    /// What one merge that moves values may write: what is written and what it replaces are there together for a while.
+    /// Returns the bytes that one merge that moves values may write. Its output and the values that
+    /// the output replaces exist together for a while.
     pub fn most_copied(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 32;
         (self.left(options) / 2).max(least)
     }
 
-    /// The same of one collection. Several run at once near the bound, and what they copy takes room that garbage has otherwise, so files
-    /// would have to be collected sooner. Not too little, or files would become smaller and smaller.
+    /// Returns the bytes that one collection may write. Several collections run at once near the
+    /// bound, and their copies take room from garbage, so files would have to be collected sooner.
+    /// The limit is not too small, or files would become smaller and smaller.
     pub fn most_collected(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 64;
         (self.left(options) / 4).max(least)
     }
 
-    /// How many bytes more than the bound there are.
+    /// Returns the bytes by which the bound is exceeded.
     pub fn debt(&self, options: &Options) -> u64 {
         let reachable = self.reachable();
         let room = room(options, reachable as f64);
@@ -148,13 +163,15 @@ impl Fill {
     }
 }
 
-/// Bytes that there may be beside those that can be reached.
+/// Returns the bytes that may exist beside the reachable ones.
 fn room(options: &Options, reachable: f64) -> f64 {
     room_of(options.max_space_amp, options.space_slack(), reachable)
 }
 
-/// How low a share of garbage a file may have to be collected, at this urgency. While there is room, collections wait for files that
-/// are nearly empty; at the bound any is taken whose garbage is worth it: were all below the last figure, the bound would be kept.
+/// Returns the least share of garbage, from 0 to 1, of a file that may be collected at this
+/// urgency. While there is room, collections wait for files that are nearly empty. At the bound
+/// every file is taken whose garbage is worth it: if all files were below the last share, the bound
+/// would be kept.
 pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     let floor = (1.0 - 1.0 / amp) / 3.0;
     match urgency {
@@ -164,7 +181,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     }
 }
 
-/// How many collections may run at this pressure, of `most`.
+/// Returns how many collections of at most `most` may run at this pressure.
 pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
     match pressure {
         p if p < 0.85 => 1,
@@ -173,7 +190,7 @@ pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
     }
 }
 
-/// What was written, by whom, at one moment.
+/// Bytes written up to one moment, in total and by collections.
 #[derive(Debug, Clone, Copy, Default)]
 struct Written {
     at: Duration,
@@ -185,19 +202,20 @@ struct Written {
 
 #[derive(Default)]
 struct Inner {
-    /// Reachable bytes as the bound has them for writers: falls behind what collections free, see [`Engine::update_pressure`].
+    /// Reachable bytes as the bound counts them for writers. They follow the bytes that collections
+    /// free with a delay, see [`Engine::update_pressure`].
     eased: f64,
-    /// Bytes of blob files when they were last weighed.
+    /// Bytes of blob files when they were last compared with the bound.
     disk: u64,
     window: VecDeque<Written>,
-    /// Of references that came down, how many hid an older one, by family.
+    /// The share of references that hid an older one when merges moved them down, by family.
     hits: HashMap<u32, f64>,
 }
 
-/// The state of the bound.
+/// The state of the bound on the space of blob files.
 #[derive(Default)]
 pub(crate) struct SpaceAmp {
-    /// How hard it presses writers, 0 to 1, as bits.
+    /// Pressure on writers, from 0 to 1, as the bits of an `f64`.
     pressure: AtomicU64,
     inner: Mutex<Inner>,
     /// The last estimate of each family's hidden garbage.
@@ -249,12 +267,13 @@ impl SpaceAmp {
         self.hidden.lock().retain(|id, _| exists(*id));
     }
 
-    /// How hard the bound presses writers: 0 is not at all, and it is never 1.
+    /// Returns the pressure of the bound on writers: 0 is no pressure, and the value is below 1.
     pub fn pressure(&self) -> f64 {
         f64::from_bits(self.pressure.load(Relaxed))
     }
 
-    /// A merge of a family's upper tables has met so many references, and as many older versions below them.
+    /// Notes that a merge of a family's upper tables has met so many references, and so many older
+    /// versions below them.
     pub fn learn_hits(&self, family: u32, references: u64, hidden: u64) {
         if references > 0 {
             let seen = (hidden as f64 / references as f64).min(1.0);
@@ -267,7 +286,7 @@ impl SpaceAmp {
         }
     }
 
-    /// How often a reference hides an older one, once a merge has told.
+    /// Returns the share of references that hide an older one, once a merge has measured it.
     fn hits(&self, family: u32) -> Option<f64> {
         self.inner.lock().hits.get(&family).copied()
     }
@@ -378,7 +397,8 @@ impl BackPressure {
         }
     }
 
-    /// Returns the space that blob files take. Catalog, blob state and view are those of one moment.
+    /// Returns the space that blob files take. Catalog, blob state and view are those of one
+    /// moment.
     pub fn fill(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> Fill {
         let mut fill = blob_files(catalog, blobs, self.ctx.env.clock().now());
         let amp = self.ctx.options.max_space_amp;
@@ -424,10 +444,12 @@ impl BackPressure {
         fill
     }
 
-    /// Weighs blob files against the bound anew. After each change of theirs; the caller holds `state`.
+    /// Compares blob files with the bound again. Called after each change of blob files; the caller
+    /// holds `state`.
     ///
-    /// Who writes is not held for space that a bulk delete, an expiry or a snapshot's end has turned to garbage: for writers the reachable bytes
-    /// stay what they were, and fall by half of what collections free from then on. So at least half of what is freed stays free, and
+    /// Writers are not held for space that a bulk delete, an expiry or a snapshot's end has turned
+    /// to garbage. For writers the reachable bytes stay what they were, and from then on fall by
+    /// half of what collections free. So at least half of what is freed stays free, and
     /// [`Fill::debt`] ends.
     pub fn update_pressure(&self, catalog: &Catalog, blobs: &BlobState, view: &View) {
         if catalog.blobs.is_empty() {
@@ -476,14 +498,15 @@ impl BackPressure {
         }
     }
 
-    /// What blob files take, what of it is alive, and what the bound costs.
+    /// Returns the space of blob files, the reachable part of it, and the cost of keeping the
+    /// bound.
     pub fn blob_stats(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> BlobStats {
         let c = &self.ctx.counters;
         let fill = self.fill(catalog, blobs, view);
         let now = self.written();
         let since = {
             let inner = self.space_amp.inner.lock();
-            // A store that rests weighs nothing: what is older than the window is passed over here.
+            // A store at rest adds no entries, so entries older than the window are skipped here.
             let old = |w: &&Written| now.at.saturating_sub(w.at) >= WINDOW;
             let last_old = inner.window.iter().rev().find(old);
             let since = last_old.or(inner.window.front());
@@ -538,13 +561,14 @@ mod tests {
         };
         let at_once =
             |fill: Fill, slowed| collections_at(fill.pressure_on_collections(1.25, slowed), 4);
-        // Seven tenths of the room, and what is on its way takes the rest.
+        // Garbage takes seven tenths of the room, and data on its way takes the rest.
         assert_eq!(at_once(fill(170, 5), false), 1);
         assert_eq!(at_once(fill(170, 5), true), 4);
-        // Files that have next to no garbage help nobody: merges have to expose what is hidden.
+        // Collecting files with next to no garbage frees nothing: merges have to expose what is
+        // hidden.
         assert_eq!(at_once(fill(60, 110), false), 1);
         assert_eq!(at_once(fill(60, 110), true), 1);
-        // Near the bound all run, whoever is slowed.
+        // Near the bound all collections run, whether or not writers are slowed.
         assert_eq!(at_once(fill(240, 0), false), 4);
     }
 }

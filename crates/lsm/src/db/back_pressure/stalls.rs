@@ -1,4 +1,4 @@
-//! How hard each backlog presses writers, and the record of their stalls.
+//! The pressure of each backlog on writers, and the record of their stalls.
 
 use super::BackPressure;
 use crate::db::stall_cause::StallCause;
@@ -10,20 +10,21 @@ use std::time::Duration;
 
 /// Assumed rate of a backlog in bytes a second, until a flush or a compaction was timed.
 const FIRST_GUESS: u64 = 64 << 20;
-/// Range of the estimated rates in bytes a second. A move of whole tables takes no time, and a paused
-/// process takes any amount of it.
+/// Range of the estimated rates, in bytes a second. A move of whole tables takes no time, and a
+/// paused process takes any amount of time.
 const DRAIN_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
 /// The least share of the drain rate that writers get.
 const LEAST_SHARE: f64 = 1.0 / 64.0;
 
-/// How fast backlogs shrink, in bytes a second.
+/// Rates at which backlogs shrink, in bytes a second.
 pub(crate) struct Drain {
     level0: AtomicU64,
     memtables: AtomicU64,
     space: AtomicU64,
-    /// When level 0 last gave tables away and still had work left: the next time counts from here.
+    /// Time at which level 0 last gave tables away and still had work left. The next time is
+    /// counted from here.
     busy_since: Mutex<Option<Duration>>,
-    /// When a collection last ended and another was wanted.
+    /// Time at which a collection last ended while another one was wanted.
     collecting_since: Mutex<Option<Duration>>,
 }
 
@@ -38,23 +39,26 @@ impl Drain {
         }
     }
 
-    /// A flush of so many bytes of memtables took so long.
+    /// Notes that a flush of so many bytes of memtables took so long.
     pub fn flushed(&self, bytes: u64, took: Duration) {
         learn(&self.memtables, bytes, took);
     }
 
-    /// A compaction that began at `began` has taken so many bytes out of level 0. `more`: it is still due.
+    /// Notes that a compaction that began at `began` has taken so many bytes out of level 0. `more`
+    /// is true if level 0 is still due for a compaction.
     pub fn left_level0(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.busy_since.lock();
-        // Under pressure the time between two compactions counts, too: threads were busy elsewhere.
+        // Under pressure the time between two compactions counts, too, because the threads were
+        // busy elsewhere.
         let from = since.take().unwrap_or(began);
         *since = more.then_some(now);
         drop(since);
         learn(&self.level0, bytes, now.saturating_sub(from));
     }
 
-    /// A collection that began at `began` has made blob files so many bytes smaller. `more`: others run, or are waited for: then the time
-    /// until the next one ends counts, in which threads may be busy elsewhere.
+    /// Notes that a collection that began at `began` has made blob files so many bytes smaller.
+    /// `more` is true if other collections run or are waited for. Then the time until the next one
+    /// ends counts, because threads may be busy elsewhere meanwhile.
     pub fn gave_space_back(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.collecting_since.lock();
         let from = since.take().unwrap_or(began);
@@ -75,7 +79,7 @@ fn learn(rate: &AtomicU64, bytes: u64, took: Duration) {
     rate.store((old * 2 + seen) / 3, Relaxed);
 }
 
-/// What groups let in have not paid for yet.
+/// Bytes of admitted groups that are not paid for yet.
 #[derive(Default)]
 pub(crate) struct Pace {
     /// Bytes that were admitted and not yet paid for.
@@ -84,15 +88,15 @@ pub(crate) struct Pace {
     pub paid_until: Duration,
 }
 
-/// The share of the drain rate that writers get at a pressure from 0 to 1.
+/// Returns the share of the drain rate that writers get at a pressure from 0 to 1.
 pub fn share(pressure: f64) -> f64 {
     (2.0 * (1.0 - pressure).powi(2)).max(LEAST_SHARE)
 }
 
-/// Whether writes are being held back: from the first group that is, to the first that is not.
+/// The current stall: from the first group that is held back to the first that is not.
 #[derive(Default)]
 pub(crate) struct Stalls {
-    /// Asked for each group, without the lock.
+    /// True while writes are held back. Each group reads this without the lock.
     any: AtomicBool,
     now: Mutex<Option<Stall>>,
 }
@@ -100,25 +104,28 @@ pub(crate) struct Stalls {
 struct Stall {
     cause: StallCause,
     began: Duration,
-    /// The group at hand was held.
+    /// True if the current group was held.
     this_group: bool,
 }
 
 impl BackPressure {
-    /// The backlog that lets the least through, how hard it presses, and the rate in bytes a second that it leaves to writers.
+    /// Returns the backlog that admits the least, its pressure, and the rate in bytes a second that
+    /// it leaves to writers.
     pub fn pressure(&self, view: &View) -> Option<(StallCause, f64, f64)> {
         let memtables = {
             let (most, buffer) = (
                 self.ctx.options.max_sealed_memtables,
                 self.ctx.options.write_buffer_bytes,
             );
-            // The last quarter of what may be in memory at all. An early look spares the sum over all families.
+            // Only the last quarter of what may be in memory presses. This early check saves the
+            // sum over all families.
             if (view.sealed.len() + 1) * 4 <= (most + 1) * 3 {
                 0.0
             } else {
                 let active = view.active.memory() as f64 / buffer as f64;
                 let full = (view.sealed.len() as f64 + active.min(1.0)) / (most as f64 + 1.0);
-                // Never 1: a memtable that is full is the rotation's affair, which waits for the flush.
+                // The pressure is never 1: the rotation of a full memtable waits for the flush
+                // itself.
                 ((full - 0.75) * 4.0).clamp(0.0, 0.999)
             }
         };
@@ -169,7 +176,7 @@ impl BackPressure {
         });
     }
 
-    /// A group found room.
+    /// Notes that a group was admitted.
     pub fn release_writers(&self) {
         if !self.stalls.any.load(Relaxed) {
             return;

@@ -1,4 +1,5 @@
-//! Committed batches into memtables: by the leader, or large groups by their writers side by side.
+//! Applies committed batches to memtables: the leader does it, or for large groups the waiting
+//! writers do it in parallel.
 
 use super::queue::Pending;
 use super::ticket_state::{Phase, Waiter};
@@ -15,14 +16,16 @@ use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// From so many bytes on, waiting writers insert their own batches into the memtable side by side.
+/// Bytes of a group from which on waiting writers insert their own batches into the memtable in
+/// parallel.
 const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
     1 << 10
 } else {
     64 << 10
 };
 
-/// Applies a committed group, whose numbers begin at `first`, to a generation's memtables.
+/// Applies a committed group, whose sequence numbers begin at `first`, to the memtables of a
+/// memtable set.
 pub(crate) fn insert_group(
     generation: &Arc<MemtableSet>,
     group: &mut [Pending],
@@ -38,7 +41,7 @@ pub(crate) fn insert_group(
         if MemTable::pins(p.len) {
             insert_own(generation, &p.take_payload(), &raw, seq);
         } else {
-            // No value that lies in it is large enough to keep it.
+            // No value in the batch is large enough to keep the batch in memory.
             let (payload, nobody) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
             apply(generation, payload, &nobody, &raw, seq).expect(OURS);
         }
@@ -46,20 +49,25 @@ pub(crate) fn insert_group(
     }
 }
 
-/// Applies a batch that was read to a generation's memtables, and decompresses what is compressed in it. Operations of families that are not there
-/// are passed over. `Corruption` when it is not what a batch may be; a part of it may be in then.
+/// Applies a batch that was read to the memtables of a memtable set, and decompresses its
+/// compressed values. Operations of families that do not exist are skipped.
+///
+/// Errors: `Corruption` if the batch is not well-formed. A part of the batch may then be applied.
 pub(crate) fn insert(generation: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
     apply(generation, payload, payload, &[], first_seq)
 }
 
 const OURS: &str = "a batch that this process built is well formed";
 
-/// As [`insert`], of a batch that this process built: it still has what it compressed.
+/// Applies a batch that this process built, as [`insert`] does. Such a batch still has the values
+/// that it compressed.
 fn insert_own(generation: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
     apply(generation, payload, payload, raw, first_seq).expect(OURS);
 }
 
-/// What a memtable gets of a compressed value.
+/// Returns the value of an operation, decompressed, as a memtable gets it.
+///
+/// Errors: `Corruption` if the value cannot be decompressed.
 pub(crate) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
     let raw = compressed::unpack(op.kind, op.codec, op.value, 0);
     raw.map(Bytes::from).map_err(|what| {
@@ -68,7 +76,7 @@ pub(crate) fn decompressed(op: &Op<'_>) -> Result<Bytes> {
     })
 }
 
-/// Checks what [`insert`] would find out.
+/// Checks a batch for the errors that [`insert`] would return.
 pub(crate) fn check(payload: &[u8]) -> Result<()> {
     for op in Ops::new(payload) {
         let op = op?;
@@ -79,7 +87,8 @@ pub(crate) fn check(payload: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// As [`insert`]; `batch` is what large values keep that lie in it, and `raw` are those that do not, unless they are to be decompressed.
+/// Applies a batch as [`insert`] does. Large values that lie in `batch` keep it in memory. `raw`
+/// has the decompressed values, unless they are to be decompressed.
 fn apply(
     generation: &MemtableSet,
     payload: &[u8],
@@ -92,7 +101,8 @@ fn apply(
     let mut raw = raw.iter();
     for (seq, op) in (first_seq..).zip(Ops::new(payload)) {
         let op = op?;
-        // Each has its own, also one of a family that is gone.
+        // Each compressed value has its own decompressed one, also a value of a family that was
+        // dropped.
         let own = (op.codec != Compression::None).then(|| raw.next());
         if let Some(mem) = generation.mems.get(&op.family) {
             if op.kind == Kind::RangeDelete {
@@ -100,7 +110,7 @@ fn apply(
                 continue;
             }
             if let Some(own) = own {
-                // Alone: it keeps nothing of the batch.
+                // A value alone in its memory keeps nothing of the batch.
                 let value = own.map_or_else(|| decompressed(&op), |v| Ok(v.clone()))?;
                 mem.insert(op.key, seq, op.kind, &value);
                 continue;
@@ -112,7 +122,8 @@ fn apply(
             }
         }
     }
-    // One large value keeps the whole batch in memory: what is not a large value counts too.
+    // One large value keeps the whole batch in memory, so the bytes that are not large values
+    // count, too.
     if let Some(mem) = pinned_by {
         let memory = slot_size(RECORD_HEADER + payload.len());
         mem.add_pinned(memory - pinned_values);
@@ -120,7 +131,7 @@ fn apply(
     Ok(())
 }
 
-/// Has each writer that waits insert its own batch; the others are this thread's.
+/// Has each waiting writer insert its own batch. This thread inserts the others.
 fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], first: SeqNo) {
     let left = Arc::new(Countdown {
         left: AtomicUsize::new(group.len()),
@@ -160,7 +171,7 @@ fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], firs
     left.wait();
 }
 
-/// One batch's part of a parallel memtable insertion.
+/// The part of one batch in a parallel memtable insertion.
 pub(crate) struct InsertTask {
     generation: Arc<MemtableSet>,
     payload: Bytes,
@@ -176,7 +187,7 @@ impl InsertTask {
     }
 }
 
-/// Counts down when dropped, also by a panic, which the leader waits to hear of.
+/// Counts down when dropped, also by a panic: the leader waits for the count.
 struct Done<'a>(&'a Countdown);
 
 impl Drop for Done<'_> {

@@ -1,47 +1,51 @@
 //! Whether the leader of a commit group waits a moment for more writers, and how long.
 //!
-//! When a group has been answered, its writers come back a moment later, and by then the next leader has begun a sync without
-//! them: N writers get N/2 writes a sync. So a leader waits until as many are there as were about last time.
-//! Never longer than half a sync, without a sync a few microseconds, and after a wait in vain not for a number of groups that doubles
-//! each time: writers that come and go as they please lose next to nothing. A writer that is alone does not wait.
+//! When a group has been answered, its writers come back a moment later. By then the next leader
+//! has begun a sync without them, so N writers get N/2 writes a sync. So a leader waits until as
+//! many writers are there as in the last round. The wait is never longer than half a sync, or a few
+//! microseconds for a group without a sync. After a wait in vain, a number of groups that doubles
+//! each time do not wait. So writers that come at random lose next to nothing. A single writer does
+//! not wait.
 
 use std::time::Duration;
 
-/// No wait is longer.
+/// The longest wait.
 const LONGEST: Duration = Duration::from_micros(500);
-/// Groups without a wait after many waits in vain.
+/// The largest number of groups that do not wait after waits in vain.
 const MOST_HASTY: u32 = 63;
 
-/// What the commit queue remembers of its writers.
+/// Statistics of the writers of the commit queue.
 #[derive(Default)]
 pub(crate) struct GroupWait {
-    /// Batches of the last group, and those that waited behind it.
+    /// Number of batches in the last group and of those that waited behind it.
     last: usize,
-    /// What a synced append takes, averaged over some eight.
+    /// Time of a synced append, averaged over about eight of them.
     sync_time: Duration,
-    /// Of unsynced groups, and of synced ones: a short wait in vain says nothing of a long one.
+    /// Backoff of unsynced groups, and of synced ones. They are apart, because a short wait in vain
+    /// says nothing about a long one.
     haste: [Backoff; 2],
 }
 
 #[derive(Default)]
 struct Backoff {
-    /// Groups that are not to wait.
+    /// Number of groups that are not to wait.
     groups: u32,
     in_vain: u32,
 }
 
 impl GroupWait {
-    /// A group was taken: so many batches, so many more behind it.
+    /// Notes that a group of so many batches was taken, and that so many more waited behind it.
     pub fn note_group(&mut self, group: usize, behind: usize) {
         self.last = group + behind;
     }
 
-    /// A group's append and sync took so long.
+    /// Notes the time that a group's append and sync took.
     pub fn note_sync(&mut self, took: Duration) {
         self.sync_time = (self.sync_time * 7 + took) / 8;
     }
 
-    /// How many batches to wait for, and with `sync` how long at most, when `pending` are there.
+    /// Returns how many batches to wait for when `pending` are queued, and the longest wait of a
+    /// group with `sync`.
     pub fn wait_for(
         &mut self,
         pending: usize,
@@ -60,7 +64,7 @@ impl GroupWait {
         Some((wanted, (self.sync_time / 2).min(LONGEST)))
     }
 
-    /// A wait is over: everybody came, or not.
+    /// Notes that a wait has ended, and whether all awaited writers came.
     pub fn note_wait(&mut self, came: bool, sync: bool) {
         let haste = &mut self.haste[usize::from(sync)];
         haste.in_vain = if came {

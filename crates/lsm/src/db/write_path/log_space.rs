@@ -1,4 +1,4 @@
-//! The logs of a store beside those that wait for their flush: the spare prepared ahead, and old ones
+//! The logs of a store that are not waiting for a flush: the spare log prepared ahead, and old logs
 //! kept for their written space.
 //!
 //! Lock: `spare logs`, a leaf. No I/O happens under it.
@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A log ends at so many times the write buffer's size, whatever the memtables hold: small synced writes are padded to the
-/// write unit and fill a log faster than a memtable.
+/// A log ends at so many times the size of the write buffer, whatever the memtables hold. Small
+/// synced writes are padded to the write unit, so they fill a log faster than a memtable.
 const LOG_PER_BUFFER: u64 = 2;
-/// Old logs kept for reuse.
+/// Number of old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;
 
-/// Path of a log.
+/// Returns the path of a log.
 pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(log_name(number))
 }
@@ -31,16 +31,16 @@ pub(crate) struct ActiveLog {
     pub number: u64,
     pub file_id: u128,
     pub writer: RecordWriter,
-    /// The writer's staging buffer in the ledger.
+    /// Bytes of the writer's staging buffer in the memory ledger.
     pub booked: Reservation,
-    /// Its header says that values in it may be compressed.
+    /// True if the header says that values in the log may be compressed.
     pub packed: bool,
-    /// Records in it were synced: its space is worth writing ahead of them.
+    /// True if records in the log were synced. Then writing space ahead of them is worth its cost.
     pub synced: bool,
 }
 
 impl ActiveLog {
-    /// Gives its staging buffer back.
+    /// Gives the staging buffer's bytes back to the ledger.
     pub fn release_memory(&mut self) {
         self.writer.release_memory();
         self.booked.resize(0);
@@ -50,30 +50,33 @@ impl ActiveLog {
 pub(crate) struct SpareLogs {
     pub spare: Option<ActiveLog>,
     pub preparing: bool,
-    /// A batch with compressed values came.
+    /// True once a batch with compressed values has come.
     pub packs: bool,
-    /// Logs whose space a job is writing ahead, or will. Such a job may come late, when the log is long gone: the
-    /// space of a log that stands here is not used again, or zeros would go over another log's records.
+    /// Numbers of logs whose space a job writes ahead, or will. Such a job may run late, when the
+    /// log no longer exists. So the space of a log in this set is not reused: the job would write
+    /// zeros over the records of another log.
     pub extending: BTreeSet<u64>,
     pub recycled: Vec<PathBuf>,
-    /// Logs that are blob files now and have not given back what they need not hold: somebody copied them then.
+    /// Logs that are blob files now and have not given back their unused parts yet, because they
+    /// were being copied.
     pub untrimmed: Vec<Arc<BlobFile>>,
-    /// Logs that somebody copies, and how many do: their space is not used again.
+    /// Logs that are being copied, with the number of copies. Their space is not reused.
     pub pinned: BTreeMap<u64, usize>,
-    /// Where the last log ended: the next one's size.
+    /// Bytes at which the last log ended: the size of the next one.
     pub last_end: u64,
-    /// Records in the last log were synced; `None` when there was none yet.
+    /// True if records in the last log were synced, or `None` if there was no log yet.
     pub synced: Option<bool>,
-    /// Most of the last log were large values.
+    /// True if most of the last log were large values.
     pub large: bool,
-    /// The next log's write unit, if it is above the filesystem's. Large values begin and end at blocks, where that costs little: the kernel zeroes what is left of a block that is
-    /// written for the first time, and writes that, too.
+    /// Write unit of the next log in bytes, if it is above the filesystem's. Large values begin and
+    /// end at blocks where that costs little: the kernel zeroes the rest of a block that is written
+    /// for the first time, and writes the rest, too.
     pub unit: u32,
-    /// The filesystem cannot take back a part of a file.
+    /// True if the filesystem cannot release a part of a file.
     pub keeps_all: bool,
 }
 
-/// Spare and recycled logs.
+/// The spare and recycled logs of a store.
 pub(crate) struct LogSpace {
     ctx: Arc<StoreContext>,
     space: Mutex<SpareLogs>,
@@ -106,13 +109,14 @@ impl LogSpace {
         self.space.lock()
     }
 
-    /// Whether a log can give back what is no large value.
+    /// Returns whether a log can give back the parts that are no large values.
     pub fn can_trim(&self) -> bool {
         !self.space.lock().keeps_all
     }
 }
 
-/// Logs kept from being used again while they are copied. One that is removed meanwhile can be read through handles opened before.
+/// Guard of logs that are not reused while they are copied. A log that is removed meanwhile can be
+/// read through handles opened before.
 pub(crate) struct PinnedLogs<'a> {
     space: &'a LogSpace,
     numbers: Vec<u64>,
@@ -152,15 +156,17 @@ impl LogSpace {
         self.ctx.options.write_buffer_bytes * LOG_PER_BUFFER
     }
 
-    /// Whether batches with compressed values come, or may. Builds that do not know these are to refuse a log by its header: what it holds behind a
-    /// record that they cannot verify they would take for a torn tail.
+    /// Returns true if batches with compressed values have come or may come. Builds that do not
+    /// know such values must refuse a log by its header. Otherwise they would take everything
+    /// behind a record that they cannot verify for a torn tail.
     pub fn packs_values(&self, view: &View) -> bool {
         let mut families = view.families.values();
         families.any(|f| f.options.blob_compression != Compression::None) || self.space.lock().packs
     }
 
-    /// Keeps a removed log's space for a later one, or deletes it. `end` is where its records ended; `None` when that was
-    /// never settled, and its space is not used again. Nor is that of a log which one huge value has blown up.
+    /// Keeps the space of a removed log for a later one, or deletes the log. `end` is the offset at
+    /// which its records ended. If it was never determined, it is `None`, and the space is not
+    /// reused. The space of a log that one huge value has enlarged is not reused either.
     pub fn retire(&self, number: u64, end: Option<u64>) {
         let path = log_path(&self.ctx.dir, number);
         let mut space = self.space.lock();
@@ -178,8 +184,8 @@ impl LogSpace {
         self.ctx.tables.remove(&path);
     }
 
-    /// Has logs that are blob files give back what is no record of theirs, as soon as nobody copies them, and nobody writes
-    /// space ahead in them.
+    /// Releases the parts of logs that became blob files that are not records of theirs. A log is
+    /// trimmed once it is not copied and no job writes space ahead in it.
     pub fn trim(&self, more: impl IntoIterator<Item = Arc<BlobFile>>) {
         let due: Vec<Arc<BlobFile>> = {
             let mut space = self.space.lock();
@@ -195,28 +201,28 @@ impl LogSpace {
         for log in due {
             match log.trim() {
                 Err(e) if e.kind() == ErrorKind::Unsupported => {
-                    // From the next flush on logs do not stay.
+                    // From the next flush on, logs do not become blob files.
                     self.space.lock().keeps_all = true;
                 }
                 Ok(()) => self.ctx.tables.note_release(),
-                // What stays allocated is space and no harm; the next open tries again.
+                // A failure leaves space allocated and does no harm. The next open tries again.
                 Err(_) => {}
             }
         }
     }
 
-    /// True while a spare log is on its way.
+    /// Returns true while a spare log is being prepared.
     pub fn is_preparing(&self) -> bool {
         self.space.lock().preparing
     }
 
-    /// Logs kept for their space, beside those that the manifest names.
+    /// Returns the logs kept for their space, beside those that the manifest names.
     pub fn recycled(&self) -> Vec<PathBuf> {
         self.space.lock().recycled.clone()
     }
 
-    /// Deletes the recycled logs and takes the spare, which the manifest still names. The disk is not waited for under the lock,
-    /// which `stats` takes, too.
+    /// Deletes the recycled logs and takes the spare, which the manifest still names. No disk I/O
+    /// happens under the lock, which `stats` takes, too.
     pub fn take_unused(&self) -> Option<ActiveLog> {
         let (spare, recycled) = {
             let mut space = self.space.lock();

@@ -8,8 +8,8 @@
 //! | [`apply`] | committed batches into memtables |
 //! | [`log_space`] | spare and recycled logs |
 //!
-//! Locks: `writer`, the commit leader's, is taken before every lock of the tree. The queue's lock is
-//! never held while another lock of the store is waited for, but for a ticket's slot.
+//! Locks: `writer`, the commit leader's, is taken before every lock of the tree. The queue's lock
+//! is never held while another lock of the store is waited for, but for a ticket's slot.
 
 pub(crate) mod apply;
 pub(crate) mod group_wait;
@@ -29,27 +29,27 @@ use queue::CommitQueue;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The write path of an open store. See the module.
+/// The write path of an open store. See the documentation of the module.
 pub(crate) struct WritePath {
     queue: CommitQueue,
     writer: Mutex<Writer>,
     logs: LogSpace,
 }
 
-/// What the commit leader owns.
+/// The state that the commit leader owns.
 pub(crate) struct Writer {
-    /// The log that takes records, once a record came.
+    /// The log that takes records, once there is a record.
     pub log: Option<ActiveLog>,
-    /// Logs that take no more records and whose end is not synced, oldest first. Some may be removed
-    /// by now.
+    /// Logs that take no more records and whose end is not synced, oldest first. Some may be
+    /// removed by now.
     pub left: Vec<ActiveLog>,
     /// The next sequence number.
     pub next_seq: SeqNo,
-    /// Bytes that admitted groups have not paid for yet.
+    /// Bytes of admitted groups that are not paid for yet.
     pub pace: Pace,
-    /// What is known of the disk space that a recovery needs.
+    /// The disk space that a recovery needs, as last checked.
     pub recovery: RecoveryCheck,
-    /// Time of the environment's clock since when a group waits for memory.
+    /// Time of the environment's clock since which a group waits for memory.
     pub short_of_memory: Option<Duration>,
     /// Time of the environment's clock of the last attempt to resume a halted store.
     pub last_resume: Option<Duration>,
@@ -96,7 +96,7 @@ impl WritePath {
 }
 
 impl Writer {
-    /// Lets go of logs whose memtables are in tables.
+    /// Drops the handles of logs whose memtables are in tables.
     pub fn forget_removed_logs(&mut self, ctx: &StoreContext, tree: &Tree) {
         if self.left.is_empty() {
             return;
@@ -108,7 +108,8 @@ impl Writer {
         drop(state);
         self.left = live;
         if !gone.is_empty() && !ctx.is_closing() {
-            // With the last handle of a removed file the kernel frees its pages, some milliseconds for a log: no writer's affair.
+            // When the last handle of a removed file is closed, the kernel frees its pages. For a
+            // log this takes some milliseconds, which no writer should wait for.
             ctx.env
                 .jobs()
                 .spawn(ctx.owner, JobPriority::Housekeeping, move || drop(gone));

@@ -1,4 +1,5 @@
-//! The commit queue: batches that wait for a commit leader. Its bytes are reserved in the memory ledger.
+//! The commit queue: batches that wait for a commit leader. Its bytes are reserved in the memory
+//! ledger.
 //!
 //! Locks: the queue's, then a ticket's slot.
 
@@ -14,35 +15,36 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A group ends when it holds so many bytes.
+/// Bytes at which a group ends.
 pub(crate) const GROUP_BYTES: usize = 1 << 20;
-/// A group ends when it holds so many batches.
+/// Number of batches at which a group ends.
 pub(crate) const GROUP_BATCHES: usize = 1024;
-/// `submit` waits while the queue holds this many submitted bytes or more: what the next groups take is always there.
+/// Submitted bytes in the queue at which `submit` waits. The limit leaves the next groups always
+/// enough to take.
 pub(crate) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
 
-/// A batch to be committed.
+/// A batch that waits to be committed.
 pub(crate) struct Pending {
-    /// Record header space and operations; empty for a mere sync.
+    /// Record header space and operations. It is empty for a batch that only syncs.
     pub buf: AlignedBuf,
-    /// Its bytes: the log may pad the buffer.
+    /// Bytes of the record in `buf`: the log may pad the buffer.
     pub len: usize,
     pub count: u32,
     pub payload_crc: u32,
-    /// Its blob records.
+    /// Blob records of the batch.
     pub separated: SmallVec<[Separated; 1]>,
-    /// What memtables get of those that are compressed.
+    /// Decompressed values, for memtables, of the blob records that are compressed.
     pub raw: SmallVec<[Bytes; 1]>,
-    /// What these have more bytes than what is stored of them.
+    /// Bytes that compression has saved in the batch.
     pub saved_bytes: usize,
     pub sync: bool,
-    /// No thread waited for it when it was queued.
+    /// True if no thread waited for the batch when it was queued.
     pub submitted: bool,
-    /// `None`: the leader's own.
+    /// The ticket of the batch, or `None` for the batch of the leader itself.
     pub ticket: Option<Arc<TicketState>>,
 }
 
-/// The batches of one log write. Most are alone.
+/// The batches of one log write. Most groups have a single batch.
 pub(crate) type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
@@ -73,12 +75,12 @@ impl Pending {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the batch holds.
     pub fn memory(&self) -> usize {
         self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Its operations, as memory to share.
+    /// Returns the operations of the batch, as memory to share.
     pub fn take_payload(&mut self) -> Bytes {
         let mut buf = std::mem::take(&mut self.buf);
         // The log may have padded the record to the write unit.
@@ -90,34 +92,34 @@ impl Pending {
 #[derive(PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Leader {
     Nobody,
-    /// A job on the commit lane will lead; a waiter may be faster.
+    /// A job on the commit lane will lead. A waiting writer may take the lead before it.
     Scheduled,
     Active,
 }
 
-/// A thread inside `submit` that waits until the queue has room for its batch.
+/// A thread inside `submit` that waits until its batch fits the queue.
 #[derive(Default)]
 pub(crate) struct HeldSubmit {
     /// True once the batch is queued. The value changes under the queue's lock.
     pub admitted: AtomicBool,
-    /// Wakes this thread alone.
+    /// Wakes this thread and no other.
     pub woken: Condvar,
 }
 
 pub(crate) struct Queue {
     pub pending: VecDeque<Pending>,
     pub leader: Leader,
-    /// Of what is pending: bytes, and batches to be synced.
+    /// Bytes of the pending batches. `to_sync` is the number of those that are to be synced.
     pub bytes: usize,
     pub to_sync: usize,
     /// Memory of the pending batches that were submitted, in bytes.
     pub submitted_bytes: usize,
     /// Memory of all pending batches in the ledger.
     pub booked: Reservation,
-    /// Batches whose `submit` waits until the queue has room, in the order of their arrival.
+    /// Batches whose `submit` waits until they fit the queue, in the order of their arrival.
     pub held: VecDeque<(Pending, Arc<HeldSubmit>)>,
     pub group_wait: GroupWait,
-    /// How many batches a leader waits for.
+    /// Number of batches that a leader waits for.
     pub wanted: usize,
 }
 
@@ -139,7 +141,7 @@ impl Queue {
         let p = self.pending.pop_front()?;
         self.bytes -= p.buf.len();
         self.to_sync -= usize::from(p.sync);
-        // From here on the memtable's growth stands for it.
+        // From here on the growth of the memtable accounts for the batch.
         let memory = p.memory();
         self.booked.resize(self.booked.bytes() - memory as u64);
         self.submitted_bytes -= if p.submitted { memory } else { 0 };
@@ -178,11 +180,12 @@ impl Queue {
 
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
-    /// As many batches are queued as a leader waits for.
+    /// Wakes the leader when as many batches are queued as it waits for.
     pub all_there: Condvar,
-    /// They are, for a leader that watches.
+    /// True when these batches are queued. A leader that spins reads it.
     pub came: AtomicBool,
-    /// The leader is about a synced group: whoever waits for it had better sleep.
+    /// True while the leader commits a synced group. A writer that waits for such a group sleeps
+    /// instead of spinning.
     pub syncs: AtomicBool,
     /// Number of times that threads of held submits have woken up.
     #[cfg(test)]
@@ -216,12 +219,13 @@ impl CommitQueue {
         self.queue.lock()
     }
 
-    /// True while a synced group is on its way, for which a writer had better sleep.
+    /// Returns true while a synced group is being committed, for which a writer sleeps instead of
+    /// spinning.
     pub fn syncs(&self) -> bool {
         self.syncs.load(SeqCst)
     }
 
-    /// Takes the lead if somebody must and nobody does.
+    /// Takes the lead if batches are queued and no thread leads.
     pub fn try_lead(&self) -> bool {
         let mut q = self.queue.lock();
         if q.leader == Leader::Active || q.pending.is_empty() {
@@ -231,7 +235,7 @@ impl CommitQueue {
         true
     }
 
-    /// Puts a group back that found no room; it goes first next time.
+    /// Puts a group back that was not admitted. The next leader takes it first.
     pub fn put_back(&self, group: Group) {
         let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
@@ -259,7 +263,7 @@ impl CommitQueue {
         q.admit_held(ledger);
     }
 
-    /// Returns the number of submits that wait for room.
+    /// Returns the number of submits that wait for space in the queue.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.queue.lock().held.len()

@@ -1,7 +1,7 @@
-//! The state of a batch on its way through the commit queue, and the writer that waits for it.
+//! The state of a batch in the commit queue, and the writer that waits for the batch.
 //!
-//! A writer that waits looks out for its turn for a few microseconds before it sleeps: a group that is not synced takes no longer,
-//! and a thread takes ten times as long to wake up.
+//! A waiting writer spins for a few microseconds before it sleeps: a group without a sync takes no
+//! longer, and a thread takes ten times as long to wake up.
 
 use super::apply::InsertTask;
 use super::queue::CommitQueue;
@@ -11,8 +11,8 @@ use basalt_fs::Result;
 use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
-/// How often a writer looks whether its turn has come before it lets others have the processor, and how often after that before
-/// it sleeps.
+/// How often a writer checks for its turn before it yields the processor, and how often after that
+/// before it sleeps.
 const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 const YIELDS: u32 = if cfg!(feature = "schedules") { 1 } else { 50 };
 
@@ -27,12 +27,12 @@ pub(crate) enum Phase {
     Done(Result<SeqNo>),
 }
 
-/// Whether somebody can be given the lead, or the batch to insert.
+/// Whether a thread waits that can be given the lead, or its batch to insert.
 #[derive(PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Waiter {
-    /// Nobody waits yet, or ever.
+    /// No thread waits yet, or none ever will.
     None,
-    /// A thread is in `wait`, or about to be, and looks out.
+    /// A thread is in `wait`, or about to be, and spins.
     Awake,
     /// A thread sleeps in `wait`.
     Asleep,
@@ -47,7 +47,8 @@ pub(crate) struct Slot {
 pub(crate) struct TicketState {
     pub slot: Mutex<Slot>,
     changed: Condvar,
-    /// The phase has changed since the waiter saw it: what it watches without taking the lock.
+    /// True if the phase has changed since the waiter read it. The waiter watches it without the
+    /// lock.
     moved: AtomicBool,
 }
 
@@ -65,13 +66,14 @@ impl TicketState {
         })
     }
 
-    /// Tells the waiter that its phase has changed. Called with the slot locked.
+    /// Notifies the waiter that its phase has changed. Called with the slot locked.
     pub fn wake(&self) {
         self.moved.store(true, SeqCst);
         self.changed.notify_one();
     }
 
-    /// Looks out for a change for about as long as a group without a sync takes: a sleeping thread takes ten times that to wake up.
+    /// Spins until the phase changes, for about as long as a group without a sync takes. A sleeping
+    /// thread takes ten times that to wake up.
     fn watch(&self) {
         for _ in 0..SPINS {
             if self.moved.load(SeqCst) {
@@ -119,15 +121,16 @@ impl TicketState {
         }
     }
 
-    /// Leads a group, maybe the one its own batch is in. It is nobody's waiter meanwhile: a leader that was told to insert its
-    /// batch would wait for itself.
+    /// Leads a group, which may contain the leader's own batch. Meanwhile the ticket has no waiter:
+    /// a leader that was asked to insert its own batch would wait for itself.
     fn lead(&self, mut slot: MutexGuard<'_, Slot>, lead: &dyn Fn()) {
         slot.waiter = Waiter::None;
         drop(slot);
         lead();
     }
 
-    /// Gives it its result. Somebody's callback is to be called with it.
+    /// Completes the batch with its result. Returns the callback of the batch, if it has one, with
+    /// the result to call it with.
     pub fn complete(&self, result: Result<SeqNo>) -> Option<(Callback, Result<SeqNo>)> {
         let mut slot = self.slot.lock();
         match slot.then.take() {
