@@ -99,8 +99,8 @@ impl Engine {
         let view = self.tree.view();
         let now_ms = self.ctx.env.clock().wall_ms();
         let oldest_snapshot = self.tree.oldest_snapshot();
-        // If writers are already slowed, the pick is not urgent: writers would wait for a merge that
-        // waits for more writes.
+        // If writers are already slowed, the pick is not urgent: writers would wait for a merge
+        // that waits for more writes.
         let urgent = !view.backlog.presses() && self.background.is_flushing_fast();
         // A store that something is wrong with does nothing that need not be.
         let well = self.health.first_error().is_none() && self.health.check_jobs().is_ok();
