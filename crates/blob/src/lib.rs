@@ -26,8 +26,8 @@
 //!
 //! A module depends only on modules above it in this table, on `basalt-table`, whose blocks with
 //! checksums hold the index, and on `basalt-records`, whose logs become blob files. The encoding of
-//! one record is that of [`basalt_kv::separated`]. The bytes are specified in `docs/format/blob.md`,
-//! the reasons are in `docs/decisions/0020-blobs.md`.
+//! one record is that of [`basalt_kv::separated`]. The bytes are specified in
+//! `docs/format/blob.md`. The reasons are in `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an
 //! error. No bytes of a file make a reader panic, or allocate beyond what the file holds. The

@@ -200,7 +200,7 @@ fn merge_operands(
 }
 
 impl Engine {
-    /// Flushes all sealed memtables, and queues what is due then.
+    /// Flushes all sealed memtables, and queues the jobs that are due then.
     pub(super) fn flush_job(self: &Arc<Self>) {
         let result = self.flush_all();
         let mut state = self.tree.lock();

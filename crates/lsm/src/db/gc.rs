@@ -222,7 +222,7 @@ impl Engine {
         let first = candidates.first()?;
         let (mut files, mut live) = (Vec::new(), 0);
         for c in &candidates {
-            // Others go along while they have about as much to give.
+            // Other files join while their share of garbage is about as high.
             let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
             if enough || (!files.is_empty() && live + c.alive > most_live) {
                 break;
@@ -294,7 +294,7 @@ impl Engine {
                     let paths = blob.map(|b| self.ctx.tables.blob_paths(*n, &b.meta));
                     (paths.iter().flatten()).any(|path| e.path() == Some(path))
                 };
-                // The others had better not wait for one that cannot be read, and stays as it is.
+                // The other files do not wait for a file that cannot be read, which stays as it is.
                 let bad = sources.iter().find(|n| is_of(n));
                 match bad {
                     Some(n) => state.blobs.unreadable(*n, e.clone(), now),
@@ -494,7 +494,7 @@ impl Engine {
         }
     }
 
-    /// Files and their marks as of one moment.
+    /// Returns files and their marks as of one moment.
     fn sources(&self, numbers: &[u64]) -> Result<Sources> {
         // Marks and files of one version: both change under `state`.
         let state = self.tree.lock();

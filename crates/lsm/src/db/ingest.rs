@@ -67,7 +67,7 @@ pub struct TableWriter {
     seq: SeqNo,
     tables: Vec<(u64, TableMeta)>,
     last: Option<Vec<u8>>,
-    /// Bytes since the disk was looked at.
+    /// Bytes written since the free disk space was last checked.
     unseen: usize,
     user_bytes: u64,
     entries: u64,

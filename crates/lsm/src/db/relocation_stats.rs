@@ -27,7 +27,7 @@ pub(super) struct Paid {
     room: u64,
 }
 
-/// False for a file that scans have not read as often as would pay for moving all of it.
+/// Returns false if scans have read a file too rarely to pay for moving all of it.
 pub(super) fn may_be_relocatable(file: &BlobFile) -> bool {
     file.scans().0.saturating_mul(BYTES_A_READ) >= 2 * file.meta.size
 }

@@ -49,7 +49,8 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
     })
 }
 
-/// True for a log or table that is one by its bytes too. For a folder without `CURRENT`.
+/// Returns whether the bytes of a log or table, too, are those of a store file. Used for a
+/// directory without `CURRENT`.
 pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
     match StoreFile::parse(name) {
         Some(
@@ -64,7 +65,7 @@ pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
 
 /// The evidence in a directory's entries.
 struct Folder<'a> {
-    /// A store, whole or damaged, or what is left of making one.
+    /// True if a store is there, whole or damaged, or the remains of creating one.
     store: bool,
     /// Files with the names of store files that belong to another program.
     strangers: Vec<&'a str>,
@@ -107,7 +108,7 @@ fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>
     Ok(folder)
 }
 
-/// True when a folder holds a store, whole or damaged, or the remains of making one.
+/// Returns whether a directory holds a store, whole or damaged, or the remains of creating one.
 pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
     Ok(look(env, dir, &env.fs().list(dir)?)?.store)
 }

@@ -3,7 +3,7 @@
 use crate::version::edit::MAX_FILE_NUMBER;
 use crate::version::manifest::CURRENT;
 
-/// The folder in a store's directory that damaged files are moved to.
+/// The directory, inside a store's directory, to which damaged files are moved.
 pub(crate) const LOST_DIR: &str = "lost";
 
 /// The file whose lock says that a process has the store open.

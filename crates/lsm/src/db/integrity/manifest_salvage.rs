@@ -558,7 +558,7 @@ fn store_id_of_logs(env: &Env, dir: &Path) -> Result<Option<u128>> {
     Ok(None)
 }
 
-/// The header of a log, when it is one with this number.
+/// Returns the header of a log, if the file is a log with this number.
 pub(crate) fn log_header(
     env: &Env,
     dir: &Path,

@@ -55,7 +55,7 @@ struct Run<'a> {
     bad_tables: BTreeSet<u64>,
     tables: Arc<TableStore>,
     next_number: u64,
-    /// Blob files, as far as they have been looked at.
+    /// The blob files, as far as they have been read.
     blobs: Blobs,
     /// Logs that have an index, by id, and up to where each was synced when its index was begun.
     indexed: BTreeMap<u128, u64>,

@@ -97,16 +97,16 @@ impl fmt::Display for Loss {
 /// The result of [`crate::db::Db::repair`].
 #[derive(Debug, Clone, Default)]
 pub struct RepairReport {
-    /// Nothing was wrong, and nothing was changed.
+    /// True if no damage was found, and nothing was changed.
     pub sound: bool,
-    /// Tables kept as they are.
+    /// Number of tables kept as they are.
     pub tables_kept: u64,
     /// Number of tables written: with readable data of damaged tables and logs, and by merges of
     /// tables whose level is not known.
     pub tables_written: u64,
-    /// Blob files kept as they are. Which of their records are garbage is found out anew.
+    /// Number of blob files kept as they are. Their garbage is computed anew.
     pub blobs_kept: u64,
-    /// Blob files written: the readable records of damaged ones.
+    /// Number of blob files written, with the readable records of damaged ones.
     pub blobs_written: u64,
     /// Entries in the tables of the repaired store.
     pub entries_kept: u64,

@@ -51,7 +51,7 @@ impl Tree {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         if self.ctx.has_left() {
-            // The folder may be another's by now.
+            // The directory may belong to another store by now.
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
         self.drop_what_left(&mut edit, &files);

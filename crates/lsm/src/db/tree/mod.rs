@@ -218,7 +218,8 @@ impl Tree {
         self.visible.store(seq, SeqCst);
     }
 
-    /// Returns the sequence number of the last ingestion that may be visible. See [`View::ingested`].
+    /// Returns the sequence number of the last ingestion that may be visible (see
+    /// [`View::ingested`]).
     pub fn ingested(&self) -> SeqNo {
         self.ingested.load(SeqCst)
     }

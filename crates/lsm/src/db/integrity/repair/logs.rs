@@ -237,8 +237,8 @@ impl Run<'_> {
         });
     }
 
-    /// Joins the losses of log `name`, from index `first` on, to one. A finished flush gave back the
-    /// space of most of the log's records, in as many places as the log has blocks.
+    /// Joins the losses of log `name`, from index `first` on, to one. A finished flush gave back
+    /// the space of most of the log's records, in as many places as the log has blocks.
     fn one_loss_of_flushed_log(&mut self, replay: &mut Replay, name: &str, first: usize) {
         let (own, others): (Vec<_>, Vec<_>) =
             (self.report.losses.drain(first..)).partition(|l| l.file == name);
