@@ -194,7 +194,7 @@ impl BlobBuilder {
         }
     }
 
-    /// See [`FileWriter::write_behind`].
+    /// Turns on [`FileWriter::write_behind`] for the file.
     pub fn write_behind(&mut self) {
         self.file.write_behind();
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a blob file says of itself.
+/// The header and directory of a blob file, read without its store.
 #[derive(Debug, Clone)]
 pub struct BlobReport {
     /// The metadata that the manifest would have. The digest is 0 unless the whole file was read.

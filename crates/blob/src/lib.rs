@@ -6,7 +6,7 @@
 //! and garbage collections write blob files of their own, with the index at their end.
 //!
 //! The crate also has the policy of garbage collection: which records are dead ([`garbage`]), and
-//! what a number means after files were collected ([`lineage`]).
+//! what a number means after garbage collection has rewritten files ([`lineage`]).
 //!
 //! | module | what it has |
 //! |---|---|
@@ -22,12 +22,12 @@
 //! | [`derive`](mod@derive) | places of records without an index |
 //! | [`inspect`] | a file without its store |
 //! | [`garbage`] | the records that no reference leads to |
-//! | [`lineage`] | what numbers mean after collections |
+//! | [`lineage`] | what numbers mean after garbage collections |
 //!
 //! A module depends only on modules above it in this table, on `basalt-table`, whose blocks with
 //! checksums hold the index, and on `basalt-records`, whose logs become blob files. The encoding of
-//! one record is that of [`basalt_kv::separated`]. The bytes are specified in `docs/format/blob.md`,
-//! the reasons are in `docs/decisions/0020-blobs.md`.
+//! one record is that of [`basalt_kv::separated`]. The bytes are specified in
+//! `docs/format/blob.md`. The reasons are in `docs/decisions/0020-blobs.md`.
 //!
 //! Promises: a value that is found is that version of that key, at that place of that file, or an
 //! error. No bytes of a file make a reader panic, or allocate beyond what the file holds. The

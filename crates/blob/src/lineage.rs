@@ -1,13 +1,13 @@
-//! Lineage: what the number of a blob file means after garbage collections have rewritten the file.
+//! Lineage: the meaning of a blob file's number after garbage collections have rewritten the file.
 //!
-//! References in the tree keep the number of the file that their value was written to. A collection
-//! moves the live records of some files, its sources, into others, its targets. Each target has a
-//! range of keys. From then on a source's number is a *name* that stands for the targets. If a
-//! target is collected in turn, the names that stood for it stand for its own targets. A name is so
-//! resolved in one step, however often its records were moved. A name that no table refers to any
-//! more is forgotten.
+//! References in the tree keep the number of the file that their value was written to. A garbage
+//! collection moves the live records of some files, its sources, into others, its targets. Each
+//! target has a range of keys. From then on a source's number is a *name* that stands for the
+//! targets. If garbage collection rewrites a target in turn, the names that stood for it stand for
+//! its own targets. A name is so resolved in one step, however often its records were moved. A name
+//! that no table refers to any more is forgotten.
 //!
-//! Promise: the file that a name resolves to has the record, if the record was live at each
+//! Promise: the file that a name resolves to has the record, if the record was live at each garbage
 //! collection.
 
 use basalt_kv::key::Cmp;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 /// the next target's. The first one also has all keys before its own.
 pub type Targets = Vec<(Arc<[u8]>, u64)>;
 
-/// The result of a collection: the files that now have the live records of each family in its
-/// sources. A family without live records is missing.
+/// The result of a garbage collection: the files that now have the live records of each family in
+/// its sources. A family without live records is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
-    /// Numbers of the files that the collection rewrote.
+    /// Numbers of the files that the garbage collection rewrote.
     pub sources: Vec<u64>,
     /// Targets by family.
     pub targets: BTreeMap<u32, Targets>,
 }
 
-/// Names with the same targets, because one collection rewrote their files.
+/// Names with the same targets, because one garbage collection rewrote their files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
     /// The names, ascending.
@@ -85,7 +85,7 @@ impl Lineage {
         &self.groups
     }
 
-    /// Adds a collection, and returns the groups that it makes or changes. `cmp` gives the
+    /// Adds a garbage collection, and returns the groups that it makes or changes. `cmp` gives the
     /// comparator of a family. Panics if a source is already a name, or if targets are out of
     /// order. Outputs are cut between user keys, never between versions of one key.
     pub fn collect(&mut self, done: &Collected, cmp: &dyn Fn(u32) -> Cmp) -> Vec<u64> {
@@ -180,7 +180,7 @@ fn covering(targets: &Targets, key: &[u8], cmp: &Cmp) -> Option<u64> {
     Some(targets.get(after.saturating_sub(1))?.1)
 }
 
-/// Returns the targets of a name, with the collection's targets in place of its sources.
+/// Returns the targets of a name, with the garbage collection's targets in place of its sources.
 fn replaced(
     families: &BTreeMap<u32, Targets>,
     done: &Collected,

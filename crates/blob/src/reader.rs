@@ -1,5 +1,5 @@
-//! Reading a blob file: its directory when it is opened, then index pages through the cache, then each
-//! value by one read of the device.
+//! Reading a blob file: its directory when it is opened, then index pages through the cache, then
+//! each value by one read of the device.
 //!
 //! Modules: `index_pages` (from a name to a place), `values` (one value), [`batch_read`] (many
 //! values at once), `walk` (records in the order of the file).

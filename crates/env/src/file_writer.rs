@@ -1,6 +1,6 @@
 //! A file that a background job, or a bulk load, writes from its first byte to its last.
 //!
-//! Small pieces are collected, and large ones go out at multiples of the write unit. All writes go
+//! Small pieces are buffered, and large ones go out at multiples of the write unit. All writes go
 //! through the I/O limit, and give way to foreground I/O. All bytes are digested. A load's bytes
 //! are written behind it, by a thread of the file's own (`write_behind`).
 //!
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use write_behind::Behind;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes that are collected before they are written.
+/// Bytes that are buffered before they are written.
 pub const PIECE: usize = 1 << 20;
 
 /// Appends to the file.
@@ -32,7 +32,7 @@ struct Appender {
 }
 
 impl Appender {
-    /// Appends collected bytes, in smaller pieces while foreground threads wait for the device.
+    /// Appends buffered bytes, in smaller pieces while foreground threads wait for the device.
     fn append_gathered(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let n = self.env.foreground_io().piece(bytes.len()).min(bytes.len());
@@ -203,7 +203,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Writes the collected bytes and `more` behind them, on this thread.
+    /// Writes the buffered bytes and `more` behind them, on this thread.
     fn append_with(&mut self, more: &[u8]) -> Result<()> {
         let Out::Here(appender) = &mut self.out else {
             unreachable!("only where nothing is written behind");
@@ -214,7 +214,7 @@ impl FileWriter {
         self.appended(done, len)
     }
 
-    /// Writes the collected bytes, or passes them to the writing thread.
+    /// Writes the buffered bytes, or passes them to the writing thread.
     fn append_staging(&mut self) -> Result<()> {
         self.check()?;
         let len = self.staging.len();

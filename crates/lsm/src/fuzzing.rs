@@ -1,10 +1,10 @@
-//! The decoders of this crate as targets of mutators: what each may be fed with, and what must hold
-//! whatever it is fed with.
+//! The decoders of this crate as targets of mutators: the input of each target, and the properties
+//! that must hold for any input.
 //!
-//! Compiled for tests and under coverage-guided fuzzing (`--cfg fuzzing`) only; no other build has
-//! this door. Targets of files of records, of tables and of blob files are in their crates; here are
-//! those of the remaining formats and of whole stores. The list with the promise that each checks is
-//! in `docs/testing/fuzzing.md`.
+//! This module is compiled only for tests and under coverage-guided fuzzing (`--cfg fuzzing`). No
+//! other build has this interface. Targets for files of records, tables and blob files are in their
+//! crates. The targets here are those of the remaining formats and of whole stores. The list, with
+//! the promise that each target checks, is in `docs/testing/fuzzing.md`.
 
 use crate::db::Db;
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};

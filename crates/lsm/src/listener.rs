@@ -103,7 +103,7 @@ pub enum Event {
     /// A garbage collection has ended. Unless it failed, its targets are durable and part of the
     /// store. It has no targets if no value was live any more.
     CollectionEnd {
-        /// The collection, as in `CollectionBegin`.
+        /// The garbage collection, as in `CollectionBegin`.
         collection: CollectionInfo,
         /// The new blob files.
         targets: Vec<BlobFileInfo>,
@@ -113,8 +113,8 @@ pub enum Event {
         bytes_written: u64,
         /// Duration from begin to end.
         took: Duration,
-        /// The error of a failed collection. The store has then not changed, and repeats the
-        /// collection. `Closed` is no failure of the store.
+        /// The error of a failed garbage collection. The store has then not changed, and repeats
+        /// the garbage collection. `Closed` is no failure of the store.
         error: Option<Error>,
     },
     /// The store has begun to hold writes back.
@@ -192,7 +192,7 @@ pub struct BlobFileInfo {
 /// A garbage collection. No two that run at the same time have a source in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectionInfo {
-    /// Numbers of the blob files that the collection empties.
+    /// Numbers of the blob files that the garbage collection empties.
     pub sources: Vec<u64>,
     /// Bytes of these files, indexes included.
     pub source_bytes: u64,

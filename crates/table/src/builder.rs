@@ -107,7 +107,7 @@ impl TableBuilder {
         }
     }
 
-    /// See [`FileWriter::write_behind`].
+    /// Turns on [`FileWriter::write_behind`] for the file.
     pub fn write_behind(&mut self) {
         self.file.write_behind();
     }

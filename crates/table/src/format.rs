@@ -80,7 +80,7 @@ pub enum BlockKind {
     Index = 4,
     /// The top level of a table's index.
     TopIndex = 5,
-    /// What a table says of itself.
+    /// The properties of the table: its family, its references and its counts.
     Properties = 6,
     /// The footer of a table, at its end.
     Footer = 7,

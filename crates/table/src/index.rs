@@ -164,7 +164,7 @@ impl IndexBlock {
             let before = match order(key_user) {
                 Ordering::Less => true,
                 Ordering::Greater => false,
-                // Of two entries with the same user key, the larger trailer comes first.
+                // If two entries have the same user key, the larger trailer comes first.
                 Ordering::Equal => key_trailer > trailer,
             };
             if before {

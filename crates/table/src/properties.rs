@@ -225,7 +225,7 @@ impl Block<'_> {
 /// One property as it is stored: a tag and the bytes of its value.
 struct Tagged<'a> {
     block: &'a Block<'a>,
-    /// Where it begins in the block.
+    /// Offset in bytes at which the property begins in the block.
     start: usize,
     tag: u64,
     value: &'a [u8],
@@ -323,7 +323,7 @@ pub fn decode_references(bytes: &[u8]) -> Option<References> {
     Some(out.into())
 }
 
-/// What a table says of its family and its references.
+/// The family and the references of a table, as the table's properties say.
 pub struct Own {
     /// Its family.
     pub family: TableFamily,

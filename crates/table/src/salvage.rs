@@ -34,7 +34,7 @@ const RESYNC_BYTES: usize = 64 << 10;
 /// Bytes of one read in the search for blocks of range tombstones.
 const RANGES_STEP: usize = 4 << 20;
 
-/// What the caller knows of a table from elsewhere.
+/// Facts about a table that the caller has from other sources.
 #[derive(Debug, Clone, Default)]
 pub struct KnownTable {
     /// The table's file id; `None` takes the one in its header or footer.

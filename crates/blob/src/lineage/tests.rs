@@ -1,4 +1,4 @@
-//! Tests random collections against a reference that moves each record by itself.
+//! Tests random garbage collections against a reference that moves each record by itself.
 
 use super::*;
 use basalt_env::Random;

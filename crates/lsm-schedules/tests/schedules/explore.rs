@@ -14,8 +14,9 @@ const CIRCLE: usize = 1_000_000;
 /// Counters of a model, besides its assertions.
 pub type Counts = Arc<[AtomicU64; 5]>;
 
-/// Runs one case: schedules by chance, where any two operations may be torn apart, or in every second case by priorities with
-/// a few changes, which find orders that need a thread to stand still for long.
+/// Runs one case. Half of the cases use random schedules, in which any two operations may be torn
+/// apart. Every second case uses priorities with a few changes, which find orders that need a
+/// thread to pause for long.
 pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     // The stack has room for an engine's frames, with a compressor on it.

@@ -157,7 +157,7 @@ fn the_order_of_locks_bites() {
     assert!(wrong("tree::TreeState", "tree::TreeState"));
 }
 
-/// A put that meets nobody takes each lock no more often than it must.
+/// An uncontended put takes each lock no more often than it must.
 #[test]
 fn an_uncontended_put_takes_few_locks() {
     let taken: Arc<std::sync::Mutex<Vec<&str>>> = Arc::default();

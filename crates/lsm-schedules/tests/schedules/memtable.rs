@@ -1,4 +1,4 @@
-//! The memtable: threads insert beside threads that look keys up, walk up and walk down, over
+//! The memtable: threads insert while other threads look up keys, walk up and walk down, over
 //! leaves and inner nodes about to split.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
@@ -86,7 +86,7 @@ fn walk(mem: &Arc<MemTable>, seen: &Mutex<Seen>, down: bool) {
     }
 }
 
-/// Looks a key up as of a sequence number, and makes a step to each side of it.
+/// Looks up a key as of a sequence number, and makes a step to each side of it.
 fn look(mem: &Arc<MemTable>, seen: &Mutex<Seen>, n: u64, as_of: SeqNo) {
     let k = key(n);
     let from = (k.clone(), std::cmp::Reverse(as_of));

@@ -1,5 +1,5 @@
-//! What an open store knows of blob files besides the catalog: who reads them, what has moved, and
-//! which could not be read.
+//! The state of blob files in an open store that the catalog does not hold: their readers, moved
+//! records, and files that could not be read.
 
 use super::counters::Counters;
 use super::health::RETRY_PAUSE;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The longest time after which a file that could not be read is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// Where a record is after a collection.
+/// The place of a record after a garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NewPlace {
     pub file: u64,
@@ -26,7 +26,7 @@ pub(crate) struct NewPlace {
     pub hash: u64,
 }
 
-/// Where the records of collected files are now.
+/// The new places of records whose files garbage collection rewrote.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     /// By source, then by the record's place in it; ascending.
@@ -41,34 +41,36 @@ impl Moved {
     }
 }
 
-/// What the engine knows of blob files besides the catalog.
+/// The state of blob files that the catalog does not hold.
 #[derive(Default)]
 pub(crate) struct BlobState {
     /// Tables that have references to each number.
     references: Arc<HashMap<u64, u64>>,
-    /// Collections so far.
+    /// Number of garbage collections since the store was opened.
     epoch: u64,
     /// Jobs that run, by the epoch in which they began.
     running: BTreeMap<u64, usize>,
-    /// Records moved by collections that ended while some running job ran, with the epoch that each began.
+    /// Records moved by garbage collections that ended while some running job ran, with the epoch
+    /// that each began.
     moved: Vec<(u64, Arc<Moved>)>,
     /// Names made since the store was opened, with the epoch from which they are names.
     named: Arc<HashMap<u64, u64>>,
-    /// Files that a collection reads.
+    /// Numbers of the files that a garbage collection reads.
     pub collecting: BTreeSet<u64>,
     /// Files whose values a compaction moves along.
     pub gathering: BTreeSet<u64>,
-    /// Collections that run or are queued.
+    /// Number of garbage collections that run or are queued.
     pub running_collections: usize,
-    /// Why the last collection failed, unless it was one of its sources.
+    /// The error of the last garbage collection, unless one of its sources caused it.
     pub error: Option<Error>,
-    /// Earliest time of the next one after that.
+    /// Earliest time of the next garbage collection after `error`.
     pub retry_at: Duration,
-    /// Files that could not be read when they were to be collected.
+    /// Files that garbage collection could not read.
     unreadable: BTreeMap<u64, Unreadable>,
 }
 
-/// A file that could not be read. A bit may have flipped on its way: it is tried again, less and less often.
+/// A file that could not be read. A bit may have flipped during the transfer, so the read is tried
+/// again, less and less often.
 struct Unreadable {
     error: Error,
     pause: Duration,
@@ -91,15 +93,15 @@ impl BlobState {
         }
     }
 
-    /// Whether a collection may take a file now.
+    /// Returns whether a garbage collection may take a file now.
     pub fn may_collect(&self, number: u64, now: Duration) -> bool {
         !self.collecting.contains(&number)
             && !self.gathering.contains(&number)
             && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
     }
 
-    /// Returns the files that could not be read and wait for another attempt. No collection may
-    /// take them until then.
+    /// Returns the files that could not be read and wait for another attempt. No garbage collection
+    /// may take them until then.
     pub fn put_off(&self, now: Duration) -> impl Iterator<Item = u64> {
         let waiting = self
             .unreadable
@@ -122,12 +124,13 @@ impl BlobState {
         self.unreadable.insert(number, u);
     }
 
-    /// Why collections do not get on.
+    /// Returns the error that keeps garbage collection from making progress.
     pub fn failure(&self) -> Option<&Error> {
         (self.error.as_ref()).or_else(|| self.unreadable.values().map(|u| &u.error).next())
     }
 
-    /// A job begins that will look references up, and may write some. To be ended with [`BlobState::end`].
+    /// Begins a job that will read references, and may write some. The caller ends it with
+    /// [`BlobState::end`].
     pub fn begin(&mut self) -> u64 {
         *self.running.entry(self.epoch).or_default() += 1;
         self.epoch
@@ -149,7 +152,8 @@ impl BlobState {
         first.map_or(u64::MAX, |(epoch, _)| *epoch)
     }
 
-    /// Over how many tables the references to each file are spread: to its number, and to names that stand for it.
+    /// Returns, for each file, the number of tables that refer to its number or to a name that
+    /// stands for it.
     pub fn spread(&self, catalog: &Catalog) -> HashMap<u64, u64> {
         let mut spread = HashMap::clone(&self.references);
         for group in catalog.lineage.groups().values() {
@@ -177,8 +181,8 @@ impl BlobState {
         self.references.get(&number).copied().unwrap_or(0)
     }
 
-    /// Takes over what an edit does to blob files, after the edit is durable. `lineage` is that of the
-    /// catalog with the edit.
+    /// Takes over the effects of an edit on blob files, after the edit is durable. `lineage` is
+    /// that of the catalog with the edit.
     pub fn note_settled(
         &mut self,
         lineage: &Lineage,
@@ -221,8 +225,8 @@ impl BlobState {
     }
 }
 
-/// What `Tree::settle_blobs` asks of [`BlobState`]. Only an install changes the rest of what it depends on, so a holder of `manifest`
-/// works on this without `state`.
+/// The part of [`BlobState`] that `Tree::settle_blobs` reads. Only an install changes the other
+/// inputs, so a holder of `manifest` works on this copy without `state`.
 pub(crate) struct BlobMoment {
     pub references: Arc<HashMap<u64, u64>>,
     pub named: Arc<HashMap<u64, u64>>,
@@ -231,12 +235,13 @@ pub(crate) struct BlobMoment {
     pub oldest_job: u64,
 }
 
-/// What an edit does to [`BlobState`] once it is durable.
+/// The changes of [`BlobState`] that an edit causes once it is durable.
 pub(crate) struct SettledBlobs {
     /// More and fewer tables that have a number.
     pub references: BTreeMap<u64, i64>,
     pub moved: Option<(Vec<u64>, Moved)>,
-    /// Files that nobody names and nobody read: left of families that are gone.
+    /// Paths of files that no edit names and no reader opened: they held records of dropped
+    /// families.
     pub unnamed: Vec<PathBuf>,
 }
 
@@ -247,7 +252,8 @@ impl SettledBlobs {
 }
 
 impl BlobMoment {
-    /// Where a record is now that was looked up by a job that may be older than some collections.
+    /// Returns the current place of a record, as looked up by a job that may be older than some
+    /// garbage collections.
     pub fn now_at(&self, mut dead: Dead, latest: Option<&Moved>) -> Dead {
         let all = self.moved.iter().map(|m| &**m).chain(latest);
         for moved in all {

@@ -1,11 +1,12 @@
-//! What is new is at hand when it is asked for: files are opened by the job that made them, and what the cache had of a value
-//! that moved goes along.
+//! Keeps new data ready for readers. The job that made a file also opens it. If the cache has a
+//! value that moved, the value stays cached under its new place.
 
 use super::engine::Engine;
 use basalt_env::CacheKey;
 
 impl Engine {
-    /// Opens what just became part of the tree, so that no reader waits for it. What fails is for readers to meet.
+    /// Opens files that just became part of the tree, so that no reader waits for it. Errors are
+    /// left for readers to report.
     pub(super) fn open_new(&self, tables: &[u64], blobs: &[u64]) {
         let view = self.tree.view();
         let version = &view.version;
@@ -22,8 +23,9 @@ impl Engine {
         }
     }
 
-    /// Values have moved to these new files. The cache has them under their new places from here on; a record says which version of which
-    /// key it is wherever it lies, and that is what a hit is held against.
+    /// Renames cached values that have moved to these new files. From here on the cache has them
+    /// under their new places. A record says which version of which key it is, wherever it is
+    /// stored, and a cache hit is checked against that.
     pub(super) fn cache_moves(&self, renamed: &[(CacheKey, CacheKey)], blobs: &[u64]) {
         if !renamed.is_empty() {
             self.open_new(&[], blobs);

@@ -1,4 +1,4 @@
-//! What [`super::Db::stats`] collects from all parts of a store.
+//! Reads the statistics of [`super::Db::stats`] from all parts of a store.
 
 use super::engine::Engine;
 use super::stall_cause::StallCause;

@@ -1,8 +1,10 @@
-//! Scheduling compactions: chosen under the lock, run on the shared pool, installed through the manifest.
+//! Scheduling of compactions: they are picked under the lock, run on the shared pool, and are
+//! installed through the manifest.
 //!
-//! A plan that is large enough is cut into ranges, a job each; whichever job ends last installs the result of all. A
-//! compaction that fails leaves its inputs as they are and is tried again after a pause that doubles; meanwhile reads and
-//! writes go on, until level 0 is full and writers meet the error.
+//! A plan that is large enough is cut into ranges, with one job each. The job that ends last
+//! installs the result of all. A compaction that fails leaves its inputs as they are, and is tried
+//! again after a pause that doubles. Meanwhile reads and writes go on, until level 0 is full and
+//! writers receive the error.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
@@ -33,7 +35,8 @@ struct Running {
     now_ms: u64,
     began: Duration,
     claim: Mutex<Option<Claim>>,
-    /// See [`super::separated`].
+    /// The epoch in which the compaction began, see
+    /// [`BlobState::begin`](super::blob_state::BlobState::begin).
     epoch: u64,
     /// For its events.
     number: u64,
@@ -62,7 +65,7 @@ impl Running {
     }
 }
 
-/// What a compaction has done to the tree.
+/// The changes of the tree by a compaction.
 #[derive(Default)]
 struct Done {
     outputs: Vec<TableInfo>,
@@ -71,8 +74,10 @@ struct Done {
 }
 
 impl Engine {
-    /// Into how many parts a plan may be cut. With a hurried writer, a full level 0 or somebody waiting every thread helps. Otherwise
-    /// nobody is kept waiting by it, but readers would find all processors busy and the device's queue full: half of the threads.
+    /// Returns the largest number of parts for a plan. With an urgent writer, a full level 0 or a
+    /// waiting caller, the plan may use every thread. Otherwise no caller waits for the compaction,
+    /// and it gets half of the threads. With more, readers would find all processors busy and the
+    /// device's queue full.
     fn parts_of(&self, plan: &Plan, family: &FamilyEntry) -> usize {
         let most = self.ctx.max_compactions();
         let urgent = self.background.is_flushing_fast();
@@ -94,7 +99,8 @@ impl Engine {
         let view = self.tree.view();
         let now_ms = self.ctx.env.clock().wall_ms();
         let oldest_snapshot = self.tree.oldest_snapshot();
-        // Not where writers are slowed already: they would wait for a merge that waits for more of what they write.
+        // If writers are already slowed, the pick is not urgent: writers would wait for a merge
+        // that waits for more writes.
         let urgent = !view.backlog.presses() && self.background.is_flushing_fast();
         // A store that something is wrong with does nothing that need not be.
         let well = self.health.first_error().is_none() && self.health.check_jobs().is_ok();
@@ -143,8 +149,8 @@ impl Engine {
                 return;
             }
             let Some((plan, family)) = self.pick_plan(&state) else {
-                // Nothing is due and nothing runs: the error of an earlier attempt (at a range that somebody wanted
-                // compacted, say) keeps the store from nothing any more.
+                // Nothing is due and nothing runs. An error of an earlier attempt, such as at a
+                // range that a caller wanted compacted, affects the store no longer.
                 if state.jobs.compactions.is_empty() && state.jobs.ingesting.is_empty() {
                     self.health.compaction_succeeded();
                 }
@@ -254,7 +260,8 @@ impl Engine {
         Some(result)
     }
 
-    /// What a compaction of a family that was dropped meanwhile met is nobody's concern: its blob files may be gone.
+    /// Returns `e`, or `Closed` if the family was dropped meanwhile. An error in a dropped family
+    /// concerns no caller: its blob files may be gone.
     fn unless_dropped(&self, running: &Running, e: Error) -> Error {
         match self.tree.view().families.contains_key(&running.family.id) {
             true => e,
@@ -269,7 +276,7 @@ impl Engine {
         }
     }
 
-    /// Tells the throttle how fast level 0 gives its tables away.
+    /// Reports to the throttle how fast level 0 passes its tables on.
     fn time_level0(&self, running: &Running) {
         let bytes: u64 = running
             .plan
@@ -312,16 +319,18 @@ impl Engine {
                 self.pressure.note_urgent(&self.tree.view());
             }
             Err(e) if e.kind() == ErrorKind::Closed => {}
-            // It need not be: the store is as good as before, and what readers had paid is spent.
+            // This compaction is optional: the store is as good as before, and the reads that paid
+            // for it are spent.
             Err(_) if running.plan.reason == CompactionReason::Reads => {
                 for t in running.plan.input_tables() {
                     t.reset_extra_reads();
                 }
             }
-            // Nor this, for which scans have to pay again.
+            // This compaction is optional, too: scans have to pay for it again.
             Err(_) if running.plan.reason == CompactionReason::RelocationCandidates => {}
             Err(e) => {
-                // Deletes go on, and would fill what is left: a merge that surely fits is due at once.
+                // Deletes go on, and would fill the remaining space: a merge that surely fits is
+                // due at once.
                 let guessed = self
                     .pressure
                     .room_for_merges(&self.tree.view())
@@ -364,8 +373,9 @@ impl Engine {
         }
     }
 
-    /// Installs what the parts of a plan made. When any part failed, or the install did, nothing has changed and what
-    /// the parts wrote is removed (or, when the manifest may name it, kept until a fresh manifest is current).
+    /// Installs the results of a plan's parts. If a part or the install failed, nothing has changed
+    /// and the files of the parts are removed. If the manifest may name those files, they are kept
+    /// until a fresh manifest is current.
     fn finish(self: &Arc<Self>, running: &Running, parts: Vec<Result<Outcome>>) -> Result<Done> {
         let plan = &running.plan;
         let told = |number: u64, meta: &TableMeta| {
@@ -471,7 +481,8 @@ impl Engine {
         Ok(done)
     }
 
-    /// Notes how often references that came down had an older one below them: what hidden garbage is estimated by.
+    /// Records how often a moved reference had an older reference below it. The estimate of hidden
+    /// garbage uses this rate.
     fn learn_hits(&self, plan: &Plan, dead: u64) {
         if plan.level == plan.output_level {
             return;
@@ -487,8 +498,8 @@ impl Engine {
             .learn_hits(plan.family, references, hidden);
     }
 
-    /// Carries a plan out on the calling thread, until `cancelled` is set: then it ends with `Closed`. `table_begun` is called with each
-    /// table that it begins.
+    /// Runs a plan on the calling thread. If `cancelled` is set, the run ends with `Closed`.
+    /// `table_begun` is called with each table that the run begins.
     pub(super) fn run_here(
         self: &Arc<Self>,
         plan: Plan,
@@ -512,12 +523,14 @@ impl Engine {
         };
         let running = Arc::new(running);
         self.ctx.notify(|| Event::CompactionBegin(running.info()));
-        // What went wrong is noted for everyone; this caller hears of its own plan only.
+        // Errors are recorded for all callers; this caller receives only the errors of its own
+        // plan.
         let run = AssertUnwindSafe(|| self.run_part(&running, 0, cancelled, table_begun));
         match catch_unwind(run) {
             Ok(ended) => ended.expect("a plan of one part ends with it"),
             Err(panic) => {
-                // The caller's own code, in a callback or a filter: nothing was installed, and others need not wait for it for ever.
+                // The panic came from the caller's code, in a callback or a filter. Nothing was
+                // installed, and other jobs must not wait for this one forever.
                 let reach = running
                     .plan
                     .output_range(&running.family.options.comparator);

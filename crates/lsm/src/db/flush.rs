@@ -1,4 +1,4 @@
-//! Flush: sealed memtables become level-0 tables, oldest generation first.
+//! Flush: sealed memtable sets become level-0 tables, the oldest set first.
 
 use super::background::URGENT_WITHIN;
 use super::engine::Engine;
@@ -28,8 +28,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Writes one memtable into one table. Versions that no reader and no snapshot can see are left out; tombstones stay, those
-/// over ranges, too. Large values go to `values`, if there are any. With `warm_cache` its blocks go into the cache on the way out. On an error the file is gone again.
+/// Writes one memtable into one table. Versions that no reader and no snapshot can see are left
+/// out. Tombstones stay, range tombstones included. Large values go to `values`, if it is given.
+/// With `warm_cache`, the blocks of the table also go into the cache. On an error the file is
+/// removed.
 pub(super) fn write_table(
     tables: &Arc<TableStore>,
     number: u64,
@@ -167,8 +169,9 @@ impl MergeSink for OneTable<'_, '_> {
     }
 }
 
-/// As a compaction of the memtable alone, so that a key with many operands leaves memory with few. What is older may be
-/// anywhere, so tombstones stay; nothing counts as expired.
+/// Merges operands as a compaction of the memtable alone would, so that a key with many operands
+/// leaves memory with few. Older versions may be anywhere, so tombstones stay, and no entry counts
+/// as expired.
 fn merge_operands(
     builder: &mut TableBuilder,
     values: Option<&mut Values<'_>>,
@@ -197,7 +200,7 @@ fn merge_operands(
 }
 
 impl Engine {
-    /// Flushes all sealed memtables, and queues what is due then.
+    /// Flushes all sealed memtables, and queues the jobs that are due then.
     pub(super) fn flush_job(self: &Arc<Self>) {
         let result = self.flush_all();
         let mut state = self.tree.lock();
@@ -209,7 +212,7 @@ impl Engine {
         self.ctx.env.jobs().notify();
     }
 
-    /// Writes all sealed generations out, oldest first.
+    /// Flushes all sealed memtable sets, the oldest first.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         let _alone = self.flushing.lock();
         let _keeping = self.pressure.memory().keep_promises();
@@ -241,9 +244,11 @@ impl Engine {
         }
     }
 
-    /// What was just written is likely to be read soon, where anything is read: when since the last flush there was at least one
-    /// lookup of a block for each `WARM_SHARE` that the new tables will have. A store that only takes writes would fill the cache
-    /// with blocks that nobody asks for, at the price of the copies and of everybody else's blocks.
+    /// Returns whether to put the blocks of new tables into the cache. If the store is read at all,
+    /// new data is likely to be read soon. The store counts as read if, since the last flush, there
+    /// was at least one block lookup for each `WARM_SHARE` blocks of the new tables. A store that
+    /// only takes writes would fill the cache with blocks that no reader wants. The price would be
+    /// the copies, and the eviction of other blocks.
     fn worth_warming(&self, memtable_bytes: u64) -> bool {
         const WARM_SHARE: u64 = 16;
         let stats = self.ctx.env.cache().stats();
@@ -277,7 +282,7 @@ impl Engine {
         result
     }
 
-    /// Writes a generation out and installs its tables, which `made` tells of.
+    /// Writes a memtable set to tables and installs them. Adds the tables to `made`.
     fn write_generation(
         self: &Arc<Self>,
         generation: &Arc<MemtableSet>,
@@ -348,7 +353,8 @@ impl Engine {
                     kept = Some(number);
                     // Whatever becomes of the edit, the log is not to go with it.
                     paths.remove(0);
-                    // If the flush fails, the index goes first: without it the log is like any other.
+                    // If the flush fails, the index is removed first: without an index, the log is
+                    // like any other.
                     files.insert(0, paths.remove(0));
                 }
             }
@@ -365,7 +371,8 @@ impl Engine {
             return Err(e);
         }
         let log = generation.log();
-        // Not settled: the log is in doubt, or its records were never synced, and then its pages had better not be either.
+        // The end stays unknown if the log is in doubt. It also stays unknown if the log's records
+        // were never synced: then its pages should not be synced either.
         let mut end = None;
         if log != 0 {
             edit.remove_logs.push(log);
@@ -397,7 +404,8 @@ impl Engine {
         }
         self.background.note_flush();
         if self.background.is_flushing_fast() {
-            // What waits for more that does not come is to be compacted all the same.
+            // Level-0 tables that wait for more tables, which may not come, are compacted all the
+            // same.
             self.background
                 .schedule_after(URGENT_WITHIN + Duration::from_millis(1));
         }
@@ -411,8 +419,9 @@ impl Engine {
             if !is_kept {
                 self.writes.logs().retire(log, end);
             }
-            // A deleted file keeps its space, and its pages are still written out, as long as somebody has it open. Whoever holds the lock
-            // now lets go of it at the next turn of the logs.
+            // A deleted file keeps its space, and its pages are still written out, while it is
+            // open. If another thread holds the lock now, that thread closes the file at the next
+            // log rotation.
             if let Some(mut writer) = self.writes.try_lock() {
                 writer.forget_removed_logs(&self.ctx, &self.tree);
             }

@@ -1,8 +1,10 @@
-//! Where a flush leaves large values: in the log that they were written to, which stays as a blob file, or in new blob files.
+//! The place of large values in a flush: the log that they were written to, which stays as a blob
+//! file, or new blob files.
 //!
-//! The log stays when most of what would stay of it is such values. It gets an index of the records that the flush refers to: what was overwritten in
-//! the memtables, or is of a family that is gone, is in no index and no account. Their space, and that of small values, goes back to the
-//! filesystem once the edit is durable that makes the log a blob file.
+//! The log stays if most of its remaining bytes would be such values. It gets an index of the
+//! records that the flush refers to. Records that were overwritten in the memtables, or are of a
+//! dropped family, are in no index and no account. Their space, and that of small values, returns
+//! to the filesystem once the edit that makes the log a blob file is durable.
 
 use super::memtable_set::{MemtableSet, MemtableSetLog, SeparatedRecords};
 use crate::options::FamilyOptions;
@@ -16,7 +18,7 @@ use basalt_kv::separated::{Name, Reference, record};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A log stays when the blocks with separated values have at most so many bytes for a byte of theirs.
+/// Most bytes of blocks with separated values, for each byte of these values, at which a log stays.
 const MAX_BLOCKS: f64 = 1.3;
 
 /// A record of the log that a table refers to.
@@ -39,16 +41,18 @@ pub(super) struct KeptLog {
 }
 
 impl KeptLog {
-    /// The log of a sealed generation, if it is worth keeping and can be relied on. It is synced then. Not if it cannot give back
-    /// (`can_trim`) what no table will refer to: that would be space in no account.
+    /// Returns the log of a sealed memtable set, synced, if it is worth keeping and can be relied
+    /// on. Returns `None` if the log cannot give back (`can_trim`) the space that no table will
+    /// refer to: that space would be in no account.
     pub fn of(generation: &MemtableSet, can_trim: bool) -> Option<KeptLog> {
         let log: &MemtableSetLog = generation.log_file().filter(|_| can_trim)?;
         let places = generation.places();
         if places.is_empty() || places.blocks.bytes as f64 > MAX_BLOCKS * places.bytes as f64 {
             return None;
         }
-        // A log that cannot be synced is not believed: the values are still in memory, and go elsewhere. The length is made
-        // exact, too: there is no end of records to be found in a blob file.
+        // A log that cannot be synced is not trusted: its values are still in memory, and go to new
+        // blob files. The sync also makes the length exact, because a blob file has no marker of
+        // the end of its records.
         log.file.sync_all().ok()?;
         Some(KeptLog {
             number: log.number,
@@ -60,15 +64,18 @@ impl KeptLog {
         })
     }
 
-    /// Takes a record in that a table will refer to. Where readers will look for it in the cache; `None` when it is not in the log.
+    /// Adds a record that a table will refer to. Returns the cache key under which readers will
+    /// find it, or `None` if the log does not have it.
     ///
-    /// A number is that of one operation, and nothing on the way out of a memtable changes a value under its own number: what operands are merged
-    /// into has the newest one's, and no filter runs. So a value with the number of a record is that record's. The length, which is the
-    /// value's own also where the record has it compressed, is held against it all the same.
+    /// A sequence number is that of one operation, and no step of a flush changes a value under its
+    /// own number: merged operands get the newest operand's number, and no filter runs. So a value
+    /// with the number of a record is that record's value. Its uncompressed length is compared with
+    /// the record's all the same, also if the record is compressed.
     fn take(&mut self, name: &Name<'_>, value_len: usize) -> Option<CacheKey> {
         let found = self.places.of(name.seq)?;
         if found.value_len != value_len {
-            // What is written out is not what was put under this number: it has its own record.
+            // The flush writes another value than the record under this number: the value gets its
+            // own record.
             return None;
         }
         let place = found.place;
@@ -123,7 +130,7 @@ impl KeptLog {
     }
 }
 
-/// Where large values go.
+/// Separates the large values of a flush into the kept log or into new blob files.
 pub(super) struct Values<'n> {
     separator: Separator<'n>,
     log: Option<KeptLog>,
@@ -132,7 +139,7 @@ pub(super) struct Values<'n> {
 }
 
 impl<'n> Values<'n> {
-    /// With a log, values that are in it stay there.
+    /// Creates the separation of one flush. If a log is given, values that are in it stay there.
     pub fn new(
         separator: Separator<'n>,
         log: Option<KeptLog>,
@@ -146,7 +153,8 @@ impl<'n> Values<'n> {
         }
     }
 
-    /// Takes the payload of an entry if it is not to be in the table. What stands there instead, until the next call.
+    /// Takes the payload of an entry if it does not belong in the table. Returns the reference that
+    /// replaces it, valid until the next call.
     pub fn put(
         &mut self,
         name: &Name<'_>,
@@ -180,7 +188,8 @@ impl<'n> Values<'n> {
         }
     }
 
-    /// The blob files that there are now; the log among them, if something refers to it. Data is durable, names are not.
+    /// Returns the finished blob files, with the log among them if a table refers to it. Their data
+    /// is durable, their names are not.
     pub fn finish(
         self,
         env: &Env,

@@ -1,11 +1,16 @@
-//! Collections: what is alive of some blob files moves into new ones, and the space of the rest comes back. No table is touched: the old numbers
-//! become names for the new files (LavaStore 3.2.1, decision 0020).
+//! Garbage collection: the live records of some blob files move into new files, and the space of
+//! the rest is freed. No table changes: the old numbers become names for the new files (LavaStore
+//! 3.2.1, decision 0020).
 //!
-//! Which: the files with the highest share of garbage, old and young ones apart. When, how many at a time and how courteously follows how much of
-//! the room for garbage is used up, see [`super::space`]: while there is room they wait for files that are nearly empty.
+//! Garbage collection picks the files with the highest share of garbage, old and young files apart.
+//! Its start, the number of concurrent runs and their I/O priority follow the part of the space for
+//! garbage that is used, see [`super::space_bound`]. While there is space, it waits for files that
+//! are nearly empty.
 //!
-//! A collection asks nobody what is alive: it is what is not marked. Each record is verified before it is copied, and the hashes of what was
-//! copied and of what is marked must add up to the sum that the file was written with, or nothing of the collection counts.
+//! A garbage collection does not look up which records are live: a record is live if it is not
+//! marked. Each record is verified before it is copied. The hashes of the copied and of the marked
+//! records must add up to the sum that the file was written with. Otherwise the garbage collection
+//! is not installed.
 
 use super::back_pressure::space_amp::{URGENT, collections_at, least_share};
 use super::blob_state::{Moved, NewPlace};
@@ -33,34 +38,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Live bytes of a collection, unless one file has more.
+/// Most live bytes that a garbage collection moves, unless one file has more.
 const LIVE_BYTES: u64 = 64 << 20;
-/// Of these it takes so many write buffers into memory. Its targets are in key order: the rest is read anew where it belongs.
+/// Most memory for live values of a garbage collection, in write buffers. Targets are in key order,
+/// so values beyond this limit are read again when they are written.
 const BUFFERS: u64 = 4;
-/// Files that a collection takes at most.
+/// Most files that a garbage collection takes.
 const SOURCES: usize = 64;
-/// Files go along with another that have so much of its share of garbage.
+/// A file joins a garbage collection if its share of garbage is at least this part of the first
+/// file's share.
 const ABOUT_AS_MUCH: f64 = 0.9;
-/// On a full disk a file is collected that has so much garbage.
+/// Share of garbage from which a file is worth a garbage collection on a full disk.
 const WORTH_IT_WHEN_FULL: f64 = 0.02;
 
-/// A record on its way.
+/// A live record that a garbage collection moves.
 struct Live {
     family: u32,
     key: Bytes,
     seq: SeqNo,
-    /// How its value is stored, and goes on to be: nothing is decompressed on the way.
+    /// The stored form of the value, which stays the same: garbage collection decompresses no
+    /// value.
     form: Form,
-    /// `None` where memory is used up.
+    /// The stored value, or `None` if the memory limit is reached.
     value: Option<Bytes>,
     source: u64,
     ordinal: u32,
     place: Range<u64>,
-    /// Where it is in the cache, if it is there.
+    /// The key of the value in the cache, if it is cached.
     cached: Option<CacheKey>,
 }
 
-/// What a collection works on.
+/// The blob files that a garbage collection reads, and the comparators of their families.
 struct Sources {
     files: Vec<(Arc<BlobFile>, Arc<Garbage>)>,
     orders: BTreeMap<u32, Cmp>,
@@ -73,52 +81,54 @@ impl Sources {
         file.expect("what is alive came from one of them").reader()
     }
 
-    /// Somebody reads them.
+    /// Returns whether the cache has the index of a source, which means that readers use the file.
     fn index_is_cached(&self) -> bool {
         let mut files = self.files.iter();
         files.any(|(f, _)| f.reader().is_ok_and(|r| r.index_is_cached()))
     }
 }
 
-/// What one collection does.
+/// The sources and the urgency of one garbage collection.
 pub(super) struct Chosen {
-    /// What is collected.
+    /// Numbers of the source files.
     pub files: Vec<u64>,
-    /// Garbage takes so much of the room for it; from [`URGENT`] on a collection is no more courteous than a flush.
+    /// Part of the space for garbage that is used. From [`URGENT`] on, the garbage collection has
+    /// the I/O priority of a flush.
     pressure: f64,
 }
 
-/// A file that may be collected.
+/// A file that garbage collection may take.
 struct Candidate {
     number: u64,
-    /// The part of it that is garbage.
+    /// Share of the file that is garbage.
     share: f64,
     alive: u64,
-    /// See [`age_class`].
+    /// Age class of the file, see [`age_class`].
     age: u32,
     /// Tables that refer to it.
     tables: u64,
 }
 
-/// Files of one class were last written to at about the same time, the older the less exactly. A collection takes files of one class: what has
-/// lived for long, and will live on, is not mixed with what was just written, which is likely to die soon. Records keep their sequence
-/// numbers, so survivors grow old.
+/// Returns the age class of a file. Files of one class were last written to at about the same time;
+/// the older the class, the less exact. A garbage collection takes files of one class. Records that
+/// have lived long, and are likely to live on, are so not mixed with new records, which are likely
+/// to die soon. Records keep their sequence numbers, so survivors grow old.
 fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
     (last.saturating_sub(newest) + 1).ilog2() / 2
 }
 
-/// What a collection did.
+/// The result of a garbage collection.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub targets: Vec<BlobFileInfo>,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// How many bytes fewer there are than before.
+    /// Bytes by which the blob files shrank.
     pub freed: u64,
 }
 
 impl Engine {
-    /// Why what is due is not collected.
+    /// Returns the error that keeps a due garbage collection from running.
     pub(super) fn collections_fail(&self, state: &TreeState) -> Option<Error> {
         let amp = self.ctx.options.max_space_amp;
         let fill = || {
@@ -131,8 +141,9 @@ impl Engine {
             .cloned()
     }
 
-    /// Files that may be collected and are worth it, the one with the highest share of garbage first; of about as much, the one whose references
-    /// are spread over fewer tables: its name is forgotten sooner.
+    /// Returns the files that are worth a garbage collection, the highest share of garbage first.
+    /// Among files with about the same share, the file whose references are spread over fewer
+    /// tables comes first: its name is forgotten sooner.
     fn candidates(&self, state: &TreeState, least: f64) -> Vec<Candidate> {
         let now = self.ctx.env.clock().now();
         let (catalog, last) = (&state.catalog(), self.tree.visible());
@@ -143,7 +154,8 @@ impl Engine {
                 let alive = catalog.alive(b).bytes;
                 let share = b.meta.size.saturating_sub(alive) as f64 / b.meta.size.max(1) as f64;
                 let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > alive;
-                // One without a live record was being collected when it lost the last, and that failed.
+                // A file without a live record lost its last one during a garbage collection, which
+                // failed.
                 let worth = alive == 0 || (marked && share >= least);
                 worth.then(|| Candidate {
                     number: *n,
@@ -163,7 +175,8 @@ impl Engine {
         all
     }
 
-    /// What had better be collected now, if another collection may run.
+    /// Returns the files that garbage collection should take now, if another garbage collection may
+    /// run.
     pub(super) fn pick_sources(&self, state: &TreeState) -> Option<Chosen> {
         if state.catalog().blobs.is_empty() {
             return None;
@@ -209,7 +222,7 @@ impl Engine {
         let first = candidates.first()?;
         let (mut files, mut live) = (Vec::new(), 0);
         for c in &candidates {
-            // Others go along while they have about as much to give.
+            // Other files join while their share of garbage is about as high.
             let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
             if enough || (!files.is_empty() && live + c.alive > most_live) {
                 break;
@@ -222,7 +235,7 @@ impl Engine {
         Some(Chosen { files, pressure })
     }
 
-    /// Queues collections as long as they are due and there may be more of them.
+    /// Queues garbage collections while they are due and more may run.
     pub fn schedule_collections(self: &Arc<Self>) {
         loop {
             self.pressure.see_what_is_free();
@@ -243,7 +256,8 @@ impl Engine {
                 .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
             drop(state);
             self.ctx.counters.collections_begun.add(1);
-            // Behind compactions, which hand out a turn in [`basalt_env`]; near the bound beside them.
+            // The jobs run behind compactions, which hand out a turn in [`basalt_env`], and beside
+            // them near the bound.
             let priority = match chosen.pressure >= URGENT {
                 true => JobPriority::Compaction,
                 false => JobPriority::Gc,
@@ -280,7 +294,7 @@ impl Engine {
                     let paths = blob.map(|b| self.ctx.tables.blob_paths(*n, &b.meta));
                     (paths.iter().flatten()).any(|path| e.path() == Some(path))
                 };
-                // The others had better not wait for one that cannot be read, and stays as it is.
+                // The other files do not wait for a file that cannot be read, which stays as it is.
                 let bad = sources.iter().find(|n| is_of(n));
                 match bad {
                     Some(n) => state.blobs.unreadable(*n, e.clone(), now),
@@ -314,7 +328,7 @@ impl Engine {
         self.ctx.env.jobs().notify();
     }
 
-    /// Rewrites what is alive of some files, which the caller has noted as being collected.
+    /// Rewrites the live records of some files, which the caller has registered as being collected.
     pub(super) fn collect(
         self: &Arc<Self>,
         chosen: &Chosen,
@@ -480,7 +494,7 @@ impl Engine {
         }
     }
 
-    /// Files and their marks as of one moment.
+    /// Returns files and their marks as of one moment.
     fn sources(&self, numbers: &[u64]) -> Result<Sources> {
         // Marks and files of one version: both change under `state`.
         let state = self.tree.lock();
@@ -492,7 +506,7 @@ impl Engine {
         };
         let files: Option<Vec<_>> = numbers.iter().map(one).collect();
         let files = files.ok_or_else(|| {
-            // It went with a family.
+            // The file was removed with its family.
             Error::new(
                 ErrorKind::Closed,
                 "a blob file is gone that was to be collected",
@@ -504,7 +518,8 @@ impl Engine {
         Ok(Sources { files, orders })
     }
 
-    /// Reads what is alive of a file, and holds it and what is marked against what was written. How many bytes were read.
+    /// Reads the live records of a file. Checks the hashes of live and marked records against the
+    /// sum that the file was written with. Returns the number of bytes read.
     fn read_live(
         &self,
         file: &BlobFile,
@@ -566,7 +581,7 @@ impl Engine {
         Ok(read)
     }
 
-    /// Collects, and tells of it. How many bytes fewer there are then.
+    /// Runs a garbage collection and reports it to the listener. Returns the number of bytes freed.
     pub(super) fn collect_aloud(
         self: &Arc<Self>,
         chosen: &Chosen,

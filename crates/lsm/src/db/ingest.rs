@@ -1,13 +1,19 @@
-//! Tables that are prepared beside the store and become part of it in one step: a bulk load that writes every byte once, past log and memtables.
+//! Ingestion: tables are prepared beside the store and become part of it in one step. A bulk load
+//! so writes every byte once, without log and memtables.
 //!
-//! A [`TableWriter`] takes ascending keys and writes them into tables and blob files that nothing names yet. What it finishes, a [`Prepared`], is
-//! added by [`super::Db::ingest`], with others if they belong together: one edit of the manifest, all of it or nothing, visible from one moment on.
+//! A [`TableWriter`] takes ascending keys and writes them into tables and blob files that no edit
+//! names yet. Its result, a [`Prepared`], is added by [`super::Db::ingest`], with others if they
+//! belong together. One edit of the manifest adds all of them or none, and all become visible at
+//! one moment.
 //!
-//! All entries of a writer are written with one sequence number that is its own. When they are added they are as new as that moment: their tables
-//! count from there ([`TableMeta::shift`]), while the records of their values keep the number that they have, and references say so
-//! ([`basalt_blob::Reference::seq`]). So nothing is written a second time. Why, and what else was thought of: `docs/decisions/0024-ingestion.md`.
+//! All entries of a writer have the writer's own sequence number. When the entries are added, they
+//! are as new as that moment: their tables count from that number ([`TableMeta::shift`]). The
+//! records of their values keep their number, and references give it
+//! ([`basalt_blob::Reference::seq`]). So no byte is written a second time. The reasons and the
+//! alternatives are in `docs/decisions/0024-ingestion.md`.
 //!
-//! Files of a writer that is dropped, or of what it prepared and nobody added, are removed; after a crash the next open removes them.
+//! The files of a dropped writer are removed, and so are those of a `Prepared` that was never
+//! added. After a crash, the next open removes them.
 
 use super::commit::panic_text;
 use super::engine::Engine;
@@ -37,16 +43,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is free on the disk is asked for after so many bytes at most.
+/// Most bytes that are written between two checks of the free disk space.
 const LOOKED_AT_AFTER: usize = 1 << 20;
 /// Memory for a value with its header is kept for the next one up to this length.
 const KEPT: usize = 1 << 20;
-/// Memtables that overlap what is added are written out so often while writers go on, then once while they wait.
+/// Number of flushes of overlapping memtables while writers go on, before one more while writers
+/// wait.
 const BESIDE_WRITERS: usize = 2;
 
-/// Writes keys in ascending order into tables that [`super::Db::ingest`] adds to the store. See [`super::Db::prepare`].
+/// Writes keys in ascending order into tables that [`super::Db::ingest`] adds to the store. See
+/// [`super::Db::prepare`].
 ///
-/// An error of the disk ends it: every later call returns it again. Any other error leaves it as it was.
+/// After an error of the disk, every later call returns that error again. Any other error leaves
+/// the writer unchanged.
 pub struct TableWriter {
     // Dropped before `created`, so that no builder is alive when its file goes.
     table: Option<(u64, TableBuilder)>,
@@ -54,11 +63,11 @@ pub struct TableWriter {
     created: Created,
     engine: Arc<Engine>,
     family: FamilyEntry,
-    /// Of all its entries.
+    /// Sequence number of all entries of the writer.
     seq: SeqNo,
     tables: Vec<(u64, TableMeta)>,
     last: Option<Vec<u8>>,
-    /// Bytes since the disk was looked at.
+    /// Bytes written since the free disk space was last checked.
     unseen: usize,
     user_bytes: u64,
     entries: u64,
@@ -67,7 +76,8 @@ pub struct TableWriter {
     payload: Vec<u8>,
 }
 
-/// Tables that wait to be added by [`super::Db::ingest`]. Clones are of the same tables; their files are removed with the last one, unless they were added.
+/// Tables that wait to be added by [`super::Db::ingest`]. Clones share the same tables. Unless the
+/// tables were added, their files are removed with the last clone.
 #[derive(Clone)]
 pub struct Prepared(Arc<Set>);
 
@@ -93,12 +103,14 @@ const ADDED: u8 = 1;
 const IN_DOUBT: u8 = 2;
 
 impl TableWriter {
-    /// Adds a key with its value. `InvalidArgument` when it does not come after the last key, or is longer than keys or values may be.
+    /// Adds a key with its value. Returns `InvalidArgument` if the key does not come after the last
+    /// key, or if key or value is too long.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.push(key, Kind::Put, value, value.len())
     }
 
-    /// As [`TableWriter::add`], until the wall time `expire_at_ms` (ms since 1970), when it is gone for every reader.
+    /// Adds a key whose value expires at the wall time `expire_at_ms` (ms since 1970) for every
+    /// reader. Errors are those of [`TableWriter::add`].
     pub fn add_ttl(&mut self, key: &[u8], value: &[u8], expire_at_ms: u64) -> Result<()> {
         self.add_parts(key, &[], value, Some(expire_at_ms))
     }
@@ -220,7 +232,7 @@ impl TableWriter {
             file,
             &path,
             engine.ctx.env.random().next_u128(),
-            // As at the bottom, which is where most of it goes.
+            // Most ingested data goes to the bottom level, so the tables get its options.
             table_options(&self.family.options, self.family.in_table(), true),
             IoPriority::Low,
         );
@@ -235,8 +247,8 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Ends its files and syncs what is in them. They are to be added by [`super::Db::ingest`], and gone otherwise. A writer without keys gives a set that
-    /// adds nothing.
+    /// Finishes the files and syncs their content. [`super::Db::ingest`] adds the result; otherwise
+    /// the files are removed. A writer without keys returns a set that adds no tables.
     pub fn finish(mut self) -> Result<Prepared> {
         if let Some(e) = &self.failed {
             return Err(e.clone());
@@ -369,8 +381,10 @@ fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>
     Ok(all)
 }
 
-/// The deepest level that a table with these ends may enter: nothing newer lies at or below it, nothing older above it, and no running compaction
-/// is about to write there. Levels above the family's base stay empty: their tables would be in every read's way, and no target would bring them down.
+/// Returns the deepest level that a table with these ends may enter: no newer entry is at or below
+/// that level, no older entry is above it, and no running compaction will write there. Levels above
+/// the family's base stay empty: tables there would cost every read, and no target size would move
+/// them down.
 pub(super) fn level_for(
     version: Option<(&FamilyVersion, usize)>,
     (family, cmp): (u32, &Cmp),
@@ -405,13 +419,13 @@ enum Met {
 }
 
 impl Engine {
-    /// See [`super::Db::prepare`].
+    /// Implements [`super::Db::prepare`].
     pub(super) fn prepare(self: &Arc<Self>, family: &Family) -> Result<TableWriter> {
         let engine = self;
         engine.ctx.check_writable()?;
         engine.admit_bytes(0)?;
         let mut writer = engine.writes.lock();
-        // It may have been closed while the lock was waited for.
+        // The store may have been closed while this thread waited for the lock.
         engine.ctx.check_open()?;
         engine.health.check_jobs()?;
         let view = engine.tree.view();
@@ -447,7 +461,7 @@ impl Engine {
         })
     }
 
-    /// See [`super::Db::ingest`].
+    /// Implements [`super::Db::ingest`].
     pub(super) fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
         let sets: Vec<&Set> = prepared.iter().map(|p| &*p.0).collect();
         for (i, set) in sets.iter().enumerate() {
@@ -471,11 +485,11 @@ impl Engine {
             }
         }
         let mut writer = self.writes.lock();
-        // It may have been closed while the lock was waited for.
+        // The store may have been closed while this thread waited for the lock.
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(&mut writer)?;
-        // With patience it comes back when there is room, or fails.
+        // With `Patience::Wait`, the call returns when there is room, or fails.
         let _ = self.hold_back(&mut writer, self.tree.view(), Patience::Wait)?;
         self.pressure.release_writers();
         let view = self.tree.view();
@@ -491,7 +505,8 @@ impl Engine {
             }
             set.check_fresh(false)?;
         }
-        // As a family that is made: what survives a power cut is a prefix of everything that was done.
+        // The log is synced, as when a family is made: after a power cut, a prefix of all
+        // operations survives.
         self.sync_log(&mut writer)?;
         if let Some(met) = self.memtables_meet(&view, &tables)? {
             if met == Met::Active {
@@ -509,7 +524,8 @@ impl Engine {
         added
     }
 
-    /// Which memtables have a key, or a deleted range, between the ends of a table. Insertions before the view was taken count.
+    /// Returns which memtables have a key or a deleted range between the ends of a table. Inserts
+    /// made before the view was taken count.
     fn memtables_meet(
         &self,
         view: &View,
@@ -530,8 +546,10 @@ impl Engine {
         Ok(met)
     }
 
-    /// What the log has from here on came after the edit that added the tables. Should the manifest lose its end, on a device that lies, then the
-    /// log tells: without that, later writes would be there and the tables not. A log that is begun later is named by a later edit, and goes with it.
+    /// Notes in the log that its later records came after the edit that added the tables. If a
+    /// device that lies loses the manifest's end, the log shows the loss. Without the note, later
+    /// writes would be there and the tables not. A log that is begun later is named by a later
+    /// edit, and is lost with it.
     fn note_ingestion(self: &Arc<Self>, writer: &mut Writer, seq: SeqNo) {
         if writer.log.is_none() {
             return;
@@ -547,7 +565,8 @@ impl Engine {
             separated: &[],
             offset: 0,
         };
-        // The tables are in the store whatever becomes of this. A log that takes no record has halted writes.
+        // The tables are in the store even if this append fails. A log that takes no record has
+        // halted writes.
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
@@ -607,8 +626,9 @@ impl Engine {
         let install = || {
             self.tree.install(edit, files, |_, view| {
                 view.ingested = seq;
-                // A reader whose view is older and who sees this moment, or a later one, looks again. Before anybody can choose the new tables for
-                // a merge: whoever takes a snapshot that the merge does not know of must see what is in them.
+                // A reader with an older view that sees this sequence number, or a later one, takes
+                // a new view. The number must be set before a merge can pick the new tables: a
+                // snapshot that such a merge does not know of must see their content.
                 self.tree.note_ingested(seq);
                 self.tree.publish(seq);
             })
@@ -617,7 +637,7 @@ impl Engine {
         self.tree.lock().jobs.ingesting.clear();
         self.ctx.env.jobs().notify();
         let installed = installed.unwrap_or_else(|panic| {
-            // As after a commit: what it left is not known.
+            // As after a failed commit, the state of the tree is not known.
             self.health.set_broken(panic_text(&*panic));
             resume_unwind(panic)
         });

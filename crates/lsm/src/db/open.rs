@@ -1,7 +1,8 @@
-//! Opening: lock, manifest, logs, and the clean slate the engine starts from.
+//! Opening a store: lock, manifest, logs, and the clean state that the engine starts from.
 //!
-//! Recovery changes nothing that it reads until a fresh manifest is current: it writes what the logs hold into new tables, then a
-//! new manifest that names them, then `CURRENT`. A crash at any step leaves the old state or the new one, and orphans.
+//! Recovery changes no file that it reads until a fresh manifest is current. Recovery writes the
+//! content of the logs into new tables, then a new manifest that names them, then `CURRENT`. A
+//! crash at any step leaves the old state or the new one, and orphans.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
@@ -87,7 +88,8 @@ pub(crate) fn load_catalog(
     Ok(Some((current, catalog, end)))
 }
 
-/// The families of a catalog with the options that the caller gives for them; operators that come with the engine need not be given.
+/// Returns the families of a catalog with the options that the caller gives for them. The caller
+/// need not give operators that come with the engine.
 pub(crate) fn bind_families(
     catalog: &Catalog,
     options: &Options,
@@ -122,8 +124,9 @@ pub(crate) fn bind_families(
     Ok(families)
 }
 
-/// Refuses families that come without their merge operator or with another one. Whom no operand is read for, a check or a repair,
-/// does without this. A family that had none gets the one that the options give, by the returned edit.
+/// Refuses families without their merge operator, or with another operator. A check or a repair
+/// merges no operands, and does not call this. A family that had no operator gets the one in the
+/// options by the returned edit.
 fn bind_operators(catalog: &Catalog, families: &BTreeMap<u32, FamilyEntry>) -> Result<Edit> {
     let mut edit = Edit::default();
     for (&id, f) in &catalog.families {
@@ -217,9 +220,9 @@ pub(crate) fn check_record(
     }
 }
 
-/// Reads the live logs in order and hands every batch to `apply` after checking it and that nothing is missing: its families are
-/// known (dropped ones included), an ended log must be
-/// whole, and a log after one that did not end must be empty. Returns the torn tails met.
+/// Reads the live logs in order, and passes each batch to `apply` after checks. The families of a
+/// batch must be known (dropped ones included), an ended log must be whole, and a log after one
+/// that did not end must be empty. Returns the torn tails that were found.
 pub(crate) fn replay_logs(
     env: &Env,
     dir: &Path,
@@ -234,7 +237,8 @@ pub(crate) fn replay_logs(
     // A log that was left unsynced and lost its end: number, where it was cut.
     let mut cut: Option<(u64, u64)> = None;
     let mut last_seq = 0;
-    // A log with an index was synced, whatever the manifest says: what is missing of it is no torn tail.
+    // A log with an index was synced, even if the manifest does not say so: missing bytes of such a
+    // log are no torn tail.
     let first = logs.keys().next().copied().unwrap_or(u64::MAX);
     let indexed = indexed_logs(env, dir, first, &BTreeSet::new())?;
     for (&number, log) in logs {
@@ -262,8 +266,9 @@ pub(crate) fn replay_logs(
                 break;
             }
             if let Some((before, at)) = cut {
-                // What came after lost records goes with them: a store recovers a prefix of its writes. But a write is synced
-                // only after all logs before it, so one that was proves the loss to be damage.
+                // A store recovers a prefix of its writes, so writes after lost records are
+                // dropped, too. But a write is synced only after all logs before it. So if a later
+                // write was synced, the loss is damage.
                 if reader.proven() > header_end || log.end.is_some() {
                     return Err(Error::corruption(
                         &log_path(dir, before),
@@ -367,7 +372,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             .in_file(dir));
         }
         None => {
-            // Whoever made the directory may have died before its name was durable.
+            // The process that made the directory may have died before the directory's name was
+            // durable.
             sync_ancestors(env, dir)?;
             // And the lock's: it says whose a manifest is that a power cut leaves without a header.
             fs.sync_metadata(dir)?;
@@ -385,7 +391,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         super::back_pressure::disk_full::is_low(env, dir, &options, &catalog.logs)
     };
     if is_low(&catalog) {
-        // What is missing is for repair, which may need what nobody names.
+        // Missing files are left to repair, which may need files that the catalog does not name.
         build_version(&tables, &catalog, &families)?;
         remove_unfinished(env, dir, &names, named_before);
     }
@@ -420,12 +426,13 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     Ok(engine)
 }
 
-/// Removes all files that the catalog does not name, so that a recovery on a full disk has their space: outputs of jobs
-/// that were cut off, files that an edit has dropped, logs kept for their space. A fresh manifest with the same state
-/// comes first. Without it a power cut could bring back the state before the last edit, which names some of them.
+/// Removes all files that the catalog does not name, so that a recovery on a full disk has their
+/// space: outputs of jobs that were cut off, files that an edit has dropped, and logs kept for
+/// their space. A fresh manifest with the same state is written first. Without it, a power cut
+/// could bring back the state before the last edit, which names some of these files.
 ///
-/// The logs are read first, and the tables were looked for by the caller: a damaged store keeps all its files for
-/// repair.
+/// The logs have been read, and the caller has checked that the tables exist: a damaged store keeps
+/// all its files for repair.
 fn make_room_to_recover(
     env: &Env,
     dir: &Path,
@@ -440,15 +447,16 @@ fn make_room_to_recover(
     let path = manifest::manifest_path(dir, number);
     let name = path.file_name().expect("a manifest has a name");
     names.push(name.to_string_lossy().into_owned());
-    // When it cannot be written, the recovery tries without the space.
+    // If the manifest cannot be written, the recovery tries without the space.
     if Manifest::create(env, dir, store_id, number, &catalog.to_edit().encode()).is_ok() {
         remove_orphans(env, dir, names, catalog, number);
     }
     Ok(())
 }
 
-/// Makes the names of the store's directory and of those above it survive a power cut. A directory that this process may not
-/// open, or that cannot be synced, is not one where it made the next.
+/// Makes the names of the store's directory and of its parents survive a power cut. A directory
+/// that this process may not open, or cannot sync, is skipped: this process made no directory in
+/// it.
 fn sync_ancestors(env: &Env, dir: &Path) -> Result<()> {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
@@ -479,7 +487,8 @@ fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {
     Ok(catalog)
 }
 
-/// Replays the logs into memtables and writes those out as tables of the catalog. Returns the last sequence number.
+/// Replays the logs into memtables and writes those to tables of the catalog. Returns the last
+/// sequence number.
 fn recover_logs(
     env: &Env,
     dir: &Path,

@@ -1,5 +1,7 @@
-//! Which blob files scans have paid for: their values were read one by one so often that writing them again in key order would have been as
-//! cheap, and that would help (decision 0023). The merge that does it is chosen as any other, after all that is due for other reasons.
+//! Picks blob files whose relocation scans have paid for. Scans read the values of such a file one
+//! by one so often that rewriting them in key order would have cost no more, and would help
+//! (decision 0023). The merge that does so is picked like any other, after all merges that are due
+//! for other reasons.
 
 use super::back_pressure::space_amp::Fill;
 use super::engine::Engine;
@@ -9,11 +11,12 @@ use crate::compaction::{Plan, RelocationCandidates, RelocationSet};
 use crate::version::BlobFile;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One more read among many that are in flight takes about as long as moving so many bytes.
+/// Bytes whose move takes about as long as one more read among many that are in flight.
 const BYTES_A_READ: u64 = 16 << 10;
-/// Reads had better become so many times fewer by it.
+/// Factor by which a relocation must reduce the reads of a scan.
 const BETTER: u64 = 3;
-/// Nothing is moved for scans when collections use so much of the room for garbage.
+/// Part of the space for garbage, used by garbage collection, from which no value is relocated for
+/// scans.
 const BUSY: f64 = 0.5;
 
 /// Files and the bytes that may be moved.
@@ -24,7 +27,7 @@ pub(super) struct Paid {
     room: u64,
 }
 
-/// False for a file that scans have not read as often as would pay for moving all of it.
+/// Returns false if scans have read a file too rarely to pay for moving all of it.
 pub(super) fn may_be_relocatable(file: &BlobFile) -> bool {
     file.scans().0.saturating_mul(BYTES_A_READ) >= 2 * file.meta.size
 }
@@ -40,7 +43,8 @@ impl Paid {
 }
 
 impl Engine {
-    /// What scans have paid for, if there is room for it. The caller holds `state`.
+    /// Returns the files that scans have paid for, if there is space to relocate them. The caller
+    /// holds `state`.
     pub(super) fn relocatable_by_scans(&self, state: &TreeState, view: &View, fill: &Fill) -> Paid {
         let scans = |n: &u64| {
             let file = view.version.blobs.files.get(n);
@@ -59,7 +63,8 @@ impl Engine {
             .beyond_reserve()
             .saturating_sub(fill.copying);
         let room = fill.most_copied(&self.ctx.options).min(disk);
-        // Afterwards what a scan asks for at once is spread over so many sorted parts, each of which is one read.
+        // After the relocation, the values that a scan wants at once are in this many sorted parts,
+        // each of which takes one read.
         let parts = (fill.live.bytes / room.max(1)).max(2);
         let paid = |number: &u64, live: u64| {
             let (reads, alike) = scans(number);
@@ -75,7 +80,8 @@ impl Engine {
         }
     }
 
-    /// All files whose values may be moved, for somebody who asks for it, as far as the disk has room for both.
+    /// Returns all files whose values may be relocated at a caller's request, as far as the disk
+    /// has space for both copies.
     pub(super) fn all_relocatable(&self, state: &TreeState, fill: &Fill) -> Paid {
         let room = self
             .pressure
@@ -85,7 +91,8 @@ impl Engine {
         self.scattered(state, room, &|_, _| true)
     }
 
-    /// Files that nobody works on and that are wanted, by number and live bytes.
+    /// Returns the `wanted` files that no job uses. `wanted` receives a file's number and its live
+    /// bytes.
     fn scattered(&self, state: &TreeState, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
         let (catalog, now) = (&state.catalog(), self.ctx.env.clock().now());
         let mut files = BTreeMap::new();
@@ -123,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// A plan begins: collections leave alone what it moves.
+    /// Begins a relocation: garbage collection skips the files that the plan moves.
     pub(super) fn begin_relocation(&self, state: &mut TreeState, plan: &Plan) {
         if !plan.relocated_files.is_empty() {
             state.blobs.gathering.extend(&plan.relocated_files);
@@ -132,7 +139,8 @@ impl Engine {
         }
     }
 
-    /// It has ended, whatever came of it. Where it failed, scans have to pay anew.
+    /// Ends a relocation, whether it succeeded or failed. If it failed, scans have to pay for it
+    /// again.
     pub(super) fn end_relocation(&self, state: &mut TreeState, plan: &Plan) {
         for number in &plan.relocated_files {
             state.blobs.gathering.remove(number);

@@ -6,7 +6,7 @@
 pub(crate) enum StallCause {
     /// Sealed memtables wait for their flush.
     Memtables,
-    /// Level 0 has many tables, and every read looks into each of them.
+    /// Level 0 has many tables, and every read searches each of them.
     Level0,
     /// Compactions owe many bytes.
     Debt,

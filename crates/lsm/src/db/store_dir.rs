@@ -1,7 +1,9 @@
-//! Whose a folder is: whether a store may be opened or made there, and which files in it are a store's.
+//! The owner of a directory: whether a store may be opened or created there, and which files in it
+//! belong to a store.
 //!
-//! A name proves nothing: `20240101.log` is named as a log is. As long as `CURRENT` says that a store is here, its folder is the
-//! store's. Without it a file counts as a store's by its first bytes alone, and one that does not is never touched.
+//! A file name proves nothing: `20240101.log` has the form of a log's name. If `CURRENT` says that
+//! a store is here, the directory is the store's. Without `CURRENT`, a file counts as a store's
+//! only by its first bytes. A file that is not a store's is never touched.
 
 use super::store_files::LOST_DIR;
 use super::store_files::StoreFile;
@@ -17,7 +19,7 @@ const FIRST_UNIT: usize = 512;
 /// Whose a file with the name of a log, a table or a manifest is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileOwner {
-    /// It begins (or, a table, ends) as a store's file does.
+    /// The file begins as a store's file does or, if it is a table, ends so.
     Store,
     /// Nothing was written into it yet.
     Blank,
@@ -47,7 +49,8 @@ fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
     })
 }
 
-/// True for a log or table that is one by its bytes too. For a folder without `CURRENT`.
+/// Returns whether the bytes of a log or table, too, are those of a store file. Used for a
+/// directory without `CURRENT`.
 pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
     match StoreFile::parse(name) {
         Some(
@@ -60,11 +63,11 @@ pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
     }
 }
 
-/// What a folder's entries say.
+/// The evidence in a directory's entries.
 struct Folder<'a> {
-    /// A store, whole or damaged, or what is left of making one.
+    /// True if a store is there, whole or damaged, or the remains of creating one.
     store: bool,
-    /// Files that have a store's names and are somebody's.
+    /// Files with the names of store files that belong to another program.
     strangers: Vec<&'a str>,
 }
 
@@ -80,7 +83,8 @@ fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>
     if folder.store {
         return Ok(folder);
     }
-    // Made durable before the first manifest is begun: beside it a manifest without a header is one that a power cut spoilt.
+    // The lock file is durable before the first manifest is begun. So a manifest without a header
+    // beside a lock file was damaged by a power cut.
     let locked = named().any(|(_, f)| f == StoreFile::Lock);
     let (mut data, mut manifest) = (false, false);
     for (name, kind) in named() {
@@ -104,13 +108,14 @@ fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>
     Ok(folder)
 }
 
-/// True when a folder holds a store, whole or damaged, or the remains of making one.
+/// Returns whether a directory holds a store, whole or damaged, or the remains of creating one.
 pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
     Ok(look(env, dir, &env.fs().list(dir)?)?.store)
 }
 
-/// Fails when a folder holds no store and none may be made there; among somebody else's files it may not, because most likely
-/// the folder's name is a mistake. Called before the lock is taken, which makes a file: nothing is left there.
+/// Fails if a directory holds no store and none may be created there. If files of another program
+/// are there, the directory's name is most likely a mistake, and no store is created. The caller
+/// has not taken the lock yet, which is a file: a failed check leaves no file behind.
 pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options) -> Result<()> {
     let entries = env.fs().list(dir)?;
     let folder = look(env, dir, &entries)?;
@@ -154,14 +159,16 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
     )))
 }
 
-/// Names that say nothing about whose folder it is: what `mkfs` makes, what repair and a probe of the device leave.
+/// Returns whether a name says nothing about the owner of its directory: names made by `mkfs`, by
+/// repair and by a probe of the device.
 fn is_ignorable(e: &DirEntry) -> bool {
     e.name.starts_with(".basalt-probe-")
         || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
 }
 
-/// Removes what was made since the manifest's last edit, so that recovery has its space. No other manifest than this one can name it, also after
-/// another power cut, which is not so of what an edit has let go of.
+/// Removes files that were made after the manifest's last edit, so that recovery has their space.
+/// No other manifest can name these files, even after another power cut. Files that an edit has
+/// dropped do not have this property.
 pub(crate) fn remove_unfinished(env: &Env, dir: &Path, names: &[String], next_file: u64) {
     for name in names {
         // A manifest is among it that `CURRENT` was to name, and does not.
@@ -194,7 +201,7 @@ pub(crate) fn remove_orphans(
             Some(StoreFile::Current | StoreFile::Lock) | None => true,
         };
         if !keep {
-            // What cannot be removed now is tried again by the next open.
+            // If the removal fails, the next open tries again.
             let _ = env.fs().remove(&dir.join(name));
         }
     }

@@ -3,18 +3,18 @@
 use crate::version::edit::MAX_FILE_NUMBER;
 use crate::version::manifest::CURRENT;
 
-/// The folder in a store's directory that damaged files are moved to.
+/// The directory, inside a store's directory, to which damaged files are moved.
 pub(crate) const LOST_DIR: &str = "lost";
 
 /// The file whose lock says that a process has the store open.
 pub(crate) const LOCK: &str = "LOCK";
 
-/// What a name in a store's directory is.
+/// The kind and number of a file, as its name in a store's directory says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreFile {
     Table(u64),
     Blob(u64),
-    /// Of a log that is a blob file.
+    /// The index of a log that is a blob file.
     Index(u64),
     Log(u64),
     Manifest(u64),

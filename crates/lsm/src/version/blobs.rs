@@ -93,8 +93,8 @@ impl BlobFile {
         Ok(self.reader.get_or_init(|| reader))
     }
 
-    /// The places of some of its records, which its index did not tell. Reads all records; see
-    /// [`basalt_blob::derive`].
+    /// Returns the places of some of the file's records, which its index does not hold. Reads all
+    /// records; see [`basalt_blob::derive`].
     pub(crate) fn places_from_records(
         &self,
         names: &[Name<'_>],
@@ -201,7 +201,7 @@ impl TableStore {
 pub struct BlobSet {
     /// Files by number.
     pub files: FileMap<Arc<BlobFile>>,
-    /// The targets of numbers whose files were collected.
+    /// The targets of numbers whose files garbage collection rewrote.
     pub lineage: Arc<Lineage>,
 }
 

@@ -69,7 +69,7 @@ pub struct Catalog {
     pub next_family: u32,
     /// Blob files by number.
     pub blobs: BlobTable,
-    /// The targets of the numbers of collected blob files.
+    /// The targets of the numbers whose files garbage collection rewrote.
     pub lineage: Arc<Lineage>,
     /// Live logs by number.
     pub logs: BTreeMap<u64, LiveLog>,
@@ -113,8 +113,8 @@ fn check_features(edit: &Edit) -> Result<()> {
 }
 
 impl Catalog {
-    /// Applies an edit after checking that it fits. After an error the catalog may hold a part of the
-    /// edit, and the caller drops the catalog.
+    /// Applies an edit after checking that it fits. After an error the catalog may hold a part of
+    /// the edit, and the caller drops the catalog.
     ///
     /// Errors: `Unsupported` for features that this version does not know; `Corruption` for an edit
     /// that does not fit the catalog.

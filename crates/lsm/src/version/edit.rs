@@ -71,10 +71,11 @@ pub struct Edit {
     pub merge_operators: Vec<(u32, String)>,
     /// Tag 16: blob files that are added.
     pub add_blobs: Vec<AddBlob>,
-    /// Tag 17: blob files that are removed: collected, or without a live record.
+    /// Tag 17: blob files that are removed: garbage collection rewrote them, or they have no live
+    /// record.
     pub remove_blobs: Vec<u64>,
-    /// Tag 18: records of blob files that lost their reference: number, and what is marked besides what was marked before, as
-    /// [`basalt_blob::garbage::Garbage`] encodes it.
+    /// Tag 18: records of blob files that lost their reference. Each item is a file's number and
+    /// the marks that this edit adds, encoded by [`basalt_blob::garbage::Garbage`].
     pub mark_blobs: Vec<(u64, Vec<u8>)>,
     /// Tag 19: groups of names with their targets from now on, by group id.
     pub lineage: Vec<(u64, Group)>,

@@ -95,9 +95,9 @@ impl TableStore {
         let _ = self.removed.set(Box::new(told));
     }
 
-    /// Sets the function that takes over every log that was a blob file and that no version needs any more. Its
-    /// arguments are the log's number and the end of its written space in bytes. If it returns `false`, the log's file
-    /// is removed. Can be set once.
+    /// Sets the function that takes over every log that was a blob file and that no version needs
+    /// any more. Its arguments are the log's number and the end of its written space in bytes. If
+    /// it returns `false`, the log's file is removed. It can be set once.
     pub fn when_log_dies(&self, take: impl Fn(u64, Option<u64>) -> bool + Send + Sync + 'static) {
         let _ = self.dead_logs.set(Box::new(take));
     }
@@ -186,7 +186,7 @@ impl TableStore {
 pub struct TableFile {
     /// The table's file number; newer tables have larger ones.
     pub number: u64,
-    /// What the manifest remembers of it.
+    /// The table's metadata in the manifest.
     pub meta: Arc<TableMeta>,
     cmp: Cmp,
     /// True while a compaction has the table as an input.

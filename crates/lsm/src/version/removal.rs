@@ -60,8 +60,8 @@ impl StoreDir for TableStore {
 
 impl TableStore {
     /// Removes a file that the store needs no longer, unless the store has left its directory
-    /// ([`TableStore::leave`]). A removal that fails is tried again, less and less often, and once more
-    /// when the store is closed.
+    /// ([`TableStore::leave`]). A removal that fails is tried again, less and less often, and once
+    /// more when the store is closed.
     pub fn remove(self: &Arc<Self>, path: &Path) {
         self.remove_going(Going {
             path: path.to_path_buf(),
@@ -69,8 +69,8 @@ impl TableStore {
         });
     }
 
-    /// Removes a file whose path the caller may use again, unless the store has left its directory. A
-    /// removal that fails is not tried again: a later attempt would meet the new file.
+    /// Removes a file whose path the caller may use again, unless the store has left its directory.
+    /// A removal that fails is not tried again: a later attempt would remove the new file.
     pub fn remove_once(&self, path: &Path) {
         self.try_to_remove(&Going {
             path: path.to_path_buf(),
@@ -78,8 +78,8 @@ impl TableStore {
         });
     }
 
-    /// Removes a file that was part of a version, as [`TableStore::remove`] does, and reports the removal
-    /// to the listener of [`TableStore::when_removed`].
+    /// Removes a file that was part of a version, as [`TableStore::remove`] does, and reports the
+    /// removal to the listener of [`TableStore::when_removed`].
     pub(super) fn remove_and_tell(self: &Arc<Self>, path: &Path, kind: FileKind, number: u64) {
         self.remove_going(Going {
             path: path.to_path_buf(),

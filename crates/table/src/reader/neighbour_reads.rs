@@ -31,8 +31,8 @@ impl TableReader {
     ) -> Result<Bytes> {
         if fill_cache && !self.env.cache().contains(self.cache_key(handle)) {
             self.env.foreground_io().foreground_read();
-            // The first block of a table is read alone. Whether it can be pinned tells whether the
-            // cache has room for more.
+            // The first block of a table is read alone. If the table can be pinned, the cache has
+            // room for more.
             if self.pins.have_room()
                 && let Some(payload) = self.read_group(kind, number)
             {

@@ -1,7 +1,8 @@
-//! Verification of a closed store: every byte that means something is read and checked, nothing is changed.
+//! Verification of a closed store: every byte with a meaning is read and checked, and nothing is
+//! changed.
 //!
-//! The walk does not stop at damage: a damaged manifest is read as far as it verifies, every table and every log is walked, and
-//! inside a damaged file the walk goes on behind the damage.
+//! The walk does not stop at damage. A damaged manifest is read as far as it verifies, and every
+//! table and every log is walked. In a damaged file, the walk goes on behind the damage.
 
 mod blobs;
 
@@ -27,7 +28,7 @@ use basalt_table::{TableMeta, TableReader, TableVerified};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What [`crate::db::Db::verify_store`] walked and found.
+/// The result of [`crate::db::Db::verify_store`]: what was walked, and the damage that was found.
 #[derive(Debug, Clone, Default)]
 pub struct VerifyReport {
     /// Files read.
@@ -38,14 +39,17 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Bytes of blob files.
     pub blob_bytes: u64,
-    /// Bytes of records in blob files that references in tables lead to, found by following each. The rest is garbage, headers and indexes.
+    /// Bytes of records in blob files that references in tables lead to, counted by following each
+    /// reference. The rest is garbage, headers and indexes.
     pub referred_bytes: u64,
-    /// Everything found wrong, what keeps the store from opening first; empty when the store is sound.
+    /// All damage that was found, with the damage that keeps the store from opening first. Empty if
+    /// the store is sound.
     pub damage: Vec<Error>,
-    /// Files of a store that nothing names: left by unfinished work, and the next open removes them.
+    /// Names of store files that no edit names. Unfinished work left them, and the next open
+    /// removes them.
     pub orphans: Vec<String>,
-    /// Files of a store that are not named by what could be read, where the manifest or `CURRENT` is damaged or cut short. They may
-    /// hold live data that a repair needs.
+    /// Names of store files that the readable metadata does not name, if the manifest or `CURRENT`
+    /// is damaged or cut short. They may hold live data that a repair needs.
     pub unnamed: Vec<String>,
     /// Files that are not a store's. They are left alone.
     pub foreign: Vec<String>,
@@ -88,7 +92,8 @@ pub(crate) fn verify_store(
     if !fs.exists(dir)? {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
-    // Before the lock, which is a file: looking into a folder that is no store leaves nothing there.
+    // The check comes before the lock, which is a file: no file is left in a directory that is no
+    // store.
     if !holds_a_store(env, dir)? {
         return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
     }
@@ -123,7 +128,7 @@ pub(super) fn walk(
         total: 0,
         progress,
     };
-    // Only a catalog that is whole can tell that a file belongs to nothing.
+    // Only a whole catalog can prove that no edit names a file.
     let certain = learned.sure && damage.is_none();
     w.report.damage.extend(damage);
     let manifest = w.metadata(&names)?;
@@ -239,7 +244,8 @@ impl Walk<'_> {
         (self.progress)(self.report.bytes, self.total.max(self.report.bytes));
     }
 
-    /// `CURRENT` and the manifest's end; their content was checked when the catalog was read. Returns the manifest's number.
+    /// Checks `CURRENT` and the manifest's end; their content was checked when the catalog was
+    /// read. Returns the manifest's number.
     fn metadata(&mut self, names: &[String]) -> Result<Option<u64>> {
         let fs = self.env.fs();
         let path = self.dir.join(CURRENT);
@@ -279,7 +285,8 @@ impl Walk<'_> {
         Ok(Some(current.number))
     }
 
-    /// The header's copies and the padding of a file of records. A file that is missing is reported elsewhere.
+    /// Checks the header's copies and the padding of a file of records. A missing file is reported
+    /// elsewhere.
     fn spare(&mut self, path: &Path, kind: FileKind, file_id: u128, end: u64) -> Result<()> {
         let found = self
             .env
@@ -369,7 +376,7 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            // What it is was said by the error that led here.
+            // The error that led here already described the damage.
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotFound) => Ok(()),
             Err(e) => Err(e),
         }

@@ -1,4 +1,5 @@
-//! What is still known of a store whose manifest or `CURRENT` is damaged: every edit that verifies, added up with leniency.
+//! Salvage of the metadata of a store whose manifest or `CURRENT` is damaged: every edit that
+//! verifies is applied with leniency.
 
 use super::report::Loss;
 use crate::db::open::load_catalog;
@@ -21,24 +22,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The catalog, and how far it can be believed.
+/// The catalog, and how far it can be trusted.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     pub catalog: Catalog,
-    /// Nothing is missing: tables stand on the levels that the catalog says, and no file belongs to an edit not known.
+    /// True if nothing is missing: tables are on the levels that the catalog says, and no file
+    /// belongs to an unknown edit.
     pub sure: bool,
-    /// Some edit was readable.
+    /// True if at least one edit was readable.
     pub any_edit: bool,
-    /// Edits that are missing; `None` when their number is not known.
+    /// Number of missing edits; `None` if it is not known.
     pub lost_edits: Option<u64>,
     /// Numbers of tables, logs and blob files that a readable edit removed.
     pub retired: BTreeSet<u64>,
     pub dropped_families: BTreeSet<u32>,
-    /// What tables on disk that no readable edit removed say of their family.
+    /// The family that each table on disk names, if no readable edit removed the table.
     pub table_families: BTreeMap<u64, u32>,
-    /// Where the last edit read ends.
+    /// Offset in the manifest, in bytes, at which the last readable edit ends.
     end: u64,
-    /// What is lost of the metadata itself.
+    /// Losses of the metadata itself.
     pub losses: Vec<Loss>,
     /// Damaged metadata files.
     pub damaged: Vec<String>,
@@ -49,7 +51,8 @@ pub(super) fn recovered_name(id: u32) -> String {
     format!("recovered-{id}")
 }
 
-/// Reads the catalog, or what is left of it. The second value is the damage met. `Ok(None)` for a directory without a store.
+/// Reads the catalog, or its readable part. The second value is the damage that was found. Returns
+/// `Ok(None)` for a directory without a store.
 ///
 /// A manifest whose records verify is believed. The store removes a file, or gives back the space
 /// of flushed records, only when a durable edit says so. If a file that the manifest names is gone,
@@ -323,8 +326,8 @@ impl Learned {
         Ok(())
     }
 
-    /// Gives a family the name and comparator that a readable edit or table says. A name that another has is one that no
-    /// store writes: the family keeps a made-up one.
+    /// Gives a family the name and comparator that a readable edit or table says. No store writes a
+    /// name that another family has: the family then keeps a made-up name.
     fn name_family(&mut self, id: u32, name: &str, comparator: &str, options: &Options) {
         let taken = (id == 0) != (name == DEFAULT)
             || self
@@ -363,7 +366,8 @@ impl Learned {
             (Some(c), _) => c.file_id,
             (None, Some(h)) => h.file_id,
             (None, None) => {
-                // Made and never written, or its id is lost with its header: nothing in it can be believed.
+                // The manifest was created and never written, or its id is lost with its header:
+                // none of its content can be trusted.
                 self.damaged.push(name.clone());
                 self.lose_edits(None);
                 self.losses.push(Loss::of_file(
@@ -554,7 +558,7 @@ fn store_id_of_logs(env: &Env, dir: &Path) -> Result<Option<u128>> {
     Ok(None)
 }
 
-/// The header of a log, when it is one with this number.
+/// Returns the header of a log, if the file is a log with this number.
 pub(crate) fn log_header(
     env: &Env,
     dir: &Path,

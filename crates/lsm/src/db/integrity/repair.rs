@@ -1,10 +1,11 @@
-//! Repair of a closed store: what verifies is kept, what does not is reported exactly, and no byte is thrown away.
+//! Repair of a closed store: verified data is kept, every loss is reported exactly, and no byte is
+//! thrown away.
 //!
-//! The way of a repair:
-//! 1. `check` walks the store. When it finds nothing wrong, nothing is changed.
-//! 2. `learn` reads the catalog, or adds up the edits that still verify, and says whether edits may
-//!    be missing. All further steps are the same for a whole manifest, a damaged manifest, and no
-//!    manifest.
+//! The steps of a repair:
+//! 1. `check` walks the store. If it finds no damage, nothing is changed.
+//! 2. `manifest_salvage` reads the catalog, or adds up the edits that still verify, and says
+//!    whether edits may be missing. All further steps are the same for a whole manifest, a damaged
+//!    manifest, and no manifest.
 //! 3. `logs`: of every log that the manifest calls live, or that a lost edit may have named, each
 //!    batch that verifies goes into new level-0 tables. No file proves that another is there
 //!    (decision 0026).
@@ -15,8 +16,10 @@
 //! 5. `blobs`: the readable records of damaged blob files go into new ones. This step follows
 //!    references: a reference without a readable record becomes a tombstone. Garbage is computed
 //!    anew.
-//! 6. Damaged files get a second name in the folder `lost`, durably; then a fresh manifest becomes current; then their first
-//!    names go. A crash before that moment leaves the damaged store as it was (and orphans), after it the repaired one.
+//! 6. Damaged files durably get a second name in the directory `lost`. Then a fresh manifest
+//!    becomes current, and then the first names are removed. A crash before the fresh manifest is
+//!    current leaves the damaged store as it was, with orphans. A later crash leaves the repaired
+//!    store.
 
 mod blobs;
 mod logs;
@@ -52,7 +55,7 @@ struct Run<'a> {
     bad_tables: BTreeSet<u64>,
     tables: Arc<TableStore>,
     next_number: u64,
-    /// Blob files, as far as they have been looked at.
+    /// The blob files, as far as they have been read.
     blobs: Blobs,
     /// Logs that have an index, by id, and up to where each was synced when its index was begun.
     indexed: BTreeMap<u128, u64>,
@@ -220,7 +223,7 @@ impl Run<'_> {
             .filter(|n| matches!(StoreFile::parse(n), Some(StoreFile::Manifest(_))));
         for name in self.replaced.iter().chain(manifests) {
             if !moved.contains(name) && self.dir.join(name) != manifest_path(self.dir, number) {
-                // What stays is an orphan, which the next open removes.
+                // A file that remains is an orphan, which the next open removes.
                 let _ = fs.remove(&self.dir.join(name));
             }
         }
@@ -265,8 +268,8 @@ impl Run<'_> {
         f.tables.insert(t.number, (t.level, t.meta.into()));
     }
 
-    /// Gives every file to be set aside a second name in `lost`. `None` beside a name: the filesystem has no links, and the file
-    /// is renamed at the end.
+    /// Gives every file to be set aside a second name in `lost`. If the filesystem has no links,
+    /// the second name is `None`, and the file is renamed at the end.
     fn link_aside(&mut self) -> Result<Vec<(String, Option<String>)>> {
         let fs = self.env.fs();
         if self.aside.is_empty() {
@@ -294,7 +297,8 @@ impl Run<'_> {
         Ok(out)
     }
 
-    /// The catalog that is about to become current keeps the rules of a version; anything else is a mistake of this repair.
+    /// Checks that the catalog that is about to become current keeps the rules of a version. A
+    /// broken rule is a bug of this repair.
     fn check_levels(&self) -> Result<()> {
         for f in self.learned.catalog.families.values() {
             let cmp = self.options.family(&f.name).comparator.clone();

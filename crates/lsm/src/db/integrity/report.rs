@@ -1,4 +1,4 @@
-//! What a repair says it did.
+//! The report of a repair.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,15 +37,17 @@ pub struct Loss {
     pub bytes: Range<u64>,
     /// The family; `None` when the loss is not of one family.
     pub family: Option<String>,
-    /// No key outside is lost. `None` when the loss is of metadata, or of log records, whose keys are not known.
+    /// The range that holds all lost keys. `None` if the loss is of metadata, or of log records,
+    /// whose keys are not known.
     pub keys: Option<KeyRange>,
-    /// The sequence numbers of the lost operations, first and last, of lost log records; the last is `None` when not known.
+    /// The first and last sequence numbers of the lost operations, for lost log records. The last
+    /// is `None` if it is not known.
     pub seqs: Option<(u64, Option<u64>)>,
     /// Entries lost, where their number is known.
     pub entries: Option<u64>,
     /// Older versions of these keys stand elsewhere and show again, deleted keys included.
     pub older_may_reappear: bool,
-    /// What was found.
+    /// The damage that caused the loss.
     pub reason: String,
 }
 
@@ -92,27 +94,28 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What [`crate::db::Db::repair`] did.
+/// The result of [`crate::db::Db::repair`].
 #[derive(Debug, Clone, Default)]
 pub struct RepairReport {
-    /// Nothing was wrong, and nothing was changed.
+    /// True if no damage was found, and nothing was changed.
     pub sound: bool,
-    /// Tables kept as they are.
+    /// Number of tables kept as they are.
     pub tables_kept: u64,
-    /// Tables written: what damaged tables and logs still held, and merges of tables whose level is not known.
+    /// Number of tables written: with readable data of damaged tables and logs, and by merges of
+    /// tables whose level is not known.
     pub tables_written: u64,
-    /// Blob files kept as they are. Which of their records are garbage is found out anew.
+    /// Number of blob files kept as they are. Their garbage is computed anew.
     pub blobs_kept: u64,
-    /// Blob files written: the readable records of damaged ones.
+    /// Number of blob files written, with the readable records of damaged ones.
     pub blobs_written: u64,
     /// Entries in the tables of the repaired store.
     pub entries_kept: u64,
     /// Exactly what is lost, a sentence each.
     pub lost: Vec<String>,
-    /// The same as data, in the same order.
+    /// The losses of `lost` as data, in the same order.
     pub losses: Vec<Loss>,
-    /// What else somebody should know who relies on the data.
+    /// Further facts for callers that rely on the data, a sentence each.
     pub notes: Vec<String>,
-    /// Where damaged files were moved to, relative to the store's directory.
+    /// Paths to which damaged files were moved, relative to the store's directory.
     pub set_aside: Vec<String>,
 }

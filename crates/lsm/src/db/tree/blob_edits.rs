@@ -1,9 +1,11 @@
-//! What a change of the tree does to blob files: marks for what lost its reference, names for what was collected, and the end of files
-//! without a live record. All of it is settled under the manifest's lock, in the edit that causes it.
+//! The effects of an edit of the tree on blob files: marks for records that lost their reference,
+//! names for files that garbage collection rewrote, and removal of files without a live record. All
+//! effects are computed under the manifest's lock, in the edit that causes them.
 //!
-//! Jobs run beside each other. One that began before a collection ended has looked references up in files that are gone by the time that it
-//! ends: where their records are now is remembered ([`Moved`]) as long as such a job runs. For as long, a name is not forgotten although no
-//! table has it: the job may be about to write one that has.
+//! Jobs run at the same time. A job that began before a garbage collection ended has looked up
+//! references in files that are gone when the job ends. While such a job runs, [`Moved`] remembers
+//! where the records of those files are now. For as long, a name is kept even if no table refers to
+//! it: the job may be about to write a table that does.
 
 use super::Tree;
 use crate::db::blob_state::{Moved, SettledBlobs};
@@ -16,22 +18,22 @@ use basalt_kv::key::Cmp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What an edit means for blob files besides what stands in it.
+/// The effects of an edit on blob files that the edit itself does not hold.
 #[derive(Default)]
 pub(crate) struct BlobChange {
     /// Records that lose their references.
     pub dead: Vec<Dead>,
-    /// What a collection did.
+    /// The result of a garbage collection, if the edit installs one.
     pub collected: Option<Collection>,
 }
 
-/// A collection that is about to be installed.
+/// A garbage collection that is about to be installed.
 pub(crate) struct Collection {
     /// Sources and targets.
     pub done: Collected,
-    /// Where the records are.
+    /// The new places of the records.
     pub moved: Moved,
-    /// What was marked in the sources when the collection began.
+    /// The records that were marked in the sources when the garbage collection began.
     pub marked: BTreeMap<u64, Arc<Garbage>>,
     /// The orders of the families as it knew them.
     pub orders: BTreeMap<u32, Cmp>,
@@ -88,7 +90,8 @@ impl Tree {
         for (number, marks) in marks.0 {
             edit.mark_blobs.push((number, marks.encode()));
         }
-        // What is without a live record leaves at once. A file of a family that goes may be any.
+        // A file without a live record is removed at once. A file may hold records of a dropped
+        // family, so every file is checked.
         let mut after = Catalog {
             blobs: catalog.blobs.clone(),
             lineage: catalog.lineage.clone(),
@@ -160,7 +163,8 @@ fn lost(dead: &Dead, what: &str) -> Error {
     )
 }
 
-/// Adds what a collection changes to its edit. `gone` says which families do not exist any more.
+/// Adds the effects of a garbage collection to its edit. `gone` returns whether a family was
+/// dropped.
 fn collected(
     catalog: &Catalog,
     edit: &mut Edit,
@@ -175,7 +179,8 @@ fn collected(
         edit.lineage.push((id, (**group).clone()));
     }
     edit.remove_blobs.extend(&c.done.sources);
-    // What lost its reference while the collection ran did so at its old place.
+    // A record that lost its reference while the garbage collection ran was marked at its old
+    // place.
     for source in &c.done.sources {
         let now = &catalog.blobs.get(source).ok_or_else(|| {
             let what = format!("blob file {source} was collected, and is not there");
@@ -184,12 +189,13 @@ fn collected(
         for run in now.garbage.runs() {
             for ordinal in run.filter(|o| !c.marked[source].has(*o)) {
                 let Some(to) = c.moved.place(*source, ordinal) else {
-                    // Of a family that was gone when the collection began.
+                    // The record's family was already dropped when the garbage collection began.
                     continue;
                 };
                 if gone(&to.family) {
-                    // The family was dropped while the collection ran. A target that held only
-                    // records of dropped families has left the edit, so there is nothing to mark.
+                    // The family was dropped while the garbage collection ran. A target that held
+                    // only records of dropped families has left the edit, so there is nothing to
+                    // mark.
                     continue;
                 }
                 let dead = Dead {
@@ -206,7 +212,8 @@ fn collected(
     Ok(())
 }
 
-/// How many tables more, or fewer, have each number after an edit.
+/// Adds to `out`, for each number, by how many an edit changes the count of tables that refer to
+/// it.
 fn count_references(catalog: &Catalog, edit: &Edit, out: &mut BTreeMap<u64, i64>) {
     let mut count = |meta: &basalt_table::TableMeta, by: i64| {
         for (number, _) in meta.references.iter() {

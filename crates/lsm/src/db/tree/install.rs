@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A manifest is replaced by a fresh one when its edits take this many bytes more than the state that it began with.
+/// Bytes of edits, beyond the bytes of the state that the manifest began with, at which a fresh
+/// manifest replaces it.
 const MANIFEST_REWRITE_BYTES: u64 = 4 << 20;
 
-/// What an edit leads to, see [`Tree::install`].
+/// The catalog and the tree after an edit, see [`Tree::install`].
 struct NextTree {
     catalog: Arc<Catalog>,
     version: Version,
@@ -27,8 +28,9 @@ struct NextTree {
 }
 
 impl Tree {
-    /// Makes an edit durable and installs what it says. `files` are new files it names: when the edit fails they are kept
-    /// until a fresh manifest proves that nothing names them. `change` adjusts the view in the same step, after the tables.
+    /// Makes an edit durable and installs its changes. `files` are new files that the edit names.
+    /// If the edit fails, they are kept until a fresh manifest proves that no edit names them.
+    /// `change` adjusts the view in the same step, after the tables.
     pub fn install(
         &self,
         edit: Edit,
@@ -38,8 +40,8 @@ impl Tree {
         self.install_with(edit, files, BlobChange::default(), change)
     }
 
-    /// As [`Tree::install`], with what it means for blob files. When that contradicts what they hold, nothing has changed and the error
-    /// is `Corruption`.
+    /// Installs an edit like [`Tree::install`], together with its effects on blob files. Returns
+    /// `Corruption`, and changes nothing, if the effects contradict the content of the blob files.
     pub fn install_with(
         &self,
         mut edit: Edit,
@@ -49,7 +51,7 @@ impl Tree {
     ) -> Result<()> {
         let mut slot = self.manifest.lock();
         if self.ctx.has_left() {
-            // The folder may be another's by now.
+            // The directory may belong to another store by now.
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
         self.drop_what_left(&mut edit, &files);
@@ -73,7 +75,8 @@ impl Tree {
             edit.last_seq = Some(self.visible.load(SeqCst));
             edit.wall_ms = Some(self.ctx.env.clock().wall_ms());
             edit.date_blobs(self.ctx.env.clock().wall_ms());
-            // Before it is durable: an edit that breaks a rule stops this process, and must not stop the next one, too.
+            // The tree is computed before the edit is durable. An edit that breaks a rule stops
+            // this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
             slot.manifest.append(&edit.encode())?;
             Ok(tree)
@@ -83,8 +86,9 @@ impl Tree {
             Err(e) => {
                 slot.in_doubt.extend(files);
                 let e = e.context("recording a change of the tree");
-                // The edit may be on the device or not. A write acknowledged now could depend on which: one into a log that the edit
-                // ends, or into a family that it drops. So writes halt until a fresh manifest has settled it.
+                // The edit may or may not be on the device. A write acknowledged now could depend
+                // on that: a write into a log that the edit ends, or into a family that the edit
+                // drops. So writes halt until a fresh manifest has decided it.
                 self.health.halt_unless_halted(e.clone());
                 self.background.retry_later();
                 self.ctx.notify(|| Event::BackgroundError {
@@ -118,7 +122,8 @@ impl Tree {
         change(&mut state, &mut next);
         self.set_view(&mut state, next);
         drop(state);
-        // What only the former tree held is freed without `state`: a commit group waits for that lock.
+        // Objects that only the former tree held are freed without the `state` lock: a commit group
+        // waits for that lock.
         drop((former, now));
         self.notify_blob_events(&edit, collected);
         Ok(())
@@ -157,7 +162,8 @@ impl Tree {
         }
     }
 
-    /// What an edit makes of catalog and tree, checked. The caller holds `manifest`, so both stay as they are meanwhile.
+    /// Returns the checked catalog and tree after an edit. The caller holds `manifest`, so neither
+    /// changes meanwhile.
     fn next_tree(&self, edit: &Edit) -> NextTree {
         // Only the `Arc` under `state`, which each commit group takes.
         let former = self.catalog();
@@ -214,7 +220,7 @@ impl Tree {
             f.check_entered(a.level as usize, a.number, meta)
                 .expect("a new version keeps the order of its levels");
         }
-        // What the edit does not touch kept the order before it.
+        // Tables that the edit does not touch kept their order, so only debug builds check them.
         #[cfg(debug_assertions)]
         for f in version.families.values() {
             f.check()
@@ -272,7 +278,8 @@ impl Tree {
             }
             Err(e) => {
                 slot.retired.push(number);
-                // `CURRENT` may name the new one after a crash, so an edit of the old one may count for nothing.
+                // `CURRENT` may name the new manifest after a crash, so an edit of the old manifest
+                // may have no effect.
                 slot.manifest.doubt();
                 Err(e)
             }

@@ -49,7 +49,8 @@ pub(crate) struct Tree {
     view: StripedView,
     /// Sequence number up to which readers see entries.
     visible: AtomicU64,
-    /// See [`View::ingested`]. Set before anything so new is visible.
+    /// The sequence number of [`View::ingested`]. It is set before any table of that ingestion is
+    /// visible.
     ingested: AtomicU64,
     /// Number of snapshots at each sequence number that has any.
     snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
@@ -68,12 +69,12 @@ pub(crate) struct ManifestSlot {
 
 /// The state that `state` guards: the catalog, and which jobs run on it.
 pub(crate) struct TreeState {
-    /// Replaced only by an install, under `manifest` and `state`. It is never changed in place: a holder of `manifest` clones the `Arc`,
-    /// and works on the catalog without `state`.
+    /// The catalog. Only an install replaces it, under `manifest` and `state`. It is never changed
+    /// in place: a holder of `manifest` clones the `Arc`, and reads the catalog without `state`.
     catalog: Arc<Catalog>,
     /// Number of the next memtable set.
     next_set: u64,
-    /// What is known of blob files besides the catalog.
+    /// The state of blob files that the catalog does not hold.
     pub blobs: BlobState,
     /// Jobs that change the tree, or are about to.
     pub jobs: RunningJobs,
@@ -88,7 +89,7 @@ pub(crate) struct RunningJobs {
     compactions_begun: u64,
     /// Compactions that run or are queued, by where they write.
     pub compactions: Vec<OutputRange>,
-    /// Where tables that are being ingested will be.
+    /// The places in the tree of tables that are being ingested.
     pub ingesting: Vec<OutputRange>,
     /// True while a manual compaction keeps automatic ones from beginning.
     pub exclusive: bool,
@@ -100,7 +101,7 @@ impl TreeState {
         &self.catalog
     }
 
-    /// Begins a compaction, which looks references up and may write some. Returns the epoch to end it
+    /// Begins a compaction, which reads references and may write some. Returns the epoch to end it
     /// with ([`BlobState::end`]) and the number of the compaction.
     pub fn begin_compaction(&mut self) -> (u64, u64) {
         let number = self.jobs.compactions_begun;
@@ -217,7 +218,8 @@ impl Tree {
         self.visible.store(seq, SeqCst);
     }
 
-    /// Returns the sequence number of the last ingestion that may be visible. See [`View::ingested`].
+    /// Returns the sequence number of the last ingestion that may be visible (see
+    /// [`View::ingested`]).
     pub fn ingested(&self) -> SeqNo {
         self.ingested.load(SeqCst)
     }
@@ -242,8 +244,9 @@ impl Tree {
         &self.snapshots
     }
 
-    /// Live snapshots, ascending. Taken after a compaction's inputs are chosen: a snapshot that comes later sees
-    /// nothing older than the newest version in those inputs.
+    /// Returns the live snapshots, ascending. The caller has already chosen the inputs of its
+    /// compaction: a snapshot that is taken later sees nothing older than the newest version in
+    /// those inputs.
     pub fn live_snapshots(&self) -> Vec<SeqNo> {
         self.snapshots.lock().keys().copied().collect()
     }
@@ -256,7 +259,8 @@ impl Tree {
 
     /// Replaces the view. The caller holds `state`, whose guard is the proof.
     fn set_view(&self, state: &mut TreeState, mut next: View) {
-        // What is in tables can be merged: a snapshot that is taken from here on must be one of them, or known to the merge.
+        // A merge can pick the ingested tables from here on. Each later snapshot must see them, or
+        // the merge must know of the snapshot.
         assert!(
             next.ingested <= self.visible.load(SeqCst),
             "added tables are visible before anybody can choose them"
@@ -308,8 +312,8 @@ impl Tree {
         self.state.try_lock()
     }
 
-    /// Keeps the tree from changing until the result is dropped: no edit comes between a catalog and
-    /// the files that it names.
+    /// Keeps the tree from changing until the result is dropped: no edit comes between a catalog
+    /// and the files that it names.
     pub fn freeze(&self) -> FrozenTree<'_> {
         FrozenTree(self.manifest.lock())
     }
@@ -344,7 +348,7 @@ impl Tree {
         }
     }
 
-    /// Tells of the blob files that came with an edit, which is durable.
+    /// Reports the blob files that a durable edit added to the listener.
     pub(super) fn notify_blob_events(&self, edit: &Edit, collected: bool) {
         let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
         let reason = match (collected, edit.remove_tables.is_empty()) {

@@ -16,7 +16,7 @@ pub struct CatalogBlob {
     /// The marked records, which no reference reaches. Those of dropped families are not among
     /// them.
     pub garbage: Arc<Garbage>,
-    /// When the file was made, ms since 1970, if the manifest says so.
+    /// Creation time of the file in ms since 1970, if the manifest has it.
     pub made_ms: Option<u64>,
 }
 

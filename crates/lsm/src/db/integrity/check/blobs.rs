@@ -1,5 +1,6 @@
-//! The blob files of a store that is checked, and the rule that binds them to tables: each record that is neither marked nor of a dropped
-//! family has exactly one reference, and each reference leads to such a record.
+//! Checks the blob files of a store against the rule that binds them to tables: each record that is
+//! neither marked nor of a dropped family has exactly one reference, and each reference leads to
+//! such a record.
 
 use super::Walk;
 use crate::db::open::bind_families;
@@ -38,7 +39,7 @@ pub(in crate::db) fn verify_blob(
             false => e,
         })?);
     }
-    // Of a log more may be there than its records.
+    // The file of a log may be longer than its records.
     let (sized, size) = match &meta.index {
         None => (&paths[0], meta.size),
         Some(index) => (&paths[1], index.size),
@@ -85,7 +86,7 @@ fn open(
     }
 }
 
-/// What references of one blob file add up to.
+/// The sums over the references to one blob file.
 #[derive(Default)]
 struct Referred {
     records: Vec<u64>,
@@ -172,7 +173,7 @@ impl Walk<'_> {
             }
         }
         self.report.referred_bytes += referred.values().map(|r| r.bytes).sum::<u64>();
-        // Where a table cannot be read its references are not known.
+        // The references of an unreadable table are not known.
         if !self.bad_tables.is_empty() {
             return Ok(());
         }

@@ -1,14 +1,15 @@
-//! Blob files of a damaged store: the readable records of damaged ones, those that no edit names, every reference of every table, and
-//! which records are garbage.
+//! Repair of blob files: the readable records of damaged files, files that no edit names, every
+//! reference of every table, and the records that are garbage.
 //!
-//! A reference leads to the file that its number says, or to what that stands for; when the record is not there, to whatever file
-//! has it, by its name. One that leads nowhere becomes a tombstone with the sequence number of the value: older versions stay hidden. A second
-//! reference to one record gets the value itself.
+//! A reference leads to the file that its number names, or to the file that the number stands for.
+//! If the record is not there, the reference leads to any file that has the record, by its name. A
+//! reference without a record becomes a tombstone with the sequence number of the value: older
+//! versions stay hidden. A second reference to one record gets the value itself.
 //!
-//! A log that is a blob file is found by the edit that says so. Where that may be lost, every log is one that references may lead to, whether it is
-//! replayed or not. Records of a damaged one move to a new blob file.
+//! The edit that makes a log a blob file names it. If that edit may be lost, references may lead to
+//! any log, whether it is replayed or not. Records of a damaged log move to a new blob file.
 //!
-//! What is known of a file's records is in memory from when it is first looked at: 21 bytes a record.
+//! From the first access to a file, its record index is in memory: 21 bytes a record.
 
 use super::Run;
 use crate::db::integrity::manifest_salvage::log_header;
@@ -31,14 +32,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// So many lost keys of one file and family are named one by one; of more the range that they are in.
+/// Most lost keys of one file and family that are named one by one. Of more keys, the report names
+/// their range.
 const NAMED_KEYS: usize = 20;
 
-/// What is known of blob files.
+/// The blob files of the store, as far as repair has read them.
 #[derive(Default)]
 pub(super) struct Blobs {
     sources: BTreeMap<u64, Source>,
-    /// What numbers stand for, as long as it is certain, and the files that damaged ones' records went to.
+    /// The targets of numbers, as far as they are certain, and the files that records of damaged
+    /// files went to.
     lineage: Lineage,
     /// The damaged file that a new one was made of, and the bytes of it that could not be read.
     ruins: BTreeMap<u64, (u64, Range<u64>)>,
@@ -48,13 +51,14 @@ pub(super) struct Blobs {
 }
 
 struct Source {
-    /// As the manifest says it.
+    /// The file's metadata in the manifest.
     known: Option<Arc<BlobMeta>>,
-    /// The check found it whole.
+    /// True if the check found the file whole.
     sound: bool,
-    /// It is a log.
+    /// True if the file is a log.
     log: bool,
-    /// An edit names it, or an edit that is lost may have: it stays when something refers to it. Of others values are copied.
+    /// True if an edit names the file, or a lost edit may have named it: the file then stays if a
+    /// reference leads to it. From other files, values are copied.
     named: bool,
     state: State,
 }
@@ -201,7 +205,7 @@ impl Run<'_> {
         self.tables.blob(number, meta.clone())
     }
 
-    /// Looks at a file. Afterwards it is read, or gone.
+    /// Reads a file. Afterwards its state is read, or gone.
     fn read_blob(&mut self, number: u64) -> Result<()> {
         let source = &self.blobs.sources[&number];
         let (named, known) = (source.named, source.known.clone());
@@ -252,7 +256,8 @@ impl Run<'_> {
             (true, Some(id)) => salvage_log(&*file, &path, id, each),
             (true, None) => Ok(Salvaged::default()),
         };
-        // Whether the new file has compressed values is said before its first record.
+        // The new file's header says before the first record whether the file has compressed
+        // values.
         let mut packed = false;
         let looked = walk(&mut |r| {
             packed |= r.codec != Compression::None;
@@ -274,7 +279,7 @@ impl Run<'_> {
         });
         let (records, lost) = match walked {
             Ok(w) => (w.records, w.lost),
-            // Nobody knows its id.
+            // The file's id is not known.
             Err(e) if e.kind() == ErrorKind::Corruption => (0, Vec::new()),
             Err(e) => return Err(e),
         };
@@ -358,9 +363,9 @@ impl Run<'_> {
         })))
     }
 
-    /// Where the value of `name` is, whose entry refers to `number`: file and ordinal.
+    /// Returns the place of the value of `name`, whose entry refers to `number`: file and ordinal.
     fn resolve(&mut self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Result<Option<(u64, u32)>> {
-        // What a damaged file stands for is known once it was looked at.
+        // The targets of a damaged file are known only after the file was read.
         while let Some(file) = self.blobs.meaning(number, name, cmp) {
             match self.blobs.sources.get(&file).map(|s| &s.state) {
                 Some(State::LazyValue) => self.read_blob(file)?,
@@ -592,7 +597,8 @@ impl Run<'_> {
                     assert!(new, "each record once");
                 }
             }
-            // Ids of families that are gone are not given out again while records of theirs are there.
+            // Ids of dropped families are not given out again while records of these families
+            // remain.
             let highest = meta.families.keys().next_back().copied().unwrap_or(0);
             c.next_family = c.next_family.max(highest.saturating_add(1));
             c.last_seq = c.last_seq.max(meta.max_seq);

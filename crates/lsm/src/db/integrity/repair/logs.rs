@@ -19,15 +19,16 @@ use basalt_records::salvage::{self, NO_RECORD, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How far the replay is.
+/// The state of a replay.
 struct Replay {
     generation: Arc<MemtableSet>,
     last_seq: u64,
-    /// Losses whose last sequence number the next record will tell.
+    /// Indexes of losses whose last sequence number the next record will show.
     open: Vec<usize>,
-    /// The log before ended where no manifest edit says: a gap in the numbers is a loss behind this place.
+    /// The name and end of the log before, if it ended where no manifest edit says. A gap in the
+    /// sequence numbers is then a loss behind this offset.
     unsettled: Option<(String, u64)>,
-    /// An earlier log lost its unsynced end.
+    /// True if an earlier log lost its unsynced end.
     cut: bool,
 }
 
@@ -161,8 +162,8 @@ impl Run<'_> {
                 u64::from(h.write_unit)
             });
         if replay.cut && sound_header && proven <= unit {
-            // An earlier log lost its unsynced end, as a power cut takes it, and nothing in this one was synced: recovery
-            // cuts both.
+            // An earlier log lost its unsynced end, as in a power cut, and nothing in this one was
+            // synced: recovery cuts both.
             self.replaced.push(name);
             return Ok(());
         }
@@ -236,12 +237,12 @@ impl Run<'_> {
         });
     }
 
-    /// Joins the losses of log `name`, from index `first` on, to one. A finished flush gave back the
-    /// space of most of the log's records, in as many places as the log has blocks.
+    /// Joins the losses of log `name`, from index `first` on, to one. A finished flush gave back
+    /// the space of most of the log's records, in as many places as the log has blocks.
     fn one_loss_of_flushed_log(&mut self, replay: &mut Replay, name: &str, first: usize) {
         let (own, others): (Vec<_>, Vec<_>) =
             (self.report.losses.drain(first..)).partition(|l| l.file == name);
-        // What an earlier log lost, as this one's first record told.
+        // The others are losses of an earlier log, which the first record of this log showed.
         self.report.losses.extend(others);
         let mut all = own.into_iter();
         let Some(mut loss) = all.next() else {
@@ -340,8 +341,8 @@ impl Run<'_> {
     }
 
     /// Writes the memtables of one log to tables, as a flush of the log does. A log holds the
-    /// batches of one generation of memtables. So operands are merged to the same entries, under
-    /// the same sequence numbers, as in a table that an earlier flush may have left.
+    /// batches of one memtable set. So operands are merged to the same entries, under the same
+    /// sequence numbers, as in a table that an earlier flush may have left.
     fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         let full = std::mem::replace(&mut replay.generation, self.generation()?);

@@ -1,5 +1,5 @@
-//! Tables of a damaged store: the readable blocks of damaged ones, those that no edit names, and merges where levels are not
-//! certain.
+//! Repair of tables: the readable blocks of damaged tables, tables that no edit names, and merges
+//! where levels are not certain.
 
 use super::Run;
 use crate::compaction::ranges::{RangeDelFilter, TombstoneCutter};
@@ -75,7 +75,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Copies what a damaged table still holds into a new one at the same level, and reports the rest.
+    /// Copies the readable entries of a damaged table into a new one at the same level, and reports
+    /// the rest.
     fn salvage_table(
         &mut self,
         family_id: u32,
@@ -213,8 +214,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tables on disk that no readable edit names. When the tree is certain they are leavings of unfinished work; else an edit
-    /// that is lost may have named them.
+    /// Places tables on disk that no readable edit names. If the tree is certain, unfinished work
+    /// left them. Otherwise, a lost edit may have named them.
     pub(super) fn place_strangers(&mut self) -> Result<()> {
         if self.learned.sure {
             return Ok(());
@@ -243,7 +244,8 @@ impl Run<'_> {
             && self.learned.dropped_families.is_empty()
             && !self.other_families
             && self.options.families.keys().all(|n| n == "default");
-        // An edit that makes a family adds no table: with one edit lost and a table to show for it, no family was made.
+        // An edit that makes a family adds no table. If one edit is lost, and a table shows that it
+        // added one, then it made no family.
         let provable = !self.learned.any_edit || self.learned.lost_edits.is_some_and(|n| n <= 1);
         if !self.learned.any_edit {
             self.report.notes.push(
@@ -307,7 +309,8 @@ impl Run<'_> {
         }
     }
 
-    /// Says for each lost range of keys whether another table may still hold older versions of them.
+    /// Reports for each lost range of keys whether another table may still hold older versions of
+    /// them.
     pub(super) fn note_reappearing(&mut self) {
         let families = &self.learned.catalog.families;
         for loss in &mut self.report.losses {
