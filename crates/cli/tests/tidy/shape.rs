@@ -34,7 +34,7 @@ const CEILINGS: &[(&str, Ceiling)] = &[
     ("env", ceiling([0, 0, 1, 0, 0])),
     ("fs", ceiling([0, 0, 0, 0, 4])),
     ("kv", ceiling([0, 0, 0, 0, 2])),
-    ("lsm", ceiling([4, 0, 559, 108, 6])),
+    ("lsm", ceiling([4, 0, 559, 107, 6])),
     ("lsm-schedules", ceiling([0, 0, 1, 2, 0])),
 ];
 

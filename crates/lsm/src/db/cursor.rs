@@ -19,6 +19,11 @@ use std::sync::{Arc, Weak};
 /// keys behind the last one shown. What is written behind its back it does not show. It walks up only; whatever walks down is refused
 /// with `InvalidArgument`, and leaves it where it is. A step costs a seek when something was written since the step before it, and is
 /// otherwise that of any cursor. Tables and memtables that are replaced meanwhile are let go of when it is next moved.
+///
+/// `Iter` is a Rust [`Iterator`] as well, over keys and values. It begins with the entry that the
+/// cursor is positioned on, or with the first one if the cursor was never positioned, and goes up:
+/// `for entry in db.iter(&family, &options)?`. The methods of the cursor have precedence:
+/// `iter.next()` moves the cursor, and adapters such as `iter.by_ref().take(10)` take entries.
 pub struct Iter {
     shown: ValuePrefetch,
     /// What `shown` reads, and as of when.
@@ -28,6 +33,20 @@ pub struct Iter {
     family: Family,
     options: ReadOptions,
     tail: Option<Tail>,
+    walk: Walk,
+}
+
+/// Where [`Iter`] is as a Rust iterator.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// Not positioned since it was made or refreshed: the first entry is next.
+    Fresh,
+    /// A movement of the cursor ended here: the entry here is next.
+    Here,
+    /// The entry here was returned: the one behind it is next.
+    Returned,
+    /// An error was returned: nothing follows until the cursor is moved.
+    Failed,
 }
 
 /// Where a tailing cursor goes on.
@@ -62,6 +81,7 @@ impl Iter {
             family: family.clone(),
             options: options.clone(),
             tail: options.tailing.then_some(Tail::Nowhere),
+            walk: Walk::Fresh,
         })
     }
 
@@ -84,6 +104,7 @@ impl Iter {
         if let Some(tail) = &mut self.tail {
             *tail = Tail::Nowhere;
         }
+        self.walk = Walk::Fresh;
         Ok(())
     }
 
@@ -186,6 +207,7 @@ impl Iter {
 
     /// To the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.seek_to_first();
         }
@@ -197,11 +219,13 @@ impl Iter {
     /// To the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
+        self.walk = Walk::Here;
         self.shown.seek_to_last()
     }
 
     /// To the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.seek(key);
         }
@@ -213,6 +237,7 @@ impl Iter {
     /// To the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
+        self.walk = Walk::Here;
         self.shown.seek_for_prev(key)
     }
 
@@ -223,6 +248,7 @@ impl Iter {
     )]
     #[inline]
     pub fn next(&mut self) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.next();
         }
@@ -233,6 +259,7 @@ impl Iter {
     /// To the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
+        self.walk = Walk::Here;
         self.shown.prev()
     }
 
@@ -262,6 +289,59 @@ impl Iter {
     /// The expiry of the value here, ms since 1970. Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.shown.expire_at_ms()
+    }
+}
+
+/// Entries from the cursor's position up: the key, copied, and the value, pinned.
+///
+/// Without values ([`ReadOptions::keys_only`]) each value is empty. After an error the iterator
+/// returns `None` until the cursor is sought or refreshed. It is an error, `Busy`, to pause because
+/// [`ReadOptions::max_skippable_entries`] is used up: [`Iter::resume_key`] says where to go on. A
+/// tailing iterator that has returned `None` at the end returns later entries when it is asked
+/// again.
+impl Iterator for Iter {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Result<(Bytes, Bytes)>> {
+        let at_end = !self.valid() && self.resume_key().is_none();
+        let moved = match self.walk {
+            Walk::Failed => return None,
+            Walk::Fresh => self.seek_to_first(),
+            Walk::Here if !at_end => Ok(()),
+            Walk::Here if self.tail.is_none() => return None,
+            Walk::Here | Walk::Returned => Iter::next(self),
+        };
+        let entry = moved.and_then(|()| self.entry_here());
+        self.walk = match &entry {
+            Ok(Some(_)) => Walk::Returned,
+            Ok(None) => Walk::Here,
+            Err(_) => Walk::Failed,
+        };
+        entry.transpose()
+    }
+}
+
+impl Iter {
+    /// The entry that the cursor is positioned on, `None` at the end.
+    fn entry_here(&self) -> Result<Option<(Bytes, Bytes)>> {
+        if let Some(key) = self.resume_key() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the iterator passed over max_skippable_entries ({}) entries and paused before key {:?}: seek another one to it",
+                    self.options.max_skippable_entries,
+                    String::from_utf8_lossy(key)
+                ),
+            ));
+        }
+        if !self.valid() {
+            return Ok(None);
+        }
+        let value = match self.options.keys_only {
+            true => Bytes::new(),
+            false => self.pinned_value(),
+        };
+        Ok(Some((Bytes::copy_from_slice(self.key()), value)))
     }
 }
 

@@ -186,6 +186,19 @@ impl Engine {
         self.live_value(&asked, key, found)
     }
 
+    /// See [`super::Db::latest_seq`].
+    pub fn latest_seq(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<SeqNo>> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
+        Ok(found.map(|f| f.seq))
+    }
+
     /// As [`Engine::get`]; a value in a blob file is taken from `budget` before it is read. `None`
     /// when the budget does not reach for it.
     pub fn get_within(

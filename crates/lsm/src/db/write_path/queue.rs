@@ -2,6 +2,7 @@
 //!
 //! Locks: the queue's, then a ticket's slot.
 
+use super::checks::Check;
 use super::group_wait::GroupWait;
 use super::ticket_state::TicketState;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -36,6 +37,8 @@ pub(crate) struct Pending {
     /// What these have more bytes than what is stored of them.
     pub saved_bytes: usize,
     pub sync: bool,
+    /// The preconditions of the batch. A batch that has any is a group of its own.
+    pub checks: Box<[Check]>,
     /// No thread waited for it when it was queued.
     pub submitted: bool,
     /// `None`: the leader's own.
@@ -46,7 +49,7 @@ pub(crate) struct Pending {
 pub(crate) type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
-    pub fn new(batch: WriteBatch, sync: bool) -> Pending {
+    pub fn new(batch: WriteBatch, sync: bool, checks: Box<[Check]>) -> Pending {
         let saved_bytes = batch.raw_bytes() - batch.bytes();
         let BatchParts {
             buf,
@@ -68,14 +71,21 @@ impl Pending {
             raw,
             saved_bytes,
             sync,
+            checks,
             submitted: false,
             ticket: None,
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the batch holds.
     pub fn memory(&self) -> usize {
-        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
+        let checks = self.checks.iter().map(Check::memory).sum::<usize>();
+        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>() + checks
+    }
+
+    /// Returns true if other batches must not share the batch's group.
+    pub fn is_conditional(&self) -> bool {
+        !self.checks.is_empty()
     }
 
     /// Its operations, as memory to share.
@@ -249,7 +259,8 @@ impl CommitQueue {
         while group.len() < GROUP_BATCHES {
             let Some(next) = q.pending.front() else { break };
             bytes += next.buf.len();
-            if !group.is_empty() && bytes > GROUP_BYTES {
+            let alone = next.is_conditional() || group.last().is_some_and(Pending::is_conditional);
+            if !group.is_empty() && (alone || bytes > GROUP_BYTES) {
                 break;
             }
             group.extend(q.pop());
