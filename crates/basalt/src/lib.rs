@@ -65,7 +65,8 @@ pub use basalt_lava as lava;
 pub use basalt_lsm as lsm;
 pub use basalt_lsm::db::{
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Prepared, Stats, TableWriter, UserRange, ValueMeta, ValueWithExpiry,
+    CompactProgress, Precondition, Prepared, Stats, TableWriter, UserRange, ValueMeta,
+    ValueWithExpiry,
 };
 pub use basalt_lsm::{
     CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,

@@ -38,6 +38,9 @@ pub enum ErrorKind {
     AlreadyExists,
     /// A caller cancelled the operation before it was done.
     Cancelled,
+    /// A precondition of a write does not hold any more, and nothing was written. The caller reads
+    /// again, and retries with the result.
+    Conflict,
 }
 
 impl ErrorKind {
@@ -56,6 +59,7 @@ impl ErrorKind {
             ErrorKind::NotFound => "not found",
             ErrorKind::AlreadyExists => "already exists",
             ErrorKind::Cancelled => "cancelled",
+            ErrorKind::Conflict => "conflict",
         }
     }
 }
@@ -105,7 +109,8 @@ impl Error {
             | ErrorKind::Unsupported
             | ErrorKind::NotFound
             | ErrorKind::AlreadyExists
-            | ErrorKind::Cancelled => (Reach::Operation, false),
+            | ErrorKind::Cancelled
+            | ErrorKind::Conflict => (Reach::Operation, false),
         };
         Error(Arc::new(Inner {
             kind,

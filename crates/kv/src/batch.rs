@@ -11,8 +11,13 @@
 //! `PutTtl` values start with 8 bytes of expiry. The value of a `RangeDelete` is the first key
 //! behind the range.
 
+mod iter;
+mod savepoint;
 #[cfg(test)]
 mod tests;
+
+pub use iter::{BatchIter, BatchOp};
+use savepoint::Savepoint;
 
 use crate::codec::{Compression, Effort};
 use crate::encoding::{get_varint32, put_varint_aligned as put_varint, varint_len};
@@ -75,6 +80,8 @@ pub struct WriteBatch {
     raw: SmallVec<[Bytes; 1]>,
     /// Bytes that compression saved: the bytes in `raw` beyond the bytes stored for them.
     saved_bytes: usize,
+    /// The savepoints that were set and neither rolled back to nor popped, oldest first.
+    savepoints: Vec<Savepoint>,
 }
 
 impl Default for WriteBatch {
@@ -107,6 +114,7 @@ impl WriteBatch {
             separated: SmallVec::new(),
             raw: SmallVec::new(),
             saved_bytes: 0,
+            savepoints: Vec::new(),
         }
     }
 
@@ -159,7 +167,7 @@ impl WriteBatch {
         self.buf.len() + self.saved_bytes
     }
 
-    /// Removes all operations and keeps the memory.
+    /// Removes all operations and savepoints, and keeps the memory.
     pub fn clear(&mut self) {
         self.buf.clear();
         self.count = 0;
@@ -167,6 +175,7 @@ impl WriteBatch {
         self.separated.clear();
         self.raw.clear();
         self.saved_bytes = 0;
+        self.savepoints.clear();
     }
 
     /// Sets `key` to `value`.
@@ -412,6 +421,7 @@ pub struct Op<'a> {
 }
 
 /// Decodes encoded operations one after the other. Lengths, kinds and limits are checked.
+#[derive(Clone)]
 pub struct Ops<'a> {
     bytes: &'a [u8],
     at: usize,

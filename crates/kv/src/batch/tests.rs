@@ -134,6 +134,121 @@ fn batches_round_trip() {
     }
 }
 
+/// One random operation on a family that separates and compresses values, or does not.
+fn random_op(r: &Random) -> (Family, Kind, Vec<u8>, Vec<u8>, Option<u64>) {
+    let codec = [Compression::None, Compression::Lz4, Compression::Zstd][r.below(3) as usize];
+    let family = Family::detached(r.below(4) as u32);
+    let family = match r.one_in(2) {
+        true => family.separating(200, codec),
+        false => family,
+    };
+    let key_len = r.below(20);
+    let key = bytes_of(r, key_len);
+    let value_len = [0, 3, 199, 200, 3_000][r.below(5) as usize];
+    let mut value = bytes_of(r, value_len);
+    if r.one_in(2) {
+        value.fill(7);
+    }
+    let kinds = [
+        Kind::Put,
+        Kind::PutTtl,
+        Kind::Delete,
+        Kind::Merge,
+        Kind::RangeDelete,
+    ];
+    let kind = kinds[r.below(5) as usize];
+    if kind == Kind::Delete {
+        value.clear();
+    }
+    let expiry = (kind == Kind::PutTtl).then(|| r.next_u64());
+    (family, kind, key, value, expiry)
+}
+
+fn add(batch: &mut WriteBatch, op: &(Family, Kind, Vec<u8>, Vec<u8>, Option<u64>)) {
+    let (family, kind, key, value, expiry) = op;
+    let prefix = expiry.map_or(Vec::new(), |at| at.to_le_bytes().to_vec());
+    batch.push(family, *kind, key, &prefix, value).unwrap();
+}
+
+/// All that a batch is, but for its savepoints.
+fn whole(batch: &WriteBatch) -> impl PartialEq + std::fmt::Debug + use<> {
+    (
+        batch.buf.to_vec(),
+        batch.len(),
+        batch.raw_bytes(),
+        batch.families.clone(),
+        batch.separated.clone(),
+        batch.raw.clone(),
+    )
+}
+
+/// Operations, savepoints, rollbacks and pops in random order leave the batch that the operations
+/// which remain encode to, with all tables beside it, and a walk shows these operations.
+#[test]
+fn savepoints_leave_the_batch_that_the_remaining_operations_encode_to() {
+    let (mut rollbacks, mut refused, mut walked, mut compressed) = (0, 0, 0, 0);
+    for seed in basalt_sim::campaign::cases(0..400 * scale()) {
+        let _repeat = basalt_sim::repeat!(
+            savepoints_leave_the_batch_that_the_remaining_operations_encode_to,
+            "BASALT_CASE={seed}"
+        );
+        let r = Random::from_seed(seed);
+        let (mut batch, mut model) = (WriteBatch::new(), Vec::new());
+        let mut savepoints: Vec<usize> = Vec::new();
+        for _ in 0..r.below(40) {
+            match r.below(8) {
+                0..=4 => {
+                    let op = random_op(&r);
+                    add(&mut batch, &op);
+                    model.push(op);
+                }
+                5 => {
+                    batch.set_savepoint();
+                    savepoints.push(model.len());
+                }
+                6 => match savepoints.pop() {
+                    Some(len) => {
+                        batch.rollback_to_savepoint().unwrap();
+                        model.truncate(len);
+                        rollbacks += 1;
+                    }
+                    None => {
+                        let e = batch.rollback_to_savepoint().unwrap_err();
+                        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+                        refused += 1;
+                    }
+                },
+                _ => assert_eq!(batch.pop_savepoint().is_ok(), savepoints.pop().is_some()),
+            }
+        }
+        let mut rebuilt = WriteBatch::new();
+        model.iter().for_each(|op| add(&mut rebuilt, op));
+        if model.is_empty() {
+            assert!(batch.is_empty() && batch.payload().is_empty());
+        }
+        assert_eq!(whole(&batch), whole(&rebuilt), "seed={seed}");
+        compressed += batch.raw.len();
+        let ops: Vec<BatchOp<'_>> = batch.iter().collect();
+        assert_eq!(batch.iter().len(), model.len());
+        assert_eq!(ops.len(), model.len(), "seed={seed}");
+        for (op, (family, kind, key, value, expiry)) in ops.iter().zip(&model) {
+            let expected = BatchOp {
+                family: family.id(),
+                kind: *kind,
+                key,
+                value,
+                expire_at_ms: *expiry,
+            };
+            assert_eq!(*op, expected, "seed={seed}");
+            walked += 1;
+        }
+        batch.clear();
+        assert!(batch.pop_savepoint().is_err(), "a cleared batch has none");
+    }
+    println!("savepoints: rollbacks={rollbacks} refused={refused} walked={walked}");
+    assert!(rollbacks > 200 && refused > 50 && walked > 1_000 && compressed > 50);
+}
+
 #[test]
 fn one_operation_takes_exactly_the_memory_it_needs() {
     for len in [0, 100, 100_000, 1 << 20] {

@@ -21,6 +21,7 @@ use super::log::GroupRoom;
 use super::throttle::Patience;
 use super::write_path::Writer;
 use super::write_path::apply::insert_group;
+use super::write_path::checks::Check;
 use super::write_path::queue::{
     GROUP_BATCHES, GROUP_BYTES, Group, HeldSubmit, Leader, Pending, Queue,
 };
@@ -121,9 +122,15 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Engine {
-    /// Commits a batch, and leads its group if no other thread leads. An empty batch only syncs.
-    pub(super) fn write(self: &Arc<Self>, batch: WriteBatch, sync: bool) -> Result<SeqNo> {
-        let mut own = Pending::new(batch, sync);
+    /// Commits a batch if its checks hold. An empty batch only checks, and syncs with `sync`.
+    /// Leads the batch's group if no other thread leads.
+    pub(super) fn write(
+        self: &Arc<Self>,
+        batch: WriteBatch,
+        sync: bool,
+        checks: Box<[Check]>,
+    ) -> Result<SeqNo> {
+        let mut own = Pending::new(batch, sync, checks);
         let mut q = self.writes.queue().lock();
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
@@ -147,10 +154,11 @@ impl Engine {
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
+        checks: Box<[Check]>,
         patience: Patience,
     ) -> Arc<TicketState> {
         let ticket = TicketState::new(Phase::Queued, Waiter::None);
-        let mut pending = Pending::new(batch, sync);
+        let mut pending = Pending::new(batch, sync, checks);
         pending.ticket = Some(ticket.clone());
         pending.submitted = true;
         let q = self.writes.queue().lock();
@@ -399,6 +407,10 @@ impl Engine {
         if sync {
             self.writes.queue().syncs.store(true, SeqCst);
         }
+        if own.first().or(q.pending.front())?.is_conditional() {
+            // The group is full: no other batch joins it.
+            return None;
+        }
         let (wanted, most) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
         let wanted = wanted - own.len();
         q.wanted = wanted;
@@ -502,6 +514,9 @@ impl Engine {
         group: &mut [Pending],
         patience: Patience,
     ) -> Result<Committed> {
+        if let [one] = group {
+            self.check_preconditions(&one.checks)?;
+        }
         let bytes: usize = group.iter().map(|p| p.buf.len()).sum();
         let saved_bytes: usize = group.iter().map(|p| p.saved_bytes).sum();
         let raw: usize = group.iter().flat_map(|p| &p.raw).map(Bytes::len).sum();

@@ -471,6 +471,7 @@ impl Engine {
             collected: None,
         };
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
+        self.note_forgotten(plan, &running.family);
         self.tree.install_with(edit, files, blobs, |_, _| ())?;
         self.cache_moves(&outcome.renamed, &made);
         self.ctx.counters.gathered.add(outcome.moved);

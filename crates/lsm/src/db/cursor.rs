@@ -24,6 +24,11 @@ use std::sync::{Arc, Weak};
 /// cursor where it is. A step costs a seek if the store was written since the step before, and
 /// otherwise as much as a step of any cursor. Tables and memtables that were replaced are released
 /// by the next movement.
+///
+/// `Iter` is a Rust [`Iterator`] as well, over keys and values. It begins with the entry that the
+/// cursor is positioned on, or with the first one if the cursor was never positioned, and goes up:
+/// `for entry in db.iter(&family, &options)?`. The methods of the cursor have precedence:
+/// `iter.next()` moves the cursor, and adapters such as `iter.by_ref().take(10)` take entries.
 pub struct Iter {
     shown: ValuePrefetch,
     /// View that `shown` reads, and its sequence number in `seq`.
@@ -33,6 +38,20 @@ pub struct Iter {
     family: Family,
     options: ReadOptions,
     tail: Option<Tail>,
+    walk: Walk,
+}
+
+/// Where [`Iter`] is as a Rust iterator.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// Not positioned since it was made or refreshed: the first entry is next.
+    Fresh,
+    /// A movement of the cursor ended here: the entry here is next.
+    Here,
+    /// The entry here was returned: the one behind it is next.
+    Returned,
+    /// An error was returned: nothing follows until the cursor is moved.
+    Failed,
 }
 
 /// Place where a tailing cursor continues.
@@ -67,6 +86,7 @@ impl Iter {
             family: family.clone(),
             options: options.clone(),
             tail: options.tailing.then_some(Tail::Nowhere),
+            walk: Walk::Fresh,
         })
     }
 
@@ -91,6 +111,7 @@ impl Iter {
         if let Some(tail) = &mut self.tail {
             *tail = Tail::Nowhere;
         }
+        self.walk = Walk::Fresh;
         Ok(())
     }
 
@@ -197,6 +218,7 @@ impl Iter {
 
     /// Moves to the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.seek_to_first();
         }
@@ -208,11 +230,13 @@ impl Iter {
     /// Moves to the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
+        self.walk = Walk::Here;
         self.shown.seek_to_last()
     }
 
     /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.seek(key);
         }
@@ -224,6 +248,7 @@ impl Iter {
     /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
+        self.walk = Walk::Here;
         self.shown.seek_for_prev(key)
     }
 
@@ -234,6 +259,7 @@ impl Iter {
     )]
     #[inline]
     pub fn next(&mut self) -> Result<()> {
+        self.walk = Walk::Here;
         if self.tail.is_none() {
             return self.shown.next();
         }
@@ -244,6 +270,7 @@ impl Iter {
     /// Moves to the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
+        self.walk = Walk::Here;
         self.shown.prev()
     }
 
@@ -277,6 +304,59 @@ impl Iter {
     /// Returns the expiry of the current value in ms since 1970, if it has one. Requires `valid`.
     pub fn expire_at_ms(&self) -> Option<u64> {
         self.shown.expire_at_ms()
+    }
+}
+
+/// Entries from the cursor's position up: the key, copied, and the value, pinned.
+///
+/// Without values ([`ReadOptions::keys_only`]) each value is empty. After an error the iterator
+/// returns `None` until the cursor is sought or refreshed. It is an error, `Busy`, to pause because
+/// [`ReadOptions::max_skippable_entries`] is used up: [`Iter::resume_key`] says where to go on. A
+/// tailing iterator that has returned `None` at the end returns later entries when it is asked
+/// again.
+impl Iterator for Iter {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Result<(Bytes, Bytes)>> {
+        let at_end = !self.valid() && self.resume_key().is_none();
+        let moved = match self.walk {
+            Walk::Failed => return None,
+            Walk::Fresh => self.seek_to_first(),
+            Walk::Here if !at_end => Ok(()),
+            Walk::Here if self.tail.is_none() => return None,
+            Walk::Here | Walk::Returned => Iter::next(self),
+        };
+        let entry = moved.and_then(|()| self.entry_here());
+        self.walk = match &entry {
+            Ok(Some(_)) => Walk::Returned,
+            Ok(None) => Walk::Here,
+            Err(_) => Walk::Failed,
+        };
+        entry.transpose()
+    }
+}
+
+impl Iter {
+    /// The entry that the cursor is positioned on, `None` at the end.
+    fn entry_here(&self) -> Result<Option<(Bytes, Bytes)>> {
+        if let Some(key) = self.resume_key() {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the iterator passed over max_skippable_entries ({}) entries and paused before key {:?}: seek another one to it",
+                    self.options.max_skippable_entries,
+                    String::from_utf8_lossy(key)
+                ),
+            ));
+        }
+        if !self.valid() {
+            return Ok(None);
+        }
+        let value = match self.options.keys_only {
+            true => Bytes::new(),
+            false => self.pinned_value(),
+        };
+        Ok(Some((Bytes::copy_from_slice(self.key()), value)))
     }
 }
 

@@ -40,6 +40,7 @@ mod merge_get;
 mod metrics;
 mod multi_get;
 mod open;
+mod precondition;
 mod read;
 mod read_only;
 mod relocation_stats;
@@ -70,6 +71,7 @@ pub use ingest::{Prepared, TableWriter};
 pub use integrity::check::VerifyReport;
 pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use manual_calls::{CompactControl, CompactProgress};
+pub use precondition::Precondition;
 pub use stats::{
     BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING,
     RangeSize, StallStats, Stats,

@@ -191,6 +191,19 @@ impl Engine {
         self.live_value(&asked, key, found)
     }
 
+    /// See [`super::Db::latest_seq`].
+    pub fn latest_seq(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<SeqNo>> {
+        let (view, seq) = self.moment(options)?;
+        self.check_family(&view, family)?;
+        let found = view.get(family.id(), key, seq, options.fill_cache)?;
+        Ok(found.map(|f| f.seq))
+    }
+
     /// Returns the same as [`Engine::get`]. A value in a blob file is taken from `budget` before it
     /// is read. Returns `None` if the budget is too small.
     pub fn get_within(

@@ -12,6 +12,7 @@ use super::ingest::{Prepared, TableWriter};
 use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
+use super::precondition::{Precondition, checks_of};
 use super::stats::{RangeSize, Stats};
 use super::throttle::Patience;
 use super::ticket::Ticket;
@@ -274,20 +275,38 @@ impl Db {
     /// This call never runs a callback. Inside a callback of [`Ticket::on_complete`] this call
     /// never waits; it then acts as [`Db::submit_nowait`]. Errors are reported by the ticket.
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        self.queue_batch(batch, options, Patience::Wait)
+        self.queue_batch(batch, &[], options, Patience::Wait)
+    }
+
+    /// Queues a batch as [`Db::submit`] does. It is written if all preconditions hold when its turn
+    /// comes; else its ticket ends with `Conflict`, as [`Db::write_if`] says.
+    pub fn submit_if(
+        &self,
+        batch: WriteBatch,
+        preconditions: &[Precondition<'_>],
+        options: &WriteOptions,
+    ) -> Ticket {
+        self.queue_batch(batch, preconditions, options, Patience::Wait)
     }
 
     /// Queues a batch as [`Db::submit`] does, but never waits, even if the queue is full. The
     /// memory is reserved in the ledger, beyond the budget if necessary. This call is for a thread
     /// that must not wait, such as an event loop, and that limits its own submissions.
     pub fn submit_nowait(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        self.queue_batch(batch, options, Patience::Return)
+        self.queue_batch(batch, &[], options, Patience::Return)
     }
 
-    fn queue_batch(&self, batch: WriteBatch, options: &WriteOptions, patience: Patience) -> Ticket {
+    fn queue_batch(
+        &self,
+        batch: WriteBatch,
+        preconditions: &[Precondition<'_>],
+        options: &WriteOptions,
+        patience: Patience,
+    ) -> Ticket {
         let engine = self.engine();
-        let state = match self.check_batch(&batch) {
-            Ok(()) => engine.enqueue(batch, options.sync, patience),
+        let checked = self.check_batch(&batch);
+        let state = match checked.and_then(|()| checks_of(preconditions)) {
+            Ok(checks) => engine.enqueue(batch, options.sync, checks, patience),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();
@@ -302,8 +321,41 @@ impl Db {
     /// it survives the death of the process. Errors: those of [`Ticket::wait`], `InvalidArgument`
     /// if the batch names a family of another store, and `NotFound` if it names a dropped family.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
+        self.write_if(batch, &[], options)
+    }
+
+    /// Submits a batch and waits. The batch is written if all preconditions hold when its turn
+    /// comes, after every batch that was submitted before it; else nothing is written. An empty
+    /// batch only checks. Returns the last sequence number of the batch.
+    ///
+    /// A precondition names a key and the sequence number as of which it was read. So a read, a
+    /// change and a write of the key take effect as one step:
+    ///
+    /// 1. Take a [`Snapshot`] and read the key with it.
+    /// 2. Call `write_if` with the new value and
+    ///    [`Precondition::unchanged`]`(&family, key, snapshot.seq())`.
+    /// 3. After `Conflict`, begin again.
+    ///
+    /// An absent key also counts as changed if its tombstone may have been dropped by a compaction
+    /// since. With a new snapshot the next attempt passes.
+    ///
+    /// Cost: the batch is a commit group of its own. It shares a device write with no other batch,
+    /// and a sync with none. The commit leader looks the keys up while it holds the write path. It
+    /// looks into memtables, and reads from tables only if one that may have the key was written
+    /// since. With nothing but older tables it reads nothing.
+    ///
+    /// Errors: `Conflict` with the key and the newer sequence number; `NotFound` if a key's family
+    /// was dropped; `InvalidArgument` for a key that is too long, a family of another store or a
+    /// sequence number that the store has not reached; those of [`Ticket::wait`], and of a read.
+    pub fn write_if(
+        &self,
+        batch: WriteBatch,
+        preconditions: &[Precondition<'_>],
+        options: &WriteOptions,
+    ) -> Result<SeqNo> {
         self.check_batch(&batch)?;
-        self.engine().write(batch, options.sync)
+        let checks = checks_of(preconditions)?;
+        self.engine().write(batch, options.sync, checks)
     }
 
     /// Sets one key to a value. Returns the sequence number of the write. Durability and errors are
@@ -390,6 +442,24 @@ impl Db {
     ) -> Result<Option<Option<ValueWithExpiry>>> {
         let budget = &mut ReadBudget::bytes(budget_bytes);
         self.engine().get_within(family, key, options, budget)
+    }
+
+    /// Returns the sequence number of the newest entry of a key, or `None` if the key has no entry.
+    /// Tombstones, and tombstones over ranges that have the key, are entries until a compaction
+    /// drops them; an expired value is one, too. With a snapshot, entries that are newer do not
+    /// count.
+    ///
+    /// Cost: that of [`Db::get`] without the value of a separated one. Memtables are asked first,
+    /// then tables from new to old, each behind its filter. The first entry ends the search.
+    ///
+    /// Errors: `NotFound` for a dropped family; those of a read.
+    pub fn latest_seq(
+        &self,
+        family: &Family,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<SeqNo>> {
+        self.engine().latest_seq(family, key, options)
     }
 
     /// Returns whether a key exists, and its expiry. A separated value is not read, so the answer

@@ -52,6 +52,8 @@ pub(crate) struct Tree {
     /// The sequence number of [`View::ingested`]. It is set before any table of that ingestion is
     /// visible.
     ingested: AtomicU64,
+    /// No tombstone that a compaction has dropped has a higher sequence number.
+    forgotten_seq: AtomicU64,
     /// Number of snapshots at each sequence number that has any.
     snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
     /// Number of the next file.
@@ -183,6 +185,8 @@ impl Tree {
             view: StripedView::new(view),
             visible: AtomicU64::new(last_seq),
             ingested: AtomicU64::new(0),
+            // Compactions of earlier openings have dropped tombstones, too.
+            forgotten_seq: AtomicU64::new(last_seq),
             snapshots: Arc::default(),
         }
     }
@@ -227,6 +231,17 @@ impl Tree {
     /// Notes an ingestion, before it is visible.
     pub fn note_ingested(&self, seq: SeqNo) {
         self.ingested.store(seq, SeqCst);
+    }
+
+    /// Returns a sequence number that no tombstone exceeds that a compaction has dropped. An absent
+    /// key may have been deleted up to this number.
+    pub fn forgotten_seq(&self) -> SeqNo {
+        self.forgotten_seq.load(SeqCst)
+    }
+
+    /// Notes that a compaction may drop tombstones up to a sequence number, before it is installed.
+    pub fn note_forgotten(&self, seq: SeqNo) {
+        self.forgotten_seq.fetch_max(seq, SeqCst);
     }
 
     /// Takes the number of a new file.

@@ -5,6 +5,7 @@
 //! | [`group_wait`] | how long a leader waits for more writers |
 //! | [`ticket_state`] | the state of a batch on its way |
 //! | [`queue`] | the commit queue |
+//! | [`checks`] | preconditions of a batch that waits in the queue |
 //! | [`apply`] | committed batches into memtables |
 //! | [`log_space`] | spare and recycled logs |
 //!
@@ -12,6 +13,7 @@
 //! is never held while another lock of the store is waited for, but for a ticket's slot.
 
 pub(crate) mod apply;
+pub(crate) mod checks;
 pub(crate) mod group_wait;
 pub(crate) mod log_space;
 pub(crate) mod queue;

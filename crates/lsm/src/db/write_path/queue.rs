@@ -3,6 +3,7 @@
 //!
 //! Locks: the queue's, then a ticket's slot.
 
+use super::checks::Check;
 use super::group_wait::GroupWait;
 use super::ticket_state::TicketState;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -38,6 +39,8 @@ pub(crate) struct Pending {
     /// Bytes that compression has saved in the batch.
     pub saved_bytes: usize,
     pub sync: bool,
+    /// The preconditions of the batch. A batch that has any is a group of its own.
+    pub checks: Box<[Check]>,
     /// True if no thread waited for the batch when it was queued.
     pub submitted: bool,
     /// The ticket of the batch, or `None` for the batch of the leader itself.
@@ -48,7 +51,7 @@ pub(crate) struct Pending {
 pub(crate) type Group = SmallVec<[Pending; 1]>;
 
 impl Pending {
-    pub fn new(batch: WriteBatch, sync: bool) -> Pending {
+    pub fn new(batch: WriteBatch, sync: bool, checks: Box<[Check]>) -> Pending {
         let saved_bytes = batch.raw_bytes() - batch.bytes();
         let BatchParts {
             buf,
@@ -70,6 +73,7 @@ impl Pending {
             raw,
             saved_bytes,
             sync,
+            checks,
             submitted: false,
             ticket: None,
         }
@@ -77,7 +81,13 @@ impl Pending {
 
     /// Returns the bytes of memory that the batch holds.
     pub fn memory(&self) -> usize {
-        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>()
+        let checks = self.checks.iter().map(Check::memory).sum::<usize>();
+        self.buf.capacity() + self.raw.iter().map(Bytes::len).sum::<usize>() + checks
+    }
+
+    /// Returns true if other batches must not share the batch's group.
+    pub fn is_conditional(&self) -> bool {
+        !self.checks.is_empty()
     }
 
     /// Returns the operations of the batch, as memory to share.
@@ -253,7 +263,8 @@ impl CommitQueue {
         while group.len() < GROUP_BATCHES {
             let Some(next) = q.pending.front() else { break };
             bytes += next.buf.len();
-            if !group.is_empty() && bytes > GROUP_BYTES {
+            let alone = next.is_conditional() || group.last().is_some_and(Pending::is_conditional);
+            if !group.is_empty() && (alone || bytes > GROUP_BYTES) {
                 break;
             }
             group.extend(q.pop());

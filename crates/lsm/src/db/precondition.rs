@@ -1,0 +1,156 @@
+//! Preconditions of a write: what must still hold when the batch is committed.
+//!
+//! The commit leader checks them while it holds `writer`, so no other batch and no ingestion comes
+//! between the check and the batch. A batch with preconditions is a commit group of its own: every
+//! earlier batch is visible when they are checked.
+//!
+//! Preconditions are not persisted. A batch reaches the log only after its check has passed, so a
+//! recovery replays batches that were committed, in the order in which they were checked.
+//!
+//! A compaction may drop a tombstone that hides nothing any more. Then the tree does not say
+//! whether an absent key was deleted lately or never existed. So the engine keeps
+//! [`Tree::forgotten_seq`], a number that no dropped tombstone exceeds, and an absent key counts
+//! as changed after any number below it. Decision 0033.
+
+use super::engine::Engine;
+use super::families::FamilyEntry;
+use super::view::View;
+use super::write_path::checks::Check;
+use crate::compaction::Plan;
+use crate::version::{FamilyVersion, TableFile};
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::MAX_KEY_LEN;
+use basalt_kv::family::Family;
+use basalt_kv::key::SeqNo;
+
+/// What must still hold for a batch of [`super::Db::write_if`] to be written.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Precondition<'a> {
+    /// No entry of `key` is newer than `since`. A value, an operand, a tombstone, a tombstone over
+    /// a range that has the key, and a key of an ingested table are entries. The end of a value's
+    /// time is none, and neither is what a compaction filter does.
+    Unchanged {
+        /// The key's family.
+        family: &'a Family,
+        /// The user key.
+        key: &'a [u8],
+        /// A sequence number that this opening of the store has returned: of a snapshot, of a
+        /// write, or of [`super::Db::latest_seq`]. A number from an earlier opening means nothing
+        /// after a power cut.
+        since: SeqNo,
+    },
+}
+
+impl<'a> Precondition<'a> {
+    /// Returns the precondition that no entry of `key` is newer than `since`.
+    pub fn unchanged(family: &'a Family, key: &'a [u8], since: SeqNo) -> Precondition<'a> {
+        Precondition::Unchanged { family, key, since }
+    }
+}
+
+/// Takes a caller's preconditions for the queue.
+///
+/// Errors: `InvalidArgument` for a key that no store can have.
+pub(super) fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
+    let check = |p: &Precondition<'_>| {
+        let Precondition::Unchanged { family, key, since } = *p;
+        if key.len() > MAX_KEY_LEN {
+            return Err(Error::invalid(format!(
+                "the key of a precondition has {} bytes, a key has at most {MAX_KEY_LEN}",
+                key.len()
+            )));
+        }
+        Ok(Check {
+            family: family.clone(),
+            key: key.into(),
+            since,
+        })
+    };
+    preconditions.iter().map(check).collect()
+}
+
+/// True if a compaction of these tables may drop the last entry of a key.
+fn may_drop_tombstones(plan: &Plan, family: &FamilyEntry) -> bool {
+    family.options.compaction_filter.is_some()
+        || plan.input_tables().any(|t| {
+            let m = &t.meta;
+            m.deletes > 0 || m.range_deletes > 0 || m.soonest_expiry_ms < u64::MAX
+        })
+}
+
+/// Returns true if a table may have an entry of the key that is newer than `since`. Reads nothing
+/// from the device.
+fn tables_may_have_newer(tables: &FamilyVersion, key: &[u8], since: SeqNo) -> bool {
+    let is_newer = |t: &TableFile| t.meta.max_seq > since;
+    let mut level0 = tables.levels[0].iter();
+    level0.any(|t| is_newer(t) && t.overlaps(Some(key), Some(key)))
+        || (1..tables.levels.len())
+            .filter_map(|level| tables.find(level, key))
+            .any(|t| is_newer(t))
+}
+
+impl Engine {
+    /// Checks the preconditions of a batch. The caller is the commit leader and holds `writer`.
+    ///
+    /// Errors: `Conflict` for the first one that does not hold, `NotFound` for a dropped family,
+    /// `InvalidArgument` for a family of another store or a sequence number that does not exist
+    /// yet.
+    pub(super) fn check_preconditions(&self, checks: &[Check]) -> Result<()> {
+        if checks.is_empty() {
+            return Ok(());
+        }
+        self.ctx.check_open()?;
+        let view = self.tree.view();
+        let now = self.tree.visible();
+        checks.iter().try_for_each(|c| self.check(&view, now, c))
+    }
+
+    fn check(&self, view: &View, now: SeqNo, check: &Check) -> Result<()> {
+        let Check { family, key, since } = check;
+        self.check_family(view, family)?;
+        if *since > now {
+            return Err(Error::invalid(format!(
+                "a precondition says since sequence number {since}, and the newest of this store is {now}: take it from a snapshot or a write of this store"
+            )));
+        }
+        // After the view: a compaction raises the number before it installs its tables.
+        let forgotten = self.tree.forgotten_seq();
+        let in_memory = view.memtables(family.id()).find_map(|m| m.get(key, now));
+        let tables = view.version.families.get(&family.id());
+        let found = match in_memory {
+            None if *since < forgotten
+                || tables.is_some_and(|t| tables_may_have_newer(t, key, *since)) =>
+            {
+                view.get(family.id(), key, now, true)?
+            }
+            found => found,
+        };
+        let found = found.map(|f| f.seq);
+        let conflict = |what: String| {
+            let message = format!(
+                "key {:?} of family {:?} {what}: nothing was written; read the key again and retry",
+                String::from_utf8_lossy(key),
+                family.name()
+            );
+            Err(Error::new(ErrorKind::Conflict, message))
+        };
+        match found {
+            Some(seq) if seq > *since => conflict(format!(
+                "was changed with sequence number {seq}, after {since}"
+            )),
+            None if *since < forgotten => conflict(format!(
+                "may have been deleted up to sequence number {forgotten}, after {since}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes, before a compaction is installed, that it may have dropped the last entry of keys.
+    pub(super) fn note_forgotten(&self, plan: &Plan, family: &FamilyEntry) {
+        if may_drop_tombstones(plan, family) {
+            let newest = plan.input_tables().map(|t| t.meta.max_seq).max();
+            self.tree.note_forgotten(newest.unwrap_or(0));
+        }
+    }
+}
