@@ -11,6 +11,7 @@ use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_env::Env;
 use basalt_fs::{AlignedBuf, FileSystem};
 use basalt_lsm::db::Db;
+use basalt_lsm::version::FileLocation;
 use basalt_lsm::version::edit::{AddBlob, AddTable, Edit};
 use basalt_lsm::version::manifest::{CURRENT_LEN, Current, FEATURES, Manifest};
 use basalt_lsm::{
@@ -183,6 +184,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     level: 3,
                     number: 299,
                     meta,
+                    location: FileLocation::Local,
                 }],
                 ..none()
             },
@@ -244,6 +246,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     level: 0,
                     number: 300,
                     meta: with_ranges,
+                    location: FileLocation::Local,
                 }],
                 ..none()
             },
@@ -254,6 +257,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
                 add_blobs: vec![AddBlob {
                     number: 301,
                     meta: Arc::new(blob),
+                    location: FileLocation::Local,
                 }],
                 ..none()
             },
@@ -300,6 +304,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     level: 0,
                     number: 303,
                     meta: with_references,
+                    location: FileLocation::Local,
                 }],
                 ..none()
             },
@@ -313,6 +318,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     level: 6,
                     number: 304,
                     meta: prepared,
+                    location: FileLocation::Local,
                 }],
                 ..none()
             },

@@ -3,7 +3,7 @@
 
 use super::counters::Counters;
 use super::health::RETRY_PAUSE;
-use crate::version::catalog::Catalog;
+use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::Dead;
 use basalt_blob::lineage::Lineage;
@@ -81,7 +81,7 @@ impl BlobState {
     pub fn new(catalog: &Catalog) -> BlobState {
         let mut references: HashMap<u64, u64> = HashMap::default();
         for f in catalog.families.values() {
-            for (_, meta) in f.tables.values() {
+            for CatalogTable { meta, .. } in f.tables.values() {
                 for (number, _) in meta.references.iter() {
                     *references.entry(*number).or_default() += 1;
                 }

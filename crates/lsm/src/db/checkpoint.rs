@@ -16,7 +16,7 @@ use super::manual_calls::CompactControl;
 use super::store_files::{LOCK, StoreFile};
 use super::view::View;
 use super::write_path::log_space::{PinnedLogs, log_path};
-use crate::version::catalog::Catalog;
+use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::manifest::Manifest;
 use crate::version::{blob_names, table_name};
 use basalt_env::IoPriority;
@@ -150,7 +150,7 @@ impl Engine {
         let moment = self.moment_to_copy(options)?;
         let mut report = CheckpointReport::default();
         for family in moment.catalog.families.values() {
-            for (&number, (_, meta)) in &family.tables {
+            for (&number, CatalogTable { meta, .. }) in &family.tables {
                 report.tables += 1;
                 let (from, to) = (self.ctx.tables.path(number), dir.join(table_name(number)));
                 let file = (meta.size, Some(meta.digest));

@@ -77,7 +77,7 @@ impl Engine {
                 .families
                 .values()
                 .flat_map(|f| f.tables.values());
-            let expires = tables.any(|(_, meta)| meta.soonest_expiry_ms < u64::MAX);
+            let expires = tables.any(|t| t.meta.soonest_expiry_ms < u64::MAX);
             let told = state.catalog().wall_ms >= self.ctx.env.clock().wall_ms();
             let logs: Vec<u64> = state.catalog().logs.keys().copied().collect();
             (logs, told || !expires)

@@ -15,6 +15,7 @@ use super::tree::blob_edits::BlobChange;
 use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::listener::{CompactionInfo, Event, TableInfo};
+use crate::version::FileLocation;
 use crate::version::TableFile;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::JobPriority;
@@ -394,6 +395,7 @@ impl Engine {
             level: plan.output_level as u32,
             number,
             meta,
+            location: FileLocation::Local,
         };
         if plan.trivial_move {
             edit.add_tables.extend(
@@ -456,6 +458,7 @@ impl Engine {
             .extend(outcome.blobs.into_iter().map(|(number, meta)| AddBlob {
                 number,
                 meta: Arc::new(meta),
+                location: FileLocation::Local,
             }));
         for error in outcome.unreadable_indexes {
             self.ctx.notify(|| Event::BackgroundError {

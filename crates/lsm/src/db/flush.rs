@@ -14,6 +14,7 @@ use crate::iter::{InternalIter, MergingIter};
 use crate::listener::{Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::options::{Compression, FamilyOptions};
+use crate::version::FileLocation;
 use crate::version::TableStore;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_blob::{Name, Separator};
@@ -86,6 +87,7 @@ pub(super) fn write_table(
             level: 0,
             number,
             meta,
+            location: FileLocation::Local,
         }),
         Err(e) => {
             tables.remove(&path);
@@ -362,6 +364,7 @@ impl Engine {
             edit.add_blobs.push(AddBlob {
                 number,
                 meta: Arc::new(meta),
+                location: FileLocation::Local,
             });
         }
         if !files.is_empty()

@@ -20,6 +20,7 @@ use super::tree::TreeState;
 use super::tree::blob_edits::{BlobChange, Collection};
 use crate::listener::{BlobFileInfo, CollectionInfo, Event};
 use crate::options::Compression;
+use crate::version::FileLocation;
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
@@ -457,6 +458,7 @@ impl Engine {
                 .map(|(number, meta)| AddBlob {
                     number,
                     meta: Arc::new(meta),
+                    location: FileLocation::Local,
                 })
                 .collect(),
             ..Edit::default()

@@ -25,6 +25,7 @@ use super::write_path::Writer;
 use crate::compaction::{OutputRange, internal_key_of, level_targets, table_options};
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
+use crate::version::FileLocation;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_blob::{BlobMeta, Name, Separator};
@@ -606,6 +607,7 @@ impl Engine {
                     level: level as u32,
                     number: *number,
                     meta: shifted.expect("a number that was given out, without range tombstones"),
+                    location: FileLocation::Local,
                 });
             }
             state.jobs.ingesting = reaches;
@@ -615,6 +617,7 @@ impl Engine {
                 .extend(set.blobs.iter().map(|(number, meta)| AddBlob {
                     number: *number,
                     meta: meta.clone(),
+                    location: FileLocation::Local,
                 }));
         }
         let made: Vec<TableInfo> = (edit.add_tables.iter().zip(tables))

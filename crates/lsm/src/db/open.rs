@@ -15,7 +15,8 @@ use super::tree::OpenedTree;
 use super::write_path::apply::insert;
 use super::write_path::log_space::log_path;
 use crate::options::{Compression, Options};
-use crate::version::catalog::{Catalog, LiveLog};
+use crate::version::FileLocation;
+use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
@@ -532,7 +533,11 @@ fn recover_logs(
         }
         for (number, meta) in values.finish(env, tables, false)? {
             let meta = Arc::new(meta);
-            edit.add_blobs.push(AddBlob { number, meta });
+            edit.add_blobs.push(AddBlob {
+                number,
+                meta,
+                location: FileLocation::Local,
+            });
         }
         edit.date_blobs(env.clock().wall_ms());
         edit.next_file = Some(next.load(SeqCst));
@@ -568,7 +573,7 @@ pub(super) fn build_version(
     for (id, f) in &catalog.families {
         let cmp = families[id].options.comparator.clone();
         let mut fv = FamilyVersion::empty(cmp.clone());
-        for (&number, (level, meta)) in &f.tables {
+        for (&number, CatalogTable { level, meta, .. }) in &f.tables {
             let path = tables.path(number);
             tables.check_present(&path, meta.size, number)?;
             fv.push(

@@ -8,6 +8,7 @@ pub(crate) mod probe;
 pub use blob_table::{BlobTable, BlobTotals, FamilyBlobs, disk_bytes};
 pub use blobs::CatalogBlob;
 
+use super::FileLocation;
 use super::LEVELS;
 use super::edit::{AddTable, Edit};
 use super::file_map::FileMap;
@@ -52,8 +53,30 @@ pub struct CatalogFamily {
     pub comparator: String,
     /// Name of the family's merge operator, if it ever had one.
     pub merge_operator: Option<String>,
-    /// The family's tables: number to level and metadata.
-    pub tables: FileMap<(u32, Arc<TableMeta>)>,
+    /// The family's tables, by file number.
+    pub tables: FileMap<CatalogTable>,
+}
+
+/// A table in the manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CatalogTable {
+    /// The level that the table is in.
+    pub level: u32,
+    /// The table's metadata.
+    pub meta: Arc<TableMeta>,
+    /// Where the table's file is.
+    pub location: FileLocation,
+}
+
+impl CatalogTable {
+    /// Returns a table whose file is in the store's directory.
+    pub fn local(level: u32, meta: impl Into<Arc<TableMeta>>) -> CatalogTable {
+        CatalogTable {
+            level,
+            meta: meta.into(),
+            location: FileLocation::Local,
+        }
+    }
 }
 
 /// The state that the manifest records. A clone shares the entries of its files with the original
@@ -210,7 +233,7 @@ impl Catalog {
                 .get_mut(family)
                 .and_then(|f| f.tables.remove(number))
             {
-                Some((l, _)) if l == *level => {}
+                Some(table) if table.level == *level => {}
                 _ => {
                     return Err(bad(format!(
                         "table {number} leaves level {level} of family {family} and is not there"
@@ -234,8 +257,12 @@ impl Catalog {
             if t.level as usize >= LEVELS {
                 return Err(bad(format!("table {} enters level {}", t.number, t.level)));
             }
-            f.tables
-                .insert(t.number, (t.level, Arc::new(t.meta.clone())));
+            let table = CatalogTable {
+                level: t.level,
+                meta: Arc::new(t.meta.clone()),
+                location: t.location,
+            };
+            f.tables.insert(t.number, table);
             self.last_seq = self.last_seq.max(t.meta.max_seq);
         }
         Ok(())
@@ -284,34 +311,32 @@ impl Catalog {
     /// `Corruption` names the sum that does not. Callers that read a manifest call this once, so
     /// that every later sum over tables or blob files stays far from overflow.
     pub fn check_totals(&self) -> Result<()> {
-        let tables = || self.families.values().flat_map(|f| f.tables.values());
+        let tables = || {
+            self.families
+                .values()
+                .flat_map(|f| f.tables.values().map(|t| &t.meta))
+        };
         let references = |m: &TableMeta| add_up(m.references.iter().map(|(_, n)| *n));
         let index = |b: &CatalogBlob| b.meta.index.map_or(0, |i| i.size);
         let sums = [
-            ("sizes of tables", add_up(tables().map(|(_, m)| m.size))),
-            (
-                "entries of tables",
-                add_up(tables().map(|(_, m)| m.entries)),
-            ),
-            (
-                "deletes in tables",
-                add_up(tables().map(|(_, m)| m.deletes)),
-            ),
+            ("sizes of tables", add_up(tables().map(|m| m.size))),
+            ("entries of tables", add_up(tables().map(|m| m.entries))),
+            ("deletes in tables", add_up(tables().map(|m| m.deletes))),
             (
                 "range deletes in tables",
-                add_up(tables().map(|(_, m)| m.range_deletes)),
+                add_up(tables().map(|m| m.range_deletes)),
             ),
             (
                 "key bytes of tables",
-                add_up(tables().map(|(_, m)| m.raw_key_bytes)),
+                add_up(tables().map(|m| m.raw_key_bytes)),
             ),
             (
                 "value bytes of tables",
-                add_up(tables().map(|(_, m)| m.raw_value_bytes)),
+                add_up(tables().map(|m| m.raw_value_bytes)),
             ),
             (
                 "references in tables",
-                add_up(tables().map(|(_, m)| references(m).unwrap_or(MAX_TOTAL))),
+                add_up(tables().map(|m| references(m).unwrap_or(MAX_TOTAL))),
             ),
             (
                 "sizes of blob files",
@@ -365,11 +390,12 @@ impl Catalog {
                 .families
                 .iter()
                 .flat_map(|(family, f)| {
-                    f.tables.iter().map(|(number, (level, meta))| AddTable {
+                    f.tables.iter().map(|(number, table)| AddTable {
                         family: *family,
-                        level: *level,
+                        level: table.level,
                         number: *number,
-                        meta: TableMeta::clone(meta),
+                        meta: TableMeta::clone(&table.meta),
+                        location: table.location,
                     })
                 })
                 .collect(),

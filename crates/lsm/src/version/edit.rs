@@ -8,6 +8,7 @@ mod blobs;
 
 pub use blobs::AddBlob;
 
+use super::FileLocation;
 use basalt_blob::lineage::Group;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
@@ -30,6 +31,8 @@ pub struct AddTable {
     pub number: u64,
     /// The table's metadata.
     pub meta: TableMeta,
+    /// Where the file is.
+    pub location: FileLocation,
 }
 
 /// One change of the tree, applied whole or not at all. The tags say what each field means.
@@ -50,7 +53,8 @@ pub struct Edit {
     /// Tag 7: tables that are added. Tag 15: the same, followed by the number of range tombstones,
     /// for tables that have some. Tag 21: the same as tag 15, followed by the references, for
     /// tables that refer to blob files. Tag 22, behind those: number and [`TableMeta::shift`] of a
-    /// table that was prepared.
+    /// table that was prepared. Tag 23, behind the tags of blob files: number and location of an
+    /// added table or blob file that is outside the store's directory.
     pub add_tables: Vec<AddTable>,
     /// Tag 8: tables that are removed: family, level, number.
     pub remove_tables: Vec<(u32, u32, u64)>,
@@ -290,6 +294,7 @@ impl Edit {
                 varint(b, t.meta.shift);
             });
         }
+        self.encode_locations(&mut o);
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -303,6 +308,7 @@ impl Edit {
         let mut e = Edit::default();
         let mut p = Take { rest: payload };
         let mut shifts = BTreeMap::new();
+        let mut locations = BTreeMap::new();
         while !p.rest.is_empty() {
             let tag = p.varint()?;
             let mut f = Take { rest: p.bytes()? };
@@ -363,6 +369,7 @@ impl Edit {
                             references,
                             shift: 0,
                         },
+                        location: FileLocation::Local,
                     });
                     let meta = &e.add_tables[e.add_tables.len() - 1].meta;
                     if add_tag(meta) != tag {
@@ -384,6 +391,15 @@ impl Edit {
                         return Err(Take::bad(&format!("table {number} is shifted by {shift}")));
                     }
                 }
+                23 => {
+                    let (number, kind) = (f.varint()?, f.varint()?);
+                    if locations
+                        .insert(number, FileLocation::from_kind(number, kind)?)
+                        .is_some()
+                    {
+                        return Err(Take::bad(&format!("file {number} has two locations")));
+                    }
+                }
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 65 => e.blob_times.push((f.varint()?, f.varint()?)),
@@ -396,7 +412,35 @@ impl Edit {
             }
             f.end()?;
         }
-        for t in &mut e.add_tables {
+        e.set_shifts(shifts)?;
+        e.set_locations(locations)?;
+        // The order is that of the encoding: tables with range tombstones, then tables with
+        // references, come last.
+        e.add_tables.sort_by_key(|t| add_tag(&t.meta));
+        e.check_bounds()?;
+        Ok(e)
+    }
+
+    /// Encodes the locations of added files that are outside the store's directory.
+    fn encode_locations(&self, o: &mut Vec<u8>) {
+        let tables = self.add_tables.iter().map(|t| (t.number, t.location));
+        let blobs = self.add_blobs.iter().map(|b| (b.number, b.location));
+        for (number, location) in tables.chain(blobs) {
+            if let Some(kind) = location.kind() {
+                field(o, 23, |b| {
+                    varint(b, number);
+                    varint(b, kind);
+                });
+            }
+        }
+    }
+
+    /// Sets the shifts of prepared tables.
+    ///
+    /// Errors: `Corruption` for a shift that its table cannot have, or of a table that is not
+    /// added.
+    fn set_shifts(&mut self, mut shifts: BTreeMap<u64, SeqNo>) -> Result<()> {
+        for t in &mut self.add_tables {
             let Some(shift) = shifts.remove(&t.number) else {
                 continue;
             };
@@ -411,11 +455,25 @@ impl Edit {
                 "table {number} is shifted and does not enter"
             )));
         }
-        // The order is that of the encoding: tables with range tombstones, then tables with
-        // references, come last.
-        e.add_tables.sort_by_key(|t| add_tag(&t.meta));
-        e.check_bounds()?;
-        Ok(e)
+        Ok(())
+    }
+
+    /// Sets the locations of added files.
+    ///
+    /// Errors: `Corruption` for the location of a file that is not added.
+    fn set_locations(&mut self, mut locations: BTreeMap<u64, FileLocation>) -> Result<()> {
+        for t in &mut self.add_tables {
+            t.location = locations.remove(&t.number).unwrap_or_default();
+        }
+        for b in &mut self.add_blobs {
+            b.location = locations.remove(&b.number).unwrap_or_default();
+        }
+        match locations.first_key_value() {
+            None => Ok(()),
+            Some((number, _)) => Err(Take::bad(&format!(
+                "file {number} has a location and is not added"
+            ))),
+        }
     }
 
     /// Refuses numbers that no store reaches: counting on from them would overflow.
@@ -508,6 +566,7 @@ mod tests {
                         references: References::default(),
                         shift: 0,
                     },
+                    location: FileLocation::Local,
                 })
                 .collect(),
             remove_tables: (0..r.below(4)).map(|_| (1, 2, r.next_u64())).collect(),
@@ -568,6 +627,7 @@ mod tests {
                 min_seq: r.below(1 << 20),
                 max_seq: (1 << 20) + r.below(1 << 20),
             }),
+            location: FileLocation::Local,
         }
     }
 
@@ -682,6 +742,7 @@ mod tests {
             add_blobs: vec![AddBlob {
                 number: 7,
                 meta: std::sync::Arc::new(meta),
+                location: FileLocation::Local,
             }],
             ..Edit::default()
         };
@@ -725,6 +786,44 @@ mod tests {
             });
             refused(&e, &more);
         }
+    }
+
+    /// This version knows no kind of location, for tables and for blob files. The position of the
+    /// field and the bytes behind the kind do not matter.
+    #[test]
+    fn an_unknown_location_of_a_file_is_refused_by_name() {
+        let e = (0..)
+            .map(|seed| sample(&Random::from_seed(seed)))
+            .find(|e| !e.add_tables.is_empty() && !e.add_blobs.is_empty())
+            .expect("some sample has both");
+        let numbers = [e.add_tables[0].number, e.add_blobs[0].number, 77];
+        for number in numbers {
+            for kind in [0, 1, 2, 127, 128, u64::MAX] {
+                for behind in [&[][..], b"bucket/table"] {
+                    let mut located = Vec::new();
+                    field(&mut located, 23, |b| {
+                        varint(b, number);
+                        varint(b, kind);
+                        b.extend_from_slice(behind);
+                    });
+                    let plain = e.encode();
+                    for bytes in [
+                        [&plain[..], &located].concat(),
+                        [&located[..], &plain].concat(),
+                    ] {
+                        let e = Edit::decode(&bytes).unwrap_err();
+                        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+                        let text = e.to_string();
+                        assert!(text.contains(&format!("file {number} ")), "{text}");
+                        assert!(text.contains("open the store with the version"), "{text}");
+                    }
+                }
+            }
+        }
+        let mut cut = Vec::new();
+        field(&mut cut, 23, |b| varint(b, 7));
+        let e = Edit::decode(&cut).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
     }
 
     #[test]

@@ -9,12 +9,14 @@ pub mod catalog;
 pub mod edit;
 pub mod file_map;
 pub mod level;
+mod location;
 mod open;
 mod removal;
 
 pub use basalt_blob::{blob_name, blob_names, index_name, log_name};
 pub use basalt_records::manifest;
 pub use blobs::{BlobFile, BlobSet};
+pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::sync::{Mutex, RwLock};

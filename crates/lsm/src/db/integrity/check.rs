@@ -13,7 +13,7 @@ use crate::db::store_files::{LOCK, StoreFile};
 use crate::db::write_path::apply;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
-use crate::version::catalog::{Catalog, LiveLog};
+use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
 use crate::version::table_name;
@@ -178,7 +178,7 @@ pub(super) fn walk(
 fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
     let tables = (catalog.families.values())
         .flat_map(|f| f.tables.values())
-        .map(|(_, m)| m.size);
+        .map(|t| t.meta.size);
     let logs = (catalog.logs.keys())
         .filter_map(|n| env.fs().stat(&log_path(dir, *n)).ok())
         .map(|s| s.allocated);
@@ -314,7 +314,7 @@ impl Walk<'_> {
             let mut version = crate::version::FamilyVersion::empty(cmp.clone());
             let owner = self.env.jobs().new_owner();
             let store = crate::version::TableStore::new(self.env, self.dir, owner);
-            for (&number, (level, meta)) in &family.tables {
+            for (&number, CatalogTable { level, meta, .. }) in &family.tables {
                 let table = store.table(number, meta.clone(), cmp.clone());
                 version.push(*level as usize, table);
                 self.report.files += 1;

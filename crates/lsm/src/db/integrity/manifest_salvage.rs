@@ -6,7 +6,9 @@ use crate::db::open::load_catalog;
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
-use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, DEFAULT, LiveLog};
+use crate::version::catalog::{
+    Catalog, CatalogBlob, CatalogFamily, CatalogTable, DEFAULT, LiveLog,
+};
 use crate::version::edit::Edit;
 use crate::version::file_map::FileMap;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
@@ -508,7 +510,8 @@ impl Learned {
             self.retired.remove(&t.number);
             self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
             let f = self.family(t.family, options);
-            f.tables.insert(t.number, (t.level, t.meta.clone().into()));
+            f.tables
+                .insert(t.number, CatalogTable::local(t.level, t.meta.clone()));
         }
         for number in &edit.remove_logs {
             self.catalog.logs.remove(number);
@@ -518,6 +521,7 @@ impl Learned {
         for b in &edit.add_blobs {
             self.retired.remove(&b.number);
             let blob = CatalogBlob {
+                location: crate::version::FileLocation::Local,
                 meta: b.meta.clone(),
                 garbage: Arc::new(Garbage::none(b.meta.records as u32)),
                 made_ms: None,

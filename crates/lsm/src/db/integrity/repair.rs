@@ -31,6 +31,7 @@ use super::report::{Loss, RepairReport};
 use crate::db::store_dir::holds_a_store;
 use crate::db::store_files::{LOCK, LOST_DIR, StoreFile};
 use crate::options::Options;
+use crate::version::catalog::CatalogTable;
 use crate::version::edit::AddTable;
 use crate::version::manifest::{CURRENT, Manifest, manifest_path};
 use crate::version::{FamilyVersion, TableStore};
@@ -143,7 +144,7 @@ pub(crate) fn repair(
         .values()
         .flat_map(|f| &f.tables)
         .filter(|(n, _)| walked.bad_tables.contains(n))
-        .map(|(_, (_, meta))| meta.size)
+        .map(|(_, table)| table.meta.size)
         .sum();
     let blobs = Blobs::new(&mut walked.learned, &walked.names, &walked.bad_blobs);
     let run = Run {
@@ -237,7 +238,7 @@ impl Run<'_> {
             .families
             .values()
             .flat_map(|f| f.tables.values())
-            .map(|(_, m)| m.entries)
+            .map(|t| t.meta.entries)
             .sum();
         Ok(self.report)
     }
@@ -265,7 +266,8 @@ impl Run<'_> {
     fn new_table(&mut self, t: AddTable) {
         self.report.tables_written += 1;
         let f = self.learned.family(t.family, self.options);
-        f.tables.insert(t.number, (t.level, t.meta.into()));
+        f.tables
+            .insert(t.number, CatalogTable::local(t.level, t.meta));
     }
 
     /// Gives every file to be set aside a second name in `lost`. If the filesystem has no links,
@@ -303,7 +305,7 @@ impl Run<'_> {
         for f in self.learned.catalog.families.values() {
             let cmp = self.options.family(&f.name).comparator.clone();
             let mut version = FamilyVersion::empty(cmp.clone());
-            for (&number, (level, meta)) in &f.tables {
+            for (&number, CatalogTable { level, meta, .. }) in &f.tables {
                 let t = self.tables.table(number, meta.clone(), cmp.clone());
                 version.push(*level as usize, t);
             }

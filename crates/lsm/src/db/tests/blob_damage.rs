@@ -181,7 +181,7 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
         let state = db.engine().tree.lock();
         let families = state.catalog().families.values();
         let tables = families.flat_map(|f| f.tables.values());
-        tables.map(|(_, meta)| meta.size).sum()
+        tables.map(|t| t.meta.size).sum()
     };
     let before = env.fs().stats().bytes_read;
     db.compact_range(&f, None, None).unwrap();

@@ -4,6 +4,7 @@ use super::prelude::*;
 use crate::db::tests::blobs::FREE;
 use crate::db::tests::gc_drop::{key, options, separating, value};
 use crate::version::catalog::Catalog;
+use crate::version::catalog::CatalogTable;
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
 use basalt_blob::FamilyShare;
@@ -92,7 +93,7 @@ fn sums_over_files_that_no_store_has_are_damage() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let (_, mut catalog) = two_families(&env);
     catalog.check_totals().unwrap();
-    let (level, table) = catalog.families[&0]
+    let table = catalog.families[&0]
         .tables
         .first_key_value()
         .unwrap()
@@ -100,10 +101,10 @@ fn sums_over_files_that_no_store_has_are_damage() {
         .clone();
     let mut wrong = catalog.clone();
     for number in 0..1u64 << 9 {
-        let mut meta = basalt_table::TableMeta::clone(&table);
+        let mut meta = basalt_table::TableMeta::clone(&table.meta);
         meta.raw_value_bytes = (1 << 48) - 1;
         let tables = &mut wrong.families.get_mut(&0).unwrap().tables;
-        tables.insert(1000 + number, (level, meta.into()));
+        tables.insert(1000 + number, CatalogTable::local(table.level, meta));
     }
     let e = wrong.check_totals().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");

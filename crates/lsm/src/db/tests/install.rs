@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::db::engine::Engine;
+use crate::version::FileLocation;
 use crate::version::catalog::probe::watch;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::file_map::{self, COPIED};
@@ -43,6 +44,7 @@ fn add_to(level: u32, number: u64, key: u64, references: &[(u64, u64)]) -> AddTa
             references: references.into(),
             shift: 0,
         },
+        location: FileLocation::Local,
     }
 }
 
@@ -64,6 +66,7 @@ fn add_blob(number: u64) -> AddBlob {
             min_seq: 0,
             max_seq: 0,
         }),
+        location: FileLocation::Local,
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::Tree;
 use crate::db::blob_state::{Moved, SettledBlobs};
-use crate::version::catalog::{Catalog, CatalogBlob};
+use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::{Dead, Garbage};
 use basalt_blob::lineage::Collected;
@@ -229,7 +229,7 @@ fn count_references(catalog: &Catalog, edit: &Edit, out: &mut BTreeMap<u64, i64>
     }
     for (family, _, number) in &edit.remove_tables {
         let family = catalog.families.get(family);
-        if let Some((_, meta)) = family.and_then(|f| f.tables.get(number)) {
+        if let Some(CatalogTable { meta, .. }) = family.and_then(|f| f.tables.get(number)) {
             count(meta, -1);
         }
     }
@@ -238,6 +238,6 @@ fn count_references(catalog: &Catalog, edit: &Edit, out: &mut BTreeMap<u64, i64>
         .iter()
         .filter_map(|id| catalog.families.get(id))
     {
-        f.tables.values().for_each(|(_, meta)| count(meta, -1));
+        f.tables.values().for_each(|t| count(&t.meta, -1));
     }
 }

@@ -4,7 +4,7 @@ use super::blob_edits::BlobChange;
 use super::{ManifestSlot, Tree, TreeState};
 use crate::db::view::View;
 use crate::listener::Event;
-use crate::version::catalog::Catalog;
+use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
 use crate::version::{BlobFile, FamilyVersion, TableFile, Version};
@@ -189,7 +189,7 @@ impl Tree {
                     .get_mut(family)
                     .expect("checked by the catalog"),
             );
-            let (_, meta) = &former.families[family].tables[number];
+            let CatalogTable { meta, .. } = &former.families[family].tables[number];
             let t = f
                 .remove(*level as usize, *number, meta)
                 .expect("checked by the catalog");
@@ -207,13 +207,13 @@ impl Tree {
             });
             let f = Arc::make_mut(f);
             let t = moved.remove(&a.number).unwrap_or_else(|| {
-                let (_, meta) = &catalog.families[&a.family].tables[&a.number];
+                let CatalogTable { meta, .. } = &catalog.families[&a.family].tables[&a.number];
                 self.ctx.tables.table(a.number, meta.clone(), f.cmp.clone())
             });
             f.insert(a.level as usize, t);
         }
         for a in &edit.add_tables {
-            let (f, (_, meta)) = (
+            let (f, CatalogTable { meta, .. }) = (
                 &version.families[&a.family],
                 &catalog.families[&a.family].tables[&a.number],
             );

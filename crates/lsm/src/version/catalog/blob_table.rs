@@ -192,6 +192,7 @@ mod tests {
         let records = families.values().map(|s| s.records).sum();
         let bytes: u64 = families.values().map(|s| s.bytes).sum();
         CatalogBlob {
+            location: crate::version::FileLocation::Local,
             meta: Arc::new(BlobMeta {
                 file_id: 1,
                 data_end: bytes,

@@ -1,6 +1,7 @@
 //! The catalog's blob files: the marked records of each, and the targets of names.
 
 use super::{Catalog, bad};
+use crate::version::FileLocation;
 use crate::version::edit::{AddBlob, Edit};
 use basalt_blob::garbage::Garbage;
 use basalt_blob::{BlobMeta, FamilyShare};
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub struct CatalogBlob {
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
+    /// Where the file is.
+    pub location: FileLocation,
     /// The marked records, which no reference reaches. Those of dropped families are not among
     /// them.
     pub garbage: Arc<Garbage>,
@@ -36,9 +39,15 @@ impl CatalogBlob {
 impl Catalog {
     /// Applies the parts of an edit that concern blob files.
     pub(crate) fn apply_blobs(&mut self, edit: &Edit) -> Result<()> {
-        for AddBlob { number, meta } in &edit.add_blobs {
+        for AddBlob {
+            number,
+            meta,
+            location,
+        } in &edit.add_blobs
+        {
             let blob = CatalogBlob {
                 meta: meta.clone(),
+                location: *location,
                 garbage: Arc::new(Garbage::none(meta.records as u32)),
                 made_ms: None,
             };
@@ -115,6 +124,7 @@ impl Catalog {
             edit.add_blobs.push(AddBlob {
                 number: *number,
                 meta: blob.meta.clone(),
+                location: blob.location,
             });
             edit.blob_times.extend(blob.made_ms.map(|ms| (*number, ms)));
             if blob.garbage.records() > 0 {

@@ -2,6 +2,7 @@
 
 use super::{Edit, MAX_FILE_NUMBER, MAX_QUANTITY, Take, bytes, field, varint};
 use crate::MAX_KEY_LEN;
+use crate::version::FileLocation;
 use basalt_blob::lineage::Group;
 use basalt_blob::{BlobMeta, FamilyShare, IndexFile};
 use basalt_fs::Result;
@@ -16,6 +17,8 @@ pub struct AddBlob {
     pub number: u64,
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
+    /// Where the file is, and its index if it is a log.
+    pub location: FileLocation,
 }
 
 fn share(b: &mut Vec<u8>, id: u32, share: &FamilyShare) {
@@ -25,7 +28,7 @@ fn share(b: &mut Vec<u8>, id: u32, share: &FamilyShare) {
 }
 
 pub(super) fn encode(e: &Edit, o: &mut Vec<u8>) {
-    for AddBlob { number, meta } in &e.add_blobs {
+    for AddBlob { number, meta, .. } in &e.add_blobs {
         field(o, 16, |b| {
             varint(b, *number);
             b.extend_from_slice(&meta.file_id.to_le_bytes());
@@ -169,6 +172,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
     Ok(AddBlob {
         number,
         meta: Arc::new(meta),
+        location: FileLocation::Local,
     })
 }
 

@@ -6,7 +6,7 @@ use super::Walk;
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
 use crate::options::Options;
-use crate::version::catalog::{Catalog, CatalogBlob};
+use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::{BlobSet, TableStore, blob_names, table_name};
 use basalt_blob::verify::{digest, verify};
 use basalt_blob::{BlobMeta, BlobReader};
@@ -150,7 +150,7 @@ impl Walk<'_> {
                 ));
                 return Ok(());
             }
-            for (&number, (_, meta)) in &family.tables {
+            for (&number, CatalogTable { meta, .. }) in &family.tables {
                 if meta.references.is_empty() || self.bad_tables.contains(&number) {
                     continue;
                 }

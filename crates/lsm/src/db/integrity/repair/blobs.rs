@@ -17,7 +17,7 @@ use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::store_files::StoreFile;
 use crate::iter::InternalIter;
 use crate::options::Compression;
-use crate::version::catalog::CatalogBlob;
+use crate::version::catalog::{CatalogBlob, CatalogTable};
 use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name};
 use basalt_blob::garbage::Garbage;
 use basalt_blob::inspect;
@@ -559,7 +559,7 @@ impl Run<'_> {
     fn install_blobs(&mut self) {
         let mut referred = BTreeSet::new();
         for f in self.learned.catalog.families.values() {
-            for (_, meta) in f.tables.values() {
+            for CatalogTable { meta, .. } in f.tables.values() {
                 referred.extend(meta.references.iter().map(|(n, _)| *n));
             }
         }
@@ -616,6 +616,7 @@ impl Run<'_> {
                 false => self.report.blobs_written += 1,
             }
             let blob = CatalogBlob {
+                location: crate::version::FileLocation::Local,
                 meta,
                 garbage: Arc::new(garbage),
                 made_ms: None,

@@ -9,7 +9,8 @@ use crate::db::integrity::check;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::store_files::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
-use crate::version::catalog::CatalogFamily;
+use crate::version::FileLocation;
+use crate::version::catalog::{CatalogFamily, CatalogTable};
 use crate::version::edit::AddTable;
 use crate::version::{LEVELS, TableFile, table_name};
 use basalt_blob::{Name, Reference};
@@ -69,7 +70,7 @@ impl Run<'_> {
                 .families
                 .get_mut(&family)
                 .expect("listed above");
-            let (level, meta) = f.tables.remove(&number).expect("listed above");
+            let CatalogTable { level, meta, .. } = f.tables.remove(&number).expect("listed above");
             self.salvage_table(family, level, number, Some(meta))?;
         }
         Ok(())
@@ -161,6 +162,7 @@ impl Run<'_> {
                 level,
                 number: new_number,
                 meta,
+                location: FileLocation::Local,
             });
         }
         let found = walked.ranges.pieces() as u64;
@@ -299,7 +301,7 @@ impl Run<'_> {
                 c.last_seq = c.last_seq.max(meta.max_seq);
                 self.report.tables_kept += 1;
                 let f = self.learned.family(family, self.options);
-                f.tables.insert(number, (0, meta.into()));
+                f.tables.insert(number, CatalogTable::local(0, meta));
                 Ok(())
             }
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
@@ -336,7 +338,7 @@ impl Run<'_> {
             loss.older_may_reappear |= f
                 .tables
                 .iter()
-                .any(|(n, (_, m))| Some(n) != own && overlaps(m));
+                .any(|(n, t)| Some(n) != own && overlaps(&t.meta));
         }
     }
 
@@ -349,7 +351,7 @@ impl Run<'_> {
             let f = &self.learned.catalog.families[&id];
             let cmp = self.options.family(&f.name).comparator.clone();
             let tables: Vec<(u32, Arc<TableFile>)> = (f.tables.iter())
-                .map(|(&n, (level, meta))| {
+                .map(|(&n, CatalogTable { level, meta, .. })| {
                     (*level, self.tables.table(n, meta.clone(), cmp.clone()))
                 })
                 .collect();
@@ -587,6 +589,7 @@ impl Rewritten {
             level,
             number,
             meta: b.finish()?,
+            location: FileLocation::Local,
         });
         Ok(())
     }
