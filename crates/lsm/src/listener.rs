@@ -13,6 +13,10 @@
 //! - A store that closes does not wait for its listeners. Queued events are delivered after the
 //!   close, and then the listeners are dropped.
 
+mod causes;
+
+pub use causes::{BackgroundErrorReason, BlobFileReason, CompactionReason, StallCause, WriteCause};
+
 use basalt_fs::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -120,19 +124,19 @@ pub enum Event {
     /// The store has begun to hold writes back.
     StallBegin {
         /// The cause of the stall, as in [`crate::db::Stats::stalls`].
-        cause: &'static str,
+        cause: StallCause,
     },
     /// A stall has ended: a write was not held back.
     StallEnd {
         /// The cause of the stall, as in `StallBegin`.
-        cause: &'static str,
+        cause: StallCause,
         /// Duration of the stall.
         lasted: Duration,
     },
     /// Background work or the log has failed. The store repeats the work by itself.
     BackgroundError {
-        /// The work that failed: `flush`, `compaction`, `collection`, `log` or `manifest`.
-        during: &'static str,
+        /// The work that failed.
+        during: BackgroundErrorReason,
         /// The error of the work.
         error: Error,
     },
@@ -168,8 +172,8 @@ pub struct CompactionInfo {
     pub inputs: Vec<(usize, u64)>,
     /// Bytes of the input tables.
     pub input_bytes: u64,
-    /// The reason for the compaction, in a few words.
-    pub reason: &'static str,
+    /// The reason for the compaction.
+    pub reason: CompactionReason,
     /// True if tables only change their level, and no table is read or written.
     pub trivial_move: bool,
 }
@@ -185,8 +189,8 @@ pub struct BlobFileInfo {
     pub bytes: u64,
     /// Number of values in the file.
     pub records: u64,
-    /// The work that wrote the file: `flush`, `compaction`, `collection` or `ingest`.
-    pub reason: &'static str,
+    /// The work that wrote the file.
+    pub reason: BlobFileReason,
 }
 
 /// A garbage collection. No two that run at the same time have a source in common.

@@ -3,6 +3,7 @@
 use super::*;
 use basalt::env::BudgetUse;
 use basalt::lsm::db::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
+use basalt::lsm::listener::StallCause;
 
 fn report() -> Report {
     let level = |tables, bytes, target_bytes, entries| LevelStats {
@@ -58,9 +59,9 @@ fn report() -> Report {
                 recent_collection_bytes_written: 50,
                 ..BlobStats::default()
             },
-            stall_us: vec![("level 0", 1500)],
+            stall_us: vec![(StallCause::Level0, 1500)],
             stalls: vec![StallStats {
-                cause: "level 0",
+                cause: StallCause::Level0,
                 count: 2,
                 us: 1500,
             }],
@@ -94,7 +95,7 @@ fn tables_show_shape_and_amplification() {
         "write, since open              2.20",
         "L2",
         "256.00 MiB",
-        "level 0                        2 times, 0.002 s",
+        "level0                         2 times, 0.002 s",
         "open_files                     3 of 40",
         "background_io_bytes_per_s      2.00 KiB no limit",
         "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
@@ -132,8 +133,8 @@ fn json_has_the_same_figures() {
     assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
     assert_eq!(json["blobs"]["by_garbage"][1]["from_percent"], 10);
     assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
-    assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
-    assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
+    assert_eq!(json["since_open"]["stall_us"]["level0"], 1500);
+    assert_eq!(json["since_open"]["stalls"]["level0"], 2);
     assert_eq!(json["budgets"]["open_files"]["limit"], 40);
     assert_eq!(json["blobs"]["garbage_bytes"], 2 << 20);
     assert_eq!(json["blobs"]["space_amp"], 1.33);

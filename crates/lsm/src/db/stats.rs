@@ -1,6 +1,7 @@
 //! Statistics of a store: the tree's shape and counters.
 
 use super::space_bound::room_of;
+use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
 use basalt_blob::counts::{CompressionCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
@@ -37,7 +38,7 @@ pub struct Stats {
     /// Number of log syncs.
     pub log_syncs: u64,
     /// Microseconds that writers were slowed or held, by cause.
-    pub stall_us: Vec<(&'static str, u64)>,
+    pub stall_us: Vec<(StallCause, u64)>,
     /// Numbers of times that writers were held back, by cause, with the causes of `stall_us` in its
     /// order.
     pub stalls: Vec<StallStats>,
@@ -272,17 +273,20 @@ impl BlobStats {
 }
 
 impl Stats {
-    /// Returns the bytes written for each byte that users wrote, by cause: `log`, `flush`,
-    /// `ingest`, `compaction`, `collection`. `None` if users wrote no bytes.
-    pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 5]> {
+    /// Returns the bytes written for each byte that users wrote, by cause. `None` if users wrote no
+    /// bytes.
+    pub fn write_amp_by_cause(&self) -> Option<Vec<(WriteCause, f64)>> {
         let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
         (self.user_bytes_written > 0).then(|| {
-            [
-                ("log", of(self.wal_bytes_written)),
-                ("flush", of(self.flush_bytes_written)),
-                ("ingest", of(self.ingested_bytes)),
-                ("compaction", of(self.compaction_bytes_written)),
-                ("collection", of(self.blobs.collected_bytes_written)),
+            vec![
+                (WriteCause::Log, of(self.wal_bytes_written)),
+                (WriteCause::Flush, of(self.flush_bytes_written)),
+                (WriteCause::Ingest, of(self.ingested_bytes)),
+                (WriteCause::Compaction, of(self.compaction_bytes_written)),
+                (
+                    WriteCause::Collection,
+                    of(self.blobs.collected_bytes_written),
+                ),
             ]
         })
     }
@@ -298,9 +302,8 @@ impl Stats {
 /// Number and duration of stalls of writers for one cause, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallStats {
-    /// Cause of the stalls: `memtables` that wait for their flush, tables in `level0`,
-    /// `compaction_debt`, the `memory_budget`, or `space`, the bound on garbage in blob files.
-    pub cause: &'static str,
+    /// Cause of the stalls.
+    pub cause: StallCause,
     /// Number of periods in which consecutive commit groups were held back.
     pub count: u64,
     /// Microseconds that writers waited.
