@@ -68,8 +68,8 @@ pub use basalt_lsm::db::{
     CompactProgress, Prepared, Stats, TableWriter, UserRange, ValueMeta, ValueWithExpiry,
 };
 pub use basalt_lsm::{
-    CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
-    FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options, PrefixExtractor,
-    Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+    CompactionFilter, Compression, Db, Durability, Event, EventListener, Family, FamilyOptions,
+    FilterContext, FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options,
+    PrefixExtractor, Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 pub use basalt_table as table;

@@ -357,7 +357,7 @@ fn tables_of_tombstones_alone_are_tables() {
         let (_env, db, f) = open(&fs, small());
         fill(&db, &f, 0..1000);
         db.compact_range(&f, None, None).expect("compact");
-        db.delete_range(&f, &key(100), &key(900), &WriteOptions { sync: true })
+        db.delete_range(&f, &key(100), &key(900), &WriteOptions::SYNC)
             .expect("delete");
         holds(&db, &f, &read, alive, 1000);
         db.abandon();

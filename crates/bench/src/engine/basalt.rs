@@ -72,9 +72,7 @@ impl Basalt {
     fn options(log: Log) -> WriteOptions {
         // Basalt has no write without a log. A write with the mode `None` has a log and does not
         // wait for it.
-        WriteOptions {
-            sync: log == Log::Synced,
-        }
+        WriteOptions::synced(log == Log::Synced)
     }
 }
 

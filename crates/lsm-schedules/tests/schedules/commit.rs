@@ -109,7 +109,7 @@ fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
         batch.put(b, BOOM, b"").unwrap();
     }
     let sync = percent(40);
-    let options = WriteOptions { sync };
+    let options = WriteOptions::synced(sync);
     match below(4) {
         0 => {
             let later = world.clone();

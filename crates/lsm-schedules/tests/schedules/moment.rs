@@ -23,12 +23,7 @@ fn read(db: &Db, family: &Family, options: &ReadOptions) -> u64 {
 }
 
 fn write(db: &Db, family: &Family, n: u64) {
-    let written = db.put(
-        family,
-        b"key",
-        &n.to_le_bytes(),
-        &WriteOptions { sync: false },
-    );
+    let written = db.put(family, b"key", &n.to_le_bytes(), &WriteOptions::UNSYNCED);
     written.expect("writes");
 }
 

@@ -263,8 +263,8 @@ impl Db {
     }
 
     /// Queues a batch for the next commit group, and returns its ticket. Batches of one thread
-    /// commit in the order of their submission. An empty batch writes nothing. With `sync`, an
-    /// empty batch makes all batches submitted before it durable.
+    /// commit in the order of their submission. An empty batch writes nothing. With
+    /// [`crate::Durability::Device`], an empty batch makes all batches submitted before it durable.
     ///
     /// The memory of queued batches is reserved in the environment's ledger. If 16 MiB of submitted
     /// batches are queued, or the memory budget is used up, this call waits until groups have
@@ -287,7 +287,7 @@ impl Db {
     fn queue_batch(&self, batch: WriteBatch, options: &WriteOptions, patience: Patience) -> Ticket {
         let engine = self.engine();
         let state = match self.check_batch(&batch) {
-            Ok(()) => engine.enqueue(batch, options.sync, patience),
+            Ok(()) => engine.enqueue(batch, options.needs_sync(), patience),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();
@@ -298,12 +298,12 @@ impl Db {
     }
 
     /// Commits a batch and waits until the batch is visible. Returns the last sequence number of
-    /// the batch. With `sync` the batch survives a power cut when the call returns; without `sync`
-    /// it survives the death of the process. Errors: those of [`Ticket::wait`], `InvalidArgument`
-    /// if the batch names a family of another store, and `NotFound` if it names a dropped family.
+    /// the batch. When the call returns, the batch survives the failures that
+    /// [`WriteOptions::durability`] says. Errors: those of [`Ticket::wait`], `InvalidArgument` if
+    /// the batch names a family of another store, and `NotFound` if it names a dropped family.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         self.check_batch(&batch)?;
-        self.engine().write(batch, options.sync)
+        self.engine().write(batch, options.needs_sync())
     }
 
     /// Sets one key to a value. Returns the sequence number of the write. Durability and errors are

@@ -401,7 +401,7 @@ impl Execution<'_> {
         let dice = crate::rng::mix(self.nonce ^ 0x1a6e57) % 100;
         let done = match plain.filter(|_| dice < self.settings.ingests) {
             Some(plain) => self.ingest(plain),
-            None => (self.db().write(batch, &WriteOptions { sync })).map(|_| ()),
+            None => (self.db().write(batch, &WriteOptions::synced(sync))).map(|_| ()),
         };
         self.say(format!("write: {}", outcome(&done)));
     }

@@ -29,8 +29,13 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn put(db: &Db, key: &[u8], value: &[u8], sync: bool) {
-    db.put(&db.default_family(), key, value, &WriteOptions { sync })
-        .expect("a sound disk");
+    db.put(
+        &db.default_family(),
+        key,
+        value,
+        &WriteOptions::synced(sync),
+    )
+    .expect("a sound disk");
 }
 
 /// Class 1 (RocksDB 7.7.0: the directory of CURRENT was not synced; 7.6.0: syncs skipped after
@@ -189,7 +194,7 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
         b.put(&db.default_family(), &[n % 10], &[n; 200])
             .expect("fits");
         b.put(&other, &[n % 10], &[n; 200]).expect("fits");
-        db.write(b, &WriteOptions { sync: n % 4 == 0 })
+        db.write(b, &WriteOptions::synced(n % 4 == 0))
             .expect("written");
     }
     db.sync().expect("synced");
@@ -341,7 +346,7 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
                 &family,
                 &key,
                 &[n as u8; 200],
-                &WriteOptions { sync: n % 3 == 0 },
+                &WriteOptions::synced(n % 3 == 0),
             ) {
                 assert!(seq > last, "{seq} after {last}");
                 last = seq;

@@ -318,8 +318,7 @@ fn checkpoints_beside_writers_are_moments() {
                     .put(&f, format!("key{n:08}").as_bytes(), &[1; 60])
                     .unwrap();
                 handed_in.store(n, SeqCst);
-                db.write(batch, &WriteOptions { sync: n % 64 == 0 })
-                    .unwrap();
+                db.write(batch, &WriteOptions::synced(n % 64 == 0)).unwrap();
                 acknowledged.store(n, SeqCst);
                 if stop.load(SeqCst) {
                     return;

@@ -328,9 +328,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             assert!(n < 5000, "the disk never fills");
             let key = format!("key{:04}", c.below(900)).into_bytes();
             let value = crate::history::value_bytes(n, c.within(100, 4000) as u32);
-            let sync = WriteOptions {
-                sync: c.percent(50),
-            };
+            let sync = WriteOptions::synced(c.percent(50));
             match db.put(&family, &key, &value, &sync) {
                 Ok(_) => {
                     maybe.clear();

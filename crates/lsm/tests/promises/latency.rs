@@ -186,7 +186,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
             let family = db.default_family();
             for n in 0..3 * KEYS {
                 let value = vec![(n % KEYS) as u8; 200];
-                let sync = WriteOptions { sync: n % 4 == 0 };
+                let sync = WriteOptions::synced(n % 4 == 0);
                 db.put(&family, &key(n % KEYS), &value, &sync)
                     .expect("a sound disk");
                 wrote.store(u64::from(n) + 1, SeqCst);

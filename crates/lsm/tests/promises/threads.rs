@@ -50,7 +50,7 @@ fn write(db: &Db, families: &[Family; 2], writer: u64, n: u64, sync: bool, by_ti
         b.put(f, &key(writer, 99), &value(n))
             .expect("inside the limits");
     }
-    let options = WriteOptions { sync };
+    let options = WriteOptions::synced(sync);
     if by_ticket {
         db.submit(b, &options).wait().expect("a sound disk");
     } else {

@@ -23,6 +23,7 @@ mod log;
 mod manifest_doubt;
 mod memory;
 mod merge;
+mod options;
 mod prelude;
 mod read_compaction;
 mod reads;
