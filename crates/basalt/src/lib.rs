@@ -13,10 +13,7 @@
 //! # fn main() -> basalt::Result<()> {
 //! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
 //! let db = Db::open(&env, "store", Options::default())?;
-//! let counters = FamilyOptions {
-//!     merge_operator: Some(Arc::new(AddU64)),
-//!     ..FamilyOptions::default()
-//! };
+//! let counters = FamilyOptions::default().merge_operator(Some(Arc::new(AddU64)));
 //! let visits = db.create_family("visits", counters)?;
 //!
 //! let one = 1u64.to_le_bytes();

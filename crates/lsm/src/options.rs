@@ -16,6 +16,7 @@ use std::time::Duration;
 
 /// Settings of a store.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Create the store if there is none. Default `true`.
     pub create_if_missing: bool,
@@ -70,6 +71,20 @@ impl Default for Options {
     }
 }
 
+setters! { Options {
+    create_if_missing: bool,
+    allow_nonempty_dir: bool,
+    error_if_exists: bool,
+    default_family: FamilyOptions,
+    families: BTreeMap<String, FamilyOptions>,
+    write_buffer_bytes: u64,
+    max_sealed_memtables: usize,
+    idle_release: Duration,
+    max_space_amp: f64,
+    name: Option<String>,
+    listeners: Vec<Arc<dyn EventListener>>,
+} }
+
 impl Options {
     /// Returns the settings of a family.
     pub fn family(&self, name: &str) -> &FamilyOptions {
@@ -103,6 +118,7 @@ impl Options {
 
 /// Settings of one column family.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct FamilyOptions {
     /// Order of the keys. Fixed for the life of the family, and checked by name when the store is
     /// opened.
@@ -198,6 +214,26 @@ impl Default for FamilyOptions {
     }
 }
 
+setters! { FamilyOptions {
+    comparator: Cmp,
+    block_bytes: usize,
+    filter_bits_per_key: u32,
+    prefix_extractor: Option<Prefixes>,
+    min_blob_size: Option<usize>,
+    blob_compression: Compression,
+    compression: Compression,
+    bottom_compression: Option<Compression>,
+    table_bytes: u64,
+    l0_compaction_trigger: usize,
+    l0_slowdown: usize,
+    debt_slowdown_bytes: u64,
+    base_level_bytes: u64,
+    level_multiplier: u32,
+    l0_compaction_for_reads: bool,
+    compaction_filter: Option<Arc<dyn CompactionFilter>>,
+    merge_operator: Option<Arc<dyn MergeOperator>>,
+} }
+
 impl FamilyOptions {
     /// Checks that values are inside their documented ranges.
     pub fn validate(&self, family: &str) -> Result<()> {
@@ -265,6 +301,7 @@ impl FamilyOptions {
 
 /// What a compaction filter learns about an entry, besides key and value.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct FilterContext<'a> {
     /// Name of the family.
     pub family: &'a str,
@@ -276,8 +313,22 @@ pub struct FilterContext<'a> {
     pub now_ms: u64,
 }
 
+impl<'a> FilterContext<'a> {
+    /// Returns the context of an entry: the family's name, the level that the entry is being
+    /// written to, its sequence number, and the wall time in ms since 1970. For tests of filters.
+    pub fn new(family: &'a str, level: usize, seq: SeqNo, now_ms: u64) -> FilterContext<'a> {
+        FilterContext {
+            family,
+            level,
+            seq,
+            now_ms,
+        }
+    }
+}
+
 /// A compaction filter's decision about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FilterDecision {
     /// It stays.
     Keep,
@@ -289,6 +340,7 @@ pub enum FilterDecision {
 
 /// A compaction filter's decision about an entry by its key alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyDecision {
     /// It stays.
     Keep,
@@ -368,6 +420,7 @@ setters! { WriteOptions {
 
 /// Settings of a read.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ReadOptions {
     /// Read as of this snapshot. `None` reads the newest versions.
     pub snapshot: Option<basalt_kv::snapshot::Snapshot>,
@@ -418,3 +471,14 @@ impl Default for ReadOptions {
         }
     }
 }
+
+setters! { ReadOptions {
+    snapshot: Option<basalt_kv::snapshot::Snapshot>,
+    lower_bound: Option<Vec<u8>>,
+    upper_bound: Option<Vec<u8>>,
+    prefix_same_as_start: bool,
+    tailing: bool,
+    keys_only: bool,
+    fill_cache: bool,
+    max_skippable_entries: u64,
+} }

@@ -66,10 +66,7 @@ fn now(db: &Db, family: &Family, acknowledged: u64) {
 }
 
 fn as_of_a_snapshot(db: &Db, family: &Family, acknowledged: u64) {
-    let options = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions::default().snapshot(Some(db.snapshot()));
     let found = read(db, family, &options);
     assert!(found >= acknowledged, "{found} after {acknowledged}");
     assert_eq!(read(db, family, &options), found, "of one snapshot");

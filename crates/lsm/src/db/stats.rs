@@ -12,6 +12,7 @@ pub const READING: &str = "opened for reading only";
 /// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters start
 /// at 0 when the store is opened.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Statistics of each family.
     pub families: Vec<FamilyStats>,
@@ -80,6 +81,7 @@ pub struct Stats {
 
 /// Statistics of a store's blob files, all families together.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct BlobStats {
     /// Number of blob files.
     pub files: u64,
@@ -145,6 +147,7 @@ pub struct BlobStats {
 
 /// Results of the compression of values, for the values that were compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobCompressionStats {
     /// Bytes of the values before compression.
     pub before: u64,
@@ -169,6 +172,7 @@ impl BlobCompressionStats {
 
 /// Counters of reads of values in blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobReadStats {
     /// Number of values found in the cache.
     pub hits: u64,
@@ -200,6 +204,7 @@ impl BlobReadStats {
 
 /// A share of the files in [`BlobStats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobShare {
     /// Number of files.
     pub files: u64,
@@ -301,6 +306,7 @@ impl Stats {
 
 /// Number and duration of stalls of writers for one cause, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StallStats {
     /// Cause of the stalls.
     pub cause: StallCause,
@@ -310,8 +316,17 @@ pub struct StallStats {
     pub us: u64,
 }
 
+impl StallStats {
+    /// Returns the statistics of `count` stalls for one cause, which took `us` microseconds
+    /// together.
+    pub fn new(cause: StallCause, count: u64, us: u64) -> StallStats {
+        StallStats { cause, count, us }
+    }
+}
+
 /// Sizes that [`super::Db::approximate_sizes`] returns for one range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RangeSize {
     /// Approximate bytes in tables.
     pub table_bytes: u64,
@@ -323,6 +338,7 @@ pub struct RangeSize {
 
 /// Statistics of one family in [`Stats`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FamilyStats {
     /// Name of the family.
     pub name: String,
@@ -332,6 +348,7 @@ pub struct FamilyStats {
 
 /// Statistics of one level in [`FamilyStats`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct LevelStats {
     /// Number of tables.
     pub tables: u64,

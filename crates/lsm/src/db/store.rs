@@ -46,6 +46,7 @@ impl Drop for Handle {
 
 /// A value and its time of expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ValueWithExpiry {
     /// The value, pinned in memory.
     pub value: Bytes,
@@ -55,6 +56,7 @@ pub struct ValueWithExpiry {
 
 /// Facts about a value that the store knows without reading the value from a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ValueMeta {
     /// The value's expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,

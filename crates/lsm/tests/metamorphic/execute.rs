@@ -439,11 +439,9 @@ impl Execution<'_> {
     fn mistake(&mut self, n: u64) {
         let default = self.families["default"].clone();
         let gone = self.gone.last().cloned();
-        let latest = ReadOptions {
-            tailing: true,
-            snapshot: Some(self.db().snapshot()),
-            ..ReadOptions::default()
-        };
+        let latest = ReadOptions::default()
+            .tailing(true)
+            .snapshot(Some(self.db().snapshot()));
         let text = match (n % 11, gone) {
             (0, _) => outcome(&self.db().drop_family(&default)),
             (1, _) => {

@@ -129,10 +129,7 @@ fn key(n: u32) -> [u8; 4] {
 fn read_everything(db: &Db, wrote: u32) {
     let family = db.default_family();
     let snapshot = db.snapshot();
-    let read = ReadOptions {
-        snapshot: Some(snapshot),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(Some(snapshot));
     for n in 0..wrote.min(KEYS) {
         let v = db.get(&family, &key(n), &read).expect("a sound disk");
         assert!(v.is_some_and(|v| v[0] == n as u8), "key {n}");

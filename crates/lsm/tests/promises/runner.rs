@@ -767,12 +767,10 @@ impl Runner {
                     self.nonce += 1;
                     let result = db.compact(
                         &f,
-                        &CompactOptions {
-                            from,
-                            to,
-                            gather_values: self.nonce.is_multiple_of(2),
-                            ..CompactOptions::default()
-                        },
+                        &CompactOptions::default()
+                            .from(from)
+                            .to(to)
+                            .gather_values(self.nonce.is_multiple_of(2)),
                     );
                     if self.allow("compact_range", result).is_some() {
                         self.all_durable();
