@@ -13,10 +13,7 @@
 //! # fn main() -> basalt::Result<()> {
 //! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
 //! let db = Db::open(&env, "store", Options::default())?;
-//! let counters = FamilyOptions {
-//!     merge_operator: Some(Arc::new(AddU64)),
-//!     ..FamilyOptions::default()
-//! };
+//! let counters = FamilyOptions::default().merge_operator(Some(Arc::new(AddU64)));
 //! let visits = db.create_family("visits", counters)?;
 //!
 //! let one = 1u64.to_le_bytes();
@@ -69,8 +66,8 @@ pub use basalt_lsm::db::{
     ValueWithExpiry,
 };
 pub use basalt_lsm::{
-    CompactionFilter, Compression, Db, Event, EventListener, Family, FamilyOptions, FilterContext,
-    FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options, PrefixExtractor,
-    Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+    CompactionFilter, Compression, Db, Durability, Event, EventListener, Family, FamilyOptions,
+    FilterContext, FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options,
+    PrefixExtractor, Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 pub use basalt_table as table;

@@ -105,9 +105,6 @@ impl Budget {
 
     /// Returns engine options within these limits.
     pub fn engine(&self) -> Options {
-        Options {
-            write_buffer_bytes: self.parts().2,
-            ..self.separation.engine()
-        }
+        self.separation.engine().write_buffer_bytes(self.parts().2)
     }
 }

@@ -17,10 +17,7 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         None => std::path::absolute(&args.out).map_err(|e| Failure::os("find", &args.out, e))?,
     };
     let db = open_db(place, Access::Remove, None)?;
-    let options = CheckpointOptions {
-        copy_tables: args.copy,
-        ..CheckpointOptions::default()
-    };
+    let options = CheckpointOptions::default().copy_tables(args.copy);
     let made = db.checkpoint(&out, &options);
     db.close().map_err(|e| Failure::store(place, e))?;
     let made = made.map_err(|e| match e.kind() {

@@ -107,15 +107,13 @@ fn options(
     bar: &ProgressBar,
     interrupted: &Arc<AtomicBool>,
 ) -> CompactOptions {
-    let mut options = CompactOptions {
-        bottommost: match args.bottommost {
+    let mut options = CompactOptions::default()
+        .bottommost(match args.bottommost {
             args::Bottommost::Force => Bottommost::Force,
             args::Bottommost::Skip => Bottommost::Skip,
             args::Bottommost::IfFilter => Bottommost::IfFilter,
-        },
-        gather_values: args.relocate_values,
-        ..CompactOptions::default()
-    };
+        })
+        .gather_values(args.relocate_values);
     let (bar, interrupted, control) = (bar.clone(), interrupted.clone(), options.control.clone());
     options.progress = Some(Arc::new(move |p| {
         bar.set_length(p.total_bytes);

@@ -22,10 +22,10 @@ pub fn serve(args: args::Serve) -> Outcome {
             args::Sync::Everysec => SyncPolicy::EverySecond,
             args::Sync::Never => SyncPolicy::Never,
         },
-        engine: basalt::Options {
-            allow_nonempty_dir: args.make.allow_nonempty_dir,
-            ..args.budget.engine()
-        },
+        engine: args
+            .budget
+            .engine()
+            .allow_nonempty_dir(args.make.allow_nonempty_dir),
         max_clients: args.max_clients as usize,
         idle_timeout: Duration::from_secs(args.timeout.into()),
         tcp_keepalive: Duration::from_secs(args.tcp_keepalive.into()),

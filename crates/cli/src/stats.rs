@@ -546,7 +546,10 @@ fn by_cause(e: &Stats) -> String {
     match e.write_amp_by_cause() {
         None => "-".into(),
         Some(causes) => {
-            let causes = causes.map(|(cause, amp)| format!("{cause} {amp:.2}"));
+            let causes = causes.iter();
+            let causes: Vec<String> = causes
+                .map(|(cause, amp)| format!("{cause} {amp:.2}"))
+                .collect();
             causes.join(", ")
         }
     }

@@ -131,11 +131,9 @@ pub fn open_db(
     budget: Option<&Budget>,
 ) -> Result<Db, Failure> {
     let (env, path) = environment(place, access, budget)?;
-    let options = Options {
-        create_if_missing: access.make().is_some(),
-        allow_nonempty_dir: access.make().is_some_and(|m| m.allow_nonempty_dir),
-        ..engine(budget)
-    };
+    let options = engine(budget)
+        .create_if_missing(access.make().is_some())
+        .allow_nonempty_dir(access.make().is_some_and(|m| m.allow_nonempty_dir));
     if access == Access::Read {
         // A command that only reads changes nothing. It works on a read-only medium, and beside
         // other readers.
@@ -326,13 +324,11 @@ impl Store {
                 upper = Some(to);
             }
         }
-        let options = ReadOptions {
-            lower_bound: Some(lower),
-            upper_bound: upper,
-            keys_only,
-            fill_cache: false,
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions::default()
+            .lower_bound(Some(lower))
+            .upper_bound(upper)
+            .keys_only(keys_only)
+            .fill_cache(false);
         let mut iter = self
             .db
             .iter(family, &options)

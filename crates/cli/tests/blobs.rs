@@ -33,10 +33,7 @@ fn number(of: &Value, name: &str) -> u64 {
 }
 
 fn separating() -> FamilyOptions {
-    FamilyOptions {
-        min_blob_size: Some(500),
-        ..FamilyOptions::default()
-    }
+    FamilyOptions::default().min_blob_size(Some(500))
 }
 
 /// Makes a store with large values in two families, a third of them overwritten, and with values of
@@ -45,12 +42,10 @@ fn filled(s: &Scratch) {
     let path = s.path("db");
     let fs = HostFs::new(HostOptions::new(&path)).unwrap();
     let env = Env::builder(fs).build();
-    let options = Options {
-        default_family: separating(),
+    let options = Options::default()
+        .default_family(separating())
         // No garbage collection runs, so that there is garbage to show.
-        max_space_amp: 10.0,
-        ..Options::default()
-    };
+        .max_space_amp(10.0);
     let db = Db::open(&env, &path, options).unwrap();
     let more = db.create_family("more", separating()).unwrap();
     let gone = db.create_family("gone", separating()).unwrap();

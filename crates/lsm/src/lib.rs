@@ -40,8 +40,8 @@ pub use basalt_kv::prefix::{PrefixExtractor, Prefixes};
 pub use db::{Db, Family, Iter, Snapshot, Ticket};
 pub use listener::{Event, EventListener};
 pub use options::{
-    CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
-    Options, ReadOptions, WriteOptions,
+    CompactionFilter, Compression, Durability, FamilyOptions, FilterContext, FilterDecision,
+    KeyDecision, Options, ReadOptions, WriteOptions,
 };
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.

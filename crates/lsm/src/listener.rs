@@ -13,6 +13,10 @@
 //! - A store that closes does not wait for its listeners. Queued events are delivered after the
 //!   close, and then the listeners are dropped.
 
+mod causes;
+
+pub use causes::{BackgroundErrorReason, BlobFileReason, CompactionReason, StallCause, WriteCause};
+
 use basalt_fs::Error;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,12 +32,13 @@ pub trait EventListener: Send + Sync {
     fn on_event(&self, event: &Event);
 }
 
-/// An event in a store. More kinds may be added.
+/// An event in a store. More kinds may be added, and more fields to each.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
     /// The memtables of all families were sealed: they take no more writes and wait for their
     /// flush.
+    #[non_exhaustive]
     MemtableSealed {
         /// Number of the memtable set. Numbers count up from one sealing to the next while the
         /// store is open.
@@ -42,6 +47,7 @@ pub enum Event {
         bytes: u64,
     },
     /// A flush has begun.
+    #[non_exhaustive]
     FlushBegin {
         /// Number of the memtable set, as in `MemtableSealed`.
         generation: u64,
@@ -49,6 +55,7 @@ pub enum Event {
         bytes: u64,
     },
     /// A flush has ended. Unless it failed, its tables are durable and part of the tree.
+    #[non_exhaustive]
     FlushEnd {
         /// Number of the memtable set, as in `MemtableSealed`.
         generation: u64,
@@ -63,6 +70,7 @@ pub enum Event {
     /// A compaction has begun.
     CompactionBegin(CompactionInfo),
     /// A compaction has ended. Unless it failed, its outputs are durable and part of the tree.
+    #[non_exhaustive]
     CompactionEnd {
         /// The compaction, as in `CompactionBegin`.
         compaction: CompactionInfo,
@@ -81,6 +89,7 @@ pub enum Event {
     /// A table has become part of the tree.
     TableCreated(TableInfo),
     /// The file of a table was removed, after its last reader had released it.
+    #[non_exhaustive]
     TableDeleted {
         /// The file's number.
         number: u64,
@@ -92,6 +101,7 @@ pub enum Event {
     /// A blob file was removed, after its last reader had released it: garbage collection emptied
     /// it, or no record in it was live. The file of a former log may stay until the next log takes
     /// its space.
+    #[non_exhaustive]
     BlobFileDeleted {
         /// The file's number.
         number: u64,
@@ -102,6 +112,7 @@ pub enum Event {
     CollectionBegin(CollectionInfo),
     /// A garbage collection has ended. Unless it failed, its targets are durable and part of the
     /// store. It has no targets if no value was live any more.
+    #[non_exhaustive]
     CollectionEnd {
         /// The garbage collection, as in `CollectionBegin`.
         collection: CollectionInfo,
@@ -118,21 +129,24 @@ pub enum Event {
         error: Option<Error>,
     },
     /// The store has begun to hold writes back.
+    #[non_exhaustive]
     StallBegin {
         /// The cause of the stall, as in [`crate::db::Stats::stalls`].
-        cause: &'static str,
+        cause: StallCause,
     },
     /// A stall has ended: a write was not held back.
+    #[non_exhaustive]
     StallEnd {
         /// The cause of the stall, as in `StallBegin`.
-        cause: &'static str,
+        cause: StallCause,
         /// Duration of the stall.
         lasted: Duration,
     },
     /// Background work or the log has failed. The store repeats the work by itself.
+    #[non_exhaustive]
     BackgroundError {
-        /// The work that failed: `flush`, `compaction`, `collection`, `log` or `manifest`.
-        during: &'static str,
+        /// The work that failed.
+        during: BackgroundErrorReason,
         /// The error of the work.
         error: Error,
     },
@@ -140,6 +154,7 @@ pub enum Event {
 
 /// A table of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TableInfo {
     /// The family's name.
     pub family: String,
@@ -155,6 +170,7 @@ pub struct TableInfo {
 
 /// A compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactionInfo {
     /// Number of the compaction. Numbers count up while the store is open.
     pub number: u64,
@@ -168,14 +184,15 @@ pub struct CompactionInfo {
     pub inputs: Vec<(usize, u64)>,
     /// Bytes of the input tables.
     pub input_bytes: u64,
-    /// The reason for the compaction, in a few words.
-    pub reason: &'static str,
+    /// The reason for the compaction.
+    pub reason: CompactionReason,
     /// True if tables only change their level, and no table is read or written.
     pub trivial_move: bool,
 }
 
 /// A blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobFileInfo {
     /// The file's number.
     pub number: u64,
@@ -185,12 +202,13 @@ pub struct BlobFileInfo {
     pub bytes: u64,
     /// Number of values in the file.
     pub records: u64,
-    /// The work that wrote the file: `flush`, `compaction`, `collection` or `ingest`.
-    pub reason: &'static str,
+    /// The work that wrote the file.
+    pub reason: BlobFileReason,
 }
 
 /// A garbage collection. No two that run at the same time have a source in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CollectionInfo {
     /// Numbers of the blob files that the garbage collection empties.
     pub sources: Vec<u64>,

@@ -1,5 +1,9 @@
 //! Settings: all that a caller can choose, each with its unit, its default and its cost.
 
+mod setters;
+
+pub(crate) use setters::setters;
+
 use crate::listener::EventListener;
 use basalt_fs::{Error, Result};
 pub use basalt_kv::codec::Compression;
@@ -12,6 +16,7 @@ use std::time::Duration;
 
 /// Settings of a store.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Create the store if there is none. Default `true`.
     pub create_if_missing: bool,
@@ -66,6 +71,20 @@ impl Default for Options {
     }
 }
 
+setters! { Options {
+    create_if_missing: bool,
+    allow_nonempty_dir: bool,
+    error_if_exists: bool,
+    default_family: FamilyOptions,
+    families: BTreeMap<String, FamilyOptions>,
+    write_buffer_bytes: u64,
+    max_sealed_memtables: usize,
+    idle_release: Duration,
+    max_space_amp: f64,
+    name: Option<String>,
+    listeners: Vec<Arc<dyn EventListener>>,
+} }
+
 impl Options {
     /// Returns the settings of a family.
     pub fn family(&self, name: &str) -> &FamilyOptions {
@@ -99,6 +118,7 @@ impl Options {
 
 /// Settings of one column family.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct FamilyOptions {
     /// Order of the keys. Fixed for the life of the family, and checked by name when the store is
     /// opened.
@@ -194,6 +214,26 @@ impl Default for FamilyOptions {
     }
 }
 
+setters! { FamilyOptions {
+    comparator: Cmp,
+    block_bytes: usize,
+    filter_bits_per_key: u32,
+    prefix_extractor: Option<Prefixes>,
+    min_blob_size: Option<usize>,
+    blob_compression: Compression,
+    compression: Compression,
+    bottom_compression: Option<Compression>,
+    table_bytes: u64,
+    l0_compaction_trigger: usize,
+    l0_slowdown: usize,
+    debt_slowdown_bytes: u64,
+    base_level_bytes: u64,
+    level_multiplier: u32,
+    l0_compaction_for_reads: bool,
+    compaction_filter: Option<Arc<dyn CompactionFilter>>,
+    merge_operator: Option<Arc<dyn MergeOperator>>,
+} }
+
 impl FamilyOptions {
     /// Checks that values are inside their documented ranges.
     pub fn validate(&self, family: &str) -> Result<()> {
@@ -261,6 +301,7 @@ impl FamilyOptions {
 
 /// What a compaction filter learns about an entry, besides key and value.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct FilterContext<'a> {
     /// Name of the family.
     pub family: &'a str,
@@ -272,8 +313,22 @@ pub struct FilterContext<'a> {
     pub now_ms: u64,
 }
 
+impl<'a> FilterContext<'a> {
+    /// Returns the context of an entry: the family's name, the level that the entry is being
+    /// written to, its sequence number, and the wall time in ms since 1970. For tests of filters.
+    pub fn new(family: &'a str, level: usize, seq: SeqNo, now_ms: u64) -> FilterContext<'a> {
+        FilterContext {
+            family,
+            level,
+            seq,
+            now_ms,
+        }
+    }
+}
+
 /// A compaction filter's decision about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FilterDecision {
     /// It stays.
     Keep,
@@ -285,6 +340,7 @@ pub enum FilterDecision {
 
 /// A compaction filter's decision about an entry by its key alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyDecision {
     /// It stays.
     Keep,
@@ -309,24 +365,62 @@ pub trait CompactionFilter: Send + Sync {
     fn filter(&self, context: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision;
 }
 
+/// The failures that a write survives once it is acknowledged. More may be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The death of the process may lose the write. LavaKV appends each write to its log before it
+    /// acknowledges the write. So such a write has what [`Durability::Process`] promises.
+    None,
+    /// The write survives the death of the process. A power cut, or the death of the operating
+    /// system, may lose the last writes. It never loses a write and keeps a later one.
+    #[default]
+    Process,
+    /// The write survives a power cut. The log is synced to the device before the write is
+    /// acknowledged. All batches of a commit group share the sync.
+    Device,
+}
+
 /// Settings of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct WriteOptions {
-    /// Acknowledge the batch only when it survives a power cut. Without `sync`, an acknowledged
-    /// batch survives the death of the process. Default `false`.
-    pub sync: bool,
+    /// Failures that the batch survives once it is acknowledged. Default [`Durability::Process`].
+    pub durability: Durability,
 }
 
 impl WriteOptions {
-    /// The batch survives a power cut when it is acknowledged.
-    pub const SYNC: WriteOptions = WriteOptions { sync: true };
-    /// The batch survives the death of the process when it is acknowledged, and a power cut some
-    /// time later.
-    pub const UNSYNCED: WriteOptions = WriteOptions { sync: false };
+    /// Options with [`Durability::Device`]: the batch survives a power cut when it is acknowledged.
+    pub const SYNC: WriteOptions = WriteOptions {
+        durability: Durability::Device,
+    };
+    /// Options with [`Durability::Process`]: the batch survives the death of the process when it is
+    /// acknowledged, and a power cut some time later.
+    pub const UNSYNCED: WriteOptions = WriteOptions {
+        durability: Durability::Process,
+    };
+
+    /// Returns [`WriteOptions::SYNC`] if `sync` is `true`, else [`WriteOptions::UNSYNCED`].
+    pub const fn synced(sync: bool) -> WriteOptions {
+        match sync {
+            true => WriteOptions::SYNC,
+            false => WriteOptions::UNSYNCED,
+        }
+    }
+
+    /// Returns `true` if the write is acknowledged only after a sync of the log.
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.durability == Durability::Device
+    }
 }
+
+setters! { WriteOptions {
+    durability: Durability,
+} }
 
 /// Settings of a read.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ReadOptions {
     /// Read as of this snapshot. `None` reads the newest versions.
     pub snapshot: Option<basalt_kv::snapshot::Snapshot>,
@@ -377,3 +471,14 @@ impl Default for ReadOptions {
         }
     }
 }
+
+setters! { ReadOptions {
+    snapshot: Option<basalt_kv::snapshot::Snapshot>,
+    lower_bound: Option<Vec<u8>>,
+    upper_bound: Option<Vec<u8>>,
+    prefix_same_as_start: bool,
+    tailing: bool,
+    keys_only: bool,
+    fill_cache: bool,
+    max_skippable_entries: u64,
+} }

@@ -76,10 +76,7 @@ fn many_keys_within_a_budget_read_no_more_than_it() {
 }
 
 fn db_get(db: &Db, f: &Family, key: &[u8]) -> Option<basalt_lsm::Bytes> {
-    let read = ReadOptions {
-        fill_cache: false,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().fill_cache(false);
     db.get(f, key, &read).expect("get")
 }
 
@@ -126,11 +123,9 @@ fn what_is_put_off_is_answered_in_the_end() {
 
 /// Returns all keys by iterators that pause, as of one moment, and how often they paused.
 fn walk(db: &Db, f: &Family, at: &Snapshot, budget: u64, back: bool) -> (Vec<Vec<u8>>, u32) {
-    let read = ReadOptions {
-        snapshot: Some(at.clone()),
-        max_skippable_entries: budget,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default()
+        .snapshot(Some(at.clone()))
+        .max_skippable_entries(budget);
     let mut found = Vec::new();
     let mut pauses = 0;
     let mut from: Option<Vec<u8>> = None;

@@ -22,10 +22,7 @@ fn small(seed: u64) -> Env {
 }
 
 fn appending() -> Options {
-    let mut options = Options {
-        write_buffer_bytes: 4096,
-        ..Options::default()
-    };
+    let mut options = Options::default().write_buffer_bytes(4096);
     let f = &mut options.default_family;
     f.merge_operator = Some(Arc::new(Append::new(",")));
     f.block_bytes = 128;
@@ -38,10 +35,7 @@ fn appending() -> Options {
 }
 
 fn at(snapshot: Option<&Snapshot>) -> ReadOptions {
-    ReadOptions {
-        snapshot: snapshot.cloned(),
-        ..ReadOptions::default()
-    }
+    ReadOptions::default().snapshot(snapshot.cloned())
 }
 
 /// Checks by points, by many points, and by scans from both ends that the store shows this table.

@@ -435,18 +435,16 @@ const FAR: u64 = 4_102_444_800_000; // the year 2100
 type Expected = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
 fn golden_options() -> Options {
-    let family = |compression| FamilyOptions {
-        block_bytes: 512,
-        table_bytes: 8192,
-        compression,
-        ..FamilyOptions::default()
+    let family = |compression| {
+        FamilyOptions::default()
+            .block_bytes(512)
+            .table_bytes(8192)
+            .compression(compression)
     };
-    Options {
-        write_buffer_bytes: 64 << 10,
-        default_family: family(Compression::Lz4),
-        families: [("users".to_string(), family(Compression::Zstd))].into(),
-        ..Options::default()
-    }
+    Options::default()
+        .write_buffer_bytes(64 << 10)
+        .default_family(family(Compression::Lz4))
+        .families([("users".to_string(), family(Compression::Zstd))].into())
 }
 
 /// Returns options with which values of at least 100 bytes are separated and compressed.

@@ -32,10 +32,7 @@ fn env(fs: &Arc<SimFs>) -> Env {
 
 /// Returns options for small tables and levels, so that a few thousand keys make a tree.
 fn small() -> Options {
-    let mut options = Options {
-        write_buffer_bytes: 64 << 10,
-        ..Options::default()
-    };
+    let mut options = Options::default().write_buffer_bytes(64 << 10);
     options.default_family.block_bytes = 512;
     options.default_family.table_bytes = 8 << 10;
     options.default_family.base_level_bytes = 32 << 10;
@@ -156,10 +153,7 @@ fn bad_ranges_are_refused_and_empty_ones_do_nothing() {
     batch.delete_range(&f, b"a", b"a").expect("nothing");
     assert!(batch.is_empty());
     // The family's comparator decides the order.
-    let options = basalt_lsm::FamilyOptions {
-        comparator: Cmp::Custom(Arc::new(Backwards)),
-        ..Default::default()
-    };
+    let options = basalt_lsm::FamilyOptions::default().comparator(Cmp::Custom(Arc::new(Backwards)));
     let down = db.create_family("down", options).expect("family");
     for k in [b"a", b"b", b"c"] {
         db.put(&down, k, b"v", &UNSYNCED).expect("put");
@@ -240,10 +234,7 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
             .expect("delete");
     }
     let before = data_bytes(&env);
-    let mut bounded = ReadOptions {
-        max_skippable_entries: 200,
-        ..ReadOptions::default()
-    };
+    let mut bounded = ReadOptions::default().max_skippable_entries(200);
     let mut it = db.iter(&f, &bounded).expect("iter");
     it.seek(&key(49)).expect("seek");
     it.next().expect("next");
@@ -260,10 +251,7 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
 /// One movement passes over a bounded number of entries, whether it walks or jumps over them.
 #[test]
 fn max_skippable_entries_counts_jumps_and_dead_entries() {
-    let options = Options {
-        write_buffer_bytes: 2 << 20,
-        ..small()
-    };
+    let options = small().write_buffer_bytes(2 << 20);
     let (_env, db, f) = open(&disk(), options);
     let n = 3_000;
     fill(&db, &f, 0..n);
@@ -282,10 +270,7 @@ fn max_skippable_entries_counts_jumps_and_dead_entries() {
     let mut pauses = 0;
     let mut from = key(0);
     loop {
-        let read = ReadOptions {
-            max_skippable_entries: 100,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().max_skippable_entries(100);
         let mut it = db.iter(&f, &read).expect("iter");
         it.seek(&from).expect("seek");
         let Some(at) = it.resume_key() else {
@@ -309,10 +294,7 @@ fn jumps_alone_reach_max_skippable_entries() {
         db.delete_range(&f, &key(i), &key(i + 1), &UNSYNCED)
             .expect("delete");
     }
-    let read = ReadOptions {
-        max_skippable_entries: 100,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().max_skippable_entries(100);
     let mut it = db.iter(&f, &read).expect("iter");
     it.seek_to_first().expect("seek");
     let mut shown = 0;
@@ -357,7 +339,7 @@ fn tables_of_tombstones_alone_are_tables() {
         let (_env, db, f) = open(&fs, small());
         fill(&db, &f, 0..1000);
         db.compact_range(&f, None, None).expect("compact");
-        db.delete_range(&f, &key(100), &key(900), &WriteOptions { sync: true })
+        db.delete_range(&f, &key(100), &key(900), &WriteOptions::SYNC)
             .expect("delete");
         holds(&db, &f, &read, alive, 1000);
         db.abandon();
@@ -432,10 +414,7 @@ fn snapshots_on_both_sides_of_tombstones() {
             kept.drain(1..4);
         }
         for (snapshot, want) in &kept {
-            let read = ReadOptions {
-                snapshot: Some(snapshot.clone()),
-                ..ReadOptions::default()
-            };
+            let read = ReadOptions::default().snapshot(Some(snapshot.clone()));
             let want: Vec<Vec<u8>> = want.keys().cloned().collect();
             assert_eq!(scan(&db, &f, &read, false), want);
             assert_eq!(scan(&db, &f, &read, true), want);
@@ -493,10 +472,7 @@ fn tombstones_across_many_tables_keep_their_ends() {
                 holds(&db, &f, &read, |i| alive[i as usize], n as u32);
             }
         }
-        let before = ReadOptions {
-            snapshot: Some(old),
-            ..ReadOptions::default()
-        };
+        let before = ReadOptions::default().snapshot(Some(old));
         assert!(scan(&db, &f, &before, false).is_empty());
     }
 }

@@ -80,14 +80,12 @@ fn read_contents(db: &Db, keys: &Family, lenient: bool) -> Result<CatalogContent
 fn last_key(db: &Db, keys: &Family, generation: u32) -> Result<Option<Vec<u8>>> {
     let mut it = db.iter(
         keys,
-        &ReadOptions {
-            lower_bound: Some(layout::key_prefix(DATABASE, generation).to_vec()),
-            upper_bound: Some(layout::key_prefix(DATABASE + 1, 0).to_vec()),
-            keys_only: true,
-            fill_cache: false,
-            max_skippable_entries: SEARCH,
-            ..ReadOptions::default()
-        },
+        &ReadOptions::default()
+            .lower_bound(Some(layout::key_prefix(DATABASE, generation).to_vec()))
+            .upper_bound(Some(layout::key_prefix(DATABASE + 1, 0).to_vec()))
+            .keys_only(true)
+            .fill_cache(false)
+            .max_skippable_entries(SEARCH),
     )?;
     it.seek_to_last()?;
     Ok(match it.resume_key() {

@@ -14,13 +14,8 @@ pub const MIN_BLOB_SIZE: usize = 4096;
 
 /// Returns the engine's default options for a server.
 pub fn engine_defaults() -> basalt::Options {
-    basalt::Options {
-        default_family: basalt::FamilyOptions {
-            min_blob_size: Some(MIN_BLOB_SIZE),
-            ..basalt::FamilyOptions::default()
-        },
-        ..basalt::Options::default()
-    }
+    basalt::Options::default()
+        .default_family(basalt::FamilyOptions::default().min_blob_size(Some(MIN_BLOB_SIZE)))
 }
 
 /// When the server acknowledges a write.

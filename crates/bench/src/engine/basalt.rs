@@ -28,11 +28,9 @@ pub(super) fn environment(budget: &Budget) -> EnvParts {
 
 impl Basalt {
     pub(super) fn open(env: Env, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
-        let mut options = Options {
-            write_buffer_bytes: budget.write_buffer,
-            max_space_amp: budget.max_space_amp,
-            ..Options::default()
-        };
+        let mut options = Options::default()
+            .write_buffer_bytes(budget.write_buffer)
+            .max_space_amp(budget.max_space_amp);
         let family = &mut options.default_family;
         family.compression = match budget.compression {
             Compression::None => basalt::Compression::None,
@@ -72,9 +70,7 @@ impl Basalt {
     fn options(log: Log) -> WriteOptions {
         // Basalt has no write without a log. A write with the mode `None` has a log and does not
         // wait for it.
-        WriteOptions {
-            sync: log == Log::Synced,
-        }
+        WriteOptions::synced(log == Log::Synced)
     }
 }
 

@@ -3,68 +3,72 @@
 use super::*;
 use basalt::env::BudgetUse;
 use basalt::lsm::db::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
+use basalt::lsm::listener::StallCause;
 
 fn report() -> Report {
-    let level = |tables, bytes, target_bytes, entries| LevelStats {
-        tables,
-        bytes,
-        target_bytes,
-        entries,
-        deletes: 1,
-        score: 0.5,
-        bytes_entered: bytes,
-        bytes_written: bytes * 3,
-        ..LevelStats::default()
+    let level = |tables, bytes, target_bytes, entries| {
+        let mut level = LevelStats::default();
+        level.tables = tables;
+        level.bytes = bytes;
+        level.target_bytes = target_bytes;
+        level.entries = entries;
+        level.deletes = 1;
+        level.score = 0.5;
+        level.bytes_entered = bytes;
+        level.bytes_written = bytes * 3;
+        level
     };
     Report {
         dir: "d".into(),
         place: "d".into(),
         filesystem: "f".into(),
-        engine: Stats {
-            families: vec![FamilyStats {
-                name: "default".into(),
-                levels: vec![
+        engine: {
+            let mut stats = Stats::default();
+            stats.families = vec![{
+                let mut family = FamilyStats::default();
+                family.name = "default".into();
+                family.levels = vec![
                     level(2, 20 << 20, 0, 10),
                     level(0, 0, 0, 0),
                     level(3, 100 << 20, 256 << 20, 90),
-                ],
-            }],
-            log_bytes: 30 << 20,
-            user_bytes_written: 100,
-            wal_bytes_written: 110,
-            flush_bytes_written: 90,
-            read_only: Some("the device is full".into()),
-            blobs: BlobStats {
-                files: 2,
-                bytes: 12 << 20,
-                live_records: 7,
-                live_bytes: 10 << 20,
-                names: 3,
-                max_space_amp: 1.25,
-                by_garbage: {
+                ];
+                family
+            }];
+            stats.log_bytes = 30 << 20;
+            stats.user_bytes_written = 100;
+            stats.wal_bytes_written = 110;
+            stats.flush_bytes_written = 90;
+            stats.read_only = Some("the device is full".into());
+            stats.blobs = {
+                let mut blobs = BlobStats::default();
+                blobs.files = 2;
+                blobs.bytes = 12 << 20;
+                blobs.live_records = 7;
+                blobs.live_bytes = 10 << 20;
+                blobs.names = 3;
+                blobs.max_space_amp = 1.25;
+                blobs.by_garbage = {
                     let mut shares = [BlobShare::default(); 10];
-                    shares[1] = BlobShare {
-                        files: 2,
-                        bytes: 12 << 20,
-                        garbage_bytes: 2 << 20,
+                    shares[1] = {
+                        let mut share = BlobShare::default();
+                        share.files = 2;
+                        share.bytes = 12 << 20;
+                        share.garbage_bytes = 2 << 20;
+                        share
                     };
                     shares
-                },
-                collected_bytes_written: 20,
-                hidden_bytes: 1 << 20,
-                space_debt: 7,
-                pressure: 0.2,
-                recent_bytes_added: 100,
-                recent_collection_bytes_written: 50,
-                ..BlobStats::default()
-            },
-            stall_us: vec![("level 0", 1500)],
-            stalls: vec![StallStats {
-                cause: "level 0",
-                count: 2,
-                us: 1500,
-            }],
-            budgets: vec![
+                };
+                blobs.collected_bytes_written = 20;
+                blobs.hidden_bytes = 1 << 20;
+                blobs.space_debt = 7;
+                blobs.pressure = 0.2;
+                blobs.recent_bytes_added = 100;
+                blobs.recent_collection_bytes_written = 50;
+                blobs
+            };
+            stats.stall_us = vec![(StallCause::Level0, 1500)];
+            stats.stalls = vec![StallStats::new(StallCause::Level0, 2, 1500)];
+            stats.budgets = vec![
                 BudgetUse {
                     name: "open_files",
                     used: 3,
@@ -75,8 +79,8 @@ fn report() -> Report {
                     used: 2048,
                     limit: 0,
                 },
-            ],
-            ..Stats::default()
+            ];
+            stats
         },
         cache: CacheStats::default(),
         memory: LedgerUse::default(),
@@ -94,7 +98,7 @@ fn tables_show_shape_and_amplification() {
         "write, since open              2.20",
         "L2",
         "256.00 MiB",
-        "level 0                        2 times, 0.002 s",
+        "level0                         2 times, 0.002 s",
         "open_files                     3 of 40",
         "background_io_bytes_per_s      2.00 KiB no limit",
         "live / garbage                 10.00 MiB in 7 values / 2.00 MiB",
@@ -132,8 +136,8 @@ fn json_has_the_same_figures() {
     assert_eq!(json["blobs"]["by_garbage"][1]["files"], 2);
     assert_eq!(json["blobs"]["by_garbage"][1]["from_percent"], 10);
     assert_eq!(json["families"][0]["levels"][2]["target_bytes"], 256 << 20);
-    assert_eq!(json["since_open"]["stall_us"]["level 0"], 1500);
-    assert_eq!(json["since_open"]["stalls"]["level 0"], 2);
+    assert_eq!(json["since_open"]["stall_us"]["level0"], 1500);
+    assert_eq!(json["since_open"]["stalls"]["level0"], 2);
     assert_eq!(json["budgets"]["open_files"]["limit"], 40);
     assert_eq!(json["blobs"]["garbage_bytes"], 2 << 20);
     assert_eq!(json["blobs"]["space_amp"], 1.33);

@@ -29,23 +29,21 @@ fn value(key: usize, round: u64) -> Vec<u8> {
 }
 
 fn options() -> Options {
-    Options {
-        write_buffer_bytes: 4096,
-        max_space_amp: 1.05,
-        default_family: FamilyOptions {
-            min_blob_size: Some(100),
-            blob_compression: Compression::Lz4,
-            block_bytes: 256,
-            table_bytes: 1024,
-            l0_compaction_trigger: 2,
-            l0_slowdown: 8,
-            base_level_bytes: 2048,
-            level_multiplier: 2,
-            ..FamilyOptions::default()
-        },
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    }
+    Options::default()
+        .write_buffer_bytes(4096)
+        .max_space_amp(1.05)
+        .default_family(
+            FamilyOptions::default()
+                .min_blob_size(Some(100))
+                .blob_compression(Compression::Lz4)
+                .block_bytes(256)
+                .table_bytes(1024)
+                .l0_compaction_trigger(2)
+                .l0_slowdown(8)
+                .base_level_bytes(2048)
+                .level_multiplier(2),
+        )
+        .idle_release(Duration::ZERO)
 }
 
 /// For each key, the round of its last write that has returned.
@@ -75,10 +73,7 @@ fn look(db: &Db, family: &Family, returned: &Returned, totals: &Counts) {
             due[k]
         );
     };
-    let read = ReadOptions {
-        snapshot: percent(50).then(|| db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(percent(50).then(|| db.snapshot()));
     if percent(50) {
         for k in 0..KEYS {
             let found = db.get(family, &key(k), &read).expect("reads");
@@ -131,10 +126,7 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => c.wait_idle().expect("settles"),
         which => {
-            let all = CompactOptions {
-                gather_values: which == 2,
-                ..CompactOptions::default()
-            };
+            let all = CompactOptions::default().gather_values(which == 2);
             c.compact(&f, &all).expect("compacts");
         }
     }));
@@ -144,11 +136,9 @@ fn model(totals: &Counts) {
     // Entries that a snapshot kept at the bottom are dropped as well, once no merge runs that began
     // before the snapshot's drop.
     db.wait_idle().expect("settles");
-    let all = CompactOptions {
-        bottommost: Bottommost::Force,
-        gather_values: true,
-        ..CompactOptions::default()
-    };
+    let all = CompactOptions::default()
+        .bottommost(Bottommost::Force)
+        .gather_values(true);
     db.compact(&family, &all).expect("compacts");
     db.wait_idle().expect("settles");
     look(&db, &family, &returned, totals);

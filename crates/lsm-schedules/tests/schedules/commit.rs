@@ -109,7 +109,7 @@ fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
         batch.put(b, BOOM, b"").unwrap();
     }
     let sync = percent(40);
-    let options = WriteOptions { sync };
+    let options = WriteOptions::synced(sync);
     match below(4) {
         0 => {
             let later = world.clone();
@@ -167,10 +167,7 @@ fn ride(world: &World) {
 /// lost that was acknowledged before.
 fn look(world: &World, seen: &mut [usize; WRITERS]) {
     let before = world.journal.lock().unwrap().clone();
-    let read = ReadOptions {
-        snapshot: Some(world.db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(Some(world.db.snapshot()));
     for (w, seen) in seen.iter_mut().enumerate() {
         let [a, b] = world.families.each_ref().map(|family| {
             let found = world.db.get(family, &name(w), &read);
@@ -208,22 +205,15 @@ fn environment(disk: &Arc<SimFs>, seed: u64) -> Env {
 }
 
 fn options(fuse: &Arc<Fuse>, buffer: u64, slow: bool) -> Options {
-    let family = FamilyOptions {
-        l0_compaction_trigger: if slow { 1 } else { 4 },
-        l0_slowdown: if slow { 1 } else { 12 },
-        ..FamilyOptions::default()
-    };
-    let fused = FamilyOptions {
-        comparator: Cmp::Custom(fuse.clone()),
-        ..family.clone()
-    };
-    Options {
-        write_buffer_bytes: buffer,
-        default_family: family,
-        families: [("fused".to_string(), fused)].into(),
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    }
+    let family = FamilyOptions::default()
+        .l0_compaction_trigger(if slow { 1 } else { 4 })
+        .l0_slowdown(if slow { 1 } else { 12 });
+    let fused = family.clone().comparator(Cmp::Custom(fuse.clone()));
+    Options::default()
+        .write_buffer_bytes(buffer)
+        .default_family(family)
+        .families([("fused".to_string(), fused)].into())
+        .idle_release(Duration::ZERO)
 }
 
 /// Checks a store after a power cut: every durable batch exists, and of all acknowledged batches a

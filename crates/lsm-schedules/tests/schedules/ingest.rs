@@ -21,10 +21,7 @@ fn open() -> Db {
         .clock(Clock::manual(clock))
         .memory_bytes(16 << 20)
         .build();
-    let options = Options {
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    };
+    let options = Options::default().idle_release(Duration::ZERO);
     Db::open(&env, "db", options).unwrap()
 }
 
@@ -43,10 +40,7 @@ fn read(db: &Db, family: &Family) -> [u64; 2] {
 
 /// Reads twice, as of a snapshot, a key that is never deleted. Both reads agree.
 fn held(db: &Db, family: &Family) {
-    let read = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(Some(db.snapshot()));
     let get = || {
         let found = db.get(family, b"added", &read).expect("reads");
         number(Some(found.expect("it is never deleted")))
@@ -122,10 +116,7 @@ fn model(totals: &Counts) {
     }
     reader.join().unwrap();
     assert_eq!(read(&db, &family), [ROUNDS; 2]);
-    let before = ReadOptions {
-        snapshot: Some(snapshot),
-        ..ReadOptions::default()
-    };
+    let before = ReadOptions::default().snapshot(Some(snapshot));
     assert_eq!(db.get(&family, b"added", &before).expect("reads"), None);
     drop(before);
     count(totals, 0, shuttle::current::context_switches() as u64);

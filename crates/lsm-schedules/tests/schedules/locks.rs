@@ -27,15 +27,10 @@ fn environment(seed: u64) -> Env {
 }
 
 fn options() -> Options {
-    Options {
-        write_buffer_bytes: 4 << 10,
-        default_family: FamilyOptions {
-            min_blob_size: Some(64),
-            ..FamilyOptions::default()
-        },
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    }
+    Options::default()
+        .write_buffer_bytes(4 << 10)
+        .default_family(FamilyOptions::default().min_blob_size(Some(64)))
+        .idle_release(Duration::ZERO)
 }
 
 /// Returns the place of a lock in the documented order, or `None` for a leaf.

@@ -23,12 +23,7 @@ fn read(db: &Db, family: &Family, options: &ReadOptions) -> u64 {
 }
 
 fn write(db: &Db, family: &Family, n: u64) {
-    let written = db.put(
-        family,
-        b"key",
-        &n.to_le_bytes(),
-        &WriteOptions { sync: false },
-    );
+    let written = db.put(family, b"key", &n.to_le_bytes(), &WriteOptions::UNSYNCED);
     written.expect("writes");
 }
 
@@ -71,10 +66,7 @@ fn now(db: &Db, family: &Family, acknowledged: u64) {
 }
 
 fn as_of_a_snapshot(db: &Db, family: &Family, acknowledged: u64) {
-    let options = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions::default().snapshot(Some(db.snapshot()));
     let found = read(db, family, &options);
     assert!(found >= acknowledged, "{found} after {acknowledged}");
     assert_eq!(read(db, family, &options), found, "of one snapshot");

@@ -32,20 +32,18 @@ fn round(value: &[u8]) -> u64 {
 }
 
 fn options() -> Options {
-    Options {
-        write_buffer_bytes: 4096,
-        default_family: FamilyOptions {
-            block_bytes: 256,
-            table_bytes: 1024,
-            l0_compaction_trigger: 2,
-            l0_slowdown: 4,
-            base_level_bytes: 2048,
-            level_multiplier: 2,
-            ..FamilyOptions::default()
-        },
-        idle_release: Duration::ZERO,
-        ..Options::default()
-    }
+    Options::default()
+        .write_buffer_bytes(4096)
+        .default_family(
+            FamilyOptions::default()
+                .block_bytes(256)
+                .table_bytes(1024)
+                .l0_compaction_trigger(2)
+                .l0_slowdown(4)
+                .base_level_bytes(2048)
+                .level_multiplier(2),
+        )
+        .idle_release(Duration::ZERO)
 }
 
 /// Sets every key to one round, in one batch or by a prepared table. Then `marks` says so.
@@ -73,10 +71,7 @@ fn write_round(db: &Db, family: &Family, n: u64) {
 fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
     let due = returned.load(SeqCst);
     let snapshot = percent(50).then(|| db.snapshot());
-    let read = ReadOptions {
-        snapshot,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(snapshot);
     let mut rounds = Vec::new();
     if percent(40) {
         // A reader that sees the mark sees all that was set before it.

@@ -212,7 +212,7 @@ impl PickContext<'_> {
         // Merges for other reasons should not wait for reads of values.
         let relocates = matches!(
             reason,
-            CompactionReason::RelocationCandidates | CompactionReason::Manual
+            CompactionReason::Relocation | CompactionReason::Manual
         );
         let relocated_files = match relocates && bottommost && !trivial_move {
             true => (self.relocation_set).files_of(inputs.iter().flat_map(|(_, tables)| tables)),

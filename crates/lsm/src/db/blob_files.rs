@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 /// One blob file of a store. See [`super::Db::blob_files`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct BlobFileStats {
     /// Number of the file.
     pub number: u64,
@@ -28,6 +29,7 @@ pub struct BlobFileStats {
 
 /// Records of one family in a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobFamilyStats {
     /// Id of the family.
     pub id: u32,

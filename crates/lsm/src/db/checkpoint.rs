@@ -31,6 +31,7 @@ const PIECE: usize = 1 << 20;
 
 /// Settings of [`super::Db::checkpoint`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct CheckpointOptions {
     /// Bytes of log above which the memtables are flushed first, so that less is copied. Default 4
     /// MiB. 0 always flushes.
@@ -49,8 +50,14 @@ impl Default for CheckpointOptions {
     }
 }
 
+crate::options::setters! { CheckpointOptions {
+    flush_above_bytes: u64,
+    copy_tables: bool,
+} }
+
 /// Contents and cost of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckpointReport {
     /// Number of tables in the checkpoint.
     pub tables: u64,

@@ -91,10 +91,10 @@ impl Engine {
         };
         let (events_lost, listeners_lost) = self.ctx.events.lost();
         let stalls: Vec<StallStats> = StallCause::ALL
-            .into_iter()
+            .iter()
             .zip(c.stalls.iter().zip(&c.stall_us))
             .map(|(cause, (count, us))| StallStats {
-                cause: cause.name(),
+                cause: *cause,
                 count: count.get(),
                 us: us.get(),
             })

@@ -14,7 +14,7 @@ use super::tree::TreeState;
 use super::tree::blob_edits::BlobChange;
 use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
 use crate::compaction::{combine, pick, run, subranges};
-use crate::listener::{CompactionInfo, Event, TableInfo};
+use crate::listener::{BackgroundErrorReason, CompactionInfo, Event, TableInfo};
 use crate::version::FileLocation;
 use crate::version::TableFile;
 use crate::version::edit::{AddBlob, AddTable, Edit};
@@ -60,7 +60,7 @@ impl Running {
             output_level: plan.output_level,
             inputs: plan.inputs.iter().flat_map(numbers).collect(),
             input_bytes: plan.input_bytes(),
-            reason: plan.reason.name(),
+            reason: plan.reason,
             trivial_move: plan.trivial_move,
         }
     }
@@ -328,7 +328,7 @@ impl Engine {
                 }
             }
             // This compaction is optional, too: scans have to pay for it again.
-            Err(_) if running.plan.reason == CompactionReason::RelocationCandidates => {}
+            Err(_) if running.plan.reason == CompactionReason::Relocation => {}
             Err(e) => {
                 // Deletes go on, and would fill the remaining space: a merge that surely fits is
                 // due at once.
@@ -368,7 +368,7 @@ impl Engine {
         });
         if let Some(error) = failed {
             self.ctx.notify(|| Event::BackgroundError {
-                during: "compaction",
+                during: BackgroundErrorReason::Compaction,
                 error,
             });
         }
@@ -462,7 +462,7 @@ impl Engine {
             }));
         for error in outcome.unreadable_indexes {
             self.ctx.notify(|| Event::BackgroundError {
-                during: "compaction",
+                during: BackgroundErrorReason::Compaction,
                 error: error.context(
                     "the index of a blob file was derived from its records; run `basalt check`",
                 ),

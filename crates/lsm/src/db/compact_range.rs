@@ -15,6 +15,7 @@ use std::sync::Arc;
 /// Treatment of the deepest level that holds tables, because its tables have no lower level to go
 /// to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Bottommost {
     /// The tables are rewritten in place. So deleted, overwritten and expired entries are removed,
     /// and new settings of tables take effect.
@@ -33,6 +34,7 @@ pub type OnProgress = Arc<dyn Fn(CompactProgress) + Send + Sync>;
 
 /// Settings of [`super::Db::compact`].
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct CompactOptions {
     /// First user key, inclusive; `None` starts at the first key of the family.
     pub from: Option<Vec<u8>>,
@@ -60,6 +62,16 @@ pub struct CompactOptions {
     /// of each step. The callback should return soon, and must not close the store. Default none.
     pub progress: Option<OnProgress>,
 }
+
+crate::options::setters! { CompactOptions {
+    from: Option<Vec<u8>>,
+    to: Option<Vec<u8>>,
+    bottommost: Bottommost,
+    gather_values: bool,
+    exclusive: bool,
+    control: CompactControl,
+    progress: Option<OnProgress>,
+} }
 
 /// Guard of a call that closing waits for. The drop of the guard ends the wait.
 pub(crate) struct Noted<'a> {

@@ -1,9 +1,10 @@
 //! The counters of a store. Each is a metric with the label of the store.
 
 use super::level_stats::Levels;
-use super::stall_cause::StallCause;
+use super::stall_cause::{STALL_CAUSES, StallCause};
 use basalt_blob::counts::CompressionCounts;
 use basalt_env::{Counter, Env, Gauge};
+use std::array::from_fn;
 
 pub(crate) struct Counters {
     pub user_bytes: Counter,
@@ -29,9 +30,9 @@ pub(crate) struct Counters {
     pub submits_held: Counter,
     pub idle_releases: Counter,
     /// Microseconds that writers were slowed or held, by cause in the order of [`StallCause::ALL`].
-    pub stall_us: [Counter; 5],
+    pub stall_us: [Counter; STALL_CAUSES],
     /// Times that writers were slowed or held, by cause in the order of [`StallCause::ALL`].
-    pub stalls: [Counter; 5],
+    pub stalls: [Counter; STALL_CAUSES],
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
@@ -129,8 +130,8 @@ impl Counters {
                 "idle_releases_total",
                 "Times that an idle store gave back memtables and logs",
             ),
-            stall_us: StallCause::ALL.map(|cause| stall(cause.name())),
-            stalls: StallCause::ALL.map(|cause| stalls(cause.name())),
+            stall_us: from_fn(|i| stall(StallCause::ALL[i].as_str())),
+            stalls: from_fn(|i| stalls(StallCause::ALL[i].as_str())),
             levels: Levels::default(),
             label: name.to_string(),
         }

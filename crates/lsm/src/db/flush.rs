@@ -11,7 +11,7 @@ use crate::compaction::{
     DeeperLevels, MergeRules, MergeSink, internal_key_of, merge, table_options,
 };
 use crate::iter::{InternalIter, MergingIter};
-use crate::listener::{Event, TableInfo};
+use crate::listener::{BackgroundErrorReason, Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::options::{Compression, FamilyOptions};
 use crate::version::FileLocation;
@@ -229,7 +229,7 @@ impl Engine {
                 self.pressure.memory().break_promises();
                 drop(state);
                 self.ctx.notify(|| Event::BackgroundError {
-                    during: "flush",
+                    during: BackgroundErrorReason::Flush,
                     error: e.clone(),
                 });
                 self.background.retry_later();

@@ -18,7 +18,7 @@ use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::tree::TreeState;
 use super::tree::blob_edits::{BlobChange, Collection};
-use crate::listener::{BlobFileInfo, CollectionInfo, Event};
+use crate::listener::{BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, Event};
 use crate::options::Compression;
 use crate::version::FileLocation;
 use crate::version::catalog::CatalogBlob;
@@ -321,7 +321,7 @@ impl Engine {
         if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
             self.background.retry_later();
             self.ctx.notify(|| Event::BackgroundError {
-                during: "collection",
+                during: BackgroundErrorReason::Collection,
                 error: error.clone(),
             });
         }
@@ -447,7 +447,10 @@ impl Engine {
         let written: u64 = made.iter().map(|(_, m)| m.size).sum();
         let gathered = Gathered {
             targets: (made.iter())
-                .map(|(number, meta)| self.tree.blob_info(*number, meta, "collection"))
+                .map(|(number, meta)| {
+                    self.tree
+                        .blob_info(*number, meta, BlobFileReason::Collection)
+                })
                 .collect(),
             bytes_read: read,
             bytes_written: written,

@@ -26,7 +26,7 @@ use super::memtable_set::{MemtableSet, MemtableSetLog};
 use super::throttle::{Held, MAX_MEMORY_WAIT, Patience, Room};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
-use crate::listener::Event;
+use crate::listener::{BackgroundErrorReason, Event};
 use crate::memtable::MemTable;
 use crate::version::BlobFile;
 use crate::version::edit::Edit;
@@ -277,7 +277,7 @@ impl Engine {
             .with_reach(Reach::Store);
         self.health.halt(error.clone());
         self.ctx.notify(|| Event::BackgroundError {
-            during: "log",
+            during: BackgroundErrorReason::Log,
             error: error.clone(),
         });
         self.background.retry_later();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// Progress of a manual compaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactProgress {
     /// Table bytes merged so far.
     pub done_bytes: u64,
@@ -26,7 +27,7 @@ pub(super) struct ManualProgress {
 }
 
 /// A handle by which other threads control one manual compaction: clone the handle, and give one
-/// clone to [`CompactOptions`].
+/// clone to [`super::CompactOptions`].
 #[derive(Clone, Default)]
 pub struct CompactControl(pub(super) Arc<ManualProgress>);
 

@@ -233,7 +233,7 @@ impl Engine {
         for (cause, amp) in stats.write_amp_by_cause().into_iter().flatten() {
             let help = "Bytes written for each hundred that users wrote, by cause.";
             let percent = gauge((amp * 100.0) as u64);
-            let labels = [store, ("cause", cause)];
+            let labels = [store, ("cause", cause.as_str())];
             out.push(MetricSample::new(
                 "write_amp_percent",
                 &labels,

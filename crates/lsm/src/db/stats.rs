@@ -1,6 +1,7 @@
 //! Statistics of a store: the tree's shape and counters.
 
 use super::space_bound::room_of;
+use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
 use basalt_blob::counts::{CompressionCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
@@ -11,6 +12,7 @@ pub const READING: &str = "opened for reading only";
 /// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters start
 /// at 0 when the store is opened.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Statistics of each family.
     pub families: Vec<FamilyStats>,
@@ -37,7 +39,7 @@ pub struct Stats {
     /// Number of log syncs.
     pub log_syncs: u64,
     /// Microseconds that writers were slowed or held, by cause.
-    pub stall_us: Vec<(&'static str, u64)>,
+    pub stall_us: Vec<(StallCause, u64)>,
     /// Numbers of times that writers were held back, by cause, with the causes of `stall_us` in its
     /// order.
     pub stalls: Vec<StallStats>,
@@ -79,6 +81,7 @@ pub struct Stats {
 
 /// Statistics of a store's blob files, all families together.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct BlobStats {
     /// Number of blob files.
     pub files: u64,
@@ -144,6 +147,7 @@ pub struct BlobStats {
 
 /// Results of the compression of values, for the values that were compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobCompressionStats {
     /// Bytes of the values before compression.
     pub before: u64,
@@ -168,6 +172,7 @@ impl BlobCompressionStats {
 
 /// Counters of reads of values in blob files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobReadStats {
     /// Number of values found in the cache.
     pub hits: u64,
@@ -199,6 +204,7 @@ impl BlobReadStats {
 
 /// A share of the files in [`BlobStats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlobShare {
     /// Number of files.
     pub files: u64,
@@ -272,17 +278,20 @@ impl BlobStats {
 }
 
 impl Stats {
-    /// Returns the bytes written for each byte that users wrote, by cause: `log`, `flush`,
-    /// `ingest`, `compaction`, `collection`. `None` if users wrote no bytes.
-    pub fn write_amp_by_cause(&self) -> Option<[(&'static str, f64); 5]> {
+    /// Returns the bytes written for each byte that users wrote, by cause. `None` if users wrote no
+    /// bytes.
+    pub fn write_amp_by_cause(&self) -> Option<Vec<(WriteCause, f64)>> {
         let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
         (self.user_bytes_written > 0).then(|| {
-            [
-                ("log", of(self.wal_bytes_written)),
-                ("flush", of(self.flush_bytes_written)),
-                ("ingest", of(self.ingested_bytes)),
-                ("compaction", of(self.compaction_bytes_written)),
-                ("collection", of(self.blobs.collected_bytes_written)),
+            vec![
+                (WriteCause::Log, of(self.wal_bytes_written)),
+                (WriteCause::Flush, of(self.flush_bytes_written)),
+                (WriteCause::Ingest, of(self.ingested_bytes)),
+                (WriteCause::Compaction, of(self.compaction_bytes_written)),
+                (
+                    WriteCause::Collection,
+                    of(self.blobs.collected_bytes_written),
+                ),
             ]
         })
     }
@@ -297,18 +306,27 @@ impl Stats {
 
 /// Number and duration of stalls of writers for one cause, since the store was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StallStats {
-    /// Cause of the stalls: `memtables` that wait for their flush, tables in `level0`,
-    /// `compaction_debt`, the `memory_budget`, or `space`, the bound on garbage in blob files.
-    pub cause: &'static str,
+    /// Cause of the stalls.
+    pub cause: StallCause,
     /// Number of periods in which consecutive commit groups were held back.
     pub count: u64,
     /// Microseconds that writers waited.
     pub us: u64,
 }
 
+impl StallStats {
+    /// Returns the statistics of `count` stalls for one cause, which took `us` microseconds
+    /// together.
+    pub fn new(cause: StallCause, count: u64, us: u64) -> StallStats {
+        StallStats { cause, count, us }
+    }
+}
+
 /// Sizes that [`super::Db::approximate_sizes`] returns for one range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RangeSize {
     /// Approximate bytes in tables.
     pub table_bytes: u64,
@@ -320,6 +338,7 @@ pub struct RangeSize {
 
 /// Statistics of one family in [`Stats`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FamilyStats {
     /// Name of the family.
     pub name: String,
@@ -329,6 +348,7 @@ pub struct FamilyStats {
 
 /// Statistics of one level in [`FamilyStats`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct LevelStats {
     /// Number of tables.
     pub tables: u64,

@@ -47,6 +47,7 @@ impl Drop for Handle {
 
 /// A value and its time of expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ValueWithExpiry {
     /// The value, pinned in memory.
     pub value: Bytes,
@@ -56,6 +57,7 @@ pub struct ValueWithExpiry {
 
 /// Facts about a value that the store knows without reading the value from a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ValueMeta {
     /// The value's expiry in ms since 1970, if it has one.
     pub expire_at_ms: Option<u64>,
@@ -264,8 +266,8 @@ impl Db {
     }
 
     /// Queues a batch for the next commit group, and returns its ticket. Batches of one thread
-    /// commit in the order of their submission. An empty batch writes nothing. With `sync`, an
-    /// empty batch makes all batches submitted before it durable.
+    /// commit in the order of their submission. An empty batch writes nothing. With
+    /// [`crate::Durability::Device`], an empty batch makes all batches submitted before it durable.
     ///
     /// The memory of queued batches is reserved in the environment's ledger. If 16 MiB of submitted
     /// batches are queued, or the memory budget is used up, this call waits until groups have
@@ -306,7 +308,7 @@ impl Db {
         let engine = self.engine();
         let checked = self.check_batch(&batch);
         let state = match checked.and_then(|()| checks_of(preconditions)) {
-            Ok(checks) => engine.enqueue(batch, options.sync, checks, patience),
+            Ok(checks) => engine.enqueue(batch, options.needs_sync(), checks, patience),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();
@@ -317,9 +319,9 @@ impl Db {
     }
 
     /// Commits a batch and waits until the batch is visible. Returns the last sequence number of
-    /// the batch. With `sync` the batch survives a power cut when the call returns; without `sync`
-    /// it survives the death of the process. Errors: those of [`Ticket::wait`], `InvalidArgument`
-    /// if the batch names a family of another store, and `NotFound` if it names a dropped family.
+    /// the batch. When the call returns, the batch survives the failures that
+    /// [`WriteOptions::durability`] says. Errors: those of [`Ticket::wait`], `InvalidArgument` if
+    /// the batch names a family of another store, and `NotFound` if it names a dropped family.
     pub fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<SeqNo> {
         self.write_if(batch, &[], options)
     }
@@ -355,7 +357,7 @@ impl Db {
     ) -> Result<SeqNo> {
         self.check_batch(&batch)?;
         let checks = checks_of(preconditions)?;
-        self.engine().write(batch, options.sync, checks)
+        self.engine().write(batch, options.needs_sync(), checks)
     }
 
     /// Sets one key to a value. Returns the sequence number of the write. Durability and errors are

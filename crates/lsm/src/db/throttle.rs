@@ -120,7 +120,7 @@ impl Engine {
         let relieved = || {
             let b = self.tree.view().backlog;
             let pressure = match cause {
-                StallCause::Debt => b.debt(),
+                StallCause::CompactionDebt => b.debt(),
                 _ => b.level0(),
             };
             pressure < 1.0
@@ -225,7 +225,7 @@ impl Engine {
                     && self.ctx.env.clock().now().saturating_sub(begun) >= MAX_MEMORY_WAIT)
                 || (view.sealed.is_empty() && self.ctx.env.relief().coming() == 0)
         };
-        match self.wait_for_memtables(StallCause::Memory, patience, &has_room) {
+        match self.wait_for_memtables(StallCause::MemoryBudget, patience, &has_room) {
             // Under a stepped scheduler, the memory that another store has promised does not come.
             Err(e) if e.kind() == ErrorKind::Busy && self.tree.view().sealed.is_empty() => {
                 Ok(Room::Ready)

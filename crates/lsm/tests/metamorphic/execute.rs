@@ -401,7 +401,7 @@ impl Execution<'_> {
         let dice = crate::rng::mix(self.nonce ^ 0x1a6e57) % 100;
         let done = match plain.filter(|_| dice < self.settings.ingests) {
             Some(plain) => self.ingest(plain),
-            None => (self.db().write(batch, &WriteOptions { sync })).map(|_| ()),
+            None => (self.db().write(batch, &WriteOptions::synced(sync))).map(|_| ()),
         };
         self.say(format!("write: {}", outcome(&done)));
     }
@@ -439,11 +439,9 @@ impl Execution<'_> {
     fn mistake(&mut self, n: u64) {
         let default = self.families["default"].clone();
         let gone = self.gone.last().cloned();
-        let latest = ReadOptions {
-            tailing: true,
-            snapshot: Some(self.db().snapshot()),
-            ..ReadOptions::default()
-        };
+        let latest = ReadOptions::default()
+            .tailing(true)
+            .snapshot(Some(self.db().snapshot()));
         let text = match (n % 11, gone) {
             (0, _) => outcome(&self.db().drop_family(&default)),
             (1, _) => {

@@ -70,32 +70,27 @@ fn draw_extractor(c: &mut Rng, family: usize) -> Option<Prefixes> {
 
 fn family(c: &mut Rng) -> FamilyOptions {
     let trigger = c.within(1, 6) as usize;
-    let drawn = FamilyOptions {
-        block_bytes: c.pick(&[64, 128, 300, 1024, 4096, 65536]),
-        filter_bits_per_key: c.pick(&[0, 1, 5, 10, 20]),
-        compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
-        bottom_compression: c.pick(&[
+    let drawn = FamilyOptions::default()
+        .block_bytes(c.pick(&[64, 128, 300, 1024, 4096, 65536]))
+        .filter_bits_per_key(c.pick(&[0, 1, 5, 10, 20]))
+        .compression(c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
+        .bottom_compression(c.pick(&[
             None,
             Some(Compression::None),
             Some(Compression::Lz4),
             Some(Compression::Zstd),
-        ]),
-        table_bytes: c.pick(&[1024, 3000, 16 << 10, 64 << 20]),
-        l0_compaction_trigger: trigger,
-        l0_slowdown: trigger + c.below(9) as usize,
-        debt_slowdown_bytes: c.pick(&[20_000, 1 << 20, 64 << 30]),
-        base_level_bytes: c.pick(&[1024, 5000, 64 << 10, 256 << 20]),
-        level_multiplier: c.within(2, 11) as u32,
-        compaction_filter: (c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>),
-        min_blob_size: c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]),
-        ..FamilyOptions::default()
-    };
+        ]))
+        .table_bytes(c.pick(&[1024, 3000, 16 << 10, 64 << 20]))
+        .l0_compaction_trigger(trigger)
+        .l0_slowdown(trigger + c.below(9) as usize)
+        .debt_slowdown_bytes(c.pick(&[20_000, 1 << 20, 64 << 30]))
+        .base_level_bytes(c.pick(&[1024, 5000, 64 << 10, 256 << 20]))
+        .level_multiplier(c.within(2, 11) as u32)
+        .compaction_filter((c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>))
+        .min_blob_size(c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]));
     // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.block_bytes + drawn.level_multiplier as usize;
-    FamilyOptions {
-        blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n % 3],
-        ..drawn
-    }
+    drawn.blob_compression([Compression::None, Compression::Lz4, Compression::Zstd][n % 3])
 }
 
 fn of<'a>(options: &'a mut Options, family: &str) -> &'a mut FamilyOptions {
@@ -156,10 +151,9 @@ impl Settings {
             checkpoint: if plain {
                 CheckpointOptions::default()
             } else {
-                CheckpointOptions {
-                    flush_above_bytes: c.pick(&[0, 2048, 4 << 20]),
-                    copy_tables: c.percent(50),
-                }
+                CheckpointOptions::default()
+                    .flush_above_bytes(c.pick(&[0, 2048, 4 << 20]))
+                    .copy_tables(c.percent(50))
             },
             bottommost: if plain {
                 Bottommost::Force

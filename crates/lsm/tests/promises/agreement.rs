@@ -102,10 +102,7 @@ fn prefixes(
             list.push((key, &entry.value));
         }
     }
-    let read = ReadOptions {
-        prefix_same_as_start: true,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().prefix_same_as_start(true);
     for list in by_prefix.values() {
         let mut it = db.iter(family, &read).expect("iter");
         it.seek(list[0].0).expect("seek");

@@ -29,8 +29,13 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn put(db: &Db, key: &[u8], value: &[u8], sync: bool) {
-    db.put(&db.default_family(), key, value, &WriteOptions { sync })
-        .expect("a sound disk");
+    db.put(
+        &db.default_family(),
+        key,
+        value,
+        &WriteOptions::synced(sync),
+    )
+    .expect("a sound disk");
 }
 
 /// Class 1 (RocksDB 7.7.0: the directory of CURRENT was not synced; 7.6.0: syncs skipped after
@@ -78,11 +83,7 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
         let policy = CrashPolicy::ALL[policy as usize];
         let disk = sim_disk(2, 512, 1 << 40);
         // There is much room for sealed memtables, and no flush runs: logs follow each other.
-        let options = Options {
-            write_buffer_bytes: 4096,
-            max_sealed_memtables: 100,
-            ..small()
-        };
+        let options = small().write_buffer_bytes(4096).max_sealed_memtables(100);
         let db = Db::open(&env_over(&disk, 1), DIR, options).expect("open");
         for n in 0..60u32 {
             put(&db, &n.to_le_bytes(), &[n as u8; 300], false);
@@ -115,15 +116,7 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
 fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
     let _repeat = repeat!(records_of_a_recycled_logs_earlier_life_are_not_believed, "");
     let disk = sim_disk(3, 512, 1 << 40);
-    let db = Db::open(
-        &env_over(&disk, 1),
-        DIR,
-        Options {
-            write_buffer_bytes: 8192,
-            ..small()
-        },
-    )
-    .expect("open");
+    let db = Db::open(&env_over(&disk, 1), DIR, small().write_buffer_bytes(8192)).expect("open");
     let reused = {
         let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let seen = count.clone();
@@ -189,7 +182,7 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
         b.put(&db.default_family(), &[n % 10], &[n; 200])
             .expect("fits");
         b.put(&other, &[n % 10], &[n; 200]).expect("fits");
-        db.write(b, &WriteOptions { sync: n % 4 == 0 })
+        db.write(b, &WriteOptions::synced(n % 4 == 0))
             .expect("written");
     }
     db.sync().expect("synced");
@@ -341,7 +334,7 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
                 &family,
                 &key,
                 &[n as u8; 200],
-                &WriteOptions { sync: n % 3 == 0 },
+                &WriteOptions::synced(n % 3 == 0),
             ) {
                 assert!(seq > last, "{seq} after {last}");
                 last = seq;
@@ -494,22 +487,13 @@ fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
     let disk = sim_disk(11, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
     let family = db.default_family();
-    let nothing = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let nothing = ReadOptions::default().snapshot(Some(db.snapshot()));
     put(&db, b"k", b"1", false);
-    let one = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let one = ReadOptions::default().snapshot(Some(db.snapshot()));
     db.flush().expect("flushed");
     db.delete(&family, b"k", &WriteOptions::SYNC)
         .expect("written");
-    let gone = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..ReadOptions::default()
-    };
+    let gone = ReadOptions::default().snapshot(Some(db.snapshot()));
     put(&db, b"k", b"2", false);
     for _ in 0..2 {
         let seen: Vec<Option<Vec<u8>>> = [&nothing, &one, &gone]

@@ -187,10 +187,9 @@ fn campaign(seed: u64) -> Tally {
         };
         let target = format!("copy{i}");
         let acknowledged = runner.model.len();
-        let options = CheckpointOptions {
-            flush_above_bytes: c.pick(&[0, 2048, 1 << 20]),
-            copy_tables: c.percent(50),
-        };
+        let options = CheckpointOptions::default()
+            .flush_above_bytes(c.pick(&[0, 2048, 1 << 20]))
+            .copy_tables(c.percent(50));
         inside.store(true, SeqCst);
         let report = db
             .checkpoint(&target, &options)
@@ -291,15 +290,13 @@ impl Drop for Stop<'_> {
 fn checkpoints_beside_writers_are_moments() {
     let disk = SimFs::new(SimOptions::default());
     let env = Env::builder(disk).threads(3).build();
-    let small = Options {
-        write_buffer_bytes: 16 << 10,
-        default_family: FamilyOptions {
-            table_bytes: 8 << 10,
-            base_level_bytes: 32 << 10,
-            ..FamilyOptions::default()
-        },
-        ..Options::default()
-    };
+    let small = Options::default()
+        .write_buffer_bytes(16 << 10)
+        .default_family(
+            FamilyOptions::default()
+                .table_bytes(8 << 10)
+                .base_level_bytes(32 << 10),
+        );
     let db = Db::open(&env, "db", small.clone()).unwrap();
     let other = db
         .create_family(FAMILIES[1], small.default_family.clone())
@@ -318,8 +315,7 @@ fn checkpoints_beside_writers_are_moments() {
                     .put(&f, format!("key{n:08}").as_bytes(), &[1; 60])
                     .unwrap();
                 handed_in.store(n, SeqCst);
-                db.write(batch, &WriteOptions { sync: n % 64 == 0 })
-                    .unwrap();
+                db.write(batch, &WriteOptions::synced(n % 64 == 0)).unwrap();
                 acknowledged.store(n, SeqCst);
                 if stop.load(SeqCst) {
                     return;
@@ -337,10 +333,8 @@ fn checkpoints_beside_writers_are_moments() {
                 std::thread::yield_now();
             }
             let least = acknowledged.load(SeqCst);
-            let options = CheckpointOptions {
-                flush_above_bytes: [0, 8 << 10, 1 << 20][i as usize % 3],
-                ..CheckpointOptions::default()
-            };
+            let options = CheckpointOptions::default()
+                .flush_above_bytes([0, 8 << 10, 1 << 20][i as usize % 3]);
             let made = db.checkpoint(&target, &options).unwrap();
             let most = handed_in.load(SeqCst);
             logs += u64::from(made.log_bytes > 0);
@@ -392,10 +386,7 @@ fn without_links_a_checkpoint_copies_or_says_so() {
         kind: FaultKind::Eio,
     });
     // An error of the device must not be taken for another filesystem.
-    let options = CheckpointOptions {
-        copy_tables: true,
-        ..CheckpointOptions::default()
-    };
+    let options = CheckpointOptions::default().copy_tables(true);
     let failed = db.checkpoint("copy", &options).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
     let _ = broken;

@@ -93,10 +93,7 @@ fn tables_that_cannot_be_linked_are_copied_and_checked() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("allow copies"), "{refused}");
     assert_eq!(names(), ["db"], "nothing is left");
-    let options = CheckpointOptions {
-        copy_tables: true,
-        ..CheckpointOptions::default()
-    };
+    let options = CheckpointOptions::default().copy_tables(true);
     // Wrongly read bytes do not match the manifest's digest of the table, wherever the wrong bit
     // is.
     for nth in [1, 2] {

@@ -8,7 +8,7 @@ use crate::model::{digest, visible};
 use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{Collected, DIR, Runner, environment, read_all, sim_disk, verify_closed};
 use basalt_fs::FileSystem;
-use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use basalt_lsm::{Db, ErrorKind, ReadOptions, WriteOptions};
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, Lie, LieKind, OpKind, When, campaign, repeat};
 use std::collections::BTreeMap;
@@ -311,10 +311,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             .expect("it fits");
         let fs: Arc<dyn FileSystem> = disk.clone();
         let (env, hands) = environment(&fs, seed, 1_700_000_000_000);
-        let mut options = Options {
-            write_buffer_bytes: c.pick(&[8192, 32768]),
-            ..crate::history::options(seed)
-        };
+        let mut options = crate::history::options(seed).write_buffer_bytes(c.pick(&[8192, 32768]));
         // With tables far below a block of the disk, the space between them would fill it.
         options.default_family.table_bytes = 32 << 10;
         let db = Db::open(&env, DIR, options.clone()).expect("there is space");
@@ -328,9 +325,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             assert!(n < 5000, "the disk never fills");
             let key = format!("key{:04}", c.below(900)).into_bytes();
             let value = crate::history::value_bytes(n, c.within(100, 4000) as u32);
-            let sync = WriteOptions {
-                sync: c.percent(50),
-            };
+            let sync = WriteOptions::synced(c.percent(50));
             match db.put(&family, &key, &value, &sync) {
                 Ok(_) => {
                     maybe.clear();

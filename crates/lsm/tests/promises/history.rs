@@ -396,26 +396,21 @@ pub fn value_bytes(nonce: u64, len: u32) -> Vec<u8> {
 
 fn family_options(c: &mut Rng) -> FamilyOptions {
     let trigger = c.within(1, 5) as usize;
-    let drawn = FamilyOptions {
-        block_bytes: c.pick(&[64, 128, 256, 512, 4096]),
-        filter_bits_per_key: c.pick(&[0, 2, 10]),
-        compression: c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]),
-        bottom_compression: c.pick(&[None, None, Some(Compression::Lz4), Some(Compression::Zstd)]),
-        table_bytes: c.pick(&[1024, 2048, 4096, 16384]),
-        l0_compaction_trigger: trigger,
-        l0_slowdown: trigger + c.below(8) as usize,
-        base_level_bytes: c.pick(&[1024, 4096, 16384]),
-        level_multiplier: c.within(2, 6) as u32,
-        merge_operator: Some(Arc::new(Append::new(DELIMITER))),
-        min_blob_size: c.pick(&[None, Some(1), Some(12), Some(100)]),
-        ..FamilyOptions::default()
-    };
+    let drawn = FamilyOptions::default()
+        .block_bytes(c.pick(&[64, 128, 256, 512, 4096]))
+        .filter_bits_per_key(c.pick(&[0, 2, 10]))
+        .compression(c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
+        .bottom_compression(c.pick(&[None, None, Some(Compression::Lz4), Some(Compression::Zstd)]))
+        .table_bytes(c.pick(&[1024, 2048, 4096, 16384]))
+        .l0_compaction_trigger(trigger)
+        .l0_slowdown(trigger + c.below(8) as usize)
+        .base_level_bytes(c.pick(&[1024, 4096, 16384]))
+        .level_multiplier(c.within(2, 6) as u32)
+        .merge_operator(Some(Arc::new(Append::new(DELIMITER))))
+        .min_blob_size(c.pick(&[None, Some(1), Some(12), Some(100)]));
     // The number derives from other draws: a draw of its own would give every seed another history.
     let n = drawn.table_bytes / 1024 + u64::from(drawn.level_multiplier);
-    FamilyOptions {
-        blob_compression: [Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3],
-        ..drawn
-    }
+    drawn.blob_compression([Compression::None, Compression::Lz4, Compression::Zstd][n as usize % 3])
 }
 
 /// Returns an extractor of prefixes for the keys of [`key_bytes`]; the first and last numbers stand
@@ -501,17 +496,15 @@ pub const LARGE_BUFFER: u64 = u64::MAX;
 /// one fixed choice.
 pub fn options(seed: u64) -> Options {
     let mut c = Rng::of(&[seed, 2]);
-    let mut options = Options {
-        write_buffer_bytes: c.pick(&[4096, 6000, 8192, 16384]),
-        max_sealed_memtables: {
+    let mut options = Options::default()
+        .write_buffer_bytes(c.pick(&[4096, 6000, 8192, 16384]))
+        .max_sealed_memtables({
             let n = c.within(1, 4) as usize;
             // This draw belonged to a former setting: seeds keep their meaning.
             c.next();
             n
-        },
-        default_family: family_options(&mut c),
-        ..Options::default()
-    };
+        })
+        .default_family(family_options(&mut c));
     for name in &FAMILIES[1..] {
         if c.percent(60) {
             options

@@ -129,10 +129,7 @@ fn key(n: u32) -> [u8; 4] {
 fn read_everything(db: &Db, wrote: u32) {
     let family = db.default_family();
     let snapshot = db.snapshot();
-    let read = ReadOptions {
-        snapshot: Some(snapshot),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().snapshot(Some(snapshot));
     for n in 0..wrote.min(KEYS) {
         let v = db.get(&family, &key(n), &read).expect("a sound disk");
         assert!(v.is_some_and(|v| v[0] == n as u8), "key {n}");
@@ -186,7 +183,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
             let family = db.default_family();
             for n in 0..3 * KEYS {
                 let value = vec![(n % KEYS) as u8; 200];
-                let sync = WriteOptions { sync: n % 4 == 0 };
+                let sync = WriteOptions::synced(n % 4 == 0);
                 db.put(&family, &key(n % KEYS), &value, &sync)
                     .expect("a sound disk");
                 wrote.store(u64::from(n) + 1, SeqCst);

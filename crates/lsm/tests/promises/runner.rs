@@ -572,7 +572,7 @@ impl Runner {
         let db = self.db.clone().expect("open");
         let handed_in = self.model.len() + self.sent.len() + usize::from(!commit.is_empty());
         self.progress.handed_in.fetch_max(handed_in as u64, SeqCst);
-        let result = db.write(batch, &WriteOptions { sync });
+        let result = db.write(batch, &WriteOptions::synced(sync));
         self.poll();
         if commit.is_empty() {
             if self.allow("sync", result).is_some() {
@@ -589,7 +589,7 @@ impl Runner {
             return;
         }
         let db = self.db.clone().expect("open");
-        let ticket = db.submit(batch, &WriteOptions { sync });
+        let ticket = db.submit(batch, &WriteOptions::synced(sync));
         self.sent.push_back(Sent {
             ticket,
             commit,
@@ -767,12 +767,10 @@ impl Runner {
                     self.nonce += 1;
                     let result = db.compact(
                         &f,
-                        &CompactOptions {
-                            from,
-                            to,
-                            gather_values: self.nonce.is_multiple_of(2),
-                            ..CompactOptions::default()
-                        },
+                        &CompactOptions::default()
+                            .from(from)
+                            .to(to)
+                            .gather_values(self.nonce.is_multiple_of(2)),
                     );
                     if self.allow("compact_range", result).is_some() {
                         self.all_durable();

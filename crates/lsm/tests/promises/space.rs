@@ -18,16 +18,12 @@ type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Returns options for values of a few kilobytes in small blob files, and for much of all other
 /// work.
 fn options(min_blob_size: Option<usize>) -> Options {
-    Options {
-        write_buffer_bytes: 8192,
-        default_family: FamilyOptions {
-            min_blob_size,
-            table_bytes: 4096,
-            base_level_bytes: 16 << 10,
-            ..FamilyOptions::default()
-        },
-        ..Options::default()
-    }
+    Options::default().write_buffer_bytes(8192).default_family(
+        FamilyOptions::default()
+            .min_blob_size(min_blob_size)
+            .table_bytes(4096)
+            .base_level_bytes(16 << 10),
+    )
 }
 
 /// Checks that the store is sound and has no orphans.
@@ -273,11 +269,9 @@ fn a_soak_is_reconciled_with_a_scan() {
             .threads(3)
             .seed(round)
             .build();
-        let options = Options {
-            write_buffer_bytes: 64 << 10,
-            max_space_amp: [1.1, 1.25, 1.5][round as usize % 3],
-            ..options(Some(1000))
-        };
+        let options = options(Some(1000))
+            .write_buffer_bytes(64 << 10)
+            .max_space_amp([1.1, 1.25, 1.5][round as usize % 3]);
         let db = Db::open(&env, DIR, options.clone()).expect("a sound store opens");
         let end = soak_minutes().map(|_| clock.now() + Duration::from_secs(60));
         let written: Vec<Table> = basalt_env::thread::scope(|threads| {

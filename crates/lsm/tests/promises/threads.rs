@@ -50,7 +50,7 @@ fn write(db: &Db, families: &[Family; 2], writer: u64, n: u64, sync: bool, by_ti
         b.put(f, &key(writer, 99), &value(n))
             .expect("inside the limits");
     }
-    let options = WriteOptions { sync };
+    let options = WriteOptions::synced(sync);
     if by_ticket {
         db.submit(b, &options).wait().expect("a sound disk");
     } else {
@@ -108,10 +108,7 @@ fn read_along(db: &Db, stop: &AtomicBool, seed: u64) -> u64 {
         let w = c.below(WRITERS);
         match c.below(4) {
             0 => {
-                let read = ReadOptions {
-                    snapshot: Some(db.snapshot()),
-                    ..ReadOptions::default()
-                };
+                let read = ReadOptions::default().snapshot(Some(db.snapshot()));
                 let n = check_writer(db, &families, w, &read);
                 assert!(n >= seen[w as usize], "a snapshot goes back");
                 seen[w as usize] = n;
@@ -225,14 +222,8 @@ fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
             .cache_bytes(1 << 20)
             .build();
         let db = Db::open(&env, DIR, options(seed)).expect("a sound disk");
-        db.create_family(
-            "other",
-            FamilyOptions {
-                table_bytes: 4096,
-                ..FamilyOptions::default()
-            },
-        )
-        .expect("a sound disk");
+        db.create_family("other", FamilyOptions::default().table_bytes(4096))
+            .expect("a sound disk");
         let acked = Arc::new(Acked::default());
         let stop = Arc::new(AtomicBool::new(false));
         let commits = 1200;

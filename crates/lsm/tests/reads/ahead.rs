@@ -44,10 +44,7 @@ fn filled(cache_bytes: u64) -> (Arc<Watched>, Db, Family) {
     db.close().expect("close");
     let db = Db::open(&disk.env(cache_bytes), "db", options()).expect("open");
     let f = db.default_family();
-    let keys_only = ReadOptions {
-        keys_only: true,
-        ..ReadOptions::default()
-    };
+    let keys_only = ReadOptions::default().keys_only(true);
     let mut it = db.iter(&f, &keys_only).expect("iter");
     it.seek_to_first().expect("seek");
     while it.valid() {
@@ -62,10 +59,7 @@ fn filled(cache_bytes: u64) -> (Arc<Watched>, Db, Family) {
 }
 
 fn uncached() -> ReadOptions {
-    ReadOptions {
-        fill_cache: false,
-        ..ReadOptions::default()
-    }
+    ReadOptions::default().fill_cache(false)
 }
 
 fn values_of(batches: &[Batch]) -> usize {
@@ -76,10 +70,7 @@ fn values_of(batches: &[Batch]) -> usize {
 fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
     for (fill_cache, up) in [(true, true), (true, false), (false, true), (false, false)] {
         let (disk, db, f) = filled(64 << 20);
-        let read = ReadOptions {
-            fill_cache,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(fill_cache);
         let mut it = db.iter(&f, &read).expect("iter");
         let at = |i: u32| if up { 10 + i } else { KEYS - 10 - i };
         let values_read = || db.stats().blob_reads.reads as usize;
@@ -159,11 +150,9 @@ fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
         }
     }
     // Values that a bound hides are not read.
-    let bounded = ReadOptions {
-        lower_bound: Some(key(50)),
-        upper_bound: Some(key(60)),
-        ..uncached()
-    };
+    let bounded = uncached()
+        .lower_bound(Some(key(50)))
+        .upper_bound(Some(key(60)));
     let mut it = db.iter(&f, &bounded).expect("iter");
     let before = db.stats().blob_reads.reads;
     let (shown, alone, batches) = disk.watch(|| {
@@ -354,10 +343,7 @@ fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
 #[test]
 fn a_cursor_that_follows_the_store_reads_ahead_and_shows_what_is_written_meanwhile() {
     let (disk, db, f) = filled(64 << 20);
-    let tailing = ReadOptions {
-        tailing: true,
-        ..uncached()
-    };
+    let tailing = uncached().tailing(true);
     let mut it = db.iter(&f, &tailing).expect("iter");
     it.seek_to_first().expect("seek");
     let ((), alone, batches) = disk.watch(|| {

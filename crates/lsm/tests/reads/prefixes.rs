@@ -11,33 +11,25 @@ use std::sync::Arc;
 const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
 
 fn options(prefix_extractor: Option<Prefixes>) -> Options {
-    Options {
-        default_family: FamilyOptions {
-            prefix_extractor,
-            block_bytes: 512,
-            table_bytes: 32 << 10,
-            base_level_bytes: 64 << 10,
-            l0_compaction_trigger: 100,
-            l0_slowdown: 100,
-            ..FamilyOptions::default()
-        },
-        ..Options::default()
-    }
+    Options::default().default_family(
+        FamilyOptions::default()
+            .prefix_extractor(prefix_extractor)
+            .block_bytes(512)
+            .table_bytes(32 << 10)
+            .base_level_bytes(64 << 10)
+            .l0_compaction_trigger(100)
+            .l0_slowdown(100),
+    )
 }
 
 fn same_prefix() -> ReadOptions {
-    ReadOptions {
-        prefix_same_as_start: true,
-        ..ReadOptions::default()
-    }
+    ReadOptions::default().prefix_same_as_start(true)
 }
 
 fn bounds(from: &[u8], to: &[u8]) -> ReadOptions {
-    ReadOptions {
-        lower_bound: Some(from.to_vec()),
-        upper_bound: Some(to.to_vec()),
-        ..ReadOptions::default()
-    }
+    ReadOptions::default()
+        .lower_bound(Some(from.to_vec()))
+        .upper_bound(Some(to.to_vec()))
 }
 
 /// Fills the store: of 400 prefixes `u0000:` to `u3999:`, every tenth has keys.
@@ -77,10 +69,7 @@ fn cost_of_absent(disk: &Watched, db: &Db, f: &Family, how: &str) -> u64 {
                 "bounds" | "bounds, back" => bounds(from, end),
                 _ => ReadOptions::default(),
             };
-            let read = ReadOptions {
-                fill_cache: false,
-                ..read
-            };
+            let read = read.fill_cache(false);
             let mut it = db.iter(f, &read).expect("iter");
             match how {
                 "same prefix, back" => it.seek_for_prev(&[from, b"~"].concat()),
@@ -165,10 +154,7 @@ fn prefixes_in_filters_leave_point_lookups_as_they_were() {
         let f = db.default_family();
         fill(&db, &f);
         let absent: Vec<String> = (0..2000).map(|n| format!("u{:04}", n)).collect();
-        let read = ReadOptions {
-            fill_cache: false,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(false);
         // Compactions leave the reading of their filters to the first lookup.
         for key in &absent {
             let other = [key.as_bytes(), b"x"].concat();
@@ -195,10 +181,7 @@ fn the_first_key_behind_a_prefix_is_found_from_above() {
     let f = db.default_family();
     db.put(&f, b"b", b"v", &UNSYNCED).expect("put");
     db.flush().expect("flush");
-    let read = ReadOptions {
-        lower_bound: Some(b"a".to_vec()),
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().lower_bound(Some(b"a".to_vec()));
     let mut it = db.iter(&f, &read).expect("iter");
     it.seek_for_prev(b"b").expect("seek");
     assert!(it.valid() && it.key() == b"b");

@@ -12,20 +12,14 @@ const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
 
 fn open() -> (Env, Db, Family) {
     let env = Watched::new().env(8 << 20);
-    let options = Options {
-        write_buffer_bytes: 16 << 10,
-        ..Options::default()
-    };
+    let options = Options::default().write_buffer_bytes(16 << 10);
     let db = Db::open(&env, "db", options).expect("open");
     let f = db.default_family();
     (env, db, f)
 }
 
 fn tailing() -> ReadOptions {
-    ReadOptions {
-        tailing: true,
-        ..ReadOptions::default()
-    }
+    ReadOptions::default().tailing(true)
 }
 
 fn put(db: &Db, f: &Family, n: u32) {
@@ -79,10 +73,7 @@ fn whoever_is_at_the_end_sees_each_entry_once() {
 #[test]
 fn a_cursor_follows_a_writer_on_another_thread() {
     let env = basalt_env::Env::builder(Watched::new()).seed(3).build();
-    let options = Options {
-        write_buffer_bytes: 16 << 10,
-        ..Options::default()
-    };
+    let options = Options::default().write_buffer_bytes(16 << 10);
     let db = Db::open(&env, "db", options).expect("open");
     let f = db.default_family();
     let written = AtomicBool::new(false);
@@ -178,10 +169,7 @@ fn errors_leave_the_cursor_where_they_should() {
     let (_, db, _) = open();
     let f = (db.create_family("other", FamilyOptions::default())).expect("family");
     put(&db, &f, 1);
-    let with_snapshot = ReadOptions {
-        snapshot: Some(db.snapshot()),
-        ..tailing()
-    };
+    let with_snapshot = tailing().snapshot(Some(db.snapshot()));
     let e = db.iter(&f, &with_snapshot).err().expect("refused");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     let mut tail = db.iter(&f, &tailing()).expect("iter");

@@ -71,10 +71,7 @@ fn check(names: &[u32], got: Vec<basalt_lsm::Result<Option<Bytes>>>) {
 fn keys_of_many_tables_and_levels_are_read_together() {
     for fill_cache in [true, false] {
         let (disk, db, f) = filled();
-        let read = ReadOptions {
-            fill_cache,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(fill_cache);
         // This walk opens all tables outside of the counted reads, and leaves their filters,
         // indexes and data unread.
         db.iter(&f, &read)
@@ -82,15 +79,7 @@ fn keys_of_many_tables_and_levels_are_read_together() {
             .seek_to_first()
             .expect("seek");
         for n in (0..2000).step_by(20) {
-            let mut it = db
-                .iter(
-                    &f,
-                    &ReadOptions {
-                        fill_cache: false,
-                        ..read.clone()
-                    },
-                )
-                .expect("iter");
+            let mut it = db.iter(&f, &read.clone().fill_cache(false)).expect("iter");
             it.seek(&key(n)).expect("seek");
         }
         // The keys lie across the whole range: in each table of each level, and some exist nowhere.
@@ -125,10 +114,7 @@ fn keys_of_many_tables_and_levels_are_read_together() {
 fn a_seek_reads_a_block_of_each_run_together() {
     for fill_cache in [true, false] {
         let (disk, db, f) = filled();
-        let read = ReadOptions {
-            fill_cache,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(fill_cache);
         // The lookups open all tables and read their indexes, which a seek needs before it knows
         // its blocks. All of level 0 lies across the level below, and the seek goes to each of its
         // tables.
@@ -176,10 +162,7 @@ fn no_more_is_read_than_the_budget_allows() {
     // Each key is in a block of its own, of 800 to 1,100 bytes.
     let keys: Vec<Vec<u8>> = (0..40).map(|i| key(5 + i * 30)).collect();
     let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
-    let read = ReadOptions {
-        fill_cache: false,
-        ..ReadOptions::default()
-    };
+    let read = ReadOptions::default().fill_cache(false);
     for budget in [1_100, 5_000, 20_000] {
         let (got, _, _) = disk.watch(|| db.multi_get_within(&asked, &read, budget));
         let answered = got.iter().flatten().count();
@@ -201,10 +184,7 @@ fn no_batch_is_larger_than_its_bound() {
     let keys: Vec<Vec<u8>> = names.iter().map(|n| key(*n)).collect();
     let asked: Vec<(&Family, &[u8])> = keys.iter().map(|k| (&f, &k[..])).collect();
     for fill_cache in [false, true] {
-        let read = ReadOptions {
-            fill_cache,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(fill_cache);
         let (got, _, batches) = disk.watch(|| db.multi_get(&asked, &read));
         check(&names, got);
         let full = |b: &&Batch| b.reads == 64;
@@ -258,11 +238,9 @@ fn many_keys_are_answered_as_each_alone() {
                 Some((s, then)) if r.one_in(2) => (Some(s.clone()), then),
                 _ => (None, &model),
             };
-            let read = ReadOptions {
-                snapshot,
-                fill_cache: r.one_in(2),
-                ..ReadOptions::default()
-            };
+            let read = ReadOptions::default()
+                .snapshot(snapshot)
+                .fill_cache(r.one_in(2));
             // Some keys occur twice.
             let names: Vec<Vec<u8>> = (0..r.below(150))
                 .map(|_| key(r.below(320) as u32))

@@ -200,10 +200,7 @@ impl World {
     fn open(&mut self) {
         let r = &self.r;
         self.extractor = r.below(6) as usize;
-        let mut options = Options {
-            write_buffer_bytes: 4096,
-            ..Options::default()
-        };
+        let mut options = Options::default().write_buffer_bytes(4096);
         let f = &mut options.default_family;
         f.prefix_extractor = extractor(self.extractor);
         f.merge_operator = Some(Arc::new(Append::new([MARK])));
@@ -289,13 +286,11 @@ impl World {
 
     fn open_walker(&mut self) {
         let r = &self.r;
-        let mut read = ReadOptions {
-            fill_cache: r.one_in(2),
-            prefix_same_as_start: r.one_in(2),
-            tailing: r.one_in(3),
-            keys_only: r.one_in(6),
-            ..ReadOptions::default()
-        };
+        let mut read = ReadOptions::default()
+            .fill_cache(r.one_in(2))
+            .prefix_same_as_start(r.one_in(2))
+            .tailing(r.one_in(3))
+            .keys_only(r.one_in(6));
         let mut table = self.table.clone();
         if r.one_in(2) {
             let first = key(r);

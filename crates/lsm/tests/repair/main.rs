@@ -47,23 +47,23 @@ fn large(seed: u64) -> bool {
 
 fn options(seed: u64) -> Options {
     let compression = [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
-    Options {
-        write_buffer_bytes: if large(seed) { 160 << 10 } else { 16 << 10 },
+    Options::default()
+        .write_buffer_bytes(if large(seed) { 160 << 10 } else { 16 << 10 })
         // With a lower bound, garbage collections would have moved all values.
-        max_space_amp: if large(seed) { 2.5 } else { 1.25 },
-        default_family: FamilyOptions {
-            block_bytes: 256,
-            table_bytes: 2048,
-            base_level_bytes: 4096,
-            l0_compaction_trigger: 3,
-            compression,
-            min_blob_size: separation(seed),
-            blob_compression: [Compression::Zstd, Compression::None, Compression::Lz4]
-                [(seed / 2) as usize % 3],
-            ..FamilyOptions::default()
-        },
-        ..Options::default()
-    }
+        .max_space_amp(if large(seed) { 2.5 } else { 1.25 })
+        .default_family(
+            FamilyOptions::default()
+                .block_bytes(256)
+                .table_bytes(2048)
+                .base_level_bytes(4096)
+                .l0_compaction_trigger(3)
+                .compression(compression)
+                .min_blob_size(separation(seed))
+                .blob_compression(
+                    [Compression::Zstd, Compression::None, Compression::Lz4]
+                        [(seed / 2) as usize % 3],
+                ),
+        )
 }
 
 /// Makes a value longer. Half of the new bytes compress to nothing, half do not compress: its log
@@ -838,10 +838,10 @@ impl basalt_lsm::Comparator for Backwards {
 #[test]
 fn families_come_back_by_what_their_tables_say() {
     let mut opts = options(1);
-    let backwards = FamilyOptions {
-        comparator: basalt_kv::key::Cmp::Custom(Arc::new(Backwards)),
-        ..opts.default_family.clone()
-    };
+    let backwards = opts
+        .default_family
+        .clone()
+        .comparator(basalt_kv::key::Cmp::Custom(Arc::new(Backwards)));
     opts.families.insert("backwards".into(), backwards.clone());
     let names = ["default", "accounts", "backwards"];
     let fs = SimFs::new(SimOptions::default());

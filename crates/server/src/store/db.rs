@@ -212,16 +212,14 @@ struct DbView {
 
 impl DbView {
     fn options(&self, from: &[u8], to: &[u8], work: u64) -> ReadOptions {
-        ReadOptions {
-            snapshot: Some(self.snapshot.clone()),
-            lower_bound: Some(from.to_vec()),
-            upper_bound: Some(to.to_vec()),
+        ReadOptions::default()
+            .snapshot(Some(self.snapshot.clone()))
+            .lower_bound(Some(from.to_vec()))
+            .upper_bound(Some(to.to_vec()))
             // A walk over keys reads no long value.
-            keys_only: true,
-            fill_cache: false,
-            max_skippable_entries: work,
-            ..ReadOptions::default()
-        }
+            .keys_only(true)
+            .fill_cache(false)
+            .max_skippable_entries(work)
     }
 }
 

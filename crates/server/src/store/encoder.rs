@@ -132,7 +132,7 @@ fn submit(db: &Db, keys: &Family, epoch: Epoch) {
     let batch = catch_unwind(AssertUnwindSafe(|| encode(keys, &writes)));
     match batch.unwrap_or_else(|_| Err(broken("encoding a batch has panicked"))) {
         Ok(batch) => db
-            .submit_nowait(batch, &WriteOptions { sync })
+            .submit_nowait(batch, &WriteOptions::synced(sync))
             .on_complete(move |r| done.send(r.map(|_| ()))),
         Err(e) => done.send(Err(e)),
     }

@@ -1,5 +1,7 @@
 //! [`Plan`]: one compaction, and the [`Claim`] to its tables.
 
+pub use crate::listener::CompactionReason;
+
 use super::span::{KeySpan, OutputRange};
 use crate::version::TableFile;
 use basalt_env::sync::atomic::Ordering as Atomic;
@@ -9,46 +11,6 @@ use std::sync::Arc;
 
 /// Entries that a range tombstone counts for. Its table is pushed down to the data that it hides.
 pub(in crate::compaction) const ENTRIES_A_RANGE: u64 = 1000;
-
-/// The reason for a compaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompactionReason {
-    /// Level 0 has too many tables.
-    L0Tables,
-    /// Level 0 has too many bytes.
-    L0Bytes,
-    /// A level is over its target.
-    LevelBytes,
-    /// The entries of a level hide many bytes of blob files.
-    HiddenGarbage,
-    /// Reads searched level 0 without finding their keys.
-    Reads,
-    /// Values have expired.
-    Expired,
-    /// A table consists mostly of tombstones.
-    Tombstones,
-    /// Scans read values one by one.
-    RelocationCandidates,
-    /// A caller asked for the compaction.
-    Manual,
-}
-
-impl CompactionReason {
-    /// Returns the reason in a few words, for messages and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompactionReason::L0Tables => "level 0 tables",
-            CompactionReason::L0Bytes => "level 0 bytes",
-            CompactionReason::LevelBytes => "level bytes",
-            CompactionReason::HiddenGarbage => "hidden garbage",
-            CompactionReason::Reads => "reads of level 0",
-            CompactionReason::Expired => "expired values",
-            CompactionReason::Tombstones => "tombstones",
-            CompactionReason::RelocationCandidates => "scattered values",
-            CompactionReason::Manual => "manual",
-        }
-    }
-}
 
 /// One compaction: its inputs, its output level, and the tables around them.
 #[derive(Debug, Clone)]

@@ -140,7 +140,7 @@ impl PickContext<'_> {
             }
             start = wider;
         }
-        let reason = CompactionReason::RelocationCandidates;
+        let reason = CompactionReason::Relocation;
         let plan = self.plan(level, level, start, reason, 0.0)?;
         (!plan.relocated_files.is_empty()).then_some(plan)
     }

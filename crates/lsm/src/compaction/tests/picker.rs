@@ -73,7 +73,7 @@ fn describe(plan: Option<Plan>) -> String {
     let Some(p) = plan else {
         return "nothing".to_string();
     };
-    let mut out = format!("{}:", p.reason.name());
+    let mut out = format!("{}:", p.reason);
     for (level, tables) in &p.inputs {
         let numbers: Vec<_> = tables.iter().map(|t| t.number.to_string()).collect();
         out += &format!(" L{level}[{}]", numbers.join(" "));

@@ -19,7 +19,7 @@
 use super::{BackPressure, GroupSize};
 use crate::compaction::FullDisk;
 use crate::db::view::View;
-use crate::listener::Event;
+use crate::listener::{BackgroundErrorReason, Event};
 use crate::memtable::MemTable;
 use crate::options::Options;
 use crate::version::catalog::LiveLog;
@@ -359,7 +359,7 @@ impl BackPressure {
         }
         if refusing {
             self.ctx.notify(|| Event::BackgroundError {
-                during: "space",
+                during: BackgroundErrorReason::Space,
                 error: self.no_space(space, reserve),
             });
             self.background.retry_later();

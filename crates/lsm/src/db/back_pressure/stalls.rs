@@ -133,7 +133,11 @@ impl BackPressure {
         [
             (StallCause::Level0, view.backlog.level0(), &drain.level0),
             (StallCause::Memtables, memtables, &drain.memtables),
-            (StallCause::Debt, view.backlog.debt(), &drain.level0),
+            (
+                StallCause::CompactionDebt,
+                view.backlog.debt(),
+                &drain.level0,
+            ),
             (StallCause::Space, self.space_amp.pressure(), &drain.space),
         ]
         .into_iter()
@@ -164,14 +168,12 @@ impl BackPressure {
         });
         self.stalls.any.store(true, Relaxed);
         self.ctx.counters.stalls[cause as usize].add(1);
-        self.ctx.notify(|| Event::StallBegin {
-            cause: cause.name(),
-        });
+        self.ctx.notify(|| Event::StallBegin { cause });
     }
 
     fn notify_stall_end(&self, stall: &Stall) {
         self.ctx.notify(|| Event::StallEnd {
-            cause: stall.cause.name(),
+            cause: stall.cause,
             lasted: self.ctx.env.clock().now().saturating_sub(stall.began),
         });
     }

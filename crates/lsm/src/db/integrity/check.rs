@@ -30,6 +30,7 @@ use std::path::Path;
 
 /// The result of [`crate::db::Db::verify_store`]: what was walked, and the damage that was found.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Files read.
     pub files: u64,

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 /// A range of user keys, both ends inclusive; `None` is unbounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyRange {
     /// First key.
     pub from: Option<Vec<u8>>,
@@ -30,6 +31,7 @@ impl fmt::Display for KeyRange {
 
 /// One thing that is lost, exactly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Loss {
     /// The file, by its name in the store's directory before the repair.
     pub file: String,
@@ -96,6 +98,7 @@ impl fmt::Display for Loss {
 
 /// The result of [`crate::db::Db::repair`].
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct RepairReport {
     /// True if no damage was found, and nothing was changed.
     pub sound: bool,

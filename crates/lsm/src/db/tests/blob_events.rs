@@ -2,7 +2,7 @@
 //! blob files.
 
 use super::prelude::*;
-use crate::listener::{BlobFileInfo, CollectionInfo, Event, EventListener};
+use crate::listener::{BlobFileInfo, BlobFileReason, CollectionInfo, Event, EventListener};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ struct Told {
     files: BTreeMap<u64, BlobFileInfo>,
     deleted: BTreeSet<u64>,
     running: Vec<CollectionInfo>,
-    reasons: BTreeMap<&'static str, u64>,
+    reasons: BTreeMap<BlobFileReason, u64>,
     collections: u64,
     failed: u64,
     read: u64,
@@ -162,7 +162,7 @@ fn events_tell_the_whole_story_of_blob_files() {
         told.expect(&db);
     }
     assert!(told.collections > 2 && !told.deleted.is_empty());
-    let known = ["collection", "flush"];
+    let known = [BlobFileReason::Collection, BlobFileReason::Flush];
     assert!(
         known.iter().all(|r| told.reasons.contains_key(r)),
         "{:?}",
@@ -216,7 +216,10 @@ fn values_that_a_merge_separates_are_told_of_as_its_own() {
     let mut told = Told::default();
     told.hear(&env, std::mem::take(&mut *witness.0.lock()));
     told.expect(&db);
-    assert_eq!(told.reasons.keys().collect::<Vec<_>>(), [&"compaction"]);
+    assert_eq!(
+        told.reasons.keys().collect::<Vec<_>>(),
+        [&BlobFileReason::Compaction]
+    );
     db.close().unwrap();
 }
 

@@ -2,7 +2,9 @@
 //! the numbers add up.
 
 use super::prelude::*;
-use crate::listener::{CompactionInfo, Event, EventListener};
+use crate::listener::{
+    BackgroundErrorReason, CompactionInfo, CompactionReason, Event, EventListener, StallCause,
+};
 use crate::options::WriteOptions;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
@@ -147,7 +149,7 @@ fn events_tell_the_whole_story_of_the_tree() {
     }
     assert!(sealed.is_empty() && flushing.is_empty() && open.is_empty());
     assert!(
-        flushed > 10 && reasons.contains("manual") && reasons.len() > 1,
+        flushed > 10 && reasons.contains(&CompactionReason::Manual) && reasons.len() > 1,
         "{reasons:?}"
     );
     assert!(seen.iter().any(|e| matches!(e, Event::TableDeleted { .. })));
@@ -340,19 +342,19 @@ fn background_errors_and_stalls_are_told() {
         matches!(
             e,
             Event::BackgroundError {
-                during: "flush",
+                during: BackgroundErrorReason::Flush,
                 ..
             }
         )
     };
     assert_eq!(seen.iter().filter(error).count(), 1);
-    let mut stalled: Option<&str> = None;
-    let mut times: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut stalled: Option<StallCause> = None;
+    let mut times: BTreeMap<StallCause, u64> = BTreeMap::new();
     for e in seen.iter() {
         match e {
             Event::StallBegin { cause } => {
-                assert!(stalled.replace(cause).is_none(), "one at a time");
-                *times.entry(cause).or_default() += 1;
+                assert!(stalled.replace(*cause).is_none(), "one at a time");
+                *times.entry(*cause).or_default() += 1;
             }
             Event::StallEnd { cause, .. } => assert_eq!(stalled.take(), Some(*cause)),
             _ => {}
@@ -361,7 +363,7 @@ fn background_errors_and_stalls_are_told() {
     assert_eq!(stalled, None, "a write got through");
     assert!(!times.is_empty());
     for s in &stats.stalls {
-        assert_eq!(s.count, times.get(s.cause).copied().unwrap_or(0), "{s:?}");
+        assert_eq!(s.count, times.get(&s.cause).copied().unwrap_or(0), "{s:?}");
     }
     drop(seen);
     db.close().unwrap();

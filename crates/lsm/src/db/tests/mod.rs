@@ -24,6 +24,7 @@ mod log;
 mod manifest_doubt;
 mod memory;
 mod merge;
+mod options;
 mod preconditions;
 mod prelude;
 mod read_compaction;

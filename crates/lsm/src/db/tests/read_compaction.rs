@@ -2,7 +2,7 @@
 //! would have gone to the device anyway.
 
 use super::prelude::*;
-use crate::listener::{Event, EventListener};
+use crate::listener::{CompactionReason, Event, EventListener};
 use crate::options::WriteOptions;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
@@ -13,7 +13,7 @@ const KEYS: u32 = 600;
 
 /// The reasons of compactions, and whether they failed.
 #[derive(Default)]
-pub(super) struct Reasons(Mutex<Vec<(&'static str, bool)>>);
+pub(super) struct Reasons(Mutex<Vec<(CompactionReason, bool)>>);
 
 impl EventListener for Reasons {
     fn on_event(&self, event: &Event) {
@@ -28,7 +28,7 @@ impl EventListener for Reasons {
 
 impl Reasons {
     /// Returns the compactions for this reason that succeeded and that failed.
-    pub(super) fn count(&self, reason: &str) -> (usize, usize) {
+    pub(super) fn count(&self, reason: CompactionReason) -> (usize, usize) {
         let reasons = self.0.lock();
         let count = |failed| reasons.iter().filter(|r| **r == (reason, failed)).count();
         (count(false), count(true))
@@ -114,7 +114,7 @@ impl Store {
     fn tried(&self) -> (usize, usize) {
         self.wait_idle();
         self.db.wait_for_listeners();
-        self.reasons.count("reads of level 0")
+        self.reasons.count(CompactionReason::Reads)
     }
 
     fn seek(&self, n: u32) {

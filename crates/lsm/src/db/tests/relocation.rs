@@ -3,6 +3,7 @@
 
 use super::prelude::*;
 use crate::db::tests::read_compaction::Reasons;
+use crate::listener::CompactionReason;
 use basalt_env::EnvBuilder;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
@@ -92,7 +93,7 @@ impl Store {
     /// Returns the merges for scans that succeeded and that failed.
     fn tried(&self) -> (usize, usize) {
         self.db.wait_for_listeners();
-        self.reasons.count("scattered values")
+        self.reasons.count(CompactionReason::Relocation)
     }
 
     fn check(self) {

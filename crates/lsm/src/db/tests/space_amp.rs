@@ -6,6 +6,7 @@
 //! behind.
 
 use super::prelude::*;
+use crate::listener::StallCause;
 use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -118,7 +119,7 @@ impl Paced {
         self.db = Db::open(&self.env, "db", options.clone()).unwrap();
     }
 
-    fn stall_us(&self, cause: &str) -> u64 {
+    fn stall_us(&self, cause: StallCause) -> u64 {
         let stats = self.db.stats();
         stats.stalls.iter().find(|s| s.cause == cause).unwrap().us
     }
@@ -188,7 +189,10 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
         }
     }
     let blobs = s.db.stats().blobs;
-    assert!(s.stall_us("space") > 0, "nobody was slowed: {blobs:?}");
+    assert!(
+        s.stall_us(StallCause::Space) > 0,
+        "nobody was slowed: {blobs:?}"
+    );
     // The test would not prove the bound if most of the space were never used.
     assert!(
         worst > reachable + (bound - reachable) / 2,
@@ -242,7 +246,7 @@ fn pure_inserts_cause_no_collection() {
     }
     let blobs = s.db.stats().blobs;
     assert_eq!((blobs.collections, blobs.collecting), (0, 0), "{blobs:?}");
-    assert_eq!(s.stall_us("space"), 0, "{blobs:?}");
+    assert_eq!(s.stall_us(StallCause::Space), 0, "{blobs:?}");
     s.db.flush().unwrap();
     s.db.wait_idle().unwrap();
     let blobs = s.db.stats().blobs;
@@ -637,7 +641,7 @@ fn a_load_is_not_long_taken_for_garbage() {
         let blobs = s.db.stats().blobs;
         assert!(!blobs.hidden_is_guessed, "{blobs:?}");
         assert_eq!((blobs.hidden_bytes, blobs.pressure), (0, 0.0), "{blobs:?}");
-        let stalled = s.stall_us("space");
+        let stalled = s.stall_us(StallCause::Space);
         assert!(stalled < 10 * A_JOB, "{stalled} us: {blobs:?}");
     }
     s.reconcile(&options);

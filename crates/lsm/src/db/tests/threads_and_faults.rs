@@ -158,9 +158,9 @@ fn history(seed: u64) -> (u64, u64) {
                     batch.put(second, &name(w, key), &value).unwrap();
                     let sync = !r.one_in(3);
                     let done = if r.one_in(2) {
-                        db.write(batch, &WriteOptions { sync })
+                        db.write(batch, &WriteOptions::synced(sync))
                     } else {
-                        db.submit(batch, &WriteOptions { sync }).wait()
+                        db.submit(batch, &WriteOptions::synced(sync)).wait()
                     };
                     let mut j = journal.lock();
                     j.0[n - 1].1 = match done {

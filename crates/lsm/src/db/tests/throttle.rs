@@ -5,6 +5,7 @@
 //! held is exact on any machine.
 
 use super::prelude::*;
+use crate::listener::StallCause;
 use crate::options::WriteOptions;
 use basalt_env::{Clock, JobPriority, ManualClock};
 use basalt_kv::key::{Cmp, Comparator};
@@ -192,7 +193,7 @@ fn debt_of_compactions_slows_writers_and_then_holds_them() {
         .stats()
         .stall_us
         .iter()
-        .find(|s| s.0 == "compaction_debt")
+        .find(|s| s.0 == StallCause::CompactionDebt)
         .unwrap()
         .1;
     assert!(by_debt > 0);

@@ -3,7 +3,7 @@
 use super::blob_edits::BlobChange;
 use super::{ManifestSlot, Tree, TreeState};
 use crate::db::view::View;
-use crate::listener::Event;
+use crate::listener::{BackgroundErrorReason, Event};
 use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::edit::Edit;
 use crate::version::manifest::{Manifest, manifest_path};
@@ -92,7 +92,7 @@ impl Tree {
                 self.health.halt_unless_halted(e.clone());
                 self.background.retry_later();
                 self.ctx.notify(|| Event::BackgroundError {
-                    during: "manifest",
+                    during: BackgroundErrorReason::Manifest,
                     error: e.clone(),
                 });
                 return Err(e);

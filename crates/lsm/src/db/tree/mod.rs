@@ -24,7 +24,7 @@ use super::memtable_set::MemtableSet;
 use super::striped_view::StripedView;
 use super::view::View;
 use crate::compaction::OutputRange;
-use crate::listener::{BlobFileInfo, Event};
+use crate::listener::{BlobFileInfo, BlobFileReason, Event};
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::Manifest;
@@ -351,7 +351,7 @@ impl Tree {
     }
 
     /// A blob file as listeners hear of it.
-    pub fn blob_info(&self, number: u64, meta: &BlobMeta, reason: &'static str) -> BlobFileInfo {
+    pub fn blob_info(&self, number: u64, meta: &BlobMeta, reason: BlobFileReason) -> BlobFileInfo {
         let view = self.view();
         let families = meta.families.keys().filter_map(|id| view.families.get(id));
         BlobFileInfo {
@@ -367,10 +367,10 @@ impl Tree {
     pub(super) fn notify_blob_events(&self, edit: &Edit, collected: bool) {
         let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
         let reason = match (collected, edit.remove_tables.is_empty()) {
-            (true, _) => "collection",
-            (false, false) => "compaction",
-            (false, true) if ingested => "ingest",
-            (false, true) => "flush",
+            (true, _) => BlobFileReason::Collection,
+            (false, false) => BlobFileReason::Compaction,
+            (false, true) if ingested => BlobFileReason::Ingest,
+            (false, true) => BlobFileReason::Flush,
         };
         for b in &edit.add_blobs {
             self.ctx

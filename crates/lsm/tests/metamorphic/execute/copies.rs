@@ -19,10 +19,7 @@ pub(super) fn name(n: u64) -> String {
 impl Execution<'_> {
     /// Returns everything that a store shows now, one entry a line.
     pub(super) fn content(&self, db: &Db) -> Vec<String> {
-        let read = ReadOptions {
-            fill_cache: self.settings.fill_cache,
-            ..ReadOptions::default()
-        };
+        let read = ReadOptions::default().fill_cache(self.settings.fill_cache);
         let mut lines = Vec::new();
         for name in db.families() {
             let family = db.family(&name).expect("it has just been named");
@@ -146,21 +143,20 @@ impl Execution<'_> {
             control.cancel();
         }
         let seen: Arc<Mutex<CompactProgress>> = Arc::default();
-        let options = CompactOptions {
-            from: look.from.map(key_bytes),
-            to: look.to.map(key_bytes),
-            bottommost: self.settings.bottommost,
-            exclusive: self.settings.exclusive,
-            gather_values: self.settings.gather_values,
-            control: control.clone(),
-            progress: Some(Arc::new(move |p: CompactProgress| {
+        let options = CompactOptions::default()
+            .from(look.from.map(key_bytes))
+            .to(look.to.map(key_bytes))
+            .bottommost(self.settings.bottommost)
+            .exclusive(self.settings.exclusive)
+            .gather_values(self.settings.gather_values)
+            .control(control.clone())
+            .progress(Some(Arc::new(move |p: CompactProgress| {
                 let mut last = seen.lock().expect("no callback panics");
                 assert!(p.done_bytes <= p.total_bytes, "{p:?}");
                 assert!(p.done_bytes >= last.done_bytes, "{last:?} {p:?}");
                 assert!(p.level >= last.level, "{last:?} {p:?}");
                 *last = p;
-            })),
-        };
+            })));
         let done = self.db().compact(&family, &options);
         self.say(format!("compact: {}", outcome(&done)));
         assert_eq!(self.content(self.db()), before, "a compaction is seen");

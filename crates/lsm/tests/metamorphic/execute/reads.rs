@@ -10,19 +10,15 @@ use std::fmt::Write;
 
 impl Execution<'_> {
     pub(super) fn read_options(&self, snapshot: Option<usize>) -> ReadOptions {
-        ReadOptions {
-            snapshot: snapshot.and_then(|n| self.snapshots.get(n).cloned()),
-            fill_cache: self.settings.fill_cache,
-            ..ReadOptions::default()
-        }
+        ReadOptions::default()
+            .snapshot(snapshot.and_then(|n| self.snapshots.get(n).cloned()))
+            .fill_cache(self.settings.fill_cache)
     }
 
     fn bounded(&self, look: &Look) -> ReadOptions {
-        ReadOptions {
-            lower_bound: look.from.map(key_bytes),
-            upper_bound: look.to.map(key_bytes),
-            ..self.read_options(look.snapshot)
-        }
+        self.read_options(look.snapshot)
+            .lower_bound(look.from.map(key_bytes))
+            .upper_bound(look.to.map(key_bytes))
     }
 
     pub(super) fn get(&mut self, look: &Look, key: u64) {
@@ -233,11 +229,7 @@ impl Execution<'_> {
         let Some(family) = self.families.get(FAMILIES[look.family.max(1)]) else {
             return;
         };
-        let options = ReadOptions {
-            tailing: true,
-            snapshot: None,
-            ..self.bounded(look)
-        };
+        let options = self.bounded(look).tailing(true).snapshot(None);
         let made = self.db().iter(family, &options);
         let mut tail = made.expect("of a family that is there");
         let moved = tail
@@ -285,11 +277,10 @@ impl Execution<'_> {
             Some(0xff) => *to.last_mut().expect("two bytes") += 1,
             last => to.push(last.expect("one byte") + 1),
         }
-        let read = ReadOptions {
-            lower_bound: Some(from),
-            upper_bound: Some(to),
-            ..self.read_options(look.snapshot)
-        };
+        let read = self
+            .read_options(look.snapshot)
+            .lower_bound(Some(from))
+            .upper_bound(Some(to));
         let made = self.db().iter(family, &read);
         let mut iter = made.expect("of a family that is there");
         let to = if down { Move::Last } else { Move::First };
@@ -403,10 +394,7 @@ impl Execution<'_> {
             what,
         };
         self.write(&[item(What::Delete)], false);
-        let options = ReadOptions {
-            tailing: true,
-            ..self.read_options(None)
-        };
+        let options = self.read_options(None).tailing(true);
         let made = self.db().iter(&family, &options);
         let mut tail = made.expect("of a family that is there");
         let mut moved = tail.seek(b"key0060");

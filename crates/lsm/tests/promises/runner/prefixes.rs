@@ -2,7 +2,6 @@
 
 use super::Runner;
 use crate::history::{FAMILIES, key_bytes, options, prefix_of};
-use basalt_lsm::ReadOptions;
 
 impl Runner {
     /// Compares a walk over all of the key's prefix from the key on, then back to its first key.
@@ -21,11 +20,9 @@ impl Runner {
             return;
         };
         let (read, table) = self.view(snapshot, name);
-        let read = ReadOptions {
-            prefix_same_as_start: true,
-            fill_cache: !self.nonce.is_multiple_of(2),
-            ..read
-        };
+        let read = read
+            .prefix_same_as_start(true)
+            .fill_cache(!self.nonce.is_multiple_of(2));
         let now = self.now();
         let of_prefix = |k: &[u8]| prefix_of(&extractor, k).as_ref() == Some(&prefix);
         let live = table.iter().filter(|(k, _)| of_prefix(k));

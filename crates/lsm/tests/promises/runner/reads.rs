@@ -14,10 +14,7 @@ impl Runner {
         let Some((s, state)) = snapshot.and_then(|i| self.snapshots.get(i as usize)) else {
             return (ReadOptions::default(), now.table.clone());
         };
-        let options = ReadOptions {
-            snapshot: Some(s.clone()),
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions::default().snapshot(Some(s.clone()));
         let table = match state.get(name) {
             Some(then) if then.life == now.life => then.table.clone(),
             // The family was made after the snapshot: as of the snapshot it is empty.

@@ -72,10 +72,7 @@ fn keys_of_flushed_generations_go_without_a_look_at_their_values() {
     store.retire_below(1);
     store.db.flush().unwrap();
     let before = env.fs().stats().bytes_read;
-    let force = CompactOptions {
-        bottommost: Bottommost::Force,
-        ..CompactOptions::default()
-    };
+    let force = CompactOptions::default().bottommost(Bottommost::Force);
     store.db.compact(&store.keys, &force).unwrap();
     let read = env.fs().stats().bytes_read - before;
     assert!(read < LEN as u64, "{read} bytes read");
