@@ -7,6 +7,7 @@ use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::integrity::check;
 use crate::db::integrity::report::{KeyRange, Loss};
+use crate::db::integrity::walk::is_missing;
 use crate::db::store_files::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
 use crate::version::catalog::CatalogFamily;
@@ -53,12 +54,8 @@ impl DamagedTable {
 
     /// Returns what the manifest says of the file, for the salvage.
     fn known(&self) -> KnownTable {
-        let meta = self.meta.as_ref();
-        KnownTable {
-            file_id: meta.map(|m| m.file_id),
-            size: meta.map(|m| m.size),
-            shift: meta.map_or(0, |m| m.shift),
-        }
+        let meta = self.meta.as_deref();
+        meta.map_or_else(KnownTable::default, KnownTable::from)
     }
 
     /// Returns the loss of all entries.
@@ -157,12 +154,13 @@ impl Run<'_> {
         match self.env.fs().open(&table.path) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.is_not_found() => {
-                let why = if self.learned.sure {
-                    "the manifest names this table, and it is missing"
-                } else {
-                    "it is missing; if an edit that is lost had removed it, nothing of it is lost"
+                let why = match self.learned.sure {
+                    true => is_missing("table"),
+                    false => {
+                        "it is missing; if an edit that is lost had removed it, nothing of it is lost".into()
+                    }
                 };
-                self.lose(table.all_lost(why));
+                self.lose(table.all_lost(&why));
                 Ok(None)
             }
             Err(e) => Err(e),
@@ -178,19 +176,18 @@ impl Run<'_> {
         let known = table.known();
         let new_number = self.new_number();
         let mut builder: Option<TableBuilder> = None;
-        let (before, total) = (self.walked, self.to_walk);
-        self.walked = before + size;
         let mut seen = 0;
         let run = &*self;
         let begin = || run.builder(table.family_id, &table.family, table.level, new_number);
         let salvaged = salvage(file, &table.path, &known, &cmp, &mut |key, value| {
             seen += (key.len() + value.len()) as u64;
-            (run.progress.borrow_mut())(before + seen.min(size), total.max(before + size));
+            run.progress.borrow_mut().show_inside(seen, size);
             if builder.is_none() {
                 builder = Some(begin()?);
             }
             builder.as_mut().expect("just made").add(key, value)
         });
+        run.progress.borrow_mut().count(size);
         let salvaged = match salvaged {
             Ok(salvaged) => salvaged,
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
