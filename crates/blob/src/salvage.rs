@@ -11,8 +11,9 @@ use super::compressed;
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
 use super::reader::Record;
 use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
-use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
+use basalt_fs::{Bytes, Error, File, Result};
 use basalt_table::read_exact;
+use basalt_table::salvage::unless_damaged;
 use basalt_table::{BlockHandle, BlockKind, open_block};
 use std::ops::Range;
 use std::path::Path;
@@ -30,15 +31,6 @@ pub struct Salvaged {
     /// Ranges of bytes among the records in which no record verifies. If the directory is lost,
     /// they include the index at the end.
     pub lost: Vec<Range<u64>>,
-}
-
-/// Returns `Ok(None)` for damage. Other errors are passed on.
-fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
-    match r {
-        Ok(t) => Ok(Some(t)),
-        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 fn directory(file: &dyn File, path: &Path, file_id: u128, size: u64) -> Result<Directory> {

@@ -62,6 +62,9 @@ pub struct Salvaged {
 /// The reason that messages give for a hole.
 pub const NO_RECORD: &str = "no record verifies in these bytes, which were synced";
 
+/// The reason that messages give for a broken record.
+pub const BAD_PAYLOAD: &str = "the payload does not fit its checksum";
+
 /// A part of a file of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part<'a> {

@@ -17,7 +17,7 @@
 
 use super::format::{Checked, Damage, check_entry};
 use basalt_env::prefetch;
-use basalt_fs::Bytes;
+use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::encoding::{get_varint, put_varint, u32_at};
 use basalt_kv::key::{Cmp, Kind, SEQ_SHIFT, SeqNo, TRAILER_LEN, seek_trailer, trailer_seq};
 use basalt_kv::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -645,6 +645,32 @@ impl BlockCursor {
         let at = self.layout.restart(&self.bytes, i)?;
         self.key.clear();
         self.step_to(at)
+    }
+
+    /// Moves to another block, and checks all of it as [`BlockCursor::check_all`] does. The cursor
+    /// is then unpositioned.
+    pub(super) fn load_checked(
+        &mut self,
+        payload: Bytes,
+        hash: Option<fn(&[u8]) -> u64>,
+    ) -> Checked<()> {
+        self.load(payload)?;
+        self.check_all(hash)
+    }
+
+    /// Calls `each` with the cursor at each entry of the block, from the first entry on. `at` makes
+    /// an error of damage in the block.
+    pub(super) fn for_each_entry(
+        &mut self,
+        at: impl Fn(Damage) -> Error,
+        mut each: impl FnMut(&BlockCursor) -> Result<()>,
+    ) -> Result<()> {
+        self.seek_to_first().map_err(&at)?;
+        while self.valid() {
+            each(self)?;
+            self.next().map_err(&at)?;
+        }
+        Ok(())
     }
 
     pub(super) fn seek_to_first(&mut self) -> Checked<()> {

@@ -16,6 +16,7 @@ use super::index::IndexBlock;
 use super::properties::Properties;
 use super::ranges;
 use super::resync;
+use crate::TableMeta;
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use basalt_kv::encoding::u64_at;
 use basalt_kv::key::{Cmp, user_key};
@@ -41,8 +42,19 @@ pub struct KnownTable {
     pub file_id: Option<u128>,
     /// The range of bytes in the file.
     pub size: Option<u64>,
-    /// The shift of sequence numbers, see [`TableMeta::shift`](super::TableMeta::shift).
+    /// The shift of sequence numbers, see [`TableMeta::shift`].
     pub shift: u64,
+}
+
+impl From<&TableMeta> for KnownTable {
+    /// Takes the facts that a manifest has of a table.
+    fn from(meta: &TableMeta) -> KnownTable {
+        KnownTable {
+            file_id: Some(meta.file_id),
+            size: Some(meta.size),
+            shift: meta.shift,
+        }
+    }
 }
 
 /// A part of a table's data that cannot be read.
@@ -83,8 +95,9 @@ fn is_damage(e: &Error) -> bool {
     e.kind() == ErrorKind::Corruption
 }
 
-/// Returns `Ok(None)` for damage. Other errors are passed on.
-fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
+/// Returns `Ok(None)` for `Corruption`, so that a salvage goes on behind it. Other errors are
+/// passed on.
+pub fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
     match r {
         Ok(t) => Ok(Some(t)),
         Err(e) if is_damage(&e) => Ok(None),
@@ -423,21 +436,19 @@ impl Walk<'_> {
     fn take(&mut self, payload: Bytes, offset: u64) -> Result<()> {
         let (path, cmp) = (self.path, self.cmp);
         let at = |d: super::format::Damage| d.at(path, offset);
-        self.cursor.load(payload).map_err(at)?;
-        self.cursor.check_all(None).map_err(at)?;
+        self.cursor.load_checked(payload, None).map_err(at)?;
         let mut previous = self.last.clone();
         let mut first = None;
-        self.cursor.seek_to_first().map_err(at)?;
-        while self.cursor.valid() {
-            let key = self.cursor.key();
+        self.cursor.for_each_entry(at, |cursor| {
+            let key = cursor.key();
             if !previous.is_empty() && cmp.internal(&previous, key) != Ordering::Less {
                 return Err(Error::corruption(path, offset, "keys do not ascend"));
             }
             first.get_or_insert_with(|| key.to_vec());
             previous.clear();
             previous.extend_from_slice(key);
-            self.cursor.next().map_err(at)?;
-        }
+            Ok(())
+        })?;
         let Some(first) = first else {
             return Err(Error::corruption(
                 path,
@@ -451,12 +462,11 @@ impl Walk<'_> {
             }
             part.to = Some(user_key(&first).to_vec());
         }
-        self.cursor.seek_to_first().map_err(at)?;
-        while self.cursor.valid() {
-            (self.each)(self.cursor.key(), self.cursor.value())?;
+        self.cursor.for_each_entry(at, |cursor| {
+            (self.each)(cursor.key(), cursor.value())?;
             self.out.entries += 1;
-            self.cursor.next().map_err(at)?;
-        }
+            Ok(())
+        })?;
         self.last = previous;
         Ok(())
     }

@@ -2,15 +2,19 @@
 //! cancelled.
 
 use super::engine::Engine;
-use super::manual_calls::{CompactControl, CompactProgress};
+use super::families::FamilyEntry;
+use super::manual_calls::{CompactControl, CompactProgress, ManualProgress};
 use super::relocation_stats::Paid;
-use crate::compaction::{Claim, PickContext, RangePlan, plan_range};
+use super::view::View;
+use crate::compaction::{Claim, PickContext, Plan, RangePlan, plan_range};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::this_thread;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::family::Family;
+use basalt_kv::key::SeqNo;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Treatment of the deepest level that holds tables, because its tables have no lower level to go
 /// to.
@@ -200,7 +204,14 @@ impl Engine {
             };
             self.ctx.env.jobs().wait_until(None, &mut idle);
         }
-        let result = self.compact_levels(family, options);
+        let compaction = RangeCompaction {
+            engine: self,
+            family,
+            options,
+            upto_seq: self.tree.visible(),
+            first_new_number: self.tree.next_file_number(),
+        };
+        let result = compaction.run();
         // A cancelled merge ends with `Closed`, whether the caller or the closing store cancelled
         // it.
         match result {
@@ -208,127 +219,229 @@ impl Engine {
             other => other,
         }
     }
+}
 
-    fn compact_levels(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
-        let control = &*options.control.0;
-        let (from, to) = (options.from.as_deref(), options.to.as_deref());
-        let upto_seq = self.tree.visible();
-        let rewritten_before = self.tree.next_file_number();
-        let tell = || {
-            if let Some(progress) = &options.progress {
-                progress(options.control.progress());
-            }
-        };
+/// What one step of a range compaction came to.
+enum Step {
+    /// The level has more to do.
+    Continue,
+    /// The level has nothing left to do.
+    LevelDone,
+    /// The family has no tables, so no level has anything to do.
+    NoTables,
+}
+
+/// The next thing to do in a level.
+enum Next {
+    /// The view changed while the plan was made: the plan is made again.
+    ViewChanged,
+    /// Nothing is left to do in the level.
+    LevelDone,
+    /// Run this plan, whose output range and inputs are claimed.
+    Run(Box<Plan>, Claim),
+    /// Wait for another job that has some of the tables.
+    Wait(OtherJobs),
+}
+
+/// The jobs that ran when a step found its tables claimed.
+struct OtherJobs {
+    /// Number of running compactions.
+    compactions: usize,
+    /// True if an ingestion was adding tables.
+    ingestion: bool,
+}
+
+/// A compaction of one range of a family out of every level, on the calling thread.
+struct RangeCompaction<'a> {
+    engine: &'a Arc<Engine>,
+    family: &'a Family,
+    options: &'a CompactOptions,
+    /// Newest sequence number that was visible at the start. Data that is newer stays where it is.
+    upto_seq: SeqNo,
+    /// First file number that was free at the start. Tables from this number on are new, and are
+    /// not rewritten again.
+    first_new_number: u64,
+}
+
+impl RangeCompaction<'_> {
+    /// Compacts the levels from 0 down.
+    fn run(&self) -> Result<()> {
         for level in 0..LEVELS {
             loop {
-                self.ctx.check_open()?;
-                self.health.check_jobs()?;
-                if control.cancelled.load(SeqCst) {
-                    return Err(self.cancelled());
-                }
-                let view = self.tree.view();
-                self.check_family(&view, family)?;
-                let entry = view.families[&family.id()].clone();
-                let Some(version) = view.version.families.get(&family.id()) else {
-                    return Ok(());
-                };
-                let rewrite = match options.bottommost {
-                    Bottommost::Force => true,
-                    Bottommost::Skip => false,
-                    Bottommost::IfFilter => entry.options.compaction_filter.is_some(),
-                };
-                let left = bytes_left(version, level, (from, to), rewrite, rewritten_before);
-                let done = control.done.load(SeqCst);
-                control.total.store(done + left, SeqCst);
-                control.level.store(level, SeqCst);
-                tell();
-                let in_place = level > 0 && deepest(version).is_none_or(|d| level >= d);
-                if in_place && !rewrite {
-                    break;
-                }
-                let now_ms = self.ctx.env.clock().wall_ms();
-                let mut state = self.tree.lock();
-                let gathered = match options.gather_values {
-                    true => self.all_relocatable(
-                        &state,
-                        &self.pressure.fill(state.catalog(), &state.blobs, &view),
-                    ),
-                    false => Paid::default(),
-                };
-                let ctx = PickContext {
-                    family: family.id(),
-                    version,
-                    options: &entry.options,
-                    now_ms,
-                    oldest_snapshot: self.tree.oldest_snapshot(),
-                    running: &state.jobs.compactions,
-                    entering: &state.jobs.ingesting,
-                    urgent: false,
-                    still_for: std::time::Duration::ZERO,
-                    hidden_garbage: Default::default(),
-                    relocation_set: gathered.relocation_set(),
-                };
-                let step = if Arc::ptr_eq(&view, &self.tree.view()) {
-                    plan_range(&ctx, level, from, to, upto_seq, rewritten_before)
-                } else {
-                    continue;
-                };
-                let claimed = match step {
-                    RangePlan::Done => break,
-                    RangePlan::Busy => None,
-                    RangePlan::Plan(plan) => Claim::take(&plan).map(|c| (*plan, c)),
-                };
-                match claimed {
-                    Some((plan, claim)) => {
-                        state
-                            .jobs
-                            .compactions
-                            .push(plan.output_range(&entry.options.comparator));
-                        self.begin_relocation(&mut state, &plan);
-                        drop(state);
-                        let most = if plan.trivial_move {
-                            0
-                        } else {
-                            plan.input_bytes()
-                        };
-                        // A step may need more tables than those that the range overlaps.
-                        control.total.fetch_max(done + most, SeqCst);
-                        let each = entry.options.table_bytes;
-                        // When a table is begun, the table before it is finished.
-                        let outputs = AtomicU64::new(0);
-                        let table_begun = || {
-                            let before = outputs.fetch_add(1, SeqCst).saturating_mul(each);
-                            control.done.store(done + before.min(most), SeqCst);
-                            tell();
-                        };
-                        self.run_here(plan, entry, claim, &control.cancelled, &table_begun)?;
-                        control.done.store(done + most, SeqCst);
-                    }
-                    None => {
-                        let running = state.jobs.compactions.len();
-                        let entering = !state.jobs.ingesting.is_empty();
-                        drop(state);
-                        let ended = self.ctx.env.jobs().wait_until(None, &mut || {
-                            let s = self.tree.lock();
-                            s.jobs.compactions.len() < running
-                                || (entering && s.jobs.ingesting.is_empty())
-                                || (running == 0 && !entering)
-                                || self.ctx.is_closing()
-                                || control.cancelled.load(SeqCst)
-                                || self.health.check_jobs().is_err()
-                        });
-                        if !ended {
-                            return Err(Error::new(
-                                ErrorKind::Busy,
-                                "a compaction of the range is queued and has not run",
-                            ));
-                        }
-                    }
+                match self.step(level)? {
+                    Step::Continue => {}
+                    Step::LevelDone => break,
+                    Step::NoTables => return Ok(()),
                 }
             }
         }
+        let control = self.control();
         control.total.store(control.done.load(SeqCst), SeqCst);
-        tell();
+        self.report_progress();
         Ok(())
+    }
+
+    fn control(&self) -> &ManualProgress {
+        &self.options.control.0
+    }
+
+    /// Returns the bounds of the range, as the caller gave them.
+    fn range(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        (self.options.from.as_deref(), self.options.to.as_deref())
+    }
+
+    /// Calls the caller's progress callback, if there is one.
+    fn report_progress(&self) {
+        if let Some(progress) = &self.options.progress {
+            progress(self.options.control.progress());
+        }
+    }
+
+    /// Returns the error that ends the compaction, if the store closes, background jobs fail, or
+    /// the caller cancelled.
+    fn check_continue(&self) -> Result<()> {
+        self.engine.ctx.check_open()?;
+        self.engine.health.check_jobs()?;
+        match self.control().cancelled.load(SeqCst) {
+            true => Err(self.engine.cancelled()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether the tables of the deepest level are rewritten.
+    fn rewrites_bottom(&self, family: &FamilyEntry) -> bool {
+        match self.options.bottommost {
+            Bottommost::Force => true,
+            Bottommost::Skip => false,
+            Bottommost::IfFilter => family.options.compaction_filter.is_some(),
+        }
+    }
+
+    /// Runs one merge or move out of a level, or waits for a job that is in the way.
+    fn step(&self, level: usize) -> Result<Step> {
+        self.check_continue()?;
+        let view = self.engine.tree.view();
+        self.engine.check_family(&view, self.family)?;
+        let entry = view.families[&self.family.id()].clone();
+        let Some(version) = view.version.families.get(&self.family.id()) else {
+            return Ok(Step::NoTables);
+        };
+        let rewrite = self.rewrites_bottom(&entry);
+        let left = bytes_left(version, level, self.range(), rewrite, self.first_new_number);
+        let control = self.control();
+        let done = control.done.load(SeqCst);
+        control.total.store(done + left, SeqCst);
+        control.level.store(level, SeqCst);
+        self.report_progress();
+        let in_place = level > 0 && deepest(version).is_none_or(|d| level >= d);
+        if in_place && !rewrite {
+            return Ok(Step::LevelDone);
+        }
+        match self.plan(level, &view, version, &entry) {
+            Next::ViewChanged => {}
+            Next::LevelDone => return Ok(Step::LevelDone),
+            Next::Run(plan, claim) => self.run_plan(*plan, entry, claim, done)?,
+            Next::Wait(others) => self.wait_for(&others)?,
+        }
+        Ok(Step::Continue)
+    }
+
+    /// Plans the next merge or move out of a level, and claims its tables and its output range.
+    fn plan(
+        &self,
+        level: usize,
+        view: &Arc<View>,
+        version: &FamilyVersion,
+        family: &FamilyEntry,
+    ) -> Next {
+        let engine = self.engine;
+        let now_ms = engine.ctx.env.clock().wall_ms();
+        let mut state = engine.tree.lock();
+        let gathered = match self.options.gather_values {
+            true => engine.all_relocatable(
+                &state,
+                &engine.pressure.fill(state.catalog(), &state.blobs, view),
+            ),
+            false => Paid::default(),
+        };
+        let ctx = PickContext {
+            family: self.family.id(),
+            version,
+            options: &family.options,
+            now_ms,
+            oldest_snapshot: engine.tree.oldest_snapshot(),
+            running: &state.jobs.compactions,
+            entering: &state.jobs.ingesting,
+            urgent: false,
+            still_for: Duration::ZERO,
+            hidden_garbage: Default::default(),
+            relocation_set: gathered.relocation_set(),
+        };
+        if !Arc::ptr_eq(view, &engine.tree.view()) {
+            return Next::ViewChanged;
+        }
+        let (from, to) = self.range();
+        let claimed = match plan_range(&ctx, level, from, to, self.upto_seq, self.first_new_number)
+        {
+            RangePlan::Done => return Next::LevelDone,
+            RangePlan::Busy => None,
+            RangePlan::Plan(plan) => Claim::take(&plan).map(|claim| (plan, claim)),
+        };
+        let Some((plan, claim)) = claimed else {
+            return Next::Wait(OtherJobs {
+                compactions: state.jobs.compactions.len(),
+                ingestion: !state.jobs.ingesting.is_empty(),
+            });
+        };
+        let output = plan.output_range(&family.options.comparator);
+        state.jobs.compactions.push(output);
+        engine.begin_relocation(&mut state, &plan);
+        Next::Run(plan, claim)
+    }
+
+    /// Runs a plan. `done` is the number of bytes that the steps before have merged.
+    fn run_plan(&self, plan: Plan, family: FamilyEntry, claim: Claim, done: u64) -> Result<()> {
+        let control = self.control();
+        let most = if plan.trivial_move {
+            0
+        } else {
+            plan.input_bytes()
+        };
+        // A step may need more tables than those that the range overlaps.
+        control.total.fetch_max(done + most, SeqCst);
+        let each = family.options.table_bytes;
+        // When a table is begun, the table before it is finished.
+        let outputs = AtomicU64::new(0);
+        let table_begun = || {
+            let before = outputs.fetch_add(1, SeqCst).saturating_mul(each);
+            control.done.store(done + before.min(most), SeqCst);
+            self.report_progress();
+        };
+        (self.engine).run_here(plan, family, claim, &control.cancelled, &table_begun)?;
+        control.done.store(done + most, SeqCst);
+        Ok(())
+    }
+
+    /// Waits until one of the other jobs has ended, or the compaction has to end.
+    ///
+    /// Errors: `Busy` if the environment is stepped, and no queued job ends the wait.
+    fn wait_for(&self, others: &OtherJobs) -> Result<()> {
+        let engine = self.engine;
+        let ended = engine.ctx.env.jobs().wait_until(None, &mut || {
+            let s = engine.tree.lock();
+            s.jobs.compactions.len() < others.compactions
+                || (others.ingestion && s.jobs.ingesting.is_empty())
+                || (others.compactions == 0 && !others.ingestion)
+                || engine.ctx.is_closing()
+                || self.control().cancelled.load(SeqCst)
+                || engine.health.check_jobs().is_err()
+        });
+        match ended {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Busy,
+                "a compaction of the range is queued and has not run",
+            )),
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
+use super::view::View;
 use crate::compaction::ranges::RangeDelFilter;
 use crate::compaction::visibility::Stripes;
 use crate::compaction::{
@@ -15,9 +16,9 @@ use crate::listener::{BackgroundErrorReason, Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::options::{Compression, FamilyOptions};
 use crate::version::FileLocation;
-use crate::version::TableStore;
 use crate::version::edit::{AddBlob, AddTable, Edit};
-use basalt_blob::{Name, Separator};
+use crate::version::{BlobFile, TableStore};
+use basalt_blob::{BlobMeta, Name, Separator};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::Result;
@@ -223,7 +224,7 @@ impl Engine {
                 self.health.flush_succeeded();
                 return Ok(());
             };
-            if let Err(e) = self.flush_generation(&oldest) {
+            if let Err(e) = self.flush_memtables(&oldest) {
                 let state = self.tree.lock();
                 self.health.flush_failed(e.clone());
                 self.pressure.memory().break_promises();
@@ -260,14 +261,17 @@ impl Engine {
         lookups.saturating_sub(before) >= memtable_bytes / block / WARM_SHARE
     }
 
-    fn flush_generation(self: &Arc<Self>, generation: &Arc<MemtableSet>) -> Result<()> {
+    /// Flushes a memtable set, which has to be the oldest one, and tells the listener.
+    fn flush_memtables(self: &Arc<Self>, memtables: &Arc<MemtableSet>) -> Result<()> {
         let started = self.ctx.env.clock().now();
         self.ctx.notify(|| Event::FlushBegin {
-            generation: generation.number,
-            bytes: generation.memory(),
+            generation: memtables.number,
+            bytes: memtables.memory(),
         });
         let mut made = Vec::new();
-        let result = self.write_generation(generation, started, &mut made);
+        let mut flush = Flush::new(self, memtables, started);
+        let result = flush.run(&mut made);
+        drop(flush);
         if result.is_ok() {
             for t in &made {
                 self.ctx.notify(|| Event::TableCreated(t.clone()));
@@ -276,112 +280,173 @@ impl Engine {
             made.clear();
         }
         self.ctx.notify(|| Event::FlushEnd {
-            generation: generation.number,
+            generation: memtables.number,
             tables: made,
             took: self.ctx.env.clock().now() - started,
             error: result.as_ref().err().cloned(),
         });
         result
     }
+}
 
-    /// Writes a memtable set to tables and installs them. Adds the tables to `made`.
-    fn write_generation(
-        self: &Arc<Self>,
-        generation: &Arc<MemtableSet>,
-        started: Duration,
-        made: &mut Vec<TableInfo>,
-    ) -> Result<()> {
-        let view = self.tree.view();
-        let snapshots = self.tree.live_snapshots();
-        let warm = self.worth_warming(generation.memory());
-        let mut edit = Edit::default();
-        let mut files: Vec<PathBuf> = Vec::new();
-        let new_number = || self.tree.new_file_number();
+/// The flush of one memtable set, in steps: write tables and blob files, make their names durable,
+/// install the edit that names them, and release the log.
+struct Flush<'a> {
+    engine: &'a Engine,
+    memtables: &'a MemtableSet,
+    /// Time of the environment's clock when the flush began.
+    started: Duration,
+    /// The view when the flush began.
+    view: Arc<View>,
+    snapshots: Vec<SeqNo>,
+    /// True if the blocks of new files go into the cache.
+    warm: bool,
+    /// The edit that adds the new files and removes the log.
+    edit: Edit,
+    /// Paths of the new files. They are removed in this order if the flush fails.
+    files: Vec<PathBuf>,
+    /// Number of the log, if it stays as a blob file.
+    kept: Option<u64>,
+}
+
+impl<'a> Flush<'a> {
+    fn new(engine: &'a Engine, memtables: &'a MemtableSet, started: Duration) -> Flush<'a> {
+        Flush {
+            engine,
+            memtables,
+            started,
+            view: engine.tree.view(),
+            snapshots: engine.tree.live_snapshots(),
+            warm: engine.worth_warming(memtables.memory()),
+            edit: Edit::default(),
+            files: Vec::new(),
+            kept: None,
+        }
+    }
+
+    /// Runs all steps. Adds the tables to `made`. If a step before the install fails, the new files
+    /// are removed.
+    fn run(&mut self, made: &mut Vec<TableInfo>) -> Result<()> {
+        self.write_level0_tables(made)?;
+        self.sync_names()?;
+        let log_end = self.remove_log();
+        let kept_log = self.install()?;
+        self.release_log(kept_log, log_end);
+        Ok(())
+    }
+
+    /// Writes the memtables of all families to tables of level 0, and large values to blob files.
+    fn write_level0_tables(&mut self, made: &mut Vec<TableInfo>) -> Result<()> {
+        let ctx = &self.engine.ctx;
+        let new_number = || self.engine.tree.new_file_number();
         let separator = Separator::new(
-            &self.ctx.env,
-            self.ctx.tables.clone(),
+            &ctx.env,
+            ctx.tables.clone(),
             Box::new(&new_number),
             IoPriority::High,
-            warm,
+            self.warm,
         );
-        let mut options = view.families.values().map(|f| &f.options);
+        let mut options = self.view.families.values().map(|f| &f.options);
         let separator =
             separator.with_compressed(options.any(|o| o.blob_compression != Compression::None));
         let mut values = Values::new(
             separator,
-            KeptLog::of(generation, self.writes.logs().can_trim()),
+            KeptLog::of(self.memtables, self.engine.writes.logs().can_trim()),
             &new_number,
         );
-        for (id, mem) in &generation.mems {
-            let Some(family) = view.families.get(id).filter(|_| !mem.is_empty()) else {
+        for (id, mem) in &self.memtables.mems {
+            let Some(family) = self.view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;
             };
-            let number = self.tree.new_file_number();
+            let number = self.engine.tree.new_file_number();
             match write_table(
-                &self.ctx.tables,
+                &ctx.tables,
                 number,
                 family,
                 mem,
-                &snapshots,
-                warm,
+                &self.snapshots,
+                self.warm,
                 Some(&mut values),
             ) {
                 Ok(add) => {
-                    self.ctx.counters.flush_bytes.add(add.meta.size);
+                    ctx.counters.flush_bytes.add(add.meta.size);
                     made.push(table_info(&family.name, 0, number, &add.meta));
-                    edit.add_tables.push(add);
-                    files.push(self.ctx.tables.path(number));
+                    self.edit.add_tables.push(add);
+                    self.files.push(ctx.tables.path(number));
                 }
                 Err(e) => {
-                    self.ctx.remove_files(&files);
+                    ctx.remove_files(&self.files);
                     return Err(e);
                 }
             }
         }
-        let blobs = match values.finish(&self.ctx.env, &self.ctx.tables, warm) {
-            Ok(blobs) => blobs,
+        match values.finish(&ctx.env, &ctx.tables, self.warm) {
+            Ok(blobs) => self.add_blob_files(blobs),
             Err(e) => {
-                self.ctx.remove_files(&files);
+                ctx.remove_files(&self.files);
                 return Err(e.context("writing out the values of memtables"));
             }
-        };
-        let mut kept = None;
+        }
+        Ok(())
+    }
+
+    /// Adds finished blob files to the edit. The log is among them if it stays as a blob file.
+    fn add_blob_files(&mut self, blobs: Vec<(u64, BlobMeta)>) {
+        let ctx = &self.engine.ctx;
         for (number, meta) in blobs {
-            let mut paths = self.ctx.tables.blob_paths(number, &meta);
+            let mut paths = ctx.tables.blob_paths(number, &meta);
             match &meta.index {
-                None => self.ctx.counters.flush_bytes.add(meta.size),
+                None => ctx.counters.flush_bytes.add(meta.size),
                 Some(index) => {
-                    self.ctx.counters.flush_bytes.add(index.size);
-                    kept = Some(number);
+                    ctx.counters.flush_bytes.add(index.size);
+                    self.kept = Some(number);
                     // Whatever becomes of the edit, the log is not to go with it.
                     paths.remove(0);
                     // If the flush fails, the index is removed first: without an index, the log is
                     // like any other.
-                    files.insert(0, paths.remove(0));
+                    self.files.insert(0, paths.remove(0));
                 }
             }
-            files.extend(paths);
-            edit.add_blobs.push(AddBlob {
+            self.files.extend(paths);
+            self.edit.add_blobs.push(AddBlob {
                 number,
                 meta: Arc::new(meta),
                 location: FileLocation::Local,
             });
         }
-        if !files.is_empty()
-            && let Err(e) = self.ctx.env.fs().sync_metadata(&self.ctx.dir)
+    }
+
+    /// Makes the names of the new files durable.
+    fn sync_names(&self) -> Result<()> {
+        let ctx = &self.engine.ctx;
+        if !self.files.is_empty()
+            && let Err(e) = ctx.env.fs().sync_metadata(&ctx.dir)
         {
-            self.ctx.remove_files(&files);
+            ctx.remove_files(&self.files);
             return Err(e);
         }
-        let log = generation.log();
-        // The end stays unknown if the log is in doubt. It also stays unknown if the log's records
-        // were never synced: then its pages should not be synced either.
-        let mut end = None;
-        if log != 0 {
-            edit.remove_logs.push(log);
-            let state = self.tree.lock();
-            end = state.catalog().logs.get(&log).and_then(|l| l.end);
+        Ok(())
+    }
+
+    /// Removes the log in the edit. Returns the position where its records end, if it is known.
+    ///
+    /// The end stays unknown if the log is in doubt. It also stays unknown if the log's records
+    /// were never synced: then its pages should not be synced either.
+    fn remove_log(&mut self) -> Option<u64> {
+        let log = self.memtables.log();
+        if log == 0 {
+            return None;
         }
+        self.edit.remove_logs.push(log);
+        let state = self.engine.tree.lock();
+        state.catalog().logs.get(&log).and_then(|l| l.end)
+    }
+
+    /// Installs the edit, and removes the memtable set from the view. Returns the log if it stays
+    /// as a blob file.
+    fn install(&mut self) -> Result<Option<Arc<BlobFile>>> {
+        let engine = self.engine;
+        let edit = std::mem::take(&mut self.edit);
         let sizes: Vec<(u32, u64)> = edit
             .add_tables
             .iter()
@@ -389,46 +454,54 @@ impl Engine {
             .collect();
         let tables: Vec<u64> = edit.add_tables.iter().map(|t| t.number).collect();
         let blob_files: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
-        // Held, so that it does not die before it is trimmed.
+        // The file is held from here on, so that it is not removed before it is trimmed. There is
+        // none if all families were dropped that have values in it.
         let mut kept_log = None;
-        self.tree.install(edit, files, |_, view| {
+        let files = std::mem::take(&mut self.files);
+        engine.tree.install(edit, files, |_, view| {
+            let kept = self.kept;
             kept_log = kept.and_then(|log| view.version.blobs.files.get(&log).cloned());
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
             assert_eq!(
-                last.number, generation.number,
-                "the oldest generation is flushed first"
+                last.number, self.memtables.number,
+                "the oldest memtable set is flushed first"
             );
         })?;
-        if warm {
-            self.open_new(&tables, &blob_files);
+        if self.warm {
+            engine.open_new(&tables, &blob_files);
         }
         for (family, bytes) in sizes {
-            self.ctx.counters.levels.flushed(family, bytes);
+            engine.ctx.counters.levels.flushed(family, bytes);
         }
-        self.background.note_flush();
-        if self.background.is_flushing_fast() {
+        engine.background.note_flush();
+        if engine.background.is_flushing_fast() {
             // Level-0 tables that wait for more tables, which may not come, are compacted all the
             // same.
-            self.background
+            engine
+                .background
                 .schedule_after(URGENT_WITHIN + Duration::from_millis(1));
         }
-        self.pressure
-            .drain()
-            .flushed(generation.memory(), self.ctx.env.clock().now() - started);
-        // None, too, when all families went that have values in it.
+        let took = engine.ctx.env.clock().now() - self.started;
+        (engine.pressure.drain()).flushed(self.memtables.memory(), took);
+        Ok(kept_log)
+    }
+
+    /// Frees the space of the log that no table refers to: all of it, if the log does not stay.
+    fn release_log(&self, kept_log: Option<Arc<BlobFile>>, log_end: Option<u64>) {
+        let engine = self.engine;
+        let log = self.memtables.log();
         let is_kept = kept_log.is_some();
-        self.writes.logs().trim(kept_log);
+        engine.writes.logs().trim(kept_log);
         if log != 0 {
             if !is_kept {
-                self.writes.logs().retire(log, end);
+                engine.writes.logs().retire(log, log_end);
             }
             // A deleted file keeps its space, and its pages are still written out, while it is
             // open. If another thread holds the lock now, that thread closes the file at the next
             // log rotation.
-            if let Some(mut writer) = self.writes.try_lock() {
-                writer.forget_removed_logs(&self.ctx, &self.tree);
+            if let Some(mut writer) = engine.writes.try_lock() {
+                writer.forget_removed_logs(&engine.ctx, &engine.tree);
             }
         }
-        Ok(())
     }
 }

@@ -25,11 +25,11 @@ use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
 use basalt_blob::garbage::Garbage;
-use basalt_blob::lineage::Collected;
+use basalt_blob::lineage::{Collected, Targets};
 use basalt_blob::record::HEADER_LEN as RECORD_HEADER;
-use basalt_blob::{BlobReader, Form, Name, Separator};
+use basalt_blob::{BlobMeta, BlobReader, Form, Name, Separator};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind};
+use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
@@ -53,7 +53,7 @@ const ABOUT_AS_MUCH: f64 = 0.9;
 const WORTH_IT_WHEN_FULL: f64 = 0.02;
 
 /// A live record that a garbage collection moves.
-struct Live {
+struct LiveRecord {
     family: u32,
     key: Bytes,
     seq: SeqNo,
@@ -67,6 +67,16 @@ struct Live {
     place: Range<u64>,
     /// The key of the value in the cache, if it is cached.
     cached: Option<CacheKey>,
+}
+
+/// The live records of the source files.
+struct LiveRecords {
+    /// By family, key, and descending sequence number.
+    records: Vec<LiveRecord>,
+    /// Bytes read from the source files.
+    bytes_read: u64,
+    /// Memory of the records.
+    reservation: Reservation,
 }
 
 /// The blob files that a garbage collection reads, and the comparators of their families.
@@ -90,12 +100,22 @@ impl Sources {
 }
 
 /// The sources and the urgency of one garbage collection.
-pub(super) struct Chosen {
+pub(super) struct GcPick {
     /// Numbers of the source files.
     pub files: Vec<u64>,
     /// Part of the space for garbage that is used. From [`URGENT`] on, the garbage collection has
     /// the I/O priority of a flush.
     pressure: f64,
+}
+
+impl GcPick {
+    /// Returns the I/O priority of reads and writes.
+    fn io_priority(&self) -> IoPriority {
+        match self.pressure >= URGENT {
+            true => IoPriority::High,
+            false => IoPriority::Low,
+        }
+    }
 }
 
 /// A file that garbage collection may take.
@@ -120,12 +140,130 @@ fn age_class(last: SeqNo, newest: SeqNo) -> u32 {
 
 /// The result of a garbage collection.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct GcResult {
     pub targets: Vec<BlobFileInfo>,
     pub bytes_read: u64,
     pub bytes_written: u64,
     /// Bytes by which the blob files shrank.
     pub freed: u64,
+}
+
+/// The new files of a garbage collection, and where each record moved to.
+struct MovedRecords {
+    /// Numbers and contents of the new files, which are synced. Their names are not.
+    files: Vec<(u64, BlobMeta)>,
+    /// The new files that the old numbers mean from now on.
+    renamed: Collected,
+    places: Moved,
+    /// Old and new keys of values in the cache.
+    cached: Vec<(CacheKey, CacheKey)>,
+    /// Bytes that were read a second time, because memory did not suffice for all values.
+    bytes_read: u64,
+}
+
+/// The step of a garbage collection that writes live records to new files. If the step is dropped
+/// before [`RecordMover::finish`], its files are removed.
+struct RecordMover<'a> {
+    engine: &'a Engine,
+    sources: &'a Sources,
+    io: IoPriority,
+    separator: Separator<'a>,
+    /// Family and key of the last record.
+    last: Option<(u32, Bytes)>,
+    /// For each family, the first key and the number of each new file.
+    targets: BTreeMap<u32, Targets>,
+    places: Moved,
+    /// Old and new keys of values in the cache.
+    cached: Vec<(CacheKey, CacheKey)>,
+    bytes_read: u64,
+}
+
+impl<'a> RecordMover<'a> {
+    /// Begins the step. `compressed` says whether some value is compressed.
+    fn new(
+        engine: &'a Engine,
+        sources: &'a Sources,
+        io: IoPriority,
+        compressed: bool,
+    ) -> RecordMover<'a> {
+        let new_number = Box::new(|| engine.tree.new_file_number());
+        let (env, tables) = (&engine.ctx.env, engine.ctx.tables.clone());
+        let mut separator =
+            Separator::new(env, tables, new_number, io, false).with_compressed(compressed);
+        separator.warm_index(sources.index_is_cached());
+        RecordMover {
+            engine,
+            sources,
+            io,
+            separator,
+            last: None,
+            targets: BTreeMap::new(),
+            places: Moved::default(),
+            cached: Vec::new(),
+            bytes_read: 0,
+        }
+    }
+
+    /// Writes a record to the current new file. Records come by family, key, and descending
+    /// sequence number.
+    fn add(&mut self, r: LiveRecord) -> Result<()> {
+        let order = |family: &u32| &self.sources.orders[family];
+        let same_key = self.last.as_ref().is_some_and(|(family, key)| {
+            *family == r.family && order(family).user(key, &r.key) == Ordering::Equal
+        });
+        if !same_key {
+            self.separator.begin_user_key()?;
+        }
+        let name = Name {
+            family: r.family,
+            key: &r.key,
+            seq: r.seq,
+        };
+        let value = match r.value {
+            Some(value) => value,
+            None => {
+                let len = r.place.end - r.place.start;
+                self.bytes_read += len;
+                self.engine.ctx.env.io_limit().acquire(len, self.io);
+                (self.sources.reader(r.source)?).stored_again(&name, &r.place)?
+            }
+        };
+        self.separator.put_stored(&name, &r.form, &value)?;
+        let (file, ordinal, file_id) = self.separator.last();
+        let cached = r.cached.map(|from| (from, self.separator.last_cached()));
+        self.cached.extend(cached);
+        let targets = self.targets.entry(r.family).or_default();
+        if targets.last().is_none_or(|(_, t)| *t != file) {
+            targets.push((Arc::from(&r.key[..]), file));
+        }
+        let place = NewPlace {
+            file,
+            ordinal,
+            family: r.family,
+            bytes: r.place.end - r.place.start,
+            hash: name.hash(file_id),
+        };
+        (self.places.places.entry(r.source).or_default()).push((r.ordinal, place));
+        self.last = Some((r.family, r.key));
+        Ok(())
+    }
+
+    /// Finishes and syncs the last new file. `sources` are the numbers of the source files.
+    fn finish(mut self, sources: &[u64]) -> Result<MovedRecords> {
+        for places in self.places.places.values_mut() {
+            places.sort_unstable_by_key(|(ordinal, _)| *ordinal);
+        }
+        Ok(MovedRecords {
+            files: self.separator.finish()?,
+            renamed: Collected {
+                sources: sources.to_vec(),
+                targets: self.targets,
+            },
+            places: self.places,
+            cached: self.cached,
+            bytes_read: self.bytes_read,
+        })
+    }
 }
 
 impl Engine {
@@ -178,7 +316,7 @@ impl Engine {
 
     /// Returns the files that garbage collection should take now, if another garbage collection may
     /// run.
-    pub(super) fn pick_sources(&self, state: &TreeState) -> Option<Chosen> {
+    pub(super) fn pick_sources(&self, state: &TreeState) -> Option<GcPick> {
         if state.catalog().blobs.is_empty() {
             return None;
         }
@@ -233,7 +371,7 @@ impl Engine {
                 files.push(c.number);
             }
         }
-        Some(Chosen { files, pressure })
+        Some(GcPick { files, pressure })
     }
 
     /// Queues garbage collections while they are due and more may run.
@@ -248,10 +386,10 @@ impl Engine {
             {
                 return;
             }
-            let Some(chosen) = self.pick_sources(&state) else {
+            let Some(pick) = self.pick_sources(&state) else {
                 return;
             };
-            state.blobs.collecting.extend(&chosen.files);
+            state.blobs.collecting.extend(&pick.files);
             state.blobs.running_collections += 1;
             self.pressure
                 .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
@@ -259,7 +397,7 @@ impl Engine {
             self.ctx.counters.collections_begun.add(1);
             // The jobs run behind compactions, which hand out a turn in [`basalt_env`], and beside
             // them near the bound.
-            let priority = match chosen.pressure >= URGENT {
+            let priority = match pick.pressure >= URGENT {
                 true => JobPriority::Compaction,
                 false => JobPriority::Gc,
             };
@@ -270,9 +408,9 @@ impl Engine {
                 .spawn(self.ctx.owner, priority, move || {
                     let began = engine.ctx.env.clock().now();
                     engine.ctx.counters.collecting.add(1);
-                    let done = engine.collect_aloud(&chosen, engine.ctx.closing());
+                    let done = engine.collect_and_notify(&pick, engine.ctx.closing());
                     engine.ctx.counters.collecting.add(-1);
-                    engine.end_collection(&chosen.files, began, done);
+                    engine.end_collection(&pick.files, began, done);
                 });
         }
     }
@@ -332,109 +470,95 @@ impl Engine {
     /// Rewrites the live records of some files, which the caller has registered as being collected.
     pub(super) fn collect(
         self: &Arc<Self>,
-        chosen: &Chosen,
+        pick: &GcPick,
         cancelled: &AtomicBool,
-    ) -> Result<Gathered> {
-        let numbers = &chosen.files;
-        let io = match chosen.pressure >= URGENT {
-            true => IoPriority::High,
-            false => IoPriority::Low,
-        };
-        let sources = self.sources(numbers)?;
-        let live_bytes: u64 = {
-            let state = self.tree.lock();
-            let of = |n: &u64| {
-                state
-                    .catalog()
-                    .blobs
-                    .get(n)
-                    .map(|b| state.catalog().alive(b).bytes)
-            };
-            numbers.iter().filter_map(of).sum()
-        };
+    ) -> Result<GcResult> {
+        let io = pick.io_priority();
+        let sources = self.sources(&pick.files)?;
+        let live = self.read_live_records(&pick.files, &sources, io, cancelled)?;
+        let LiveRecords {
+            records,
+            bytes_read,
+            reservation: _reservation,
+        } = live;
+        let compressed = (records.iter()).any(|r| r.form.codec != Compression::None);
+        let mut mover = RecordMover::new(self, &sources, io, compressed);
+        for record in records {
+            self.check_cancelled(cancelled)?;
+            mover.add(record)?;
+        }
+        let moved = mover.finish(&pick.files)?;
+        let bytes_read = bytes_read + moved.bytes_read;
+        // The source files stay open until their cached values have moved.
+        let Sources { files, orders } = sources;
+        let result = self.install_collection(&files, orders, moved, bytes_read)?;
+        self.ctx.counters.collections.add(1);
+        self.ctx
+            .counters
+            .collected_written
+            .add(result.bytes_written);
+        self.ctx.counters.collected_read.add(result.bytes_read);
+        Ok(result)
+    }
+
+    /// Reads the live records of all source files, and sorts them by family, key, and descending
+    /// sequence number.
+    fn read_live_records(
+        &self,
+        numbers: &[u64],
+        sources: &Sources,
+        io: IoPriority,
+        cancelled: &AtomicBool,
+    ) -> Result<LiveRecords> {
+        let live_bytes = self.live_bytes(numbers);
         let ledger = self.ctx.env.ledger();
         let write_buffer = self.ctx.options.write_buffer_bytes;
-        let mut memory = (write_buffer.saturating_mul(BUFFERS))
+        let values = (write_buffer.saturating_mul(BUFFERS))
             .min(LIVE_BYTES)
             .min(live_bytes);
-        let values = memory;
-        let mut booked = ledger.reserve(MemoryKind::Buffer, values);
-        let mut live = Vec::new();
-        let mut read = 0;
+        let mut live = LiveRecords {
+            reservation: ledger.reserve(MemoryKind::Buffer, values),
+            records: Vec::new(),
+            bytes_read: 0,
+        };
+        let mut memory = values;
         for (file, garbage) in &sources.files {
-            let into = (&mut live, &mut memory);
-            read += self.read_live(file, garbage, &sources.orders, io, cancelled, into)?;
+            let into = (&mut live.records, &mut memory);
+            live.bytes_read +=
+                self.read_live(file, garbage, &sources.orders, io, cancelled, into)?;
         }
-        let not_kept = live.iter().filter(|r: &&Live| r.value.is_none());
+        let records = &mut live.records;
+        let not_kept = records.iter().filter(|r| r.value.is_none());
         let keys = not_kept.map(|r| r.key.len() as u64).sum::<u64>();
-        booked.resize(values + keys + (live.len() * size_of::<Live>()) as u64);
-        live.sort_by(|a, b| {
+        let bytes = values + keys + (records.len() * size_of::<LiveRecord>()) as u64;
+        live.reservation.resize(bytes);
+        records.sort_by(|a, b| {
             let keys = || sources.orders[&a.family].user(&a.key, &b.key);
             (a.family.cmp(&b.family))
                 .then_with(keys)
                 .then_with(|| b.seq.cmp(&a.seq))
         });
-        let new_number = || self.tree.new_file_number();
-        let packed = live.iter().any(|r| r.form.codec != Compression::None);
-        let mut separator = Separator::new(
-            &self.ctx.env,
-            self.ctx.tables.clone(),
-            Box::new(&new_number),
-            io,
-            false,
-        )
-        .with_compressed(packed);
-        separator.warm_index(sources.index_is_cached());
-        let mut renamed: Vec<(CacheKey, CacheKey)> = Vec::new();
-        let mut done = Collected {
-            sources: numbers.clone(),
-            targets: BTreeMap::new(),
-        };
-        let mut moved = Moved::default();
-        let mut last: Option<(u32, Bytes)> = None;
-        for r in live {
-            self.check_cancelled(cancelled)?;
-            let same_key = last.as_ref().is_some_and(|(family, key)| {
-                *family == r.family && sources.orders[family].user(key, &r.key) == Ordering::Equal
-            });
-            if !same_key {
-                separator.begin_user_key()?;
-            }
-            let name = Name {
-                family: r.family,
-                key: &r.key,
-                seq: r.seq,
-            };
-            let value = match r.value {
-                Some(value) => value,
-                None => {
-                    let len = r.place.end - r.place.start;
-                    read += len;
-                    self.ctx.env.io_limit().acquire(len, io);
-                    sources.reader(r.source)?.stored_again(&name, &r.place)?
-                }
-            };
-            separator.put_stored(&name, &r.form, &value)?;
-            let (file, ordinal, file_id) = separator.last();
-            renamed.extend(r.cached.map(|from| (from, separator.last_cached())));
-            let targets = done.targets.entry(r.family).or_default();
-            if targets.last().is_none_or(|(_, t)| *t != file) {
-                targets.push((Arc::from(&r.key[..]), file));
-            }
-            let place = NewPlace {
-                file,
-                ordinal,
-                family: r.family,
-                bytes: r.place.end - r.place.start,
-                hash: name.hash(file_id),
-            };
-            (moved.places.entry(r.source).or_default()).push((r.ordinal, place));
-            last = Some((r.family, r.key));
-        }
-        for places in moved.places.values_mut() {
-            places.sort_unstable_by_key(|(ordinal, _)| *ordinal);
-        }
-        let made = separator.finish()?;
+        Ok(live)
+    }
+
+    /// Returns the bytes of live records in some blob files.
+    fn live_bytes(&self, numbers: &[u64]) -> u64 {
+        let state = self.tree.lock();
+        let catalog = state.catalog();
+        let blobs = numbers.iter().filter_map(|n| catalog.blobs.get(n));
+        blobs.map(|b| catalog.alive(b).bytes).sum()
+    }
+
+    /// Makes the names of the new files durable, and replaces the source files by them in one
+    /// edit. If the names cannot be made durable, the new files are removed.
+    fn install_collection(
+        &self,
+        sources: &[(Arc<BlobFile>, Arc<Garbage>)],
+        orders: BTreeMap<u32, Cmp>,
+        moved: MovedRecords,
+        bytes_read: u64,
+    ) -> Result<GcResult> {
+        let made = moved.files;
         let files: Vec<PathBuf> =
             (made.iter().map(|(n, _)| self.ctx.tables.blob_path(*n))).collect();
         if !files.is_empty()
@@ -443,16 +567,16 @@ impl Engine {
             self.ctx.remove_files(&files);
             return Err(e);
         }
-        let before: u64 = sources.files.iter().map(|(f, _)| f.meta.size).sum();
+        let before: u64 = sources.iter().map(|(f, _)| f.meta.size).sum();
         let written: u64 = made.iter().map(|(_, m)| m.size).sum();
-        let gathered = Gathered {
+        let result = GcResult {
             targets: (made.iter())
                 .map(|(number, meta)| {
                     self.tree
                         .blob_info(*number, meta, BlobFileReason::Collection)
                 })
                 .collect(),
-            bytes_read: read,
+            bytes_read,
             bytes_written: written,
             freed: before.saturating_sub(written),
         };
@@ -469,24 +593,18 @@ impl Engine {
         let change = BlobChange {
             dead: Vec::new(),
             collected: Some(Collection {
-                done,
-                moved,
-                marked: (sources.files.iter())
+                done: moved.renamed,
+                moved: moved.places,
+                marked: (sources.iter())
                     .map(|(f, g)| (f.number, g.clone()))
                     .collect(),
-                orders: sources.orders,
+                orders,
             }),
         };
         let numbers: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.tree.install_with(edit, files, change, |_, _| ())?;
-        self.cache_moves(&renamed, &numbers);
-        self.ctx.counters.collections.add(1);
-        self.ctx
-            .counters
-            .collected_written
-            .add(gathered.bytes_written);
-        self.ctx.counters.collected_read.add(gathered.bytes_read);
-        Ok(gathered)
+        self.cache_moves(&moved.cached, &numbers);
+        Ok(result)
     }
 
     fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {
@@ -532,7 +650,7 @@ impl Engine {
         orders: &BTreeMap<u32, Cmp>,
         io: IoPriority,
         cancelled: &AtomicBool,
-        (live, memory): (&mut Vec<Live>, &mut u64),
+        (live, memory): (&mut Vec<LiveRecord>, &mut u64),
     ) -> Result<u64> {
         let reader = file.reader()?;
         let mut sum = garbage.hash_sum();
@@ -553,7 +671,7 @@ impl Engine {
                     let left = memory.checked_sub(len as u64);
                     *memory = left.unwrap_or(*memory);
                     let form = record.form();
-                    live.push(Live {
+                    live.push(LiveRecord {
                         family: record.family,
                         key: match left {
                             Some(_) => record.key,
@@ -587,16 +705,16 @@ impl Engine {
     }
 
     /// Runs a garbage collection and reports it to the listener. Returns the number of bytes freed.
-    pub(super) fn collect_aloud(
+    pub(super) fn collect_and_notify(
         self: &Arc<Self>,
-        chosen: &Chosen,
+        pick: &GcPick,
         cancelled: &AtomicBool,
     ) -> Result<u64> {
-        let collection = self.collection_info(&chosen.files);
+        let collection = self.collection_info(&pick.files);
         self.ctx
             .notify(|| Event::CollectionBegin(collection.clone()));
         let began = self.ctx.env.clock().now();
-        let ended = self.collect(chosen, cancelled);
+        let ended = self.collect(pick, cancelled);
         self.ctx.notify(|| {
             let (done, error) = match &ended {
                 Ok(done) => (Some(done), None),

@@ -5,8 +5,7 @@
 //! a store is here, the directory is the store's. Without `CURRENT`, a file counts as a store's
 //! only by its first bytes. A file that is not a store's is never touched.
 
-use super::store_files::LOST_DIR;
-use super::store_files::StoreFile;
+use super::store_files::{LOST_DIR, NamedFiles, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::Catalog;
 use basalt_env::Env;
@@ -187,20 +186,9 @@ pub(crate) fn remove_orphans(
     catalog: &Catalog,
     manifest: u64,
 ) {
-    let indexes = catalog.indexes();
+    let named = NamedFiles::new(catalog, Some(manifest));
     for name in names {
-        let keep = match StoreFile::parse(name) {
-            Some(StoreFile::Table(n)) => {
-                catalog.families.values().any(|f| f.tables.contains_key(&n))
-            }
-            Some(StoreFile::Blob(n)) => catalog.has_blob(n, false),
-            Some(StoreFile::Index(n)) => indexes.contains(&n),
-            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
-            Some(StoreFile::Manifest(n)) => n == manifest,
-            Some(StoreFile::CurrentTmp) => false,
-            Some(StoreFile::Current | StoreFile::Lock) | None => true,
-        };
-        if !keep {
+        if StoreFile::parse(name).is_some_and(|file| !named.has(file)) {
             // If the removal fails, the next open tries again.
             let _ = env.fs().remove(&dir.join(name));
         }

@@ -1,7 +1,9 @@
 //! The names of the files in a store's directory.
 
+use crate::version::catalog::Catalog;
 use crate::version::edit::MAX_FILE_NUMBER;
 use crate::version::manifest::CURRENT;
+use std::collections::BTreeSet;
 
 /// The directory, inside a store's directory, to which damaged files are moved.
 pub(crate) const LOST_DIR: &str = "lost";
@@ -59,6 +61,41 @@ impl StoreFile {
             | StoreFile::Log(n)
             | StoreFile::Manifest(n) => Some(n),
             _ => None,
+        }
+    }
+}
+
+/// The files that belong to a store, as its catalog and `CURRENT` say. All other files with names
+/// of a store's files are orphans.
+pub(crate) struct NamedFiles<'a> {
+    catalog: &'a Catalog,
+    /// Numbers of the index files of logs that are blob files.
+    indexes: BTreeSet<u64>,
+    /// Number of the manifest that `CURRENT` names; `None` if `CURRENT` cannot be read.
+    manifest: Option<u64>,
+}
+
+impl NamedFiles<'_> {
+    /// Returns the files that a catalog names, and a manifest.
+    pub fn new(catalog: &Catalog, manifest: Option<u64>) -> NamedFiles<'_> {
+        NamedFiles {
+            catalog,
+            indexes: catalog.indexes(),
+            manifest,
+        }
+    }
+
+    /// Returns whether a file belongs to the store.
+    pub fn has(&self, file: StoreFile) -> bool {
+        let catalog = self.catalog;
+        match file {
+            StoreFile::Table(n) => catalog.families.values().any(|f| f.tables.contains_key(&n)),
+            StoreFile::Blob(n) => catalog.has_blob(n, false),
+            StoreFile::Index(n) => self.indexes.contains(&n),
+            StoreFile::Log(n) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
+            StoreFile::Manifest(n) => self.manifest == Some(n),
+            StoreFile::Current | StoreFile::Lock => true,
+            StoreFile::CurrentTmp => false,
         }
     }
 }

@@ -292,13 +292,11 @@ impl Pass<'_> {
         }
         let payload = self.block(BlockKind::Data, handle)?;
         let at = |d: crate::format::Damage| d.at(&table.path, handle.offset);
-        cursor.load(payload).map_err(at)?;
         let hash = table
             .bytewise
             .then_some(filter::key_hash as fn(&[u8]) -> u64);
-        cursor.check_all(hash).map_err(at)?;
-        cursor.seek_to_first().map_err(at)?;
-        while cursor.valid() {
+        cursor.load_checked(payload, hash).map_err(at)?;
+        cursor.for_each_entry(at, |cursor| {
             let key = cursor.key();
             let ordered = self.tally.meta.entries == 0
                 || table.cmp.internal(&self.tally.meta.largest, key) == Ordering::Less;
@@ -310,9 +308,8 @@ impl Pass<'_> {
             }
             self.check_filter_has(user_key(key))?;
             let counted = self.tally.entry(key, cursor.value());
-            counted.map_err(|e| e.at(&table.path, handle.offset))?;
-            cursor.next().map_err(at)?;
-        }
+            counted.map_err(|e| e.at(&table.path, handle.offset))
+        })?;
         self.data_blocks += 1;
         Ok(())
     }
@@ -469,14 +466,8 @@ pub(crate) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
                 let payload = table.read_block(BlockKind::Data, &handle)?;
                 let at = |d: crate::format::Damage| d.at(path, handle.offset);
                 // Two passes over the block: a block counts whole or not at all.
-                cursor.load(payload).map_err(at)?;
-                cursor.check_all(None).map_err(at)?;
-                cursor.seek_to_first().map_err(at)?;
-                while cursor.valid() {
-                    tally.entry(cursor.key(), cursor.value())?;
-                    cursor.next().map_err(at)?;
-                }
-                Ok(())
+                cursor.load_checked(payload, None).map_err(at)?;
+                cursor.for_each_entry(at, |c| tally.entry(c.key(), c.value()))
             });
             match counted {
                 Err(e) if !is_damage(&e) => return Err(e),

@@ -7,9 +7,11 @@
 mod blobs;
 
 use super::manifest_salvage::{Learned, learn};
+use super::walk::{
+    LogScan, Progress, check_len, end_of_records, is_missing, lock_store, no_store, open_named,
+};
 use crate::db::open::{bind_families, replay_logs};
-use crate::db::store_dir::holds_a_store;
-use crate::db::store_files::{LOCK, StoreFile};
+use crate::db::store_files::{NamedFiles, StoreFile};
 use crate::db::write_path::apply;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
@@ -20,7 +22,7 @@ use crate::version::table_name;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
-use basalt_records::salvage::{NO_RECORD, Part, scan};
+use basalt_records::salvage::{BAD_PAYLOAD, NO_RECORD, Part};
 use basalt_records::verify::check_spare;
 use basalt_records::{FileKind, RecordReader};
 use basalt_table::salvage::{KnownTable, salvage};
@@ -89,17 +91,8 @@ pub(crate) fn verify_store(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport> {
-    let fs = env.fs();
-    if !fs.exists(dir)? {
-        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
-    }
-    // The check comes before the lock, which is a file: no file is left in a directory that is no
-    // store.
-    if !holds_a_store(env, dir)? {
-        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
-    }
-    let _lock = fs.lock(&dir.join(LOCK))?;
-    Ok(walk(env, dir, options, progress)?.report)
+    let _lock = lock_store(env, dir)?;
+    Ok(walk(env, dir, options, &mut Progress::new(progress))?.report)
 }
 
 /// Walks the store; the caller holds its lock.
@@ -107,7 +100,7 @@ pub(super) fn walk(
     env: &Env,
     dir: &Path,
     options: &Options,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut Progress<'_>,
 ) -> Result<Walked> {
     let fs = env.fs();
     let names: Vec<String> = fs
@@ -117,7 +110,7 @@ pub(super) fn walk(
         .map(|e| e.name)
         .collect();
     let Some((mut learned, damage)) = learn(env, dir, &names, options)? else {
-        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
+        return Err(no_store(dir));
     };
     let mut w = Walk {
         env,
@@ -126,7 +119,6 @@ pub(super) fn walk(
         bad_tables: BTreeSet::new(),
         bad_blobs: BTreeSet::new(),
         bad_spare: Vec::new(),
-        total: 0,
         progress,
     };
     // Only a whole catalog can prove that no edit names a file.
@@ -134,34 +126,19 @@ pub(super) fn walk(
     w.report.damage.extend(damage);
     let manifest = w.metadata(&names)?;
     let catalog = &learned.catalog;
-    w.total = total_bytes(env, dir, catalog) + w.report.bytes;
-    w.step(0);
+    w.progress.expect(total_bytes(env, dir, catalog));
+    w.progress.step(0);
     w.tables(options, catalog)?;
     w.blobs(options, catalog, learned.sure)?;
     w.logs(catalog)?;
-    let indexes = catalog.indexes();
+    w.report.bytes = w.progress.walked();
+    let named = NamedFiles::new(catalog, manifest);
     for name in &names {
-        let known = match StoreFile::parse(name) {
-            Some(StoreFile::Table(n)) => {
-                catalog.families.values().any(|f| f.tables.contains_key(&n))
-            }
-            Some(StoreFile::Blob(n)) => catalog.has_blob(n, false),
-            Some(StoreFile::Index(n)) => indexes.contains(&n),
-            Some(StoreFile::Log(n)) => catalog.logs.contains_key(&n) || catalog.has_blob(n, true),
-            Some(StoreFile::Manifest(n)) => manifest == Some(n),
-            Some(StoreFile::Current | StoreFile::Lock) => true,
-            Some(StoreFile::CurrentTmp) => false,
-            None => {
-                w.report.foreign.push(name.clone());
-                continue;
-            }
-        };
-        if known {
-            continue;
-        }
-        let list = match certain {
-            true => &mut w.report.orphans,
-            false => &mut w.report.unnamed,
+        let list = match StoreFile::parse(name) {
+            None => &mut w.report.foreign,
+            Some(file) if named.has(file) => continue,
+            Some(_) if certain => &mut w.report.orphans,
+            Some(_) => &mut w.report.unnamed,
         };
         list.push(name.clone());
     }
@@ -198,21 +175,8 @@ pub(super) fn verify_table(
     cmp: &Cmp,
 ) -> Result<TableVerified> {
     let path = dir.join(table_name(number));
-    let file = env.fs().open(&path).map_err(|e| {
-        if e.is_not_found() {
-            Error::corruption(&path, 0, "the manifest names this table, and it is missing")
-        } else {
-            e
-        }
-    })?;
-    let len = env.fs().stat(&path)?.len;
-    if len != meta.size {
-        return Err(Error::corruption(
-            &path,
-            len.min(meta.size),
-            format!("the file has {len} bytes, the manifest says {}", meta.size),
-        ));
-    }
+    let file = open_named(env, &path, "table")?;
+    check_len(env, &path, meta.size)?;
     let table = TableReader::open_shifted(env, file, &path, meta, cmp.clone())?;
     if let Some(own) = table.family().filter(|f| f.id != family) {
         return Err(Error::corruption(
@@ -227,7 +191,7 @@ pub(super) fn verify_table(
     table.verify(meta)
 }
 
-struct Walk<'a> {
+struct Walk<'a, 'p> {
     env: &'a Env,
     dir: &'a Path,
     report: VerifyReport,
@@ -235,16 +199,10 @@ struct Walk<'a> {
     bad_blobs: BTreeSet<u64>,
     /// Logs and manifests whose records are whole and whose header or padding is damaged.
     bad_spare: Vec<String>,
-    total: u64,
-    progress: &'a mut dyn FnMut(u64, u64),
+    progress: &'a mut Progress<'p>,
 }
 
-impl Walk<'_> {
-    fn step(&mut self, bytes: u64) {
-        self.report.bytes = self.report.bytes.saturating_add(bytes);
-        (self.progress)(self.report.bytes, self.total.max(self.report.bytes));
-    }
-
+impl Walk<'_, '_> {
     /// Checks `CURRENT` and the manifest's end; their content was checked when the catalog was
     /// read. Returns the manifest's number.
     fn metadata(&mut self, names: &[String]) -> Result<Option<u64>> {
@@ -253,7 +211,7 @@ impl Walk<'_> {
         if names.iter().any(|n| n == CURRENT) {
             self.report.files += 1;
             let len = fs.stat(&path)?.len;
-            self.report.bytes += len;
+            self.progress.count(len);
             if len > CURRENT_LEN as u64 {
                 self.report.damage.push(Error::corruption(
                     &path,
@@ -276,7 +234,7 @@ impl Walk<'_> {
         }) {
             let len = fs.stat(&path)?.len;
             self.report.files += 1;
-            self.report.bytes += end;
+            self.progress.count(end);
             if len > end + fs.info().write_unit as u64 {
                 self.report
                     .torn_tails
@@ -331,7 +289,7 @@ impl Walk<'_> {
                         }
                     }
                 }
-                self.step(meta.size);
+                self.progress.step(meta.size);
             }
             version.sort();
             if let Err(what) = version.check() {
@@ -353,11 +311,7 @@ impl Walk<'_> {
         first: Option<u64>,
     ) -> Result<()> {
         let path = self.dir.join(table_name(number));
-        let known = KnownTable {
-            file_id: Some(meta.file_id),
-            size: Some(meta.size),
-            shift: meta.shift,
-        };
+        let known = KnownTable::from(meta);
         let walked = self
             .env
             .fs()
@@ -410,12 +364,12 @@ impl Walk<'_> {
             }
         }
         for (&number, log) in &catalog.logs {
-            let end = log.end.or(log.left).unwrap_or(u64::MAX);
+            let end = end_of_records(log);
             self.spare(&log_path(self.dir, number), FileKind::Log, log.file_id, end)?;
         }
         for n in catalog.logs.keys() {
             let bytes = self.env.fs().stat(&log_path(self.dir, *n));
-            self.step(bytes.map_or(0, |s| s.allocated));
+            self.progress.step(bytes.map_or(0, |s| s.allocated));
         }
         Ok(())
     }
@@ -432,21 +386,17 @@ impl Walk<'_> {
             Ok(f) => f,
             Err(e) if e.is_not_found() => {
                 if first.0.as_ref() != Some(&path) {
-                    self.report.damage.push(Error::corruption(
-                        &path,
-                        0,
-                        "the manifest names this log, and it is missing",
-                    ));
+                    let missing = Error::corruption(&path, 0, is_missing("log"));
+                    self.report.damage.push(missing);
                 }
                 return Ok(());
             }
             Err(e) => return Err(e),
         };
-        let scan = match scan(&*file, &path, log.file_id, u64::MAX) {
+        let scan = match LogScan::new(&*file, &path, log, 0) {
             Ok(s) => s,
             Err(e) => return self.report.note(e),
         };
-        let proven = scan.proven.max(log.end.unwrap_or(0));
         // The first record follows the header, which has a unit of the log's own.
         let header = RecordReader::open(file.clone(), &path, FileKind::Log, None);
         let unit = header
@@ -454,11 +404,10 @@ impl Walk<'_> {
             .flatten()
             .map(|r| r.header().write_unit as usize);
         let start = unit.unwrap_or(self.env.fs().info().write_unit) as u64;
-        let limit = log.end.or(log.left).unwrap_or(u64::MAX);
-        for part in scan.parts(start, limit, proven) {
+        for part in scan.parts(start) {
             let (from, to, what) = match part {
                 Part::Whole(_) => continue,
-                Part::Broken(f) => (f.offset, f.end, "the payload does not fit its checksum"),
+                Part::Broken(f) => (f.offset, f.end, BAD_PAYLOAD),
                 Part::Hole(bytes) => (bytes.start, bytes.end, NO_RECORD),
             };
             if first.0.as_ref() != Some(&path) || first.1 != Some(from) {

@@ -28,8 +28,8 @@ mod tables;
 use super::check;
 use super::manifest_salvage::{self, Learned};
 use super::report::{Loss, RepairReport};
-use crate::db::store_dir::holds_a_store;
-use crate::db::store_files::{LOCK, LOST_DIR, StoreFile};
+use super::walk::{Progress, lock_store};
+use crate::db::store_files::{LOST_DIR, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::CatalogTable;
 use crate::version::edit::AddTable;
@@ -73,12 +73,8 @@ struct Run<'a> {
     /// Files whose content is now elsewhere, all of it.
     replaced: Vec<String>,
     report: RepairReport,
-    /// Told of bytes walked, and of how many there are.
-    progress: RefCell<&'a mut dyn FnMut(u64, u64)>,
-    /// Bytes that the check and the salvage have walked.
-    walked: u64,
-    /// Bytes that both will have walked.
-    to_walk: u64,
+    /// Progress of the check and of the salvage of tables.
+    progress: RefCell<Progress<'a>>,
 }
 
 pub(crate) fn repair(
@@ -88,16 +84,10 @@ pub(crate) fn repair(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport> {
     options.validate()?;
+    let _lock = lock_store(env, dir)?;
     let fs = env.fs();
-    if !fs.exists(dir)? {
-        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
-    }
-    // Before the lock, which is a file.
-    if !holds_a_store(env, dir)? {
-        return Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir));
-    }
-    let _lock = fs.lock(&dir.join(LOCK))?;
-    let mut walked = check::walk(env, dir, options, progress)?;
+    let mut progress = Progress::new(progress);
+    let mut walked = check::walk(env, dir, options, &mut progress)?;
     let mut report = RepairReport::default();
     let refusal = walked
         .report
@@ -146,13 +136,12 @@ pub(crate) fn repair(
         .filter(|(n, _)| walked.bad_tables.contains(n))
         .map(|(_, table)| table.meta.size)
         .sum();
+    progress.expect(damaged);
     let blobs = Blobs::new(&mut walked.learned, &walked.names, &walked.bad_blobs);
     let run = Run {
         env,
         blobs,
         progress: RefCell::new(progress),
-        walked: walked.report.bytes,
-        to_walk: walked.report.bytes + damaged,
         dir,
         options,
         next_number: walked.learned.catalog.next_file.max(highest + 1),

@@ -3,6 +3,7 @@
 //! such a record.
 
 use super::Walk;
+use crate::db::integrity::walk::{check_len, open_named};
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
 use crate::options::Options;
@@ -30,28 +31,14 @@ pub(in crate::db) fn verify_blob(
     let paths: Vec<_> = names.map(|n| dir.join(n)).collect();
     let mut files = Vec::new();
     for path in &paths {
-        files.push(env.fs().open(path).map_err(|e| match e.is_not_found() {
-            true => Error::corruption(
-                path,
-                0,
-                "the manifest names this blob file, and it is missing",
-            ),
-            false => e,
-        })?);
+        files.push(open_named(env, path, "blob file")?);
     }
     // The file of a log may be longer than its records.
     let (sized, size) = match &meta.index {
         None => (&paths[0], meta.size),
         Some(index) => (&paths[1], index.size),
     };
-    let len = env.fs().stat(sized)?.len;
-    if len != size {
-        return Err(Error::corruption(
-            sized,
-            len.min(size),
-            format!("the file has {len} bytes, the manifest says {size}"),
-        ));
-    }
+    check_len(env, sized, size)?;
     let reader = open(env, &paths, &files, meta)?;
     if let Some(index) = &meta.index {
         let found = digest(&*files[1], &paths[1], index.size)?;
@@ -112,7 +99,7 @@ impl Referred {
     }
 }
 
-impl Walk<'_> {
+impl Walk<'_, '_> {
     /// `sure`: every edit is known, so what references lead to is.
     pub(super) fn blobs(&mut self, options: &Options, catalog: &Catalog, sure: bool) -> Result<()> {
         for (&number, blob) in &catalog.blobs {
@@ -124,7 +111,7 @@ impl Walk<'_> {
             // Both are below 2^48, and a damaged manifest may name any number of files.
             let bytes = blob.meta.size + blob.meta.index.map_or(0, |i| i.size);
             self.report.blob_bytes = self.report.blob_bytes.saturating_add(bytes);
-            self.step(blob.meta.size);
+            self.progress.step(blob.meta.size);
         }
         match sure {
             true => self.references(options, catalog),

@@ -4,6 +4,7 @@ use super::Run;
 use crate::db::flush::write_table;
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::Loss;
+use crate::db::integrity::walk::{LogScan, is_missing};
 use crate::db::memtable_set::MemtableSet;
 use crate::db::open::{bind_families, check_record};
 use crate::db::store_files::StoreFile;
@@ -15,7 +16,7 @@ use basalt_fs::{ErrorKind, Result};
 use basalt_kv::batch::Ops;
 use basalt_kv::key::MAX_SEQ;
 use basalt_records::StoredRecord;
-use basalt_records::salvage::{self, NO_RECORD, Part};
+use basalt_records::salvage::{self, BAD_PAYLOAD, NO_RECORD, Part};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -138,7 +139,7 @@ impl Run<'_> {
                     &name,
                     0..log.end.unwrap_or(0),
                     None,
-                    "the manifest names this log, and it is missing",
+                    &is_missing("log"),
                 );
                 return Ok(());
             }
@@ -148,20 +149,16 @@ impl Run<'_> {
         let sound_header = header.as_ref().is_some_and(|h| {
             h.file_id == log.file_id && h.store_id == self.learned.catalog.store_id
         });
-        let limit = log.end.or(log.left).unwrap_or(u64::MAX);
-        let scan = salvage::scan(&*file, &path, log.file_id, u64::MAX)?;
         // A log was synced before its index was begun.
         let indexed = self.indexed.get(&log.file_id).copied();
-        let proven = (scan.proven)
-            .max(log.end.unwrap_or(0))
-            .max(indexed.unwrap_or(0));
+        let scan = LogScan::new(&*file, &path, &log, indexed.unwrap_or(0))?;
         let first_loss = self.report.losses.len();
         let unit = header
             .as_ref()
             .map_or(self.env.fs().info().write_unit as u64, |h| {
                 u64::from(h.write_unit)
             });
-        if replay.cut && sound_header && proven <= unit {
+        if replay.cut && sound_header && scan.synced <= unit {
             // An earlier log lost its unsynced end, as in a power cut, and nothing in this one was
             // synced: recovery cuts both.
             self.replaced.push(name);
@@ -170,14 +167,14 @@ impl Run<'_> {
         // The position behind the last record. The first record follows the header.
         let mut at = unit;
         let mut damaged = !sound_header;
-        for part in scan.parts(unit, limit, proven) {
+        for part in scan.parts(unit) {
             let (f, why) = match part {
                 Part::Hole(bytes) => {
                     damaged = true;
                     self.lose_log(replay, &name, bytes, None, NO_RECORD);
                     continue;
                 }
-                Part::Broken(f) => (f, Err("the payload does not fit its checksum".to_string())),
+                Part::Broken(f) => (f, Err(BAD_PAYLOAD.to_string())),
                 Part::Whole(f) => {
                     let record = salvage::read(&*file, &path, f)?;
                     (f, self.apply(&record, replay)?)

@@ -7,6 +7,7 @@ use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::integrity::check;
 use crate::db::integrity::report::{KeyRange, Loss};
+use crate::db::integrity::walk::is_missing;
 use crate::db::store_files::StoreFile;
 use crate::iter::{InternalIter, MergingIter};
 use crate::version::FileLocation;
@@ -15,15 +16,59 @@ use crate::version::edit::AddTable;
 use crate::version::{LEVELS, TableFile, table_name};
 use basalt_blob::{Name, Reference};
 use basalt_env::IoPriority;
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{ErrorKind, File, Result};
 use basalt_kv::key::{
     Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, user_key,
 };
 use basalt_kv::ranges::Fragments;
-use basalt_table::salvage::{KnownTable, salvage};
+use basalt_table::salvage::{KnownTable, Salvaged, salvage};
 use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
 use std::cmp::Ordering;
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// A table that the check found damaged or missing.
+struct DamagedTable {
+    name: String,
+    path: PathBuf,
+    family_id: u32,
+    family: CatalogFamily,
+    level: u32,
+    /// The table's description in the manifest, if an edit names the table.
+    meta: Option<Arc<TableMeta>>,
+}
+
+impl DamagedTable {
+    /// Returns the size of the file in bytes as the manifest has it, or 0 if no edit names it.
+    fn size(&self) -> u64 {
+        self.meta.as_ref().map_or(0, |m| m.size)
+    }
+
+    /// Returns the first and the last user key as the manifest has them.
+    fn key_range(&self) -> KeyRange {
+        let meta = self.meta.as_ref();
+        KeyRange {
+            from: meta.map(|m| user_key(&m.smallest).to_vec()),
+            to: meta.map(|m| user_key(&m.largest).to_vec()),
+        }
+    }
+
+    /// Returns what the manifest says of the file, for the salvage.
+    fn known(&self) -> KnownTable {
+        let meta = self.meta.as_deref();
+        meta.map_or_else(KnownTable::default, KnownTable::from)
+    }
+
+    /// Returns the loss of all entries.
+    fn all_lost(&self, reason: &str) -> Loss {
+        Loss {
+            family: Some(self.family.name.clone()),
+            keys: Some(self.key_range()),
+            entries: self.meta.as_ref().map(|m| m.entries),
+            ..Loss::of_file(&self.name, 0..self.size(), reason)
+        }
+    }
+}
 
 impl Run<'_> {
     pub(super) fn builder(
@@ -85,135 +130,162 @@ impl Run<'_> {
         number: u64,
         meta: Option<Arc<TableMeta>>,
     ) -> Result<()> {
-        let name = table_name(number);
-        let path = self.tables.path(number);
-        let family = self.learned.family(family_id, self.options).clone();
-        let cmp = self.options.family(&family.name).comparator.clone();
-        let whole_range = KeyRange {
-            from: meta.as_ref().map(|m| user_key(&m.smallest).to_vec()),
-            to: meta.as_ref().map(|m| user_key(&m.largest).to_vec()),
+        let table = DamagedTable {
+            name: table_name(number),
+            path: self.tables.path(number),
+            family_id,
+            family: self.learned.family(family_id, self.options).clone(),
+            level,
+            meta,
         };
-        let size = meta.as_ref().map_or(0, |m| m.size);
-        let all_lost = |reason: String| Loss {
-            family: Some(family.name.clone()),
-            keys: Some(whole_range.clone()),
-            entries: meta.as_ref().map(|m| m.entries),
-            ..Loss::of_file(&name, 0..size, &reason)
+        let Some(file) = self.open_damaged(&table)? else {
+            return Ok(());
         };
-        let file = match self.env.fs().open(&path) {
-            Ok(f) => f,
+        self.set_aside(&table.name, "it is damaged");
+        let Some(salvaged) = self.copy_readable(&table, &*file)? else {
+            return Ok(());
+        };
+        let tombstones_lost = self.report_lost_tombstones(&table, &salvaged);
+        self.report_lost_entries(&table, salvaged, tombstones_lost);
+        Ok(())
+    }
+
+    /// Opens a damaged table. If the file is missing, reports the loss and returns `None`.
+    fn open_damaged(&mut self, table: &DamagedTable) -> Result<Option<Arc<dyn File>>> {
+        match self.env.fs().open(&table.path) {
+            Ok(file) => Ok(Some(file)),
             Err(e) if e.is_not_found() => {
-                let why = if self.learned.sure {
-                    "the manifest names this table, and it is missing"
-                } else {
-                    "it is missing; if an edit that is lost had removed it, nothing of it is lost"
+                let why = match self.learned.sure {
+                    true => is_missing("table"),
+                    false => {
+                        "it is missing; if an edit that is lost had removed it, nothing of it is lost".into()
+                    }
                 };
-                let loss = all_lost(why.into());
-                self.lose(loss);
-                return Ok(());
+                self.lose(table.all_lost(&why));
+                Ok(None)
             }
-            Err(e) => return Err(e),
-        };
-        self.set_aside(&name, "it is damaged");
-        let known = KnownTable {
-            file_id: meta.as_ref().map(|m| m.file_id),
-            size: meta.as_ref().map(|m| m.size),
-            shift: meta.as_ref().map_or(0, |m| m.shift),
-        };
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Copies the entries and range tombstones that can be read into a new table, which takes the
+    /// place of the damaged one. If nothing can be read at all, reports the loss and returns
+    /// `None`.
+    fn copy_readable(&mut self, table: &DamagedTable, file: &dyn File) -> Result<Option<Salvaged>> {
+        let size = table.size();
+        let cmp = self.options.family(&table.family.name).comparator.clone();
+        let known = table.known();
         let new_number = self.new_number();
         let mut builder: Option<TableBuilder> = None;
-        let (before, total) = (self.walked, self.to_walk);
-        self.walked = before + size;
         let mut seen = 0;
         let run = &*self;
-        let walked = salvage(&*file, &path, &known, &cmp, &mut |key, value| {
+        let begin = || run.builder(table.family_id, &table.family, table.level, new_number);
+        let salvaged = salvage(file, &table.path, &known, &cmp, &mut |key, value| {
             seen += (key.len() + value.len()) as u64;
-            (run.progress.borrow_mut())(before + seen.min(size), total.max(before + size));
+            run.progress.borrow_mut().show_inside(seen, size);
             if builder.is_none() {
-                builder = Some(run.builder(family_id, &family, level, new_number)?);
+                builder = Some(begin()?);
             }
             builder.as_mut().expect("just made").add(key, value)
         });
-        let walked = match walked {
-            Ok(w) => w,
+        run.progress.borrow_mut().count(size);
+        let salvaged = match salvaged {
+            Ok(salvaged) => salvaged,
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 // Only before the first entry: nothing of it was copied.
                 assert!(builder.is_none(), "salvage gave up halfway: {e}");
-                let len = file.len();
-                let mut loss = all_lost(e.to_string());
-                loss.bytes = 0..len.max(size);
+                let mut loss = table.all_lost(&e.to_string());
+                loss.bytes = 0..file.len().max(size);
                 self.lose(loss);
-                return Ok(());
+                return Ok(None);
             }
             Err(e) => return Err(e),
         };
-        if !walked.ranges.is_empty() && builder.is_none() {
-            builder = Some(self.builder(family_id, &family, level, new_number)?);
+        let ranges = &salvaged.ranges;
+        if !ranges.is_empty() && builder.is_none() {
+            builder = Some(begin()?);
         }
         if let Some(mut b) = builder {
-            for i in 0..walked.ranges.len() {
-                let (from, to) = walked.ranges.range(i);
-                b.delete_range(from, to, walked.ranges.seqs_of(i));
+            for i in 0..ranges.len() {
+                let (from, to) = ranges.range(i);
+                b.delete_range(from, to, ranges.seqs_of(i));
             }
             let meta = b.finish()?;
-            self.replacement.insert(name.clone(), new_number);
+            self.replacement.insert(table.name.clone(), new_number);
             self.new_table(AddTable {
-                family: family_id,
-                level,
+                family: table.family_id,
+                level: table.level,
                 number: new_number,
                 meta,
                 location: FileLocation::Local,
             });
         }
-        let found = walked.ranges.pieces() as u64;
-        let deletes_lost = match &meta {
+        Ok(Some(salvaged))
+    }
+
+    /// Reports the range tombstones of a damaged table that could not be read. Returns whether
+    /// there are any.
+    fn report_lost_tombstones(&mut self, table: &DamagedTable, salvaged: &Salvaged) -> bool {
+        let found = salvaged.ranges.pieces() as u64;
+        let meta = table.meta.as_ref();
+        let lost = match meta {
             Some(m) => found < m.range_deletes,
-            None => walked.ranges_lost == Some(true),
+            None => salvaged.ranges_lost == Some(true),
         };
-        if deletes_lost {
-            let mut loss = all_lost(
-                "range tombstones cannot be read: keys that were deleted as a range show again"
-                    .into(),
+        if lost {
+            let mut loss = table.all_lost(
+                "range tombstones cannot be read: keys that were deleted as a range show again",
             );
-            loss.entries = meta.as_ref().map(|m| m.range_deletes - found);
+            loss.entries = meta.map(|m| m.range_deletes - found);
             loss.older_may_reappear = true;
             self.lose(loss);
-        } else if meta.is_none() && walked.ranges_lost.is_none() {
+        } else if meta.is_none() && salvaged.ranges_lost.is_none() {
             self.report.notes.push(format!(
-                "{name}: what it says of itself is damaged; of range tombstones that it may have had, those that can be read are kept"
+                "{}: what it says of itself is damaged; of range tombstones that it may have had, those that can be read are kept",
+                table.name
             ));
         }
-        let written = meta.as_ref().map(|m| m.entries).or(walked.entries_written);
-        let missing = written.and_then(|w| w.checked_sub(walked.entries));
-        if missing == Some(0) && deletes_lost {
-            return Ok(());
-        }
+        lost
+    }
+
+    /// Reports the entries of a damaged table that could not be read, or that none is lost.
+    fn report_lost_entries(
+        &mut self,
+        table: &DamagedTable,
+        salvaged: Salvaged,
+        tombstones_lost: bool,
+    ) {
+        let entries = table.meta.as_ref().map(|m| m.entries);
+        let written = entries.or(salvaged.entries_written);
+        let missing = written.and_then(|w| w.checked_sub(salvaged.entries));
         if missing == Some(0) {
-            self.report.notes.push(format!(
-                "{name}: nothing is lost, all {} entries are readable",
-                walked.entries
-            ));
-            return Ok(());
+            if !tombstones_lost {
+                self.report.notes.push(format!(
+                    "{}: nothing is lost, all {} entries are readable",
+                    table.name, salvaged.entries
+                ));
+            }
+            return;
         }
-        if walked.lost.is_empty() && missing.is_some() {
+        if salvaged.lost.is_empty() && missing.is_some() {
             // Blocks are missing from an index that verifies: their place is not known.
-            let mut loss = all_lost("entries are missing, and every block found verifies".into());
+            let mut loss = table.all_lost("entries are missing, and every block found verifies");
             loss.entries = missing;
             self.lose(loss);
         }
-        let one = walked.lost.len() == 1;
-        for part in walked.lost {
+        let one = salvaged.lost.len() == 1;
+        let whole = table.key_range();
+        for part in salvaged.lost {
             self.lose(Loss {
-                family: Some(family.name.clone()),
+                family: Some(table.family.name.clone()),
                 keys: Some(KeyRange {
-                    from: part.from.or_else(|| whole_range.from.clone()),
-                    to: part.to.or_else(|| whole_range.to.clone()),
+                    from: part.from.or_else(|| whole.from.clone()),
+                    to: part.to.or_else(|| whole.to.clone()),
                 }),
                 entries: missing.filter(|_| one),
-                ..Loss::of_file(&name, part.bytes, &part.reason)
+                ..Loss::of_file(&table.name, part.bytes, &part.reason)
             });
         }
-        Ok(())
     }
 
     /// Places tables on disk that no readable edit names. If the tree is certain, unfinished work
