@@ -1,6 +1,30 @@
 //! Basalt: an embeddable storage engine.
 //!
-//! This crate is the door: it re-exports what users of the engine need and adds nothing clever.
+//! This crate is the facade. It has every name that its signatures need, and no module of an
+//! engine. [`env`] and [`fs`] are whole crates, because programs implement the traits in them.
+//!
+//! # Reading and writing
+//!
+//! ```
+//! use basalt::{Db, Env, Options, ReadOptions, WriteBatch, WriteOptions};
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
+//! let db = Db::open(&env, "store", Options::default().write_buffer_bytes(16 << 20))?;
+//! let family = db.default_family();
+//! let mut batch = WriteBatch::new();
+//! batch.put(&family, b"a", b"1")?;
+//! batch.put(&family, b"b", b"2")?;
+//! db.write(batch, &WriteOptions::SYNC)?;
+//!
+//! let from_b = ReadOptions::default().lower_bound(Some(b"b".to_vec()));
+//! let mut iter = db.iter(&family, &from_b)?;
+//! iter.seek_to_first()?;
+//! assert_eq!((iter.key(), iter.value()), (&b"b"[..], &b"2"[..]));
+//! # drop(iter);
+//! db.close()
+//! # }
+//! ```
 //!
 //! # Values that are changed without being read
 //!
@@ -51,23 +75,43 @@
 
 #![deny(missing_docs)]
 
-pub use basalt_blob as blob;
 pub use basalt_env as env;
 pub use basalt_env::Env;
 pub use basalt_fs as fs;
 pub use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
-pub use basalt_kv as kv;
-pub use basalt_kv::merge;
-pub use basalt_lava as lava;
-pub use basalt_lsm as lsm;
+pub use basalt_kv::batch::{BatchIter, BatchOp};
+pub use basalt_kv::key::{Cmp, Comparator, Kind, SeqNo};
+pub use basalt_kv::limits::{MAX_KEY_LEN, MAX_VALUE_LEN};
+pub use basalt_kv::merge::{MergeOperator, MergeRefusal};
+pub use basalt_kv::prefix::{PrefixExtractor, Prefixes};
+pub use basalt_kv::{Compression, Family, Snapshot, WriteBatch};
 pub use basalt_lsm::db::{
+    BlobCompressionStats, BlobFamilyStats, BlobFileStats, BlobReadStats, BlobShare, BlobStats,
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Precondition, Prepared, Stats, TableWriter, UserRange, ValueMeta,
-    ValueWithExpiry,
+    CompactProgress, Db, FamilyStats, Iter, KeyRange, LevelStats, Loss, OnProgress, Precondition,
+    Prepared, READING, RangeSize, RepairReport, StallStats, Stats, TableWriter, Ticket, UserRange,
+    ValueMeta, ValueWithExpiry, VerifyReport,
 };
-pub use basalt_lsm::{
-    CompactionFilter, Compression, Db, Durability, Event, EventListener, Family, FamilyOptions,
-    FilterContext, FilterDecision, Iter, KeyDecision, MergeOperator, MergeRefusal, Options,
-    PrefixExtractor, Prefixes, ReadOptions, Snapshot, Ticket, WriteBatch, WriteOptions,
+pub use basalt_lsm::listener::{
+    BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, CompactionInfo,
+    CompactionReason, Event, EventListener, QUEUED_EVENTS, StallCause, TableInfo, WriteCause,
 };
-pub use basalt_table as table;
+pub use basalt_lsm::options::{
+    CompactionFilter, Durability, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
+    Options, ReadOptions, WriteOptions,
+};
+
+/// Merge operators that come with the engine.
+pub mod merge {
+    pub use basalt_kv::merge::{AddI64, AddU64, Append, Max, Min};
+}
+
+/// LavaFS: a filesystem of its own, in an image file or on a block device.
+pub mod lava {
+    pub use basalt_lava::{ExtentReport, FileReport, LavaFs, LavaOptions, Usage};
+
+    /// Images: making, opening, growing and checking them.
+    pub mod image {
+        pub use basalt_lava::image::{Checked, Format, Progress, Step, check, format, grow, open};
+    }
+}

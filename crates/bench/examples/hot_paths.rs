@@ -11,11 +11,11 @@
 
 use basalt::env::{BlockCache, CacheKey, CachePriority, IoPriority, MemoryLedger, Random};
 use basalt::fs::{AlignedBuf, Bytes};
-use basalt::kv::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
-use basalt::lsm::iter::InternalIter;
-use basalt::table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
 use basalt::{Compression, Db, Env, Options, ReadOptions, Result, WriteOptions};
+use basalt_kv::key::{Cmp, Kind, MAX_SEQ, internal_key, pack_trailer};
+use basalt_lsm::iter::InternalIter;
 use basalt_sim::{SimFs, SimOptions};
+use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableOptions, TableReader};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -129,7 +129,7 @@ fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
             if entry.is_dir {
                 walk(fs, &inner, out)?;
             } else if let Ok(stat) = fs.stat(&inner) {
-                let longest = basalt::lsm::MAX_VALUE_LEN as u64;
+                let longest = basalt::MAX_VALUE_LEN as u64;
                 out.push(stat.len.min(longest) as u32);
             }
         }

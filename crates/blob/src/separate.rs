@@ -94,7 +94,7 @@ impl<'a> Separator<'a> {
         match kind {
             Kind::Put => payload.len() >= least,
             // The value follows its expiry of 8 bytes.
-            Kind::PutTtl => payload.len() >= least + 8,
+            Kind::PutTtl => payload.len() >= least.saturating_add(8),
             _ => false,
         }
     }

@@ -9,12 +9,12 @@ use crate::output::table;
 use crate::progress::{self, count, human_bytes};
 use crate::stats::garbage_by_file;
 use crate::store::{Access, open_db};
-use basalt::blob::inspect::{self, BlobReport};
-use basalt::blob::verify::ValueBytes;
 use basalt::env::EnvBuilder;
 use basalt::fs::{HostFs, HostOptions};
-use basalt::lsm::db::{BlobFamilyStats, BlobFileStats, BlobStats};
+use basalt::{BlobFamilyStats, BlobFileStats, BlobStats};
 use basalt::{Env, ErrorKind};
+use basalt_blob::inspect::{self, BlobReport};
+use basalt_blob::verify::ValueBytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -50,9 +50,9 @@ fn json_of(f: &BlobFileStats) -> Value {
         })
         .collect();
     json!({
-        "number": f.number, "file": f.name, "bytes": f.bytes(), "records": f.meta.records,
+        "number": f.number, "file": f.name, "bytes": f.bytes(), "records": f.records(),
         "live_records": f.live_records(), "live_bytes": f.live_bytes(), "garbage_bytes": f.garbage_bytes(),
-        "min_sequence_number": f.meta.min_seq, "max_sequence_number": f.meta.max_seq,
+        "min_sequence_number": f.min_seq(), "max_sequence_number": f.max_seq(),
         "made_ms": f.made_ms, "names": f.names, "families": families,
     })
 }
@@ -114,7 +114,7 @@ fn listed(place: &StoreLocation, files: &[BlobFileStats], all: &BlobStats, now_m
         rows.push([
             f.name.clone(),
             human_bytes(f.bytes()),
-            f.meta.records.to_string(),
+            f.records().to_string(),
             f.live_records().to_string(),
             human_bytes(f.live_bytes()),
             human_bytes(f.garbage_bytes()),
@@ -123,8 +123,8 @@ fn listed(place: &StoreLocation, files: &[BlobFileStats], all: &BlobStats, now_m
                 f.garbage_bytes() as f64 * 100.0 / f.bytes().max(1) as f64
             ),
             age(f.made_ms, now_ms),
-            f.meta.min_seq.to_string(),
-            f.meta.max_seq.to_string(),
+            f.min_seq().to_string(),
+            f.max_seq().to_string(),
         ]);
         for part in &f.families {
             let _ = writeln!(
@@ -209,7 +209,7 @@ fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
     if args.files.is_empty() {
         let db = open_db(place, Access::Read, None)?;
         for f in db.blob_files() {
-            files.push((place.dir.join(&f.name), Some(f.meta.digest)));
+            files.push((place.dir.join(&f.name), Some(f.digest())));
         }
         db.close().map_err(|e| Failure::store(place, e))?;
     } else {

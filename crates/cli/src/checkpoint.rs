@@ -5,8 +5,8 @@ use crate::failure::{Failure, Outcome};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
+use basalt::CheckpointOptions;
 use basalt::ErrorKind;
-use basalt::lsm::db::CheckpointOptions;
 use serde_json::json;
 
 /// Runs `basalt checkpoint`.

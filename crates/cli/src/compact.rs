@@ -6,7 +6,7 @@ use crate::output::print;
 use crate::progress::{self, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
-use basalt::lsm::db::{BlobStats, Bottommost, CompactOptions};
+use basalt::{BlobStats, Bottommost, CompactOptions};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::folder::open_named;
 use crate::output::print;
 use crate::record::{Format, KvRecord};
 use crate::store::{Access, Limits, Store, Value, argument};
-use basalt::lsm::MAX_VALUE_LEN;
+use basalt::MAX_VALUE_LEN;
 use basalt::{WriteBatch, WriteOptions};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;

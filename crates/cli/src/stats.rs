@@ -7,7 +7,7 @@ use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
-use basalt::lsm::db::{BlobStats, READING, Stats};
+use basalt::{BlobStats, READING, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -77,7 +77,7 @@ impl Report {
     /// of reachable values in blob files. This is an upper bound of the cost of old versions,
     /// tombstones and logs.
     fn space_amp(&self) -> Option<f64> {
-        let lowest = |f: &basalt::lsm::db::FamilyStats| {
+        let lowest = |f: &basalt::FamilyStats| {
             f.levels
                 .iter()
                 .rev()
@@ -93,7 +93,7 @@ impl Report {
     }
 
     /// Returns the number of sorted runs that a read of an absent key may search, without filters.
-    fn sorted_runs(family: &basalt::lsm::db::FamilyStats) -> u64 {
+    fn sorted_runs(family: &basalt::FamilyStats) -> u64 {
         let below = family
             .levels
             .iter()
@@ -324,7 +324,7 @@ impl Report {
 }
 
 /// Returns the levels of a family, with the bytes written into each since the store was opened.
-fn levels(f: &basalt::lsm::db::FamilyStats) -> String {
+fn levels(f: &basalt::FamilyStats) -> String {
     let head = format!(
         "\nfamily {}, {} sorted runs\n",
         f.name,
@@ -343,7 +343,7 @@ fn levels(f: &basalt::lsm::db::FamilyStats) -> String {
         ]
         .map(String::from),
     ];
-    let mut sum = basalt::lsm::db::LevelStats::default();
+    let mut sum = basalt::LevelStats::default();
     for (n, l) in f.levels.iter().enumerate() {
         sum.tables += l.tables;
         sum.bytes += l.bytes;
@@ -611,7 +611,7 @@ fn rounded(x: f64) -> f64 {
 
 /// Returns the bytes written into each level since the store was opened, or nothing if there were
 /// none.
-fn level_io(f: &basalt::lsm::db::FamilyStats) -> String {
+fn level_io(f: &basalt::FamilyStats) -> String {
     let heads = [
         "level",
         "entered",

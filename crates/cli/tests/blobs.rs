@@ -6,8 +6,8 @@
 )]
 
 mod harness;
+use basalt::FamilyOptions;
 use basalt::fs::{HostFs, HostOptions};
-use basalt::lsm::options::FamilyOptions;
 use basalt::{Db, Env, Family, Options, WriteOptions};
 use harness::{Ran, Scratch, ended, tree};
 use serde_json::Value;

@@ -140,6 +140,7 @@ impl WriteBatch {
 
     /// Returns the encoded operations, which [`Ops`] decodes. The result is empty if there are
     /// none.
+    #[doc(hidden)]
     pub fn payload(&self) -> &[u8] {
         self.buf.get(RECORD_HEADER..).unwrap_or_default()
     }
@@ -152,6 +153,7 @@ impl WriteBatch {
     }
 
     /// Takes the batch apart, for an engine that commits it.
+    #[doc(hidden)]
     pub fn into_parts(self) -> BatchParts {
         BatchParts {
             buf: self.buf,
@@ -212,7 +214,12 @@ impl WriteBatch {
         value: &[u8],
         expire_at_ms: Option<u64>,
     ) -> Result<()> {
-        assert!(header.len() <= 16, "a header is at most 16 bytes");
+        if header.len() > 16 {
+            return Err(Error::invalid(format!(
+                "header of {} bytes, at most 16 are allowed",
+                header.len()
+            )));
+        }
         if header.len() + value.len() > MAX_VALUE_LEN {
             return Err(Error::invalid(format!(
                 "value of {} bytes, at most {MAX_VALUE_LEN} are allowed",
@@ -271,6 +278,7 @@ impl WriteBatch {
 
     /// Adds an operation of any kind, with a value of two parts. It is for engines and tests; the
     /// methods above check the rules of each kind.
+    #[doc(hidden)]
     pub fn push(
         &mut self,
         family: &Family,
@@ -284,7 +292,9 @@ impl WriteBatch {
         let codec = family.blob_compression();
         let least = family.min_blob_size();
         let separate = matches!(kind, Kind::Put | Kind::PutTtl)
-            && least.is_some_and(|least| prefix.len() + value.len() >= least + expiry_len(kind));
+            && least.is_some_and(|least| {
+                prefix.len() + value.len() >= least.saturating_add(expiry_len(kind))
+            });
         let family = family.id();
         let value_len = prefix.len() + value.len();
         let need = if separate {

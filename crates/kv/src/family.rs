@@ -53,6 +53,7 @@ impl std::fmt::Debug for Family {
 
 impl Family {
     /// Makes the handle of a family that an engine has opened.
+    #[doc(hidden)]
     pub fn new(config: FamilyConfig) -> Family {
         Family(config)
     }

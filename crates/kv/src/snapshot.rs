@@ -21,6 +21,7 @@ pub type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
 impl Snapshot {
     /// Takes over one count of `seq` in `live`, which the caller has added. The last clone of the
     /// snapshot removes the count.
+    #[doc(hidden)]
     pub fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
         Snapshot(Arc::new(Pinned { seq, store, live }))
     }

@@ -9,6 +9,8 @@
 //! | [`compaction`] | merging tables in the background |
 //! | [`db`] | the engine: commit groups, reads, background work, recovery, check, repair |
 //!
+//! Programs use the crate `basalt`, which names the parts of this crate that they need.
+//!
 //! A module depends only on modules above it in this table, and on the crates below this one:
 //! `basalt-kv` has keys, batches and merge operators, `basalt-records` files of records,
 //! `basalt-table` sorted tables, `basalt-blob` files of separated values. The way of a write and of

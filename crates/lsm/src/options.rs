@@ -1,7 +1,9 @@
 //! Settings: all that a caller can choose, each with its unit, its default and its cost.
 
+mod limits;
 mod setters;
 
+use limits::within;
 pub(crate) use setters::setters;
 
 use crate::listener::EventListener;
@@ -30,15 +32,16 @@ pub struct Options {
     pub default_family: FamilyOptions,
     /// Settings of families by name.
     pub families: BTreeMap<String, FamilyOptions>,
-    /// Bytes of all families' memtables together at which they are sealed and flushed. Default 64
-    /// MiB, at least 4096. A larger value means fewer and larger level-0 tables, more memory and a
+    /// Bytes of all families' memtables together at which they are sealed and flushed, 4 KiB to 1
+    /// TiB. Default 64 MiB. A larger value means fewer and larger level-0 tables, more memory and a
     /// longer recovery.
     pub write_buffer_bytes: u64,
-    /// Number of sealed memtable sets that may wait for their flush before writers are held. At
-    /// least 1. Default 3.
+    /// Number of sealed memtable sets that may wait for their flush before writers are held, 1
+    /// to 65,536. Default 3.
     pub max_sealed_memtables: usize,
     /// Time without writes after which a store flushes its memtables and deletes the logs kept for
-    /// their space. The real time is up to twice as long. Zero: never. Default one minute.
+    /// their space. The real time is up to twice as long. Zero: never. At most a hundred
+    /// years. Default one minute.
     pub idle_release: Duration,
     /// Bytes that blob files may take for each reachable byte in them, apart from
     /// [`Options::space_slack`]. Garbage collection keeps blob files below this bound. If garbage
@@ -90,25 +93,25 @@ impl Options {
     pub fn family(&self, name: &str) -> &FamilyOptions {
         self.families.get(name).unwrap_or(&self.default_family)
     }
-    /// Checks that values are inside their documented ranges.
+    /// Checks that values are inside their documented ranges. The error names the option, its value
+    /// and its range.
     pub fn validate(&self) -> Result<()> {
-        if self.write_buffer_bytes < 4 << 10 {
-            return Err(Error::invalid(format!(
-                "write_buffer_bytes is {}, at least 4096 is needed",
-                self.write_buffer_bytes
-            )));
-        }
-        if self.max_sealed_memtables == 0 {
-            return Err(Error::invalid(
-                "max_sealed_memtables is 0, at least 1 is needed",
-            ));
-        }
-        if !(1.05..=1000.0).contains(&self.max_space_amp) {
-            return Err(Error::invalid(format!(
-                "max_space_amp is {}, allowed are 1.05 to 1000",
-                self.max_space_amp
-            )));
-        }
+        within(
+            "write_buffer_bytes",
+            self.write_buffer_bytes,
+            limits::WRITE_BUFFER_BYTES,
+        )?;
+        within(
+            "max_sealed_memtables",
+            self.max_sealed_memtables,
+            limits::SEALED_MEMTABLES,
+        )?;
+        within("max_space_amp", self.max_space_amp, limits::SPACE_AMP)?;
+        within(
+            "seconds of idle_release",
+            self.idle_release.as_secs(),
+            limits::IDLE_RELEASE_SECONDS,
+        )?;
         self.default_family.validate("default")?;
         self.families
             .iter()
@@ -161,21 +164,22 @@ pub struct FamilyOptions {
     /// Compression of data blocks in the lowest level, which holds most data. Default: the same as
     /// `compression`.
     pub bottom_compression: Option<Compression>,
-    /// Bytes of a table at which a compaction starts the next table. At least 1024. Default 64 MiB.
+    /// Bytes of a table at which a compaction starts the next table, 1 KiB to 1 TiB. Default 64
+    /// MiB.
     pub table_bytes: u64,
-    /// Number of level-0 tables that starts a compaction. At least 1. Default 4.
+    /// Number of level-0 tables that starts a compaction, 1 to 1,048,576. Default 4.
     pub l0_compaction_trigger: usize,
     /// Number of level-0 tables from which writers are slowed, gradually more up to twice that
-    /// number. At least `l0_compaction_trigger`. Default 12.
+    /// number. At least `l0_compaction_trigger`, at most 1,048,576. Default 12.
     pub l0_slowdown: usize,
     /// Bytes of compaction debt (see `Stats::compaction_debt`) from which writers are slowed.
     /// Writers are slowed gradually more up to twice that number, where they wait. At least 1.
     /// Default 64 GiB.
     pub debt_slowdown_bytes: u64,
-    /// Target bytes of level 1, or of the base level, which dynamic level sizes place. Default 256
-    /// MiB, at least 1024.
+    /// Target bytes of level 1, or of the base level, which dynamic level sizes place. 1 KiB to 1
+    /// PiB. Default 256 MiB.
     pub base_level_bytes: u64,
-    /// Factor by which each level is larger than the level above. At least 2. Default 10.
+    /// Factor by which each level is larger than the level above, 2 to 65,536. Default 10.
     pub level_multiplier: u32,
     /// Compact level 0 for reads, before it has [`FamilyOptions::l0_compaction_trigger`] tables
     /// (Pebble's read compactions). Such a compaction starts when there are no writes, and enough
@@ -235,65 +239,82 @@ setters! { FamilyOptions {
 } }
 
 impl FamilyOptions {
-    /// Checks that values are inside their documented ranges.
+    /// Checks that values are inside their documented ranges, and that they fit each other. The
+    /// error names the family, the option, its value and its range.
     pub fn validate(&self, family: &str) -> Result<()> {
-        let bad = |what: String| Err(Error::invalid(format!("family {family:?}: {what}")));
-        if !(64..=1 << 20).contains(&self.block_bytes) {
-            return bad(format!(
-                "block_bytes is {}, allowed are 64 to 1048576",
-                self.block_bytes
-            ));
+        self.check_limits()
+            .and_then(|()| self.check_order())
+            .map_err(|e| e.context(format!("family {family:?}")))
+    }
+
+    /// Checks each number.
+    fn check_limits(&self) -> Result<()> {
+        within("block_bytes", self.block_bytes, limits::BLOCK_BYTES)?;
+        within(
+            "filter_bits_per_key",
+            self.filter_bits_per_key,
+            limits::FILTER_BITS_PER_KEY,
+        )?;
+        within("table_bytes", self.table_bytes, limits::TABLE_BYTES)?;
+        within(
+            "l0_compaction_trigger",
+            self.l0_compaction_trigger,
+            limits::L0_TABLES,
+        )?;
+        within("l0_slowdown", self.l0_slowdown, limits::L0_TABLES)?;
+        if self.l0_slowdown < self.l0_compaction_trigger {
+            return Err(Error::invalid(format!(
+                "l0_slowdown is {}: it must not be below l0_compaction_trigger, which is {}",
+                self.l0_slowdown, self.l0_compaction_trigger
+            )));
         }
-        if self.filter_bits_per_key > 64 {
-            return bad(format!(
-                "filter_bits_per_key is {}, allowed are 0 to 64",
-                self.filter_bits_per_key
-            ));
+        within(
+            "debt_slowdown_bytes",
+            self.debt_slowdown_bytes,
+            limits::DEBT_BYTES,
+        )?;
+        within(
+            "base_level_bytes",
+            self.base_level_bytes,
+            limits::LEVEL_BYTES,
+        )?;
+        within(
+            "level_multiplier",
+            self.level_multiplier,
+            limits::LEVEL_MULTIPLIER,
+        )
+    }
+
+    /// Checks names, and options that need a certain order of keys.
+    fn check_order(&self) -> Result<()> {
+        within(
+            "bytes in the name of comparator",
+            self.comparator.name().len(),
+            limits::NAME_BYTES,
+        )?;
+        if let Some(operator) = &self.merge_operator {
+            within(
+                "bytes in the name of merge_operator",
+                operator.name().len(),
+                limits::NAME_BYTES,
+            )?;
         }
         if let Some(prefixes) = &self.prefix_extractor {
-            if let Err(what) = prefixes.check() {
-                return bad(what);
-            }
+            prefixes.check().map_err(Error::invalid)?;
             if let Cmp::Custom(order) = &self.comparator {
-                return bad(format!(
+                return Err(Error::invalid(format!(
                     "prefix_extractor {:?} needs the bytewise order, and the comparator is {:?}",
                     prefixes.name(),
                     order.name()
-                ));
+                )));
             }
         }
         if self.min_blob_size.is_some() && !self.comparator.equality_is_bytewise() {
-            return bad(format!(
-                "min_blob_size needs an order in which equal keys are equal bytes, and comparator {:?} does not say that it is one",
+            return Err(Error::invalid(format!(
+                "min_blob_size needs an order in which equal keys are equal bytes, and comparator \
+                 {:?} does not say that it is one",
                 self.comparator.name()
-            ));
-        }
-        if self.table_bytes < 1024 {
-            return bad(format!(
-                "table_bytes is {}, at least 1024 is needed",
-                self.table_bytes
-            ));
-        }
-        if self.l0_compaction_trigger == 0 || self.l0_slowdown < self.l0_compaction_trigger {
-            return bad(format!(
-                "l0_compaction_trigger is {} and l0_slowdown {}: the first must be at least 1 and not above the second",
-                self.l0_compaction_trigger, self.l0_slowdown
-            ));
-        }
-        if self.debt_slowdown_bytes == 0 {
-            return bad("debt_slowdown_bytes is 0, at least 1 is needed".to_string());
-        }
-        if self.level_multiplier < 2 {
-            return bad(format!(
-                "level_multiplier is {}, at least 2 is needed",
-                self.level_multiplier
-            ));
-        }
-        if self.base_level_bytes < 1024 {
-            return bad(format!(
-                "base_level_bytes is {}, at least 1024 is needed",
-                self.base_level_bytes
-            ));
+            )));
         }
         Ok(())
     }
@@ -455,6 +476,18 @@ pub struct ReadOptions {
     /// least 1. Default `u64::MAX`, which never pauses. For readers that a long run of deleted keys
     /// must not hold up.
     pub max_skippable_entries: u64,
+}
+
+impl ReadOptions {
+    /// Checks that values are inside their documented ranges. A lower bound behind the upper bound
+    /// is no error: no key lies between them.
+    pub fn validate(&self) -> Result<()> {
+        within(
+            "max_skippable_entries",
+            self.max_skippable_entries,
+            limits::SKIPPABLE_ENTRIES,
+        )
+    }
 }
 
 impl Default for ReadOptions {

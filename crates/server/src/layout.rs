@@ -38,7 +38,7 @@ pub const LAYOUT_VERSION: u16 = 1;
 /// Bytes in front of a Redis key.
 pub const KEY_PREFIX_LEN: usize = 6;
 /// Longest Redis key in bytes.
-pub const MAX_KEY_LEN: usize = basalt::lsm::MAX_KEY_LEN - KEY_PREFIX_LEN;
+pub const MAX_KEY_LEN: usize = basalt::MAX_KEY_LEN - KEY_PREFIX_LEN;
 /// The least `min_blob_size` of the Redis families, in bytes. No header of a collection is so long,
 /// with the fields of its type. So a separated value is always a string, and walks over keys need
 /// not read it.

@@ -141,7 +141,7 @@ impl ServerOptions {
                 self.listen.port()
             )));
         }
-        let largest = basalt::lsm::MAX_VALUE_LEN as u64 - 16;
+        let largest = basalt::MAX_VALUE_LEN as u64 - 16;
         if !(1 << 10..=largest).contains(&self.max_bulk_bytes) {
             return Err(Error::invalid(format!(
                 "the longest argument is set to {} bytes, allowed are 1024 to {largest}",

@@ -115,7 +115,7 @@ pub(crate) trait Store: Send + Sync {
     /// Makes a copy of all committed writes in a folder that does not exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
-    fn stats(&self) -> basalt::lsm::db::Stats;
+    fn stats(&self) -> basalt::Stats;
     /// Closes the store. Later calls fail with `Closed`.
     fn close(&self) -> Result<()>;
 }

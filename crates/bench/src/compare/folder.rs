@@ -136,7 +136,7 @@ fn walk(fs: &dyn FileSystem, path: &Path, out: &mut Vec<(PathBuf, u64)>) -> Resu
         if entry.is_dir {
             walk(fs, &inner, out)?;
         } else if let Ok(stat) = fs.stat(&inner)
-            && stat.len <= basalt::lsm::MAX_VALUE_LEN as u64
+            && stat.len <= basalt::MAX_VALUE_LEN as u64
         {
             out.push((inner, stat.len));
         }

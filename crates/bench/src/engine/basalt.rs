@@ -2,9 +2,9 @@
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
+use basalt::WriteBatch;
 use basalt::env::{Env, EnvBuilder, EnvParts};
 use basalt::fs::FsStats;
-use basalt::lsm::WriteBatch;
 use basalt::{Db, Family, Options, ReadOptions, WriteOptions};
 use serde_json::{Value, json};
 

@@ -143,20 +143,20 @@ impl Workload {
 impl Common {
     /// Returns an error if the flags exclude each other.
     pub fn validate(&self) -> Result<(), String> {
-        if !(8..=basalt::lsm::MAX_KEY_LEN as u64).contains(&self.key_size) {
+        if !(8..=basalt::MAX_KEY_LEN as u64).contains(&self.key_size) {
             return Err(format!(
                 "--key-size is {}; it is from 8 to {}",
                 self.key_size,
-                basalt::lsm::MAX_KEY_LEN
+                basalt::MAX_KEY_LEN
             ));
         }
         if let Some(n) = self
             .value_size
-            .filter(|&n| n > basalt::lsm::MAX_VALUE_LEN as u64)
+            .filter(|&n| n > basalt::MAX_VALUE_LEN as u64)
         {
             return Err(format!(
                 "--value-size is {n}; it is at most {}",
-                basalt::lsm::MAX_VALUE_LEN
+                basalt::MAX_VALUE_LEN
             ));
         }
         if self.keys == 0 || self.threads.is_empty() || self.threads.contains(&0) {

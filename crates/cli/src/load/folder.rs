@@ -137,7 +137,7 @@ fn read(dir: &Path, found: Result<FolderFile, Unreadable>, limits: Limits) -> It
     // The length is checked first: a file that is too large is refused before it is read.
     limits.check(&[], found.len, || name(dir, &found.path))?;
     let mut value = Vec::with_capacity(found.len as usize + 1);
-    let limit = basalt::lsm::MAX_VALUE_LEN as u64 + 1;
+    let limit = basalt::MAX_VALUE_LEN as u64 + 1;
     let read = found.file.by_ref().take(limit).read_to_end(&mut value);
     read.map_err(|e| format!("cannot read {}: {e}", name(dir, &found.path)))?;
     Ok(KvRecord {

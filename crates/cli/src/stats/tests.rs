@@ -1,9 +1,9 @@
 //! Tests of the module `stats`.
 
 use super::*;
+use basalt::StallCause;
 use basalt::env::BudgetUse;
-use basalt::lsm::db::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
-use basalt::lsm::listener::StallCause;
+use basalt::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
 
 fn report() -> Report {
     let level = |tables, bytes, target_bytes, entries| {

@@ -4,6 +4,7 @@
 use super::engine::Engine;
 use crate::version::blob_names;
 use basalt_blob::BlobMeta;
+use basalt_kv::key::SeqNo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use std::sync::Arc;
 pub struct BlobFileStats {
     /// Number of the file.
     pub number: u64,
-    /// Name of the file with the records, in the store's directory. If `meta` has a separate index,
-    /// the file is a log.
+    /// Name of the file with the records, in the store's directory. A log that became a blob file
+    /// keeps its name.
     pub name: String,
-    /// Facts of the manifest about the file: size, digest, records, sequence numbers.
-    pub meta: Arc<BlobMeta>,
+    /// Facts of the manifest about the file.
+    pub(crate) meta: Arc<BlobMeta>,
     /// Creation time in ms since 1970. `None` if the manifest has no time: for files that a repair
     /// found or an older version wrote.
     pub made_ms: Option<u64>,
@@ -46,6 +47,26 @@ pub struct BlobFamilyStats {
 }
 
 impl BlobFileStats {
+    /// Returns the number of records in the file, of all families.
+    pub fn records(&self) -> u64 {
+        self.meta.records
+    }
+
+    /// Returns the lowest sequence number of a record in the file.
+    pub fn min_seq(&self) -> SeqNo {
+        self.meta.min_seq
+    }
+
+    /// Returns the highest sequence number of a record in the file.
+    pub fn max_seq(&self) -> SeqNo {
+        self.meta.max_seq
+    }
+
+    /// Returns the XXH3-128 of the whole file. 0 for a log, whose index has a digest.
+    pub fn digest(&self) -> u128 {
+        self.meta.digest
+    }
+
     /// Returns the bytes of records that tables refer to, of all families.
     pub fn live_bytes(&self) -> u64 {
         self.families.iter().map(|f| f.live_bytes).sum()

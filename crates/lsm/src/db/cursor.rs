@@ -72,6 +72,7 @@ impl Iter {
         family: &Family,
         options: &ReadOptions,
     ) -> Result<Iter> {
+        options.validate()?;
         if options.tailing && options.snapshot.is_some() {
             return Err(Error::invalid(
                 "a tailing iterator shows what is newest: it cannot have a snapshot as well",

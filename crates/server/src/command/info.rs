@@ -3,7 +3,7 @@
 use super::client::REDIS_VERSION;
 use super::{Context, Count, Done, Executor, Outcome};
 use crate::resp::request::Request;
-use basalt::lsm::db::Stats;
+use basalt::Stats;
 use std::fmt::Write as _;
 
 type Section = (&'static str, fn(&mut Executor, &mut String));

@@ -195,7 +195,7 @@ impl Store for DbStore {
         made.map(|_| ())
     }
 
-    fn stats(&self) -> basalt::lsm::db::Stats {
+    fn stats(&self) -> basalt::Stats {
         self.db.stats()
     }
 
@@ -219,7 +219,7 @@ impl DbView {
             // A walk over keys reads no long value.
             .keys_only(true)
             .fill_cache(false)
-            .max_skippable_entries(work)
+            .max_skippable_entries(work.max(1))
     }
 }
 

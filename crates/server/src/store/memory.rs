@@ -278,7 +278,7 @@ impl Store for MemoryStore {
     fn checkpoint(&self, _: &Path) -> Result<()> {
         Err(Error::unsupported("a store in memory has no files"))
     }
-    fn stats(&self) -> basalt::lsm::db::Stats {
+    fn stats(&self) -> basalt::Stats {
         Default::default()
     }
     fn close(&self) -> Result<()> {
