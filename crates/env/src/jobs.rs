@@ -226,13 +226,8 @@ impl JobPool {
         let end = catch_unwind(AssertUnwindSafe(run));
         CURRENT.with(|current| current.set(outer));
         let panic = end.err().map(|what| {
-            if let Some(text) = what.downcast_ref::<&str>() {
-                (*text).to_string()
-            } else if let Some(text) = what.downcast_ref::<String>() {
-                text.clone()
-            } else {
-                "a job panicked without a message".to_string()
-            }
+            let message = crate::thread::panic_message(&*what);
+            message.unwrap_or_else(|| "a job panicked without a message".to_string())
         });
         let mut state = self.state.lock();
         state.running[priority as usize] -= 1;

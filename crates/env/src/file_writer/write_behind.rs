@@ -3,8 +3,8 @@
 //! caller that fills faster than the device writes waits for the device.
 
 use super::{Appender, PIECE};
-use crate::sync::{Condvar, JoinHandle, Mutex, panicking};
-use crate::thread;
+use crate::sync::{Condvar, Mutex, panicking};
+use crate::thread::BackgroundThread;
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use std::sync::Arc;
 
@@ -31,7 +31,9 @@ struct Shared {
 /// waiting piece is not written.
 pub(super) struct Behind {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// Held for its drop alone, which waits for the thread. A panic has been reported: the piece is
+    /// not in the file, and callers that waited for it got the error.
+    _thread: BackgroundThread,
 }
 
 impl Behind {
@@ -44,10 +46,10 @@ impl Behind {
             let appender = taken.lock().take();
             own.serve(appender.expect("given to this thread alone"));
         };
-        match thread::spawn("basalt-write", run) {
+        match BackgroundThread::start("basalt-write", run) {
             Ok(thread) => Ok(Behind {
                 shared,
-                thread: Some(thread),
+                _thread: thread,
             }),
             Err(_) => Err(given.lock().take().expect("the thread did not begin")),
         }
@@ -132,10 +134,5 @@ impl Drop for Behind {
     fn drop(&mut self) {
         self.shared.state.lock().ended = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has reported so, and its pieces are not in the file. Callers
-            // that waited for them got the error.
-            let _ = thread.join();
-        }
     }
 }

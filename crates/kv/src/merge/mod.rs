@@ -24,6 +24,7 @@ pub use builtin::{AddI64, AddU64, Append, Max, Min, built_in};
 pub use chain::Chain;
 pub use fold::{Fold, Write};
 
+use basalt_env::thread::panic_message;
 use basalt_fs::{Error, ErrorKind, Reach};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -158,11 +159,7 @@ impl Merging {
                 &format!("are refused by merge operator {name:?}: {refusal}"),
             )),
             Err(panic) => {
-                let what = panic
-                    .downcast_ref::<&str>()
-                    .map(ToString::to_string)
-                    .or_else(|| panic.downcast_ref::<String>().cloned())
-                    .unwrap_or_default();
+                let what = panic_message(&*panic).unwrap_or_default();
                 Err(self.fails(
                     key,
                     operands,

@@ -116,9 +116,8 @@ enum Callbacks {
 }
 
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_string())
+    let message = basalt_env::thread::panic_message(panic);
+    message.unwrap_or_else(|| "a panic without a message".to_string())
 }
 
 impl Engine {

@@ -12,12 +12,11 @@ use crate::layout;
 use crate::resp::reply::Reply;
 use crate::store::Store;
 use basalt::env::Clock;
-use basalt::{Error, ErrorKind, Result, env};
-use parking_lot::{Condvar, Mutex};
+use basalt::env::thread::{BackgroundThread, StopSignal};
+use basalt::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The client of a request.
@@ -42,8 +41,8 @@ const SLOW_READS: usize = 2;
 /// The thread that reads the whole keyspace, one request after the other.
 pub(crate) struct SlowReader {
     queue: Option<mpsc::Sender<(Requester, SlowRead)>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    stop: StopSignal,
+    thread: Option<BackgroundThread>,
     awaited: usize,
 }
 
@@ -51,7 +50,7 @@ impl SlowReader {
     pub fn new() -> SlowReader {
         SlowReader {
             queue: None,
-            stop: Arc::default(),
+            stop: StopSignal::default(),
             thread: None,
             awaited: 0,
         }
@@ -103,13 +102,13 @@ impl SlowReader {
 
 impl Drop for SlowReader {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.send();
         self.queue = None;
         join(&mut self.thread);
     }
 }
 
-fn run(requester: Requester, read: SlowRead, stop: &AtomicBool, clock: &Clock) -> SlowResult {
+fn run(requester: Requester, read: SlowRead, stop: &StopSignal, clock: &Clock) -> SlowResult {
     let SlowRead {
         capture,
         what,
@@ -119,7 +118,7 @@ fn run(requester: Requester, read: SlowRead, stop: &AtomicBool, clock: &Clock) -
     } = read;
     // Otherwise clients that send requests and disconnect could queue work and pin snapshots
     // without end.
-    let wanted = || !stop.load(Ordering::Relaxed) && !gone.load(Ordering::Acquire);
+    let wanted = || !stop.is_sent() && !gone.load(Ordering::Acquire);
     let mut count = None;
     if !wanted() {
         return SlowResult {
@@ -211,40 +210,31 @@ fn run(requester: Requester, read: SlowRead, stop: &AtomicBool, clock: &Clock) -
 
 /// The thread that syncs once a second after writes.
 pub(crate) struct Syncer {
-    state: Arc<SyncerState>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct SyncerState {
-    dirty: AtomicBool,
-    stop: Mutex<bool>,
-    stopped: Condvar,
+    /// True if a write was acknowledged since the last sync began.
+    dirty: Arc<AtomicBool>,
+    stop: StopSignal,
+    thread: Option<BackgroundThread>,
 }
 
 impl Syncer {
     pub fn new() -> Syncer {
         Syncer {
-            state: Arc::default(),
+            dirty: Arc::default(),
+            stop: StopSignal::default(),
             thread: None,
         }
     }
 
     /// Notes an acknowledged write that a power cut could take. It is synced within about a second.
     pub fn written(&mut self, store: &Arc<dyn Store>) {
-        self.state.dirty.store(true, Ordering::Release);
+        self.dirty.store(true, Ordering::Release);
         if self.thread.is_none() {
-            let (state, store) = (self.state.clone(), store.clone());
+            let (dirty, stop, store) = (self.dirty.clone(), self.stop.clone(), store.clone());
             self.thread = start("basalt-sync", move || {
                 loop {
-                    let mut stop = state.stop.lock();
-                    if !*stop {
-                        state.stopped.wait_for(&mut stop, Duration::from_secs(1));
-                    }
-                    let last = *stop;
-                    drop(stop);
+                    let last = stop.wait_for(Duration::from_secs(1));
                     // A failure poisons the store: every later write reports it to its client.
-                    if state.dirty.swap(false, Ordering::AcqRel)
+                    if dirty.swap(false, Ordering::AcqRel)
                         && let Err(e) = store.sync()
                     {
                         report(&format!("the sync of every second failed: {e}"));
@@ -260,8 +250,7 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        *self.state.stop.lock() = true;
-        self.state.stopped.notify_all();
+        self.stop.send();
         join(&mut self.thread);
     }
 }
@@ -270,7 +259,7 @@ impl Drop for Syncer {
 pub(crate) struct Reclaimer {
     running: Arc<AtomicBool>,
     again: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<BackgroundThread>,
 }
 
 impl Reclaimer {
@@ -314,10 +303,20 @@ impl Reclaimer {
     }
 }
 
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        // A server that ends without closing its store does not wait: only the close would make
+        // the thread return soon.
+        if let Some(thread) = self.thread.take() {
+            thread.detach();
+        }
+    }
+}
+
 /// The thread that reserves cursor numbers, which takes a sync.
 #[derive(Default)]
 pub(crate) struct CursorReserver {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<BackgroundThread>,
     busy: bool,
 }
 
@@ -355,8 +354,9 @@ impl Drop for CursorReserver {
     }
 }
 
-pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-    match env::thread::spawn(name, run) {
+/// Starts a thread. Reports to the operator if the system has none.
+pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<BackgroundThread> {
+    match BackgroundThread::start(name, run) {
         Ok(thread) => Some(thread),
         Err(e) => {
             report(&format!("cannot start the thread {name}: {e}"));
@@ -365,7 +365,8 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<J
     }
 }
 
-pub(super) fn join(thread: &mut Option<JoinHandle<()>>) {
+/// Waits for a thread that was made to return. Reports a panic of it to the operator.
+pub(super) fn join(thread: &mut Option<BackgroundThread>) {
     if let Some(thread) = thread.take()
         && thread.join().is_err()
     {

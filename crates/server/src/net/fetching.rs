@@ -14,13 +14,13 @@ use crate::fetch::many::{ManyPiece, ManyRead, read_many};
 use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
 use crate::resp::request::Request;
 use crate::store::Store;
+use basalt::env::thread::{BackgroundThread, StopSignal};
 use basalt::{Bytes, Error, ErrorKind};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 /// Number of requests with fetches at a time. Each write checks the answers of all of them.
 pub(super) const FETCHES: usize = 16;
@@ -87,8 +87,8 @@ impl Job {
 #[derive(Default)]
 pub(super) struct Fetcher {
     queue: Option<mpsc::Sender<Job>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    stop: StopSignal,
+    thread: Option<BackgroundThread>,
     /// Pieces that are being read, or were read and are in `results`.
     pieces: usize,
     results: VecDeque<Fetched>,
@@ -136,7 +136,7 @@ impl Fetcher {
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-fetch", move || {
                 for job in receiver {
-                    if stop.load(Ordering::Acquire) {
+                    if stop.is_sent() {
                         return;
                     }
                     shared.post(Event::Fetched(job.run(&*store)));
@@ -154,7 +154,7 @@ impl Fetcher {
 
 impl Drop for Fetcher {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.send();
         self.queue = None;
         super::background::join(&mut self.thread);
     }

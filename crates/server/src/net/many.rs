@@ -21,11 +21,11 @@ use crate::layer::Layer;
 use crate::layout;
 use crate::names::Names;
 use crate::resp::request::Request;
+use basalt::env::thread::{BackgroundThread, StopSignal};
 use basalt::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 
 /// A command with more names than this runs in pieces.
 const MANY_NAMES: usize = 1024;
@@ -194,8 +194,8 @@ enum Work {
 #[derive(Default)]
 pub(super) struct Preparer {
     queue: Option<mpsc::Sender<Work>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    stop: StopSignal,
+    thread: Option<BackgroundThread>,
     /// Number of tables that are awaited.
     awaited: usize,
     /// Bytes of the inputs of awaited tables whose clients have gone.
@@ -242,7 +242,7 @@ impl Preparer {
             self.thread = start("basalt-names", move || {
                 for work in receiver {
                     match work {
-                        Work::Prepare(job) if !stop.load(Ordering::Acquire) => {
+                        Work::Prepare(job) if !stop.is_sent() => {
                             shared.post(Event::Prepared(job.run()));
                         }
                         Work::Prepare(_) => {}
@@ -262,7 +262,7 @@ impl Preparer {
 
 impl Drop for Preparer {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.send();
         self.queue = None;
         join(&mut self.thread);
     }

@@ -5,13 +5,13 @@ use super::{Done, Write};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
-use basalt::{Db, Error, ErrorKind, Family, Result, WriteBatch, WriteOptions, env};
+use basalt::env::thread::BackgroundThread;
+use basalt::{Db, Error, ErrorKind, Family, Result, WriteBatch, WriteOptions};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 /// A batch of at least this many bytes is encoded on the thread.
 const LONG_BATCH: usize = 256 << 10;
@@ -47,7 +47,7 @@ impl Drop for Report {
 /// The encoding thread, and its queue.
 struct Worker {
     queue: Option<mpsc::Sender<Epoch>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<BackgroundThread>,
 }
 
 /// Encodes and submits epochs (see the module). The engine gets the epochs in the order of
@@ -94,7 +94,7 @@ impl Encoder {
                     queued.fetch_sub(1, Ordering::AcqRel);
                 }
             };
-            worker.thread = env::thread::spawn("basalt-encode", run).ok();
+            worker.thread = BackgroundThread::start("basalt-encode", run).ok();
             worker.queue = worker.thread.is_some().then_some(sender);
         }
         match &worker.queue {
@@ -115,10 +115,8 @@ impl Drop for Encoder {
     fn drop(&mut self) {
         let worker = self.worker.get_mut();
         worker.queue = None;
-        if let Some(thread) = worker.thread.take() {
-            // The thread has already reported its panic.
-            let _ = thread.join();
-        }
+        // The drop waits for the thread, which has already reported a panic.
+        worker.thread = None;
     }
 }
 
