@@ -274,7 +274,7 @@ pub(crate) fn replay_logs(
                         &log_path(dir, before),
                         at,
                         format!(
-                            "expected a record, found none; log {number} after it was synced, and so had this one been"
+                            "expected a record, found none; the later log {number} was synced, so this log had been synced, too"
                         ),
                     ));
                 }
@@ -285,7 +285,7 @@ pub(crate) fn replay_logs(
                     &path,
                     record.offset,
                     format!(
-                        "a record in log {number}, but the end of log {before} before it was never recorded"
+                        "a record in log {number}, but the manifest does not record the end of log {before} before it"
                     ),
                 ));
             }
@@ -307,7 +307,7 @@ pub(crate) fn replay_logs(
             Some(left) if tail.end >= left => {}
             Some(left) => {
                 torn.push(format!(
-                    "{} from offset {} to {left}, and whatever later logs hold",
+                    "{} from offset {} to {left}, and all later logs",
                     path.display(),
                     tail.end
                 ));
@@ -598,7 +598,7 @@ pub(super) fn build_version(
         if !catalog.lineage.is_in_order(*id, &cmp) {
             return Err(Error::new(
                 ErrorKind::Corruption,
-                format!("family {:?}: what collected blob files stand for is out of order; run `basalt repair`", f.name),
+                format!("family {:?}: the lineage of its blob files is out of order; run `basalt repair`", f.name),
             )
             .with_reach(Reach::Store));
         }

@@ -457,7 +457,7 @@ impl Walk<'_> {
         for part in scan.parts(start, limit, proven) {
             let (from, to, what) = match part {
                 Part::Whole(_) => continue,
-                Part::Broken(f) => (f.offset, f.end, "the payload does not fit its checksum"),
+                Part::Broken(f) => (f.offset, f.end, "the checksum of the payload is wrong"),
                 Part::Hole(bytes) => (bytes.start, bytes.end, NO_RECORD),
             };
             if first.0.as_ref() != Some(&path) || first.1 != Some(from) {

@@ -69,7 +69,7 @@ impl Run<'_> {
             }
             if n < flushed_below {
                 self.report.notes.push(format!(
-                    "{name} is not replayed: the flush of log {flushed_below} had begun, so all that is in older logs is in tables"
+                    "{name} is not replayed: the flush of log {flushed_below} had begun, so the entries of older logs are in tables"
                 ));
                 continue;
             }
@@ -177,7 +177,7 @@ impl Run<'_> {
                     self.lose_log(replay, &name, bytes, None, NO_RECORD);
                     continue;
                 }
-                Part::Broken(f) => (f, Err("the payload does not fit its checksum".to_string())),
+                Part::Broken(f) => (f, Err("the checksum of the payload is wrong".to_string())),
                 Part::Whole(f) => {
                     let record = salvage::read(&*file, &path, f)?;
                     (f, self.apply(&record, replay)?)
@@ -288,7 +288,7 @@ impl Run<'_> {
                 ..Loss::of_file(
                     &name,
                     at..at,
-                    "its end was never recorded, and a later log goes on with higher numbers",
+                    "the manifest does not record its end, and a later log continues with higher sequence numbers",
                 )
             });
         }
