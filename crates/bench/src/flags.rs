@@ -14,7 +14,7 @@ pub enum Switch {
 /// Parses a number of bytes: `4096`, `4K`, `64M`, `1G` (powers of 1024; `KiB` and `KB` mean the
 /// same).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no number of bytes; write 4096, 4K, 64M, 1G or 1T");
+    let bad = || format!("{text:?} is not a number of bytes; write 4096, 4K, 64M, 1G or 1T");
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());

@@ -41,7 +41,7 @@ pub fn parse_sizes(text: &str) -> Result<SizesAsked, String> {
         "uniform" => {
             let (low, high) = rest
                 .split_once('-')
-                .ok_or_else(|| format!("{text:?} is no range; write uniform:100-1000"))?;
+                .ok_or_else(|| format!("{text:?} is not a range; write uniform:100-1000"))?;
             let (low, high) = (size(low)?, size(high)?);
             if low > high {
                 return Err(format!("{text:?} ends before it begins"));
@@ -51,7 +51,7 @@ pub fn parse_sizes(text: &str) -> Result<SizesAsked, String> {
         "pareto" => Ok(SizesAsked::Pareto(size(rest)?.max(1))),
         "folder" if !rest.is_empty() => Ok(SizesAsked::Folder(rest.into())),
         _ => Err(format!(
-            "{text:?} is no distribution of sizes; write fixed, uniform:100-1000, pareto:400 or folder:DIR"
+            "{text:?} is not a distribution of sizes; write fixed, uniform:100-1000, pareto:400 or folder:DIR"
         )),
     }
 }
@@ -140,7 +140,7 @@ fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
     let kind = rustix::fs::stat(dir).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
     if kind != Ok(rustix::fs::FileType::Directory) {
         return Err(Stop::new(format!(
-            "{} is no folder to take value sizes from",
+            "{} is not a folder to take value sizes from",
             dir.display()
         )));
     }

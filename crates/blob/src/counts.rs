@@ -75,11 +75,11 @@ impl ReadCounts {
             ),
             ahead: c(
                 "blob_read_ahead_values_total",
-                "Values of blob files that cursors read before they were asked for",
+                "Values of blob files that cursors read ahead",
             ),
             ahead_unused: c(
                 "blob_read_ahead_unused_total",
-                "Values of blob files that cursors read and nobody came to",
+                "Values of blob files that cursors read ahead in vain",
             ),
         }
     }

@@ -204,7 +204,7 @@ fn cells_of(page: &[u8]) -> Checked<(u32, u32)> {
     let width = u32::from(page[H_WIDTH]);
     let twins = (word_at(page, H_TWINS) as u32 as usize).min(page.len());
     if third == 0 || third > 1 << 24 || width > 32 {
-        return Err("hash page: cells that no builder makes");
+        return Err("hash page: malformed cells");
     }
     match page.len() == H_LEN + cell_bytes(third, width) + twins * TWIN_LEN {
         true => Ok((third, width)),
@@ -348,7 +348,7 @@ impl<'a> Places<'a> {
         let count = word_at(page, P_COUNT) as u32 as usize;
         let low = u32::from(page[P_LOW]);
         if low > MAX_LOW || !(2..=2 * PLACES_A_PAGE).contains(&count) || page[P_PAIRS] > 1 {
-            return Err("position page: a head that no builder makes");
+            return Err("position page: malformed header");
         }
         let low_bytes = (count * low as usize).div_ceil(8);
         if page.len() < P_LEN + low_bytes {

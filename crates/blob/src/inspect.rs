@@ -68,7 +68,7 @@ fn open(env: &Env, path: &Path) -> Result<(BlobReader, BlobReport)> {
     }
     if !super::begins_one(&header) || header.len() < HEADER_LEN {
         let what = format!(
-            "is no blob file: does not begin with {}",
+            "is not a blob file: it does not begin with {}",
             BLOB_MAGIC.escape_ascii()
         );
         return Err(Error::corruption(path, 0, what));

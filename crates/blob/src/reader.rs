@@ -172,9 +172,8 @@ pub(super) fn read_directory(
         read_exact(file, path, handle.offset, handle.disk_len())?
     };
     let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
-    let directory = Directory::decode(&payload).ok_or_else(|| {
-        Error::corruption(path, handle.offset, "a directory that no builder writes")
-    })?;
+    let directory = Directory::decode(&payload)
+        .ok_or_else(|| Error::corruption(path, handle.offset, "malformed directory"))?;
     Ok((footer, directory))
 }
 

@@ -45,7 +45,7 @@ fn directory(file: &dyn File, path: &Path, file_id: u128, size: u64) -> Result<D
     let payload = open_block(path, file_id, BlockKind::BlobDirectory, &handle, disk)?;
     Directory::decode(&payload)
         .filter(|d| d.records_in == file_id && d.data_end <= size)
-        .ok_or_else(|| Error::corruption(path, handle.offset, "a directory that no builder writes"))
+        .ok_or_else(|| Error::corruption(path, handle.offset, "malformed directory"))
 }
 
 fn tail(file: &dyn File, path: &Path, size: u64) -> Result<Bytes> {

@@ -61,7 +61,7 @@ impl Budget {
         let (memory, cache, write_buffer) = self.parts();
         if memory < 4 * LEAST_WRITE_BUFFER {
             return Err(Failure::new(format!(
-                "--memory {} is too small to be of use; give at least {}",
+                "--memory {} is too small; give at least {}",
                 human_bytes(memory),
                 human_bytes(4 * LEAST_WRITE_BUFFER)
             )));
@@ -82,13 +82,13 @@ impl Budget {
         }
         if write_buffer < LEAST_WRITE_BUFFER {
             return Err(Failure::new(format!(
-                "--write-buffer {} is too small to be of use; give at least 64K",
+                "--write-buffer {} is too small; give at least 64K",
                 human_bytes(write_buffer)
             )));
         }
         if (1..1 << 20).contains(&self.io_limit) {
             return Err(Failure::new(format!(
-                "--io-limit {} a second would stop writers for ever; give at least 1M, or 0 for none",
+                "--io-limit {} a second is too low; give at least 1M, or 0 for no limit",
                 human_bytes(self.io_limit)
             )));
         }

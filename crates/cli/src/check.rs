@@ -65,13 +65,13 @@ pub fn check(args: args::Check) -> Outcome {
         for name in &report.orphans {
             let _ = writeln!(
                 text,
-                "belongs to nothing: {name} (harmless; the next open removes it)"
+                "unused file: {name} (harmless; the next open removes it)"
             );
         }
         for name in &report.unnamed {
             let _ = writeln!(
                 text,
-                "not named by what could be read: {name} (repair may need it; do not remove it)"
+                "not named by readable metadata: {name} (repair may need it; do not remove it)"
             );
         }
         for name in &report.foreign {
@@ -247,7 +247,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             if whole {
                 "nothing is lost"
             } else {
-                "what is lost is named above"
+                "the losses are listed above"
             }
         );
         print(&text)?;

@@ -53,7 +53,7 @@ pub fn compact(args: args::Compact) -> Outcome {
         if let Err(e) = done {
             return Err(match e.kind() {
                 ErrorKind::Cancelled => Failure::new(format!(
-                    "interrupted after {}; what is merged stays so, nothing is lost, and it can be run again",
+                    "interrupted after {}; finished merges stay, no data is lost, and the command can be repeated",
                     human_bytes(read)
                 )),
                 _ => Failure::store(place, e),

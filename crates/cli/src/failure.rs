@@ -135,7 +135,7 @@ impl Failure {
             ),
             // A command that only reads does not advise how to destroy the content.
             ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN) => format!(
-                "{name} is no image of Basalt's: neither of the two headers that one has is where it should be; name another file or device"
+                "{name} is not a Basalt image: neither of its two headers is in its place; name another file or device"
             ),
             ErrorKind::NoSpace if is_full(&e) => format!(
                 "the image {name} is full; remove something with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`"
@@ -158,7 +158,7 @@ pub fn path_behind_colon(name: &Path) -> Option<String> {
     let (image, path) = in_image(name)?;
     let (image, path) = (image.display(), path.display());
     Some(format!(
-        "the path in {image} stands by itself, as in `basalt fs ls {image} {path}`, and behind --image {image} as --dir {path}"
+        "the path in {image} is an argument of its own, as in `basalt fs ls {image} {path}`; with --image {image} it is --dir {path}"
     ))
 }
 
@@ -174,7 +174,7 @@ fn nothing_on(image: &Path) -> String {
             )
         }
         Ok((FileType::RegularFile, _)) | Err(_) => format!(
-            "{name} is no image of Basalt's, or its head is damaged: there are only zeros where the two headers should be; name another, or go back to a backup"
+            "{name} is not a Basalt image, or its head is damaged: there are only zeros where the two headers should be; name another, or go back to a backup"
         ),
         Ok(_) => format!(
             "there is no filesystem on {name}: there are only zeros where the two headers should be; if it never had one, `basalt fs format {name}` makes one"
@@ -185,7 +185,7 @@ fn nothing_on(image: &Path) -> String {
 /// The filesystem's words for zeros instead of a filesystem.
 const NOTHING: &str = "there is no filesystem on it";
 /// The filesystem's words for a file with other content.
-const FOREIGN: &str = "no image of Basalt's";
+const FOREIGN: &str = "not a Basalt image";
 /// The filesystem's words for an image without free space.
 const FULL: &str = "the image is full";
 
@@ -203,10 +203,10 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
         before_it.ends_with(before).then(|| digits.parse().ok())?
     };
     let name = image.display();
-    let figures = number("", " bytes are free on").zip(number("of which", " are kept for"));
+    let figures = number("", " bytes are free on").zip(number("of which", " are reserved for"));
     let told = figures.map_or_else(String::new, |(free, kept)| {
         format!(
-            ": {} are free, and {} are kept for what makes space",
+            ": {} are free, and {} are reserved for work that frees space",
             human_bytes(free),
             human_bytes(kept)
         )

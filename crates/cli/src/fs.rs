@@ -307,7 +307,7 @@ fn check(args: &Look) -> Outcome {
         let _ = writeln!(text, "damage: {} more places", found.more_damage);
     }
     for what in &found.mends {
-        let _ = writeln!(text, "the next command that writes mends: {what}");
+        let _ = writeln!(text, "the next command that writes repairs this: {what}");
     }
     let _ = match found.damage.len() as u64 + found.more_damage {
         0 => writeln!(
@@ -326,7 +326,7 @@ fn check(args: &Look) -> Outcome {
             "{name} is damaged in {} or more; keep a copy of it. {}",
             count(n, "place", "places"),
             match image::open(&args.image, true, None) {
-                Ok(_) => "It can be read: `basalt fs cp` takes out what it has",
+                Ok(_) => "It can be read: `basalt fs cp` copies its files out",
                 Err(_) => "It cannot be opened, not even to read: go back to a backup",
             }
         ),

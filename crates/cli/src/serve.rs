@@ -54,7 +54,7 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
     let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
     found.ok_or_else(|| {
         Failure::new(format!(
-            "--listen {text} is no address; write host and port, such as 127.0.0.1:6379"
+            "--listen {text} is not an address; write host and port, such as 127.0.0.1:6379"
         ))
     })
 }

@@ -191,12 +191,12 @@ impl Report {
         if let Some(why) = &e.blobs.error {
             let _ = writeln!(
                 out,
-                "Blob files are not collected (tried again, writes go on): {why}"
+                "Garbage collection of blob files fails (it is retried, writes go on): {why}"
             );
         }
         // Every store is read-only under this command, so that reason is not printed.
         if let Some(why) = e.read_only.as_ref().filter(|why| *why != READING) {
-            let _ = writeln!(out, "TAKES NO WRITES: {why}");
+            let _ = writeln!(out, "WRITES FAIL: {why}");
         }
         for f in &e.families {
             out.push_str(&levels(f));
@@ -417,7 +417,7 @@ fn blob_files(e: &Stats) -> String {
             ),
             ("room below the bound", room(&e.blobs)),
             ("overwritten, not merged yet", hidden(&e.blobs)),
-            ("the bound costs, last minute", bound_costs(&e.blobs)),
+            ("cost of the bound, last minute", bound_costs(&e.blobs)),
             ("names of collected files", e.blobs.names.to_string()),
             (
                 "collections read / wrote",
@@ -558,7 +558,7 @@ fn by_cause(e: &Stats) -> String {
 /// Returns the cost of the bound on space.
 fn bound_costs(blobs: &BlobStats) -> String {
     format!(
-        "{:.2} bytes written to blob files for each that came, writers slowed by {:.0} %",
+        "{:.2} bytes written to blob files for each byte of new values, writers slowed by {:.0} %",
         blobs.collections_write_amp(),
         blobs.pressure * 100.0
     )
@@ -568,7 +568,7 @@ fn bound_costs(blobs: &BlobStats) -> String {
 fn hidden(blobs: &BlobStats) -> String {
     let bytes = human_bytes(blobs.hidden_bytes);
     match blobs.hidden_is_guessed {
-        true => format!("perhaps {bytes}, by keys that may be the same"),
+        true => format!("perhaps {bytes}, estimated from overlapping keys"),
         false => format!("about {bytes}"),
     }
 }

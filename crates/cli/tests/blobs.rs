@@ -241,7 +241,7 @@ fn what_is_no_blob_file_or_no_store_is_told_in_a_sentence() {
     blob(&s, &["verify", "nothing.blob"]).fails(2, &["there is no file nothing.blob"]);
     for content in [&b""[..], b"hello", &[0; 5000]] {
         s.file("other", content);
-        blob(&s, &["explain", "other"]).fails(2, &["other", "is no blob file"]);
+        blob(&s, &["explain", "other"]).fails(2, &["other", "is not a blob file"]);
     }
     s.run("put", ["k", "v"]).ok();
     let text = String::from_utf8(blob(&s, &["list", "--dir", "db"]).ok()).unwrap();
@@ -324,7 +324,7 @@ fn a_load_between_two_keys_hides_nothing() {
     assert_eq!(report["hidden_is_guessed"], true);
     let said = s.run("stats", [""; 0]);
     assert!(
-        said.text().contains(", by keys that may be the same"),
+        said.text().contains(", estimated from overlapping keys"),
         "{said:?}"
     );
 }

@@ -93,15 +93,15 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
     std::fs::remove_file(s.path("copy/a")).unwrap();
     let ran = fs(&s, &["cp", "i:data", "copy"]);
     for part in [
-        "copy is there already, so they went into ",
-        "copy/data (FROM/. is what is in FROM without it)",
+        "copy exists already, so they are in ",
+        "copy/data (FROM/. copies the content of FROM)",
     ] {
         assert!(ran.err.contains(part), "{part}: {ran:?}");
     }
     std::fs::remove_dir_all(s.path("copy/data")).unwrap();
     fs(&s, &["cp", "i:data/.", "copy"]).fails(2, &["copy/sub/b is there already"]);
     let ran = fs(&s, &["cp", "--overwrite", "i:data/.", "copy"]);
-    assert!(!ran.err.contains("there already"), "{ran:?}");
+    assert!(!ran.err.contains("exists already"), "{ran:?}");
     ran.ok();
     assert_eq!(
         harness::tree(&s.path("copy")),
@@ -117,5 +117,5 @@ fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
     fs(&s, &["cp", "data/a/.", "i:c"]).fails(2, &["is a file"]);
     // A file is copied into an existing directory, as in Unix.
     let ran = fs(&s, &["cp", "--overwrite", "i:data/a", "copy"]);
-    assert!(!ran.err.contains("there already"), "{ran:?}");
+    assert!(!ran.err.contains("exists already"), "{ran:?}");
 }

@@ -139,8 +139,7 @@ fn files_go_in_and_come_out() {
 fn an_image_has_one_owner_and_data_is_not_formatted() {
     let s = Scratch::new("owner");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
-    fs(&s, &["format", "i", "--size", "64M"])
-        .fails(2, &["an image of Basalt's with 0 files", "--force"]);
+    fs(&s, &["format", "i", "--size", "64M"]).fails(2, &["a Basalt image with 0 files", "--force"]);
     on(&s, "put", &["a", "1"]).ok();
     // Two processes cannot open the image.
     let server = serving(&s, &["--image", "i"]);
@@ -304,7 +303,7 @@ fn a_full_image_says_what_helps_and_lets_go() {
     fs(&s, &["cp", "many", "i:"]).fails(
         2,
         &[
-            "the image i is full, and i:many is a part: ",
+            "the image i is full, and i:many is incomplete: ",
             " MiB were copied",
             "remove it with `basalt fs rm -r i many`",
             "`basalt fs grow i --size 128M`, and finish it with `basalt fs cp --overwrite ",
@@ -451,7 +450,7 @@ fn names_that_are_no_text_are_left_out_and_long_ones_are_not() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     for part in [
         "3 files copied to i:from",
-        "not all was copied",
+        "the copy is incomplete",
         "2 entries are left out",
         "from/bad\\xff",
         "from/sub/bad\\xff",
@@ -509,9 +508,9 @@ fn what_is_not_there_or_not_ours_is_said() {
         on(&s, "put", &["a", "1"]),
     ] {
         assert!(!ran.err.contains("force"), "{ran:?}");
-        ran.fails(2, &["i is no image of Basalt's", "headers"]);
+        ran.fails(2, &["i is not a Basalt image", "headers"]);
     }
-    fs(&s, &["format", "i"]).fails(2, &["no image of Basalt's", "--force"]);
+    fs(&s, &["format", "i"]).fails(2, &["not a Basalt image", "--force"]);
     assert_eq!(std::fs::read(s.path("i")).unwrap(), vec![7; 4 << 20]);
     // Sizes are in the form for people, and no advice is impossible to follow.
     fs(&s, &["format", "large", "--size", "20T"]).fails(2, &["no room for 20.00 TiB more"]);
@@ -559,7 +558,11 @@ fn what_is_said_of_no_image_does_no_harm() {
         assert!(!ran.err.contains("format"), "{ran:?}");
         ran.fails(
             2,
-            &["headless is no image", "its head is damaged", "backup"],
+            &[
+                "headless is not a Basalt image",
+                "its head is damaged",
+                "backup",
+            ],
         );
     }
 }

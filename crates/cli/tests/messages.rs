@@ -30,7 +30,7 @@ fn files_that_damaged_metadata_may_name_are_to_stay() {
     let ran = s.run("check", NONE);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let line =
-        format!("not named by what could be read: {table} (repair may need it; do not remove it)");
+        format!("not named by readable metadata: {table} (repair may need it; do not remove it)");
     assert!(ran.text().contains(&line), "{}", ran.text());
     assert!(!ran.text().contains("harmless"), "{}", ran.text());
 

@@ -18,11 +18,9 @@ const CACHE_COUNTERS: &Rows<CacheStats> = &[
         s.misses
     }),
     ("cache_inserts", "Blocks put into the cache.", |s| s.inserts),
-    (
-        "cache_evictions",
-        "Blocks dropped from the cache for room.",
-        |s| s.evictions,
-    ),
+    ("cache_evictions", "Blocks evicted from the cache.", |s| {
+        s.evictions
+    }),
 ];
 
 const CACHE_GAUGES: &Rows<CacheStats> = &[

@@ -138,7 +138,10 @@ impl WriteQueue {
         let mut done = Ok(());
         for (place, part) in places {
             if self.pool.lock().stopped {
-                done = Err(Error::new(ErrorKind::Closed, "the image was given up"));
+                done = Err(Error::new(
+                    ErrorKind::Closed,
+                    "the filesystem was abandoned",
+                ));
                 break;
             }
             // A panic must end the write, because other threads may wait for it.

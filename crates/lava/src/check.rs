@@ -232,7 +232,7 @@ fn names(meta: &Meta, checked: &mut Checked, name: &Path) -> BTreeMap<Ino, Strin
         checked.wrong(
             name,
             0,
-            format!("inode {ino} hangs in no directory that leads to the root"),
+            format!("inode {ino} is not reachable from the root"),
         );
     }
     let path = |mut at: Ino| {

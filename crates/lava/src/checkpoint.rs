@@ -184,7 +184,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         let (piece, size) = piece.ok_or_else(|| damage("has a wrong checksum".into()))?;
         if (piece.generation, piece.index) != (superblock.generation, index) {
             return Err(damage(format!(
-                "is piece {} of checkpoint {}, and {} is looked for",
+                "is piece {} of checkpoint {}, expected {}",
                 piece.index, piece.generation, superblock.generation
             )));
         }
@@ -218,7 +218,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
     }
     if let Some(lost) = meta.unreachable().first() {
         return Err(damage(format!(
-            "has inode {lost}, which hangs in no directory"
+            "has inode {lost}, which is in no directory"
         )));
     }
     Ok((meta, jump))

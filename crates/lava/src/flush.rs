@@ -35,7 +35,7 @@ impl Drop for FlushGuard<'_> {
             state.running = false;
             state.failed = Some(Error::new(
                 basalt_fs::ErrorKind::Poisoned,
-                "a flush panicked, and what is durable is unknowable",
+                "a flush panicked, and the durable state is unknown",
             ));
             flusher.ended.notify_all();
         }

@@ -1,7 +1,7 @@
 //! Images and devices for servers and tools: makes, opens, grows and checks them.
 //!
 //! A new image file is written as `NAME.unfinished`. It gets its own name when it is a whole
-//! filesystem. So a file with that name is a whole image, or no image of Basalt's.
+//! filesystem. So a file with that name is a whole image, or no Basalt image.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ fn check_size(path: &Path, size: u64) -> Result<()> {
     match (MIN_DEVICE..=MAX_BLOCKS * BLOCK).contains(&size) {
         true => Ok(()),
         false => Err(Error::invalid(format!(
-            "{size} bytes are no size for an image; it has 4 MiB to 32 TiB"
+            "an image cannot have {size} bytes; it has 4 MiB to 32 TiB"
         ))
         .in_file(path)),
     }
@@ -141,7 +141,7 @@ fn check_size(path: &Path, size: u64) -> Result<()> {
 
 fn no_size(path: &Path) -> Error {
     Error::invalid(
-        "there is nothing yet, so its size is to be given; --size 20G makes an image of 20 GiB",
+        "the image does not exist yet, so give its size; --size 20G makes an image of 20 GiB",
     )
     .in_file(path)
 }
@@ -155,7 +155,7 @@ fn make(path: &Path, how: &Format, progress: Progress<'_>) -> Result<u64> {
     no_device(path, how)?;
     if rustix::fs::lstat(path).is_ok() {
         return Err(Error::invalid(
-            "this is a link that leads nowhere; remove it, or name the file that it should lead to",
+            "this is a dangling symbolic link; remove it, or name its target",
         )
         .in_file(path));
     }
@@ -237,11 +237,11 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
                 },
                 Err(_) => String::new(),
             };
-            return Ok(Some(format!("it holds an image of Basalt's{files}")));
+            return Ok(Some(format!("it holds a Basalt image{files}")));
         }
         Probed::Unreadable(e) => {
             return Ok(Some(format!(
-                "it holds an image of Basalt's that cannot be read ({e})"
+                "it holds a Basalt image that cannot be read ({e})"
             )));
         }
         Probed::Empty | Probed::Foreign => {}
@@ -268,9 +268,7 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
     };
     for (from, n) in places {
         if something(from, n)? {
-            return Ok(Some(
-                "it holds something that is no image of Basalt's".into(),
-            ));
+            return Ok(Some("it holds data that is not a Basalt image".into()));
         }
         progress(Step::Looking, from + n, len);
     }

@@ -335,7 +335,7 @@ pub fn replay(
         }
         let next = source.checked(header.next, start)?;
         if tail.extents.contains(&next) {
-            return Err(source.damage(start, "the journal leads back to itself".to_string()));
+            return Err(source.damage(start, "the extents of the journal form a cycle".to_string()));
         }
         tail.extents.push(next);
     }

@@ -186,7 +186,7 @@ impl Superblock {
         // The sum cannot overflow, because the runs fit on the device.
         let room = || runs.iter().map(|r| r.len).sum::<u64>() * BLOCK;
         let wrong = if !self.unit.is_power_of_two() || !(512..=4096).contains(&self.unit) {
-            "its write unit is none"
+            "its write unit is invalid"
         } else if self.blocks < MIN_DEVICE / BLOCK || self.blocks > MAX_BLOCKS {
             "its size is none"
         } else if u64::from(self.journal_blocks) * BLOCK < 2 * TRANSACTION_MAX as u64
@@ -194,7 +194,7 @@ impl Superblock {
         {
             "its journal's extents have a size that they cannot have"
         } else if self.generation.max(self.checkpoint_seq).max(self.clean_seq) >= MAX_NUMBER {
-            "its numbers are none"
+            "its numbers are out of range"
         } else if !fit || room() < self.checkpoint_bytes {
             "its checkpoint does not lie on the device"
         } else {

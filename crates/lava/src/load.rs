@@ -80,7 +80,7 @@ pub fn read(
             name,
             at,
             format!(
-                "the journal ends before transaction {}, and a clean end said that {} was durable",
+                "the journal ends before transaction {}, and a clean unmount recorded that {} was durable",
                 tail.seq, superblock.clean_seq
             ),
         ));

@@ -49,7 +49,7 @@ pub fn metrics(fs: &MountedFs) -> Vec<FsMetric> {
         ),
         gauge(
             "lava_write_buffer_bytes",
-            "Memory that gathers appends of files.",
+            "Memory of the write buffers of files.",
             fs.buffers.bytes(),
         ),
         gauge("lava_files", "Files of the image.", u.files),
@@ -77,7 +77,7 @@ pub fn metrics(fs: &MountedFs) -> Vec<FsMetric> {
         ),
         counter(
             "lava_discarded_bytes",
-            "Free space that the device was told of.",
+            "Free space discarded on the device.",
             counters.discarded.load(SeqCst),
         ),
         counter(

@@ -225,8 +225,7 @@ impl MountedFs {
             Some(e) => Err(Error::new(
                 ErrorKind::Poisoned,
                 format!(
-                    "an earlier write of the journal or a sync failed, and what is on the device \
-                     is unknowable; open the image anew (first failure: {e})"
+                    "an earlier write of the journal or a sync failed, and the state of the device is unknown; reopen the image (first failure: {e})"
                 ),
             )),
         }
@@ -240,7 +239,10 @@ impl MountedFs {
 
     /// Ends all changes and writes, as a crash does.
     pub fn abandon(&self) {
-        self.fail(Error::new(ErrorKind::Closed, "the image was given up"));
+        self.fail(Error::new(
+            ErrorKind::Closed,
+            "the filesystem was abandoned",
+        ));
         self.buffers.stop();
     }
 }

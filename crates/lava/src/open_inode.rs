@@ -296,8 +296,7 @@ fn poisoned(cause: &Error, path: &Path) -> Error {
     Error::new(
         ErrorKind::Poisoned,
         format!(
-            "an earlier write or sync of this file failed, and what it left on the device is \
-             unknowable; begin a new file or reopen the store (first failure: {cause})"
+            "an earlier write or sync of this file failed, and its bytes on the device are unknown; begin a new file or reopen the store (first failure: {cause})"
         ),
     )
     .in_file(path)

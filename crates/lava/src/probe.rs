@@ -89,7 +89,7 @@ pub fn no_image_error(found: Probed, name: &Path) -> Error {
         .in_file(name),
         Probed::Foreign => Error::new(
             ErrorKind::InvalidArgument,
-            "it holds something that is no image of Basalt's; name another",
+            "it holds data that is not a Basalt image; name another",
         )
         .in_file(name),
     }

@@ -229,7 +229,7 @@ fn a_lost_transaction_is_found() {
     let journal = runs::BLOCK * layout::FIRST_BLOCK;
     device.damage(journal + 512, &[0; 512]);
     let e = LavaFs::mount(device, &by_hand()).err().expect("damage");
-    assert!(e.to_string().contains("a clean end said"), "{e}");
+    assert!(e.to_string().contains("a clean unmount recorded"), "{e}");
 }
 
 /// A transaction could not be written, and its records are lost. Each later change depends on them,

@@ -120,9 +120,9 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
     let late = dir.write("late", &late);
     let text = dir.write("text", b"a letter to a friend");
     for (path, what) in [
-        (&image, "an image of Basalt's with 1 file"),
-        (&late, "something that is no image"),
-        (&text, "something that is no image"),
+        (&image, "a Basalt image with 1 file"),
+        (&late, "data that is not a Basalt image"),
+        (&text, "data that is not a Basalt image"),
     ] {
         let before = dir.fs().stat(path).unwrap();
         let e = quietly(path, &of_size(8 * MIB)).unwrap_err();
@@ -309,6 +309,6 @@ fn pipes_directories_and_dangling_links_are_no_images() {
     let e = quietly(&dir.0.join("file"), &undiscarded).unwrap_err();
     assert!(e.to_string().contains("--no-discard"), "{e}");
     let e = quietly(&dangling, &of_size(8 * MIB)).unwrap_err();
-    assert!(e.to_string().contains("a link that leads nowhere"), "{e}");
+    assert!(e.to_string().contains("a dangling symbolic link"), "{e}");
     assert_eq!(dir.names(), ["dangling", "pipe"], "nothing is left");
 }

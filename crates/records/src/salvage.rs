@@ -63,7 +63,7 @@ pub struct Salvaged {
 pub const NO_RECORD: &str = "no record verifies in these bytes, which were synced";
 
 /// The reason that messages give for a broken record.
-pub const BAD_PAYLOAD: &str = "the payload does not fit its checksum";
+pub const BAD_PAYLOAD: &str = "the checksum of the payload is wrong";
 
 /// A part of a file of records.
 #[derive(Debug, Clone, PartialEq, Eq)]

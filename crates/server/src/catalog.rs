@@ -105,7 +105,7 @@ pub fn read(db: &Db, keys: &Family) -> Result<Option<u32>> {
         Err(Error::new(
             ErrorKind::Corruption,
             format!(
-                "the catalog of Redis keys {what}: it was lost with a damaged file; nothing is shown or written before `basalt repair` has made it anew"
+                "the catalog of Redis keys {what}: it was lost with a damaged file; reads and writes fail until `basalt repair` has rebuilt it"
             ),
         ))
     };
@@ -136,7 +136,7 @@ pub fn make(db: &Db, keys: &Family) -> Result<()> {
 /// last flush, that is the flushed generation, and its keys that were not dropped yet exist again.
 pub fn repair(db: &Db, keys: &Family, doubtful: bool) -> Result<Vec<String>> {
     const AGAIN: &str =
-        "if nothing was written after the last FLUSHALL, keys that it removed are there again";
+        "if nothing was written after the last FLUSHALL, keys that it removed show again";
     let found = read_contents(db, keys, true)?;
     let mut repaired = Vec::new();
     if !found.layout && !found.keys && found.cursor.is_none() && found.generation == 0 {

@@ -129,8 +129,7 @@ pub(crate) struct SlowRead {
 }
 
 /// The error reply to a read of the whole keyspace that a stopping server has no time for.
-pub(crate) const NO_SLOW_READS: &str =
-    "ERR the server is stopping and does not look through all keys any more";
+pub(crate) const NO_SLOW_READS: &str = "ERR the server is stopping and ends walks over all keys";
 
 /// The purpose of a [`SlowRead`].
 pub(crate) enum SlowKind {

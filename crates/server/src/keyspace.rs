@@ -363,7 +363,9 @@ impl Keyspace {
         self.touch_flush();
         let before = self.generation;
         let next = before.checked_add(1).ok_or_else(|| {
-            Error::unsupported("this database was flushed 4294967295 times and cannot be again")
+            Error::unsupported(
+                "this database was flushed 4294967295 times and cannot be flushed again",
+            )
         })?;
         self.wrote = true;
         self.changes += 1;

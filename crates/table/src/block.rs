@@ -257,7 +257,7 @@ impl Layout {
                     buckets,
                 })
             }
-            _ => Err(Damage::Bad(tail, "data block's tail is not one")),
+            _ => Err(Damage::Bad(tail, "malformed tail of a data block")),
         }
     }
 
@@ -280,7 +280,10 @@ impl Layout {
         let entries = &payload[..self.entries_end];
         let e = Entry::decode(entries, at)?;
         if e.shared != 0 {
-            return Err(Damage::Bad(at, "restart point leans on the entry before"));
+            return Err(Damage::Bad(
+                at,
+                "restart point shares bytes with the entry before",
+            ));
         }
         Ok((&entries[e.suffix_at..e.trailer_at], e.trailer(entries)))
     }

@@ -29,7 +29,7 @@ impl Folder {
         let kind = rustix::fs::stat(dir).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
         if kind != Ok(rustix::fs::FileType::Directory) {
             return Err(Stop::new(format!(
-                "--folder {} is no folder",
+                "--folder {} is not a folder",
                 dir.display()
             )));
         }

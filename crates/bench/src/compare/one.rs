@@ -78,7 +78,11 @@ impl Order {
 
     /// Parses an order from the text of [`Order::text`].
     pub fn parse(text: &str) -> Result<Order, Stop> {
-        let bad = |what: &str| Stop::new(format!("{ORDER} is not for people to set: {what}"));
+        let bad = |what: &str| {
+            Stop::new(format!(
+                "{ORDER} is an internal variable and must not be set: {what}"
+            ))
+        };
         let v: Value = serde_json::from_str(text).map_err(|e| bad(&e.to_string()))?;
         let word = |name: &str| v[name].as_str().ok_or_else(|| bad(name));
         Ok(Order {

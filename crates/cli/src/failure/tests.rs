@@ -62,12 +62,12 @@ fn sizes_are_for_people_where_they_are_large() {
 fn a_full_image_is_told_of_with_what_helps() {
     let told = |free: u64| {
         let text = format!(
-            "no space: {free} bytes are free on the disk of db, of which 8388608 are kept for what makes space: delete something"
+            "no space: {free} bytes are free on the disk of db, of which 8388608 are reserved for work that frees space: delete something"
         );
         full(Path::new("i"), "--image i", &text)
     };
     let says = told(5 << 20);
-    let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are kept for what makes space; delete keys and run `basalt compact --image i`, ";
+    let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are reserved for work that frees space; delete keys and run `basalt compact --image i`, ";
     assert!(says.starts_with(begins), "{says}");
     let says = told(3 << 20);
     assert!(!says.contains("delete keys"), "{says}");

@@ -115,7 +115,7 @@ impl Copy<'_> {
         let (there, finish) = match is_dir {
             true => (
                 format!(
-                    "{name}:{root} is a part: {}, {} were copied",
+                    "{name}:{root} is incomplete: {}, {} were copied",
                     count(self.files, "file", "files"),
                     human_bytes(self.whole)
                 ),
@@ -447,7 +447,7 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     match to.leads_to(above) {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => Err(Failure::new(format!(
-            "{} is no folder, so nothing can be copied into it",
+            "{} is not a folder, so nothing can be copied into it",
             to.display_path(above)
         ))),
         Err(e) if e.is_not_found() => Err(Failure::new(match &to.image {
@@ -495,7 +495,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let contents = means_contents(from);
     if contents && kind != Kind::Dir {
         return Err(Failure::new(format!(
-            "{} ends as a directory's contents do, and is a file; leave the end out",
+            "{} is a file, but its name ends like a directory; leave the end out",
             from.display()
         )));
     }
@@ -508,7 +508,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
                 // A repeated copy after an interruption ends here. A page says when to use a
                 // command that replaces files.
                 went_into = format!(
-                    "; {was_there} is there already, so they went into {} (FROM/. is what is in FROM without it)",
+                    "; {was_there} exists already, so they are in {} (FROM/. copies the content of FROM)",
                     target.display_path(&to_path),
                 );
             }
@@ -571,7 +571,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     match copy.no_text {
         0 => Ok(0),
         n => Err(Failure::new(format!(
-            "not all was copied: {} left out, because names in an image are UTF-8 ({}{})",
+            "the copy is incomplete: {} left out, because names in an image are UTF-8 ({}{})",
             count(n, "entry is", "entries are"),
             copy.no_text_names.join(", "),
             match n as usize - copy.no_text_names.len() {

@@ -155,7 +155,7 @@ pub fn stat(fs: &LavaFs, image: &Path, path: &Path, as_json: bool) -> Outcome {
     line("names", r.links.to_string());
     let exact = match r.exact {
         true => "",
-        false => ", perhaps more: readers find the end by what records say",
+        false => ", perhaps more: the records show the end",
     };
     line("length", format!("{} bytes{exact}", r.len));
     let space: u64 = r

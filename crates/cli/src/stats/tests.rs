@@ -93,7 +93,7 @@ fn tables_show_shape_and_amplification() {
     let text = report().tables();
     for part in [
         "family default, 3 sorted runs",
-        "TAKES NO WRITES: the device is full",
+        "WRITES FAIL: the device is full",
         "space, at most                 1.49",
         "write, since open              2.20",
         "L2",
@@ -105,7 +105,7 @@ fn tables_show_shape_and_amplification() {
         "space amplification            1.33, at most 1.25",
         "room below the bound           none, 768.00 KiB beyond it",
         "overwritten, not merged yet    about 1.00 MiB",
-        "1.50 bytes written to blob files for each that came, writers slowed by 20 %",
+        "1.50 bytes written to blob files for each byte of new values, writers slowed by 20 %",
         "write, by cause                log 1.10, flush 0.90, ingest 0.00, compaction 0.00, collection 0.20",
         "10 to  20 %    2 files    12.00 MiB  ##############################\n",
         "20 to  30 %    0 files\n",
@@ -117,7 +117,7 @@ fn tables_show_shape_and_amplification() {
     let mut guessed = report();
     guessed.engine.blobs.hidden_is_guessed = true;
     let text = guessed.tables();
-    let said = "overwritten, not merged yet    perhaps 1.00 MiB, by keys that may be the same";
+    let said = "overwritten, not merged yet    perhaps 1.00 MiB, estimated from overlapping keys";
     assert!(text.contains(said), "{text}");
 }
 

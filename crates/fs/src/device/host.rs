@@ -346,11 +346,7 @@ fn open_exclusive(options: &DeviceOptions, facts: &FileFacts) -> Result<OwnedFd>
         Err(e) => return Err(open_error(path, e)),
     };
     match loops::is_read_only(facts) {
-        true => Err(Error::new(
-            ErrorKind::ReadOnly,
-            "the device takes no writes (it is set read-only)",
-        )
-        .in_file(path)),
+        true => Err(Error::new(ErrorKind::ReadOnly, "the device is set read-only").in_file(path)),
         false => Ok(fd),
     }
 }

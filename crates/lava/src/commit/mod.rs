@@ -32,7 +32,7 @@ impl Drop for FailOnDrop<'_> {
         if let Some(fs) = self.0 {
             fs.fail(Error::new(
                 ErrorKind::Poisoned,
-                "writing the journal panicked, and what it has is unknowable",
+                "writing the journal panicked, and its contents are unknown",
             ));
         }
     }

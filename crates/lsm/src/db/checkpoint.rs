@@ -104,7 +104,7 @@ impl Drop for Unfinished<'_> {
 fn unfinished(target: &Path) -> Result<PathBuf> {
     let Some(name) = target.file_name() else {
         return Err(Error::invalid(format!(
-            "{} has no name of its own; give the folder to be made",
+            "{} has no file name; name the directory to create",
             target.display()
         )));
     };
@@ -205,7 +205,7 @@ impl Engine {
         building.done = true;
         drop(lock);
         fs.sync_metadata(parent).map_err(|e| {
-            e.context("the checkpoint is whole, and a power cut may take its name away")
+            e.context("the checkpoint is complete, but its name is not durable: a power cut may remove it")
         })?;
         Ok(report)
     }

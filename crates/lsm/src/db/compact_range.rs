@@ -152,7 +152,7 @@ impl Engine {
         }
         Error::new(
             ErrorKind::Cancelled,
-            "the compaction was cancelled; what it has done stays, and nothing is lost",
+            "the compaction was cancelled; its finished merges stay, and no data is lost",
         )
         .with_reach(Reach::Operation)
     }

@@ -83,24 +83,24 @@ impl Counters {
             ),
             collections: c(
                 "blob_collections_total",
-                "Times that live values of blob files were rewritten",
+                "Garbage collections of blob files that finished",
             ),
             collections_begun: c(
                 "blob_collections_begun_total",
-                "Times that it was begun to rewrite live values of blob files",
+                "Garbage collections of blob files that began",
             ),
             collecting: env.metrics().gauge(
                 "blob_collections_running",
                 &[("store", name)],
-                "Collections that run now",
+                "Garbage collections that run now",
             ),
             names_made: c(
                 "blob_names_made_total",
-                "Numbers of collected blob files that became names for others",
+                "Retired file numbers of collected blob files",
             ),
             names_forgotten: c(
                 "blob_names_forgotten_total",
-                "Numbers of collected blob files that no table had any more",
+                "Retired file numbers that no table referred to any more",
             ),
             blob_bytes_added: c(
                 "blob_bytes_added_total",
@@ -117,7 +117,7 @@ impl Counters {
             ),
             gathered: c(
                 "blob_gathered_bytes_total",
-                "Bytes of values that compactions moved along, to lie side by side in the order of their keys",
+                "Bytes of values that compactions relocated into the order of their keys",
             ),
             commit_groups: c("commit_groups_total", "Commit groups"),
             commits: c("commits_total", "Batches committed"),

@@ -75,7 +75,7 @@ impl Iter {
         options.validate()?;
         if options.tailing && options.snapshot.is_some() {
             return Err(Error::invalid(
-                "a tailing iterator shows what is newest: it cannot have a snapshot as well",
+                "a tailing iterator reads the newest entries: it cannot have a snapshot",
             ));
         }
         let (view, seq) = engine.moment(options)?;
@@ -101,7 +101,7 @@ impl Iter {
     pub fn refresh(&mut self, snapshot: Option<&Snapshot>) -> Result<()> {
         if self.tail.is_some() && snapshot.is_some() {
             return Err(Error::invalid(
-                "a tailing iterator shows what is newest: it cannot go to a snapshot",
+                "a tailing iterator reads the newest entries: it cannot move to a snapshot",
             ));
         }
         let before = std::mem::replace(&mut self.options.snapshot, snapshot.cloned());

@@ -632,7 +632,7 @@ impl Engine {
             // The file was removed with its family.
             Error::new(
                 ErrorKind::Closed,
-                "a blob file is gone that was to be collected",
+                "a blob file that was to be collected does not exist",
             )
         })?;
         let orders = (view.families.values())
@@ -695,8 +695,7 @@ impl Engine {
                 &file.path(),
                 0,
                 format!(
-                    "records that are alive and records that are marked add up to {sum:016x}, the file was written with {:016x}: \
-                     a mark hit another record than was meant, and the file is not collected; run `basalt check`",
+                    "the hashes of live and marked records add up to {sum:016x}, but the file was written with {:016x}: a garbage mark belongs to another record, and the file is not collected; run `basalt check`",
                     reader.hash_sum()
                 ),
             ));

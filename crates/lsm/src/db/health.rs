@@ -164,14 +164,14 @@ impl Health {
         if let Some(what) = self.broken.get() {
             return Err(Error::new(
                 ErrorKind::Poisoned,
-                format!("a commit stopped on a broken invariant: {what}"),
+                format!("a commit panicked: {what}"),
             ));
         }
         match self.ctx.env.jobs().panicked(self.ctx.owner) {
             None => Ok(()),
             Some(what) => Err(Error::new(
                 ErrorKind::Poisoned,
-                format!("a background job stopped on a broken invariant: {what}"),
+                format!("a background job panicked: {what}"),
             )),
         }
     }

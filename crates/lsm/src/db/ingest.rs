@@ -332,8 +332,7 @@ impl Set {
         match self.fate.load(SeqCst) {
             FRESH if !twice => Ok(()),
             IN_DOUBT => Err(Error::invalid(format!(
-                "a set of tables of family {family:?} was about to be added when the manifest failed, and whether it was is not known: open the \
-                 store anew, look whether it is there, and prepare it again if it is not"
+                "the manifest failed while tables were added to family {family:?}, and the outcome is not known: reopen the store, check whether their keys are there, and prepare the tables again if they are not"
             ))),
             _ => Err(Error::invalid(format!(
                 "a set of tables of family {family:?} is added for the second time"

@@ -273,7 +273,7 @@ impl Engine {
     /// group.
     fn halt(self: &Arc<Self>, cause: Error) -> Error {
         let error = cause
-            .context("the write-ahead log failed; nothing of this write is acknowledged")
+            .context("the write-ahead log failed; this write is not acknowledged")
             .with_reach(Reach::Store);
         self.health.halt(error.clone());
         self.ctx.notify(|| Event::BackgroundError {

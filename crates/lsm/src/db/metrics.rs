@@ -26,7 +26,7 @@ const STORE: &[StoreRow] = &[
     ("table_files", "Tables of the tree.", |s| s.table_files),
     (
         "unremoved_files",
-        "Files that nobody needs and that could not be removed yet.",
+        "Obsolete files that could not be removed yet.",
         |s| s.unremoved_files,
     ),
     ("blob_files", "Blob files.", |s| s.blobs.files),
@@ -52,7 +52,7 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "blob_names",
-        "Numbers of collected blob files that tables still have.",
+        "Retired file numbers that tables still refer to.",
         |s| s.blobs.names,
     ),
     (
@@ -82,12 +82,12 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "blob_collections_write_amp_percent",
-        "Bytes that went to blob files in the last minute for each hundred that came to them.",
+        "Bytes written to blob files in the last minute for each hundred bytes of new values.",
         |s| (s.blobs.collections_write_amp() * 100.0) as u64,
     ),
     (
         "blob_max_space_amp_percent",
-        "What blob_space_amp_percent is to stay within.",
+        "The bound on blob_space_amp_percent.",
         |s| (s.blobs.max_space_amp * 100.0) as u64,
     ),
     (
@@ -117,7 +117,7 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "events_lost",
-        "Events that listeners were too slow for.",
+        "Events dropped because listeners were too slow.",
         |s| s.events_lost,
     ),
     (

@@ -275,7 +275,7 @@ pub(crate) fn replay_logs(
                         &log_path(dir, before),
                         at,
                         format!(
-                            "expected a record, found none; log {number} after it was synced, and so had this one been"
+                            "expected a record, found none; the later log {number} was synced, so this log had been synced, too"
                         ),
                     ));
                 }
@@ -286,7 +286,7 @@ pub(crate) fn replay_logs(
                     &path,
                     record.offset,
                     format!(
-                        "a record in log {number}, but the end of log {before} before it was never recorded"
+                        "a record in log {number}, but the manifest does not record the end of log {before} before it"
                     ),
                 ));
             }
@@ -308,7 +308,7 @@ pub(crate) fn replay_logs(
             Some(left) if tail.end >= left => {}
             Some(left) => {
                 torn.push(format!(
-                    "{} from offset {} to {left}, and whatever later logs hold",
+                    "{} from offset {} to {left}, and all later logs",
                     path.display(),
                     tail.end
                 ));
@@ -603,7 +603,7 @@ pub(super) fn build_version(
         if !catalog.lineage.is_in_order(*id, &cmp) {
             return Err(Error::new(
                 ErrorKind::Corruption,
-                format!("family {:?}: what collected blob files stand for is out of order; run `basalt repair`", f.name),
+                format!("family {:?}: the lineage of its blob files is out of order; run `basalt repair`", f.name),
             )
             .with_reach(Reach::Store));
         }

@@ -232,7 +232,7 @@ impl BlobSet {
                     basalt_fs::ErrorKind::Corruption,
                     format!(
                         "key {:02x?} of family {} with sequence number {} refers to blob file {number}, \
-                         which neither is there nor stands for one; run `basalt check`",
+                         which neither exists nor has a successor; run `basalt check`",
                         name.key, name.family, name.seq
                     ),
                 )

@@ -95,7 +95,9 @@ fn fill(seed: u64) -> Filled {
         // Without the reserve, the log would fail instead.
         assert_eq!(full_now.kind(), ErrorKind::NoSpace, "{full_now}");
         assert!(
-            full_now.to_string().contains("kept for what makes space"),
+            full_now
+                .to_string()
+                .contains("reserved for work that frees space"),
             "{full_now}"
         );
         full.store(true, SeqCst);

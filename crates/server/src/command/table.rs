@@ -203,7 +203,7 @@ pub static COMMANDS: &[Spec] = &[
         client::auth
     ),
     spec!("basalt", "basalt", -2, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "7.0.0", "Depends on subcommand.",
-    "A container for what Redis has no command for.", introspect::needs_subcommand, &[
+    "A container for commands that Redis does not have.", introspect::needs_subcommand, &[
         server!("checkpoint", "basalt|checkpoint", 3, "7.0.0", "O(N) beside other clients, the number of tables", "Makes a copy of the store in a new directory.", system::checkpoint),
         server!("help", "basalt|help", 2, "7.0.0", "O(1)", "Returns help about BASALT.", introspect::help),
         server!("metrics", "basalt|metrics", 2, "7.0.0", "O(1)", "Returns all metrics in Prometheus text format.", system::metrics),
@@ -217,7 +217,7 @@ pub static COMMANDS: &[Spec] = &[
         connection!("kill", "client|kill", -3, "2.4.0", "Closes connections.", client::kill),
         connection!("list", "client|list", -2, "2.4.0", "Describes all connections.", client::list),
         connection!("no-evict", "client|no-evict", 3, "7.0.0", "Sets whether the connection may be closed to save memory.", client::no_evict),
-        connection!("no-touch", "client|no-touch", 3, "7.2.0", "Accepted; reads leave no trace here anyway.", client::no_touch),
+        connection!("no-touch", "client|no-touch", 3, "7.2.0", "Accepted without effect: reads never change idle times.", client::no_touch),
         connection!("reply", "client|reply", 3, "3.2.0", "Turns replies on or off, or skips one.", client::reply),
         connection!("setinfo", "client|setinfo", 4, "7.2.0", "Sets the client library's name or version.", client::setinfo),
         connection!("setname", "client|setname", 3, "2.6.9", "Names the connection.", client::setname),
@@ -277,9 +277,9 @@ pub static COMMANDS: &[Spec] = &[
     ),
     spec!("exists", "exists", -2, ["readonly" "fast"], (1, -1, 1), "generic", "1.0.0", "O(N), the number of keys",
         "Counts how many of the keys exist.", key::exists, &[]),
-    generic!("expire", -3, ["write" "fast"], "1.0.0", "Sets when a key ends, in seconds from now.", key::expire),
-    generic!("expireat", -3, ["write" "fast"], "1.2.0", "Sets when a key ends, in seconds since 1970.", key::expireat),
-    generic!("expiretime", 2, ["readonly" "fast"], "7.0.0", "Returns when a key ends, in seconds since 1970.", key::expiretime),
+    generic!("expire", -3, ["write" "fast"], "1.0.0", "Sets the expiry of a key, in seconds from now.", key::expire),
+    generic!("expireat", -3, ["write" "fast"], "1.2.0", "Sets the expiry of a key, in seconds since 1970.", key::expireat),
+    generic!("expiretime", 2, ["readonly" "fast"], "7.0.0", "Returns the expiry of a key, in seconds since 1970.", key::expiretime),
     spec!(
         "flushall",
         "flushall",
@@ -308,7 +308,7 @@ pub static COMMANDS: &[Spec] = &[
     ),
     string!("get", 2, ["readonly" "fast"], "1.0.0", "Returns the value of a key.", string::get),
     string!("getdel", 2, ["write" "fast"], "6.2.0", "Returns the value of a key and deletes it.", string::getdel),
-    string!("getex", -2, ["write" "fast"], "6.2.0", "Returns the value of a key and sets when it ends.", string::getex),
+    string!("getex", -2, ["write" "fast"], "6.2.0", "Returns the value of a key and sets its expiry.", string::getex),
     string!(
         "getrange",
         4,
@@ -457,10 +457,10 @@ pub static COMMANDS: &[Spec] = &[
             ),
         ]
     ),
-    generic!("persist", 2, ["write" "fast"], "2.2.0", "Lets a key live for ever.", key::persist),
-    generic!("pexpire", -3, ["write" "fast"], "2.6.0", "Sets when a key ends, in milliseconds from now.", key::pexpire),
-    generic!("pexpireat", -3, ["write" "fast"], "2.6.0", "Sets when a key ends, in milliseconds since 1970.", key::pexpireat),
-    generic!("pexpiretime", 2, ["readonly" "fast"], "7.0.0", "Returns when a key ends, in milliseconds since 1970.", key::pexpiretime),
+    generic!("persist", 2, ["write" "fast"], "2.2.0", "Removes the expiry of a key.", key::persist),
+    generic!("pexpire", -3, ["write" "fast"], "2.6.0", "Sets the expiry of a key, in milliseconds from now.", key::pexpire),
+    generic!("pexpireat", -3, ["write" "fast"], "2.6.0", "Sets the expiry of a key, in milliseconds since 1970.", key::pexpireat),
+    generic!("pexpiretime", 2, ["readonly" "fast"], "7.0.0", "Returns the expiry of a key, in milliseconds since 1970.", key::pexpiretime),
     connection!(
         "ping",
         "ping",
@@ -469,8 +469,8 @@ pub static COMMANDS: &[Spec] = &[
         "Returns PONG or its argument.",
         client::ping
     ),
-    string!("psetex", 4, ["write" "denyoom"], "2.6.0", "Sets a key that ends after so many milliseconds.", string::psetex),
-    generic!("pttl", 2, ["readonly" "fast"], "2.6.0", "Returns how long a key lives, in milliseconds.", key::pttl),
+    string!("psetex", 4, ["write" "denyoom"], "2.6.0", "Sets a key with an expiry in milliseconds.", string::psetex),
+    generic!("pttl", 2, ["readonly" "fast"], "2.6.0", "Returns the remaining time to live of a key, in milliseconds.", key::pttl),
     connection!(
         "quit",
         "quit",
@@ -488,7 +488,7 @@ pub static COMMANDS: &[Spec] = &[
         "generic",
         "1.0.0",
         "O(log N)",
-        "Returns some key; fair only where keys are spread evenly.",
+        "Returns a random key; all are equally likely only if keys are spread evenly.",
         key::randomkey,
         &[]
     ),
@@ -497,7 +497,7 @@ pub static COMMANDS: &[Spec] = &[
         "reset",
         1,
         "6.2.0",
-        "Sets the connection back to its beginning.",
+        "Resets the connection to its initial state.",
         client::reset
     ),
     spec!(
@@ -522,7 +522,7 @@ pub static COMMANDS: &[Spec] = &[
         client::select
     ),
     string!("set", -3, ["write" "denyoom"], "1.0.0", "Sets a key.", string::set),
-    string!("setex", 4, ["write" "denyoom"], "2.0.0", "Sets a key that ends after so many seconds.", string::setex),
+    string!("setex", 4, ["write" "denyoom"], "2.0.0", "Sets a key with an expiry in seconds.", string::setex),
     string!("setnx", 3, ["write" "denyoom" "fast"], "1.0.0", "Sets a key that does not exist.", string::setnx),
     string!("setrange", 4, ["write" "denyoom"], "2.2.0", "Overwrites a part of a value.", string::setrange),
     spec!("shutdown", "shutdown", -1, ["admin" "noscript" "loading" "stale"], NO_KEYS, "server", "1.0.0", "O(1)",
@@ -539,7 +539,7 @@ pub static COMMANDS: &[Spec] = &[
     spec!("time", "time", 1, ["loading" "stale" "fast"], NO_KEYS, "server", "2.6.0", "O(1)", "Returns the server's time.", system::time, &[]),
     spec!("touch", "touch", -2, ["readonly" "fast"], (1, -1, 1), "generic", "3.2.1", "O(N), the number of keys",
         "Counts how many of the keys exist.", key::exists, &[]),
-    generic!("ttl", 2, ["readonly" "fast"], "1.0.0", "Returns how long a key lives, in seconds.", key::ttl),
+    generic!("ttl", 2, ["readonly" "fast"], "1.0.0", "Returns the remaining time to live of a key, in seconds.", key::ttl),
     generic!("type", 2, ["readonly" "fast"], "1.0.0", "Returns the type of a key's value.", key::type_of),
     spec!("unlink", "unlink", -2, ["write" "fast"], (1, -1, 1), "generic", "4.0.0", "O(N), the number of keys", "Deletes keys.", key::del, &[]),
     spec!(

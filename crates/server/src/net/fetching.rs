@@ -63,7 +63,7 @@ impl Job {
     fn run(self, store: &dyn Store) -> Fetched {
         let wanted = || !self.gone.load(Ordering::Acquire);
         // A panic fails this request only: the pieces behind it need this thread.
-        let panicked = || Error::new(ErrorKind::Poisoned, "reading keys has panicked");
+        let panicked = || Error::new(ErrorKind::Poisoned, "the thread that reads keys panicked");
         let answers = match self.keys {
             Keys::Few(piece) => {
                 let failure = piece.failure();

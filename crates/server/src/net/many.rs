@@ -290,7 +290,7 @@ impl Server {
             Stage::Failed => {
                 let text = store_error(&Error::new(
                     ErrorKind::Poisoned,
-                    "making the table of the names of a request has panicked",
+                    "the thread that prepares requests panicked",
                 ));
                 self.fail(c, slot, command.spec, &text);
                 return true;

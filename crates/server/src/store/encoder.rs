@@ -128,7 +128,7 @@ fn submit(db: &Db, keys: &Family, epoch: Epoch) {
     let Epoch { writes, sync, done } = epoch;
     // A panic fails its own epoch only: the epochs behind it in the queue need this thread.
     let batch = catch_unwind(AssertUnwindSafe(|| encode(keys, &writes)));
-    match batch.unwrap_or_else(|_| Err(broken("encoding a batch has panicked"))) {
+    match batch.unwrap_or_else(|_| Err(broken("the thread that encodes batches panicked"))) {
         Ok(batch) => db
             .submit_nowait(batch, &WriteOptions::synced(sync))
             .on_complete(move |r| done.send(r.map(|_| ()))),

@@ -371,8 +371,7 @@ impl BackPressure {
 
     pub fn no_space(&self, space: Space, reserve: u64) -> Error {
         let what = format!(
-            "{} bytes are free on the disk of {}, of which {reserve} are kept for what makes space: \
-             delete something, here or beside the store, and writes are taken again",
+            "{} bytes are free on the disk of {}, of which {reserve} are reserved for work that frees space: delete keys, or other files on this disk, and writes resume",
             space.free,
             self.ctx.dir.display()
         );

@@ -177,7 +177,7 @@ impl Run<'_> {
         for (id, f) in &self.learned.catalog.families {
             if f.name == manifest_salvage::recovered_name(*id) {
                 self.report.notes.push(format!(
-                    "the name of family {id} is lost; what it holds is in the family {:?}",
+                    "the name of family {id} is lost; its entries are in the family {:?}",
                     f.name
                 ));
             }

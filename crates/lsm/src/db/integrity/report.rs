@@ -89,7 +89,7 @@ impl fmt::Display for Loss {
         if self.older_may_reappear {
             write!(
                 f,
-                "; older versions of what is lost may show again, deleted keys included"
+                "; older versions of lost keys may show again, and so may deleted keys"
             )?;
         }
         Ok(())

@@ -227,7 +227,7 @@ fn a_hole_before_a_synced_log_is_damage() {
         .unwrap();
     assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
     assert!(
-        e.to_string().contains("had this one been") && e.path() == Some(&path),
+        e.to_string().contains("this log had been synced") && e.path() == Some(&path),
         "{e}"
     );
     drop(env);

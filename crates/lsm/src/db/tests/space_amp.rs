@@ -403,7 +403,7 @@ fn deletes_free_a_full_disk() {
             };
             assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
             assert!(
-                full.retryable() && full.to_string().contains("delete something"),
+                full.retryable() && full.to_string().contains("delete keys"),
                 "{full}"
             );
             assert!(there > 1500, "{there} values in round {round}");

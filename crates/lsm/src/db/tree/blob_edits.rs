@@ -138,16 +138,16 @@ impl Marks {
             .get(&dead.file)
             .map(|b| (&b.meta, Some(&b.garbage)));
         let Some((meta, before)) = known.or_else(|| added().map(|b| (&b.meta, None))) else {
-            return Err(lost(&dead, "in a blob file that is not there"));
+            return Err(lost(&dead, "the blob file does not exist"));
         };
         if u64::from(dead.ordinal) >= meta.records || !meta.families.contains_key(&dead.family) {
-            return Err(lost(&dead, "past the records of its blob file"));
+            return Err(lost(&dead, "the blob file has fewer records"));
         }
         let marks = (self.0.entry(dead.file)).or_insert_with(|| Garbage::none(meta.records as u32));
         let again = before.is_some_and(|g| g.has(dead.ordinal))
             || !marks.mark(dead.ordinal, dead.family, dead.bytes, dead.hash);
         match again {
-            true => Err(lost(&dead, "which had lost its reference before")),
+            true => Err(lost(&dead, "the record is already marked as garbage")),
             false => Ok(()),
         }
     }
@@ -157,7 +157,7 @@ fn lost(dead: &Dead, what: &str) -> Error {
     Error::new(
         ErrorKind::Corruption,
         format!(
-            "a reference is given up to record {} of blob file {}, family {}: {what}; run `basalt check`",
+            "the reference to record {} of blob file {}, family {}, cannot be dropped: {what}; run `basalt check`",
             dead.ordinal, dead.file, dead.family
         ),
     )

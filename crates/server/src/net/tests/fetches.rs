@@ -228,7 +228,7 @@ fn a_read_that_panics_is_an_error_and_later_reads_go_on() {
     set_long(&w, &["long"]);
     w.store.0.lock().panic_fetches = true;
     let mut a = w.client();
-    let error = "-MISCONF poisoned: reading keys has panicked\r\n";
+    let error = "-MISCONF poisoned: the thread that reads keys panicked\r\n";
     for request in ["GET long", &of_many("MGET"), &of_many("DEL")] {
         send(&mut a, request);
         expect(&mut a, error);

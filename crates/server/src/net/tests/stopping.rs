@@ -69,7 +69,7 @@ fn stopping_runs_what_stands_behind_slow_reads() {
         expect(c, "+PONG\r\n");
     }
     w.stop.shutdown();
-    let error = "-ERR the server is stopping and does not look through all keys any more\r\n";
+    let error = "-ERR the server is stopping and ends walks over all keys\r\n";
     for c in &mut clients {
         expect(c, &format!("{error}+OK\r\n{error}+PONG\r\n"));
         assert_eq!(c.read(&mut [0]).unwrap(), 0);

@@ -131,7 +131,7 @@ impl Walk<'_, '_> {
                 self.report.damage.push(Error::new(
                     ErrorKind::Corruption,
                     format!(
-                        "family {:?}: what collected blob files stand for is out of order",
+                        "family {:?}: the lineage of its blob files is out of order",
                         family.name
                     ),
                 ));
@@ -212,7 +212,7 @@ impl Walk<'_, '_> {
         }
         match of.mark(ordinal) {
             true => Ok(()),
-            false => bad("has two references, or the index leads there for another key"),
+            false => bad("has two references, or the index has it for another key"),
         }
     }
 
@@ -250,7 +250,7 @@ impl Walk<'_, '_> {
         match sum == reader.hash_sum() {
             true => Ok(()),
             false => bad(format!(
-                "references and marks add up to {sum:016x}, its records to {:016x}: one of them is another record's",
+                "the hashes of references and marks add up to {sum:016x}, those of its records to {:016x}: one belongs to another record",
                 reader.hash_sum()
             )),
         }

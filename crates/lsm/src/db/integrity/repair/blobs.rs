@@ -605,9 +605,9 @@ impl Run<'_> {
             let index = meta.index.map(|i| index_name(i.number));
             let stays = |n: &String| *n == name || Some(n) == index.as_ref();
             if self.aside.iter().any(&stays) {
-                self.report.notes.push(format!(
-                    "{name} stays after all: tables refer to values in it"
-                ));
+                self.report
+                    .notes
+                    .push(format!("{name} is kept: tables refer to values in it"));
             }
             self.aside.retain(|n| !stays(n));
             self.replaced.retain(|n| !stays(n));

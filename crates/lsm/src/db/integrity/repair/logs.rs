@@ -70,7 +70,7 @@ impl Run<'_> {
             }
             if n < flushed_below {
                 self.report.notes.push(format!(
-                    "{name} is not replayed: the flush of log {flushed_below} had begun, so all that is in older logs is in tables"
+                    "{name} is not replayed: the flush of log {flushed_below} had begun, so the entries of older logs are in tables"
                 ));
                 continue;
             }
@@ -285,7 +285,7 @@ impl Run<'_> {
                 ..Loss::of_file(
                     &name,
                     at..at,
-                    "its end was never recorded, and a later log goes on with higher numbers",
+                    "the manifest does not record its end, and a later log continues with higher sequence numbers",
                 )
             });
         }

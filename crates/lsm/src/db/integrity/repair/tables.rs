@@ -193,7 +193,7 @@ impl Run<'_> {
             Ok(salvaged) => salvaged,
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidArgument) => {
                 // Only before the first entry: nothing of it was copied.
-                assert!(builder.is_none(), "salvage gave up halfway: {e}");
+                assert!(builder.is_none(), "salvage ended early: {e}");
                 let mut loss = table.all_lost(&e.to_string());
                 loss.bytes = 0..file.len().max(size);
                 self.lose(loss);
@@ -233,15 +233,14 @@ impl Run<'_> {
             None => salvaged.ranges_lost == Some(true),
         };
         if lost {
-            let mut loss = table.all_lost(
-                "range tombstones cannot be read: keys that were deleted as a range show again",
-            );
+            let mut loss = table
+                .all_lost("range tombstones cannot be read: keys in deleted ranges show again");
             loss.entries = meta.map(|m| m.range_deletes - found);
             loss.older_may_reappear = true;
             self.lose(loss);
         } else if meta.is_none() && salvaged.ranges_lost.is_none() {
             self.report.notes.push(format!(
-                "{}: what it says of itself is damaged; of range tombstones that it may have had, those that can be read are kept",
+                "{}: its properties are damaged; its readable range tombstones are kept",
                 table.name
             ));
         }
@@ -347,7 +346,7 @@ impl Run<'_> {
                 continue;
             }
             self.report.notes.push(format!(
-                "{name} does not say which family it belongs to, and is taken for one of \"default\""
+                "{name} does not record its family, and is added to \"default\""
             ));
             self.supposed.insert(number);
             self.place_stranger(0, number)?;
@@ -367,7 +366,7 @@ impl Run<'_> {
         match sound {
             Ok(meta) => {
                 self.report.notes.push(format!(
-                    "{name} is taken into family {family_name:?}: the edit that named it is lost"
+                    "{name} is added to family {family_name:?}: the edit that named it is lost"
                 ));
                 let c = &mut self.learned.catalog;
                 c.last_seq = c.last_seq.max(meta.max_seq);
@@ -463,7 +462,7 @@ impl Run<'_> {
         let most = self.options.family(&name).table_bytes;
         let made = self.rewrite(id, level, &tables, most)?;
         self.report.notes.push(format!(
-            "family {name:?}: its {} tables are merged into {}, because an edit of the manifest is lost and with it the order between them; keys deleted by what is lost may show again",
+            "family {name:?}: its {} tables are merged into {}, because an edit of the manifest is lost and with it the order between them; keys deleted by lost entries may show again",
             tables.len(),
             made.tables.len()
         ));
