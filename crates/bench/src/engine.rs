@@ -223,10 +223,7 @@ fn image(
     let name = "store.lava";
     let path = dir.join(name);
     if !host_directory(dir, Switch::Off)?.exists(Path::new(name))? {
-        let how = Format {
-            size: Some(size),
-            ..Format::default()
-        };
+        let how = Format::default().size(Some(size));
         image::format(&path, &how, &mut |_, _, _| ())?;
     }
     Ok(image::open(&path, false, Some(env))?)

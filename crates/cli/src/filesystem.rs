@@ -94,12 +94,7 @@ pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<Lav
             sparse,
             ..
         }) if missing => {
-            let how = Format {
-                size: Some(size),
-                sparse,
-                no_discard: false,
-                force: false,
-            };
+            let how = Format::default().size(Some(size)).sparse(sparse);
             make_image(name, &how)?;
         }
         Some(_) if missing => {

@@ -231,12 +231,11 @@ pub fn fs(args: Fs) -> Outcome {
         Action::Format(a) => {
             make_image(
                 &a.image,
-                &Format {
-                    size: a.size,
-                    sparse: a.sparse,
-                    no_discard: a.no_discard,
-                    force: a.force,
-                },
+                &Format::default()
+                    .size(a.size)
+                    .sparse(a.sparse)
+                    .no_discard(a.no_discard)
+                    .force(a.force),
             )?;
             Ok(0)
         }

@@ -19,6 +19,7 @@ const NAMED: usize = 100;
 
 /// The result of a check.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Checked {
     /// Damaged places, at most 100.
     pub damage: Vec<Error>,

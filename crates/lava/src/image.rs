@@ -35,6 +35,7 @@ const SAMPLES: u64 = 1024;
 
 /// How an image is made.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Format {
     /// Size of the image in bytes, from 4 MiB to 32 TiB. Default: that of the device or of the
     /// existing file.
@@ -47,6 +48,36 @@ pub struct Format {
     pub no_discard: bool,
     /// If `true`, existing data is destroyed. Default: false.
     pub force: bool,
+}
+
+impl Format {
+    /// Sets [`Format::size`](field@Format::size).
+    #[must_use]
+    pub fn size(mut self, size: Option<u64>) -> Format {
+        self.size = size;
+        self
+    }
+
+    /// Sets [`Format::sparse`](field@Format::sparse).
+    #[must_use]
+    pub fn sparse(mut self, sparse: bool) -> Format {
+        self.sparse = sparse;
+        self
+    }
+
+    /// Sets [`Format::no_discard`](field@Format::no_discard).
+    #[must_use]
+    pub fn no_discard(mut self, no_discard: bool) -> Format {
+        self.no_discard = no_discard;
+        self
+    }
+
+    /// Sets [`Format::force`](field@Format::force).
+    #[must_use]
+    pub fn force(mut self, force: bool) -> Format {
+        self.force = force;
+        self
+    }
 }
 
 /// The present step, for a progress bar.
@@ -280,10 +311,7 @@ fn holds(device: &HostDevice, name: &Path, progress: Progress<'_>) -> Result<Opt
 ///
 /// Errors: those of [`HostDevice::open`] and [`LavaFs::mount`].
 pub fn open(path: &Path, read_only: bool, env: Option<&EnvParts>) -> Result<Arc<LavaFs>> {
-    let device = open_device(&DeviceOptions {
-        read_only,
-        ..DeviceOptions::new(path)
-    })?;
+    let device = open_device(&DeviceOptions::new(path).read_only(read_only))?;
     let options = LavaOptions {
         name: path.to_path_buf(),
         read_only,
@@ -300,11 +328,12 @@ pub(super) fn open_device(options: &DeviceOptions) -> Result<Arc<HostDevice>> {
     match probe::probe(&*device, &options.path)? {
         Probed::Image(superblock, _) if facts.direct && (superblock.unit as usize) < facts.unit => {
             drop(device);
-            HostDevice::open(&DeviceOptions {
-                direct: false,
-                write_unit: superblock.unit as usize,
-                ..options.clone()
-            })
+            HostDevice::open(
+                &options
+                    .clone()
+                    .direct(false)
+                    .write_unit(superblock.unit as usize),
+            )
         }
         _ => Ok(device),
     }
@@ -364,9 +393,6 @@ pub fn grow(path: &Path, size: Option<u64>, progress: Progress<'_>) -> Result<(u
 /// Errors: those of [`HostDevice::open`]; `NotFound`, `InvalidArgument` and `Unsupported` if there
 /// is no image to check.
 pub fn check(path: &Path) -> Result<Checked> {
-    let device = open_device(&DeviceOptions {
-        read_only: true,
-        ..DeviceOptions::new(path)
-    })?;
+    let device = open_device(&DeviceOptions::new(path).read_only(true))?;
     check::check(&*device, path)
 }

@@ -6,6 +6,7 @@ use basalt_env::EnvParts;
 
 /// How an image is mounted.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct LavaOptions {
     /// The name of the image in messages. Default: empty.
     pub name: PathBuf,
@@ -17,4 +18,27 @@ pub struct LavaOptions {
     /// `None`, checkpoints are written by [`LavaFs::checkpoint`](super::LavaFs::checkpoint) alone,
     /// and each run is the same. Default: `None`.
     pub env: Option<EnvParts>,
+}
+
+impl LavaOptions {
+    /// Sets [`LavaOptions::name`](field@LavaOptions::name).
+    #[must_use]
+    pub fn name(mut self, name: PathBuf) -> LavaOptions {
+        self.name = name;
+        self
+    }
+
+    /// Sets [`LavaOptions::read_only`](field@LavaOptions::read_only).
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> LavaOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Sets [`LavaOptions::env`](field@LavaOptions::env).
+    #[must_use]
+    pub fn env(mut self, env: Option<EnvParts>) -> LavaOptions {
+        self.env = env;
+        self
+    }
 }

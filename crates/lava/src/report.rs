@@ -11,6 +11,7 @@ use basalt_fs::Result;
 
 /// The space, the files and the costs of a filesystem at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Size of the filesystem, in bytes.
     pub total_bytes: u64,
@@ -68,6 +69,7 @@ impl Usage {
 
 /// What the metadata has of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileReport {
     /// Number of the inode.
     pub inode: u64,
@@ -87,6 +89,7 @@ pub struct FileReport {
 
 /// One extent of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExtentReport {
     /// Offset in the file, in bytes.
     pub offset: u64,

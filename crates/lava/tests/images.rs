@@ -60,10 +60,7 @@ impl Drop for Dir {
 const MIB: u64 = 1 << 20;
 
 fn of_size(size: u64) -> Format {
-    Format {
-        size: Some(size),
-        ..Format::default()
-    }
+    Format::default().size(Some(size))
 }
 
 fn quietly(path: &Path, how: &Format) -> basalt_fs::Result<u64> {
@@ -80,14 +77,7 @@ fn an_image_is_written_when_it_is_made_and_a_sparse_one_is_not() {
     });
     assert_eq!(made.unwrap(), 16 * MIB);
     assert_eq!(steps.last(), Some(&(Step::Writing, 16 * MIB, 16 * MIB)));
-    quietly(
-        &sparse,
-        &Format {
-            sparse: true,
-            ..of_size(16 * MIB)
-        },
-    )
-    .unwrap();
+    quietly(&sparse, &of_size(16 * MIB).sparse(true)).unwrap();
     assert_eq!(
         dir.names(),
         ["full", "sparse"],
@@ -138,10 +128,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
     let zeros = dir.write("zeros", &vec![0; 5 << 20]);
     assert_eq!(quietly(&zeros, &Format::default()).unwrap(), 5 * MIB);
     for path in [&image, &late, &text] {
-        let forced = Format {
-            force: true,
-            ..of_size(6 * MIB)
-        };
+        let forced = of_size(6 * MIB).force(true);
         assert_eq!(quietly(path, &forced).unwrap(), 6 * MIB);
         assert_eq!(open(path, false).unwrap().usage().files, 0);
     }
@@ -302,10 +289,7 @@ fn pipes_directories_and_dangling_links_are_no_images() {
             );
         }
     }
-    let undiscarded = Format {
-        no_discard: true,
-        ..of_size(8 * MIB)
-    };
+    let undiscarded = of_size(8 * MIB).no_discard(true);
     let e = quietly(&dir.0.join("file"), &undiscarded).unwrap_err();
     assert!(e.to_string().contains("--no-discard"), "{e}");
     let e = quietly(&dangling, &of_size(8 * MIB)).unwrap_err();

@@ -154,10 +154,7 @@ fn sim_answers_as_a_host_directory_does() {
 }
 
 fn make_image(path: &std::path::Path, size: u64) {
-    let how = Format {
-        size: Some(size),
-        ..Format::default()
-    };
+    let how = Format::default().size(Some(size));
     let mut told = 0;
     let made = image::format(path, &how, &mut |_, done, _| told = done);
     assert_eq!((made.expect("an image"), told), (size, size));
@@ -176,10 +173,7 @@ fn lava_conforms_on_an_image() {
             options.direct = direct;
             let device = HostDevice::open(&options).expect("a device");
             assert!(direct || !device.facts().direct);
-            let options = LavaOptions {
-                env: Some(EnvBuilder::without_fs().parts()),
-                ..LavaOptions::default()
-            };
+            let options = LavaOptions::default().env(Some(EnvBuilder::without_fs().parts()));
             LavaFs::mount(device, &options).expect("a mount")
         });
     }
@@ -205,10 +199,7 @@ fn an_image_is_opened_once_to_be_written_and_often_to_be_read() {
     drop(one);
     let (two, three) = (open(true).expect("a reader"), open(true).expect("another"));
     assert!(open(false).is_err());
-    let options = LavaOptions {
-        read_only: true,
-        ..LavaOptions::default()
-    };
+    let options = LavaOptions::default().read_only(true);
     let fs = LavaFs::mount(two, &options).expect("a mount");
     let e = fs
         .create(std::path::Path::new("a"))

@@ -37,11 +37,9 @@ pub fn all(args: &FsArgs) -> Result<Vec<Target>, Stop> {
     let host = host_directory(&dir, Switch::On)?;
     host.create_dir(Path::new("host"))?;
     let path = dir.join("image");
-    let how = Format {
-        size: Some(args.image_size),
-        sparse: args.sparse,
-        ..Format::default()
-    };
+    let how = Format::default()
+        .size(Some(args.image_size))
+        .sparse(args.sparse);
     let path = match &args.image {
         None => {
             image::format(&path, &how, &mut |_, _, _| ())?;

@@ -26,6 +26,7 @@ use crate::{
 
 /// Options for opening an image or a device.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DeviceOptions {
     /// Path of the image file or of the block device.
     pub path: PathBuf,
@@ -40,6 +41,43 @@ pub struct DeviceOptions {
     pub read_backend: ReadBackend,
     /// Most threads that read at a time, as [`HostOptions::read_threads`].
     pub read_threads: usize,
+}
+
+impl DeviceOptions {
+    /// Sets [`DeviceOptions::read_only`](field@DeviceOptions::read_only).
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> DeviceOptions {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Sets [`DeviceOptions::direct`](field@DeviceOptions::direct).
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> DeviceOptions {
+        self.direct = direct;
+        self
+    }
+
+    /// Sets [`DeviceOptions::write_unit`](field@DeviceOptions::write_unit).
+    #[must_use]
+    pub fn write_unit(mut self, write_unit: usize) -> DeviceOptions {
+        self.write_unit = write_unit;
+        self
+    }
+
+    /// Sets [`DeviceOptions::read_backend`](field@DeviceOptions::read_backend).
+    #[must_use]
+    pub fn read_backend(mut self, read_backend: ReadBackend) -> DeviceOptions {
+        self.read_backend = read_backend;
+        self
+    }
+
+    /// Sets [`DeviceOptions::read_threads`](field@DeviceOptions::read_threads).
+    #[must_use]
+    pub fn read_threads(mut self, read_threads: usize) -> DeviceOptions {
+        self.read_threads = read_threads;
+        self
+    }
 }
 
 impl DeviceOptions {

@@ -64,6 +64,7 @@ pub enum ReadBackend {
 
 /// Options for using a host directory.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct HostOptions {
     /// The directory that relative paths start from. It need not exist yet: `create_dir("")`
     /// creates it. Default: the working directory.

@@ -238,10 +238,10 @@ fn an_image_of_smaller_units_is_opened_all_the_same() {
         ..image::Format::default()
     };
     image::format(&path, &how, &mut |_, _, _| ()).unwrap();
-    let wide = |read_only| DeviceOptions {
-        write_unit: 4096,
-        read_only,
-        ..DeviceOptions::new(&path)
+    let wide = |read_only| {
+        DeviceOptions::new(&path)
+            .write_unit(4096)
+            .read_only(read_only)
     };
     for n in 0..3u8 {
         let device = image::open_device(&wide(false)).unwrap();
