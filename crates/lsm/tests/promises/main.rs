@@ -21,6 +21,9 @@ mod runner;
 mod space;
 mod threads;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 /// Runs the promise tests on LavaFS. Tests that damage single bytes of files or fail calls above
 /// any filesystem are left out, because LavaFS has no part in them. Those that measure latencies of
 /// steps are left out. So are tests in terms of the simulated disk's calls: its lies, and the
