@@ -111,6 +111,8 @@ type Labels = Arc<Vec<(String, String)>>;
 
 /// All series of one name.
 struct Family {
+    /// The name, which the index of labels shares.
+    name: Arc<str>,
     help: String,
     kind: &'static str,
     series: BTreeMap<Labels, (SeriesId, Metric)>,
@@ -131,6 +133,23 @@ struct SeriesMaps {
     labelled: BTreeMap<(String, String), BTreeMap<SeriesId, SeriesKey>>,
     /// The id of the next new series.
     next_id: SeriesId,
+    /// The labels of the last call. An engine registers many series with the same labels in a row,
+    /// and these then share one copy.
+    last_labels: Labels,
+}
+
+/// Returns true if `labels` are the given pairs in the same order.
+fn is_pairs(labels: &Labels, pairs: &[(&str, &str)]) -> bool {
+    let same = |((a, b), (c, d)): (&(String, String), &(&str, &str))| a == c && b == d;
+    labels.len() == pairs.len() && labels.iter().zip(pairs).all(same)
+}
+
+/// Returns the pairs as labels.
+fn sorted_pairs(pairs: &[(&str, &str)]) -> Labels {
+    let owned = |(k, v): &(&str, &str)| ((*k).to_string(), (*v).to_string());
+    let mut labels: Vec<_> = pairs.iter().map(owned).collect();
+    labels.sort();
+    Arc::new(labels)
 }
 
 /// The registry. Cloning is cheap.
@@ -146,25 +165,28 @@ impl Metrics {
     /// Finds or makes a series. It is a mistake of the program to use a name for two kinds of
     /// metric.
     fn series(&self, name: &str, labels: &[(&str, &str)], help: &str, new: Metric) -> Metric {
-        let mut key: Vec<(String, String)> = labels
-            .iter()
-            .map(|(k, v)| ((*k).to_string(), (*v).to_string()))
-            .collect();
-        key.sort();
-        let key = Arc::new(key);
         let mut registered = self.0.lock();
         let SeriesMaps {
             families,
             labelled,
             next_id,
+            last_labels,
         } = &mut *registered;
-        let entry = families.entry(name.into());
-        let shared = entry.key().clone();
-        let family = entry.or_insert_with(|| Family {
-            help: help.to_string(),
-            kind: new.kind(),
-            series: BTreeMap::new(),
-        });
+        if !is_pairs(last_labels, labels) {
+            *last_labels = sorted_pairs(labels);
+        }
+        let key = &*last_labels;
+        if !families.contains_key(name) {
+            let family = Family {
+                name: name.into(),
+                help: help.to_string(),
+                kind: new.kind(),
+                series: BTreeMap::new(),
+            };
+            families.insert(family.name.clone(), family);
+        }
+        let family = families.get_mut(name).expect("it was just made");
+        let shared = &family.name;
         let (_, found) = family.series.entry(key.clone()).or_insert_with(|| {
             *next_id += 1;
             for label in key.iter() {

@@ -82,3 +82,7 @@ mod write_buffer;
 pub use filesystem::LavaFs;
 pub use options::LavaOptions;
 pub use report::{ExtentReport, FileReport, Usage};
+
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;

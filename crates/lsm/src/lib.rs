@@ -61,6 +61,10 @@ const WITHOUT_A_DISK: &[&str] = &[
     "version::file_map::",
 ];
 
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 /// LavaFS keeps the same contract as the simulated disk, and all of these tests.
 #[cfg(test)]
 #[test]

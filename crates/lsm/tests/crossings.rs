@@ -9,6 +9,9 @@ use basalt_sim::{SimFs, SimOptions, campaign, repeat};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
 type Table = BTreeMap<Vec<u8>, Vec<u8>>;

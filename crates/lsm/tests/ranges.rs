@@ -14,6 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 const UNSYNCED: WriteOptions = WriteOptions::UNSYNCED;
 const DIR: &str = "db";
 

@@ -8,6 +8,7 @@
 //! - [`conformance`] checks that every filesystem passes
 //! - [`hexdump`] hexdumps of formats, for the pages of `docs/format`
 //! - [`mutate`] wrong bytes by seed; [`rng`] random numbers from a seed
+//! - [`TestAllocator`] the allocator of test binaries with long campaigns
 //! - [`campaign`] the counts that a campaign prints, and the line that repeats a failure
 //!
 //! Crates depend on this one in tests alone (`[dev-dependencies]`), and under coverage-guided
@@ -27,6 +28,12 @@ pub mod mutate;
 mod op;
 pub mod rng;
 mod sim_fs;
+
+/// The allocator of test binaries with long campaigns: such a binary declares it as its
+/// `#[global_allocator]`. It is mimalloc. A crash state opens and closes a store, which allocates
+/// thousands of small blocks, and the C library's allocator had a fifth of the samples. Binaries
+/// that measure memory, and binaries that users run, keep the system's allocator.
+pub use mimalloc::MiMalloc as TestAllocator;
 
 pub use device::{DeviceCut, DeviceFault, DeviceSnapshot, SimDevice};
 pub use fault::FaultFs;

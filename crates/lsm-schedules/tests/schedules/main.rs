@@ -14,3 +14,6 @@ mod locks;
 mod memtable;
 mod moment;
 mod version;
+
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;

@@ -28,6 +28,9 @@ use settings::Settings;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 /// Sets of options that each history is executed under: the defaults, and fifty random ones.
 const SETS: u64 = 51;
 /// Operations of a history.

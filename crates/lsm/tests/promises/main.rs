@@ -21,10 +21,14 @@ mod runner;
 mod space;
 mod threads;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 /// Runs the promise tests on LavaFS. Tests that damage single bytes of files or fail calls above
 /// any filesystem are left out, because LavaFS has no part in them. Those that measure latencies of
 /// steps are left out. So are tests in terms of the simulated disk's calls: its lies, and the
-/// moments at which a log changes hands.
+/// moments at which a log changes hands. The store on a disk of 1 MiB is left out, because LavaFS
+/// has no room there: such a disk is the simulated one, and the first run has tested it already.
 #[test]
 fn every_promise_again_on_lava() {
     basalt_sim::all_tests_on_lava(
@@ -34,6 +38,7 @@ fn every_promise_again_on_lava() {
             "faults::",
             "latency::",
             "records_of_a_recycled_logs_earlier_life",
+            "power_cuts_while_a_full_disk_helps_itself",
         ],
     );
 }

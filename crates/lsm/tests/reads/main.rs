@@ -11,6 +11,9 @@ mod together;
 mod walks;
 mod watched;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 #[test]
 fn every_read_again_on_lava() {
     basalt_sim::all_tests_on_lava("every_read_again_on_lava", &[]);

@@ -21,6 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[global_allocator]
+static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
+
 const DIR: &str = "store";
 
 fn path(name: &str) -> PathBuf {
