@@ -157,7 +157,7 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
 /// A comparison of large values: random keys, values in blob files, and garbage collection during
 /// the writes.
 #[test]
-fn large_values_of_random_keys_are_checked_as_small_ones_are() {
+fn large_values_of_random_keys_are_checked() {
     let s = Scratch::new("large");
     let more = [
         "--no-device",
@@ -206,7 +206,7 @@ fn large_values_of_random_keys_are_checked_as_small_ones_are() {
 }
 
 #[test]
-fn a_folder_is_loaded_and_exported_whole() {
+fn a_folder_is_loaded_and_exported_completely() {
     let s = Scratch::new("folder");
     for n in 0..60usize {
         let dir = s.0.join(format!("in/{}/deep {}", n % 3, n % 2));
@@ -278,7 +278,7 @@ fn every_workload_that_chooses_keys_takes_every_distribution() {
 }
 
 #[test]
-fn pairs_are_summed_up_and_make_a_page() {
+fn paired_runs_give_a_summary_and_a_page() {
     let s = Scratch::new("pairs");
     let more = [
         "--pairs",
@@ -335,7 +335,7 @@ fn pairs_are_summed_up_and_make_a_page() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_named() {
+fn a_comparison_that_is_not_possible_is_refused_with_its_reason() {
     let s = Scratch::new("wrong");
     std::fs::write(s.0.join("x.json"), "{}").unwrap();
     let cases: [(&[&str], &str); 8] = [

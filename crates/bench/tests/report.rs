@@ -99,7 +99,7 @@ fn every_workload_reports_every_field() {
 }
 
 #[test]
-fn the_device_is_measured_beside_the_engine() {
+fn the_report_has_the_device_baseline() {
     let s = Scratch::new("device");
     let report = s.json(&[
         "durable-put",
@@ -139,7 +139,7 @@ fn the_device_is_measured_beside_the_engine() {
 }
 
 #[test]
-fn what_others_put_beside_it_stays_and_wrong_flags_are_named() {
+fn foreign_files_in_the_folder_stay_and_wrong_flags_are_named() {
     let s = Scratch::new("flags");
     std::fs::create_dir(s.0.join("bench-data")).unwrap();
     std::fs::write(s.0.join("bench-data/mine"), b"x").unwrap();

@@ -185,7 +185,7 @@ fn varint(d: &mut Dump<'_>, n: u64, what: &str) {
     clippy::disallowed_methods,
     reason = "rewrites a page of the documentation, on demand"
 )]
-fn the_documents_hexdump_is_what_the_builder_writes() {
+fn the_builder_writes_the_bytes_in_the_document() {
     let (head, rest) = DOCUMENT.split_once(BEGIN).expect("begin of the hexdump");
     let (shown, tail) = rest.split_once(END).expect("end of the hexdump");
     let dump = dump();
@@ -260,7 +260,7 @@ fn compressed_dump() -> String {
     clippy::disallowed_methods,
     reason = "rewrites a page of the documentation, on demand"
 )]
-fn the_documents_compressed_value_is_what_is_written_and_read() {
+fn the_compressed_value_in_the_document_is_written_and_read() {
     let (head, rest) = DOCUMENT.split_once(PACKED_BEGIN).expect("begin");
     let (shown, tail) = rest.split_once(END).expect("end");
     let dump = compressed_dump();
@@ -279,7 +279,7 @@ fn the_documents_compressed_value_is_what_is_written_and_read() {
 /// Bytes of earlier builds stay readable: the test decodes the file from the document, not from the
 /// builder.
 #[test]
-fn the_documents_file_opens_and_has_its_values() {
+fn the_file_in_the_document_opens_and_has_its_values() {
     let dump = DOCUMENT.split_once(BEGIN).expect("begin").1;
     let dump = dump.split_once(END).expect("end").0;
     let bytes = basalt_sim::hexdump::bytes(dump);

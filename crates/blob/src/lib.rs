@@ -62,7 +62,7 @@ pub mod verify;
 pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
 pub use layout::{begins_index, begins_one};
 pub use names::{blob_name, blob_names, index_name, log_name};
-pub use reader::{BlobReader, How, Layout, Record, batch_read};
+pub use reader::{BlobReader, Layout, ReadMode, Record, batch_read};
 pub use separate::Separator;
 
 use basalt_kv::separated::compressed;
@@ -122,11 +122,11 @@ pub struct FamilyShare {
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.
 #[cfg(test)]
-const WITHOUT_A_DISK: &[&str] = &["fuzzing::", "garbage::", "index::", "lineage::"];
+const TESTS_WITHOUT_IO: &[&str] = &["fuzzing::", "garbage::", "index::", "lineage::"];
 
 /// LavaFS keeps the same contract as the simulated disk, and all of these tests.
 #[cfg(test)]
 #[test]
-fn every_blob_test_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_blob_test_again_on_lava", WITHOUT_A_DISK);
+fn every_blob_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_blob_test_passes_on_lava", TESTS_WITHOUT_IO);
 }

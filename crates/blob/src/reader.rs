@@ -39,25 +39,25 @@ const SCANS_TOLD: u64 = 256;
 
 /// How a read uses the cache and the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct How {
+pub struct ReadMode {
     /// If true, blocks and records that are read go into the cache.
     pub fill_cache: bool,
     /// True if a user waits for the read.
     pub foreground: bool,
 }
 
-impl How {
+impl ReadMode {
     /// Returns the mode for a user who waits.
-    pub fn user(fill_cache: bool) -> How {
-        How {
+    pub fn user(fill_cache: bool) -> ReadMode {
+        ReadMode {
             fill_cache,
             foreground: true,
         }
     }
 
     /// Returns the mode for a background job.
-    pub fn job(fill_cache: bool) -> How {
-        How {
+    pub fn job(fill_cache: bool) -> ReadMode {
+        ReadMode {
             fill_cache,
             foreground: false,
         }

@@ -30,7 +30,7 @@ pub struct Separator<'a> {
     new_number: NewNumber<'a>,
     io: IoPriority,
     /// True if values may be compressed.
-    packs: bool,
+    may_compress: bool,
     /// True if entries get other sequence numbers than their records.
     prepares: bool,
     /// Whether index pages go into the cache, and whether records do.
@@ -58,7 +58,7 @@ impl<'a> Separator<'a> {
             store,
             new_number,
             io,
-            packs: false,
+            may_compress: false,
             prepares: false,
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
@@ -68,8 +68,8 @@ impl<'a> Separator<'a> {
     }
 
     /// Allows compressed values, and values to be compressed. The files' headers say so.
-    pub fn with_compressed(mut self, packs: bool) -> Separator<'a> {
-        self.packs = packs;
+    pub fn with_compressed(mut self, may_compress: bool) -> Separator<'a> {
+        self.may_compress = may_compress;
         self
     }
 
@@ -201,7 +201,7 @@ impl<'a> Separator<'a> {
             io: self.io,
             warm_cache: self.warm.0,
             warm_records: self.warm.1,
-            compressed: self.packs,
+            compressed: self.may_compress,
         };
         let mut builder = BlobBuilder::new(&self.env, file, &path, options);
         if self.prepares {

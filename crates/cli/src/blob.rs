@@ -1,7 +1,7 @@
 //! `blob`: the files of separated values, in a store or alone.
 
 use crate::args;
-use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::filesystem::open_image;
 use crate::location::StoreLocation;
 use crate::output::print;
@@ -304,7 +304,7 @@ fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
         };
         text
     })?;
-    Ok(if sound { 0 } else { ANSWER_NO })
+    Ok(if sound { 0 } else { EXIT_NO })
 }
 
 fn explain(place: &StoreLocation, args: args::BlobExplain) -> Outcome {

@@ -1,7 +1,7 @@
 //! `check` and `repair`: verification of a store, and salvage of a damaged one.
 
 use crate::args;
-use crate::failure::{ANSWER_NO, Failure, NOT_DONE, Outcome};
+use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
 use crate::location::StoreLocation;
 use crate::output::print;
 use crate::progress::{self, count, count_entries, human_bytes};
@@ -101,12 +101,12 @@ pub fn check(args: args::Check) -> Outcome {
         };
         print(&text)?;
     }
-    Ok(if sound { 0 } else { ANSWER_NO })
+    Ok(if sound { 0 } else { EXIT_NO })
 }
 
 /// Returns an open store. The result is `None` if the store needs an order or an operator that only
 /// its own program has: it is not a store of the server.
-fn unless_foreign(
+fn open_server_store(
     place: &StoreLocation,
     opened: basalt::Result<Db>,
 ) -> Result<Option<Db>, Failure> {
@@ -129,7 +129,7 @@ fn unless_foreign(
 fn catalog_damage(place: &StoreLocation) -> Result<Option<basalt::Error>, Failure> {
     let (env, path) = environment(place, Access::Read, None)?;
     let opened = Db::open_read_only(&env, path, Options::default());
-    let Some(db) = unless_foreign(place, opened)? else {
+    let Some(db) = open_server_store(place, opened)? else {
         return Ok(None);
     };
     let Some(keys) = db.family(KEYS_FAMILY) else {
@@ -163,7 +163,7 @@ fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>,
     }
     let (env, path) = environment(place, Access::Remove, None)?;
     let opened = Db::open(&env, path, Options::default());
-    let Some(db) = unless_foreign(place, opened)? else {
+    let Some(db) = open_server_store(place, opened)? else {
         return Ok(Vec::new());
     };
     let lost = match db.family(KEYS_FAMILY) {
@@ -196,7 +196,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             .read_line(&mut answer)
             .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(Failure::Told("nothing was changed".into(), NOT_DONE));
+            return Err(Failure::Message("nothing was changed".into(), EXIT_FAILED));
         }
     }
     let (env, path) = environment(place, Access::Remove, None)?;
@@ -254,6 +254,6 @@ pub fn repair(args: args::Repair) -> Outcome {
     }
     match failed {
         Some(e) => Err(e),
-        None => Ok(if whole { 0 } else { ANSWER_NO }),
+        None => Ok(if whole { 0 } else { EXIT_NO }),
     }
 }

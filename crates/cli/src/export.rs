@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::escape::brief;
-use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::folder::{FolderWriter, Refused, is_inside};
 use crate::progress::{self, count, count_entries};
 use crate::record::Format;
@@ -79,7 +79,7 @@ pub fn export(args: args::Export) -> Outcome {
                 "keys are no files of a folder and were"
             )
         );
-        return Ok(ANSWER_NO);
+        return Ok(EXIT_NO);
     }
     Ok(0)
 }

@@ -14,15 +14,15 @@ use std::fmt::Display;
 use std::path::Path;
 
 /// Exit code for an answer of no.
-pub const ANSWER_NO: u8 = 1;
+pub const EXIT_NO: u8 = 1;
 /// Exit code for a command that could not do its work.
-pub const NOT_DONE: u8 = 2;
+pub const EXIT_FAILED: u8 = 2;
 
 /// Why a command stops.
 #[derive(Debug)]
 pub enum Failure {
     /// The text to print, and the exit code.
-    Told(String, u8),
+    Message(String, u8),
     /// The reader of our output has closed the pipe, as `| head` does. Nothing is printed.
     ReaderGone,
 }
@@ -33,7 +33,7 @@ pub type Outcome = Result<u8, Failure>;
 impl Failure {
     /// Makes a failure of a command that could not do its work.
     pub fn new(sentence: impl Into<String>) -> Failure {
-        Failure::Told(sentence.into(), NOT_DONE)
+        Failure::Message(sentence.into(), EXIT_FAILED)
     }
 
     /// Makes the failure of a system call on a file or directory of the command line.
@@ -73,7 +73,7 @@ impl Failure {
             ),
             ErrorKind::Corruption => format!(
                 "the store in {place} is damaged: {}; run `basalt check {flags}` to see all of it, and keep a copy before `basalt repair`",
-                without_advice(&e.to_string())
+                strip_repair_advice(&e.to_string())
             ),
             ErrorKind::NoSpace if let (Some(image), None) = (&place.image, e.os_error()) => {
                 full(image, &flags, &e.to_string())
@@ -90,11 +90,11 @@ impl Failure {
             ErrorKind::Unsupported => {
                 format!("{e}; the store in {place} needs a newer version of basalt")
             }
-            ErrorKind::InvalidArgument => match words_at(&e, place).rsplit_once("; ") {
+            ErrorKind::InvalidArgument => match message_at(&e, place).rsplit_once("; ") {
                 Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
                     "{what}; name an empty or missing folder with --dir, or make the store among them with --allow-nonempty-dir"
                 ),
-                _ => words_at(&e, place),
+                _ => message_at(&e, place),
             },
             _ => format!("{e} (store in {place})"),
         })
@@ -112,10 +112,10 @@ impl Failure {
             },
             // This check comes before the folder is looked at: the path behind the colon may have
             // slashes.
-            ErrorKind::NotFound if let Some(advice) = path_behind_colon(image) => {
+            ErrorKind::NotFound if let Some(advice) = image_path_advice(image) => {
                 format!("there is no image {name}; {advice}")
             }
-            ErrorKind::NotFound if e.to_string().contains(NOTHING) => nothing_on(image),
+            ErrorKind::NotFound if e.to_string().contains(NO_FILESYSTEM) => no_filesystem_on(image),
             ErrorKind::NotFound
                 if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
             {
@@ -134,7 +134,7 @@ impl Failure {
                 words(&e)
             ),
             // A command that only reads does not advise how to destroy the content.
-            ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN) => format!(
+            ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN_CONTENT) => format!(
                 "{name} is not a Basalt image: neither of its two headers is in its place; name another file or device"
             ),
             ErrorKind::NoSpace if is_full(&e) => format!(
@@ -154,7 +154,7 @@ impl Failure {
 }
 
 /// Returns advice for `IMAGE:PATH` where only an image is allowed: how the path is given there.
-pub fn path_behind_colon(name: &Path) -> Option<String> {
+pub fn image_path_advice(name: &Path) -> Option<String> {
     let (image, path) = in_image(name)?;
     let (image, path) = (image.display(), path.display());
     Some(format!(
@@ -164,7 +164,7 @@ pub fn path_behind_colon(name: &Path) -> Option<String> {
 
 /// Returns the sentence for zeros in place of an image's headers. It does not advise to format a
 /// file that may hold data.
-fn nothing_on(image: &Path) -> String {
+fn no_filesystem_on(image: &Path) -> String {
     let name = image.display();
     let stat = rustix::fs::stat(image).map(|s| (FileType::from_raw_mode(s.st_mode), s.st_size));
     match stat {
@@ -183,15 +183,15 @@ fn nothing_on(image: &Path) -> String {
 }
 
 /// The filesystem's words for zeros instead of a filesystem.
-const NOTHING: &str = "there is no filesystem on it";
+const NO_FILESYSTEM: &str = "there is no filesystem on it";
 /// The filesystem's words for a file with other content.
-const FOREIGN: &str = "not a Basalt image";
+const FOREIGN_CONTENT: &str = "not a Basalt image";
 /// The filesystem's words for an image without free space.
-const FULL: &str = "the image is full";
+const IMAGE_FULL: &str = "the image is full";
 
 /// Returns true if the image is full, and not the disk under it.
 pub fn is_full(e: &basalt::Error) -> bool {
-    e.kind() == ErrorKind::NoSpace && e.os_error().is_none() && e.to_string().contains(FULL)
+    e.kind() == ErrorKind::NoSpace && e.os_error().is_none() && e.to_string().contains(IMAGE_FULL)
 }
 
 /// Returns the sentence for an image that is too full for a store, with advice. The engine gives
@@ -204,7 +204,7 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
     };
     let name = image.display();
     let figures = number("", " bytes are free on").zip(number("of which", " are reserved for"));
-    let told = figures.map_or_else(String::new, |(free, kept)| {
+    let free_text = figures.map_or_else(String::new, |(free, kept)| {
         format!(
             ": {} are free, and {} are reserved for work that frees space",
             human_bytes(free),
@@ -217,7 +217,7 @@ fn full(image: &Path, flags: &str, text: &str) -> String {
         _ => format!("delete keys and run `basalt compact {flags}`, "),
     };
     format!(
-        "the image {name} is full{told}; {keys}remove files with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`; nothing that was acknowledged is lost"
+        "the image {name} is full{free_text}; {keys}remove files with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`; nothing that was acknowledged is lost"
     )
 }
 
@@ -228,12 +228,12 @@ fn words(e: &basalt::Error) -> String {
         Some((kind, rest)) if kind == e.kind().name() => rest,
         _ => &text,
     };
-    sizes_for_people(text)
+    readable_sizes(text)
 }
 
 /// Returns the words of an engine's error. At the root of an image, the engine's words have an
 /// offset without a file name.
-fn words_at(e: &basalt::Error, place: &StoreLocation) -> String {
+fn message_at(e: &basalt::Error, place: &StoreLocation) -> String {
     let text = words(e);
     match text.strip_prefix("opening the store in : ") {
         Some(rest) => format!(
@@ -247,7 +247,7 @@ fn words_at(e: &basalt::Error, place: &StoreLocation) -> String {
 
 /// Replaces `67108864 bytes` and `67108864 more bytes` by `64.00 MiB` and `64.00 MiB more`. Small
 /// numbers stay, because they may be counts.
-fn sizes_for_people(text: &str) -> String {
+fn readable_sizes(text: &str) -> String {
     const LARGE: u64 = 64 << 10;
     let words: Vec<&str> = text.split(' ').collect();
     let mut out: Vec<String> = Vec::with_capacity(words.len());
@@ -276,7 +276,7 @@ fn sizes_for_people(text: &str) -> String {
 
 /// Removes the engine's own advice to repair from the words for damage. The sentence here gives the
 /// advice with the folder's name.
-fn without_advice(text: &str) -> String {
+fn strip_repair_advice(text: &str) -> String {
     let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
         return text.to_string();
     };

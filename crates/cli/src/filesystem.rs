@@ -1,7 +1,7 @@
 //! The filesystem of a command: that of the disk, or that of an image. This module opens, makes or
 //! refuses an image.
 
-use crate::failure::{Failure, path_behind_colon};
+use crate::failure::{Failure, image_path_advice};
 use crate::location::{Access, Make, StoreLocation, missing_folder};
 use crate::progress;
 use basalt::env::{Clock, EnvBuilder, EnvParts};
@@ -84,7 +84,7 @@ pub fn open_image_alone(name: &Path, access: Access) -> Result<Arc<LavaFs>, Fail
 /// given, then the image is made first. The image becomes part of the environment of these parts.
 pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<LavaFs>, Failure> {
     let missing = matches!(rustix::fs::stat(name), Err(rustix::io::Errno::NOENT));
-    if missing && let Some(advice) = path_behind_colon(name) {
+    if missing && let Some(advice) = image_path_advice(name) {
         let name = name.display();
         return Err(Failure::new(format!("there is no image {name}; {advice}")));
     }

@@ -6,7 +6,7 @@ mod end;
 mod remove;
 mod show;
 
-use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::filesystem::{Steps, make_image, open_image_alone};
 use crate::location::Access;
 use crate::output::print;
@@ -290,13 +290,13 @@ fn check(args: &Look) -> Outcome {
             "{:#}\n",
             json!({
                 "image": name.to_string(), "sound": sound, "damage": damage, "more_damage": found.more_damage,
-                "mends": found.mends, "clean": found.clean, "files": counted(found.files), "directories": counted(found.dirs),
+                "mends": found.automatic_repairs, "clean": found.clean, "files": counted(found.files), "directories": counted(found.dirs),
                 "names": counted(found.names), "extents": counted(found.extents), "file_bytes": counted(found.file_bytes),
                 "metadata_bytes": counted(found.metadata_bytes), "fixed_bytes": counted(found.fixed_bytes), "free_bytes": counted(found.free_bytes),
                 "journal_transactions": counted(found.journal_transactions),
             })
         ))?;
-        return Ok(if sound { 0 } else { ANSWER_NO });
+        return Ok(if sound { 0 } else { EXIT_NO });
     }
     let mut text = String::new();
     for e in &found.damage {
@@ -305,7 +305,7 @@ fn check(args: &Look) -> Outcome {
     if found.more_damage > 0 {
         let _ = writeln!(text, "damage: {} more places", found.more_damage);
     }
-    for what in &found.mends {
+    for what in &found.automatic_repairs {
         let _ = writeln!(text, "the next command that writes repairs this: {what}");
     }
     let _ = match found.damage.len() as u64 + found.more_damage {
@@ -331,7 +331,7 @@ fn check(args: &Look) -> Outcome {
         ),
     };
     print(&text)?;
-    Ok(if sound { 0 } else { ANSWER_NO })
+    Ok(if sound { 0 } else { EXIT_NO })
 }
 
 fn grow(args: &Grow) -> Outcome {

@@ -100,8 +100,8 @@ pub fn load(args: args::Load) -> Outcome {
     let took = clock.now().saturating_sub(start);
     let finished = finished.and_then(|()| store.close());
     finished?;
-    if let Err(Failure::Told(sentence, code)) = ended {
-        return Err(Failure::Told(
+    if let Err(Failure::Message(sentence, code)) = ended {
+        return Err(Failure::Message(
             match entries {
                 1 => format!("{sentence}; the 1 entry before it is in the store and durable"),
                 n => format!("{sentence}; the {n} entries before it are in the store and durable"),

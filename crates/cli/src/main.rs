@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(Failure::Told(sentence, code)) => {
+        Err(Failure::Message(sentence, code)) => {
             eprintln!("basalt: {sentence}");
             ExitCode::from(code)
         }

@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::escape::brief;
-use crate::failure::{ANSWER_NO, Failure, Outcome};
+use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::folder::open_named;
 use crate::output::print;
 use crate::record::{Format, KvRecord};
@@ -66,7 +66,7 @@ pub fn get(args: args::Get) -> Outcome {
     let key = argument(&args.key, args.escaped)?;
     let store = Store::open(&args.which, Access::Read)?;
     let code = match store.get(&key)? {
-        Value::Absent => ANSWER_NO,
+        Value::Absent => EXIT_NO,
         Value::Other(kind) => return Err(Failure::new(other_type(&key, kind))),
         Value::Bytes(value, _) => {
             let mut out = std::io::stdout().lock();
@@ -119,7 +119,7 @@ pub fn del(args: args::Del) -> Outcome {
     }
     store.close()?;
     print(&format!("{there}\n"))?;
-    Ok(if there > 0 { 0 } else { ANSWER_NO })
+    Ok(if there > 0 { 0 } else { EXIT_NO })
 }
 
 /// Runs `basalt scan`.

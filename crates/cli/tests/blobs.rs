@@ -84,7 +84,7 @@ fn blob_files(s: &Scratch) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
+fn blob_list_totals_equal_the_disk_and_the_statistics() {
     let s = Scratch::new("blob-list");
     filled(&s);
     let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
@@ -179,7 +179,7 @@ fn a_list_adds_up_to_what_is_on_disk_and_in_stats() {
 }
 
 #[test]
-fn a_file_alone_explains_itself_and_damage_anywhere_is_found() {
+fn blob_explain_reads_a_lone_file_and_verify_finds_any_damage() {
     let s = Scratch::new("blob-verify");
     filled(&s);
     let sound = json(blob(&s, &["verify", "--dir", "db", "--json"]));
@@ -233,7 +233,7 @@ fn a_file_alone_explains_itself_and_damage_anywhere_is_found() {
 }
 
 #[test]
-fn what_is_no_blob_file_or_no_store_is_told_in_a_sentence() {
+fn a_path_without_a_blob_file_or_store_is_refused_with_a_reason() {
     let s = Scratch::new("blob-errors");
     blob(&s, &["list", "--dir", "db"]).fails(2, &["there is no store in db", "--dir"]);
     blob(&s, &["verify", "--dir", "db"]).fails(2, &["there is no store in db", "--dir"]);
@@ -265,7 +265,7 @@ fn folder(s: &Scratch) -> (usize, usize) {
 }
 
 #[test]
-fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
+fn a_folder_of_large_files_is_loaded_and_exported() {
     let s = Scratch::new("blob-load");
     let (files, large) = folder(&s);
     let before = tree(&s.path("in"));
@@ -284,9 +284,9 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
     let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
     assert_eq!(number(&report, "live_records"), large as u64);
     // Blob files report the same: those with only replaced values are removed.
-    let told = ["blob_bytes_after", "blob_garbage_bytes"].map(|name| number(&merged, name));
+    let reported = ["blob_bytes_after", "blob_garbage_bytes"].map(|name| number(&merged, name));
     let listed = ["bytes", "garbage_bytes"].map(|name| number(&report, name));
-    assert_eq!(told, listed);
+    assert_eq!(reported, listed);
     assert!(number(&merged, "blob_bytes_before") >= 2 * number(&report, "live_bytes"));
     let said = s.run("compact", [""; 0]);
     assert!(
@@ -299,7 +299,7 @@ fn a_folder_with_large_files_goes_through_blob_files_and_comes_back() {
 
 /// A load between two keys of an older table reports no hidden garbage.
 #[test]
-fn a_load_between_two_keys_hides_nothing() {
+fn a_load_between_two_keys_reports_no_hidden_garbage() {
     let s = Scratch::new("blob-between");
     let (_, large) = folder(&s);
     s.run("put", ["a", "1"]).ok();
@@ -330,7 +330,7 @@ fn a_load_between_two_keys_hides_nothing() {
 }
 
 #[test]
-fn an_export_of_no_key_says_so() {
+fn an_export_without_matching_keys_says_so() {
     let s = Scratch::new("blob-no-key");
     s.run("put", ["a", "1"]).ok();
     let ran = s.run("export", ["--prefix", "b"]);
@@ -339,7 +339,7 @@ fn an_export_of_no_key_says_so() {
 }
 
 #[test]
-fn compressed_values_take_less_and_come_back() {
+fn compressed_values_take_less_space_and_read_back() {
     let s = Scratch::new("blob-packed");
     let (_, large) = folder(&s);
     let before = tree(&s.path("in"));
@@ -370,7 +370,7 @@ fn compressed_values_take_less_and_come_back() {
 }
 
 #[test]
-fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
+fn min_blob_size_may_differ_by_command() {
     let s = Scratch::new("blob-off");
     let (_, large) = folder(&s);
     let before = tree(&s.path("in"));
@@ -416,7 +416,7 @@ fn separation_is_a_choice_of_each_command_and_none_is_wrong() {
 
 /// A long load that is stopped near its end keeps most of its work.
 #[test]
-fn a_large_folder_is_added_in_steps() {
+fn a_large_folder_is_loaded_in_several_ingestions() {
     let s = Scratch::new("blob-steps");
     for n in 0..20 {
         let name = format!("in/{n:02}");
@@ -443,7 +443,7 @@ fn a_large_folder_is_added_in_steps() {
 
 /// Values remain in their log if nothing lies between them.
 #[test]
-fn a_log_that_stays_is_listed_verified_and_explained() {
+fn a_log_kept_as_a_blob_file_is_listed_verified_and_explained() {
     let s = Scratch::new("blob-log");
     // Lines come in any order, and go through the log.
     let line = |n: usize| format!("{n}\t{}\n", "x".repeat(100 << 10));

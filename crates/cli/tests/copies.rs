@@ -12,7 +12,7 @@ use harness::{Scratch, fs, serving, stop};
 /// Regression test: a single file replaced one of a store that a server was writing, because only
 /// copies of directories checked the lock.
 #[test]
-fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
+fn a_file_of_an_open_store_is_neither_replaced_nor_moved() {
     let s = Scratch::new("file-of-store");
     s.run("put", ["a", "1"]).ok();
     fs(&s, &["format", "i", "--size", "64M"]).ok();
@@ -41,7 +41,7 @@ fn a_file_of_a_store_in_use_is_neither_replaced_nor_taken() {
 /// Regression test: the copy went to a file or a directory of the disk with the name
 /// `other.lava:m2`.
 #[test]
-fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
+fn a_copy_into_a_missing_image_is_refused() {
     let s = Scratch::new("missing-image");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     s.file("dir/x", b"content");
@@ -66,7 +66,7 @@ fn a_target_in_an_image_that_is_missing_is_no_file_of_that_name() {
 
 /// Regression test: the file was copied as empty, and the copy reported success.
 #[test]
-fn a_file_without_a_length_is_read_to_its_end() {
+fn a_file_that_reports_no_length_is_copied_to_its_end() {
     let s = Scratch::new("no-length");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     s.file("empty", b"");
@@ -81,7 +81,7 @@ fn a_file_without_a_length_is_read_to_its_end() {
 /// Regression test: a repeated copy after an interruption went into the directory that the first
 /// one had left, without a message.
 #[test]
-fn a_copy_that_is_repeated_says_where_it_went_and_can_be_finished() {
+fn a_repeated_copy_names_its_target_and_can_be_finished() {
     let s = Scratch::new("contents");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     for name in ["data/a", "data/sub/b"] {

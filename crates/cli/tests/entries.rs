@@ -12,7 +12,7 @@ use std::process::Stdio;
 const NONE: [&str; 0] = [];
 
 #[test]
-fn what_is_put_is_got_until_it_is_removed() {
+fn a_put_value_is_returned_until_it_is_deleted() {
     let s = Scratch::new("put");
     s.run("put", ["greeting", "hello"]).ok();
     assert_eq!(
@@ -59,7 +59,7 @@ fn what_is_put_is_got_until_it_is_removed() {
 }
 
 #[test]
-fn scan_shows_ranges_in_order_and_on_one_safe_line_each() {
+fn scan_prints_a_range_in_order_one_safe_line_an_entry() {
     let s = Scratch::new("scan");
     let text = "a\t1\nab\t2\nb\\n\\x1b\tx\\ty\nc\t\nd\\xff\t\\xfe\\\\\n";
     s.run_with("load", ["--format", "tsv"], text.as_bytes())
@@ -97,7 +97,7 @@ fn scan_shows_ranges_in_order_and_on_one_safe_line_each() {
 }
 
 #[test]
-fn both_formats_carry_a_store_into_another() {
+fn a_store_is_exported_and_loaded_in_both_formats() {
     let s = Scratch::new("formats");
     let mut text = String::new();
     for i in 0..3000 {
@@ -148,7 +148,7 @@ fn both_formats_carry_a_store_into_another() {
 }
 
 #[test]
-fn an_expiry_is_kept_and_kept_to() {
+fn an_expiry_is_exported_and_enforced() {
     let s = Scratch::new("expiry");
     s.run("put", ["session", "abc", "--expire-in", "100000"])
         .ok();
@@ -172,7 +172,7 @@ fn an_expiry_is_kept_and_kept_to() {
 }
 
 #[test]
-fn wrong_lines_name_themselves_and_what_came_before_stays() {
+fn a_wrong_line_is_named_and_earlier_lines_stay_loaded() {
     let s = Scratch::new("bad");
     let text =
         b"{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key\":\"b\"}\n{\"key\":\"c\",\"value\":\"3\"}\n";
@@ -201,7 +201,7 @@ fn wrong_lines_name_themselves_and_what_came_before_stays() {
 }
 
 #[test]
-fn families_are_apart_and_the_servers_is_guarded() {
+fn families_are_separate_and_server_families_are_protected() {
     let s = Scratch::new("family");
     s.run("put", ["k", "redis"]).ok();
     s.run("put", ["--family", "mine", "k", "raw"]).ok();
@@ -215,7 +215,7 @@ fn families_are_apart_and_the_servers_is_guarded() {
 }
 
 #[test]
-fn errors_are_one_sentence_that_says_what_to_do() {
+fn errors_are_one_sentence_with_a_remedy() {
     let s = Scratch::new("errors");
     for command in ["scan", "stats", "check", "export"] {
         s.run(command, NONE)
@@ -284,7 +284,7 @@ fn a_folder_of_other_files_is_not_taken_for_a_store() {
 }
 
 #[test]
-fn help_teaches_every_command() {
+fn help_explains_every_command() {
     let s = Scratch::new("help");
     let top = s.run("--help", NONE).ok();
     let top = String::from_utf8(top).unwrap();
@@ -332,7 +332,7 @@ fn help_teaches_every_command() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_command_in_silence() {
+fn a_closed_pipe_ends_the_command_without_an_error() {
     let s = Scratch::new("pipe");
     let text: String = (0..20_000)
         .map(|i| format!("k{i:06}\t{}\n", "v".repeat(100)))
@@ -352,7 +352,7 @@ fn a_reader_that_goes_away_ends_the_command_in_silence() {
 }
 
 #[test]
-fn stats_and_check_speak_json_too() {
+fn stats_and_check_print_json() {
     let s = Scratch::new("json");
     s.run("put", ["a", "1"]).ok();
     let json = |command: &str| -> serde_json::Value {
@@ -383,7 +383,7 @@ fn stats_and_check_speak_json_too() {
 }
 
 #[test]
-fn damage_is_found_named_and_repaired() {
+fn damage_is_found_located_and_repaired() {
     let s = Scratch::new("damage");
     let text: String = (0..5000)
         .map(|i| format!("k{i:06}\t{}\n", "v".repeat(100)))
@@ -429,7 +429,7 @@ fn damage_is_found_named_and_repaired() {
 /// The last entries of a store of Redis keys describe the other entries. If they are lost with the
 /// end of a table, the store must not look empty.
 #[test]
-fn keys_whose_catalog_was_lost_are_refused_and_then_repaired() {
+fn redis_keys_without_their_catalog_are_refused_until_repaired() {
     let s = Scratch::new("catalog");
     let text: String = (0..20_000)
         .map(|i| format!("k{i:06}\t{}\n", "v".repeat(100)))

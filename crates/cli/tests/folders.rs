@@ -34,7 +34,7 @@ fn make_folder(s: &Scratch, files: u64, seed: u64) {
 }
 
 #[test]
-fn a_folder_comes_back_identical() {
+fn a_loaded_folder_is_exported_identically() {
     let s = Scratch::new("folder");
     make_folder(&s, 300, 5);
     let before = tree(&s.path("in"));
@@ -64,7 +64,7 @@ fn a_folder_comes_back_identical() {
 }
 
 #[test]
-fn what_a_store_cannot_keep_is_counted_and_said() {
+fn files_that_a_store_cannot_keep_are_counted_and_reported() {
     let s = Scratch::new("odd");
     s.file("in/a", b"1");
     s.file("outside", b"2");
@@ -154,12 +154,12 @@ fn an_export_never_leaves_its_folder() {
 /// A load is killed at a random moment. After a second load the store holds the whole folder, and
 /// is sound.
 #[test]
-fn a_killed_load_is_done_again() {
+fn a_load_can_be_repeated_after_a_kill() {
     let s = Scratch::new("kill");
     make_folder(&s, 400, 6);
     let before = tree(&s.path("in"));
     let seed = basalt_sim::campaign::case().map_or(7, |c| c[0]);
-    let _repeat = basalt_sim::repeat!(a_killed_load_is_done_again, "BASALT_CASE={seed}");
+    let _repeat = basalt_sim::repeat!(a_load_can_be_repeated_after_a_kill, "BASALT_CASE={seed}");
     let random = Random::from_seed(seed);
     let clock = Clock::system();
     let rounds = 4 * basalt_sim::campaign::scale();

@@ -18,7 +18,7 @@ fn on(s: &Scratch, command: &str, args: &[&str]) -> harness::Ran {
 }
 
 #[test]
-fn the_first_command_makes_the_image_and_every_other_works_on_it() {
+fn the_first_command_creates_the_image_that_later_ones_use() {
     let s = Scratch::new("image");
     on(&s, "get", &["a"]).fails(2, &["there is no image i", "basalt fs format i --size"]);
     on(&s, "put", &["a", "1"]).fails(2, &["there is no image i", "--size 20G"]);
@@ -77,7 +77,7 @@ fn the_first_command_makes_the_image_and_every_other_works_on_it() {
 }
 
 #[test]
-fn files_go_in_and_come_out() {
+fn files_are_copied_into_and_out_of_an_image() {
     let s = Scratch::new("copy");
     for (key, value) in [("a", "1"), ("b", "2")] {
         s.run("put", [key, value]).ok();
@@ -136,7 +136,7 @@ fn files_go_in_and_come_out() {
 }
 
 #[test]
-fn an_image_has_one_owner_and_data_is_not_formatted() {
+fn an_image_has_one_owner_and_foreign_data_is_not_formatted() {
     let s = Scratch::new("owner");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     fs(&s, &["format", "i", "--size", "64M"]).fails(2, &["a Basalt image with 0 files", "--force"]);
@@ -172,7 +172,7 @@ fn an_image_has_one_owner_and_data_is_not_formatted() {
 }
 
 #[test]
-fn a_damaged_image_is_told_of_and_not_written() {
+fn a_damaged_image_is_reported_and_not_written() {
     let s = Scratch::new("damage");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     for n in 0..50 {
@@ -220,7 +220,7 @@ fn a_server_that_cannot_listen_makes_no_image() {
 }
 
 #[test]
-fn names_are_made_and_removed_by_hand() {
+fn directories_and_files_of_an_image_are_made_and_removed() {
     let s = Scratch::new("remove");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     on(&s, "put", &["a", "1"]).ok();
@@ -261,7 +261,7 @@ fn names_are_made_and_removed_by_hand() {
 }
 
 #[test]
-fn a_full_image_says_what_helps_and_lets_go() {
+fn a_full_image_error_gives_the_remedy_and_deletes_work() {
     let s = Scratch::new("full");
     fs(&s, &["format", "i", "--size", "64M", "--sparse"]).ok();
     on(&s, "put", &["a", "1"]).ok();
@@ -334,7 +334,7 @@ fn leftovers(s: &Scratch, dir: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_interrupted_copy_is_taken_over_by_the_next() {
+fn a_copy_replaces_the_leftovers_of_an_interrupted_one() {
     let s = Scratch::new("takeover");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     s.file("from/large", vec![7; 20 << 20]);
@@ -384,7 +384,7 @@ fn an_interrupted_copy_is_taken_over_by_the_next() {
 }
 
 #[test]
-fn what_is_named_is_followed_and_must_be_a_file_or_directory() {
+fn named_links_are_followed_to_a_file_or_directory() {
     let s = Scratch::new("named");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     s.file("real/x", b"content");
@@ -435,7 +435,7 @@ fn what_is_named_is_followed_and_must_be_a_file_or_directory() {
 }
 
 #[test]
-fn names_that_are_no_text_are_left_out_and_long_ones_are_not() {
+fn names_that_are_not_utf8_are_skipped_and_long_names_are_kept() {
     use std::os::unix::ffi::OsStrExt;
     let s = Scratch::new("names");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
@@ -468,7 +468,7 @@ fn names_that_are_no_text_are_left_out_and_long_ones_are_not() {
 }
 
 #[test]
-fn directories_may_lie_deep() {
+fn deeply_nested_directories_are_supported() {
     let s = Scratch::new("deep");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     let deep = vec!["d"; 1500].join("/");
@@ -482,7 +482,7 @@ fn directories_may_lie_deep() {
 }
 
 #[test]
-fn what_is_not_there_or_not_ours_is_said() {
+fn missing_folders_and_foreign_images_are_reported() {
     let s = Scratch::new("foreign");
     for command in [
         ["format", "none/i", "--size", "20M"].as_slice(),
@@ -534,7 +534,7 @@ fn what_is_not_there_or_not_ours_is_said() {
 /// Regression test: the advice was to make an image with the name `i:db`, or to format a file that
 /// may have been an image.
 #[test]
-fn what_is_said_of_no_image_does_no_harm() {
+fn the_advice_for_a_missing_image_is_harmless() {
     let s = Scratch::new("advice");
     on(&s, "put", &["a", "1", "--size", "64M"]).ok();
     let says = [
@@ -568,7 +568,7 @@ fn what_is_said_of_no_image_does_no_harm() {
 }
 
 #[test]
-fn places_in_an_image_have_names() {
+fn a_location_in_an_image_is_image_colon_path() {
     let s = Scratch::new("places");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     fs(&s, &["mkdir", "i", "other"]).ok();
@@ -615,7 +615,7 @@ fn places_in_an_image_have_names() {
 }
 
 #[test]
-fn a_length_that_a_crash_left_vague_is_shown_as_such() {
+fn a_length_left_inexact_by_a_crash_is_marked() {
     let s = Scratch::new("vague");
     fs(&s, &["format", "i", "--size", "64M"]).ok();
     let mut server = serving(&s, &["--image", "i"]);

@@ -349,8 +349,9 @@ fn no_acknowledged_write_is_lost_under_kill_9_on_an_image() {
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
-        let told = std::env::var("BASALT_SEED").ok();
-        told.and_then(|s| s.parse().ok())
+        let seed_variable = std::env::var("BASALT_SEED").ok();
+        seed_variable
+            .and_then(|s| s.parse().ok())
             .unwrap_or_else(|| Random::from_system().next_u64())
     })
 }

@@ -18,7 +18,7 @@ fn names(s: &Scratch, part: &str) -> Vec<String> {
 }
 
 #[test]
-fn files_that_damaged_metadata_may_name_are_to_stay() {
+fn files_that_damaged_metadata_may_name_are_not_called_removable() {
     let s = Scratch::new("metadata");
     s.run_with("load", ["--format", "tsv"], b"a\t1\nb\t2\n")
         .ok();
@@ -53,7 +53,7 @@ fn files_that_damaged_metadata_may_name_are_to_stay() {
 }
 
 #[test]
-fn an_unset_budget_gives_way_to_the_set_one() {
+fn a_default_budget_adapts_to_the_given_one() {
     let s = Scratch::new("budget");
     let load = |args: &[&str]| {
         let all = ["--format", "tsv"].iter().chain(args).copied();
@@ -67,7 +67,7 @@ fn an_unset_budget_gives_way_to_the_set_one() {
 }
 
 #[test]
-fn the_parser_gives_no_advice_that_leads_astray() {
+fn the_argument_parser_gives_no_wrong_advice() {
     let s = Scratch::new("advice");
     s.run("put", ["n", "-5"]).ok();
     assert_eq!(s.run("get", ["n"]).ok(), b"-5");
@@ -87,7 +87,7 @@ fn the_parser_gives_no_advice_that_leads_astray() {
 }
 
 #[test]
-fn what_is_there_is_not_replaced_and_what_cannot_be_read_is_said() {
+fn existing_targets_stay_and_unreadable_sources_are_reported() {
     let s = Scratch::new("there");
     s.run("put", ["a", "1"]).ok();
     s.file("out.jsonl", b"mine");

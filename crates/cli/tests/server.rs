@@ -60,7 +60,7 @@ impl Server {
 }
 
 #[test]
-fn a_client_and_the_tools_see_the_same_entries() {
+fn redis_clients_and_the_tools_see_the_same_entries() {
     let s = Scratch::new("serve");
     s.run("put", ["from-tool", "1"]).ok();
     let server = Server::start(&s, &[]);
@@ -91,7 +91,7 @@ fn a_client_and_the_tools_see_the_same_entries() {
 
 /// A compaction of the tool drops the keys that FLUSHALL removed.
 #[test]
-fn a_compaction_gives_back_what_a_flush_removed() {
+fn a_compaction_frees_the_space_of_flushall() {
     let s = Scratch::new("flushed");
     let text: String = (0..2000)
         .map(|i| format!("k{i:06}\t{}\n", "v".repeat(1000)))

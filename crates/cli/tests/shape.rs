@@ -27,13 +27,13 @@ fn filled(name: &str) -> Scratch {
 }
 
 /// Returns the report. Nothing else was printed: there is no bar without a terminal.
-fn quiet(ran: Ran) -> Vec<u8> {
+fn output_of(ran: Ran) -> Vec<u8> {
     assert_eq!(ran.err, "", "nobody watches");
     ran.ok()
 }
 
 fn json(ran: Ran) -> serde_json::Value {
-    serde_json::from_slice(&quiet(ran)).expect("one JSON object")
+    serde_json::from_slice(&output_of(ran)).expect("one JSON object")
 }
 
 fn table_bytes(s: &Scratch, dir: &str) -> u64 {
@@ -64,7 +64,7 @@ fn a_compaction_gives_space_back_and_changes_no_entry() {
         again["merged_bytes"], again["table_bytes_before"],
         "{again}"
     );
-    let text = quiet(s.run("compact", ["--family", "redis.keys"]));
+    let text = output_of(s.run("compact", ["--family", "redis.keys"]));
     let text = String::from_utf8(text).unwrap();
     assert!(
         text.contains(" merged; tables had ") && text.lines().count() == 1,
@@ -75,7 +75,7 @@ fn a_compaction_gives_space_back_and_changes_no_entry() {
 }
 
 #[test]
-fn a_compaction_of_what_is_not_there_says_so() {
+fn a_compaction_of_a_missing_store_or_family_is_refused() {
     let s = Scratch::new("compact-errors");
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);
@@ -95,7 +95,7 @@ fn a_compaction_of_what_is_not_there_says_so() {
 }
 
 #[test]
-fn a_checkpoint_is_a_store_of_its_own_that_shares_tables() {
+fn a_checkpoint_is_an_independent_store_with_linked_tables() {
     let s = filled("checkpoint");
     let before = s.scan();
     let report = json(s.run("checkpoint", ["--json", "copy"]));
@@ -132,7 +132,7 @@ fn a_checkpoint_is_a_store_of_its_own_that_shares_tables() {
     assert!(there(&["scan", "--dir", "copy"]).contains("k000001\t"));
     assert_eq!(s.run("check", NONE).code, Some(0));
     there(&["check", "--dir", "copy"]);
-    let text = String::from_utf8(quiet(s.run("checkpoint", ["second"]))).unwrap();
+    let text = String::from_utf8(output_of(s.run("checkpoint", ["second"]))).unwrap();
     assert!(
         text.starts_with("second: ") && text.contains(" linked, 0 B copied, "),
         "{text}"
@@ -140,7 +140,7 @@ fn a_checkpoint_is_a_store_of_its_own_that_shares_tables() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing() {
+fn a_failed_checkpoint_names_the_reason_and_leaves_no_files() {
     let s = Scratch::new("checkpoint-errors");
     s.run("checkpoint", ["copy"])
         .fails(2, &["there is no store in db", "--dir"]);

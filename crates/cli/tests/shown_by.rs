@@ -63,7 +63,7 @@ impl Folder {
     }
 
     /// Exports the store and compares the result with `diff -r`.
-    fn came_back(&self, s: &Scratch, out: &str) {
+    fn check_export(&self, s: &Scratch, out: &str) {
         s.run("export", ["--files", out]).ok();
         let diff = Command::new("diff")
             .arg("-r")
@@ -123,7 +123,7 @@ fn check(s: &Scratch) -> Ran {
 }
 
 /// Kills loads at random moments, then loads once more to the end.
-fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
+fn kill_loads(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
     let dir = folder.path.to_str().expect("the folder's name is text");
     let mut killed = 0;
     // The duration of a load is measured: the moments of the kills lie within the lifetime of the
@@ -153,7 +153,7 @@ fn through_the_tool(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
         assert!(found.code == Some(0) || none, "round {round}: {found:?}");
     }
     s.run("load", ["--files", dir]).ok();
-    folder.came_back(s, "out");
+    folder.check_export(s, "out");
     assert_eq!(check(s).code, Some(0));
     campaign!("killed_loads={killed} of {round}, then diff -r finds the folder identical");
     assert_eq!(killed, kills, "loads do not live long enough to be killed");
@@ -280,7 +280,7 @@ fn set_some(
 
 /// Kills the server while clients load the folder into it, then loads once more to the end and
 /// stops it with SIGTERM.
-fn through_a_client(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
+fn kill_server(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
     let server = Server::start(s);
     let start = clock.now();
     assert_eq!(set_all(folder, server.port).len(), folder.files.len());
@@ -338,7 +338,7 @@ fn through_a_client(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kil
     let server = Server::start(s);
     assert_eq!(set_all(folder, server.port).len(), folder.files.len());
     stop(server);
-    folder.came_back(s, "out");
+    folder.check_export(s, "out");
     assert_eq!(check(s).code, Some(0));
     campaign!(
         "killed_servers={round} in_midst_of_a_load={interrupted} acknowledged_and_verified={verified}, then diff -r finds the folder identical"
@@ -355,10 +355,10 @@ fn stop(mut server: Server) {
 }
 
 #[test]
-fn a_folder_survives_kills_and_comes_back_identical() {
+fn a_folder_survives_kills_and_is_exported_identically() {
     let seed = campaign::case().map_or_else(|| Random::from_system().next_u64(), |c| c[0]);
     let _repeat = repeat!(
-        a_folder_survives_kills_and_comes_back_identical,
+        a_folder_survives_kills_and_is_exported_identically,
         "BASALT_CASE={seed}"
     );
     let s = Scratch::new("shown-by");
@@ -373,7 +373,7 @@ fn a_folder_survives_kills_and_comes_back_identical() {
         folder.files.len(),
         folder.bytes()
     );
-    through_the_tool(&s, &folder, &r, &clock, kills);
+    kill_loads(&s, &folder, &r, &clock, kills);
     std::fs::remove_dir_all(s.path("db")).expect("it was made here");
-    through_a_client(&s, &folder, &r, &clock, kills);
+    kill_server(&s, &folder, &r, &clock, kills);
 }

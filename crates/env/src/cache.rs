@@ -416,7 +416,7 @@ mod tests {
     /// one hash, one shard and one place in the index. A lookup that compared only the hash and the
     /// offset returned the block of the other file.
     #[test]
-    fn keys_with_one_hash_are_told_apart_by_their_file() {
+    fn cache_keys_with_the_same_hash_differ_by_file() {
         let cache = BlockCache::new(1 << 20, MemoryLedger::new(1 << 30));
         let offset = 8192;
         let [one, two] = [0x1234, (0x1234 ^ 1u128.rotate_left(29)) | 1 << 64]

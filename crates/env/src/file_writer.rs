@@ -15,7 +15,7 @@ use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use write_behind::Behind;
+use write_behind::WriteBehind;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes that are buffered before they are written.
@@ -61,15 +61,15 @@ impl Appender {
 }
 
 /// The way in which bytes get to the file.
-enum Out {
+enum Output {
     /// The thread that makes the bytes appends them.
-    Here(Appender),
+    Direct(Appender),
     /// The caller's thread appends until the first piece is full; then a thread of the file's own
     /// appends.
-    Soon(Appender),
-    Behind(Behind),
+    Deferred(Appender),
+    WriteBehind(WriteBehind),
     /// The state while the way changes.
-    Nowhere,
+    Failed,
 }
 
 /// The chunks of a memtable, see the module.
@@ -78,7 +78,7 @@ pub struct FileWriter {
     file: Arc<dyn File>,
     path: PathBuf,
     unit: usize,
-    out: Out,
+    out: Output,
     staging: AlignedBuf,
     /// Bytes passed to the file.
     written: u64,
@@ -102,7 +102,7 @@ impl FileWriter {
             file: file.clone(),
             path: path.to_path_buf(),
             unit,
-            out: Out::Here(Appender {
+            out: Output::Direct(Appender {
                 env: env.clone(),
                 file,
                 path: path.to_path_buf(),
@@ -124,8 +124,8 @@ impl FileWriter {
         if self.env.jobs().is_stepped() {
             return;
         }
-        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
-            Out::Here(appender) => Out::Soon(appender),
+        self.out = match std::mem::replace(&mut self.out, Output::Failed) {
+            Output::Direct(appender) => Output::Deferred(appender),
             other => other,
         };
     }
@@ -178,7 +178,7 @@ impl FileWriter {
     /// Appends bytes as [`Sink::put`] does, but writes those that fill whole write units from the
     /// caller's memory.
     pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
-        if !matches!(self.out, Out::Here(_)) {
+        if !matches!(self.out, Output::Direct(_)) {
             return self.put(bytes);
         }
         self.check()?;
@@ -205,7 +205,7 @@ impl FileWriter {
 
     /// Writes the buffered bytes and `more` behind them, on this thread.
     fn append_with(&mut self, more: &[u8]) -> Result<()> {
-        let Out::Here(appender) = &mut self.out else {
+        let Output::Direct(appender) = &mut self.out else {
             unreachable!("only where nothing is written behind");
         };
         let len = self.staging.len() + more.len();
@@ -218,35 +218,35 @@ impl FileWriter {
     fn append_staging(&mut self) -> Result<()> {
         self.check()?;
         let len = self.staging.len();
-        if let Out::Soon(_) = &self.out {
+        if let Output::Deferred(_) = &self.out {
             self.begin_behind();
         }
         match &mut self.out {
-            Out::Here(appender) => {
+            Output::Direct(appender) => {
                 let done = appender.append_gathered(&self.staging);
                 self.appended(done, len)
             }
-            Out::Behind(behind) => {
+            Output::WriteBehind(behind) => {
                 let piece = std::mem::replace(&mut self.staging, AlignedBuf::zeroed_direct(0));
                 let next = behind.push(piece);
                 let done = next.map(|next| self.staging = next);
                 self.appended(done, len)
             }
-            Out::Soon(_) | Out::Nowhere => unreachable!("decided above"),
+            Output::Deferred(_) | Output::Failed => unreachable!("decided above"),
         }
     }
 
     fn begin_behind(&mut self) {
-        let Out::Soon(appender) = std::mem::replace(&mut self.out, Out::Nowhere) else {
+        let Output::Deferred(appender) = std::mem::replace(&mut self.out, Output::Failed) else {
             unreachable!("asked before");
         };
-        self.out = match Behind::begin(appender) {
+        self.out = match WriteBehind::begin(appender) {
             Ok(behind) => {
                 // One piece is filled, one waits, one is being written.
                 self.booked.resize(3 * PIECE as u64);
-                Out::Behind(behind)
+                Output::WriteBehind(behind)
             }
-            Err(appender) => Out::Here(appender),
+            Err(appender) => Output::Direct(appender),
         };
     }
 
@@ -268,12 +268,12 @@ impl FileWriter {
     /// whole file. The caller makes the name durable.
     pub fn finish(mut self) -> Result<(u64, u128)> {
         self.check()?;
-        self.out = match std::mem::replace(&mut self.out, Out::Nowhere) {
-            Out::Soon(appender) => Out::Here(appender),
+        self.out = match std::mem::replace(&mut self.out, Output::Failed) {
+            Output::Deferred(appender) => Output::Direct(appender),
             other => other,
         };
         self.append_staging()?;
-        if let Out::Behind(behind) = &self.out {
+        if let Output::WriteBehind(behind) = &self.out {
             behind.wait()?;
         }
         self.file.sync_all()?;

@@ -607,13 +607,13 @@ impl Jobs {
                 return false;
             }
             let mut guard = shared.wait_lock.lock();
-            let slept_through = shared.epoch.load(SeqCst) == seen
+            let missed = shared.epoch.load(SeqCst) == seen
                 && shared
                     .wait_cv
                     .wait_for(&mut guard, left.min(RECHECK))
                     .timed_out();
             drop(guard);
-            if slept_through {
+            if missed {
                 // A thread that could not be started before may start now.
                 shared.dispatch(shared.state.lock());
             }

@@ -400,8 +400,8 @@ impl Env {
 /// LavaFS keeps the same contract as the simulated disk, and the tests of the file writer.
 #[cfg(test)]
 #[test]
-fn every_written_file_again_on_lava() {
+fn every_file_writer_test_passes_on_lava() {
     // The other unit tests of this crate touch no disk.
     let but = ["cache::", "clock::", "random::", "relief::"];
-    basalt_sim::all_tests_on_lava("every_written_file_again_on_lava", &but);
+    basalt_sim::all_tests_on_lava("every_file_writer_test_passes_on_lava", &but);
 }

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_ids_and_the_system_does_not() {
+    fn seeded_ids_repeat_and_system_ids_differ() {
         let (a, b) = (Random::from_seed(7), Random::from_seed(7));
         assert_eq!(a.next_u128(), b.next_u128());
         assert_eq!(a.below(1000), b.below(1000));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below() {
+    fn random_numbers_stay_below_their_bound() {
         let r = Random::from_seed(1);
         assert_eq!(r.below(0), 0);
         assert!((0..1000).all(|_| r.below(3) < 3));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const KEPT_FREE: u64 = 8;
 
 /// The function that asks a holder to free memory. It takes the promise to keep.
-type Give = Arc<dyn Fn(Promise) + Send + Sync>;
+type ReleaseMemory = Arc<dyn Fn(Promise) + Send + Sync>;
 
 /// The registry's part of a holder.
 struct HolderSlot {
@@ -30,7 +30,7 @@ struct HolderSlot {
     worth: u64,
     /// True if the holder was asked and has not begun anew.
     asked: AtomicBool,
-    give: Give,
+    release_memory: ReleaseMemory,
 }
 
 /// The state that all clones of a [`Relief`] share.
@@ -80,7 +80,7 @@ impl Holder {
         self.slot.bytes.store(bytes, Relaxed);
     }
     /// Allows this module to ask the holder again.
-    pub fn may_be_asked(&self) {
+    pub fn allow_requests(&self) {
         self.slot.asked.store(false, SeqCst);
     }
     /// Sets the holder's bytes to 0 and allows this module to ask it again.
@@ -100,15 +100,20 @@ impl Relief {
         }))
     }
 
-    /// Registers a holder of memory. `give` is called on the thread that needs memory, under none
-    /// of this module's locks. `give` must not wait, and must keep the promise until the memory is
-    /// free. A holder with less than `worth` bytes is asked only if it holds half of an even share.
-    pub fn register(&self, worth: u64, give: impl Fn(Promise) + Send + Sync + 'static) -> Holder {
+    /// Registers a holder of memory. `release_memory` is called on the thread that needs memory,
+    /// under none of this module's locks. `release_memory` must not wait, and must keep the promise
+    /// until the memory is free. A holder with less than `worth` bytes is asked only if it holds
+    /// half of an even share.
+    pub fn register(
+        &self,
+        worth: u64,
+        release_memory: impl Fn(Promise) + Send + Sync + 'static,
+    ) -> Holder {
         let slot = Arc::new(HolderSlot {
             bytes: AtomicU64::new(0),
             worth,
             asked: AtomicBool::new(false),
-            give: Arc::new(give),
+            release_memory: Arc::new(release_memory),
         });
         let mut holders = self.0.holders.lock();
         let id = holders.0;
@@ -167,11 +172,11 @@ impl Relief {
         if let Some((held, slot)) = most
             && !slot.asked.swap(true, SeqCst)
         {
-            let give = slot.give.clone();
+            let release_memory = slot.release_memory.clone();
             // The promise is counted under the lock, so that the next caller sees it.
             let promise = self.promise(held);
             drop(holders);
-            give(promise);
+            release_memory(promise);
         }
         self.coming() > 0
     }
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_holder_is_asked_and_only_once() {
+    fn the_largest_memory_holder_is_asked_once() {
         let ledger = MemoryLedger::new(16 * MIB);
         let relief = Relief::new(ledger.clone());
         let mut stores: Vec<Store> = [4, 7, 5]
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn crumbs_are_left_alone() {
+    fn holders_of_little_memory_are_not_asked() {
         let ledger = MemoryLedger::new(16 * MIB);
         let relief = Relief::new(ledger.clone());
         let stores: Vec<Store> = (0..4).map(|_| store(&ledger, &relief, MIB)).collect();
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_not_asked() {
+    fn an_unregistered_holder_is_not_asked() {
         let ledger = MemoryLedger::new(16 * MIB);
         let relief = Relief::new(ledger.clone());
         let (gone, stays) = (
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_is_asked_before_memory_runs_out() {
+    fn a_holder_is_asked_before_memory_runs_out() {
         let ledger = MemoryLedger::new(16 * MIB);
         let relief = Relief::new(ledger.clone());
         let mut stores = vec![store(&ledger, &relief, 13 * MIB)];

@@ -19,7 +19,7 @@ const KINDS: [MemoryKind; 5] = [
 ];
 
 #[test]
-fn a_reservation_fits_or_is_refused_and_is_given_back() {
+fn a_reservation_is_granted_or_refused_and_released_on_drop() {
     let ledger = MemoryLedger::new(100);
     let mut a = ledger.try_reserve(MemoryKind::Memtable, 60).unwrap();
     assert!(ledger.try_reserve(MemoryKind::Buffer, 41).is_none());
@@ -51,7 +51,7 @@ fn a_reservation_fits_or_is_refused_and_is_given_back() {
 }
 
 #[test]
-fn the_ledger_sums_back_to_zero_under_many_threads_and_never_passes_the_budget() {
+fn the_ledger_is_exact_and_bounded_under_many_threads() {
     let budget = 1000;
     let ledger = MemoryLedger::new(budget);
     basalt_env::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn the_ledger_sums_back_to_zero_under_many_threads_and_never_passes_the_budget()
 }
 
 #[test]
-fn open_files_say_when_one_must_be_closed() {
+fn the_open_file_count_says_when_a_file_must_be_closed() {
     let files = OpenFiles::new(2);
     assert!(!files.opened());
     assert!(!files.opened());
@@ -100,7 +100,7 @@ fn open_files_say_when_one_must_be_closed() {
 }
 
 #[test]
-fn the_limit_holds_exactly_on_a_manual_clock() {
+fn the_io_limit_is_exact_on_a_manual_clock() {
     for (rate, requests) in [
         (1_000_000, vec![4096; 1000]),
         (1_000_000, vec![10_000_000]),
@@ -127,11 +127,11 @@ fn the_limit_holds_exactly_on_a_manual_clock() {
 }
 
 #[test]
-fn idle_time_is_saved_for_a_tenth_of_a_second_only() {
-    let hands = ManualClock::new(0);
-    let clock = Clock::manual(hands.clone());
+fn unused_io_rate_is_saved_for_a_tenth_of_a_second() {
+    let manual_clock = ManualClock::new(0);
+    let clock = Clock::manual(manual_clock.clone());
     let limit = RateLimiter::new(1000, clock.clone());
-    hands.advance(Duration::from_secs(60));
+    manual_clock.advance(Duration::from_secs(60));
     limit.acquire(100, IoPriority::High);
     assert_eq!(clock.now(), Duration::from_secs(60));
     limit.acquire(500, IoPriority::High);
@@ -139,7 +139,7 @@ fn idle_time_is_saved_for_a_tenth_of_a_second_only() {
 }
 
 #[test]
-fn no_limit_passes_at_once_and_the_rate_can_change() {
+fn an_unlimited_rate_never_waits_and_the_rate_can_change() {
     let clock = Clock::manual(ManualClock::new(0));
     let limit = RateLimiter::new(0, clock.clone());
     limit.acquire(u64::MAX / 2, IoPriority::Low);
@@ -156,7 +156,7 @@ fn no_limit_passes_at_once_and_the_rate_can_change() {
 }
 
 #[test]
-fn lifting_the_limit_frees_those_who_wait() {
+fn lifting_the_limit_releases_waiting_threads() {
     let limit = RateLimiter::new(1, Clock::system());
     basalt_env::thread::scope(|scope| {
         for priority in [IoPriority::High, IoPriority::Low, IoPriority::Low] {
@@ -170,7 +170,7 @@ fn lifting_the_limit_frees_those_who_wait() {
 }
 
 #[test]
-fn high_passes_low_and_low_is_not_starved() {
+fn high_priority_io_goes_first_and_low_is_not_starved() {
     // Time moves only by the sleeps of the waiting threads, so the rate is in short supply
     // throughout.
     let clock = Clock::manual(ManualClock::new(0));
@@ -218,9 +218,9 @@ fn high_passes_low_and_low_is_not_starved() {
 }
 
 #[test]
-fn waiting_is_counted_by_priority_and_exactly() {
-    let hands = ManualClock::new(0);
-    let limit = RateLimiter::new(1_000_000, Clock::manual(hands.clone()));
+fn io_wait_time_is_counted_exactly_by_priority() {
+    let manual_clock = ManualClock::new(0);
+    let limit = RateLimiter::new(1_000_000, Clock::manual(manual_clock.clone()));
     limit.acquire(500_000, IoPriority::High);
     assert_eq!(limit.waited(IoPriority::High), Duration::from_millis(500));
     assert_eq!(limit.waited(IoPriority::Low), Duration::ZERO);
@@ -235,7 +235,7 @@ fn waiting_is_counted_by_priority_and_exactly() {
     assert_eq!(limit.waited(IoPriority::Low), Duration::from_secs(2));
     // The recent rate covers two calls at least a second apart.
     limit.recent_rate();
-    hands.advance(Duration::from_secs(4));
+    manual_clock.advance(Duration::from_secs(4));
     limit.acquire(4_000, IoPriority::High);
     assert_eq!(limit.recent_rate(), 1_000);
     limit.acquire(1 << 30, IoPriority::High);

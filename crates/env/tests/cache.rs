@@ -107,7 +107,7 @@ fn a_random_history_agrees_with_a_model() {
 }
 
 #[test]
-fn everything_stays_while_it_fits_also_when_the_number_of_shards_changes() {
+fn blocks_stay_while_they_fit_also_when_shards_change() {
     let (cache, ledger) = cache(512 << 20);
     let keys: Vec<_> = (0..5000).map(|n| key(77 + n / 1000, n as u64)).collect();
     for (n, k) in keys.iter().enumerate() {
@@ -126,7 +126,7 @@ fn everything_stays_while_it_fits_also_when_the_number_of_shards_changes() {
 }
 
 #[test]
-fn high_outlives_a_scan_of_low_and_a_flood_of_data() {
+fn high_priority_blocks_outlive_scans_and_many_data_blocks() {
     let (cache, _) = cache(1 << 20);
     let high: Vec<_> = (0..64).map(|n| key(1, n)).collect();
     for k in &high {
@@ -146,7 +146,7 @@ fn high_outlives_a_scan_of_low_and_a_flood_of_data() {
 }
 
 #[test]
-fn a_scan_of_low_costs_the_data_about_one_block() {
+fn a_low_priority_scan_evicts_about_one_data_block() {
     let (cache, _) = cache(1 << 20);
     for n in 0..1000 {
         let k = key(1, n);
@@ -192,7 +192,7 @@ fn hot_data_outlives_a_scan_even_without_the_hint() {
 }
 
 #[test]
-fn high_is_evicted_last_but_dead_index_blocks_do_not_stay_for_ever() {
+fn high_priority_blocks_are_evicted_last_and_age() {
     let (cache, _) = cache(1 << 20);
     for n in 0..100 {
         let k = key(1, n);
@@ -217,7 +217,7 @@ fn high_is_evicted_last_but_dead_index_blocks_do_not_stay_for_ever() {
 }
 
 #[test]
-fn one_block_just_fits_and_a_larger_one_is_not_kept() {
+fn a_block_of_the_whole_capacity_fits_and_a_larger_one_is_not_kept() {
     for capacity in [1000, 100_000, 8 << 20, 15 << 20] {
         let (cache, _) = cache(capacity);
         let len = capacity as usize - OVERHEAD as usize;
@@ -247,7 +247,7 @@ fn one_block_just_fits_and_a_larger_one_is_not_kept() {
 }
 
 #[test]
-fn several_who_ask_for_one_block_share_one_load() {
+fn concurrent_lookups_of_one_block_share_one_load() {
     let (cache, _) = cache(64 << 20);
     let rounds = 100 * scale();
     let loads = AtomicUsize::new(0);
@@ -291,7 +291,7 @@ fn an_error_or_a_panic_while_loading_is_not_kept() {
 }
 
 #[test]
-fn many_threads_find_right_bytes_while_the_capacity_changes() {
+fn concurrent_lookups_are_right_while_the_capacity_changes() {
     let (cache, ledger) = cache(2 << 20);
     let rounds = 15_000 * scale();
     let busiest = AtomicU64::new(0);
@@ -418,7 +418,7 @@ impl Lru {
 }
 
 #[test]
-fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
+fn skewed_reads_hit_more_often_than_with_lru() {
     for (exponent, scans) in [(0.8, false), (1.0, false), (1.1, false), (0.9, true)] {
         let random = Random::from_seed(17);
         let skewed = Skewed::new(20_000, exponent);
@@ -465,7 +465,7 @@ fn skewed_reads_hit_more_often_than_with_lru_with_and_without_scans() {
 
 /// Memory stays in the ledger while a reader holds it, and nothing stays booked afterwards.
 #[test]
-fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
+fn an_evicted_block_stays_in_the_ledger_while_it_is_read() {
     let (cache, ledger) = cache(1 << 20);
     let pinned = || ledger.usage().pinned;
     let len = 64 << 10;
@@ -509,11 +509,11 @@ fn a_block_that_leaves_while_it_is_read_stays_in_the_ledger_as_pinned() {
 /// A pinned block is neither evicted nor lost from the account, and pinned blocks always leave room
 /// for other blocks.
 #[test]
-fn pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most() {
+fn pinned_blocks_stay_and_take_a_quarter_of_the_cache_at_most() {
     let (mut refused, mut stayed) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..20 * scale()) {
         let _repeat = basalt_sim::repeat!(
-            pinned_blocks_stay_until_they_are_removed_and_fill_a_quarter_at_most,
+            pinned_blocks_stay_and_take_a_quarter_of_the_cache_at_most,
             "BASALT_CASE={seed}"
         );
         let random = Random::from_seed(seed);

@@ -19,7 +19,7 @@ fn status(field: &str) -> u64 {
 }
 
 #[test]
-fn a_hundred_idle_environments_start_no_thread_and_threads_end_with_the_last_handle() {
+fn idle_environments_have_no_threads() {
     let before = status("Threads:");
     let memory_before = status("VmRSS:");
     let fs: Arc<NoFiles> = Arc::new(NoFiles);

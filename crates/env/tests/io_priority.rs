@@ -10,14 +10,14 @@ const BIG: usize = 1 << 20;
 const MS: Duration = Duration::from_millis(1);
 
 fn foreground_io() -> (Arc<ManualClock>, Clock, ForegroundIo) {
-    let hands = ManualClock::new(0);
-    let clock = Clock::manual(hands.clone());
-    (hands, clock.clone(), ForegroundIo::new(clock))
+    let manual_clock = ManualClock::new(0);
+    let clock = Clock::manual(manual_clock.clone());
+    (manual_clock, clock.clone(), ForegroundIo::new(clock))
 }
 
 /// Runs a piece of background I/O that takes `takes`, and returns how long it waited for its turn.
 fn piece(
-    hands: &ManualClock,
+    manual_clock: &ManualClock,
     clock: &Clock,
     foreground_io: &ForegroundIo,
     takes: Duration,
@@ -25,24 +25,27 @@ fn piece(
     let came = clock.now();
     let turn = foreground_io.turn();
     let waited = clock.now() - came;
-    hands.advance(takes);
+    manual_clock.advance(takes);
     drop(turn);
     waited
 }
 
 #[test]
-fn where_nobody_waits_background_work_neither_pauses_nor_splits() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn background_io_is_unthrottled_without_foreground_waiters() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     for _ in 0..10 {
         assert_eq!(foreground_io.piece(BIG), BIG);
-        assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+        assert_eq!(
+            piece(&manual_clock, &clock, &foreground_io, MS),
+            Duration::ZERO
+        );
     }
     assert_eq!(foreground_io.paused(), Duration::ZERO);
 }
 
 #[test]
-fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn background_io_takes_a_quarter_of_the_time_beside_waiters() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     let mut busy = Duration::ZERO;
     for i in 0..100 {
         foreground_io.foreground_read();
@@ -51,7 +54,7 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
         // The foreground goes on while the background pauses.
         let came = clock.now();
         let takes = MS / 4 * (1 + i % 3);
-        piece(&hands, &clock, &foreground_io, takes);
+        piece(&manual_clock, &clock, &foreground_io, takes);
         busy += takes;
         assert!(clock.now() - came <= takes + 3 * MS);
     }
@@ -59,20 +62,23 @@ fn while_somebody_waits_pieces_are_small_and_have_a_quarter_of_the_time() {
     assert!((0.24..0.27).contains(&share), "{share}");
     assert_eq!(foreground_io.paused(), clock.now() - busy);
     // The last foreground read was a moment ago.
-    hands.advance(3 * MS);
+    manual_clock.advance(3 * MS);
     assert_eq!(foreground_io.piece(BIG), BIG);
-    assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+    assert_eq!(
+        piece(&manual_clock, &clock, &foreground_io, MS),
+        Duration::ZERO
+    );
 }
 
 #[test]
-fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn background_io_only_pauses_beside_large_syncs() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     let mut waited = Duration::ZERO;
     for _ in 0..4 {
         foreground_io.foreground_sync(16_000);
         assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Large));
         assert_eq!(foreground_io.piece(BIG), BIG);
-        waited += piece(&hands, &clock, &foreground_io, MS);
+        waited += piece(&manual_clock, &clock, &foreground_io, MS);
     }
     assert!(waited >= 3 * MS, "{waited:?}");
     for small in [ForegroundIo::foreground_read, |c: &ForegroundIo| {
@@ -81,7 +87,7 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
         small(&foreground_io);
         assert_eq!(foreground_io.foreground_load(), Some(ForegroundLoad::Small));
         assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
-        hands.advance(10 * MS);
+        manual_clock.advance(10 * MS);
         foreground_io.foreground_sync(16_000);
         assert_eq!(
             foreground_io.piece(BIG),
@@ -94,30 +100,33 @@ fn beside_large_syncs_alone_pieces_are_whole_and_followed_by_pauses() {
 }
 
 #[test]
-fn a_foreground_that_ends_ends_the_pause() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn the_pause_ends_when_the_foreground_io_ends() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     foreground_io.foreground_read();
-    piece(&hands, &clock, &foreground_io, 10 * MS);
+    piece(&manual_clock, &clock, &foreground_io, 10 * MS);
     foreground_io.foreground_read();
-    let waited = piece(&hands, &clock, &foreground_io, MS);
+    let waited = piece(&manual_clock, &clock, &foreground_io, MS);
     assert!(waited <= 4 * MS, "of 30 ms: {waited:?}");
 }
 
 #[test]
-fn a_hurry_lifts_it_for_everybody_as_long_as_it_lives() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn an_urgent_guard_lifts_the_pauses_of_all_background_io() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     foreground_io.foreground_read();
-    piece(&hands, &clock, &foreground_io, 10 * MS);
+    piece(&manual_clock, &clock, &foreground_io, 10 * MS);
     let (one, other) = (foreground_io.urgent(), foreground_io.clone().urgent());
     for urgent in [one, other] {
         foreground_io.foreground_read();
         assert_eq!(foreground_io.piece(BIG), BIG);
-        assert_eq!(piece(&hands, &clock, &foreground_io, MS), Duration::ZERO);
+        assert_eq!(
+            piece(&manual_clock, &clock, &foreground_io, MS),
+            Duration::ZERO
+        );
         drop(urgent);
     }
     foreground_io.foreground_read();
     assert_eq!(foreground_io.piece(BIG), SMALL_PIECE);
-    assert!(piece(&hands, &clock, &foreground_io, MS) > Duration::ZERO);
+    assert!(piece(&manual_clock, &clock, &foreground_io, MS) > Duration::ZERO);
 }
 
 /// Ends the thread beside a test, also if the test fails.
@@ -132,8 +141,8 @@ impl Drop for Until<'_> {
 /// A foreground thread waits all the time, so each pause ends only by its own limit, whatever the
 /// piece took.
 #[test]
-fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_is() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn every_pause_of_background_io_is_bounded() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     let (started, done) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut longest = Duration::ZERO;
     basalt_env::thread::scope(|scope| {
@@ -153,8 +162,8 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
             .chain([10_000_000])
         {
             let takes = Duration::from_micros(us);
-            piece(&hands, &clock, &foreground_io, takes);
-            let waited = piece(&hands, &clock, &foreground_io, Duration::ZERO);
+            piece(&manual_clock, &clock, &foreground_io, takes);
+            let waited = piece(&manual_clock, &clock, &foreground_io, Duration::ZERO);
             assert!(
                 waited <= takes * 3 + Duration::from_micros(50),
                 "{us}: {waited:?}"
@@ -167,10 +176,10 @@ fn every_pause_ends_however_long_the_piece_took_and_however_busy_the_foreground_
 }
 
 #[test]
-fn two_that_come_for_one_turn_get_it_one_after_the_other() {
-    let (hands, clock, foreground_io) = foreground_io();
+fn two_threads_get_the_background_turn_one_after_the_other() {
+    let (manual_clock, clock, foreground_io) = foreground_io();
     foreground_io.foreground_read();
-    piece(&hands, &clock, &foreground_io, MS / 2);
+    piece(&manual_clock, &clock, &foreground_io, MS / 2);
     foreground_io.foreground_read();
     let first = foreground_io.turn();
     let came = clock.now();

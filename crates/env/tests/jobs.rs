@@ -26,7 +26,7 @@ fn say(log: &Log, what: impl Into<String>) -> impl FnOnce() + Send + 'static {
 }
 
 #[test]
-fn stepped_jobs_run_by_urgency_and_then_by_age() {
+fn stepped_jobs_run_by_priority_and_then_by_age() {
     let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     assert_ne!(a, b);
@@ -98,11 +98,11 @@ fn stepped_program(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
+fn stepped_runs_repeat_by_seed_and_jobs_may_step() {
     let mut different = std::collections::BTreeSet::new();
     for seed in basalt_sim::campaign::cases(0..50 * scale()) {
         let _repeat = basalt_sim::repeat!(
-            stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves,
+            stepped_runs_repeat_by_seed_and_jobs_may_step,
             "BASALT_CASE={seed}"
         );
         let first = stepped_program(seed);
@@ -113,7 +113,7 @@ fn stepped_runs_repeat_by_seed_and_jobs_may_step_and_wait_themselves() {
 }
 
 #[test]
-fn stepped_waits_end_when_nothing_can_make_them_true() {
+fn a_stepped_wait_ends_when_no_job_is_left() {
     let jobs = Jobs::stepped(Clock::system());
     let owner = jobs.new_owner();
     let flag = Arc::new(AtomicBool::new(false));
@@ -127,7 +127,7 @@ fn stepped_waits_end_when_nothing_can_make_them_true() {
 }
 
 #[test]
-fn stepped_drain_and_cancel_touch_one_owner_only() {
+fn stepped_drain_and_cancel_apply_to_one_owner() {
     let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     let log = Log::default();
@@ -147,7 +147,7 @@ fn stepped_drain_and_cancel_touch_one_owner_only() {
 }
 
 #[test]
-fn a_panic_is_recorded_for_its_owner_and_the_pool_lives_on() {
+fn a_panic_is_recorded_for_its_owner_and_the_pool_goes_on() {
     for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(1)] {
         let (bad, good) = (jobs.new_owner(), jobs.new_owner());
         jobs.spawn(bad, Flush, || panic!("block {} is {}", 7, "gone"));
@@ -165,7 +165,7 @@ fn a_panic_is_recorded_for_its_owner_and_the_pool_lives_on() {
 }
 
 #[test]
-fn commits_and_flushes_pass_long_compactions() {
+fn commits_and_flushes_do_not_wait_for_compactions() {
     let jobs = Jobs::threads(3);
     let (long, short) = (jobs.new_owner(), jobs.new_owner());
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -255,10 +255,10 @@ fn drain_waits_for_jobs_that_queue_jobs() {
 
 #[test]
 fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
-    let (tell, told) = mpsc::channel();
+    let (sender, result) = mpsc::channel();
     for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(2)] {
         let owner = jobs.new_owner();
-        let (pool, tell) = (jobs.clone(), tell.clone());
+        let (pool, sender) = (jobs.clone(), sender.clone());
         let count = Arc::new(AtomicUsize::new(0));
         let counter = count.clone();
         jobs.spawn(owner, Housekeeping, move || {
@@ -266,19 +266,19 @@ fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
                 pool.spawn(owner, Compaction, add_one(&counter));
             }
             pool.drain(owner);
-            tell.send(counter.load(SeqCst)).unwrap();
+            sender.send(counter.load(SeqCst)).unwrap();
             drop(pool);
         });
         if jobs.is_stepped() {
             jobs.drain(owner);
         }
         drop(jobs);
-        assert_eq!(told.recv().unwrap(), 5);
+        assert_eq!(result.recv().unwrap(), 5);
     }
 }
 
 #[test]
-fn the_last_handle_runs_what_is_queued_and_waits_for_it() {
+fn dropping_the_last_handle_runs_and_awaits_queued_jobs() {
     for _ in 0..20 * scale() {
         let (jobs, count) = (Jobs::threads(2), Arc::new(AtomicUsize::new(0)));
         let owner = jobs.new_owner();
@@ -292,7 +292,7 @@ fn the_last_handle_runs_what_is_queued_and_waits_for_it() {
 }
 
 #[test]
-fn notify_wakes_and_timeouts_end() {
+fn waits_end_by_notification_or_timeout() {
     let jobs = Jobs::threads(2);
     assert!(!jobs.wait_until(Some(Duration::from_millis(1)), &mut || false));
     assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || false));
@@ -320,7 +320,7 @@ fn notify_wakes_and_timeouts_end() {
 }
 
 #[test]
-fn many_owners_from_many_threads() {
+fn jobs_of_many_owners_run_from_many_threads() {
     let jobs = Jobs::threads(3);
     let total = Arc::new(AtomicU64::new(0));
     basalt_env::thread::scope(|scope| {
@@ -351,9 +351,9 @@ fn many_owners_from_many_threads() {
 }
 
 #[test]
-fn delayed_jobs_wait_for_their_time_and_are_not_waited_for() {
-    let hands = ManualClock::new(0);
-    let jobs = Jobs::stepped(Clock::manual(hands.clone()));
+fn delayed_jobs_run_at_their_time_and_drain_ignores_them() {
+    let manual_clock = ManualClock::new(0);
+    let jobs = Jobs::stepped(Clock::manual(manual_clock.clone()));
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     let log = Log::default();
     let ms = Duration::from_millis;
@@ -361,23 +361,23 @@ fn delayed_jobs_wait_for_their_time_and_are_not_waited_for() {
     jobs.spawn_after(a, Compaction, ms(10), say(&log, "sooner"));
     jobs.spawn_after(b, Commit, ms(10), say(&log, "of another"));
     assert!(!jobs.step(), "nothing is due");
-    hands.advance(ms(10));
+    manual_clock.advance(ms(10));
     // Jobs that are due queue by priority, as any other.
     assert!(jobs.step());
     assert_eq!(*log.lock().unwrap(), ["of another"]);
     // A drain runs a job that is due, and drops a job that is not.
     jobs.drain(a);
     assert_eq!(*log.lock().unwrap(), ["of another", "sooner"]);
-    hands.advance(ms(100));
+    manual_clock.advance(ms(100));
     assert!(!jobs.step(), "dropped by the drain");
     jobs.spawn_after(a, Gc, ms(5), say(&log, "cancelled"));
     assert_eq!(jobs.cancel(a), 1);
-    hands.advance(ms(100));
+    manual_clock.advance(ms(100));
     assert!(!jobs.step());
 }
 
 #[test]
-fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
+fn delayed_jobs_run_with_idle_no_or_busy_threads() {
     let jobs = Jobs::threads(1);
     let owner = jobs.new_owner();
     let (done, finished) = mpsc::channel();
@@ -386,25 +386,25 @@ fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
             .recv_timeout(Duration::from_secs(30))
             .expect("a delayed job comes due")
     };
-    let tell = |what: &'static str| {
+    let sender = |what: &'static str| {
         let done = done.clone();
         move || done.send(what).unwrap()
     };
     // No thread has been started yet.
-    jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("first"));
+    jobs.spawn_after(owner, Flush, Duration::from_millis(5), sender("first"));
     assert_eq!(wait(), "first");
     // The thread waits without an end, then until a far time, then until a near one.
-    jobs.spawn_after(owner, Flush, Duration::from_secs(3600), tell("far"));
-    jobs.spawn_after(owner, Flush, Duration::from_millis(5), tell("near"));
+    jobs.spawn_after(owner, Flush, Duration::from_secs(3600), sender("far"));
+    jobs.spawn_after(owner, Flush, Duration::from_millis(5), sender("near"));
     assert_eq!(wait(), "near");
     // The only thread is busy, but the commit lane is not.
-    jobs.spawn(owner, Commit, tell("lane"));
+    jobs.spawn(owner, Commit, sender("lane"));
     assert_eq!(wait(), "lane");
     let (release, held) = mpsc::channel::<()>();
     jobs.spawn(owner, Compaction, move || {
         let _ = held.recv();
     });
-    jobs.spawn_after(owner, Commit, Duration::from_millis(5), tell("beside"));
+    jobs.spawn_after(owner, Commit, Duration::from_millis(5), sender("beside"));
     assert_eq!(wait(), "beside");
     release.send(()).unwrap();
     jobs.drain(owner);
@@ -414,7 +414,7 @@ fn delayed_jobs_come_due_with_idle_threads_with_none_and_behind_a_busy_one() {
 /// The only thread waited for delayed jobs, then took a long job. No thread waited for delayed jobs
 /// any more, although a second thread could be started.
 #[test]
-fn a_thread_that_takes_a_long_job_hands_on_the_watch_for_delayed_ones() {
+fn a_busy_thread_hands_over_the_wait_for_delayed_jobs() {
     let jobs = Jobs::threads(2);
     let owner = jobs.new_owner();
     let rest = || jobs.wait_until(Some(Duration::from_millis(30)), &mut || false);

@@ -108,7 +108,7 @@ fn recording_from_many_threads_loses_nothing() {
 }
 
 #[test]
-fn the_text_is_as_prometheus_reads_it() {
+fn the_metrics_text_is_valid_prometheus_text() {
     let metrics = Metrics::new();
     let odd = "back\\slash \"quote\" new\nline";
     metrics
@@ -169,7 +169,7 @@ basalt_wal_bytes{store="back\\slash \"quote\" new\nline"} 1
 }
 
 #[test]
-fn a_closing_engine_takes_its_metrics_away_and_its_handles_stay_harmless() {
+fn metrics_are_removed_on_close_and_handles_stay_valid() {
     let metrics = Metrics::new();
     let a = metrics.counter("puts", &[("store", "a")], "Puts.");
     let b = metrics.counter("puts", &[("store", "b")], "Puts.");
@@ -188,14 +188,14 @@ fn a_closing_engine_takes_its_metrics_away_and_its_handles_stay_harmless() {
 
 #[test]
 #[should_panic(expected = "metric puts is already registered as another kind")]
-fn one_name_is_one_kind() {
+fn a_metric_name_has_one_kind() {
     let metrics = Metrics::new();
     metrics.counter("puts", &[], "");
     metrics.gauge("puts", &[], "");
 }
 
 #[test]
-fn a_source_gives_its_samples_among_the_others_until_it_goes() {
+fn a_metric_source_is_read_until_it_is_dropped() {
     use basalt_env::{MetricSample, MetricValue};
     let metrics = Metrics::new();
     metrics
@@ -230,7 +230,7 @@ fn a_source_gives_its_samples_among_the_others_until_it_goes() {
 /// Each of 1,000 stores that closed took 3 ms once, mostly to walk through the metrics of all
 /// others.
 #[test]
-fn what_is_taken_away_is_what_has_the_label_and_nothing_else() {
+fn remove_labelled_removes_only_series_with_the_label() {
     let metrics = Metrics::new();
     let stores: Vec<String> = (0..50).map(|n| format!("s{n}")).collect();
     let of = |store: &str, cause: &str| {

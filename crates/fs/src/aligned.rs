@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_memory_becomes_content() {
+    fn bytes_written_to_spare_memory_become_content() {
         let mut b = AlignedBuf::with_capacity_direct(100);
         assert!(b.is_aligned_to(DIRECT_ALIGN));
         b.extend_from_slice(b"head");

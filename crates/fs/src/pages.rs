@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_whole_and_ones_own_wherever_they_come_from() {
+    fn pages_are_aligned_and_not_shared() {
         let sizes = [
             1,
             PAGE,
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "nothing is mapped")]
-    fn more_than_may_be_mapped_comes_from_the_allocator() {
+    fn pages_beyond_the_mapping_limit_come_from_the_allocator() {
         // No page is touched, so no memory is used.
         let many: Vec<Pages> = (0..MOST + 50).map(|_| Pages::new(PAGES_FROM)).collect();
         let allocated = many

@@ -176,7 +176,11 @@ fn unzstd<W: zstd::zstd_safe::WriteBuf + ?Sized>(
 
 /// Checks whether a stream can have this many bytes, as far as that is known without decompressing.
 /// No memory is allocated for a stream that cannot.
-pub fn may_give(method: Compression, stored: &[u8], raw: usize) -> std::result::Result<(), String> {
+pub fn check_decompressed_len(
+    method: Compression,
+    stored: &[u8],
+    raw: usize,
+) -> std::result::Result<(), String> {
     let most = match method {
         Compression::None => stored.len(),
         // A byte of a length stands for at most 255 bytes.

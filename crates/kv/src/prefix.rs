@@ -323,7 +323,7 @@ mod tests {
 
     /// The law that narrowing relies on holds for the built-in extractors.
     #[test]
-    fn keys_of_one_prefix_lie_side_by_side() {
+    fn keys_of_one_prefix_are_adjacent() {
         let keys = keys();
         for p in all() {
             for (i, a) in keys.iter().enumerate() {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_is_said_only_of_ranges_without_the_prefix() {
+    fn a_range_is_outside_only_if_it_has_no_key_of_the_prefix() {
         let keys = keys();
         for p in all() {
             let narrowing = Narrowing::new(p.clone(), true);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_one_an_extractor_and_checked() {
+    fn each_prefix_extractor_has_its_own_checked_name() {
         for p in all() {
             let again = Prefixes::built_in(&p.name());
             match p {

@@ -10,7 +10,7 @@
 //!   [`FileBuffers`](super::write_buffer::FileBuffers), the lock of the pool. No other lock is
 //!   taken under the last two.
 //! - The memory of a buffer is booked in the environment's ledger before it is allocated. The first
-//!   [`ALWAYS`] buffers are booked even past the budget, because a memtable flush, which gives
+//!   [`MIN_BUFFERS`] buffers are booked even past the budget, because a memtable flush, which gives
 //!   memory back, needs them. If the ledger grants no more, a file writes appended bytes at once.
 //! - Jobs of the environment's pool write full buffers. A caller that waits for the bytes of its
 //!   file, or for a free buffer, writes buffers that no job has begun. The caller may be on the
@@ -37,7 +37,7 @@ const BUFFERS: usize = 64;
 /// Free buffers whose memory is kept for the next file.
 const KEPT: usize = 16;
 /// Buffers that are booked in the ledger even past its budget.
-const ALWAYS: usize = 4;
+const MIN_BUFFERS: usize = 4;
 /// Flush jobs wait for writes of buffers.
 const PRIORITY: JobPriority = JobPriority::Flush;
 
@@ -97,7 +97,7 @@ impl PoolState {
         let buffers = self.out + self.free.len() + more;
         let bytes = (buffers * BUFFER) as u64;
         match &mut self.booked {
-            Some(booked) if buffers > ALWAYS => booked.try_resize(bytes),
+            Some(booked) if buffers > MIN_BUFFERS => booked.try_resize(bytes),
             Some(booked) => {
                 booked.resize(bytes);
                 true

@@ -26,7 +26,7 @@ pub struct Checked {
     /// Number of further damaged places.
     pub more_damage: u64,
     /// Repairs that the next mount for writing makes by itself, without a loss of data.
-    pub mends: Vec<String>,
+    pub automatic_repairs: Vec<String>,
     /// Number of files.
     pub files: u64,
     /// Number of directories, the root included.
@@ -94,7 +94,7 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     let superblock = match probe::probe(device, name)? {
         Probed::Image(superblock, stale) => {
             for at in stale {
-                checked.mends.push(format!(
+                checked.automatic_repairs.push(format!(
                     "the copy of the superblock at byte {at} is older than the other one or unreadable: it is written again"
                 ));
             }
@@ -118,7 +118,7 @@ pub fn check(device: &dyn Device, name: &Path) -> Result<Checked> {
     checked.journal_transactions = tail.seq - 1 - superblock.checkpoint_seq;
     checked.clean = superblock.clean_seq == tail.seq - 1;
     if !checked.clean {
-        checked.mends.push(format!(
+        checked.automatic_repairs.push(format!(
             "the image was not closed: its journal ends with transaction {}, and what may lie behind that is cut off",
             tail.seq - 1
         ));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_stay_apart() {
+    fn a_copy_does_not_change_with_the_original() {
         let mut slab = CowTable::default();
         for i in 0..1000u64 {
             assert_eq!(slab.push(i), i as usize);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_place_takes_no_memory_for_those_before_it() {
+    fn a_sparse_index_takes_no_memory_for_the_gap() {
         let mut slab: CowTable<u64> = CowTable::default();
         slab.grow_to(1 << 28);
         *slab.get_mut((1 << 28) - 1) = 9;

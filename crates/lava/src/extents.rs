@@ -541,7 +541,7 @@ mod tests {
     /// Regression test: each hole rebuilt the whole list, so 65,536 holes in one file took two
     /// minutes.
     #[test]
-    fn a_hole_costs_few_steps_however_many_there_are() {
+    fn punching_a_hole_takes_few_steps() {
         const HOLES: u64 = 1 << 16;
         let mut each = Vec::new();
         for from_the_end in [false, true] {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn short_runs_go_first_and_files_go_on() {
+    fn short_runs_are_allocated_first_and_files_stay_contiguous() {
         let mut space = FreeSpace::default();
         for (start, len) in [(10, 5), (20, 2), (30, 100)] {
             assert!(space.free(Run { start, len }));

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_sound() {
+    fn the_sample_image_passes_the_check() {
         let left = sample().device.cut(DeviceCut::All);
         assert_eq!(exercise(&left, true), Verdict::Accepted);
         for target in targets() {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_known_by_their_bytes() {
+    fn journal_record_tags_never_change() {
         let mut bytes = Vec::new();
         JournalRecord::Append { ino: 3 }.encode(&mut bytes);
         assert_eq!(records(&bytes), Verdict::Accepted);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_comes_back_and_no_changed_bit_of_it() {
+    fn a_superblock_round_trips_and_any_flipped_bit_is_refused() {
         let s = some();
         let bytes = s.encode(SUPERBLOCKS[0]);
         assert_eq!(Superblock::decode(&bytes, SUPERBLOCKS[0]), Ok(s));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_features_to_come_are_told_apart() {
+    fn newer_versions_and_newer_features_are_distinguished() {
         let with = |at: usize, value: u32| {
             let s = some();
             let mut b = s.encode(SUPERBLOCKS[0]);

@@ -51,7 +51,7 @@ pub fn probe(device: &dyn Device, name: &Path) -> Result<Probed> {
         let stale = stale.filter(|at| !copies.iter().any(|(of, s)| of == at && s == newest));
         return Ok(Probed::Image(newest.clone(), stale.collect()));
     }
-    let told = problems
+    let described = problems
         .iter()
         .find(|(_, p)| *p != SuperblockError::Foreign)
         .map(|(at, p)| match p {
@@ -70,7 +70,7 @@ pub fn probe(device: &dyn Device, name: &Path) -> Result<Probed> {
             ),
             SuperblockError::Foreign => unreachable!("filtered"),
         });
-    Ok(match told {
+    Ok(match described {
         Some(e) => Probed::Unreadable(e),
         None if head.iter().all(|b| *b == 0) => Probed::Empty,
         None => Probed::Foreign,

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_and_their_parts_do_not() {
+    fn records_round_trip_and_truncated_ones_are_refused() {
         let mut bytes = Vec::new();
         some().iter().for_each(|r| r.encode(&mut bytes));
         let mut reader = RecordReader(&bytes);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_is_no_record() {
+    fn unwritten_bytes_are_not_a_record() {
         for bytes in [
             &[0u8][..],
             &[14, 0, 0],

@@ -1,11 +1,11 @@
 //! Tests of LavaFS on a simulated device: the contract of filesystems, and failures of the device.
 
 mod buffers;
-mod cuts;
 mod group_flush;
 mod images;
-mod lies;
-mod room;
+mod misdirected_writes;
+mod out_of_space;
+mod power_cuts;
 mod threads;
 mod upkeep;
 
@@ -44,14 +44,14 @@ fn fresh(unit: usize) -> (Arc<SimDevice>, Arc<LavaFs>) {
 }
 
 #[test]
-fn it_keeps_the_contract() {
+fn lava_keeps_the_filesystem_contract() {
     for unit in [512, 4096] {
         conformance::run_all(&|| fresh(unit).1);
     }
 }
 
 #[test]
-fn it_keeps_the_contract_over_power_cuts() {
+fn lava_keeps_the_contract_over_power_cuts() {
     let make = |seed: u64| {
         let (device, fs) = fresh(if seed % 4 == 3 { 4096 } else { 512 });
         let fs: Arc<dyn FileSystem> = fs;
@@ -72,27 +72,26 @@ fn scale() -> u64 {
 /// The same history on the simulated filesystem and on LavaFS gives the same answers. Checkpoints
 /// and new mounts lie between some of the steps.
 #[test]
-fn it_answers_as_the_simulated_disk_does() {
+fn lava_answers_as_the_simulated_disk() {
     let mut steps = 0;
     for seed in basalt_sim::campaign::cases(0..400 * scale()) {
-        let _repeat =
-            basalt_sim::repeat!(it_answers_as_the_simulated_disk_does, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(lava_answers_as_the_simulated_disk, "BASALT_CASE={seed}");
         let trace = conformance::random_trace(seed, 120);
         let model: Arc<dyn FileSystem> = basalt_sim::SimFs::new(basalt_sim::SimOptions::default());
         let (_, fs) = fresh(512);
         let fs: Arc<dyn FileSystem> = fs;
-        let (told, expected) = (trace.play(&fs), trace.play(&model));
-        for (told, expected) in told.iter().zip(&expected) {
-            assert_eq!(told, expected, "seed {seed}");
+        let (actual, expected) = (trace.play(&fs), trace.play(&model));
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert_eq!(actual, expected, "seed {seed}");
         }
-        steps += told.len();
+        steps += actual.len();
     }
     basalt_sim::campaign!("traces: steps={steps}");
 }
 
 /// The metadata of 100,000 files is small, and a mount finds all of them.
 #[test]
-fn metadata_is_small() {
+fn metadata_of_many_files_is_small() {
     let device = SimDevice::new(1 << 30, 512);
     format::format(&*device, [9; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
@@ -135,7 +134,7 @@ fn metadata_is_small() {
 
 /// A failed write or flush gives an error, and no durable data is lost.
 #[test]
-fn after_a_failed_write_or_flush_nothing_is_believed() {
+fn a_failed_write_or_flush_is_an_error_and_loses_no_durable_data() {
     use basalt_sim::DeviceFault;
     for (n, fault) in (0..60).flat_map(|n| {
         [
@@ -199,7 +198,7 @@ fn after_a_failed_write_or_flush_nothing_is_believed() {
 
 /// If a later frame proves that a lost write of the journal had been durable, the loss is damage.
 #[test]
-fn a_lost_transaction_is_found() {
+fn a_lost_transaction_is_damage() {
     let (device, fs) = fresh(512);
     let dir = Path::new("");
     fs.create(Path::new("a")).unwrap();
@@ -235,7 +234,7 @@ fn a_lost_transaction_is_found() {
 /// A transaction could not be written, and its records are lost. Each later change depends on them,
 /// so all changes fail until the next mount, and each error names the first failure.
 #[test]
-fn a_failed_write_of_the_journal_ends_all_changes() {
+fn a_failed_journal_write_fails_all_later_changes() {
     for writer in ["sync", "lazy append", "checkpoint"] {
         changes_end_when_the_journal_fails(writer);
     }
@@ -324,7 +323,7 @@ fn a_piece_of_an_earlier_checkpoint_is_damage() {
 
 /// A full image takes removals, can be mounted any number of times, and gets its space back.
 #[test]
-fn a_full_image_lives_on() {
+fn a_full_image_allows_removals_and_mounts() {
     let device = SimDevice::new(8 << 20, 512);
     format::format(&*device, [3; 16], false, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
@@ -375,7 +374,7 @@ fn a_full_image_lives_on() {
 
 /// Space that was allocated ahead without appends is freed when the file is closed.
 #[test]
-fn space_ahead_goes_back() {
+fn preallocated_space_is_freed_at_close() {
     let (_, fs) = fresh(512);
     let before = fs.usage().free_bytes;
     let f = fs.create(Path::new("f")).unwrap();
@@ -389,7 +388,7 @@ fn space_ahead_goes_back() {
 
 /// If an old log cannot be reused for a new one, the old log stays as it was.
 #[test]
-fn a_reuse_without_room_changes_nothing() {
+fn a_failed_log_reuse_leaves_the_old_log_unchanged() {
     let (_, fs) = fresh(512);
     let old = Path::new("old");
     let options = LogOptions {
@@ -423,7 +422,7 @@ fn a_reuse_without_room_changes_nothing() {
 
 /// Lazily appended bytes outlive the process, with the space and the name that they need.
 #[test]
-fn lazy_bytes_outlive_the_process() {
+fn lazy_appends_survive_a_process_crash() {
     let (device, fs) = fresh(512);
     let f = fs
         .create_log(
@@ -448,7 +447,7 @@ fn lazy_bytes_outlive_the_process() {
 /// Tests handles of a log's earlier life, files of another mount, and files that are removed while
 /// they are open.
 #[test]
-fn what_is_over_harms_nobody() {
+fn stale_handles_do_no_harm() {
     let (device, fs) = fresh(512);
     let log = |path: &str, reuse: Option<&Path>| {
         let capacity = 50_000;
@@ -509,7 +508,7 @@ fn what_is_over_harms_nobody() {
 
 /// A mount refuses or accepts invented metadata with right checksums, and does not panic.
 #[test]
-fn no_metadata_makes_a_mount_panic() {
+fn a_mount_of_invented_metadata_does_not_panic() {
     use super::frame::{CheckpointPiece, Transaction};
     let mut refused = 0;
     let (device, fs) = fresh(512);
@@ -552,15 +551,15 @@ fn no_metadata_makes_a_mount_panic() {
         match c.below(3) {
             0 => {
                 let mut s = superblock.clone();
-                let wild = c.pick(&[0, 1, 200, 1 << 20, 1 << 33, 1 << 59, u64::MAX]);
+                let invented = c.pick(&[0, 1, 200, 1 << 20, 1 << 33, 1 << 59, u64::MAX]);
                 match c.below(7) {
-                    0 => s.blocks = wild,
-                    1 => s.checkpoint_bytes = wild,
-                    2 => s.checkpoint_seq = wild,
-                    3 => s.clean_seq = wild,
-                    4 => s.journal_blocks = wild as u32,
-                    5 => s.checkpoint[0].start = wild,
-                    _ => s.checkpoint[0].len = wild,
+                    0 => s.blocks = invented,
+                    1 => s.checkpoint_bytes = invented,
+                    2 => s.checkpoint_seq = invented,
+                    3 => s.clean_seq = invented,
+                    4 => s.journal_blocks = invented as u32,
+                    5 => s.checkpoint[0].start = invented,
+                    _ => s.checkpoint[0].len = invented,
                 }
                 for at in layout::SUPERBLOCKS {
                     broken.damage(at, &s.encode(at));
@@ -604,7 +603,7 @@ fn no_metadata_makes_a_mount_panic() {
         }
         if let Ok(fs) = LavaFs::mount(broken, &by_hand()) {
             let (mut files, mut dirs) = (BTreeMap::new(), Vec::new());
-            cuts::shown(&fs, "", &mut files, &mut dirs);
+            power_cuts::shown(&fs, "", &mut files, &mut dirs);
             for f in files.values() {
                 let _ = f.read(0, 20_000);
             }

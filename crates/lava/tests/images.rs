@@ -68,7 +68,7 @@ fn quietly(path: &Path, how: &Format) -> basalt_fs::Result<u64> {
 }
 
 #[test]
-fn an_image_is_written_when_it_is_made_and_a_sparse_one_is_not() {
+fn a_new_image_is_allocated_unless_it_is_sparse() {
     let dir = Dir::new("made");
     let (full, sparse) = (dir.0.join("full"), dir.0.join("sparse"));
     let mut steps = Vec::new();
@@ -95,7 +95,7 @@ fn an_image_is_written_when_it_is_made_and_a_sparse_one_is_not() {
 }
 
 #[test]
-fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
+fn a_device_with_data_is_formatted_only_with_force() {
     let dir = Dir::new("data");
     let image = dir.0.join("image");
     quietly(&image, &of_size(8 * MIB)).unwrap();
@@ -135,7 +135,7 @@ fn nothing_that_holds_data_is_formatted_unless_it_is_forced() {
 }
 
 #[test]
-fn what_cannot_be_an_image_is_refused_in_a_sentence() {
+fn a_path_that_cannot_be_an_image_is_refused_with_a_reason() {
     let dir = Dir::new("refused");
     let none = dir.0.join("none");
     let refused = |path: &Path, how: &Format| {
@@ -208,7 +208,7 @@ fn what_cannot_be_an_image_is_refused_in_a_sentence() {
 }
 
 #[test]
-fn an_image_grows_and_keeps_what_it_has() {
+fn an_image_grows_and_keeps_its_files() {
     let dir = Dir::new("grown");
     let path = dir.0.join("image");
     quietly(&path, &of_size(8 * MIB)).unwrap();

@@ -158,8 +158,9 @@ fn sample_batch() -> WriteBatch {
         .expect("fits");
     let large = basalt_kv::family::Family::detached(1).separating(8, Compression::None);
     b.put(&large, b"melon", b"a large value").expect("fits");
-    let packing = basalt_kv::family::Family::detached(1).separating(8, Compression::Zstd);
-    b.put(&packing, b"peach", &[b'x'; 40]).expect("fits");
+    let with_compression = basalt_kv::family::Family::detached(1).separating(8, Compression::Zstd);
+    b.put(&with_compression, b"peach", &[b'x'; 40])
+        .expect("fits");
     b
 }
 
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_inputs_are_sound() {
+    fn golden_inputs_decode() {
         assert_eq!(exercise(&golden().disk()), Verdict::Accepted);
     }
 }

@@ -48,10 +48,10 @@ pub use options::{
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.
 #[cfg(test)]
-const WITHOUT_A_DISK: &[&str] = &[
+const TESTS_WITHOUT_IO: &[&str] = &[
     "compaction::tests::picker::",
-    "db::group_wait::",
-    "db::space_amp::",
+    "db::write_path::group_wait::",
+    "db::back_pressure::space_amp::",
     "fuzzing::",
     "iter::scan_history::",
     "iter::tests",
@@ -68,6 +68,6 @@ static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
 /// LavaFS keeps the same contract as the simulated disk, and all of these tests.
 #[cfg(test)]
 #[test]
-fn every_test_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_test_again_on_lava", WITHOUT_A_DISK);
+fn every_engine_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_engine_test_passes_on_lava", TESTS_WITHOUT_IO);
 }

@@ -42,7 +42,7 @@ pub enum Event {
     MemtableSealed {
         /// Number of the memtable set. Numbers count up from one sealing to the next while the
         /// store is open.
-        generation: u64,
+        memtable_set: u64,
         /// Bytes of memory that the memtables take.
         bytes: u64,
     },
@@ -50,7 +50,7 @@ pub enum Event {
     #[non_exhaustive]
     FlushBegin {
         /// Number of the memtable set, as in `MemtableSealed`.
-        generation: u64,
+        memtable_set: u64,
         /// Bytes of memory that the memtables take.
         bytes: u64,
     },
@@ -58,7 +58,7 @@ pub enum Event {
     #[non_exhaustive]
     FlushEnd {
         /// Number of the memtable set, as in `MemtableSealed`.
-        generation: u64,
+        memtable_set: u64,
         /// The new tables, one for each family that had entries.
         tables: Vec<TableInfo>,
         /// Duration from begin to end.

@@ -32,7 +32,7 @@ fn data_bytes(env: &Env) -> u64 {
 /// Regression test. An MGET of large values once read all of them before it checked the limit of
 /// its reply.
 #[test]
-fn many_keys_within_a_budget_read_no_more_than_it() {
+fn multi_get_within_reads_no_more_than_its_budget() {
     const VALUE: usize = 10 << 10;
     const BUDGET: usize = 100 << 10;
     let (env, db) = open(|_| ());
@@ -83,7 +83,7 @@ fn db_get(db: &Db, f: &Family, key: &[u8]) -> Option<basalt_lsm::Bytes> {
 /// For random stores and budgets, every key that was put off is answered when asked again, with the
 /// answer of a single lookup.
 #[test]
-fn what_is_put_off_is_answered_in_the_end() {
+fn keys_beyond_the_budget_are_answered_by_later_calls() {
     let r = Random::from_seed(3);
     let (env, db) = open(|o| {
         o.write_buffer_bytes = 16 << 10;
@@ -186,7 +186,7 @@ fn an_iterator_with_max_skippable_entries_pauses_and_misses_nothing() {
 
 /// Tries random histories, budgets and snapshots, both ways.
 #[test]
-fn pausing_shows_what_not_pausing_shows() {
+fn paused_scans_answer_as_unpaused_ones() {
     let r = Random::from_seed(11);
     let (env, db) = open(|o| {
         o.write_buffer_bytes = 8 << 10;

@@ -86,7 +86,7 @@ fn free_of_log(bytes: &[u8]) -> Vec<bool> {
 }
 
 #[test]
-fn every_byte_that_means_something_is_checked() {
+fn every_meaningful_byte_is_covered_by_a_check() {
     let mut flipped = 0;
     for (closed, codec) in [
         (true, Compression::None),
@@ -115,9 +115,10 @@ fn every_byte_that_means_something_is_checked() {
                 let report = check(&fs);
                 // No later record proves that the last group of a log was synced: it is cut, and
                 // the cut is reported.
-                let told = !report.damage.is_empty() || report.torn_tails != reference.torn_tails;
+                let reported =
+                    !report.damage.is_empty() || report.torn_tails != reference.torn_tails;
                 assert!(
-                    told || (name.ends_with(".log") && report.entries < reference.entries),
+                    reported || (name.ends_with(".log") && report.entries < reference.entries),
                     "closed: {closed}, {codec:?}, byte {at} of {name} ({used} used): {report:#?}"
                 );
                 flipped += 1;
@@ -155,7 +156,7 @@ fn a_damaged_copy_is_repaired_and_kept_aside() {
 }
 
 #[test]
-fn what_damaged_metadata_may_have_named_is_not_called_harmless() {
+fn files_that_damaged_metadata_may_name_are_not_called_unused() {
     let disk = store(true);
     let manifest = files(&disk.kill())
         .into_iter()
@@ -179,8 +180,8 @@ fn what_damaged_metadata_may_have_named_is_not_called_harmless() {
         unnamed += u32::from(report.unnamed.contains(&table));
     }
     assert!(unnamed > 0, "an edit of {manifest} names {table}");
-    type Harm<'a> = Box<dyn Fn(&SimFs) + 'a>;
-    let harms: [(&str, Harm<'_>); 3] = [
+    type DamageFn<'a> = Box<dyn Fn(&SimFs) + 'a>;
+    let harms: [(&str, DamageFn<'_>); 3] = [
         (
             "a manifest cut short",
             Box::new(|fs| fs.truncate(&path(&manifest), len.min(700)).unwrap()),
@@ -194,11 +195,11 @@ fn what_damaged_metadata_may_have_named_is_not_called_harmless() {
             Box::new(|fs| fs.remove(&path(&manifest)).unwrap()),
         ),
     ];
-    for (what, harm) in &harms {
+    for (what, apply_damage) in &harms {
         let fs = disk.kill();
         fs.write_file(&path("notes.txt"), b"mine").unwrap();
         assert_eq!(check(&fs).foreign, ["notes.txt"]);
-        harm(&fs);
+        apply_damage(&fs);
         let report = check(&fs);
         assert!(!report.damage.is_empty(), "{what}");
         assert!(report.orphans.is_empty(), "{what}: {report:#?}");

@@ -410,7 +410,7 @@ fn document_dump() -> String {
     clippy::disallowed_methods,
     reason = "reads, and on demand rewrites, a page of the documentation"
 )]
-fn the_documents_hexdump_is_what_the_code_writes() {
+fn the_code_writes_the_bytes_in_the_document() {
     const BEGIN: &str = "<!-- golden: begin -->\n";
     const END: &str = "<!-- golden: end -->";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/manifest.md");

@@ -112,7 +112,7 @@ fn data_bytes(env: &Env) -> u64 {
 }
 
 #[test]
-fn what_a_batch_does_after_a_range_delete_stands() {
+fn writes_after_a_range_delete_in_a_batch_are_visible() {
     let (_env, db, f) = open(&disk(), small());
     fill(&db, &f, 0..20);
     let mut batch = WriteBatch::new();
@@ -172,7 +172,7 @@ fn bad_ranges_are_refused_and_empty_ones_do_nothing() {
 /// A scan over live keys, and seeks, beside very many deleted keys read none of the dead blocks, in
 /// either direction.
 #[test]
-fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
+fn reads_near_deleted_ranges_read_no_dead_blocks() {
     let fs = disk();
     let n = 20_000;
     let (dead, alive) = (100..n - 100, |i: u32| i < 100 || i >= n - 100);
@@ -224,7 +224,7 @@ fn reads_beside_deleted_ranges_do_not_read_what_is_dead() {
 
 /// A reader jumps over very many neighbouring small tombstones at once.
 #[test]
-fn many_neighbouring_tombstones_cost_no_seek_each() {
+fn adjacent_tombstones_are_passed_without_a_seek_each() {
     let fs = disk();
     let n = 6_000;
     let (env, db, f) = open(&fs, small());
@@ -253,7 +253,7 @@ fn many_neighbouring_tombstones_cost_no_seek_each() {
 
 /// One movement passes over a bounded number of entries, whether it walks or jumps over them.
 #[test]
-fn max_skippable_entries_counts_jumps_and_dead_entries() {
+fn max_skippable_entries_counts_jumps_and_hidden_entries() {
     let options = small().write_buffer_bytes(2 << 20);
     let (_env, db, f) = open(&disk(), options);
     let n = 3_000;
@@ -312,7 +312,7 @@ fn jumps_alone_reach_max_skippable_entries() {
 /// A flush leaves out entries that a range delete hides in their own memtable, and writes those
 /// that a snapshot still sees.
 #[test]
-fn a_flush_leaves_out_what_nobody_can_see() {
+fn a_flush_drops_entries_that_no_reader_can_see() {
     let mut options = small();
     options.write_buffer_bytes = 1 << 20;
     let entries = |db: &Db| -> u64 {
@@ -370,7 +370,7 @@ fn tables_of_tombstones_alone_are_tables() {
 
 /// A compaction drops tables that a tombstone covers whole, without reading them.
 #[test]
-fn what_is_dead_as_a_whole_is_dropped_unread() {
+fn fully_covered_tables_are_dropped_without_reads() {
     let (_env, db, f) = open(&disk(), small());
     fill(&db, &f, 0..5_000);
     db.compact_range(&f, None, None).expect("compact");
@@ -389,7 +389,7 @@ fn what_is_dead_as_a_whole_is_dropped_unread() {
 /// Snapshots older than a tombstone keep the entries that it hides. They also keep compactions from
 /// dropping the tombstone.
 #[test]
-fn snapshots_on_both_sides_of_tombstones() {
+fn snapshots_older_than_a_tombstone_keep_their_entries() {
     let (_env, db, f) = open(&disk(), small());
     let n = 400;
     let mut kept = Vec::new();
@@ -557,6 +557,6 @@ fn damaged_tombstones_are_reported_and_salvaged() {
 }
 
 #[test]
-fn every_range_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_range_again_on_lava", &[]);
+fn every_range_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_range_test_passes_on_lava", &[]);
 }

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_records_are_sound() {
+    fn golden_records_decode() {
         let target = TARGETS.iter().find(|t| t.name == "record_file");
         let target = target.expect("there");
         for seed in (target.seeds)() {

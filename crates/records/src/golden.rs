@@ -301,7 +301,7 @@ fn dump(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_document_shows_the_bytes() {
+fn the_document_has_the_written_bytes() {
     let want = dump(&golden_log());
     let (head, rest) = DOC.split_once(BEGIN).expect("the dump's begin");
     let (found, tail) = rest.split_once(END).expect("the dump's end");

@@ -188,6 +188,6 @@ pub struct Tail {
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
 #[cfg(test)]
 #[test]
-fn every_record_test_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_record_test_again_on_lava", &["fuzzing::"]);
+fn every_record_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_record_test_passes_on_lava", &["fuzzing::"]);
 }

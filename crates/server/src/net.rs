@@ -349,7 +349,7 @@ impl Server {
                         let slot = n - FIRST_CLIENT;
                         if let Some(Some(c)) = self.connections.get_mut(slot) {
                             c.readable |= event.is_readable() || event.is_read_closed();
-                            c.hung_up |= event.is_read_closed();
+                            c.peer_closed |= event.is_read_closed();
                             c.reset |= event.is_error() || event.is_write_closed();
                             c.writable |= event.is_writable() || event.is_write_closed();
                             enqueue(&mut self.run_list, c, slot);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_is_read_as_it_is_written_and_nothing_else_is() {
+    fn only_valid_scales_are_parsed() {
         for text in ["1", "3", "1/3", "3/3"] {
             assert_eq!(scale(text).to_string(), text);
         }

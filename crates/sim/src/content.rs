@@ -108,7 +108,7 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn behaves_like_a_vec_and_clones_stay_apart() {
+    fn content_equals_a_vec_and_clones_are_independent() {
         let mut c = Rng::new(1);
         let mut content = Content::default();
         let mut model = vec![0u8; 700_000];

@@ -124,13 +124,13 @@ impl Disk {
             | DeviceCut::Torn(seed) => {
                 let mut left = self.durable.clone();
                 let count = self.since.len() as u64;
-                let moment = Rng::of(&[seed, count]).below(count + 1);
+                let crash_state = Rng::of(&[seed, count]).below(count + 1);
                 for (n, pending) in self.since.iter().enumerate() {
                     // Later writes of a sector are applied later here, so each of them may be the
                     // last that survives.
                     let mut c = Rng::of(&[seed, n as u64, pending.offset]);
                     let some = c.below(101);
-                    let most = match (cut, (n as u64).cmp(&moment)) {
+                    let most = match (cut, (n as u64).cmp(&crash_state)) {
                         (DeviceCut::Prefix(_), Ordering::Less)
                         | (DeviceCut::Suffix(_), Ordering::Greater) => 100,
                         (DeviceCut::Prefix(_) | DeviceCut::Suffix(_), Ordering::Equal) => some,

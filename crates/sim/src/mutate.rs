@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_bug_is_found_and_its_number_repeats_it() {
+    fn a_planted_bug_is_found_and_its_case_number_repeats_it() {
         let target = Target {
             name: "canary",
             run: canary,

@@ -155,9 +155,9 @@ fn sim_answers_as_a_host_directory_does() {
 
 fn make_image(path: &std::path::Path, size: u64) {
     let how = Format::default().size(Some(size));
-    let mut told = 0;
-    let made = image::format(path, &how, &mut |_, done, _| told = done);
-    assert_eq!((made.expect("an image"), told), (size, size));
+    let mut progress = 0;
+    let made = image::format(path, &how, &mut |_, done, _| progress = done);
+    assert_eq!((made.expect("an image"), progress), (size, size));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn lava_conforms_on_an_image() {
 }
 
 #[test]
-fn an_image_is_opened_once_to_be_written_and_often_to_be_read() {
+fn an_image_has_one_writer_or_many_readers() {
     let dir = TempDir::new();
     let path = dir.0.join("image");
     make_image(&path, 8 << 20);

@@ -153,11 +153,11 @@ fn every_kth_call_fails_with_every_fault() {
 }
 
 #[test]
-fn a_failed_append_poisons_and_hides_what_it_left() {
+fn a_failed_append_poisons_the_file_and_hides_its_bytes() {
     let mut left = BTreeSet::new();
     for seed in basalt_sim::campaign::cases(0..50) {
         let _repeat = basalt_sim::repeat!(
-            a_failed_append_poisons_and_hides_what_it_left,
+            a_failed_append_poisons_the_file_and_hides_its_bytes,
             "BASALT_CASE={seed}"
         );
         for kind in [FaultKind::ShortWrite, FaultKind::Eio, FaultKind::Enospc] {
@@ -196,11 +196,11 @@ fn a_failed_append_poisons_and_hides_what_it_left() {
 }
 
 #[test]
-fn a_failed_sync_poisons_and_its_bytes_are_there_or_not() {
+fn a_failed_sync_poisons_the_file_and_its_bytes_are_uncertain() {
     let mut kept = [0; 2];
     for seed in basalt_sim::campaign::cases(0..100) {
         let _repeat = basalt_sim::repeat!(
-            a_failed_sync_poisons_and_its_bytes_are_there_or_not,
+            a_failed_sync_poisons_the_file_and_its_bytes_are_uncertain,
             "BASALT_CASE={seed}"
         );
         let (sim, fs) = wrapped(seed);
@@ -229,7 +229,7 @@ fn a_failed_sync_poisons_and_its_bytes_are_there_or_not() {
 }
 
 #[test]
-fn latency_is_spent_and_fails_nothing() {
+fn latency_takes_time_and_fails_no_call() {
     let spent = Arc::new(parking_lot::Mutex::new(Duration::ZERO));
     let sink = Arc::clone(&spent);
     let sim = SimFs::new(SimOptions::default());

@@ -106,12 +106,10 @@ fn the_same_seed_leaves_the_same_bytes() {
 }
 
 #[test]
-fn what_was_synced_survives_every_cut_and_the_old_disk_runs_on() {
+fn synced_data_survives_every_power_cut() {
     for seed in basalt_sim::campaign::cases(0..200) {
-        let _repeat = basalt_sim::repeat!(
-            what_was_synced_survives_every_cut_and_the_old_disk_runs_on,
-            "BASALT_CASE={seed}"
-        );
+        let _repeat =
+            basalt_sim::repeat!(synced_data_survives_every_power_cut, "BASALT_CASE={seed}");
         let fs = sim(if seed % 2 == 0 { 512 } else { 4096 }, seed);
         play(&fs);
         let before = fs.digest();
@@ -144,7 +142,7 @@ fn what_was_synced_survives_every_cut_and_the_old_disk_runs_on() {
 }
 
 #[test]
-fn a_snapshot_is_told_after_every_change() {
+fn the_observer_gets_a_snapshot_after_every_change() {
     let fs = sim(512, 1);
     let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
@@ -175,7 +173,7 @@ fn a_snapshot_is_told_after_every_change() {
 }
 
 #[test]
-fn a_full_disk_says_so_and_takes_writes_again_when_space_returns() {
+fn a_full_disk_refuses_writes_until_space_returns() {
     let fs = SimFs::new(SimOptions {
         capacity: 64 << 10,
         ..SimOptions::default()
@@ -220,7 +218,7 @@ fn a_full_disk_says_so_and_takes_writes_again_when_space_returns() {
 }
 
 #[test]
-fn lies_strike_when_told_to_and_only_then() {
+fn disk_lies_happen_only_as_configured() {
     for seed in 0..50 {
         for kind in [
             LieKind::DroppedSync,
@@ -241,10 +239,10 @@ fn lies_strike_when_told_to_and_only_then() {
             f.sync_data().unwrap();
             let cut = fs.crash(CrashPolicy::NothingUnsynced, seed);
             assert_eq!(cut.read_all(p("f")).unwrap(), good[..4096]);
-            assert_eq!(fs.lies_told(), 0);
+            assert_eq!(fs.lie_count(), 0);
             append(&f, &good[4096..]);
             f.sync_data().unwrap();
-            assert_eq!(fs.lies_told(), 1);
+            assert_eq!(fs.lie_count(), 1);
             let cut = fs.crash(CrashPolicy::NothingUnsynced, seed);
             assert_ne!(cut.read_all(p("f")).unwrap(), good, "{kind:?} seed {seed}");
         }
@@ -308,10 +306,10 @@ fn a_crashed_clone_is_cheap() {
 }
 
 #[test]
-fn a_file_renamed_between_directories_is_never_nowhere() {
+fn a_rename_between_directories_never_loses_the_file() {
     for seed in basalt_sim::campaign::cases(0..100) {
         let _repeat = basalt_sim::repeat!(
-            a_file_renamed_between_directories_is_never_nowhere,
+            a_rename_between_directories_never_loses_the_file,
             "BASALT_CASE={seed}"
         );
         for synced in 0..4 {

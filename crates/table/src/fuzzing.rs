@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_tables_are_sound() {
+    fn golden_tables_verify() {
         let target = TARGETS.iter().find(|t| t.name == "table").expect("there");
         for seed in (target.seeds)() {
             let verdict = (target.run)(&seed);

@@ -267,6 +267,6 @@ pub struct TableVerified {
 /// LavaFS keeps the same contract as the simulated disk, and all of these tests.
 #[cfg(test)]
 #[test]
-fn every_table_test_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_table_test_again_on_lava", &["fuzzing::"]);
+fn every_table_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_table_test_passes_on_lava", &["fuzzing::"]);
 }

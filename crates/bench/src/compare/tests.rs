@@ -13,7 +13,7 @@ fn pairs_are_interleaved() {
 }
 
 #[test]
-fn an_order_survives_the_environment() {
+fn the_shuffled_order_survives_its_environment_variable() {
     for &kind in Kind::value_variants() {
         let order = Order {
             engine: EngineName::Rocksdb,

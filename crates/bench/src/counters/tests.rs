@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_kernels_text_is_read() {
+fn proc_files_of_the_kernel_are_parsed() {
     let stat = " 93048 29046 7797754 25380 9780 19524 1523496 7221 0 11688 33124 4000 80 552392 496 437 25\n";
     assert_eq!(parse_stat(stat), Some((7797754 * 512, 1523496 * 512)));
     assert_eq!(parse_stat("1 2"), None);

@@ -13,7 +13,7 @@ fn every_key_is_visited_once() {
 }
 
 #[test]
-fn values_have_their_size_and_are_recognised() {
+fn values_have_their_size_and_are_verified() {
     for size in [0, 3, 8, 9, 128, 3 << 20] {
         let d = Data::new(7, 100, 16, size, 0.5);
         let (mut a, mut b) = (Vec::new(), Vec::new());
@@ -34,7 +34,7 @@ fn values_have_their_size_and_are_recognised() {
 }
 
 #[test]
-fn absent_and_added_keys_lie_between_the_others() {
+fn absent_and_inserted_keys_lie_between_the_loaded_ones() {
     for random in [false, true] {
         check_key_order(&Data::new(7, 50, 36, 10, 0.5).with_random_keys(random));
     }
@@ -66,7 +66,7 @@ fn check_key_order(d: &Data) {
 }
 
 #[test]
-fn live_bytes_are_the_sum_of_what_is_put() {
+fn live_bytes_are_the_sum_of_keys_and_values() {
     use crate::sizes::SizesAsked;
     let d = Data::new(7, 300, 16, 10, 0.5);
     assert_eq!(d.live_bytes(), 300 * 26);

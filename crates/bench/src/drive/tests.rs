@@ -172,7 +172,7 @@ fn group(
 }
 
 #[test]
-fn the_leaders_do_all_they_were_asked_and_the_others_stop_with_them() {
+fn the_run_ends_when_the_leading_threads_are_done() {
     let bench = Bench::new(EngineBug::None);
     bench.fill();
     let read = group(3, 1000, |w, n| w.get(n % 100, Presence::Certain));
@@ -186,7 +186,7 @@ fn the_leaders_do_all_they_were_asked_and_the_others_stop_with_them() {
 }
 
 #[test]
-fn a_rate_limit_is_the_rate() {
+fn threads_run_at_the_rate_limit() {
     let bench = Bench::new(EngineBug::None);
     // Each put has 100 bytes, the limit is 1000 bytes a second, and puts take no time: ten a
     // second.
@@ -201,7 +201,7 @@ fn a_rate_limit_is_the_rate() {
 }
 
 #[test]
-fn every_lie_of_an_engine_is_told() {
+fn every_wrong_answer_of_an_engine_is_reported() {
     let certain = Presence::Certain;
     for bug in [EngineBug::Foreign, EngineBug::Lost, EngineBug::Gap] {
         let bench = Bench::new(bug);
@@ -213,11 +213,11 @@ fn every_lie_of_an_engine_is_told() {
         ];
         for (i, read) in reads.into_iter().enumerate() {
             let ended = bench.run(&[read], None);
-            let told = ended.err().map(|stop| stop.sentence);
+            let message = ended.err().map(|stop| stop.sentence);
             // Scans do not check values, and gets do not check order.
-            let is_told = (bug == EngineBug::Gap) == (i == 2);
-            assert_eq!(told.is_some(), is_told, "{told:?}");
-            assert!(told.is_none_or(|t| t.contains("bug")));
+            let is_reported = (bug == EngineBug::Gap) == (i == 2);
+            assert_eq!(message.is_some(), is_reported, "{message:?}");
+            assert!(message.is_none_or(|t| t.contains("bug")));
         }
     }
     // A key exists that was never put.
@@ -243,7 +243,7 @@ fn a_failure_of_one_thread_stops_all() {
 }
 
 #[test]
-fn added_keys_are_all_different() {
+fn inserted_keys_are_all_different() {
     let bench = Bench::new(EngineBug::None);
     bench.fill();
     let add = group(3, 80, |w, _| w.insert(Log::Unsynced));

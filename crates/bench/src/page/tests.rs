@@ -18,7 +18,7 @@ fn saved() -> Value {
 }
 
 #[test]
-fn a_page_stands_by_itself_and_shows_what_was_saved() {
+fn a_page_needs_no_other_file_and_shows_all_saved_results() {
     let page = page(&[("a<b.json".into(), saved())]);
     for part in [
         "name=\"viewport\"",
@@ -46,7 +46,7 @@ fn a_page_stands_by_itself_and_shows_what_was_saved() {
 }
 
 #[test]
-fn results_of_a_single_run_make_a_page_too() {
+fn a_page_is_made_from_a_single_run() {
     let single = json!({"machine": {}, "config": {}, "results": [
         {"workload": "read", "threads": 1, "engine": "basalt 1", "ops_per_s": 5.0, "write_amp": null}]});
     let page = page(&[("x".into(), single)]);

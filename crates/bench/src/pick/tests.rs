@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn ranks_come_as_often_as_the_law_says() {
+fn ranks_follow_the_zipf_distribution() {
     let (ranks, draws) = (1000u64, 400_000);
     let zipf = Zipf::new(ranks);
     let random = Random::from_seed(9);
@@ -25,7 +25,7 @@ fn ranks_come_as_often_as_the_law_says() {
 }
 
 #[test]
-fn each_way_of_choosing_stays_inside_and_keeps_its_promise() {
+fn each_distribution_stays_in_range_and_has_its_shape() {
     let data = Data::new(7, 500, 16, 10, 0.5);
     let random = Random::from_seed(1);
     let newest = data.inserted(49);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_line_says_what_ends_first() {
+fn the_progress_line_shows_the_bound_that_ends_first() {
     let s = Duration::from_secs;
     assert_eq!(
         line("fill", 250, 1000, s(5), None),

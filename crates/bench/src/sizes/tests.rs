@@ -38,7 +38,7 @@ fn every_form_is_read_and_others_are_refused() {
 }
 
 #[test]
-fn lengths_are_distributed_as_they_say() {
+fn value_sizes_follow_their_distribution() {
     let uniform = Sizes(Kind::Uniform(10, 20));
     let random = Random::from_seed(5);
     let mut seen = [0u32; 21];

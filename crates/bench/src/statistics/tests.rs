@@ -7,7 +7,7 @@ fn near(a: f64, b: f64) {
 }
 
 #[test]
-fn middles_and_spread_of_known_values() {
+fn median_mean_and_deviation_of_known_values_are_right() {
     assert_eq!(median(&[]), None);
     assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
     assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
@@ -23,7 +23,7 @@ fn middles_and_spread_of_known_values() {
 }
 
 #[test]
-fn the_interval_is_the_textbooks() {
+fn the_confidence_interval_equals_the_textbook_value() {
     // The log ratios 0.1 0.2 0.3 0.4 0.5 have mean 0.3, deviation 0.158114, and half width 2.776 *
     // 0.158114 / sqrt 5 = 0.196293.
     let pairs: Vec<(f64, f64)> = [0.1, 0.2, 0.3, 0.4, 0.5]
@@ -39,7 +39,7 @@ fn the_interval_is_the_textbooks() {
 }
 
 #[test]
-fn twice_and_half_cancel_out_and_gaps_are_left_out() {
+fn ratios_are_averaged_geometrically_without_missing_pairs() {
     let r = ratio(&[(2.0, 1.0), (1.0, 2.0), (0.0, 5.0)]).unwrap();
     near(r.ratio, 1.0);
     assert_eq!(r.pairs, 2);
@@ -53,7 +53,7 @@ fn twice_and_half_cancel_out_and_gaps_are_left_out() {
 }
 
 #[test]
-fn quantiles_of_t_fall_towards_the_normal_one() {
+fn t_quantiles_approach_the_normal_quantile() {
     near(t95(4), 2.776);
     near(t95(30), 2.042);
     near(t95(60), 2.0);

@@ -32,7 +32,7 @@ fn marked(records: u32, share: u64, seed: u64) -> (Garbage, BTreeSet<u32>) {
 }
 
 #[test]
-fn marks_are_counted_once_and_come_back() {
+fn garbage_marks_are_counted_once_and_survive_encoding() {
     for records in [0, 1, 63, 64, 65, 1000, 4100] {
         for share in [0, 1, 10, 60] {
             let (garbage, set) = marked(records, share, u64::from(records) + share);
@@ -56,7 +56,7 @@ fn marks_are_counted_once_and_come_back() {
 /// Regression test. Two compactions dropped the same record, and it was counted twice: the file
 /// counted as dead while a live record was in it.
 #[test]
-fn records_that_are_marked_are_not_marked_again() {
+fn a_record_is_marked_as_garbage_only_once() {
     let (mut garbage, set) = marked(1000, 10, 1);
     assert!(!set.is_empty());
     let before = garbage.clone();
@@ -79,7 +79,7 @@ fn records_that_are_marked_are_not_marked_again() {
 }
 
 #[test]
-fn a_file_that_is_all_garbage_is_remembered_in_a_few_bytes() {
+fn a_file_of_garbage_only_is_encoded_in_a_few_bytes() {
     let mut garbage = Garbage::none(60_000);
     assert!((0..60_000).all(|n| garbage.mark(n, 0, 1000, hash(n))));
     assert!(garbage.is_all());
@@ -89,7 +89,7 @@ fn a_file_that_is_all_garbage_is_remembered_in_a_few_bytes() {
 }
 
 #[test]
-fn damaged_bytes_are_refused_or_say_the_same_as_they_are_written() {
+fn damaged_garbage_bytes_are_refused_or_encode_to_themselves() {
     let (garbage, _) = marked(300, 10, 5);
     let sound = garbage.encode();
     let file = file(300);

@@ -60,7 +60,7 @@ fn check(made: &Made) {
 }
 
 #[test]
-fn what_was_added_is_found_at_its_place() {
+fn every_indexed_record_is_found_at_its_offset() {
     for count in [0, 1, 2, 3, 10, 255, 1023, 1024, 1025, 5000, 70_000] {
         for gaps in [false, true] {
             check(&random(count, 7 + count as u64, gaps));
@@ -69,7 +69,7 @@ fn what_was_added_is_found_at_its_place() {
 }
 
 #[test]
-fn records_with_one_hash_are_all_found() {
+fn records_with_the_same_hash_are_all_found() {
     let mut made_up = random(3000, 3, true).keys;
     for i in 0..100 {
         made_up[2000 + 7 * i].0 = made_up[i / 3].0;
@@ -84,7 +84,7 @@ fn records_with_one_hash_are_all_found() {
 
 /// No seed separates these hashes: pairs fall into the same cells under each seed.
 #[test]
-fn keys_that_no_seed_has_cells_for_are_found_all_the_same() {
+fn keys_without_a_working_seed_are_found() {
     let unmix = |mut x: u64| {
         x ^= x >> 33;
         x = x.wrapping_mul(0x9cb4_b2f8_1293_37db);
@@ -135,7 +135,7 @@ fn files(fs: &dyn FileSystem, dir: &Path, into: &mut Vec<(Vec<u8>, u64)>) {
 }
 
 #[test]
-fn an_index_is_as_small_as_it_should_be() {
+fn the_index_size_a_record_is_bounded() {
     // Each case has 64 MB of values: of 16,000 or 1,000 bytes under random keys of 36 bytes, or
     // real files under their paths.
     let random = Random::from_seed(36);

@@ -112,7 +112,7 @@ impl World {
 }
 
 #[test]
-fn a_name_resolves_to_the_file_that_has_the_record_however_often_it_moved() {
+fn a_retired_number_resolves_after_any_number_of_moves() {
     let scale = basalt_sim::campaign::scale();
     let (mut names, mut pieces) = (0, 0);
     for seed in 0..40 * scale {
@@ -139,7 +139,7 @@ fn a_name_resolves_to_the_file_that_has_the_record_however_often_it_moved() {
 }
 
 #[test]
-fn a_name_is_split_where_its_targets_were() {
+fn a_retired_number_is_split_at_the_keys_of_its_targets() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
     let collected = |sources: &[u64], targets: &[(&str, u64)]| Collected {
         sources: sources.to_vec(),
@@ -185,7 +185,7 @@ fn a_file_is_collected_once() {
 }
 
 #[test]
-fn remembered_groups_that_no_collection_leaves_are_refused() {
+fn lineage_groups_that_no_collection_writes_are_refused() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
     let group = |names: &[u64], targets: Targets| Group {
         names: names.to_vec(),

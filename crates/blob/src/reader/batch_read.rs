@@ -2,7 +2,7 @@
 //! any number of files. A call for many values waits for about as many successive reads as a call
 //! for one. It also knows the lengths of the values before it reads any.
 
-use super::{BlobReader, How};
+use super::{BlobReader, ReadMode};
 use crate::counts::ReadCounts;
 use crate::index;
 use crate::record::{HEADER_LEN, Name};
@@ -18,14 +18,14 @@ use std::path::Path;
 /// for.
 pub const READ_BATCH: usize = 64;
 /// Values of one file whose gap is at most this many bytes are one read.
-const NEAR: u64 = 16 << 10;
+const MAX_GAP: u64 = 16 << 10;
 /// The most bytes of such a read. At least half of them must be wanted.
 const LONGEST: u64 = 512 << 10;
 /// Bytes of index pages that are kept for the next values.
 const PAGES_KEPT: usize = 512 << 10;
 
 /// A value to be read, by its file and its name.
-pub struct Sought<'a> {
+pub struct ValueRequest<'a> {
     /// The file that has the value.
     pub reader: &'a BlobReader,
     /// The name of the record.
@@ -45,7 +45,7 @@ pub struct Located<'a> {
 
 impl<'a> Located<'a> {
     /// Makes the location of a value that was located before in the same file.
-    pub fn again(sought: Sought<'a>, (ordinal, place): Place) -> Located<'a> {
+    pub fn again(sought: ValueRequest<'a>, (ordinal, place): Place) -> Located<'a> {
         Located {
             reader: sought.reader,
             name: sought.name,
@@ -111,7 +111,7 @@ impl Read<'_> {
     }
 
     /// Does all reads, in flight together. Each read has its own result.
-    fn read_all(env: &Env, reads: &[Read<'_>], how: How) -> Vec<Result<Bytes>> {
+    fn read_all(env: &Env, reads: &[Read<'_>], how: ReadMode) -> Vec<Result<Bytes>> {
         match reads {
             // A single read gains nothing from a ring.
             [one] => {
@@ -135,7 +135,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn begin(env: &Env, reads: &[Read<'_>], how: How) -> Reading {
+    fn begin(env: &Env, reads: &[Read<'_>], how: ReadMode) -> Reading {
         if !reads.is_empty() && how.foreground {
             env.foreground_io().foreground_read();
         }
@@ -201,7 +201,7 @@ impl Pages {
     fn fetch(
         &mut self,
         wanted: &[(&BlobReader, BlockKind, usize)],
-        how: How,
+        how: ReadMode,
     ) -> Vec<Result<Bytes>> {
         if self.bytes > PAGES_KEPT {
             *self = Pages::default();
@@ -273,9 +273,9 @@ impl Pages {
 
 /// Locates values. Reads index pages only, unless several records have a value's hash.
 pub fn locate<'a>(
-    sought: Vec<Sought<'a>>,
+    sought: Vec<ValueRequest<'a>>,
     pages: &mut Pages,
-    how: How,
+    how: ReadMode,
 ) -> Vec<Result<Located<'a>>> {
     let hashes: Vec<u64> = (sought.iter()).map(|s| s.reader.hash_of(&s.name)).collect();
     let wanted: Vec<_> = (sought.iter().zip(&hashes))
@@ -308,7 +308,7 @@ pub fn locate<'a>(
     (sought.into_iter().zip(out))
         .map(|(s, place)| {
             let (ordinal, place) = place.expect("each was looked up")?;
-            let Sought { reader, name } = s;
+            let ValueRequest { reader, name } = s;
             Ok(Located {
                 reader,
                 name,
@@ -323,7 +323,7 @@ pub fn locate<'a>(
 /// result.
 pub fn read_within(
     located: &[Located<'_>],
-    how: How,
+    how: ReadMode,
     budget: &mut ReadBudget,
 ) -> Vec<Option<Result<Bytes>>> {
     let mut out = Vec::with_capacity(located.len());
@@ -348,7 +348,7 @@ pub struct InFlight {
 impl InFlight {
     /// Begins to read the values. With `aside`, the reads start at once and go on while the caller
     /// does other work.
-    pub fn begin(located: &[Located<'_>], how: How, aside: bool) -> InFlight {
+    pub fn begin(located: &[Located<'_>], how: ReadMode, aside: bool) -> InFlight {
         let found: Vec<Option<Result<Bytes>>> = (located.iter())
             .map(|l| l.reader.cached_value(&l.name, &l.place))
             .collect();
@@ -404,7 +404,7 @@ impl InFlight {
     }
 
     /// Waits for the reads and returns the values. `located` must be the same as at the begin.
-    pub fn finish(self, located: &[Located<'_>], how: How) -> Vec<Result<Bytes>> {
+    pub fn finish(self, located: &[Located<'_>], how: ReadMode) -> Vec<Result<Bytes>> {
         let out = self.finish_within(located, how, &mut ReadBudget::unbounded());
         (out.into_iter())
             .map(|value| value.expect("nothing is put off without a bound"))
@@ -418,7 +418,7 @@ impl InFlight {
     pub fn finish_within(
         self,
         located: &[Located<'_>],
-        how: How,
+        how: ReadMode,
         budget: &mut ReadBudget,
     ) -> Vec<Option<Result<Bytes>>> {
         let within = |i: usize, value: Result<Bytes>, budget: &mut ReadBudget| match value {
@@ -504,7 +504,9 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
         let place = &located[i].place;
         let same = file.replace(at(i).file) == Some(at(i).file);
         match all.last_mut() {
-            Some(last) if same && place.start <= last.place.end + NEAR && last.may_take(place) => {
+            Some(last)
+                if same && place.start <= last.place.end + MAX_GAP && last.may_take(place) =>
+            {
                 last.place.end = last.place.end.max(place.end);
                 last.wanted += place.end - place.start;
                 last.values.push(i);

@@ -2,7 +2,7 @@
 //! hashes and pages of places go through the cache.
 
 use super::batch_read::in_hash_page;
-use super::{BlobReader, How};
+use super::{BlobReader, ReadMode};
 use crate::index::{self, PLACES_A_PAGE};
 use crate::record::{self, HEADER_LEN as RECORD_HEADER, Name};
 use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
@@ -16,10 +16,10 @@ impl BlobReader {
     /// unless several have its hash, so a key that is not in the file gets any ordinal. A caller
     /// that marks garbage by it compares the sum with [`BlobReader::hash_sum`].
     pub fn find(&self, name: &Name<'_>, fill_cache: bool) -> Result<(u32, Range<u64>)> {
-        self.find_how(name, How::job(fill_cache))
+        self.find_how(name, ReadMode::job(fill_cache))
     }
 
-    pub(crate) fn find_how(&self, name: &Name<'_>, how: How) -> Result<(u32, Range<u64>)> {
+    pub(crate) fn find_how(&self, name: &Name<'_>, how: ReadMode) -> Result<(u32, Range<u64>)> {
         let hash = self.hash_of(name);
         let n = self.hash_page(hash);
         let page = self.page(BlockKind::BlobHashes, n, how)?;
@@ -37,7 +37,7 @@ impl BlobReader {
 
     /// Returns which of several records has this name. If none verifies, returns the error of the
     /// last one tried.
-    fn pick(&self, name: &Name<'_>, ordinal: u32, twins: &[u32], how: How) -> Result<u32> {
+    fn pick(&self, name: &Name<'_>, ordinal: u32, twins: &[u32], how: ReadMode) -> Result<u32> {
         let mut failed = None;
         for ordinal in twins.iter().copied().chain([ordinal]) {
             let place = self.place_how(ordinal, how);
@@ -71,10 +71,10 @@ impl BlobReader {
 
     /// Returns the place of the `ordinal`-th record.
     pub fn place(&self, ordinal: u32, fill_cache: bool) -> Result<Range<u64>> {
-        self.place_how(ordinal, How::job(fill_cache))
+        self.place_how(ordinal, ReadMode::job(fill_cache))
     }
 
-    fn place_how(&self, ordinal: u32, how: How) -> Result<Range<u64>> {
+    fn place_how(&self, ordinal: u32, how: ReadMode) -> Result<Range<u64>> {
         let n = self.place_page(ordinal)?;
         self.place_in(&self.page(BlockKind::BlobPlaces, n, how)?, ordinal)
     }
@@ -107,7 +107,11 @@ impl BlobReader {
     /// Returns `Corruption` if that page cannot be read, or if several records have this hash.
     pub(crate) fn ordinal(&self, name: &Name<'_>) -> Result<u32> {
         let hash = self.hash_of(name);
-        let page = self.page(BlockKind::BlobHashes, self.hash_page(hash), How::job(true))?;
+        let page = self.page(
+            BlockKind::BlobHashes,
+            self.hash_page(hash),
+            ReadMode::job(true),
+        )?;
         let (ordinal, twins) = self.candidates_in(&page, hash)?;
         match twins.is_empty() && u64::from(ordinal) < self.directory.records {
             true => Ok(ordinal),
@@ -135,7 +139,7 @@ impl BlobReader {
     pub fn places(&self, each: &mut dyn FnMut(Range<u64>) -> Result<()>) -> Result<()> {
         let hashes = self.directory.hashes.len();
         for n in 0..self.directory.places.len() {
-            let page = self.page(BlockKind::BlobPlaces, hashes + n, How::job(false))?;
+            let page = self.page(BlockKind::BlobPlaces, hashes + n, ReadMode::job(false))?;
             let bad =
                 |what: &str| Error::corruption(&self.index_path, self.pages[hashes + n], what);
             for place in index::places(&page).map_err(bad)? {
@@ -177,7 +181,7 @@ impl BlobReader {
     }
 
     /// Returns page `n`, hash pages first, from the cache or the file.
-    pub(super) fn page(&self, kind: BlockKind, n: usize, how: How) -> Result<Bytes> {
+    pub(super) fn page(&self, kind: BlockKind, n: usize, how: ReadMode) -> Result<Bytes> {
         // A miss of a background job is no sign of readers: lookups alone decide what is worth
         // warming.
         let key = self.page_key(n);
@@ -202,7 +206,7 @@ impl BlobReader {
         n: usize,
         disk: Bytes,
         booked: Reservation,
-        how: How,
+        how: ReadMode,
     ) -> Result<Bytes> {
         let handle = BlockHandle {
             offset: self.pages[n],

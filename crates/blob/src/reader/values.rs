@@ -2,7 +2,7 @@
 //! it is verified and, if need be, decompressed.
 
 use super::batch_read::value_len;
-use super::{BlobReader, How};
+use super::{BlobReader, ReadMode};
 use crate::record::{self, HEADER_LEN as RECORD_HEADER, Head, Name};
 use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result, slot_size};
@@ -19,7 +19,11 @@ impl BlobReader {
     /// this costs at most one device read. Returns `Corruption` if the record is not there or not
     /// the one that the index names.
     pub fn get(&self, name: &Name<'_>, fill_cache: bool) -> Result<Bytes> {
-        let value = self.get_within(name, How::user(fill_cache), &mut ReadBudget::unbounded());
+        let value = self.get_within(
+            name,
+            ReadMode::user(fill_cache),
+            &mut ReadBudget::unbounded(),
+        );
         value.map(|v| v.expect("nothing is put off without a bound"))
     }
 
@@ -29,7 +33,7 @@ impl BlobReader {
     pub fn get_within(
         &self,
         name: &Name<'_>,
-        how: How,
+        how: ReadMode,
         budget: &mut ReadBudget,
     ) -> Result<Option<Bytes>> {
         let (_, place) = self.find_how(name, how)?;
@@ -49,7 +53,7 @@ impl BlobReader {
     pub fn payload_len_within(
         &self,
         name: &Name<'_>,
-        how: How,
+        how: ReadMode,
         budget: &mut ReadBudget,
     ) -> Result<Option<usize>> {
         let (_, place) = self.find_how(name, how)?;
@@ -103,7 +107,12 @@ impl BlobReader {
         Some(head.map(|head| record.slice(head.value())))
     }
 
-    pub(super) fn value_at(&self, name: &Name<'_>, place: &Range<u64>, how: How) -> Result<Bytes> {
+    pub(super) fn value_at(
+        &self,
+        name: &Name<'_>,
+        place: &Range<u64>,
+        how: ReadMode,
+    ) -> Result<Bytes> {
         let value = self.value_within(name, place, how, |_| true)?;
         Ok(value.expect("every length is taken"))
     }
@@ -114,7 +123,7 @@ impl BlobReader {
         &self,
         name: &Name<'_>,
         place: &Range<u64>,
-        how: How,
+        how: ReadMode,
         take: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Bytes>> {
         if let Some(value) = self.cached_value(name, place) {
@@ -139,7 +148,7 @@ impl BlobReader {
         let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
         drop(turn);
         let head = self.verified(name, place, &bytes)?;
-        Ok(self.keep(&head, place, (bytes, false), booked, How::job(false)))
+        Ok(self.keep(&head, place, (bytes, false), booked, ReadMode::job(false)))
     }
 
     /// Returns the header of a record as it was read, if all of the record verifies.
@@ -165,7 +174,7 @@ impl BlobReader {
         place: &Range<u64>,
         (bytes, with_others): (Bytes, bool),
         mut booked: Reservation,
-        how: How,
+        how: ReadMode,
         take: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Bytes>> {
         let head = self.verified(name, place, &bytes)?;
@@ -202,7 +211,7 @@ impl BlobReader {
         place: &Range<u64>,
         (bytes, with_others): (Bytes, bool),
         mut booked: Reservation,
-        how: How,
+        how: ReadMode,
     ) -> Bytes {
         let rounded = self.unit > 1 && bytes.len() > self.own_memory;
         let kept = how.fill_cache && self.env.cache().takes(bytes.len());

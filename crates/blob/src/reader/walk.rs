@@ -1,6 +1,6 @@
 //! Walks over the records of an open blob file, in the order of the file.
 
-use super::{BlobReader, How, Record};
+use super::{BlobReader, ReadMode, Record};
 use crate::builder::Blocks;
 use crate::index;
 use crate::record::{self, HEADER_LEN as RECORD_HEADER};
@@ -37,7 +37,7 @@ impl BlobReader {
         let mut run: Vec<(u32, Range<u64>)> = Vec::new();
         let mut ordinal = 0u32;
         for n in 0..self.directory.places.len() {
-            let page = self.page(BlockKind::BlobPlaces, hashes + n, How::job(false))?;
+            let page = self.page(BlockKind::BlobPlaces, hashes + n, ReadMode::job(false))?;
             let bad =
                 |what: &str| Error::corruption(&self.index_path, self.pages[hashes + n], what);
             for place in index::places(&page).map_err(bad)? {

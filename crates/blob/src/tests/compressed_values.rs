@@ -83,7 +83,7 @@ fn read(env: &Env, kind: Kind, codec: Compression, stored: &[u8]) -> Result<basa
 }
 
 #[test]
-fn what_is_compressed_comes_back_and_is_an_eighth_shorter() {
+fn a_compressed_value_reads_back_and_is_an_eighth_shorter() {
     for codec in CODECS {
         let cases =
             [Kind::Put, Kind::PutTtl].map(|k| [(k, Effort::Writer), (k, Effort::Background)]);
@@ -151,7 +151,7 @@ fn every_flipped_bit_of_a_compressed_record_is_found() {
 /// The checksum fits a wrong claim, as a faulty writer or an attacker who can compute checksums
 /// would leave it.
 #[test]
-fn what_a_compressed_value_says_of_itself_is_not_believed() {
+fn a_wrong_length_in_a_compressed_value_is_damage() {
     for codec in CODECS {
         for kind in [Kind::Put, Kind::PutTtl] {
             let env = env();
@@ -237,7 +237,7 @@ fn what_a_compressed_value_says_of_itself_is_not_believed() {
 }
 
 #[test]
-fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
+fn a_cached_value_is_decompressed_and_charged_at_its_length() {
     for codec in CODECS {
         let env = env();
         let payload = value(20_000, 3);
@@ -275,7 +275,7 @@ fn a_hit_is_decompressed_and_is_charged_for_what_it_is() {
 }
 
 #[test]
-fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
+fn a_value_is_read_only_if_all_of_it_fits_the_budget() {
     let env = env();
     let payload = value(20_000, 4);
     let stored = compressed(Kind::Put, Compression::Zstd, &payload);
@@ -287,7 +287,7 @@ fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
     let reader = open(&env, &meta);
     for fill in [false, true, true] {
         let get = |budget: &mut ReadBudget| {
-            let how = How::user(fill);
+            let how = ReadMode::user(fill);
             reader.get_within(&name(b"key"), how, budget).unwrap()
         };
         let before = env.fs().stats().reads;
@@ -311,7 +311,7 @@ fn a_budget_reaches_for_all_of_a_value_or_nothing_is_taken() {
 /// Builds that do not know compressed values would report such records as damaged: the header keeps
 /// these builds out.
 #[test]
-fn a_file_says_in_its_header_that_values_may_be_compressed() {
+fn the_file_header_says_that_values_may_be_compressed() {
     let env = env();
     let stored = compressed(Kind::Put, Compression::Lz4, &[1; 500]);
     write(

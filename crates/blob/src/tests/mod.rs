@@ -172,7 +172,7 @@ fn a_value_costs_one_read_when_the_index_is_in_the_cache() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_and_nothing_else() {
+fn a_missing_record_is_an_error() {
     let env = env();
     let all = records(500, 9);
     let reader = open_blobs(&env, &write_blobs(&env, &all)).unwrap();
@@ -235,7 +235,7 @@ fn right_or_refused(opened: Result<BlobReader>, all: &[Record]) -> u64 {
 }
 
 #[test]
-fn a_damaged_byte_is_found_or_of_no_matter() {
+fn a_damaged_byte_is_found_or_changes_no_answer() {
     let env = env();
     let all: Vec<Record> = records(12, 11)
         .into_iter()
@@ -294,7 +294,7 @@ fn a_record_of_another_life_or_place_is_refused() {
 
 /// A lone file says of itself what its builder said, and no byte of it can change unnoticed.
 #[test]
-fn a_file_without_its_store_explains_itself_and_no_byte_of_it_changes_unnoticed() {
+fn a_lone_blob_file_is_inspected_and_every_flip_is_found() {
     let env = env();
     let all = records(12, 8);
     let meta = write_blobs(&env, &all);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_byte_string_comes_back_and_is_one_safe_line() {
+fn every_byte_string_is_escaped_to_one_safe_line_and_back() {
     let random = basalt::env::Random::from_seed(1);
     for case in 0..5000u64 {
         let len = random.below(40) as usize;
@@ -30,7 +30,7 @@ fn printable_text_stays_readable() {
 }
 
 #[test]
-fn wrong_escapes_are_named() {
+fn invalid_escapes_are_refused_by_name() {
     for (text, says) in [
         ("\\q", "\\q is unknown"),
         ("abc\\", "at the end"),

@@ -10,30 +10,30 @@ fn in_d() -> StoreLocation {
 }
 
 #[test]
-fn a_held_store_names_its_holder_once() {
+fn a_locked_store_error_names_the_holder_once() {
     let e = basalt::Error::new(
         ErrorKind::Busy,
         "the store is in use by process 12 (basalt serve); stop it, or use another directory",
     );
-    let Failure::Told(text, code) = Failure::store(&in_d(), e) else {
+    let Failure::Message(text, code) = Failure::store(&in_d(), e) else {
         panic!("it is told");
     };
     assert_eq!(
         text,
         "the store in d is in use by process 12 (basalt serve); ask a running server with `redis-cli INFO`, or stop it and try again"
     );
-    assert_eq!(code, NOT_DONE);
+    assert_eq!(code, EXIT_FAILED);
     assert_eq!(holder("busy: budget used up"), None);
 }
 
 #[test]
-fn damage_gives_its_advice_once_and_keeps_its_place() {
+fn a_damage_error_gives_its_advice_once_and_its_offset() {
     let e = basalt::Error::corruption(
         Path::new("d/MANIFEST-000001"),
         0,
         "CURRENT names this manifest, and it is missing; run `basalt repair` to rebuild it",
     );
-    let Failure::Told(text, _) = Failure::store(&in_d(), e) else {
+    let Failure::Message(text, _) = Failure::store(&in_d(), e) else {
         panic!("it is told");
     };
     assert_eq!(text.matches("basalt repair").count(), 1, "{text}");
@@ -44,7 +44,7 @@ fn damage_gives_its_advice_once_and_keeps_its_place() {
 }
 
 #[test]
-fn sizes_are_for_people_where_they_are_large() {
+fn large_sizes_are_shown_in_units() {
     for (text, says) in [
         (
             "no room for 966367641600 more bytes; make",
@@ -54,22 +54,22 @@ fn sizes_are_for_people_where_they_are_large() {
         ("4095 bytes of 67108864", "4095 bytes of 67108864"),
         ("", ""),
     ] {
-        assert_eq!(sizes_for_people(text), says);
+        assert_eq!(readable_sizes(text), says);
     }
 }
 
 #[test]
-fn a_full_image_is_told_of_with_what_helps() {
-    let told = |free: u64| {
+fn a_full_image_error_says_how_to_grow_the_image() {
+    let message = |free: u64| {
         let text = format!(
             "no space: {free} bytes are free on the disk of db, of which 8388608 are reserved for work that frees space: delete something"
         );
         full(Path::new("i"), "--image i", &text)
     };
-    let says = told(5 << 20);
+    let says = message(5 << 20);
     let begins = "the image i is full: 5.00 MiB are free, and 8.00 MiB are reserved for work that frees space; delete keys and run `basalt compact --image i`, ";
     assert!(says.starts_with(begins), "{says}");
-    let says = told(3 << 20);
+    let says = message(3 << 20);
     assert!(!says.contains("delete keys"), "{says}");
     let says = full(Path::new("i"), "--image i", "no space: the image is full");
     assert!(

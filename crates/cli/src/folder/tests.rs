@@ -29,7 +29,7 @@ fn paths(walk: &mut Walk) -> Vec<String> {
 }
 
 #[test]
-fn a_walk_is_in_path_order_and_counts_what_it_leaves_out() {
+fn a_folder_walk_is_sorted_by_path_and_counts_skipped_files() {
     let s = Scratch::new("walk");
     for path in ["b", "a/z", "a.txt", "a/b/c", "a-", "store/x"] {
         s.file(path.as_bytes(), b"1");
@@ -59,7 +59,7 @@ fn a_walk_is_in_path_order_and_counts_what_it_leaves_out() {
 }
 
 #[test]
-fn nothing_is_written_outside_the_folder() {
+fn no_file_is_written_outside_the_folder() {
     let s = Scratch::new("outside");
     let inside = s.0.join("in");
     let mut w = FolderWriter::new(&inside, false).unwrap().unwrap();
@@ -100,7 +100,7 @@ fn nothing_is_written_outside_the_folder() {
 }
 
 #[test]
-fn any_folder_comes_back_identical() {
+fn any_folder_is_loaded_and_exported_identically() {
     let s = Scratch::new("round");
     let random = basalt::env::Random::from_seed(4);
     for i in 0..200 {

@@ -40,7 +40,7 @@ fn end_of(fs: &dyn FileSystem, path: &Path) -> basalt::Result<u64> {
 
 /// Returns the temporary name of a file during the copy. It is short, because the file's own name
 /// may have the maximum length.
-fn aside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     // FNV-1a gives the same name on the next run.
     let hash = (name.as_bytes().iter()).fold(0x811c_9dc5_u32, |h, b| {
@@ -49,8 +49,8 @@ fn aside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".cp-{hash:08x}.unfinished"))
 }
 
-/// Returns true for a name that [`aside`] returns.
-fn is_aside(name: &OsStr) -> bool {
+/// Returns true for a name that [`temporary_path`] returns.
+fn is_temporary_name(name: &OsStr) -> bool {
     let hash = |name: &str| -> Option<()> {
         let hash = name.strip_prefix(".cp-")?.strip_suffix(".unfinished")?;
         let digits = hash.bytes().filter(|b| b"0123456789abcdef".contains(b));
@@ -170,7 +170,7 @@ impl Copy<'_> {
                 Step::Copy(from, to, Kind::Dir) => self.directory(&from, to, &mut todo)?,
                 Step::Copy(_, _, Kind::Link | Kind::Other) => self.left_out += 1,
                 Step::Done(dir) => {
-                    self.sweep(&dir, None);
+                    self.remove_leftovers(&dir, None);
                     let synced = self.to.fs.sync_metadata(&dir);
                     synced.map_err(|e| self.target(e))?;
                 }
@@ -197,7 +197,7 @@ impl Copy<'_> {
         let is_there = match self.to.has(&to).map_err(|e| self.target(e))? {
             None => false,
             Some(Kind::Dir) => true,
-            Some(Kind::Link) => match self.to.leads_to(&to) {
+            Some(Kind::Link) => match self.to.followed_kind(&to) {
                 Ok(Kind::Dir) => true,
                 _ => return Err(no_dir("a link that leads to no directory")),
             },
@@ -216,7 +216,7 @@ impl Copy<'_> {
             if e.name == LOCK && has_lock {
                 continue;
             }
-            if e.kind == Kind::File && is_aside(&e.name) {
+            if e.kind == Kind::File && is_temporary_name(&e.name) {
                 self.left_out += 1;
                 continue;
             }
@@ -235,7 +235,7 @@ impl Copy<'_> {
 
     /// Locks the stores that a single file comes from and goes to. [`Copy::directory`] does that
     /// for directories.
-    fn hold_stores(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
+    fn lock_stores(&mut self, from: &Path, to: &Path) -> Result<(), Failure> {
         let lock = from.with_file_name(LOCK);
         if self.from.is_store_lock(&lock).map_err(|e| self.source(e))? {
             let held = self.from.fs.lock_shared(&lock);
@@ -256,7 +256,7 @@ impl Copy<'_> {
     }
 
     /// Returns the failure for a name that exists and may not be replaced.
-    fn taken(&self, to: &Path) -> Failure {
+    fn name_taken(&self, to: &Path) -> Failure {
         Failure::new(format!(
             "{} is there already; name another target, or replace files with --overwrite",
             self.to.display_path(to)
@@ -278,27 +278,27 @@ impl Copy<'_> {
                     self.to.display_path(to)
                 )));
             }
-            Some(_) if !self.overwrite => return Err(self.taken(to)),
+            Some(_) if !self.overwrite => return Err(self.name_taken(to)),
             Some(_) => {}
         }
         let source = self.from.fs.open(from).map_err(|e| self.source(e))?;
         let end = end_of(&*self.from.fs, from).map_err(|e| self.source(e))?;
-        let aside = aside(to);
-        let (target, guard) = self.begin(&aside, to)?;
+        let temporary_path = temporary_path(to);
+        let (target, guard) = self.begin(&temporary_path, to)?;
         let written = match (&self.from.image, end) {
             (None, 0) => self.bytes_without_length(from, &*target),
             _ => self.bytes_of(&*source, end, &*target),
         };
         drop(target);
         let done = written.and_then(|()| match self.overwrite {
-            true => (self.to.fs.rename(&aside, to)).map_err(|e| self.target(e)),
-            false => (self.to.rename_new(&aside, to)).map_err(|e| match e.kind() {
-                ErrorKind::AlreadyExists => self.taken(to),
+            true => (self.to.fs.rename(&temporary_path, to)).map_err(|e| self.target(e)),
+            false => (self.to.rename_new(&temporary_path, to)).map_err(|e| match e.kind() {
+                ErrorKind::AlreadyExists => self.name_taken(to),
                 _ => self.target(e),
             }),
         });
         if done.is_err() {
-            let _ = self.to.fs.remove(&aside);
+            let _ = self.to.fs.remove(&temporary_path);
         }
         drop(guard);
         done?;
@@ -309,7 +309,7 @@ impl Copy<'_> {
 
     /// Makes a new file under its temporary name, with a lock by which other copies know that it is
     /// no leftover.
-    fn begin(&self, aside: &Path, to: &Path) -> Result<Begun, Failure> {
+    fn begin(&self, temporary_path: &Path, to: &Path) -> Result<Begun, Failure> {
         let busy = || {
             Failure::new(format!(
                 "another `basalt fs cp` copies to {} at this moment; wait for it, or stop it",
@@ -320,14 +320,18 @@ impl Copy<'_> {
             ErrorKind::Busy => busy(),
             _ => self.target(e),
         };
-        if self.to.has(aside).map_err(error)? == Some(Kind::File) {
-            self.to.remove_leftover(aside).map_err(error)?;
+        if self.to.has(temporary_path).map_err(error)? == Some(Kind::File) {
+            self.to.remove_leftover(temporary_path).map_err(error)?;
         }
-        let file = self.to.fs.create(aside).map_err(|e| match e.kind() {
-            ErrorKind::AlreadyExists => busy(),
-            _ => self.target(e),
-        })?;
-        match self.to.fs.lock_shared(aside) {
+        let file = self
+            .to
+            .fs
+            .create(temporary_path)
+            .map_err(|e| match e.kind() {
+                ErrorKind::AlreadyExists => busy(),
+                _ => self.target(e),
+            })?;
+        match self.to.fs.lock_shared(temporary_path) {
             Ok(Some(guard)) => Ok((file, Some(guard))),
             Ok(None) => Err(busy()),
             Err(e) if e.kind() == ErrorKind::Busy => Err(busy()),
@@ -338,10 +342,10 @@ impl Copy<'_> {
 
     /// Removes the leftovers of interrupted copies in a directory of the target. A leftover that
     /// cannot be removed does no harm.
-    fn sweep(&self, dir: &Path, keep: Option<&Path>) {
+    fn remove_leftovers(&self, dir: &Path, keep: Option<&Path>) {
         for e in self.to.entries(dir).into_iter().flatten() {
             let path = dir.join(&e.name);
-            if e.kind == Kind::File && is_aside(&e.name) && keep != Some(&path) {
+            if e.kind == Kind::File && is_temporary_name(&e.name) && keep != Some(&path) {
                 // A leftover that another process still writes is locked.
                 let _ = self.to.remove_leftover(&path);
             }
@@ -444,7 +448,7 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
         Some(above) => above,
         None => return Ok(()),
     };
-    match to.leads_to(above) {
+    match to.followed_kind(above) {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => Err(Failure::new(format!(
             "{} is not a folder, so nothing can be copied into it",
@@ -464,7 +468,7 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
 }
 
 /// Returns true for `DIR/.`, which means the content of the directory, as for the `cp` of Unix.
-fn means_contents(from: &Path) -> bool {
+fn copies_contents(from: &Path) -> bool {
     let bytes = from.as_os_str().as_bytes();
     let slashes = bytes.iter().rev().take_while(|b| **b == b'/').count();
     let bytes = &bytes[..bytes.len() - slashes];
@@ -475,7 +479,7 @@ fn means_contents(from: &Path) -> bool {
 pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let ((source, from_path), (target, mut to_path)) = ends(from, to)?;
     let kind = source
-        .leads_to(&from_path)
+        .followed_kind(&from_path)
         .map_err(|e| match &source.image {
             Some(image) => failed(image, &from_path, e),
             None if e.is_not_found() => Failure::new(format!("there is no {}", from.display())),
@@ -487,19 +491,19 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
             from.display()
         )));
     }
-    let there = match target.leads_to(&to_path) {
+    let there = match target.followed_kind(&to_path) {
         Ok(kind) => Some(kind),
         Err(e) if e.is_not_found() => None,
         Err(e) => return Err(target.failure(e)),
     };
-    let contents = means_contents(from);
+    let contents = copies_contents(from);
     if contents && kind != Kind::Dir {
         return Err(Failure::new(format!(
             "{} is a file, but its name ends like a directory; leave the end out",
             from.display()
         )));
     }
-    let mut went_into = String::new();
+    let mut target_of_rename = String::new();
     match (there, from_path.file_name()) {
         (Some(Kind::Dir), Some(name)) if !contents => {
             let was_there = target.display_path(&to_path);
@@ -507,7 +511,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
             if kind == Kind::Dir {
                 // A repeated copy after an interruption ends here. A page says when to use a
                 // command that replaces files.
-                went_into = format!(
+                target_of_rename = format!(
                     "; {was_there} exists already, so they are in {} (FROM/. copies the content of FROM)",
                     target.display_path(&to_path),
                 );
@@ -544,19 +548,19 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     let clock = Clock::system();
     let began = clock.now();
     if kind == Kind::File {
-        copy.hold_stores(&from_path, &to_path)?;
+        copy.lock_stores(&from_path, &to_path)?;
     }
     let done = copy.all(&from_path, &to_path, kind).and_then(|()| {
         let above = to_path.parent().unwrap_or(Path::new(""));
         if kind == Kind::File {
-            copy.sweep(above, Some(&to_path));
+            copy.remove_leftovers(above, Some(&to_path));
         }
         (target.fs.sync_metadata(above)).map_err(|e| target.failure(e))
     });
     copy.bar.finish_and_clear();
     done?;
     eprintln!(
-        "basalt: {} copied to {}, {}{went_into}{}",
+        "basalt: {} copied to {}, {}{target_of_rename}{}",
         count(copy.files, "file", "files"),
         target.display_path(&to_path),
         rate(copy.bytes, clock.now() - began),

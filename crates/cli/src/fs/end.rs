@@ -93,7 +93,7 @@ impl End {
     }
 
     /// Returns the type of a path of the command line. Links on the disk are followed.
-    pub fn leads_to(&self, path: &Path) -> basalt::Result<Kind> {
+    pub fn followed_kind(&self, path: &Path) -> basalt::Result<Kind> {
         if self.image.is_some() {
             return self.kind_in_image(path);
         }

@@ -74,7 +74,7 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
     all.dedup_by(|path, before| path.starts_with(before));
     let mut locks = Vec::new();
     for path in &all {
-        hold_stores(fs, image, path, &mut locks)?;
+        lock_stores(fs, image, path, &mut locks)?;
     }
     let mut removed = Removed::default();
     for path in all {
@@ -102,7 +102,7 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
 }
 
 /// Takes the locks of all stores at and below a path, so that no store in use is removed.
-fn hold_stores(
+fn lock_stores(
     fs: &LavaFs,
     image: &Path,
     path: &Path,

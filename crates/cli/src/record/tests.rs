@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn strange_bytes(random: &basalt::env::Random) -> Vec<u8> {
+fn random_bytes(random: &basalt::env::Random) -> Vec<u8> {
     let alphabet: &[u8] = b"ab\t\n\r\\\"{}x0\xff\xc3\xa4\0";
     (0..random.below(12))
         .map(|_| alphabet[random.below(alphabet.len() as u64) as usize])
@@ -14,8 +14,8 @@ fn both_formats_carry_any_bytes() {
     let random = basalt::env::Random::from_seed(2);
     for _ in 0..5000 {
         let record = KvRecord {
-            key: strange_bytes(&random),
-            value: strange_bytes(&random),
+            key: random_bytes(&random),
+            value: random_bytes(&random),
             expire_at_ms: random.one_in(2).then(|| random.next_u64()),
         };
         for format in [Format::Jsonl, Format::Tsv] {
@@ -38,7 +38,7 @@ fn both_formats_carry_any_bytes() {
 }
 
 #[test]
-fn wrong_lines_say_what_is_wrong() {
+fn a_wrong_line_is_refused_with_its_reason() {
     for (format, line, says) in [
         (Format::Jsonl, "{", "EOF"),
         (Format::Jsonl, "{\"key\":\"a\"}", "neither \"value\""),
@@ -93,7 +93,7 @@ fn hostile_lines_never_panic() {
 }
 
 #[test]
-fn lines_are_counted_and_bounded() {
+fn lines_are_numbered_and_have_a_length_limit() {
     let text = b"one\n\nthree is far too long\nfour";
     for buffer in [1, 2, 3, 64] {
         let mut lines = Lines::new(std::io::BufReader::with_capacity(buffer, &text[..]), 5);

@@ -76,7 +76,7 @@ fn dependencies(manifest: &Text) -> Vec<String> {
 }
 
 #[test]
-fn crates_stand_in_their_order() {
+fn crates_depend_only_on_lower_crates() {
     let manifests = texts("Cargo.toml");
     let members = manifests.iter().filter(|t| !t.krate().is_empty());
     none(members.clone().flat_map(dependencies).collect());
@@ -96,7 +96,7 @@ fn crates_stand_in_their_order() {
 
 /// The rule complains of a manifest that breaks it.
 #[test]
-fn the_rule_of_dependencies_bites() {
+fn the_dependency_rule_reports_violations() {
     let bites = |rule: fn(&Text) -> Vec<String>, path: &str, text: &str| {
         assert_eq!(rule(&Text::new(path, text)).len(), 1, "{path}: {text}");
     };

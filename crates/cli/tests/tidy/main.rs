@@ -2,7 +2,8 @@
 //! have to remember the rules.
 //!
 //! Each rule is a function from the tree to complaints, and each has a canary in a test such as
-//! [`rules_bite`]: a text that breaks it. A complaint has the file, the line and the remedy.
+//! [`the_source_rules_report_violations`]: a text that breaks it. A complaint has the file, the
+//! line and the remedy.
 
 #![expect(
     clippy::disallowed_methods,
@@ -362,7 +363,7 @@ fn the_lints_are_denied() {
 
 /// A rule that complains of nothing is not a rule.
 #[test]
-fn rules_bite() {
+fn the_source_rules_report_violations() {
     let bites = |rule: fn(&Text) -> Vec<String>, path: &str, text: &str| {
         assert_eq!(rule(&Text::new(path, text)).len(), 1, "{path}: {text}");
     };

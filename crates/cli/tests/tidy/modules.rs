@@ -363,7 +363,7 @@ pub fn cycles(krate: &str, texts: &[Text], allowed: &[(&str, &[&str])]) -> Vec<S
 
 /// A rule that complains of nothing is not a rule.
 #[test]
-fn the_rule_of_modules_bites() {
+fn the_module_rule_reports_violations() {
     let complaints = |files: &[(&str, &str)], allowed: &[(&str, &[&str])]| {
         let path = |name: &str| format!("crates/k/src/{name}");
         let texts: Vec<Text> = (files.iter())

@@ -98,7 +98,7 @@ fn decisions(pages: &[Text]) -> Vec<String> {
 }
 
 #[test]
-fn links_of_the_documents_lead_somewhere() {
+fn links_in_the_documents_have_targets() {
     let read = |path: &str| {
         let path = root().join(path);
         if path.is_dir() {
@@ -120,7 +120,7 @@ fn links_of_the_documents_lead_somewhere() {
 
 /// Each rule complains of a text that breaks it.
 #[test]
-fn the_rules_of_pages_bite() {
+fn the_page_rules_report_violations() {
     let read = |path: &str| (path == "docs/b.md").then(|| "# A `b`, and C".to_string());
     for (text, n) in [
         ("[b](b.md)", 0),

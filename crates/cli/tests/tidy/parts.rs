@@ -138,7 +138,7 @@ pub fn complaints(texts: &[Text]) -> Vec<String> {
 
 /// A rule that complains of nothing is not a rule.
 #[test]
-fn the_rule_of_parts_bites() {
+fn the_rule_for_engine_parts_reports_violations() {
     let found = |files: &[(&str, &str)]| {
         let texts: Vec<Text> = (files.iter())
             .map(|(name, text)| Text::new(&format!("{FOLDER}{name}"), text))

@@ -126,7 +126,7 @@ fn planted_numbers(patches: &[Text], least: usize) -> Vec<String> {
 /// `.ci/planted` can run. A patch that no longer applies fails this test, instead of the run in the
 /// night before a release.
 #[test]
-fn planted_bugs_can_be_planted() {
+fn every_planted_patch_applies_and_names_its_test() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).ok();
     let patches = texts(".patch");
     assert!(patches.iter().all(|t| t.path.starts_with(PLANTED)));
@@ -145,7 +145,7 @@ fn planted_bugs_can_be_planted() {
 
 /// Each rule complains of a text that breaks it.
 #[test]
-fn the_rules_of_planted_bugs_bite() {
+fn the_planted_bug_rules_report_violations() {
     let head = "Title: T.\nArea: a\nClass: c\nTest: -p basalt-fs --lib -- a::b\n\n";
     let hunk = "--- a/x.rs\n+++ b/x.rs\n@@ -1,3 +1,2 @@\n a\n-b\n c\n";
     let source = |path: &str| (path == "x.rs").then(|| "z\na\nb\nc\n".to_string());

@@ -212,9 +212,9 @@ fn crates(texts: &[Text]) -> BTreeSet<&str> {
 }
 
 /// Prints the counts of each crate:
-/// `cargo test -p basalt-cli --test tidy -- --nocapture shape_of_the_code`.
+/// `cargo test -p basalt-cli --test tidy -- --nocapture code_shape_is_within_its_ceilings`.
 #[test]
-fn shape_of_the_code() {
+fn code_shape_is_within_its_ceilings() {
     let texts = rust();
     let shapes: Vec<Shape> = crates(&texts)
         .into_iter()
@@ -274,7 +274,7 @@ fn shape_of_the_code() {
 }
 
 #[test]
-fn the_rule_of_ceilings_bites() {
+fn the_ceiling_rule_reports_violations() {
     let long = |name: &str, n: usize| format!("fn {name}() {{\n{}}}\n", "x();\n".repeat(n - 2));
     let text = [
         long("a", 120),

@@ -307,7 +307,7 @@ pub fn functions<'t>(tokens: &[Token<'t>]) -> Vec<Function<'t>> {
 }
 
 #[test]
-fn tokens_are_those_of_the_code_alone() {
+fn the_tokenizer_leaves_out_comments_and_strings() {
     let texts = |text: &str| -> Vec<String> {
         let all = tokens(text);
         all.iter().map(|t| t.text.to_string()).collect()

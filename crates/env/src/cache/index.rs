@@ -107,7 +107,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn behaves_as_a_map_when_hashes_collide() {
+    fn the_cache_index_equals_a_map_when_hashes_collide() {
         let random = Random::from_seed(11);
         let mut index = Index::default();
         let mut model: BTreeMap<u32, u64> = BTreeMap::new();

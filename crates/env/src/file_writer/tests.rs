@@ -30,7 +30,7 @@ fn fill(writer: &mut FileWriter, r: &Random, bytes: usize) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn what_is_written_behind_is_what_is_written_here() {
+fn write_behind_writes_the_same_bytes_as_the_calling_thread() {
     for seed in 0..6 {
         let mut files = Vec::new();
         for behind in [false, true] {
@@ -43,7 +43,7 @@ fn what_is_written_behind_is_what_is_written_here() {
                 writer.write_behind();
             }
             let all = fill(&mut writer, &Random::from_seed(seed), 9 << 20).unwrap();
-            assert_eq!(matches!(writer.out, Out::Behind(_)), behind);
+            assert_eq!(matches!(writer.out, Output::WriteBehind(_)), behind);
             let ended = writer.finish().unwrap();
             assert!(fs.read_all(path).unwrap() == all);
             assert_eq!(env.ledger().free(), free);
@@ -54,20 +54,20 @@ fn what_is_written_behind_is_what_is_written_here() {
 }
 
 #[test]
-fn little_is_written_without_a_thread() {
+fn a_small_file_is_written_without_a_thread() {
     let fs = SimFs::new(SimOptions::default());
     let env = environment(fs.clone());
     let path = Path::new("file");
     let mut writer = FileWriter::new(&env, fs.create(path).unwrap(), path, IoPriority::Low);
     writer.write_behind();
     writer.put(&[7; 1000]).unwrap();
-    assert!(matches!(writer.out, Out::Soon(_)));
+    assert!(matches!(writer.out, Output::Deferred(_)));
     assert_eq!(writer.finish().unwrap().0, 1000);
     assert_eq!(fs.read_all(path).unwrap(), [7; 1000]);
 }
 
 #[test]
-fn an_error_behind_ends_the_file() {
+fn an_error_of_the_background_write_fails_the_file() {
     for nth in 1..8 {
         for drop_early in [false, true] {
             let faulty = FaultFs::new(SimFs::new(SimOptions::default()), nth);
@@ -98,7 +98,7 @@ fn an_error_behind_ends_the_file() {
 }
 
 #[test]
-fn a_broken_invariant_behind_is_told() {
+fn a_panic_of_the_background_write_is_reported() {
     let fs = SimFs::new(SimOptions::default());
     let env = environment(fs.clone());
     let path = Path::new("file");

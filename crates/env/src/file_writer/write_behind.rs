@@ -29,16 +29,16 @@ struct Shared {
 
 /// A file's writing thread, see the module. A drop waits for the piece that is being written; the
 /// waiting piece is not written.
-pub(super) struct Behind {
+pub(super) struct WriteBehind {
     shared: Arc<Shared>,
     /// Held for its drop alone, which waits for the thread. A panic has been reported: the piece is
     /// not in the file, and callers that waited for it got the error.
     _thread: BackgroundThread,
 }
 
-impl Behind {
+impl WriteBehind {
     /// Starts the thread. Returns `Err` with the appender if no thread can be started.
-    pub fn begin(appender: Appender) -> std::result::Result<Behind, Appender> {
+    pub fn begin(appender: Appender) -> std::result::Result<WriteBehind, Appender> {
         let shared = Arc::<Shared>::default();
         let (own, given) = (shared.clone(), Arc::new(Mutex::new(Some(appender))));
         let taken = given.clone();
@@ -47,7 +47,7 @@ impl Behind {
             own.serve(appender.expect("given to this thread alone"));
         };
         match BackgroundThread::start("basalt-write", run) {
-            Ok(thread) => Ok(Behind {
+            Ok(thread) => Ok(WriteBehind {
                 shared,
                 _thread: thread,
             }),
@@ -87,7 +87,7 @@ impl Behind {
 
 impl Shared {
     fn serve(&self, mut appender: Appender) {
-        let _ends = Ends(self);
+        let _ends = PanicGuard(self);
         let mut state = self.state.lock();
         loop {
             while state.waiting.is_none() && !state.ended {
@@ -116,9 +116,9 @@ impl Shared {
 }
 
 /// Reports a panic of the writing thread to the threads that wait for it.
-struct Ends<'a>(&'a Shared);
+struct PanicGuard<'a>(&'a Shared);
 
-impl Drop for Ends<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if panicking() {
             let what = "the thread that writes a file stopped on a broken invariant";
@@ -130,7 +130,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-impl Drop for Behind {
+impl Drop for WriteBehind {
     fn drop(&mut self) {
         self.shared.state.lock().ended = true;
         self.shared.changed.notify_all();

@@ -608,8 +608,8 @@ impl Device for HostDevice {
         let done = rustix::io::retry_on_intr(|| match self.facts.discards {
             Discards::Always => discard::discard(exclusive, offset, len),
             Discards::Holes => {
-                use rustix::fs::FallocateFlags as How;
-                rustix::fs::fallocate(fd, How::PUNCH_HOLE | How::KEEP_SIZE, offset, len)
+                use rustix::fs::FallocateFlags as ReadMode;
+                rustix::fs::fallocate(fd, ReadMode::PUNCH_HOLE | ReadMode::KEEP_SIZE, offset, len)
             }
         });
         done.map_err(|e| self.failed("discarding", offset, e))

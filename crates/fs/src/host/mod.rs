@@ -175,7 +175,7 @@ impl HostFs {
         }
         let near = probe::existing_ancestor(&options.root);
         let mut volumes = BTreeMap::new();
-        let mut why_not = "not asked for";
+        let mut refusal = "not asked for";
         let mut unit = least;
         let mut direct = false;
         if options.direct {
@@ -188,7 +188,7 @@ impl HostFs {
                     direct = true;
                     unit = least.max(align.offset);
                 }
-                Err(reason) => why_not = reason,
+                Err(reason) => refusal = reason,
             }
         }
         let pool = pool::Pool::new(options.read_threads.max(1));
@@ -208,7 +208,7 @@ impl HostFs {
         let way = if direct {
             "direct I/O".to_string()
         } else {
-            format!("page cache (direct I/O: {why_not})")
+            format!("page cache (direct I/O: {refusal})")
         };
         let info = FsInfo {
             description: format!(

@@ -124,11 +124,11 @@ impl Pool {
             }
             state.threads += 1;
         }
-        let nobody = state.threads == 0;
+        let no_caller = state.threads == 0;
         drop(state);
         self.wake.notify_all();
         // If no thread can be started, a caller that only uses `try_next` must still get its reads.
-        while nobody && batch.run_one() {}
+        while no_caller && batch.run_one() {}
         PoolBatch { batch }
     }
 

@@ -96,11 +96,10 @@ fn both_ways() -> [(&'static str, bool); 2] {
 /// Random appends of every size, alignment, intent and cut equal a plain vector. The test reads
 /// them back at random while some are unsynced, and again after reopening.
 #[test]
-fn random_appends_read_back_in_every_way() {
+fn random_appends_read_back() {
     for (name, direct) in both_ways() {
         for seed in campaign::cases(1..1 + 12 * campaign::scale()) {
-            let _repeat =
-                basalt_sim::repeat!(random_appends_read_back_in_every_way, "BASALT_CASE={seed}");
+            let _repeat = basalt_sim::repeat!(random_appends_read_back, "BASALT_CASE={seed}");
             let dir = Dir::new();
             let fs = dir.fs_with(|o| o.direct(direct));
             let mut rng = Rng(seed);
@@ -258,7 +257,7 @@ fn recycled_space_keeps_its_content_until_overwritten() {
 
 /// Reuse does not overwrite a log that a checkpoint links.
 #[test]
-fn a_log_with_a_second_name_is_not_taken_over() {
+fn a_log_with_a_second_name_is_not_reused() {
     let dir = Dir::new();
     let fs = dir.fs();
     let old = log(&fs, "1.log", 8192, None);
@@ -358,7 +357,7 @@ fn sync_of_several_files_shares_its_failure() {
 
 /// Direct writes into written space need one flush for all; anything else needs its own sync.
 #[test]
-fn one_flush_stands_for_several_logs() {
+fn one_device_flush_syncs_several_logs() {
     let dir = Dir::new();
     let fs = dir.fs();
     let files: Vec<_> = (0..3)
@@ -386,7 +385,7 @@ fn one_flush_stands_for_several_logs() {
 /// A sync between the start of an append and the move of its bytes covers none of the bytes. So a
 /// flush of the device is not enough afterwards.
 #[test]
-fn a_sync_beside_an_append_does_not_stand_for_it() {
+fn a_sync_during_an_append_does_not_cover_it() {
     let dir = Dir::new();
     let fs = dir.fs();
     let unit = fs.info().write_unit;
@@ -593,7 +592,7 @@ fn batch_errors_name_the_file() {
 
 /// Zeros that are written ahead never land on appended bytes, inside or past the present capacity.
 #[test]
-fn extending_a_log_beside_appends_harms_nothing() {
+fn extending_a_log_keeps_concurrent_appends() {
     for (name, direct) in both_ways() {
         let dir = Dir::new();
         let fs = dir.fs_with(|o| o.direct(direct));
@@ -642,7 +641,7 @@ fn extending_a_log_beside_appends_harms_nothing() {
 /// A write of more buffers than one call takes, aligned and not, and of more bytes than the staging
 /// memory holds.
 #[test]
-fn large_vectored_appends() {
+fn large_vectored_appends_read_back() {
     let dir = Dir::new();
     let fs = dir.fs();
     let mut aligned = AlignedBuf::zeroed_direct(0);
@@ -691,7 +690,7 @@ fn refused_direct_io_falls_back_and_is_reported() {
 }
 
 #[test]
-fn names_and_their_errors() {
+fn invalid_names_are_refused() {
     let dir = Dir::new();
     let fs = HostFs::new(HostOptions::new(dir.0.join("not/yet"))).unwrap();
     assert_eq!(
@@ -769,7 +768,7 @@ fn names_and_their_errors() {
 
 /// The bytes of a direct read lie in the memory that the device wrote to.
 #[test]
-fn reads_own_their_memory_and_outlive_the_file() {
+fn read_buffers_outlive_the_file() {
     let dir = Dir::new();
     let fs = dir.fs();
     let f = fs.create(Path::new("t")).unwrap();

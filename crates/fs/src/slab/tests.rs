@@ -69,7 +69,7 @@ fn both() -> [Lifetime; 2] {
 }
 
 #[test]
-fn a_slot_has_room_for_its_block_and_wastes_little() {
+fn a_slot_fits_its_block_and_wastes_little() {
     let mut before = 0;
     for size in SLAB_FROM..=SLAB_MOST {
         let slot = slot_size(size);
@@ -97,7 +97,7 @@ fn a_slot_has_room_for_its_block_and_wastes_little() {
 }
 
 #[test]
-fn random_blocks_never_overlap_keep_their_bytes_and_are_counted_exactly() {
+fn random_blocks_do_not_overlap_and_are_counted_exactly() {
     let (seeds, steps) = if cfg!(miri) { (2, 60) } else { (8, 2_000) };
     for seed in 0..seeds {
         let slab = Slab::new();
@@ -209,7 +209,7 @@ fn dirty_memory_is_used_before_clean_memory() {
 }
 
 #[test]
-fn lifetimes_share_no_unit() {
+fn blocks_of_different_lifetimes_share_no_unit() {
     let slab = Slab::new();
     let of = |lifetime| Block::take(&slab, 3000, lifetime, 1);
     let (one, other) = (of(Lifetime::Brief), of(Lifetime::Cached));
@@ -223,7 +223,7 @@ fn lifetimes_share_no_unit() {
 
 #[test]
 #[should_panic(expected = "freed twice")]
-fn a_second_free_is_noticed() {
+fn a_double_free_is_detected() {
     let slab = Slab::new();
     let kept = slab.take(2000, Lifetime::Brief).expect("memory");
     let block = slab.take(2000, Lifetime::Brief).expect("memory");
@@ -385,7 +385,7 @@ fn a_span_that_cannot_be_unmapped_stays_and_is_used_again() {
 
 /// Dirty memory that a burst of other sizes left must not make each later free a system call.
 #[test]
-fn a_size_in_use_keeps_its_memory_after_a_burst_of_other_sizes() {
+fn a_size_in_use_keeps_its_memory_after_bursts_of_others() {
     let rounds = if cfg!(miri) { 10 } else { 1_000 };
     let sizes: &[usize] = &[17_000, 65_536, 200_000];
     for (size, others) in sizes.iter().flat_map(|s| [(*s, 40_000), (*s, 3_000)]) {

@@ -267,7 +267,7 @@ fn one_operation_takes_exactly_the_memory_it_needs() {
 }
 
 #[test]
-fn limits_are_refused_and_leave_the_batch_as_it_was() {
+fn an_operation_beyond_the_limits_leaves_the_batch_unchanged() {
     let mut batch = WriteBatch::new();
     batch
         .push(&Family::detached(0), Kind::Put, b"a", &[], b"1")
@@ -314,10 +314,11 @@ fn varints_are_minimal_and_bounded() {
 }
 
 #[test]
-fn any_bytes_decode_or_are_refused() {
+fn any_batch_bytes_decode_or_are_refused() {
     let (mut decoded, mut refused) = (0u64, 0u64);
     for seed in basalt_sim::campaign::cases(0..100_000 * scale()) {
-        let _repeat = basalt_sim::repeat!(any_bytes_decode_or_are_refused, "BASALT_CASE={seed}");
+        let _repeat =
+            basalt_sim::repeat!(any_batch_bytes_decode_or_are_refused, "BASALT_CASE={seed}");
         let r = Random::from_seed(seed);
         let mut b = if r.one_in(8) {
             let len = r.below(200);

@@ -36,7 +36,7 @@ pub struct Fold<'a> {
     /// The first this many of `held` are merged groups.
     groups: usize,
     /// True if the operator did not merge a group. It is not called again for this key.
-    rigid: bool,
+    is_refused: bool,
     /// True if the operands of this key are written unmerged.
     through: bool,
     /// Number of operands that became a part of another operand or of a value.
@@ -54,7 +54,7 @@ impl<'a> Fold<'a> {
             held: Vec::new(),
             bytes: Vec::new(),
             groups: 0,
-            rigid: false,
+            is_refused: false,
             through: false,
             merged: 0,
             refused: 0,
@@ -124,11 +124,11 @@ impl<'a> Fold<'a> {
 
     /// Merges the operands from index `from` on into one, if the operator can.
     fn merge_group(&mut self, from: usize) {
-        if self.rigid || self.held.len() - from < 2 {
+        if self.is_refused || self.held.len() - from < 2 {
             return;
         }
         let Some(one) = self.merging.partial(&self.key, &self.oldest_first(from)) else {
-            self.rigid = true;
+            self.is_refused = true;
             return;
         };
         self.merged += (self.held.len() - from - 1) as u64;
@@ -181,7 +181,7 @@ impl<'a> Fold<'a> {
         }
         self.bytes.clear();
         self.groups = 0;
-        self.rigid = false;
+        self.is_refused = false;
         self.through = false;
     }
 }

@@ -75,7 +75,7 @@ fn built_in_operators_merge_in_any_portions() {
 }
 
 #[test]
-fn sums_wrap_and_other_lengths_are_refused() {
+fn integer_sums_wrap_and_wrong_lengths_are_refused() {
     let max = u64::MAX.to_le_bytes();
     let two = 2u64.to_le_bytes();
     let sum = AddU64.full_merge(b"", Some(&max), &[&two]).unwrap();
@@ -175,20 +175,20 @@ fn each_byte_is_merged_a_fixed_number_of_times() {
 }
 
 #[test]
-fn what_cannot_be_merged_goes_by_as_it_is() {
+fn operands_that_cannot_be_merged_are_kept() {
     let seen = Arc::new(AtomicU64::new(0));
-    let rigid = merging(Counting(seen.clone(), false));
+    let is_refused = merging(Counting(seen.clone(), false));
     let operands: Vec<Vec<u8>> = (0..3000u64).map(|i| i.to_le_bytes().to_vec()).collect();
     let same: Vec<(u64, Vec<u8>)> = as_they_are(&operands);
-    assert_eq!(outcome(&mut Fold::new(&rigid), &operands), same);
+    assert_eq!(outcome(&mut Fold::new(&is_refused), &operands), same);
     // The operator is asked once, not for every group.
     assert_eq!(seen.load(SeqCst), 1024 * 8);
     assert_eq!(outcome(&mut Fold::new(&Merging::none()), &operands), same);
     // These operands are larger than the memory limit. They are written on the way, and none is
     // merged over the value below.
     let large = vec![vec![1; 8 << 20]; 10];
-    let rigid = merging(Counting(seen, false));
-    let mut fold = Fold::new(&rigid);
+    let is_refused = merging(Counting(seen, false));
+    let mut fold = Fold::new(&is_refused);
     let mut written = 0;
     for (seq, operand) in large.iter().enumerate().rev() {
         let mut write = |_: &[u8], _, _: &[u8]| {
@@ -205,8 +205,8 @@ fn what_cannot_be_merged_goes_by_as_it_is() {
 }
 
 /// This operator refuses operands with an R, and panics at a P.
-pub struct Touchy;
-impl MergeOperator for Touchy {
+pub struct RefusingOperator;
+impl MergeOperator for RefusingOperator {
     fn name(&self) -> &str {
         "test.touchy"
     }
@@ -237,8 +237,8 @@ impl MergeOperator for Touchy {
 }
 
 #[test]
-fn refusals_panics_and_values_past_the_limit_are_told_and_lose_nothing() {
-    let m = merging(Touchy).with_limit(9);
+fn a_failed_merge_is_reported_and_keeps_the_operands() {
+    let m = merging(RefusingOperator).with_limit(9);
     for (bad, says) in [
         ("R", "refused by merge operator \"test.touchy\": an R"),
         ("P", "made merge operator \"test.touchy\" panic: a P"),

@@ -103,7 +103,7 @@ pub fn checked_len(
     let len = payload_len(kind, codec, stored)?;
     if codec != Compression::None {
         let compressed = &stored[expiry_len(kind) + LENGTH..];
-        codec::may_give(codec, compressed, len - expiry_len(kind))?;
+        codec::check_decompressed_len(codec, compressed, len - expiry_len(kind))?;
     }
     Ok(len)
 }

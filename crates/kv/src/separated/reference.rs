@@ -110,7 +110,7 @@ mod tests {
     use crate::key::MAX_SEQ;
 
     #[test]
-    fn references_survive_encoding_and_other_bytes_are_refused() {
+    fn blob_references_round_trip_and_other_bytes_are_refused() {
         let mut out = Vec::new();
         for number in [1, 63, 64, 12_345_678, MAX_FILE_NUMBER - 1] {
             let expiries = [None, Some(0), Some(u64::MAX)];

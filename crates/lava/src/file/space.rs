@@ -11,10 +11,10 @@ use basalt_fs::{Error, ErrorKind, Result};
 
 /// Blocks that a file gets ahead of its appends at most: an extent of 1 MiB. Below that, a file
 /// grows by as much as it has.
-const AHEAD_MAX: u64 = (1 << 20) / BLOCK;
+const MAX_PREALLOCATED_BLOCKS: u64 = (1 << 20) / BLOCK;
 /// Space ahead of the appends is at most this part of the available space, see
 /// [`File::append`](basalt_fs::File::append).
-const AHEAD_PART: u64 = 64;
+const PREALLOCATION_DIVISOR: u64 = 64;
 
 impl LavaFile {
     /// Allocates blocks until the file has space for `bytes` bytes. With `ahead`, allocates more
@@ -47,7 +47,8 @@ impl LavaFile {
             let need = blocks - has;
             let like = match ahead {
                 true => {
-                    let most = AHEAD_MAX.min(state.available() / AHEAD_PART);
+                    let most =
+                        MAX_PREALLOCATED_BLOCKS.min(state.available() / PREALLOCATION_DIVISOR);
                     need.max(has.min(most)).min(MAX_FILE_BLOCKS - has)
                 }
                 false => need,

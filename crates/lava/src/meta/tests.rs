@@ -28,7 +28,7 @@ fn deep_directories_are_visited_once_each() {
 
 /// Regression test: the listing of a directory walked over all names of the image.
 #[test]
-fn a_directory_is_listed_for_the_cost_of_what_it_has() {
+fn listing_a_directory_costs_its_own_entries() {
     const FILES: u32 = 5_000;
     let mut meta = Meta::new(1 << 20);
     let mut make = |ino, kind, dir, name: String| {
@@ -63,7 +63,7 @@ fn a_directory_is_listed_for_the_cost_of_what_it_has() {
 /// Damage can make directories that contain each other. They are unreachable, and are found in a
 /// linear number of steps.
 #[test]
-fn directories_that_go_round_are_unreachable() {
+fn directory_cycles_are_unreachable() {
     const ROUND: u32 = 1_000;
     let mut meta = Meta::new(1 << 20);
     for ino in 1..=ROUND {

@@ -31,7 +31,7 @@ fn pattern(file: usize, from: u64, len: usize) -> Vec<u8> {
 /// Several threads fill more files than there are buffers, while other threads read them. Some
 /// files are removed while they are written.
 #[test]
-fn bulk_appends_of_many_threads_are_read_and_synced_right() {
+fn bulk_appends_of_many_threads_read_and_sync_correctly() {
     let (device, fs) = with_threads();
     let mut appended = 0;
     for round in 0..2 * scale() {
@@ -110,7 +110,7 @@ fn bulk_appends_of_many_threads_are_read_and_synced_right() {
 
 /// The last handle writes its buffered bytes before it closes; a second handle keeps them.
 #[test]
-fn what_was_gathered_is_there_once_the_file_is_closed() {
+fn buffered_bytes_are_written_when_the_file_is_closed() {
     for (_, fs) in [fresh(512), fresh(4096), with_threads()] {
         let path = Path::new("f");
         let f = fs.create(path).unwrap();
@@ -133,8 +133,8 @@ fn what_was_gathered_is_there_once_the_file_is_closed() {
 /// The failure of a background write is reported by the next append and by each sync. Its bytes are
 /// not part of the file.
 #[test]
-fn a_write_that_fails_behind_an_append_is_told() {
-    let mut told_by_appends = 0;
+fn a_failed_background_write_is_reported() {
+    let mut append_errors = 0;
     for (n, threads) in (0..12).flat_map(|n| [(n, false), (n, true)]) {
         let (device, fs) = match threads {
             true => with_threads(),
@@ -160,7 +160,7 @@ fn a_write_that_fails_behind_an_append_is_told() {
                 }
             }
         }
-        told_by_appends += u64::from(failed);
+        append_errors += u64::from(failed);
         let synced = f.sync_data();
         let struck = device.faults_left() == 0;
         assert_eq!(synced.is_err(), struck, "write {n}: {synced:?}");
@@ -193,12 +193,12 @@ fn a_write_that_fails_behind_an_append_is_told() {
             assert!(other.read(0, bytes.len()).unwrap() == bytes);
         }
     }
-    assert!(told_by_appends > 0, "no append was told");
+    assert!(append_errors > 0, "no append was told");
 }
 
 /// An abandoned image writes nothing more, and no caller waits for it.
 #[test]
-fn an_image_that_is_given_up_writes_no_buffers() {
+fn an_abandoned_image_writes_no_buffers() {
     let (device, fs) = with_threads();
     let f = fs.create(Path::new("f")).unwrap();
     bulk(&f, &[1; 102_400]).unwrap();

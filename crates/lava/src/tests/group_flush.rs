@@ -21,7 +21,7 @@ struct Gate {
     under: Arc<SimDevice>,
     shut: Mutex<bool>,
     /// Flushes do their work and then wait.
-    shut_after: Mutex<bool>,
+    block_after_flush: Mutex<bool>,
     /// Discards wait.
     shut_discards: Mutex<bool>,
     discards: AtomicUsize,
@@ -39,7 +39,7 @@ impl Gate {
         Arc::new(Gate {
             under,
             shut: Mutex::new(false),
-            shut_after: Mutex::new(false),
+            block_after_flush: Mutex::new(false),
             shut_discards: Mutex::new(false),
             discards: AtomicUsize::new(0),
             opened: Condvar::new(),
@@ -61,7 +61,7 @@ impl Gate {
     }
 
     fn set_after(&self, shut: bool) {
-        *self.shut_after.lock() = shut;
+        *self.block_after_flush.lock() = shut;
         self.opened.notify_all();
     }
 }
@@ -96,7 +96,7 @@ impl Device for Gate {
             false => self.under.flush(),
         }?;
         self.flushed.fetch_add(1, SeqCst);
-        let mut shut = self.shut_after.lock();
+        let mut shut = self.block_after_flush.lock();
         while *shut {
             self.opened.wait(&mut shut);
         }
@@ -138,7 +138,7 @@ fn wait_until(holds: impl Fn() -> bool) {
     clippy::disallowed_methods,
     reason = "a crate below the one with scopes of its own"
 )]
-fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
+fn syncs_during_a_flush_share_the_next_flush() {
     const THREADS: usize = 8;
     let (gate, fs) = gated();
     let seq = || fs.shared.journal.lock().writer.seq();
@@ -180,7 +180,7 @@ fn all_who_come_while_a_flush_runs_share_the_next_one_and_its_transaction() {
     clippy::disallowed_methods,
     reason = "a crate below the one with scopes of its own"
 )]
-fn a_flush_that_found_the_disk_full_is_told_to_all() {
+fn all_syncs_of_a_flush_get_its_disk_full_error() {
     let (gate, fs) = gated();
     let files: Vec<Arc<dyn File>> = (0..4)
         .map(|i| {
@@ -194,17 +194,17 @@ fn a_flush_that_found_the_disk_full_is_told_to_all() {
     gate.full.store(true, SeqCst);
     gate.set(true);
     let before = gate.flushes.load(SeqCst);
-    let told = std::thread::scope(|s| {
+    let results = std::thread::scope(|s| {
         let waiting: Vec<_> = files
             .iter()
             .map(|f| s.spawn(|| f.sync_data().is_err()))
             .collect();
         wait_until(|| gate.flushes.load(SeqCst) > before);
         gate.set(false);
-        let told = waiting.into_iter().map(|t| t.join().unwrap());
-        told.collect::<Vec<_>>()
+        let results = waiting.into_iter().map(|t| t.join().unwrap());
+        results.collect::<Vec<_>>()
     });
-    assert_eq!(told, [true; 4]);
+    assert_eq!(results, [true; 4]);
     gate.full.store(false, SeqCst);
     for f in &files {
         f.sync_data().unwrap_err();
@@ -215,7 +215,7 @@ fn a_flush_that_found_the_disk_full_is_told_to_all() {
 
 /// No sync succeeds for records that a panic kept from the journal.
 #[test]
-fn a_transaction_that_panics_ends_all_changes() {
+fn a_panic_in_a_transaction_fails_all_later_changes() {
     let (gate, fs) = gated();
     let f = fs.create(Path::new("f")).unwrap();
     fs.sync_metadata(Path::new("")).unwrap();
@@ -233,7 +233,7 @@ fn a_transaction_that_panics_ends_all_changes() {
 }
 
 #[test]
-fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
+fn a_panic_in_a_bulk_write_fails_its_file_and_blocks_no_thread() {
     let (gate, fs) = gated();
     let f = fs.create(Path::new("f")).unwrap();
     let other = fs.create(Path::new("other")).unwrap();
@@ -258,7 +258,7 @@ fn a_bulk_write_that_panics_ends_its_file_and_nobody_waits_for_it() {
     clippy::disallowed_methods,
     reason = "a crate below the one with scopes of its own"
 )]
-fn a_sync_that_comes_while_a_flush_runs_waits_for_the_next_one() {
+fn a_sync_during_a_flush_waits_for_the_next_flush() {
     let (gate, fs) = gated();
     let make = |name: &str| {
         let log = LogOptions {
@@ -298,7 +298,7 @@ fn a_sync_that_comes_while_a_flush_runs_waits_for_the_next_one() {
     clippy::disallowed_methods,
     reason = "a crate below the one with scopes of its own"
 )]
-fn a_transaction_written_while_a_flush_returns_is_not_durable_by_it() {
+fn a_flush_does_not_cover_a_transaction_written_during_it() {
     let (gate, fs) = gated();
     fs.create(Path::new("first")).unwrap();
     let before = gate.flushed.load(SeqCst);

@@ -21,7 +21,7 @@ fn root(fs: &LavaFs) {
 }
 
 #[test]
-fn a_check_counts_everything_once() {
+fn a_check_counts_each_block_once() {
     let (device, fs) = fresh(512);
     fs.create_dir(Path::new("d/e")).unwrap();
     put(&fs, "d/a", 10_000);
@@ -41,17 +41,24 @@ fn a_check_counts_everything_once() {
     assert!(found.is_sound() && !found.clean, "{found:?}");
     assert_eq!((found.files, found.dirs, found.names), (3, 3, 6));
     assert_eq!(found.file_bytes, (3 + 254 + 25) * 4096);
-    assert!(found.mends[0].contains("not closed"), "{:?}", found.mends);
+    assert!(
+        found.automatic_repairs[0].contains("not closed"),
+        "{:?}",
+        found.automatic_repairs
+    );
     drop(fs);
     let found = check(&*device, Path::new("image")).unwrap();
-    assert!(found.clean && found.mends.is_empty(), "{found:?}");
+    assert!(
+        found.clean && found.automatic_repairs.is_empty(),
+        "{found:?}"
+    );
     let sum = found.fixed_bytes + found.file_bytes + found.metadata_bytes + found.free_bytes;
     assert_eq!(sum, device.facts().len);
     // The loss of one copy of the superblock is no damage.
     device.damage(4096, &[0; 4096]);
     let found = check(&*device, Path::new("image")).unwrap();
     assert!(
-        found.is_sound() && found.mends[0].contains("superblock"),
+        found.is_sound() && found.automatic_repairs[0].contains("superblock"),
         "{found:?}"
     );
     device.damage((1 << 20) - 4096, &[1]);
@@ -69,7 +76,7 @@ fn a_check_counts_everything_once() {
 
 /// A check finds metadata that this code never writes, in frames with right checksums.
 #[test]
-fn a_check_names_what_is_wrong_with_owners_and_counts() {
+fn a_check_reports_wrong_owners_and_counts() {
     let (device, fs) = fresh(512);
     put(&fs, "one", 4096);
     put(&fs, "two", 4096);
@@ -139,7 +146,7 @@ fn an_image_grows_while_it_is_used() {
 }
 
 #[test]
-fn what_is_free_is_discarded_once_its_removal_is_durable() {
+fn free_blocks_are_discarded_after_their_removal_is_durable() {
     let (device, fs) = fresh(512);
     put(&fs, "a", 1 << 20);
     put(&fs, "small", 4096);
@@ -193,7 +200,7 @@ fn reading_needs_fewer_features_than_writing() {
 /// A hostile image may have one very high inode number. A mount and a check take little memory for
 /// the numbers between.
 #[test]
-fn a_far_inode_number_costs_little() {
+fn a_high_inode_number_takes_little_memory() {
     let device = SimDevice::new(1 << 40, 512);
     format::format(&*device, [3; 16], true, Path::new("image")).unwrap();
     let fs = LavaFs::mount(device.clone(), &by_hand()).unwrap();
@@ -230,7 +237,7 @@ fn a_far_inode_number_costs_little() {
 
 /// An image with a smaller write unit than direct I/O has here goes through the page cache.
 #[test]
-fn an_image_of_smaller_units_is_opened_all_the_same() {
+fn an_image_with_a_smaller_write_unit_opens() {
     use basalt_fs::device::{Device, DeviceOptions};
     let path = std::env::temp_dir().join(format!("basalt-lava-units-{}", std::process::id()));
     let how = image::Format {
@@ -274,7 +281,7 @@ fn an_image_of_smaller_units_is_opened_all_the_same() {
 
 /// A device with `no_discard` gets no discards on any mount.
 #[test]
-fn a_device_is_left_alone_if_that_was_asked_for() {
+fn a_no_discard_image_gets_no_discards() {
     for no_discard in [false, true] {
         let device = SimDevice::new(16 << 20, 512);
         let features = format::Features {
@@ -307,7 +314,7 @@ fn a_device_is_left_alone_if_that_was_asked_for() {
     clippy::disallowed_methods,
     reason = "a real file, as the tools have it"
 )]
-fn an_interrupted_grow_is_repeated_and_the_image_takes_the_space() {
+fn an_interrupted_grow_can_be_repeated() {
     use basalt_fs::device::{DeviceOptions, HostDevice};
     const MIB: u64 = 1 << 20;
     let name = format!("basalt-lava-grow-{}", std::process::id());

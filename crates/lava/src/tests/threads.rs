@@ -124,7 +124,10 @@ fn live(fs: &LavaFs, t: u64, seed: u64, promise: &Mutex<Promise>, steps: u64) {
 }
 
 /// Returns a snapshot of the device, and the promises that hold at that moment.
-fn moment(device: &SimDevice, promises: &[Arc<Mutex<Promise>>]) -> (DeviceSnapshot, Promise) {
+fn take_snapshot(
+    device: &SimDevice,
+    promises: &[Arc<Mutex<Promise>>],
+) -> (DeviceSnapshot, Promise) {
     let held: Vec<_> = promises.iter().map(|p| p.lock()).collect();
     let mut all = Promise::default();
     for p in &held {
@@ -159,7 +162,7 @@ fn check(fs: &Arc<LavaFs>, promise: &Promise, place: &str) {
     clippy::disallowed_methods,
     reason = "threads that nobody steps are what this is about"
 )]
-fn what_is_durable_stays_so_while_everything_happens_at_once() {
+fn durable_data_survives_concurrent_operations() {
     let (mut cuts, mut checkpoints) = (0, 0);
     for seed in 0..2 * scale() {
         let device = SimDevice::new(12 << 20, 512);
@@ -176,13 +179,13 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
                 if c.below(100) == 0
                     && let Some(device) = device_of.upgrade()
                 {
-                    let moment = moment(&device, &promises);
-                    taken.lock().push(moment);
+                    let take_snapshot = take_snapshot(&device, &promises);
+                    taken.lock().push(take_snapshot);
                 }
             });
         }
         let over = AtomicBool::new(false);
-        let mut moments: Vec<(DeviceSnapshot, Promise)> = Vec::new();
+        let mut snapshots: Vec<(DeviceSnapshot, Promise)> = Vec::new();
         std::thread::scope(|s| {
             let (fs, promises, over, device) = (&fs, &promises, &over, &device);
             let threads: Vec<_> = (0..THREADS)
@@ -205,7 +208,7 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             });
             while !threads.iter().all(|t| t.is_finished()) {
                 std::thread::sleep(std::time::Duration::from_millis(5));
-                moments.push(moment(device, promises));
+                snapshots.push(take_snapshot(device, promises));
             }
             over.store(true, SeqCst);
             for t in threads {
@@ -213,15 +216,15 @@ fn what_is_durable_stays_so_while_everything_happens_at_once() {
             }
             beside.join().unwrap();
         });
-        moments.append(&mut taken.lock());
+        snapshots.append(&mut taken.lock());
         checkpoints += fs.usage().checkpoints;
         for p in &promises {
             check(&fs, &p.lock(), &format!("seed {seed}, at the end"));
         }
         drop(fs);
         let mut c = Rng::of(&[seed, 5]);
-        for (n, (snapshot, promise)) in moments.iter().enumerate() {
-            if c.below(moments.len() as u64) > 150 {
+        for (n, (snapshot, promise)) in snapshots.iter().enumerate() {
+            if c.below(snapshots.len() as u64) > 150 {
                 continue;
             }
             for cut in [

@@ -27,7 +27,7 @@ fn bulk(f: &Arc<dyn File>, bytes: &[u8]) {
 
 /// Regression test: buffers were in no ledger, so 64 of them took 32 MiB beside the budget.
 #[test]
-fn the_ledger_has_the_memory_of_buffers() {
+fn write_buffers_are_in_the_ledger() {
     let env = EnvBuilder::without_fs().stepped().parts();
     let booked = || env.ledger().usage().buffer / BUFFER as u64;
     let fs = over(&env);
@@ -50,7 +50,7 @@ fn the_ledger_has_the_memory_of_buffers() {
 
 /// A buffer that the ledger refuses is not allocated, and no byte of a file is lost by that.
 #[test]
-fn a_full_ledger_leaves_few_buffers() {
+fn a_full_ledger_limits_the_write_buffers() {
     let env = EnvBuilder::without_fs()
         .stepped()
         .memory_bytes(8 << 20)
@@ -85,7 +85,7 @@ fn a_full_ledger_leaves_few_buffers() {
 /// Compactions last for minutes. If a checkpoint waited for them, writers would find a full
 /// journal.
 #[test]
-fn a_checkpoint_goes_before_compactions() {
+fn a_checkpoint_job_runs_before_compactions() {
     let env = EnvBuilder::without_fs().stepped().parts();
     let fs = over(&env);
     let compactions = Arc::new(AtomicU64::new(0));
@@ -144,7 +144,7 @@ fn a_job_on_the_last_thread_writes_its_buffers_itself() {
 
 /// After the filesystem is dropped, no job of it is left, and the device is free.
 #[test]
-fn an_unmount_leaves_no_job() {
+fn an_unmount_leaves_no_job_queued() {
     let env = EnvBuilder::without_fs().parts();
     for round in 0..20 {
         let device = SimDevice::new(64 << 20, 512);
@@ -168,11 +168,11 @@ fn an_unmount_leaves_no_job() {
 
 /// The environment's clock times syncs.
 #[test]
-fn syncs_take_the_time_of_the_environments_clock() {
-    let hands = ManualClock::ticking(0, Duration::from_millis(70));
+fn syncs_are_timed_by_the_clock_of_the_environment() {
+    let manual_clock = ManualClock::ticking(0, Duration::from_millis(70));
     let env = EnvBuilder::without_fs()
         .stepped()
-        .clock(Clock::manual(hands))
+        .clock(Clock::manual(manual_clock))
         .parts();
     let fs = over(&env);
     fs.create(Path::new("a")).unwrap();
@@ -187,7 +187,7 @@ fn syncs_take_the_time_of_the_environments_clock() {
 
 /// Without an environment there are no background jobs, and two runs make the same writes.
 #[test]
-fn without_an_environment_runs_are_the_same() {
+fn two_runs_without_an_environment_write_the_same() {
     let run = || {
         let (device, fs) = fresh(512);
         for i in 0..30u8 {

@@ -126,7 +126,7 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => c.wait_idle().expect("settles"),
         which => {
-            let all = CompactOptions::default().gather_values(which == 2);
+            let all = CompactOptions::default().relocate_values(which == 2);
             c.compact(&f, &all).expect("compacts");
         }
     }));
@@ -138,7 +138,7 @@ fn model(totals: &Counts) {
     db.wait_idle().expect("settles");
     let all = CompactOptions::default()
         .bottommost(Bottommost::Force)
-        .gather_values(true);
+        .relocate_values(true);
     db.compact(&family, &all).expect("compacts");
     db.wait_idle().expect("settles");
     look(&db, &family, &returned, totals);
@@ -146,7 +146,7 @@ fn model(totals: &Counts) {
     let (blobs, tables) = (stats.blobs, &stats.families[0].levels);
     count(totals, 2, blobs.collections);
     count(totals, 3, blobs.names_forgotten);
-    count(totals, 4, blobs.gathered_bytes);
+    count(totals, 4, blobs.relocated_bytes);
     count(totals, 0, shuttle::current::context_switches() as u64);
     db.close().expect("closes");
     let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).expect("walks");
@@ -160,19 +160,22 @@ fn model(totals: &Counts) {
 }
 
 #[test]
-fn collections_are_right_in_every_order() {
+fn garbage_collections_are_correct_in_every_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..30 * campaign::scale()) {
-        let _repeat = repeat!(collections_are_right_in_every_order, "BASALT_CASE={seed}");
+        let _repeat = repeat!(
+            garbage_collections_are_correct_in_every_schedule,
+            "BASALT_CASE={seed}"
+        );
         let totals = totals.clone();
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, looks, collections, forgotten, gathered] =
+    let [steps, looks, collections, forgotten, relocated] =
         std::array::from_fn(|i| counted(&totals, i));
     campaign!(
-        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} gathered={gathered}"
+        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} gathered={relocated}"
     );
     if campaign::case().is_none() {
         assert!(
@@ -184,8 +187,8 @@ fn collections_are_right_in_every_order() {
             "few names: {forgotten} in {schedules}"
         );
         assert!(
-            gathered > schedules * 100,
-            "few values moved: {gathered} bytes in {schedules}"
+            relocated > schedules * 100,
+            "few values moved: {relocated} bytes in {schedules}"
         );
     }
 }

@@ -161,11 +161,14 @@ fn model(totals: &Counts) {
 }
 
 #[test]
-fn a_cache_is_right_in_every_order() {
+fn the_block_cache_is_correct_in_every_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..100 * campaign::scale()) {
-        let _repeat = repeat!(a_cache_is_right_in_every_order, "BASALT_CASE={seed}");
+        let _repeat = repeat!(
+            the_block_cache_is_correct_in_every_schedule,
+            "BASALT_CASE={seed}"
+        );
         let totals = totals.clone();
         case(seed, move || model(&totals));
         schedules += CASE;

@@ -18,17 +18,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const WRITERS: usize = 3;
-const BOOM: &[u8] = b"boom";
+const PANIC_KEY: &[u8] = b"boom";
 
 /// A bytewise comparator that panics on one key once it is armed.
-struct Fuse(AtomicBool);
+struct PanickingComparator(AtomicBool);
 
-impl Comparator for Fuse {
+impl Comparator for PanickingComparator {
     fn name(&self) -> &str {
         "fuse"
     }
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        if self.0.load(SeqCst) && (a == BOOM || b == BOOM) {
+        if self.0.load(SeqCst) && (a == PANIC_KEY || b == PANIC_KEY) {
             std::panic::resume_unwind(Box::new("the fuse"));
         }
         a.cmp(b)
@@ -106,7 +106,7 @@ fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
     batch.put(a, &own_name(writer, n), &value[..8]).unwrap();
     batch.put(b, &name(writer), &value[..8]).unwrap();
     if boom {
-        batch.put(b, BOOM, b"").unwrap();
+        batch.put(b, PANIC_KEY, b"").unwrap();
     }
     let sync = percent(40);
     let options = WriteOptions::synced(sync);
@@ -148,7 +148,7 @@ fn send(world: &Arc<World>, writer: usize, boom: bool) -> bool {
 }
 
 /// Makes the acknowledged batches durable.
-fn ride(world: &World) {
+fn write_batches(world: &World) {
     let before = world.journal.lock().unwrap().clone();
     match world.db.sync() {
         Ok(()) => {
@@ -204,7 +204,7 @@ fn environment(disk: &Arc<SimFs>, seed: u64) -> Env {
         .build()
 }
 
-fn options(fuse: &Arc<Fuse>, buffer: u64, slow: bool) -> Options {
+fn options(fuse: &Arc<PanickingComparator>, buffer: u64, slow: bool) -> Options {
     let family = FamilyOptions::default()
         .l0_compaction_trigger(if slow { 1 } else { 4 })
         .l0_slowdown(if slow { 1 } else { 12 });
@@ -256,7 +256,7 @@ fn expected(world: &World, panic: Box<dyn Any + Send>) {
 fn model(totals: &Counts) {
     let disk = SimFs::new(SimOptions::default());
     let env = environment(&disk, below(1 << 32));
-    let fuse = Arc::new(Fuse(AtomicBool::new(false)));
+    let fuse = Arc::new(PanickingComparator(AtomicBool::new(false)));
     // Large batches are inserted side by side; with a small buffer they also seal memtables.
     let load = if percent(50) { 40 << 10 } else { 30 };
     let (buffer, slow) = ([64 << 10, 8 << 20][below(2) as usize], percent(25));
@@ -288,7 +288,7 @@ fn model(totals: &Counts) {
                 let boom = world.boom && writer == 1 && i == 1;
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     if percent(20) {
-                        ride(&world);
+                        write_batches(&world);
                     }
                     send(&world, writer, boom)
                 }));
@@ -327,7 +327,7 @@ fn model(totals: &Counts) {
 
 /// Ends a run, on one thread: every acknowledged batch exists in this life and in the next, and a
 /// power cut took no more than it may.
-fn finish(world: &World, env: &Env, options: Options, fuse: &Fuse, totals: &Counts) {
+fn finish(world: &World, env: &Env, options: Options, fuse: &PanickingComparator, totals: &Counts) {
     let db = world.db.clone();
     look(world, &mut [0; WRITERS]);
     fuse.0.store(false, SeqCst);
@@ -359,11 +359,14 @@ fn finish(world: &World, env: &Env, options: Options, fuse: &Fuse, totals: &Coun
 }
 
 #[test]
-fn a_commit_queue_is_right_in_every_order() {
+fn the_commit_queue_is_correct_in_every_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..60 * campaign::scale()) {
-        let _repeat = repeat!(a_commit_queue_is_right_in_every_order, "BASALT_CASE={seed}");
+        let _repeat = repeat!(
+            the_commit_queue_is_correct_in_every_schedule,
+            "BASALT_CASE={seed}"
+        );
         let totals = totals.clone();
         case(seed, move || model(&totals));
         schedules += CASE as u64;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Schedules that a case runs before the next seed.
 pub const CASE: usize = 50;
 /// More steps than any model takes: a run with so many goes in a circle.
-const CIRCLE: usize = 1_000_000;
+const MAX_STEPS: usize = 1_000_000;
 
 /// Counters of a model, besides its assertions.
 pub type Counts = Arc<[AtomicU64; 5]>;
@@ -22,7 +22,7 @@ pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
     // The stack has room for an engine's frames, with a compressor on it.
     config.stack_size = 256 << 10;
     config.failure_persistence = FailurePersistence::None;
-    config.max_steps = MaxSteps::FailAfter(CIRCLE);
+    config.max_steps = MaxSteps::FailAfter(MAX_STEPS);
     config.silence_warnings = true;
     let run = if seed.is_multiple_of(2) {
         Runner::new(RandomScheduler::new_from_seed(seed, CASE), config).run(model)

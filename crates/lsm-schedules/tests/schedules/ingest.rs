@@ -124,12 +124,12 @@ fn model(totals: &Counts) {
 }
 
 #[test]
-fn added_tables_are_seen_right_in_every_order() {
+fn ingested_tables_are_visible_atomically_in_every_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..80 * campaign::scale()) {
         let _repeat = repeat!(
-            added_tables_are_seen_right_in_every_order,
+            ingested_tables_are_visible_atomically_in_every_schedule,
             "BASALT_CASE={seed}"
         );
         let totals: Counts = Arc::clone(&totals);

@@ -141,7 +141,7 @@ fn locks_are_taken_in_the_documented_order() {
 
 /// A rule that complains of nothing is not a rule.
 #[test]
-fn the_order_of_locks_bites() {
+fn the_lock_order_check_reports_violations() {
     let name = |lock: &str| format!("basalt_lsm_schedules::db::{lock}");
     let wrong = |a: &str, b: &str| objection(&name(a), &name(b)).is_some();
     assert!(!wrong("write_path::Writer", "tree::TreeState"));

@@ -12,8 +12,8 @@ mod explore;
 mod ingest;
 mod locks;
 mod memtable;
-mod moment;
 mod version;
+mod visibility;
 
 #[global_allocator]
 static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;

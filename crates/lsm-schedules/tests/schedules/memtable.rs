@@ -107,7 +107,7 @@ fn look(mem: &Arc<MemTable>, seen: &Mutex<Seen>, n: u64, as_of: SeqNo) {
 /// Makes a full leaf, and little else, so that changes of threads fall into its split. One thread
 /// fills the half that stays, where slots become free, one inserts among the entries that move, and
 /// one reads the earlier entries.
-fn brink(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
+fn insert_during_split(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
     let there = |i: u64| i * 4 + 1;
     for i in 0..15 {
         insert(mem, seen, there(i), i + 1);
@@ -134,7 +134,7 @@ fn brink(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
 }
 
 /// Inserts up to the point of a first split, of many splits, or of an inner node's, and beyond it.
-fn crowd(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
+fn insert_past_splits(mem: &Arc<MemTable>, seen: &Arc<Mutex<Seen>>) -> Vec<Thread> {
     let before = match below(4) {
         0 => below(4),
         1 => 12 + below(4),
@@ -176,9 +176,9 @@ fn model(steps: &Counts, one_leaf: bool) {
     let mem = MemTable::new(Cmp::Bytewise);
     let seen = Arc::new(Mutex::new(Seen::default()));
     let threads = if one_leaf {
-        brink(&mem, &seen)
+        insert_during_split(&mem, &seen)
     } else {
-        crowd(&mem, &seen)
+        insert_past_splits(&mem, &seen)
     };
     for thread in threads {
         thread.join().unwrap();
@@ -190,11 +190,14 @@ fn model(steps: &Counts, one_leaf: bool) {
 }
 
 #[test]
-fn a_memtable_is_right_in_every_order() {
+fn the_memtable_is_correct_in_every_schedule() {
     let steps = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..200 * campaign::scale()) {
-        let _repeat = repeat!(a_memtable_is_right_in_every_order, "BASALT_CASE={seed}");
+        let _repeat = repeat!(
+            the_memtable_is_correct_in_every_schedule,
+            "BASALT_CASE={seed}"
+        );
         let steps = steps.clone();
         // Both kinds of schedules occur, as every second seed goes by priorities.
         case(seed, move || model(&steps, seed % 8 < 6));

@@ -46,7 +46,7 @@ fn options() -> Options {
         .idle_release(Duration::ZERO)
 }
 
-/// Sets every key to one round, in one batch or by a prepared table. Then `marks` says so.
+/// Sets every key to one round, in one batch or by a prepared table. Then `seen_marks` says so.
 fn write_round(db: &Db, family: &Family, n: u64) {
     if percent(50) {
         let mut table = db.prepare(family).expect("prepares");
@@ -54,8 +54,8 @@ fn write_round(db: &Db, family: &Family, n: u64) {
             table.add(&key(k), &value(n)).expect("takes it");
         }
         db.ingest(&[table.finish().expect("ends")]).expect("adds");
-        let marks = db.family("marks").expect("it is there");
-        let written = db.put(&marks, b"mark", &value(n), &WriteOptions::default());
+        let seen_marks = db.family("marks").expect("it is there");
+        let written = db.put(&seen_marks, b"mark", &value(n), &WriteOptions::default());
         written.expect("writes");
         return;
     }
@@ -75,8 +75,8 @@ fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
     let mut rounds = Vec::new();
     if percent(40) {
         // A reader that sees the mark sees all that was set before it.
-        let marks = db.family("marks").expect("it is there");
-        let found = db.multi_get(&[(family, &key(3)), (&marks, b"mark")], &read);
+        let seen_marks = db.family("marks").expect("it is there");
+        let found = db.multi_get(&[(family, &key(3)), (&seen_marks, b"mark")], &read);
         let found: Vec<u64> = (found.into_iter())
             .map(|v| v.expect("reads").map_or(0, |v| round(&v)))
             .collect();
@@ -123,7 +123,7 @@ fn look(db: &Db, family: &Family, returned: &AtomicU64, totals: &Counts) {
 }
 
 /// Creates and drops a family under a reader.
-fn come_and_go(db: &Db) {
+fn create_and_drop_family(db: &Db) {
     let family = db
         .create_family("passing", options().default_family)
         .unwrap();
@@ -187,7 +187,7 @@ fn model(totals: &Counts) {
     }
     let (c, f) = (db.clone(), family.clone());
     threads.push(shuttle::thread::spawn(move || match below(3) {
-        0 => come_and_go(&c),
+        0 => create_and_drop_family(&c),
         1 => c.compact_range(&f, None, None).expect("compacts"),
         _ => c.wait_idle().expect("settles"),
     }));
@@ -215,11 +215,14 @@ fn model(totals: &Counts) {
 }
 
 #[test]
-fn a_version_set_is_right_in_every_order() {
+fn the_version_set_is_correct_in_every_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..40 * campaign::scale()) {
-        let _repeat = repeat!(a_version_set_is_right_in_every_order, "BASALT_CASE={seed}");
+        let _repeat = repeat!(
+            the_version_set_is_correct_in_every_schedule,
+            "BASALT_CASE={seed}"
+        );
         let totals = totals.clone();
         case(seed, move || model(&totals));
         schedules += CASE as u64;
@@ -236,7 +239,7 @@ fn a_version_set_is_right_in_every_order() {
 
 /// One owner removes files that no manifest names, while the directory passes to another owner that
 /// gives the same number out again.
-fn two_owners() {
+fn change_directory_owner() {
     let disk = SimFs::new(SimOptions::default());
     let env = EnvBuilder::for_tests(disk.clone(), below(1 << 32)).build();
     let store = TableStore::new(&env, Path::new("db"), env.jobs().new_owner());
@@ -259,12 +262,12 @@ fn two_owners() {
 }
 
 #[test]
-fn a_folder_that_was_left_is_not_touched_in_any_order() {
+fn a_left_directory_is_not_touched_in_any_schedule() {
     for seed in campaign::cases(0..10 * campaign::scale()) {
         let _repeat = repeat!(
-            a_folder_that_was_left_is_not_touched_in_any_order,
+            a_left_directory_is_not_touched_in_any_schedule,
             "BASALT_CASE={seed}"
         );
-        case(seed, two_owners);
+        case(seed, change_directory_owner);
     }
 }

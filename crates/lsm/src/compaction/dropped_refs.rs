@@ -10,10 +10,10 @@
 
 use crate::compaction::run::Job;
 use crate::version::BlobFile;
-use basalt_blob::batch_read::{Pages, Place, Sought, locate};
+use basalt_blob::batch_read::{Pages, Place, ValueRequest, locate};
 use basalt_blob::derive::is_worth_deriving;
 use basalt_blob::garbage::Dead;
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::{MemoryKind, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::SeqNo;
@@ -179,7 +179,7 @@ impl<'a> DroppedRefs<'a> {
                 let known = self.unreadable.get(&file.number).filter(|_| derive);
                 match known.map_or_else(|| file.reader(), |e| Err(e.clone())) {
                     Ok(reader) => {
-                        wanted.push(Sought {
+                        wanted.push(ValueRequest {
                             reader,
                             name: *name,
                         });
@@ -189,7 +189,7 @@ impl<'a> DroppedRefs<'a> {
                 }
             }
             let turn = env.foreground_io().turn();
-            let mut located = locate(wanted, &mut pages, How::job(true)).into_iter();
+            let mut located = locate(wanted, &mut pages, ReadMode::job(true)).into_iter();
             drop(turn);
             for ((file, hash, name, number), failed) in some.iter().zip(failed) {
                 let located = match failed {

@@ -63,7 +63,7 @@ pub(crate) struct MergeRules<'a> {
 /// The decision of the compaction filter about one value.
 enum Filtered {
     /// The value, or the reference to it, stays as it is.
-    Kept,
+    Unchanged,
     /// This encoded value replaces the old one.
     Changed(Vec<u8>),
     Removed,
@@ -90,10 +90,10 @@ impl MergeRules<'_> {
         out: &mut Outcome,
     ) -> Result<Filtered> {
         let Some(filter) = self.filter else {
-            return Ok(Filtered::Kept);
+            return Ok(Filtered::Unchanged);
         };
         match filter.filter(&self.context(seq), key, &value[prefix..]) {
-            FilterDecision::Keep => Ok(Filtered::Kept),
+            FilterDecision::Keep => Ok(Filtered::Unchanged),
             FilterDecision::Remove => {
                 out.filtered += 1;
                 Ok(Filtered::Removed)
@@ -285,7 +285,7 @@ impl KeyWriter<'_> {
         let mut value = value;
         if filtered && version.kind != Kind::Delete && self.rules.filter.is_some() {
             match self.filter(version, value)? {
-                Filtered::Kept => {}
+                Filtered::Unchanged => {}
                 Filtered::Changed(new) => {
                     self.drop_reference(version)?;
                     changed = new;
@@ -315,7 +315,7 @@ impl KeyWriter<'_> {
             return rules.filter(key, seq, version.prefix(), value, &mut self.out);
         };
         match filter.filter_key(&rules.context(seq), key) {
-            Some(KeyDecision::Keep) => return Ok(Filtered::Kept),
+            Some(KeyDecision::Keep) => return Ok(Filtered::Unchanged),
             Some(KeyDecision::Remove) => {
                 self.out.filtered += 1;
                 return Ok(Filtered::Removed);
@@ -340,7 +340,7 @@ impl KeyWriter<'_> {
         let key = operands.key();
         if filtered {
             match self.rules.filter(key, seq, 0, &value, &mut self.out)? {
-                Filtered::Kept => {}
+                Filtered::Unchanged => {}
                 Filtered::Changed(new) => value = new,
                 // A tombstone would hide nothing.
                 Filtered::Removed => return Ok(()),

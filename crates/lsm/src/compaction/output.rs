@@ -7,7 +7,7 @@ use crate::options::{Compression, FamilyOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
 use basalt_blob::garbage::Dead;
-use basalt_blob::{BlobMeta, How, Name, Reference, Separator, record};
+use basalt_blob::{BlobMeta, Name, ReadMode, Reference, Separator, record};
 use basalt_env::file_writer::PIECE;
 use basalt_env::store_dir::Created;
 use basalt_env::{CacheKey, IoPriority};
@@ -339,7 +339,7 @@ impl MergeSink for Outputs<'_> {
             seq,
         };
         let cmp = &self.job.options.comparator;
-        Ok(self.blobs().read(&name, to, cmp, How::job(false))?.1)
+        Ok(self.blobs().read(&name, to, cmp, ReadMode::job(false))?.1)
     }
 
     fn drop_reference(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {

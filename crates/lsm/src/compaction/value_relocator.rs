@@ -8,7 +8,7 @@
 use crate::compaction::output::{MergeSink, Outputs};
 use crate::compaction::run::Job;
 use basalt_blob::batch_read::{InFlight, Located, Pages};
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Kind, SeqNo, split_internal_key, trailer_seq};
@@ -92,7 +92,7 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
             }
         }
         let turn = self.job.env.foreground_io().turn();
-        let located = blobs.locate(&entries, &mut self.pages, How::job(true));
+        let located = blobs.locate(&entries, &mut self.pages, ReadMode::job(true));
         drop(turn);
         let mut located = located.into_iter().peekable();
         let mut read = VecDeque::new();
@@ -124,7 +124,7 @@ impl<'a, 'o> ValueRelocator<'a, 'o> {
         &self,
         from: &mut Peekable<impl Iterator<Item = Result<Located<'l>>>>,
     ) -> VecDeque<Result<(Bytes, Option<CacheKey>)>> {
-        let (env, how) = (&self.job.env, How::job(false));
+        let (env, how) = (&self.job.env, ReadMode::job(false));
         // Values that were not located keep their place in the order.
         let (mut some, mut lost, mut bytes) = (Vec::new(), Vec::new(), 0);
         let fits = |l: &Result<Located<'_>>, bytes: usize| match l {

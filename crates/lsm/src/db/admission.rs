@@ -15,7 +15,9 @@ impl Engine {
             let Some((space, reserve)) = self.pressure.free() else {
                 break;
             };
-            let kept = self.pressure.kept_for_recovery(reserve, &self.tree.view());
+            let kept = self
+                .pressure
+                .reserved_for_recovery(reserve, &self.tree.view());
             if space.free >= kept + bytes {
                 break;
             }

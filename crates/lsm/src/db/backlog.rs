@@ -35,7 +35,7 @@ impl Backlog {
     }
 
     /// Returns true if the backlog slows writers.
-    pub fn presses(&self) -> bool {
+    pub fn slows_writers(&self) -> bool {
         self.level0 > 0.0 || self.debt > 0.0
     }
 

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest time after which a file that could not be read is tried again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(3600);
 
 /// The place of a record after a garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NewPlace {
+pub(crate) struct NewRecordPlace {
     pub file: u64,
     pub ordinal: u32,
     pub family: u32,
@@ -28,13 +28,13 @@ pub(crate) struct NewPlace {
 
 /// The new places of records whose files garbage collection rewrote.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct MovedRecords {
     /// By source, then by the record's place in it; ascending.
-    pub places: HashMap<u64, Vec<(u32, NewPlace)>>,
+    pub places: HashMap<u64, Vec<(u32, NewRecordPlace)>>,
 }
 
-impl Moved {
-    pub fn place(&self, file: u64, ordinal: u32) -> Option<NewPlace> {
+impl MovedRecords {
+    pub fn place(&self, file: u64, ordinal: u32) -> Option<NewRecordPlace> {
         let places = self.places.get(&file)?;
         let at = places.binary_search_by_key(&ordinal, |(o, _)| *o).ok()?;
         Some(places[at].1)
@@ -52,13 +52,13 @@ pub(crate) struct BlobState {
     running: BTreeMap<u64, usize>,
     /// Records moved by garbage collections that ended while some running job ran, with the epoch
     /// that each began.
-    moved: Vec<(u64, Arc<Moved>)>,
+    moved: Vec<(u64, Arc<MovedRecords>)>,
     /// Names made since the store was opened, with the epoch from which they are names.
     named: Arc<HashMap<u64, u64>>,
     /// Numbers of the files that a garbage collection reads.
     pub collecting: BTreeSet<u64>,
     /// Files whose values a compaction moves along.
-    pub gathering: BTreeSet<u64>,
+    pub relocating: BTreeSet<u64>,
     /// Number of garbage collections that run or are queued.
     pub running_collections: usize,
     /// The error of the last garbage collection, unless one of its sources caused it.
@@ -96,25 +96,25 @@ impl BlobState {
     /// Returns whether a garbage collection may take a file now.
     pub fn may_collect(&self, number: u64, now: Duration) -> bool {
         !self.collecting.contains(&number)
-            && !self.gathering.contains(&number)
+            && !self.relocating.contains(&number)
             && (self.unreadable.get(&number)).is_none_or(|u| u.retry_at <= now)
     }
 
     /// Returns the files that could not be read and wait for another attempt. No garbage collection
     /// may take them until then.
-    pub fn put_off(&self, now: Duration) -> impl Iterator<Item = u64> {
+    pub fn postponed(&self, now: Duration) -> impl Iterator<Item = u64> {
         let waiting = self
             .unreadable
             .iter()
             .filter(move |(_, u)| u.retry_at > now);
         let numbers = waiting.map(|(number, _)| *number);
-        numbers.filter(|n| !self.collecting.contains(n) && !self.gathering.contains(n))
+        numbers.filter(|n| !self.collecting.contains(n) && !self.relocating.contains(n))
     }
 
     /// A file could not be read. When it may be tried again.
     pub fn unreadable(&mut self, number: u64, error: Error, now: Duration) {
         let pause = (self.unreadable.get(&number))
-            .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(LONGEST_PAUSE));
+            .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(MAX_RETRY_DELAY));
         let retry_at = now + pause;
         let u = Unreadable {
             error,
@@ -166,8 +166,8 @@ impl BlobState {
         spread
     }
 
-    pub fn moment(&self) -> BlobMoment {
-        BlobMoment {
+    pub fn snapshot(&self) -> BlobStateSnapshot {
+        BlobStateSnapshot {
             references: self.references.clone(),
             named: self.named.clone(),
             moved: self.moved.iter().map(|(_, m)| m.clone()).collect(),
@@ -227,10 +227,10 @@ impl BlobState {
 
 /// The part of [`BlobState`] that `Tree::settle_blobs` reads. Only an install changes the other
 /// inputs, so a holder of `manifest` works on this copy without `state`.
-pub(crate) struct BlobMoment {
+pub(crate) struct BlobStateSnapshot {
     pub references: Arc<HashMap<u64, u64>>,
     pub named: Arc<HashMap<u64, u64>>,
-    pub moved: Vec<Arc<Moved>>,
+    pub moved: Vec<Arc<MovedRecords>>,
     pub collecting: BTreeSet<u64>,
     pub oldest_job: u64,
 }
@@ -239,7 +239,7 @@ pub(crate) struct BlobMoment {
 pub(crate) struct SettledBlobs {
     /// More and fewer tables that have a number.
     pub references: BTreeMap<u64, i64>,
-    pub moved: Option<(Vec<u64>, Moved)>,
+    pub moved: Option<(Vec<u64>, MovedRecords)>,
     /// Paths of files that no edit names and no reader opened: they held records of dropped
     /// families.
     pub unnamed: Vec<PathBuf>,
@@ -251,10 +251,10 @@ impl SettledBlobs {
     }
 }
 
-impl BlobMoment {
+impl BlobStateSnapshot {
     /// Returns the current place of a record, as looked up by a job that may be older than some
     /// garbage collections.
-    pub fn now_at(&self, mut dead: Dead, latest: Option<&Moved>) -> Dead {
+    pub fn now_at(&self, mut dead: Dead, latest: Option<&MovedRecords>) -> Dead {
         let all = self.moved.iter().map(|m| &**m).chain(latest);
         for moved in all {
             if let Some(to) = moved.place(dead.file, dead.ordinal) {

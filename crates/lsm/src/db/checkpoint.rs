@@ -72,7 +72,7 @@ pub struct CheckpointReport {
 }
 
 /// Contents of the store at the moment of the checkpoint.
-struct Moment<'a> {
+struct CheckpointContents<'a> {
     catalog: Catalog,
     /// Keeps the files of tables and blobs.
     _view: Arc<View>,
@@ -83,13 +83,13 @@ struct Moment<'a> {
 
 /// Directory of a checkpoint that is being built. If the checkpoint is not finished, the drop
 /// removes the directory.
-struct Unfinished<'a> {
+struct UnfinishedDir<'a> {
     engine: &'a Engine,
     dir: PathBuf,
     done: bool,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for UnfinishedDir<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.engine.writes.logs().trim([]);
@@ -148,15 +148,15 @@ impl Engine {
         // is free is left over from an unfinished checkpoint.
         let lock = fs.lock(&dir.join(LOCK))?;
         self.remove_unfinished(&dir, false)?;
-        let mut building = Unfinished {
+        let mut building = UnfinishedDir {
             engine: self,
             dir,
             done: false,
         };
         let dir = building.dir.clone();
-        let moment = self.moment_to_copy(options)?;
+        let contents = self.contents_to_copy(options)?;
         let mut report = CheckpointReport::default();
-        for family in moment.catalog.families.values() {
+        for family in contents.catalog.families.values() {
             for (&number, CatalogTable { meta, .. }) in &family.tables {
                 report.tables += 1;
                 let (from, to) = (self.ctx.tables.path(number), dir.join(table_name(number)));
@@ -164,7 +164,7 @@ impl Engine {
                 self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
         }
-        for (&number, blob) in &moment.catalog.blobs {
+        for (&number, blob) in &contents.catalog.blobs {
             report.blob_files += 1;
             let sizes = match &blob.meta.index {
                 None => vec![(blob.meta.size, Some(blob.meta.digest))],
@@ -175,17 +175,17 @@ impl Engine {
                 self.link_or_copy(&from, &to, file, options, &mut report)?;
             }
         }
-        for (number, file, end) in &moment.logs {
+        for (number, file, end) in &contents.logs {
             let (from, to) = (log_path(&self.ctx.dir, *number), log_path(&dir, *number));
             self.copy(file, &from, &to, *end)?;
             report.log_bytes += end;
         }
-        let Moment {
+        let CheckpointContents {
             mut catalog,
             _view,
             logs,
             _pinned: pinned,
-        } = moment;
+        } = contents;
         drop((logs, pinned));
         self.writes.logs().trim([]);
         let number = catalog.next_file;
@@ -247,7 +247,10 @@ impl Engine {
     }
 
     /// Determines the contents of the checkpoint: all writes acknowledged so far.
-    fn moment_to_copy(self: &Arc<Self>, options: &CheckpointOptions) -> Result<Moment<'_>> {
+    fn contents_to_copy(
+        self: &Arc<Self>,
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointContents<'_>> {
         let waiting: u64 = {
             let writer = self.writes.lock();
             let active = writer.log.as_ref().map_or(0, |l| l.writer.end());
@@ -292,7 +295,7 @@ impl Engine {
             logs.push((number, file, log.end.expect("those without were left out")));
         }
         drop((manifest, writer));
-        Ok(Moment {
+        Ok(CheckpointContents {
             catalog,
             _view: view,
             logs,

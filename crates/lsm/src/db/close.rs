@@ -51,7 +51,7 @@ impl Engine {
         if self.ctx.env.jobs().is_stepped() {
             self.ctx.events.wait(self.ctx.env.jobs());
         }
-        self.ctx.tables.remove_what_is_left();
+        self.ctx.tables.retry_removals();
         self.leave();
         flushed
     }
@@ -62,7 +62,7 @@ impl Engine {
         self.ctx
             .env
             .jobs()
-            .wait_until(None, &mut || !self.manual.elsewhere());
+            .wait_until(None, &mut || !self.manual.runs_on_other_thread());
     }
 
     /// Everything is in tables: the logs are deleted, and `CURRENT` vouches for the whole manifest.
@@ -78,9 +78,9 @@ impl Engine {
                 .values()
                 .flat_map(|f| f.tables.values());
             let expires = tables.any(|t| t.meta.soonest_expiry_ms < u64::MAX);
-            let told = state.catalog().wall_ms >= self.ctx.env.clock().wall_ms();
+            let time_is_recorded = state.catalog().wall_ms >= self.ctx.env.clock().wall_ms();
             let logs: Vec<u64> = state.catalog().logs.keys().copied().collect();
-            (logs, told || !expires)
+            (logs, time_is_recorded || !expires)
         };
         // The edit also holds the wall time: an entry that a read took for expired stays expired if
         // the clock goes back.

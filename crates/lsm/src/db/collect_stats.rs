@@ -15,7 +15,7 @@ use std::sync::Arc;
 impl Engine {
     /// The environment's budgets, and this store's own.
     fn budgets(&self, view: &View) -> Vec<BudgetUse> {
-        let generations = view.sealed.len() as u64 + 1;
+        let memtable_sets = view.sealed.len() as u64 + 1;
         let mut all = self.ctx.env.budgets();
         all.extend([
             BudgetUse {
@@ -25,7 +25,7 @@ impl Engine {
             },
             BudgetUse {
                 name: "sealed_memtables",
-                used: generations - 1,
+                used: memtable_sets - 1,
                 limit: self.ctx.options.max_sealed_memtables as u64,
             },
         ]);

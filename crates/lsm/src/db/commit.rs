@@ -6,7 +6,7 @@
 //! first waiter in the queue that is awake. If all waiters sleep and little is queued, the leader
 //! goes on for a few groups, and the waiters wake up to their answers. Otherwise the store would
 //! stand still for as long as a thread takes to wake up, tens of times as long as the group. So no
-//! caller works for others longer than [`TURNS`] groups.
+//! caller works for others longer than [`MAX_GROUPS_IN_A_ROW`] groups.
 //!
 //! A leader waits a moment for the writers of the last group to come back: see
 //! [`super::write_path::group_wait`].
@@ -42,16 +42,16 @@ use std::time::Duration;
 
 /// Number of times that a leader of unsynced batches checks whether the last group's writers are
 /// back.
-const GATHER_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
-/// Most groups that a leader commits in a row. It goes on only while at most `TURN_BYTES` are
+const GROUP_WAIT_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
+/// Most groups that a leader commits in a row. It goes on only while at most `MAX_QUEUED_BYTES` are
 /// queued and the waiters sleep.
-const TURNS: u32 = 4;
-const TURN_BYTES: usize = 64 << 10;
+const MAX_GROUPS_IN_A_ROW: u32 = 4;
+const MAX_QUEUED_BYTES: usize = 64 << 10;
 /// Number of batches at the front of the queue among which the leader searches for a writer that is
 /// awake.
-const AWAKE_AMONG: usize = 16;
+const MAX_WAITERS_EXAMINED: usize = 16;
 /// The wait of a leader for the writers of the last group.
-struct Gathering {
+struct GroupWaitPlan {
     /// Number of batches in the queue that the leader waits for.
     wanted: usize,
     /// The longest time that the leader waits.
@@ -61,7 +61,7 @@ struct Gathering {
 }
 
 /// The outcome of a group.
-enum Committed {
+enum GroupOutcome {
     /// The group is committed, from this sequence number on.
     From(SeqNo),
     /// Nothing was changed: the group is held back for this time.
@@ -134,7 +134,7 @@ impl Engine {
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
             let own_batch = std::slice::from_ref(&own);
-            let plan = self.plan_gathering(&mut q, own_batch, Patience::Wait);
+            let plan = self.plan_group_wait(&mut q, own_batch, Patience::Wait);
             drop(q);
             let (patience, run) = (Patience::Wait, Callbacks::Here);
             let result = self.lead_groups(Some(own), Some(plan), patience, run);
@@ -237,7 +237,7 @@ impl Engine {
     /// Makes sure that the queued batches are committed even if no thread waits for them.
     pub(super) fn ensure_leader(self: &Arc<Self>) {
         let mut q = self.writes.queue().lock();
-        if q.leader == Leader::Nobody && !q.pending.is_empty() {
+        if q.leader == Leader::None && !q.pending.is_empty() {
             q.leader = Leader::Scheduled;
             drop(q);
             self.spawn_leader(None);
@@ -294,7 +294,7 @@ impl Engine {
     fn lead_groups(
         self: &Arc<Self>,
         own: Option<Pending>,
-        mut plan: Option<Option<Gathering>>,
+        mut plan: Option<Option<GroupWaitPlan>>,
         patience: Patience,
         run: Callbacks,
     ) -> Option<Result<SeqNo>> {
@@ -315,10 +315,10 @@ impl Engine {
                 if turn == 1 {
                     let plan = plan.take().unwrap_or_else(|| {
                         let mut q = self.writes.queue().lock();
-                        self.plan_gathering(&mut q, &group, patience)
+                        self.plan_group_wait(&mut q, &group, patience)
                     });
                     if let Some(plan) = plan {
-                        self.gather(plan);
+                        self.wait_for_group(plan);
                     }
                 }
                 let mut writer = self.writes.lock();
@@ -328,12 +328,12 @@ impl Engine {
                 self.commit_group(&mut writer, &mut group, patience)
             }));
             let (result, mut panic) = match committed {
-                Ok(Ok(Committed::Later(delay))) => {
+                Ok(Ok(GroupOutcome::Later(delay))) => {
                     self.writes.queue().put_back(group);
                     self.hand_over(Some(delay), false);
                     return of_own;
                 }
-                Ok(Ok(Committed::From(first))) => (Ok(first), None),
+                Ok(Ok(GroupOutcome::From(first))) => (Ok(first), None),
                 Ok(Err(e)) => (Err(e), None),
                 Err(panic) => {
                     self.health.set_broken(panic_text(&*panic));
@@ -341,7 +341,7 @@ impl Engine {
                     (Err(e), Some(panic))
                 }
             };
-            let once_more = turn < TURNS && may_stay && panic.is_none();
+            let once_more = turn < MAX_GROUPS_IN_A_ROW && may_stay && panic.is_none();
             let mut handed_over = self.hand_over(None, once_more);
             let mut seq = result.as_ref().map_or(0, |first| *first);
             let mut callbacks: SmallVec<[_; 1]> = SmallVec::new();
@@ -387,12 +387,12 @@ impl Engine {
 
     /// Returns how many writers of the last group a leader waits for, or `None` if it does not
     /// wait. `own` are the batches that the leader brings.
-    fn plan_gathering(
+    fn plan_group_wait(
         &self,
         q: &mut Queue,
         own: &[Pending],
         patience: Patience,
-    ) -> Option<Gathering> {
+    ) -> Option<GroupWaitPlan> {
         if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
             // No other thread is on the way, or the lane of all stores would wait.
             return None;
@@ -413,11 +413,11 @@ impl Engine {
         let (wanted, most) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
         let wanted = wanted - own.len();
         q.wanted = wanted;
-        Some(Gathering { wanted, most, sync })
+        Some(GroupWaitPlan { wanted, most, sync })
     }
 
     /// Waits for the writers of the last group to come back, so that they share this sync.
-    fn gather(&self, Gathering { wanted, most, sync }: Gathering) {
+    fn wait_for_group(&self, GroupWaitPlan { wanted, most, sync }: GroupWaitPlan) {
         let queue = self.writes.queue();
         if !sync {
             // A writer that has its answer is back sooner than a thread could fall asleep.
@@ -433,7 +433,7 @@ impl Engine {
             }
         } else if q.pending.len() < wanted {
             drop(q);
-            for _ in 0..GATHER_SPINS {
+            for _ in 0..GROUP_WAIT_SPINS {
                 if queue.came.load(SeqCst) {
                     break;
                 }
@@ -470,13 +470,13 @@ impl Engine {
             self.writes.queue().syncs.store(false, SeqCst);
         }
         if q.pending.is_empty() {
-            q.give_lead_back(Leader::Nobody, self.ctx.env.ledger());
+            q.give_lead_back(Leader::None, self.ctx.env.ledger());
             return true;
         }
-        let once_more = once_more && q.to_sync == 0 && q.bytes <= TURN_BYTES;
-        let mut sleeper = None;
+        let once_more = once_more && q.to_sync == 0 && q.bytes <= MAX_QUEUED_BYTES;
+        let mut awake_waiter = None;
         // Only the first few batches are searched, because the queue stands still meanwhile.
-        for p in q.pending.iter().take(AWAKE_AMONG) {
+        for p in q.pending.iter().take(MAX_WAITERS_EXAMINED) {
             let ticket = p.ticket.as_ref().expect("what is queued has one");
             let mut slot = ticket.slot.lock();
             let free = matches!(slot.phase, Phase::Queued);
@@ -486,11 +486,11 @@ impl Engine {
                     ticket.wake();
                     return true;
                 }
-                Waiter::Asleep if free => sleeper = sleeper.or(Some(ticket)),
+                Waiter::Asleep if free => awake_waiter = awake_waiter.or(Some(ticket)),
                 _ => {}
             }
         }
-        if let Some(ticket) = sleeper {
+        if let Some(ticket) = awake_waiter {
             if once_more {
                 return false;
             }
@@ -512,7 +512,7 @@ impl Engine {
         writer: &mut Writer,
         group: &mut [Pending],
         patience: Patience,
-    ) -> Result<Committed> {
+    ) -> Result<GroupOutcome> {
         if let [one] = group {
             self.check_preconditions(&one.checks)?;
         }
@@ -526,17 +526,17 @@ impl Engine {
             if sync {
                 self.sync_log(writer)?;
             }
-            return Ok(Committed::From(writer.next_seq));
+            return Ok(GroupOutcome::From(writer.next_seq));
         }
         let size = GroupSize {
             bytes: bytes as u64,
             memory: (bytes + raw) as u64,
             entries: count,
-            packed: raw > 0,
+            has_compressed: raw > 0,
         };
         let active = match self.make_room(writer, &size, patience)? {
             GroupRoom::Ready(active) => active,
-            GroupRoom::Later(delay) => return Ok(Committed::Later(delay)),
+            GroupRoom::Later(delay) => return Ok(GroupOutcome::Later(delay)),
         };
         let first = writer.next_seq;
         writer.next_seq += count;
@@ -577,8 +577,8 @@ impl Engine {
         if raw > 0 {
             self.ctx.counters.compression.note(raw, raw - saved_bytes);
         }
-        self.keep_log_ahead(writer, &active);
+        self.preallocate_log(writer, &active);
         self.background.watch_idle();
-        Ok(Committed::From(first))
+        Ok(GroupOutcome::From(first))
     }
 }

@@ -9,7 +9,7 @@
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
-use super::relocation_stats::Paid;
+use super::relocation_stats::RelocatableFiles;
 use super::tree::TreeState;
 use super::tree::blob_edits::BlobChange;
 use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
@@ -102,7 +102,7 @@ impl Engine {
         let oldest_snapshot = self.tree.oldest_snapshot();
         // If writers are already slowed, the pick is not urgent: writers would wait for a merge
         // that waits for more writes.
-        let urgent = !view.backlog.presses() && self.background.is_flushing_fast();
+        let urgent = !view.backlog.slows_writers() && self.background.is_flushing_fast();
         // A store that something is wrong with does nothing that need not be.
         let well = self.health.first_error().is_none() && self.health.check_jobs().is_ok();
         let still_for = if well {
@@ -113,7 +113,7 @@ impl Engine {
         let fill = self.pressure.fill(state.catalog(), &state.blobs, &view);
         let paid = match well {
             true => self.relocatable_by_scans(state, &view, &fill),
-            false => Paid::default(),
+            false => RelocatableFiles::default(),
         };
         view.families
             .values()
@@ -235,7 +235,7 @@ impl Engine {
                 },
                 cancelled,
                 blobs: &|| self.tree.view().version.blobs.clone(),
-                allowance: &|gathered| self.pressure.merge_allowance(gathered, &self.tree.view()),
+                allowance: &|relocated| self.pressure.merge_allowance(relocated, &self.tree.view()),
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };
@@ -251,10 +251,10 @@ impl Engine {
         let finished = self.finish(running, parts.into_iter().flatten().collect());
         let finished = finished.map_err(|e| self.unless_dropped(running, e));
         let result = finished.as_ref().map(|_| ()).map_err(Clone::clone);
-        self.settle_accounts(running, result.clone());
-        self.tell_of_the_end(running, finished);
+        self.finish_accounting(running, result.clone());
+        self.report_end(running, finished);
         if result.is_ok() {
-            self.time_level0(running);
+            self.note_level0_rate(running);
         }
         self.background.schedule();
         self.ctx.env.jobs().notify();
@@ -278,7 +278,7 @@ impl Engine {
     }
 
     /// Reports to the throttle how fast level 0 passes its tables on.
-    fn time_level0(&self, running: &Running) {
+    fn note_level0_rate(&self, running: &Running) {
         let bytes: u64 = running
             .plan
             .inputs
@@ -295,12 +295,15 @@ impl Engine {
             .families
             .get(&running.plan.family)
             .is_some_and(|v| v.levels[0].len() >= running.family.options.l0_compaction_trigger);
-        self.pressure
-            .drain()
-            .left_level0(bytes, running.began, self.ctx.env.clock().now(), more);
+        self.pressure.drain().note_level0_merge(
+            bytes,
+            running.began,
+            self.ctx.env.clock().now(),
+            more,
+        );
     }
 
-    fn settle_accounts(self: &Arc<Self>, running: &Running, result: Result<()>) {
+    fn finish_accounting(self: &Arc<Self>, running: &Running, result: Result<()>) {
         let mut state = self.tree.lock();
         let reach = running
             .plan
@@ -346,7 +349,7 @@ impl Engine {
         }
     }
 
-    fn tell_of_the_end(&self, running: &Running, finished: Result<Done>) {
+    fn report_end(&self, running: &Running, finished: Result<Done>) {
         if self.ctx.events.has_no_listeners() {
             return;
         }
@@ -379,7 +382,7 @@ impl Engine {
     /// until a fresh manifest is current.
     fn finish(self: &Arc<Self>, running: &Running, parts: Vec<Result<Outcome>>) -> Result<Done> {
         let plan = &running.plan;
-        let told = |number: u64, meta: &TableMeta| {
+        let listed_table = |number: u64, meta: &TableMeta| {
             table_info(&running.family.name, plan.output_level, number, meta)
         };
         let mut edit = Edit::default();
@@ -407,7 +410,7 @@ impl Engine {
             return Ok(Done {
                 outputs: plan
                     .input_tables()
-                    .map(|t| told(t.number, &t.meta))
+                    .map(|t| listed_table(t.number, &t.meta))
                     .collect(),
                 ..Done::default()
             });
@@ -448,7 +451,11 @@ impl Engine {
             .compaction_written
             .add(outcome.bytes_written);
         let done = Done {
-            outputs: outcome.outputs.iter().map(|(n, m)| told(*n, m)).collect(),
+            outputs: outcome
+                .outputs
+                .iter()
+                .map(|(n, m)| listed_table(*n, m))
+                .collect(),
             bytes_read: outcome.bytes_read,
             bytes_written: outcome.bytes_written,
         };
@@ -468,7 +475,7 @@ impl Engine {
                 ),
             });
         }
-        self.learn_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
+        self.note_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
         let blobs = BlobChange {
             dead: outcome.dead,
             collected: None,
@@ -477,7 +484,7 @@ impl Engine {
         self.note_forgotten(plan, &running.family);
         self.tree.install_with(edit, files, blobs, |_, _| ())?;
         self.cache_moves(&outcome.renamed, &made);
-        self.ctx.counters.gathered.add(outcome.moved);
+        self.ctx.counters.relocated.add(outcome.moved);
         self.ctx
             .counters
             .levels
@@ -487,7 +494,7 @@ impl Engine {
 
     /// Records how often a moved reference had an older reference below it. The estimate of hidden
     /// garbage uses this rate.
-    fn learn_hits(&self, plan: &Plan, dead: u64) {
+    fn note_hits(&self, plan: &Plan, dead: u64) {
         if plan.level == plan.output_level {
             return;
         }
@@ -499,12 +506,12 @@ impl Engine {
         let hidden = dead.saturating_sub(deletes);
         self.pressure
             .space_amp()
-            .learn_hits(plan.family, references, hidden);
+            .note_hits(plan.family, references, hidden);
     }
 
     /// Runs a plan on the calling thread. If `cancelled` is set, the run ends with `Closed`.
     /// `table_begun` is called with each table that the run begins.
-    pub(super) fn run_here(
+    pub(super) fn run_on_this_thread(
         self: &Arc<Self>,
         plan: Plan,
         family: FamilyEntry,

@@ -4,7 +4,7 @@
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::manual_calls::{CompactControl, CompactProgress, ManualProgress};
-use super::relocation_stats::Paid;
+use super::relocation_stats::RelocatableFiles;
 use super::view::View;
 use crate::compaction::{Claim, PickContext, Plan, RangePlan, plan_range};
 use crate::version::{FamilyVersion, LEVELS};
@@ -53,9 +53,9 @@ pub struct CompactOptions {
     /// Until the merge ends, old and new values both take space, and writers may be slowed for it
     /// ([`crate::Options::max_space_amp`]). Files stay as they are if the disk has no room for them
     /// beyond its reserve. Values that cannot be read stay, too.
-    /// [`crate::db::BlobStats::gathered_bytes`] counts the relocated bytes. Needs
+    /// [`crate::db::BlobStats::relocated_bytes`] counts the relocated bytes. Needs
     /// [`Bottommost::Force`]. Default `false`.
-    pub gather_values: bool,
+    pub relocate_values: bool,
     /// Stop automatic compactions of the store during the call. The range is finished sooner, and
     /// writers may be held back for the stopped compactions. Default `false`: both run at the same
     /// time.
@@ -71,20 +71,20 @@ crate::options::setters! { CompactOptions {
     from: Option<Vec<u8>>,
     to: Option<Vec<u8>>,
     bottommost: Bottommost,
-    gather_values: bool,
+    relocate_values: bool,
     exclusive: bool,
     control: CompactControl,
     progress: Option<OnProgress>,
 } }
 
 /// Guard of a call that closing waits for. The drop of the guard ends the wait.
-pub(crate) struct Noted<'a> {
+pub(crate) struct CallGuard<'a> {
     engine: &'a Arc<Engine>,
     control: CompactControl,
     exclusive: bool,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
         self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
@@ -173,9 +173,9 @@ impl Engine {
     /// `control` and waits for the guard.
     ///
     /// Errors: `Closed` if the store is closing or closed.
-    pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<Noted<'_>> {
+    pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<CallGuard<'_>> {
         self.manual.0.lock().push((this_thread(), control.clone()));
-        let noted = Noted {
+        let noted = CallGuard {
             engine: self,
             control,
             exclusive: false,
@@ -190,7 +190,7 @@ impl Engine {
     pub fn compact(self: &Arc<Self>, family: &Family, options: &CompactOptions) -> Result<()> {
         let control = &options.control;
         let mut noted = self.note_call(control.clone())?;
-        self.pressure.see_what_is_free();
+        self.pressure.update_free_space();
         if options.exclusive {
             noted.exclusive = self.begin_exclusive(control);
             self.health.check_jobs()?;
@@ -357,12 +357,12 @@ impl RangeCompaction<'_> {
         let engine = self.engine;
         let now_ms = engine.ctx.env.clock().wall_ms();
         let mut state = engine.tree.lock();
-        let gathered = match self.options.gather_values {
+        let relocated = match self.options.relocate_values {
             true => engine.all_relocatable(
                 &state,
                 &engine.pressure.fill(state.catalog(), &state.blobs, view),
             ),
-            false => Paid::default(),
+            false => RelocatableFiles::default(),
         };
         let ctx = PickContext {
             family: self.family.id(),
@@ -375,7 +375,7 @@ impl RangeCompaction<'_> {
             urgent: false,
             still_for: Duration::ZERO,
             hidden_garbage: Default::default(),
-            relocation_set: gathered.relocation_set(),
+            relocation_set: relocated.relocation_set(),
         };
         if !Arc::ptr_eq(view, &engine.tree.view()) {
             return Next::ViewChanged;
@@ -417,7 +417,7 @@ impl RangeCompaction<'_> {
             control.done.store(done + before.min(most), SeqCst);
             self.report_progress();
         };
-        (self.engine).run_here(plan, family, claim, &control.cancelled, &table_begun)?;
+        (self.engine).run_on_this_thread(plan, family, claim, &control.cancelled, &table_begun)?;
         control.done.store(done + most, SeqCst);
         Ok(())
     }

@@ -23,7 +23,7 @@ pub(crate) struct Counters {
     pub compression: CompressionCounts,
     pub collected_read: Counter,
     pub collected_written: Counter,
-    pub gathered: Counter,
+    pub relocated: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
     pub log_syncs: Counter,
@@ -115,7 +115,7 @@ impl Counters {
                 "blob_collection_bytes_written_total",
                 "Bytes of blob files written by collections",
             ),
-            gathered: c(
+            relocated: c(
                 "blob_gathered_bytes_total",
                 "Bytes of values that compactions relocated into the order of their keys",
             ),

@@ -78,7 +78,7 @@ impl Iter {
                 "a tailing iterator reads the newest entries: it cannot have a snapshot",
             ));
         }
-        let (view, seq) = engine.moment(options)?;
+        let (view, seq) = engine.read_view(options)?;
         Ok(Iter {
             shown: engine.cursor(&view, seq, family, options)?,
             view,
@@ -120,7 +120,7 @@ impl Iter {
     /// not positioned.
     fn move_on(&mut self) -> Result<()> {
         let engine = self.engine.upgrade().ok_or_else(closed)?;
-        let (view, seq) = engine.moment(&self.options)?;
+        let (view, seq) = engine.read_view(&self.options)?;
         let active = view.active.mems.get(&self.family.id());
         // The cursor's range tombstones are those of its view. Since then only the newest memtable
         // may have gained others.
@@ -148,7 +148,7 @@ impl Iter {
     fn step(&mut self) -> Result<()> {
         if self.shown.valid() {
             let engine = self.engine.upgrade().ok_or_else(closed)?;
-            let (view, seq) = engine.moment(&self.options)?;
+            let (view, seq) = engine.read_view(&self.options)?;
             if Arc::ptr_eq(&view, &self.view) && seq == self.seq {
                 // The store was not written, but values may have expired.
                 (self.shown).set_limits(

@@ -21,7 +21,7 @@ struct Queue {
     lost: u64,
     listeners_lost: u64,
     /// True while a thread or a job delivers events, or is about to.
-    telling: bool,
+    is_delivering: bool,
     /// True once the store is closed. Listeners are dropped when all events are delivered.
     closed: bool,
 }
@@ -34,7 +34,7 @@ struct Inner {
     /// True if the store has no listeners. This is read without the lock.
     has_no_listeners: AtomicBool,
     queue: Mutex<Queue>,
-    told: Condvar,
+    delivered: Condvar,
 }
 
 impl Events {
@@ -45,7 +45,7 @@ impl Events {
                 listeners,
                 ..Queue::default()
             }),
-            told: Condvar::new(),
+            delivered: Condvar::new(),
         }))
     }
 
@@ -74,16 +74,16 @@ impl Events {
         queue.queued += 1;
         // A job would run wherever a thread waits, also under the writer's lock, which a listener
         // that writes needs.
-        if jobs.is_stepped() || std::mem::replace(&mut queue.telling, true) {
+        if jobs.is_stepped() || std::mem::replace(&mut queue.is_delivering, true) {
             return;
         }
         drop(queue);
         let inner = self.0.clone();
-        if basalt_env::thread::spawn("basalt-events", move || inner.tell_all()).is_err() {
+        if basalt_env::thread::spawn("basalt-events", move || inner.deliver_all()).is_err() {
             // No thread is available: the next event tries again, and so does a thread that waits
             // for delivery.
-            self.0.queue.lock().telling = false;
-            self.0.told.notify_all();
+            self.0.queue.lock().is_delivering = false;
+            self.0.delivered.notify_all();
         }
     }
 
@@ -91,14 +91,14 @@ impl Events {
     /// caller delivers them now.
     pub fn wait(&self, jobs: &Jobs) {
         let mut queue = self.0.queue.lock();
-        if jobs.is_stepped() && !std::mem::replace(&mut queue.telling, true) {
+        if jobs.is_stepped() && !std::mem::replace(&mut queue.is_delivering, true) {
             drop(queue);
-            self.0.tell_all();
+            self.0.deliver_all();
             return;
         }
         let upto = queue.queued;
-        while queue.done < upto && queue.telling {
-            self.0.told.wait(&mut queue);
+        while queue.done < upto && queue.is_delivering {
+            self.0.delivered.wait(&mut queue);
         }
     }
 
@@ -108,7 +108,7 @@ impl Events {
         self.0.has_no_listeners.store(true, SeqCst);
         let mut queue = self.0.queue.lock();
         queue.closed = true;
-        let gone = if queue.telling {
+        let gone = if queue.is_delivering {
             Vec::new()
         } else {
             std::mem::take(&mut queue.listeners)
@@ -126,17 +126,17 @@ impl Events {
 }
 
 impl Inner {
-    fn tell_all(&self) {
+    fn deliver_all(&self) {
         loop {
             let mut queue = self.queue.lock();
             let Some(event) = queue.waiting.pop_front() else {
-                queue.telling = false;
+                queue.is_delivering = false;
                 let gone = if queue.closed {
                     std::mem::take(&mut queue.listeners)
                 } else {
                     Vec::new()
                 };
-                self.told.notify_all();
+                self.delivered.notify_all();
                 drop(queue);
                 drop(gone);
                 return;
@@ -153,7 +153,7 @@ impl Inner {
                 .retain(|l| !panicked.iter().any(|p| Arc::ptr_eq(p, l)));
             queue.listeners_lost += panicked.len() as u64;
             queue.done += 1;
-            self.told.notify_all();
+            self.delivered.notify_all();
             drop(queue);
             // This may be the last reference to a listener, and its `drop` is user code, too.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(panicked)));

@@ -252,7 +252,7 @@ impl Engine {
     /// was at least one block lookup for each `WARM_SHARE` blocks of the new tables. A store that
     /// only takes writes would fill the cache with blocks that no reader wants. The price would be
     /// the copies, and the eviction of other blocks.
-    fn worth_warming(&self, memtable_bytes: u64) -> bool {
+    fn should_warm_cache(&self, memtable_bytes: u64) -> bool {
         const WARM_SHARE: u64 = 16;
         let stats = self.ctx.env.cache().stats();
         let lookups = stats.hits + stats.misses;
@@ -265,7 +265,7 @@ impl Engine {
     fn flush_memtables(self: &Arc<Self>, memtables: &Arc<MemtableSet>) -> Result<()> {
         let started = self.ctx.env.clock().now();
         self.ctx.notify(|| Event::FlushBegin {
-            generation: memtables.number,
+            memtable_set: memtables.number,
             bytes: memtables.memory(),
         });
         let mut made = Vec::new();
@@ -280,7 +280,7 @@ impl Engine {
             made.clear();
         }
         self.ctx.notify(|| Event::FlushEnd {
-            generation: memtables.number,
+            memtable_set: memtables.number,
             tables: made,
             took: self.ctx.env.clock().now() - started,
             error: result.as_ref().err().cloned(),
@@ -317,7 +317,7 @@ impl<'a> Flush<'a> {
             started,
             view: engine.tree.view(),
             snapshots: engine.tree.live_snapshots(),
-            warm: engine.worth_warming(memtables.memory()),
+            warm: engine.should_warm_cache(memtables.memory()),
             edit: Edit::default(),
             files: Vec::new(),
             kept: None,

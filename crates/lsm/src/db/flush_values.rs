@@ -22,7 +22,7 @@ use std::sync::Arc;
 const MAX_BLOCKS: f64 = 1.3;
 
 /// A record of the log that a table refers to.
-struct Kept {
+struct KeptRecord {
     place: Range<u64>,
     family: u32,
     seq: SeqNo,
@@ -35,18 +35,18 @@ pub(super) struct KeptLog {
     file_id: u128,
     file: Arc<dyn File>,
     places: SeparatedRecords,
-    kept: Vec<Kept>,
+    kept: Vec<KeptRecord>,
     /// Some value in it is compressed.
-    packed: bool,
+    has_compressed: bool,
 }
 
 impl KeptLog {
     /// Returns the log of a sealed memtable set, synced, if it is worth keeping and can be relied
     /// on. Returns `None` if the log cannot give back (`can_trim`) the space that no table will
     /// refer to: that space would be in no account.
-    pub fn of(generation: &MemtableSet, can_trim: bool) -> Option<KeptLog> {
-        let log: &MemtableSetLog = generation.log_file().filter(|_| can_trim)?;
-        let places = generation.places();
+    pub fn of(memtable_set: &MemtableSet, can_trim: bool) -> Option<KeptLog> {
+        let log: &MemtableSetLog = memtable_set.log_file().filter(|_| can_trim)?;
+        let places = memtable_set.places();
         if places.is_empty() || places.blocks.bytes as f64 > MAX_BLOCKS * places.bytes as f64 {
             return None;
         }
@@ -60,7 +60,7 @@ impl KeptLog {
             file: log.file.clone(),
             places,
             kept: Vec::new(),
-            packed: false,
+            has_compressed: false,
         })
     }
 
@@ -80,9 +80,9 @@ impl KeptLog {
         }
         let place = found.place;
         let as_it_is = (record::HEADER_LEN + name.key.len() + value_len) as u64;
-        self.packed |= place.end - place.start != as_it_is;
+        self.has_compressed |= place.end - place.start != as_it_is;
         let at = place.start;
-        self.kept.push(Kept {
+        self.kept.push(KeptRecord {
             place,
             family: name.family,
             seq: name.seq,
@@ -117,7 +117,7 @@ impl KeptLog {
             io: IoPriority::High,
             warm_cache,
             warm_records: false,
-            compressed: self.packed,
+            compressed: self.has_compressed,
         };
         let mut index = LogIndexBuilder::new(env, number, file, &path, options, self.file_id);
         for k in self.kept {

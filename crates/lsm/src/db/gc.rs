@@ -12,8 +12,8 @@
 //! records must add up to the sum that the file was written with. Otherwise the garbage collection
 //! is not installed.
 
-use super::back_pressure::space_amp::{URGENT, collections_at, least_share};
-use super::blob_state::{Moved, NewPlace};
+use super::back_pressure::space_amp::{URGENT, allowed_collections, least_share};
+use super::blob_state::{MovedRecords, NewRecordPlace};
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::tree::TreeState;
@@ -48,9 +48,9 @@ const BUFFERS: u64 = 4;
 const SOURCES: usize = 64;
 /// A file joins a garbage collection if its share of garbage is at least this part of the first
 /// file's share.
-const ABOUT_AS_MUCH: f64 = 0.9;
+const MIN_RELATIVE_GARBAGE: f64 = 0.9;
 /// Share of garbage from which a file is worth a garbage collection on a full disk.
-const WORTH_IT_WHEN_FULL: f64 = 0.02;
+const MIN_GARBAGE_ON_FULL_DISK: f64 = 0.02;
 
 /// A live record that a garbage collection moves.
 struct LiveRecord {
@@ -149,12 +149,12 @@ pub(super) struct GcResult {
 }
 
 /// The new files of a garbage collection, and where each record moved to.
-struct MovedRecords {
+struct RewrittenFiles {
     /// Numbers and contents of the new files, which are synced. Their names are not.
     files: Vec<(u64, BlobMeta)>,
     /// The new files that the old numbers mean from now on.
     renamed: Collected,
-    places: Moved,
+    places: MovedRecords,
     /// Old and new keys of values in the cache.
     cached: Vec<(CacheKey, CacheKey)>,
     /// Bytes that were read a second time, because memory did not suffice for all values.
@@ -172,7 +172,7 @@ struct RecordMover<'a> {
     last: Option<(u32, Bytes)>,
     /// For each family, the first key and the number of each new file.
     targets: BTreeMap<u32, Targets>,
-    places: Moved,
+    places: MovedRecords,
     /// Old and new keys of values in the cache.
     cached: Vec<(CacheKey, CacheKey)>,
     bytes_read: u64,
@@ -198,7 +198,7 @@ impl<'a> RecordMover<'a> {
             separator,
             last: None,
             targets: BTreeMap::new(),
-            places: Moved::default(),
+            places: MovedRecords::default(),
             cached: Vec::new(),
             bytes_read: 0,
         }
@@ -236,7 +236,7 @@ impl<'a> RecordMover<'a> {
         if targets.last().is_none_or(|(_, t)| *t != file) {
             targets.push((Arc::from(&r.key[..]), file));
         }
-        let place = NewPlace {
+        let place = NewRecordPlace {
             file,
             ordinal,
             family: r.family,
@@ -249,11 +249,11 @@ impl<'a> RecordMover<'a> {
     }
 
     /// Finishes and syncs the last new file. `sources` are the numbers of the source files.
-    fn finish(mut self, sources: &[u64]) -> Result<MovedRecords> {
+    fn finish(mut self, sources: &[u64]) -> Result<RewrittenFiles> {
         for places in self.places.places.values_mut() {
             places.sort_unstable_by_key(|(ordinal, _)| *ordinal);
         }
-        Ok(MovedRecords {
+        Ok(RewrittenFiles {
             files: self.separator.finish()?,
             renamed: Collected {
                 sources: sources.to_vec(),
@@ -331,15 +331,15 @@ impl Engine {
             false => fill.pressure_on_collections(amp, slowed),
         };
         let most = self.ctx.max_compactions();
-        if state.blobs.running_collections >= collections_at(pressure, most) {
+        if state.blobs.running_collections >= allowed_collections(pressure, most) {
             return None;
         }
         let least = match full {
-            true => WORTH_IT_WHEN_FULL,
+            true => MIN_GARBAGE_ON_FULL_DISK,
             false => least_share(fill.urgency(amp), amp),
         };
         let mut candidates = self.candidates(state, least);
-        let mut most_live = LIVE_BYTES.min(fill.most_collected(&self.ctx.options));
+        let mut most_live = LIVE_BYTES.min(fill.max_collection_output(&self.ctx.options));
         if full {
             let spare = self
                 .pressure
@@ -362,7 +362,7 @@ impl Engine {
         let (mut files, mut live) = (Vec::new(), 0);
         for c in &candidates {
             // Other files join while their share of garbage is about as high.
-            let enough = c.share < first.share * ABOUT_AS_MUCH || files.len() == SOURCES;
+            let enough = c.share < first.share * MIN_RELATIVE_GARBAGE || files.len() == SOURCES;
             if enough || (!files.is_empty() && live + c.alive > most_live) {
                 break;
             }
@@ -377,7 +377,7 @@ impl Engine {
     /// Queues garbage collections while they are due and more may run.
     pub fn schedule_collections(self: &Arc<Self>) {
         loop {
-            self.pressure.see_what_is_free();
+            self.pressure.update_free_space();
             let mut state = self.tree.lock();
             let now = self.ctx.env.clock().now();
             // On a full disk they are what helps.
@@ -453,7 +453,7 @@ impl Engine {
                 state.blobs.running_collections > 0 || self.pressure.space_amp().pressure() > 0.0;
             self.pressure
                 .drain()
-                .gave_space_back(freed, began, now, more);
+                .note_collection(freed, began, now, more);
         }
         drop(state);
         if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
@@ -555,7 +555,7 @@ impl Engine {
         &self,
         sources: &[(Arc<BlobFile>, Arc<Garbage>)],
         orders: BTreeMap<u32, Cmp>,
-        moved: MovedRecords,
+        moved: RewrittenFiles,
         bytes_read: u64,
     ) -> Result<GcResult> {
         let made = moved.files;

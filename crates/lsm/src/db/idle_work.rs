@@ -103,7 +103,7 @@ impl Engine {
         if !self.pressure.disk_full().is_refusing() {
             return;
         }
-        if self.pressure.look_at_the_disk().is_some() && self.pressure.disk_full().is_refusing() {
+        if self.pressure.check_free_space().is_some() && self.pressure.disk_full().is_refusing() {
             // A failed attempt is made again with all other failed work.
             let _ = self.release_idle();
         }

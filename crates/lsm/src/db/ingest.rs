@@ -45,12 +45,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Most bytes that are written between two checks of the free disk space.
-const LOOKED_AT_AFTER: usize = 1 << 20;
+const BYTES_PER_SPACE_CHECK: usize = 1 << 20;
 /// Memory for a value with its header is kept for the next one up to this length.
-const KEPT: usize = 1 << 20;
+const MAX_KEPT_BUFFER: usize = 1 << 20;
 /// Number of flushes of overlapping memtables while writers go on, before one more while writers
 /// wait.
-const BESIDE_WRITERS: usize = 2;
+const MAX_CONCURRENT_FLUSHES: usize = 2;
 
 /// Writes keys in ascending order into tables that [`super::Db::ingest`] adds to the store. See
 /// [`super::Db::prepare`].
@@ -80,9 +80,9 @@ pub struct TableWriter {
 /// Tables that wait to be added by [`super::Db::ingest`]. Clones share the same tables. Unless the
 /// tables were added, their files are removed with the last clone.
 #[derive(Clone)]
-pub struct Prepared(Arc<Set>);
+pub struct Prepared(Arc<PreparedSet>);
 
-struct Set {
+struct PreparedSet {
     /// Holds the files until they are added.
     created: basalt_env::sync::Mutex<Created>,
     engine: Arc<Engine>,
@@ -92,16 +92,16 @@ struct Set {
     blobs: Vec<(u64, Arc<BlobMeta>)>,
     user_bytes: u64,
     entries: u64,
-    /// [`FRESH`], [`ADDED`] or [`IN_DOUBT`].
+    /// [`STATE_READY`], [`STATE_INGESTED`] or [`STATE_IN_DOUBT`].
     fate: AtomicU8,
 }
 
 /// A set that may be added.
-const FRESH: u8 = 0;
+const STATE_READY: u8 = 0;
 /// One that was.
-const ADDED: u8 = 1;
+const STATE_INGESTED: u8 = 1;
 /// One that was about to be when the manifest failed.
-const IN_DOUBT: u8 = 2;
+const STATE_IN_DOUBT: u8 = 2;
 
 impl TableWriter {
     /// Adds a key with its value. Returns `InvalidArgument` if the key does not come after the last
@@ -140,7 +140,7 @@ impl TableWriter {
         payload.extend_from_slice(header);
         payload.extend_from_slice(value);
         let pushed = self.push(key, kind, &payload, header.len() + value.len());
-        if payload.capacity() <= KEPT {
+        if payload.capacity() <= MAX_KEPT_BUFFER {
             self.payload = payload;
         }
         pushed
@@ -178,7 +178,7 @@ impl TableWriter {
             )));
         }
         let unseen = self.unseen + key.len() + payload.len();
-        if unseen >= LOOKED_AT_AFTER {
+        if unseen >= BYTES_PER_SPACE_CHECK {
             self.engine.ctx.check_open()?;
             self.engine.admit_bytes(unseen as u64)?;
         }
@@ -189,7 +189,7 @@ impl TableWriter {
         let last = self.last.get_or_insert_default();
         last.clear();
         last.extend_from_slice(key);
-        self.unseen = unseen % LOOKED_AT_AFTER;
+        self.unseen = unseen % BYTES_PER_SPACE_CHECK;
         self.entries += 1;
         self.user_bytes += (key.len() + value_len) as u64;
         Ok(())
@@ -261,7 +261,7 @@ impl TableWriter {
             created.add(self.engine.ctx.tables.blob_path(number));
             blobs.push((number, Arc::new(meta)));
         }
-        Ok(Prepared(Arc::new(Set {
+        Ok(Prepared(Arc::new(PreparedSet {
             created: basalt_env::sync::Mutex::new(created),
             engine: self.engine,
             family: self.family,
@@ -270,7 +270,7 @@ impl TableWriter {
             blobs,
             user_bytes: self.user_bytes,
             entries: self.entries,
-            fate: AtomicU8::new(FRESH),
+            fate: AtomicU8::new(STATE_READY),
         })))
     }
 }
@@ -308,7 +308,7 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
-impl Set {
+impl PreparedSet {
     fn bytes(&self) -> u64 {
         let tables = self.tables.iter().map(|(_, m)| m.size);
         tables.chain(self.blobs.iter().map(|(_, m)| m.size)).sum()
@@ -323,15 +323,15 @@ impl Set {
 
     /// Its files go with an edit from here on.
     fn give(&self) {
-        self.fate.store(IN_DOUBT, SeqCst);
+        self.fate.store(STATE_IN_DOUBT, SeqCst);
         self.created.lock().keep();
     }
 
-    fn check_fresh(&self, twice: bool) -> Result<()> {
+    fn check_ready(&self, twice: bool) -> Result<()> {
         let family = &self.family.name;
         match self.fate.load(SeqCst) {
-            FRESH if !twice => Ok(()),
-            IN_DOUBT => Err(Error::invalid(format!(
+            STATE_READY if !twice => Ok(()),
+            STATE_IN_DOUBT => Err(Error::invalid(format!(
                 "the manifest failed while tables were added to family {family:?}, and the outcome is not known: reopen the store, check whether their keys are there, and prepare the tables again if they are not"
             ))),
             _ => Err(Error::invalid(format!(
@@ -357,7 +357,7 @@ fn ends(meta: &TableMeta) -> (&[u8], &[u8]) {
 }
 
 /// The tables of all sets that are to be added, by family and key.
-fn in_order<'p>(sets: &[&'p Set]) -> Result<Vec<(&'p Set, &'p (u64, TableMeta))>> {
+fn in_order<'p>(sets: &[&'p PreparedSet]) -> Result<Vec<(&'p PreparedSet, &'p (u64, TableMeta))>> {
     let mut all: Vec<_> = sets
         .iter()
         .flat_map(|s| s.tables.iter().map(move |t| (*s, t)))
@@ -412,7 +412,7 @@ pub(super) fn level_for(
 
 /// Memtables that are in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Met {
+enum OverlappingMemtables {
     /// Among them those that take writes.
     Active,
     Sealed,
@@ -442,10 +442,10 @@ impl Engine {
             IoPriority::Low,
             false,
         );
-        let packs = family.options.blob_compression != Compression::None;
+        let may_compress = family.options.blob_compression != Compression::None;
         Ok(TableWriter {
             table: None,
-            separator: separator.with_compressed(packs).of_prepared(),
+            separator: separator.with_compressed(may_compress).of_prepared(),
             created: Created::new(engine.ctx.tables.clone()),
             engine: engine.clone(),
             family,
@@ -463,24 +463,24 @@ impl Engine {
 
     /// Implements [`super::Db::ingest`].
     pub(super) fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
-        let sets: Vec<&Set> = prepared.iter().map(|p| &*p.0).collect();
+        let sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
         for (i, set) in sets.iter().enumerate() {
             if !Arc::ptr_eq(&set.engine, self) {
                 let what =
                     "a set of tables was prepared for another store, or before this one was opened";
                 return Err(Error::invalid(what));
             }
-            set.check_fresh(sets[..i].iter().any(|s| std::ptr::eq(*s, *set)))?;
+            set.check_ready(sets[..i].iter().any(|s| std::ptr::eq(*s, *set)))?;
         }
         let tables = in_order(&sets)?;
         if !tables.is_empty() {
             // Their names are durable before the manifest has them, and no writer waits for that.
             self.ctx.env.fs().sync_metadata(&self.ctx.dir)?;
         }
-        for _ in 0..BESIDE_WRITERS {
-            match self.memtables_meet(&self.tree.view(), &tables)? {
-                Some(Met::Active) => self.seal_and_flush()?,
-                Some(Met::Sealed) => self.flush_all()?,
+        for _ in 0..MAX_CONCURRENT_FLUSHES {
+            match self.overlapping_memtables(&self.tree.view(), &tables)? {
+                Some(OverlappingMemtables::Active) => self.seal_and_flush()?,
+                Some(OverlappingMemtables::Sealed) => self.flush_all()?,
                 None => break,
             }
         }
@@ -503,13 +503,13 @@ impl Engine {
                     ),
                 ));
             }
-            set.check_fresh(false)?;
+            set.check_ready(false)?;
         }
         // The log is synced, as when a family is made: after a power cut, a prefix of all
         // operations survives.
         self.sync_log(&mut writer)?;
-        if let Some(met) = self.memtables_meet(&view, &tables)? {
-            if met == Met::Active {
+        if let Some(met) = self.overlapping_memtables(&view, &tables)? {
+            if met == OverlappingMemtables::Active {
                 self.rotate(&mut writer)?;
             }
             let _urgent = self.ctx.env.foreground_io().urgent();
@@ -526,20 +526,20 @@ impl Engine {
 
     /// Returns which memtables have a key or a deleted range between the ends of a table. Inserts
     /// made before the view was taken count.
-    fn memtables_meet(
+    fn overlapping_memtables(
         &self,
         view: &View,
-        tables: &[(&Set, &(u64, TableMeta))],
-    ) -> Result<Option<Met>> {
+        tables: &[(&PreparedSet, &(u64, TableMeta))],
+    ) -> Result<Option<OverlappingMemtables>> {
         let mut met = None;
         for (set, (_, meta)) in tables {
             let (from, to) = ends(meta);
             for (n, mem) in view.memtables(set.family.id).enumerate() {
                 if mem.overlaps(from, to)? {
                     if n == 0 {
-                        return Ok(Some(Met::Active));
+                        return Ok(Some(OverlappingMemtables::Active));
                     }
-                    met = Some(Met::Sealed);
+                    met = Some(OverlappingMemtables::Sealed);
                 }
             }
         }
@@ -574,8 +574,8 @@ impl Engine {
     fn add_tables(
         self: &Arc<Self>,
         writer: &mut Writer,
-        sets: &[&Set],
-        tables: &[(&Set, &(u64, TableMeta))],
+        sets: &[&PreparedSet],
+        tables: &[(&PreparedSet, &(u64, TableMeta))],
     ) -> Result<SeqNo> {
         let seq = writer.next_seq;
         writer.next_seq += 1;
@@ -648,7 +648,8 @@ impl Engine {
                 "whether prepared tables were added is not known before the store is opened anew";
             return Err(e.context(what));
         }
-        sets.iter().for_each(|s| s.fate.store(ADDED, SeqCst));
+        sets.iter()
+            .for_each(|s| s.fate.store(STATE_INGESTED, SeqCst));
         self.note_ingestion(writer, seq);
         self.ctx.counters.ingestions.add(1);
         for set in sets {

@@ -60,7 +60,7 @@ impl Engine {
     fn prepare_log(&self) -> Result<ActiveLog> {
         let number = self.tree.new_file_number();
         let path = log_path(&self.ctx.dir, number);
-        let room = self.pressure.room_ahead(&self.tree.view());
+        let room = self.pressure.preallocation_limit(&self.tree.view());
         let (reuse, capacity, expected, unit) = {
             let mut space = self.writes.logs().lock();
             let target = self.writes.logs().limit();
@@ -114,7 +114,10 @@ impl Engine {
         reuse: Option<&Path>,
     ) -> Result<ActiveLog> {
         let fs = self.ctx.env.fs();
-        let packed = self.writes.logs().packs_values(&self.tree.view());
+        let has_compressed = self
+            .writes
+            .logs()
+            .takes_compressed_values(&self.tree.view());
         let file_id = self.ctx.env.random().next_u128();
         let file = fs.create_log(path, LogOptions { capacity, reuse })?;
         let header = FileHeader {
@@ -124,7 +127,7 @@ impl Engine {
             number,
             write_unit: unit.max(fs.info().write_unit as u32),
             compatible: 0,
-            incompatible: if packed { COMPRESSED_VALUES } else { 0 },
+            incompatible: if has_compressed { COMPRESSED_VALUES } else { 0 },
             previous: None,
         };
         let mut writer = RecordWriter::create(file, path, &header)?;
@@ -137,21 +140,22 @@ impl Engine {
             file_id,
             writer,
             booked: self.ctx.env.ledger().reserve(MemoryKind::Buffer, 0),
-            packed,
+            has_compressed,
             synced: false,
         })
     }
 
-    /// Notes whether the coming group has compressed values (`packed`). Returns true if the active
-    /// log must not take the group, because the log's header does not announce compressed values.
-    fn is_unfit(&self, writer: &Writer, packed: bool) -> bool {
-        if packed {
-            self.writes.logs().lock().packs = true;
+    /// Notes whether the coming group has compressed values (`has_compressed`). Returns true if the
+    /// active log must not take the group, because the log's header does not announce compressed
+    /// values.
+    fn needs_new_log(&self, writer: &Writer, has_compressed: bool) -> bool {
+        if has_compressed {
+            self.writes.logs().lock().may_compress = true;
         }
-        packed && writer.log.as_ref().is_some_and(|l| !l.packed)
+        has_compressed && writer.log.as_ref().is_some_and(|l| !l.has_compressed)
     }
 
-    fn make_live(self: &Arc<Self>, log: &ActiveLog) -> Result<()> {
+    fn add_to_manifest(self: &Arc<Self>, log: &ActiveLog) -> Result<()> {
         let edit = Edit {
             add_logs: vec![(log.number, log.file_id)],
             ..Edit::default()
@@ -168,9 +172,16 @@ impl Engine {
                 !self.writes.logs().lock().preparing || self.health.check_jobs().is_err()
             });
             self.health.check_jobs()?;
-            let packs = self.writes.logs().packs_values(&self.tree.view());
-            let unfit =
-                |space: &SpareLogs| space.spare.as_ref().is_some_and(|s| packs && !s.packed);
+            let may_compress = self
+                .writes
+                .logs()
+                .takes_compressed_values(&self.tree.view());
+            let unfit = |space: &SpareLogs| {
+                space
+                    .spare
+                    .as_ref()
+                    .is_some_and(|s| may_compress && !s.has_compressed)
+            };
             if unfit(&self.writes.logs().lock()) {
                 // The spare log was prepared before the first family with compressed values was
                 // created.
@@ -181,7 +192,7 @@ impl Engine {
                 Some(log) => log,
                 None => {
                     let log = self.prepare_log()?;
-                    self.make_live(&log)?;
+                    self.add_to_manifest(&log)?;
                     log
                 }
             };
@@ -211,7 +222,7 @@ impl Engine {
                 .env
                 .foreground_io()
                 .foreground_sync(smallest.unwrap_or(0));
-            self.end_left_logs(writer)?;
+            self.end_unsynced_logs(writer)?;
         }
         let log = self.ensure_log(writer)?;
         let before = log.writer.end();
@@ -235,7 +246,7 @@ impl Engine {
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
         self.ctx.env.foreground_io().foreground_sync(0);
-        self.end_left_logs(writer)?;
+        self.end_unsynced_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
             return Ok(());
         };
@@ -249,7 +260,7 @@ impl Engine {
 
     /// Syncs the logs that were left and records their ends. Nothing in a later log may be durable
     /// before that.
-    fn end_left_logs(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+    fn end_unsynced_logs(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         if writer.left.is_empty() {
             return Ok(());
         }
@@ -375,7 +386,7 @@ impl Engine {
             Held::Later(delay) => return Ok(GroupRoom::Later(delay)),
         };
         let limit = self.ctx.options.write_buffer_bytes;
-        let unfit = self.is_unfit(writer, group.packed);
+        let unfit = self.needs_new_log(writer, group.has_compressed);
         let (mut rotated, mut alone) = (false, false);
         loop {
             let view = next.take().unwrap_or_else(|| self.tree.view());
@@ -395,7 +406,7 @@ impl Engine {
                 .is_some_and(|l| l.writer.end() >= self.writes.logs().limit());
             let staged = writer.staged_bytes();
             let recovery = &mut writer.recovery;
-            let cramped = (self.pressure)
+            let preallocated_too_little = (self.pressure)
                 .check_recoverable(recovery, staged, group, &view)
                 .is_err();
             // No view is held during the waits below. It would keep the memory of flushed memtables
@@ -405,7 +416,7 @@ impl Engine {
                 || memory >= limit
                 || log_full
                 || self.pressure.memory().is_wanted(active.number)
-                || (cramped && !active.is_empty());
+                || (preallocated_too_little && !active.is_empty());
             if full && !rotated {
                 if let Room::Later(delay) = self.wait_for_flush(patience)? {
                     return Ok(GroupRoom::Later(delay));
@@ -431,13 +442,15 @@ impl Engine {
                 let relief = self.ctx.env.relief();
                 // Under a stepped scheduler, the wait ends before the promised bytes come if no job
                 // is left.
-                let in_vain = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
+                let skipped = self.ctx.env.jobs().is_stepped() && relief.coming() > 0;
                 alone = self.ctx.env.ledger().free() < growth
                     && (rotated || !self.pressure.memory().is_wanted(active.number))
-                    && (in_vain || waited >= MAX_MEMORY_WAIT || !relief.ask(growth));
+                    && (skipped || waited >= MAX_MEMORY_WAIT || !relief.ask(growth));
                 continue;
             }
-            if cramped && let Room::Later(delay) = self.make_recoverable(writer, group, patience)? {
+            if preallocated_too_little
+                && let Room::Later(delay) = self.make_recoverable(writer, group, patience)?
+            {
                 return Ok(GroupRoom::Later(delay));
             }
             writer.recovery.logged(group);
@@ -479,7 +492,7 @@ impl Engine {
 
     /// Keeps written space ahead of the log's end, and a spare log ready before the memtable is
     /// full. Both are prepared in the background.
-    pub fn keep_log_ahead(self: &Arc<Self>, writer: &Writer, active: &MemtableSet) {
+    pub fn preallocate_log(self: &Arc<Self>, writer: &Writer, active: &MemtableSet) {
         let Some(log) = &writer.log else { return };
         let (end, allocated) = (log.writer.end(), log.writer.file().allocated());
         let target = self.writes.logs().limit();
@@ -498,7 +511,9 @@ impl Engine {
                 .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
                     // Without the space, appends still work and are only slower. The next append
                     // asks again.
-                    if capacity - allocated <= engine.pressure.room_ahead(&engine.tree.view()) {
+                    if capacity - allocated
+                        <= engine.pressure.preallocation_limit(&engine.tree.view())
+                    {
                         let _ = file.extend_log(capacity);
                     }
                     engine.writes.logs().lock().extending.remove(&number);
@@ -527,7 +542,7 @@ impl Engine {
         // A failure is not lost: the writer that needs the log tries again and gets the error.
         let made = self
             .prepare_log()
-            .and_then(|log| self.make_live(&log).map(|()| log));
+            .and_then(|log| self.add_to_manifest(&log).map(|()| log));
         let mut space = self.writes.logs().lock();
         space.preparing = false;
         if let Ok(log) = made {
@@ -537,7 +552,7 @@ impl Engine {
 
     /// Trims logs that became blob files just before a power cut: they give back the parts that are
     /// not needed.
-    pub fn trim_logs_of_old(self: &Arc<Self>) {
+    pub fn trim_leftover_logs(self: &Arc<Self>) {
         let version = self.tree.view().version.clone();
         let files = version.blobs.files.values();
         let logs: Vec<_> = (files.filter(|f| f.meta.index.is_some()).cloned()).collect();

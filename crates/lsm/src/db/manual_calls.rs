@@ -61,7 +61,7 @@ impl ManualCalls {
 
     /// Returns `true` while a call runs on another thread. Closing cannot wait for a call on its
     /// own thread, because that call's callback closes the store.
-    pub fn elsewhere(&self) -> bool {
+    pub fn runs_on_other_thread(&self) -> bool {
         let own = this_thread();
         self.0.lock().iter().any(|(thread, _)| *thread != own)
     }

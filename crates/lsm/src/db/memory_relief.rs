@@ -11,9 +11,9 @@ use std::time::Duration;
 
 /// Delay before a seal is tried again when the `writer` lock is taken. That writer has often sealed
 /// by then.
-const BUSY: Duration = Duration::from_millis(5);
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// The number of times that a seal is tried again.
-const TRIES: u32 = 20;
+const MAX_TRIES: u32 = 20;
 
 impl Engine {
     /// Lets other stores ask this store for the memory of its memtables from now on.
@@ -21,12 +21,12 @@ impl Engine {
         let engine = Arc::downgrade(self);
         self.pressure.hold_memory(move |promise| {
             if let Some(engine) = engine.upgrade() {
-                engine.give_memory_back(promise);
+                engine.release_memory_for(promise);
             }
         });
     }
 
-    fn give_memory_back(self: &Arc<Self>, promise: Promise) {
+    fn release_memory_for(self: &Arc<Self>, promise: Promise) {
         // A failed flush breaks promises under this lock, so none is added to those that it breaks.
         let state = self.tree.lock();
         let view = self.tree.view();
@@ -42,24 +42,24 @@ impl Engine {
         }
         if view.active.is_empty() {
             // A group is on its way into them, or they were sealed since the store was chosen.
-            return self.pressure.memory().may_be_asked();
+            return self.pressure.memory().allow_requests();
         }
         let number = view.active.number;
         self.pressure.memory().promise(number, promise);
         drop(state);
         let engine = self.clone();
-        let job = move || engine.seal_for_memory(number, TRIES);
+        let job = move || engine.seal_to_release_memory(number, MAX_TRIES);
         (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Flush, job);
     }
 
-    fn seal_for_memory(self: &Arc<Self>, number: u64, tries: u32) {
+    fn seal_to_release_memory(self: &Arc<Self>, number: u64, tries: u32) {
         let memory = self.pressure.memory();
         let _keeping = memory.keep_promises();
         let is_due = || !self.ctx.is_closing() && self.tree.active().number == number;
         if is_due() && self.health.check_jobs().is_ok() {
             let Some(mut writer) = self.writes.try_lock() else {
                 if let Some(tries) = tries.checked_sub(1) {
-                    return self.try_seal_later(number, tries);
+                    return self.retry_seal(number, tries);
                 }
                 // The writer that holds the lock waits for something else. It seals when it goes
                 // on, and other stores may be asked now.
@@ -77,16 +77,16 @@ impl Engine {
         self.ctx.env.jobs().notify();
     }
 
-    fn try_seal_later(self: &Arc<Self>, number: u64, tries: u32) {
+    fn retry_seal(self: &Arc<Self>, number: u64, tries: u32) {
         let engine = Arc::downgrade(self);
         let job = move || {
             if let Some(engine) = engine.upgrade()
                 && !engine.ctx.is_closing()
             {
-                engine.seal_for_memory(number, tries);
+                engine.seal_to_release_memory(number, tries);
             }
         };
         let (owner, priority) = (self.ctx.owner, JobPriority::Housekeeping);
-        (self.ctx.env.jobs()).spawn_after(owner, priority, BUSY, job);
+        (self.ctx.env.jobs()).spawn_after(owner, priority, RETRY_DELAY, job);
     }
 }

@@ -159,7 +159,7 @@ impl MemtableSet {
 
     /// Notes the log that the records of the set go to.
     pub fn set_log(&self, log: MemtableSetLog) {
-        assert!(self.log.set(log).is_ok(), "a generation has one log");
+        assert!(self.log.set(log).is_ok(), "a memtable set has one log");
     }
 
     /// Records the positions of the blob records of a group that was just written to the log.

@@ -28,7 +28,7 @@ struct Descent<'a> {
 }
 
 /// State of the chain after a source.
-enum Met {
+enum ChainState {
     /// Older sources may hold more operands.
     Open,
     /// Older sources hold no entry of the chain.
@@ -45,19 +45,19 @@ impl Descent<'_> {
         &mut self,
         source: Option<&mut dyn InternalIter>,
         deleted: Option<SeqNo>,
-    ) -> Result<Met> {
+    ) -> Result<ChainState> {
         self.deleted = self.deleted.max(deleted.unwrap_or(0));
         let met = match source {
             Some(source) => self.take_from(source)?,
-            None => Met::Open,
+            None => ChainState::Open,
         };
         Ok(match met {
-            Met::Open if self.deleted > 0 => Met::End,
+            ChainState::Open if self.deleted > 0 => ChainState::End,
             met => met,
         })
     }
 
-    fn take_from(&mut self, source: &mut dyn InternalIter) -> Result<Met> {
+    fn take_from(&mut self, source: &mut dyn InternalIter) -> Result<ChainState> {
         source.seek(&self.target)?;
         while source.valid() {
             let (user, seq, kind) = parse_internal_key(source.key())?;
@@ -65,7 +65,7 @@ impl Descent<'_> {
                 break;
             }
             if seq < self.deleted {
-                return Ok(Met::End);
+                return Ok(ChainState::End);
             }
             let (mut kind, mut value) = (kind, None);
             if kind == Kind::BlobRef {
@@ -78,19 +78,19 @@ impl Descent<'_> {
                 let (payload, fill_cache) = (source.value(), self.fill_cache);
                 match view.open_reference(&name, payload, now_ms, fill_cache, self.budget)? {
                     Opened::Is(opened, payload) => (kind, value) = (opened, Some(payload)),
-                    Opened::Over => return Ok(Met::End),
-                    Opened::Later => return Ok(Met::Later),
+                    Opened::Over => return Ok(ChainState::End),
+                    Opened::Later => return Ok(ChainState::Later),
                 }
             } else if !self.budget.take(source.value().len()) {
-                return Ok(Met::Later);
+                return Ok(ChainState::Later);
             }
             let value = || value.unwrap_or_else(|| source.pinned_value());
             if self.chain.take(kind, value, self.now_ms)? {
-                return Ok(Met::End);
+                return Ok(ChainState::End);
             }
             source.next()?;
         }
-        Ok(Met::Open)
+        Ok(ChainState::Open)
     }
 }
 
@@ -122,9 +122,9 @@ impl View {
         };
         for mem in self.memtables(family) {
             match descent.through(Some(&mut mem.iter()), mem.deleted_at(key, seq))? {
-                Met::Open => {}
-                Met::End => return Ok(Some(descent.chain)),
-                Met::Later => return Ok(None),
+                ChainState::Open => {}
+                ChainState::End => return Ok(Some(descent.chain)),
+                ChainState::Later => return Ok(None),
             }
         }
         let Some(tables) = self.version.families.get(&family) else {
@@ -150,9 +150,9 @@ impl View {
         }
         let mut level0 = MergingIter::new(cmp.clone(), level0);
         match descent.through(Some(&mut level0), deleted)? {
-            Met::Open => {}
-            Met::End => return Ok(Some(descent.chain)),
-            Met::Later => return Ok(None),
+            ChainState::Open => {}
+            ChainState::End => return Ok(Some(descent.chain)),
+            ChainState::Later => return Ok(None),
         }
         for level in 1..tables.levels.len() {
             let Some(t) = tables.find(level, key) else {
@@ -166,9 +166,9 @@ impl View {
             };
             let source = held.as_mut().map(|i| i as &mut dyn InternalIter);
             match descent.through(source, deleted)? {
-                Met::Open => {}
-                Met::End => break,
-                Met::Later => return Ok(None),
+                ChainState::Open => {}
+                ChainState::End => break,
+                ChainState::Later => return Ok(None),
             }
         }
         Ok(Some(descent.chain))

@@ -7,7 +7,7 @@
 use super::view::View;
 use crate::memtable::Found;
 use crate::version::{FamilyVersion, TableFile};
-use basalt_blob::How;
+use basalt_blob::ReadMode;
 use basalt_blob::batch_read::{self, Pages};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{SeqNo, encode_internal_key, seek_trailer};
@@ -22,13 +22,13 @@ const READ_BATCH: usize = 64;
 
 /// A reference to a value that is not in the tree.
 #[derive(Clone, Copy)]
-pub(super) struct Referred<'a> {
+pub(super) struct UnreadReference<'a> {
     pub name: Name<'a>,
     pub to: Reference,
 }
 
 /// A key whose lookup is not finished.
-struct Asked<'k> {
+struct PendingKey<'k> {
     /// Place of the key among the keys of the call.
     place: usize,
     key: &'k [u8],
@@ -53,7 +53,7 @@ enum Progress {
     Later,
 }
 
-impl Asked<'_> {
+impl PendingKey<'_> {
     /// Returns the next table that may hold a newer version than the one found.
     fn next_table<'t>(
         &mut self,
@@ -140,7 +140,7 @@ impl Asked<'_> {
 
 /// Blocks to read in a round, and the keys that wait for them.
 #[derive(Default)]
-struct Round {
+struct ReadRound {
     wanted: Vec<Wanted>,
     by_id: HashMap<(u128, u64), usize>,
     /// Places of keys in the list of lookups, each with the number of the block that the key waits
@@ -148,7 +148,7 @@ struct Round {
     waiting: Vec<(usize, usize)>,
 }
 
-impl Round {
+impl ReadRound {
     /// Adds the block that a key waits for. Returns `false` if the block is beyond the budget. If
     /// the round is full, the key waits for the next round.
     fn add(&mut self, asked: usize, wanted: &Wanted, budget: &mut ReadBudget) -> bool {
@@ -195,9 +195,9 @@ impl View {
         ) else {
             return out;
         };
-        let mut open: Vec<Asked<'_>> = (0..keys.len())
+        let mut open: Vec<PendingKey<'_>> = (0..keys.len())
             .filter(|i| matches!(out[*i], Some(Ok(None))))
-            .map(|place| Asked {
+            .map(|place| PendingKey {
                 place,
                 key: keys[place],
                 target: Vec::with_capacity(keys[place].len() + 8),
@@ -213,7 +213,7 @@ impl View {
         // In the order of keys, the keys that wait for the same block are in the same round.
         open.sort_by(|a, b| entry.options.comparator.user(a.key, b.key));
         while !open.is_empty() {
-            let mut round = Round::default();
+            let mut round = ReadRound::default();
             let mut going = Vec::with_capacity(open.len());
             for mut asked in open {
                 let mut progress = asked.advance(tables, seq, budget);
@@ -255,11 +255,11 @@ impl View {
     /// `budget` is `None`.
     pub(super) fn values_of(
         &self,
-        referred: &[Referred<'_>],
+        referred: &[UnreadReference<'_>],
         fill_cache: bool,
         budget: &mut ReadBudget,
     ) -> Vec<Option<Result<Bytes>>> {
-        let how = How::user(fill_cache);
+        let how = ReadMode::user(fill_cache);
         let mut pages = Pages::default();
         let mut out: Vec<Option<Result<Bytes>>> = Vec::with_capacity(referred.len());
         for round in referred.chunks(READ_BATCH) {

@@ -508,13 +508,13 @@ fn recover_logs(
                 .map(|f| (f.id, f.options.comparator.clone())),
         )
     };
-    let mut generation = fresh();
+    let mut memtable_set = fresh();
     let mut last_seq = catalog.last_seq;
     let mut wrote = false;
-    let mut write_out = |generation: &MemtableSet, catalog: &mut Catalog| -> Result<()> {
+    let mut write_out = |memtable_set: &MemtableSet, catalog: &mut Catalog| -> Result<()> {
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
-        let packs = |f: &FamilyEntry| f.options.blob_compression != Compression::None;
+        let may_compress = |f: &FamilyEntry| f.options.blob_compression != Compression::None;
         let separator = Separator::new(
             env,
             tables.clone(),
@@ -522,10 +522,10 @@ fn recover_logs(
             IoPriority::High,
             false,
         )
-        .with_compressed(families.values().any(packs));
+        .with_compressed(families.values().any(may_compress));
         let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
-        for (id, mem) in generation.mems.iter().filter(|(_, m)| !m.is_empty()) {
+        for (id, mem) in memtable_set.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let (number, family) = (new_number(), &families[id]);
             let add = write_table(tables, number, family, mem, &[], false, Some(&mut values))?;
             edit.add_tables.push(add);
@@ -546,16 +546,16 @@ fn recover_logs(
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
     let known = catalog.last_seq;
     replay_logs(env, dir, store_id, next_family, known, logs, |r| {
-        insert(&generation, &r.payload, r.first_seq)?;
+        insert(&memtable_set, &r.payload, r.first_seq)?;
         last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
-        generation.book_memory();
-        if generation.memory() >= options.write_buffer_bytes {
-            write_out(&generation, catalog)?;
-            generation = fresh();
+        memtable_set.book_memory();
+        if memtable_set.memory() >= options.write_buffer_bytes {
+            write_out(&memtable_set, catalog)?;
+            memtable_set = fresh();
         }
         Ok(())
     })?;
-    write_out(&generation, catalog)?;
+    write_out(&memtable_set, catalog)?;
     if wrote {
         env.fs().sync_metadata(dir)?;
     }

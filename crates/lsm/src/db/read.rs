@@ -1,13 +1,13 @@
 //! Reads: point reads, reads of many keys, cursors and snapshots.
 
 use super::engine::Engine;
-use super::multi_get::Referred;
+use super::multi_get::UnreadReference;
 use super::view::{Opened, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::iter::user::{BlobAccess, IterBounds, UserIter};
 use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, TombstoneSource, ValuePrefetch};
 use crate::options::ReadOptions;
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::sync::atomic::AtomicU64;
 use basalt_env::sync::spin_loop;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Parameters of a point read.
-struct Asked<'a> {
+struct PointRead<'a> {
     view: &'a View,
     family: u32,
     seq: SeqNo,
@@ -45,7 +45,7 @@ impl Engine {
     /// number shows a prefix of history. The exception is tables that were added since
     /// ([`super::ingest`]), because older memtables in the view do not wait for them; the view is
     /// then taken again.
-    pub(super) fn moment(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
+    pub(super) fn read_view(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.ctx.check_open()?;
         loop {
             let view = self.tree.view();
@@ -84,7 +84,7 @@ impl Engine {
     /// deleted, expired or absent.
     fn live_value(
         &self,
-        asked: &Asked<'_>,
+        asked: &PointRead<'_>,
         key: &[u8],
         found: Option<Found>,
     ) -> Result<Option<ValueWithExpiry>> {
@@ -96,7 +96,7 @@ impl Engine {
     /// `budget`. Returns `None` if the budget is too small.
     fn live_value_within(
         &self,
-        asked: &Asked<'_>,
+        asked: &PointRead<'_>,
         key: &[u8],
         found: Option<Found>,
         budget: &mut ReadBudget,
@@ -127,7 +127,7 @@ impl Engine {
     #[cold]
     fn merged_value(
         &self,
-        asked: &Asked<'_>,
+        asked: &PointRead<'_>,
         key: &[u8],
         budget: &mut ReadBudget,
     ) -> Result<Option<Option<ValueWithExpiry>>> {
@@ -179,10 +179,10 @@ impl Engine {
         key: &[u8],
         options: &ReadOptions,
     ) -> Result<Option<ValueWithExpiry>> {
-        let (view, seq) = self.moment(options)?;
+        let (view, seq) = self.read_view(options)?;
         self.check_family(&view, family)?;
         let found = view.get(family.id(), key, seq, options.fill_cache)?;
-        let asked = Asked {
+        let asked = PointRead {
             view: &view,
             family: family.id(),
             seq,
@@ -198,7 +198,7 @@ impl Engine {
         key: &[u8],
         options: &ReadOptions,
     ) -> Result<Option<SeqNo>> {
-        let (view, seq) = self.moment(options)?;
+        let (view, seq) = self.read_view(options)?;
         self.check_family(&view, family)?;
         let found = view.get(family.id(), key, seq, options.fill_cache)?;
         Ok(found.map(|f| f.seq))
@@ -213,10 +213,10 @@ impl Engine {
         options: &ReadOptions,
         budget: &mut ReadBudget,
     ) -> Result<Option<Option<ValueWithExpiry>>> {
-        let (view, seq) = self.moment(options)?;
+        let (view, seq) = self.read_view(options)?;
         self.check_family(&view, family)?;
         let found = view.get(family.id(), key, seq, options.fill_cache)?;
-        let asked = Asked {
+        let asked = PointRead {
             view: &view,
             family: family.id(),
             seq,
@@ -236,7 +236,7 @@ impl Engine {
         options: &ReadOptions,
         lengths: Option<&mut ReadBudget>,
     ) -> Result<Option<Option<ValueMeta>>> {
-        let (view, seq) = self.moment(options)?;
+        let (view, seq) = self.read_view(options)?;
         self.check_family(&view, family)?;
         let fill_cache = options.fill_cache;
         let found = view.get(family.id(), key, seq, fill_cache)?;
@@ -258,7 +258,7 @@ impl Engine {
                     key,
                     seq: found.seq,
                 };
-                let (blobs, how) = (&view.version.blobs, How::user(fill_cache));
+                let (blobs, how) = (&view.version.blobs, ReadMode::user(fill_cache));
                 let cmp = &view.families[&family.id()].options.comparator;
                 let Some(len) = blobs.payload_len_within(&name, &to, cmp, how, budget)? else {
                     return Ok(None);
@@ -268,7 +268,7 @@ impl Engine {
             }
             return Ok(Some(Some(meta)));
         }
-        let asked = Asked {
+        let asked = PointRead {
             view: &view,
             family: family.id(),
             seq,
@@ -289,7 +289,7 @@ impl Engine {
         budget: &mut ReadBudget,
         at_least_one: bool,
     ) -> Vec<Option<Result<Option<Bytes>>>> {
-        let (view, seq) = match self.moment(options) {
+        let (view, seq) = match self.read_view(options) {
             Ok(m) => m,
             Err(e) => return keys.iter().map(|_| Some(Err(e.clone()))).collect(),
         };
@@ -305,11 +305,11 @@ impl Engine {
         }
         // Values outside the tree are read in one batch for all families.
         let now_ms = self.ctx.env.clock().wall_ms();
-        let mut elsewhere: Vec<(usize, Referred<'_>)> = Vec::new();
+        let mut elsewhere: Vec<(usize, UnreadReference<'_>)> = Vec::new();
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
             let found = view.get_many(family, &asked, seq, options.fill_cache, budget);
-            let asked = Asked {
+            let asked = PointRead {
                 view: &view,
                 family,
                 seq,
@@ -326,7 +326,7 @@ impl Engine {
                     };
                     match Reference::decode(&found.value) {
                         Ok(to) if to.is_over(now_ms) => {}
-                        Ok(to) => elsewhere.push((i, Referred { name, to })),
+                        Ok(to) => elsewhere.push((i, UnreadReference { name, to })),
                         Err(e) => out[i] = Some(Err(e)),
                     }
                     continue;
@@ -338,7 +338,7 @@ impl Engine {
                 out[i] = shown.and_then(Result::transpose);
             }
         }
-        let referred: Vec<Referred<'_>> = elsewhere.iter().map(|(_, r)| *r).collect();
+        let referred: Vec<UnreadReference<'_>> = elsewhere.iter().map(|(_, r)| *r).collect();
         let values = view.values_of(&referred, options.fill_cache, budget);
         for ((i, to), value) in elsewhere.into_iter().zip(values) {
             out[i] = value.map(|payload| {
@@ -356,7 +356,7 @@ impl Engine {
             && out.iter().all(Option::is_none)
         {
             let found = view.get(family.id(), key, seq, options.fill_cache);
-            let asked = Asked {
+            let asked = PointRead {
                 view: &view,
                 family: family.id(),
                 seq,

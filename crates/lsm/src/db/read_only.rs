@@ -50,21 +50,21 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let cmps = families
         .values()
         .map(|f| (f.id, f.options.comparator.clone()));
-    let generation = MemtableSet::new(env, 1, cmps);
+    let memtable_set = MemtableSet::new(env, 1, cmps);
     let mut last_seq = catalog.last_seq;
     let mut records = 0u64;
     let (store_id, next_family) = (catalog.store_id, catalog.next_family);
     let known = catalog.last_seq;
     replay_logs(env, dir, store_id, next_family, known, &catalog.logs, |r| {
-        insert(&generation, &r.payload, r.first_seq)?;
+        insert(&memtable_set, &r.payload, r.first_seq)?;
         last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
         records += 1;
         if records.is_multiple_of(BOOK_EVERY) {
-            generation.book_memory();
+            memtable_set.book_memory();
         }
         Ok(())
     })?;
-    generation.book_memory();
+    memtable_set.book_memory();
     let manifest = Manifest::unwritten(dir, current.number, store_id);
     let opened = OpenedTree {
         tables,
@@ -76,6 +76,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     };
     let engine = Engine::new(env, dir.to_path_buf(), options, opened, lock, true);
     engine.begin_background_work();
-    engine.tree.change_view(|_, view| view.active = generation);
+    engine
+        .tree
+        .change_view(|_, view| view.active = memtable_set);
     Ok(engine)
 }

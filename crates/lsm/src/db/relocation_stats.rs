@@ -3,7 +3,7 @@
 //! (decision 0023). The merge that does so is picked like any other, after all merges that are due
 //! for other reasons.
 
-use super::back_pressure::space_amp::Fill;
+use super::back_pressure::space_amp::BlobSpaceUse;
 use super::engine::Engine;
 use super::tree::TreeState;
 use super::view::View;
@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes whose move takes about as long as one more read among many that are in flight.
 const BYTES_A_READ: u64 = 16 << 10;
 /// Factor by which a relocation must reduce the reads of a scan.
-const BETTER: u64 = 3;
+const MIN_READ_SAVING: u64 = 3;
 /// Part of the space for garbage, used by garbage collection, from which no value is relocated for
 /// scans.
-const BUSY: f64 = 0.5;
+const MAX_GC_SHARE: f64 = 0.5;
 
 /// Files and the bytes that may be moved.
 #[derive(Default)]
-pub(super) struct Paid {
+pub(super) struct RelocatableFiles {
     files: Vec<RelocationCandidates>,
     names: BTreeSet<u64>,
     room: u64,
@@ -32,7 +32,7 @@ pub(super) fn may_be_relocatable(file: &BlobFile) -> bool {
     file.scans().0.saturating_mul(BYTES_A_READ) >= 2 * file.meta.size
 }
 
-impl Paid {
+impl RelocatableFiles {
     pub fn relocation_set(&self) -> RelocationSet<'_> {
         RelocationSet {
             files: &self.files,
@@ -45,7 +45,12 @@ impl Paid {
 impl Engine {
     /// Returns the files that scans have paid for, if there is space to relocate them. The caller
     /// holds `state`.
-    pub(super) fn relocatable_by_scans(&self, state: &TreeState, view: &View, fill: &Fill) -> Paid {
+    pub(super) fn relocatable_by_scans(
+        &self,
+        state: &TreeState,
+        view: &View,
+        fill: &BlobSpaceUse,
+    ) -> RelocatableFiles {
         let scans = |n: &u64| {
             let file = view.version.blobs.files.get(n);
             file.map_or((0, 0), |file| file.scans())
@@ -53,16 +58,16 @@ impl Engine {
         let catalog = &state.catalog();
         if !catalog.blobs.keys().any(|n| scans(n).0 > 0)
             || self.pressure.disk_full().is_refusing()
-            || fill.urgency(self.ctx.options.max_space_amp) >= BUSY
+            || fill.urgency(self.ctx.options.max_space_amp) >= MAX_GC_SHARE
         {
-            return Paid::default();
+            return RelocatableFiles::default();
         }
         let disk = self
             .pressure
             .disk_full()
-            .beyond_reserve()
+            .bytes_beyond_reserve()
             .saturating_sub(fill.copying);
-        let room = fill.most_copied(&self.ctx.options).min(disk);
+        let room = fill.max_relocation_output(&self.ctx.options).min(disk);
         // After the relocation, the values that a scan wants at once are in this many sorted parts,
         // each of which takes one read.
         let parts = (fill.live.bytes / room.max(1)).max(2);
@@ -70,30 +75,39 @@ impl Engine {
             let (reads, alike) = scans(number);
             reads > 0
                 && reads.saturating_mul(BYTES_A_READ) >= 2 * live
-                && alike / reads >= parts.saturating_mul(BETTER)
+                && alike / reads >= parts.saturating_mul(MIN_READ_SAVING)
         };
-        let paid = self.scattered(state, room, &paid);
+        let paid = self.idle_files(state, room, &paid);
         let due: u64 = paid.files.iter().map(|f| f.bytes).sum();
         match due > 0 && due >= room.min(fill.live.bytes) / 2 {
             true => paid,
-            false => Paid::default(),
+            false => RelocatableFiles::default(),
         }
     }
 
     /// Returns all files whose values may be relocated at a caller's request, as far as the disk
     /// has space for both copies.
-    pub(super) fn all_relocatable(&self, state: &TreeState, fill: &Fill) -> Paid {
+    pub(super) fn all_relocatable(
+        &self,
+        state: &TreeState,
+        fill: &BlobSpaceUse,
+    ) -> RelocatableFiles {
         let room = self
             .pressure
             .disk_full()
-            .beyond_reserve()
+            .bytes_beyond_reserve()
             .saturating_sub(fill.copying);
-        self.scattered(state, room, &|_, _| true)
+        self.idle_files(state, room, &|_, _| true)
     }
 
     /// Returns the `wanted` files that no job uses. `wanted` receives a file's number and its live
     /// bytes.
-    fn scattered(&self, state: &TreeState, room: u64, wanted: &dyn Fn(&u64, u64) -> bool) -> Paid {
+    fn idle_files(
+        &self,
+        state: &TreeState,
+        room: u64,
+        wanted: &dyn Fn(&u64, u64) -> bool,
+    ) -> RelocatableFiles {
         let (catalog, now) = (&state.catalog(), self.ctx.env.clock().now());
         let mut files = BTreeMap::new();
         for (number, blob) in &catalog.blobs {
@@ -112,7 +126,7 @@ impl Engine {
             files.insert(*number, file);
         }
         if files.is_empty() {
-            return Paid::default();
+            return RelocatableFiles::default();
         }
         for group in catalog.lineage.groups().values() {
             let targets: BTreeSet<u64> = (group.targets.values().flatten().map(|t| t.1)).collect();
@@ -123,7 +137,7 @@ impl Engine {
             }
         }
         let files: Vec<RelocationCandidates> = files.into_values().collect();
-        Paid {
+        RelocatableFiles {
             names: files.iter().flat_map(|f| f.names.iter().copied()).collect(),
             files,
             room,
@@ -133,7 +147,7 @@ impl Engine {
     /// Begins a relocation: garbage collection skips the files that the plan moves.
     pub(super) fn begin_relocation(&self, state: &mut TreeState, plan: &Plan) {
         if !plan.relocated_files.is_empty() {
-            state.blobs.gathering.extend(&plan.relocated_files);
+            state.blobs.relocating.extend(&plan.relocated_files);
             self.pressure
                 .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
         }
@@ -143,7 +157,7 @@ impl Engine {
     /// again.
     pub(super) fn end_relocation(&self, state: &mut TreeState, plan: &Plan) {
         for number in &plan.relocated_files {
-            state.blobs.gathering.remove(number);
+            state.blobs.relocating.remove(number);
             if let Some(file) = self.tree.view().version.blobs.files.get(number) {
                 file.forget_scans();
             }

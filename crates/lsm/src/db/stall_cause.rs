@@ -8,7 +8,7 @@ pub(crate) const STALL_CAUSES: usize = StallCause::ALL.len();
 
 impl StallCause {
     /// Returns the text of an error for writers that wait because background work fails.
-    pub(crate) fn when_stuck(self) -> &'static str {
+    pub(crate) fn failing_work_text(self) -> &'static str {
         match self {
             StallCause::CompactionDebt => "compactions are too far behind and fail",
             StallCause::Level0 | StallCause::Space => "level 0 is full and cannot be compacted",
@@ -19,7 +19,7 @@ impl StallCause {
     }
 
     /// Returns the text of an error for writers that wait for background work which does not run.
-    pub(crate) fn when_late(self) -> &'static str {
+    pub(crate) fn missing_work_text(self) -> &'static str {
         match self {
             StallCause::CompactionDebt => "compactions are too far behind and none has run",
             StallCause::Level0 | StallCause::Space => {

@@ -122,7 +122,7 @@ pub struct BlobStats {
     /// Bytes that garbage collections wrote.
     pub collected_bytes_written: u64,
     /// Bytes of values that compactions relocated, for scans or because a caller asked for it.
-    pub gathered_bytes: u64,
+    pub relocated_bytes: u64,
     /// Seconds covered by the counters `recent_*`, which show the present cost of the bound. About
     /// a minute; less after an opening, more if blob files did not change for longer.
     pub recent_seconds: f64,

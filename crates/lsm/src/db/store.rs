@@ -80,7 +80,7 @@ impl Db {
         let path = path.as_ref();
         let engine = open::open(env, path, options)
             .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
-        engine.trim_logs_of_old();
+        engine.trim_leftover_logs();
         engine.background.schedule();
         Ok(Db(Arc::new(Handle(engine))))
     }

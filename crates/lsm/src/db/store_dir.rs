@@ -25,7 +25,7 @@ enum FileOwner {
     Foreign,
 }
 
-fn whose(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
+fn owner_of(env: &Env, path: &Path, kind: StoreFile) -> Result<FileOwner> {
     let file = env.fs().open(path)?;
     let len = env.fs().stat(path)?.len;
     let first = file.read(0, FIRST_UNIT)?;
@@ -57,7 +57,7 @@ pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
             | StoreFile::Blob(_)
             | StoreFile::Index(_)
             | StoreFile::Log(_)),
-        ) => Ok(whose(env, &dir.join(name), kind)? == FileOwner::Store),
+        ) => Ok(owner_of(env, &dir.join(name), kind)? == FileOwner::Store),
         _ => Ok(false),
     }
 }
@@ -67,17 +67,17 @@ struct Folder<'a> {
     /// True if a store is there, whole or damaged, or the remains of creating one.
     store: bool,
     /// Files with the names of store files that belong to another program.
-    strangers: Vec<&'a str>,
+    foreign_files: Vec<&'a str>,
 }
 
-fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>> {
+fn examine<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>> {
     let named = || {
         let files = entries.iter().filter(|e| !e.is_dir);
         files.filter_map(|e| Some((e.name.as_str(), StoreFile::parse(&e.name)?)))
     };
     let mut folder = Folder {
         store: named().any(|(_, f)| f == StoreFile::Current),
-        strangers: Vec::new(),
+        foreign_files: Vec::new(),
     };
     if folder.store {
         return Ok(folder);
@@ -91,25 +91,25 @@ fn look<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>
         if kind.number().is_none() {
             continue;
         }
-        match whose(env, &dir.join(name), kind)? {
+        match owner_of(env, &dir.join(name), kind)? {
             FileOwner::Store if is_manifest => manifest = true,
             FileOwner::Store => data = true,
             FileOwner::Blank if is_manifest => manifest = true,
             FileOwner::Foreign if is_manifest && locked => manifest = true,
-            FileOwner::Blank | FileOwner::Foreign => folder.strangers.push(name),
+            FileOwner::Blank | FileOwner::Foreign => folder.foreign_files.push(name),
         }
     }
     if data {
         // A store that lost `CURRENT`. What does not verify beside it may be its own.
-        folder.strangers.clear();
+        folder.foreign_files.clear();
     }
-    folder.store = data || (manifest && folder.strangers.is_empty());
+    folder.store = data || (manifest && folder.foreign_files.is_empty());
     Ok(folder)
 }
 
 /// Returns whether a directory holds a store, whole or damaged, or the remains of creating one.
 pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
-    Ok(look(env, dir, &env.fs().list(dir)?)?.store)
+    Ok(examine(env, dir, &env.fs().list(dir)?)?.store)
 }
 
 /// Fails if a directory holds no store and none may be created there. If files of another program
@@ -117,7 +117,7 @@ pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
 /// has not taken the lock yet, which is a file: a failed check leaves no file behind.
 pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options) -> Result<()> {
     let entries = env.fs().list(dir)?;
-    let folder = look(env, dir, &entries)?;
+    let folder = examine(env, dir, &entries)?;
     if folder.store {
         return Ok(());
     }
@@ -130,7 +130,7 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
     }
     if options.allow_nonempty_dir {
         // A store would take them for its own, and delete them.
-        return match folder.strangers.iter().min() {
+        return match folder.foreign_files.iter().min() {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
                 "{} holds {name}, which is named as a store's file and is none; a store made there would delete it",
@@ -143,7 +143,7 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
         .iter()
         .filter(|e| parsed(e).is_none() && !is_ignorable(e))
         .map(|e| e.name.as_str())
-        .chain(folder.strangers)
+        .chain(folder.foreign_files)
         .collect();
     let Some(first) = foreign.iter().min() else {
         return Ok(());

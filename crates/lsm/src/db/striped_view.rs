@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn all_copies_change_as_one() {
+    fn all_stripes_of_the_view_change_at_once() {
         changes_as_one(StripedView::set);
     }
 
     /// If the copies did not change at one moment, the test above would find it.
     #[test]
     #[should_panic(expected = "changed before the others")]
-    fn one_after_the_other_would_be_seen() {
+    fn the_test_finds_stripes_that_change_one_by_one() {
         changes_as_one(|shown, view| {
             for copy in &shown.0 {
                 *copy.0.write() = Arc::new(view.clone());

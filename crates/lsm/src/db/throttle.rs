@@ -129,7 +129,7 @@ impl Engine {
             let state = self.tree.lock();
             let error = self.health.compaction_error();
             let error = error.filter(|_| state.jobs.compactions.is_empty());
-            error.map(|e| e.context(cause.when_stuck()))
+            error.map(|e| e.context(cause.failing_work_text()))
         };
         self.wait_for(cause, patience, &relieved, &stuck)
     }
@@ -177,7 +177,7 @@ impl Engine {
             }
             if !moved {
                 // Under a stepped scheduler, no job is left that could help.
-                return Err(Error::new(ErrorKind::Busy, cause.when_late()));
+                return Err(Error::new(ErrorKind::Busy, cause.missing_work_text()));
             }
             // Either the wait was over for a moment and other writers filled the space first, or it
             // was stuck and another thread tries the work again.
@@ -191,7 +191,7 @@ impl Engine {
         let state = self.tree.lock();
         let error = self.health.flush_error();
         let error = error.filter(|_| !state.jobs.flush);
-        error.map(|e| e.context(StallCause::Memtables.when_stuck()))
+        error.map(|e| e.context(StallCause::Memtables.failing_work_text()))
     }
 
     /// Waits until one more memtable may be sealed.

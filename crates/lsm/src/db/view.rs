@@ -5,7 +5,7 @@ use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
 use crate::memtable::{Found, MemTable};
 use crate::version::{FamilyVersion, Version};
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Kind, SeqNo};
 use basalt_table::{ReadBudget, hash_of};
@@ -61,7 +61,7 @@ impl View {
             return Ok(Opened::Over);
         }
         let cmp = &self.families[&name.family].options.comparator;
-        let how = How::user(fill_cache);
+        let how = ReadMode::user(fill_cache);
         let read = (self.version.blobs).read_within(name, &to, cmp, how, budget)?;
         Ok(match read {
             Some((kind, value)) => Opened::Is(kind, value),

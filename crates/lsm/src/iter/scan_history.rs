@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_of_the_last_eight_counts() {
+    fn the_shortest_of_the_last_eight_scans_counts() {
         let scan_history = ScanHistory::default();
         for n in 0..8 {
             assert_eq!(scan_history.min_values(), 0, "after {n} scans");

@@ -26,7 +26,7 @@ pub(super) use buffer::BufferedEntry;
 use super::user::{UserIter, without_expiry};
 use crate::iter::AsyncReadPermit;
 use basalt_blob::Name;
-use basalt_blob::batch_read::{InFlight, Located, Pages, Sought};
+use basalt_blob::batch_read::{InFlight, Located, Pages, ValueRequest};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::SeqNo;
 use buffer::{BufferedValue, EntryBuffer, FillState, PendingReads, ValueBatch};
@@ -307,7 +307,7 @@ impl ValuePrefetch {
             let reader = file.and_then(|file| file.reader());
             let reader = reader.expect("the file was open when the read was submitted, and stays");
             let name = to.record(&name);
-            located.push(Located::again(Sought { reader, name }, place.clone()));
+            located.push(Located::again(ValueRequest { reader, name }, place.clone()));
         }
         let values = reads.finish(&located, how);
         for ((n, to, _), read) in entries.into_iter().zip(values) {

@@ -3,7 +3,7 @@
 //! The tests named `small_*` are short enough to run under Miri: `cargo +nightly miri test -p
 //! basalt-lsm memtable::tests::small`.
 
-pub(super) mod meddle;
+pub(super) mod hooks;
 
 use super::*;
 use basalt_env::Random;
@@ -171,21 +171,21 @@ fn model_run(seed: u64, ops: u64, custom: bool) {
 }
 
 #[test]
-fn equals_a_sorted_map() {
+fn the_memtable_equals_a_sorted_map() {
     for seed in basalt_sim::campaign::cases(0..20 * scale()) {
-        let _repeat = basalt_sim::repeat!(equals_a_sorted_map, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(the_memtable_equals_a_sorted_map, "BASALT_CASE={seed}");
         model_run(seed, 1500, seed % 4 == 3);
     }
 }
 
 #[test]
-fn small_equals_a_sorted_map() {
+fn small_the_memtable_equals_a_sorted_map() {
     model_run(7, 60, false);
     model_run(8, 60, true);
 }
 
 #[test]
-fn keys_that_share_their_padded_prefix_are_told_apart() {
+fn keys_with_equal_padded_prefixes_are_distinguished() {
     let mem = MemTable::new(Cmp::Bytewise);
     let keys: [&[u8]; 7] = [
         b"",
@@ -366,7 +366,7 @@ fn small_threads_split_inner_nodes() {
 }
 
 #[test]
-fn memory_follows_what_is_held() {
+fn the_memory_count_follows_the_content() {
     let mem = MemTable::new(Cmp::Bytewise);
     assert!(
         mem.memory() <= 4096,

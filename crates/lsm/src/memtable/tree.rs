@@ -296,7 +296,7 @@ impl Tree {
     fn descend(&self, target: &Target<'_>, or_at: bool) -> Found<'_> {
         'again: loop {
             let node = self.root();
-            now_and_then();
+            read_hook();
             let mut at = Found {
                 node,
                 version: node.version(),
@@ -306,7 +306,7 @@ impl Tree {
                 continue;
             }
             while at.node.level > 0 {
-                now_and_then();
+                read_hook();
                 let order = at.node.order();
                 if at.careful()
                     && self.is_behind(at.node, target, or_at)
@@ -322,7 +322,7 @@ impl Tree {
                 let place = self.rank(at.node, order, 1, target, or_at, at.careful()) - 1;
                 let child = at.node.child(order.slot(place));
                 child.fetch();
-                now_and_then();
+                read_hook();
                 let version = child.version();
                 if !at.node.stands(at.version) {
                     continue 'again;
@@ -353,7 +353,7 @@ impl Tree {
             let mut at = self.descend(target, true);
             loop {
                 let order = self.own(at.node, at.careful());
-                now_and_then();
+                read_hook();
                 let place = self.rank(at.node, order, 0, target, after, at.careful());
                 if place < order.len() {
                     let result = take(at.node, order, place, at.version.is_multiple_of(2));
@@ -401,7 +401,7 @@ impl Tree {
                     };
                     continue;
                 }
-                now_and_then();
+                read_hook();
                 let rank = self.rank(at.node, order, 0, target, or_at, at.careful());
                 let result = (rank > 0)
                     .then(|| take(at.node, order, rank - 1, at.version.is_multiple_of(2)));
@@ -440,7 +440,7 @@ impl Tree {
                     return result;
                 }
                 let child = node.child(order.slot(order.len() - 1));
-                now_and_then();
+                read_hook();
                 if !node.stands(version) {
                     continue 'again;
                 }
@@ -622,11 +622,11 @@ impl Tree {
         }
 
         node.begin_change();
-        in_between();
+        split_hook();
         // `next` is stored before `high`: a thread that sees the second finds the first.
         node.next.store(new.address(), Mem::Release);
         node.high.store(separator.address(), Mem::Release);
-        in_between();
+        split_hook();
         self.add_child(
             node,
             path,
@@ -637,9 +637,9 @@ impl Tree {
         );
         let stays = if place < left { left - 1 } else { left };
         let order = order.cut(stays);
-        in_between();
+        split_hook();
         node.order.store(order.0, Mem::Release);
-        in_between();
+        split_hook();
         let skip = self.skip(low, Some(separator));
         if skip != node.skip.load(Mem::Relaxed) {
             for slot in (0..stays).map(|p| order.slot(p)) {
@@ -647,7 +647,7 @@ impl Tree {
                     node.heads[slot].store(self.head(key.user_key(), skip), Mem::Release);
                 }
             }
-            in_between();
+            split_hook();
             node.skip.store(skip, Mem::Release);
         }
         // Slots may be filled again from here on (rule 3).
@@ -694,17 +694,17 @@ impl Tree {
     }
 }
 
-/// Marks a point where other threads may see a half-done split. Tests hook in here, see `meddle`.
+/// Marks a point where other threads may see a half-done split. Tests hook in here, see `hooks`.
 #[inline(always)]
-fn in_between() {
+fn split_hook() {
     #[cfg(test)]
-    super::tests::meddle::split();
+    super::tests::hooks::split();
 }
 
 #[inline(always)]
-fn now_and_then() {
+fn read_hook() {
     #[cfg(test)]
-    super::tests::meddle::read();
+    super::tests::hooks::read();
 }
 
 /// Returns the first key that the child of a step can have.

@@ -7,10 +7,10 @@
 use super::file_map::FileMap;
 use super::open::{OpenFile, OpenOnRead};
 use super::{FileKind, TableStore, catalog::Catalog};
-use basalt_blob::batch_read::{Located, Pages, Place, Sought, locate};
+use basalt_blob::batch_read::{Located, Pages, Place, ValueRequest, locate};
 use basalt_blob::derive::places_from_records;
 use basalt_blob::lineage::Lineage;
-use basalt_blob::{BLOCK, BlobMeta, BlobReader, How, blob_name, blob_names};
+use basalt_blob::{BLOCK, BlobMeta, BlobReader, ReadMode, blob_name, blob_names};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -150,9 +150,9 @@ impl Drop for BlobFile {
                     let end = whole.then_some(meta.data_end);
                     let take = store.dead_logs.get().filter(|_| meta.index.is_some());
                     if !take.is_some_and(|take| take(number, end)) {
-                        store.remove_and_tell(&records, FileKind::Blob, number);
-                    } else if let Some(told) = store.removed.get() {
-                        told(FileKind::Blob, number, &records);
+                        store.remove_and_report(&records, FileKind::Blob, number);
+                    } else if let Some(callback) = store.removed.get() {
+                        callback(FileKind::Blob, number, &records);
                     }
                     paths.for_each(|index| store.remove(&index));
                 });
@@ -247,7 +247,7 @@ impl BlobSet {
         name: &Name<'_>,
         to: &Reference,
         cmp: &Cmp,
-        how: How,
+        how: ReadMode,
     ) -> Result<(Kind, Bytes)> {
         let read = self.read_within(name, to, cmp, how, &mut ReadBudget::unbounded());
         read.map(|r| r.expect("nothing is put off without a bound"))
@@ -260,7 +260,7 @@ impl BlobSet {
         name: &Name<'_>,
         to: &Reference,
         cmp: &Cmp,
-        how: How,
+        how: ReadMode,
         budget: &mut ReadBudget,
     ) -> Result<Option<(Kind, Bytes)>> {
         let file = self.file(to.number, name, cmp)?;
@@ -275,7 +275,7 @@ impl BlobSet {
         name: &Name<'_>,
         to: &Reference,
         cmp: &Cmp,
-        how: How,
+        how: ReadMode,
         budget: &mut ReadBudget,
     ) -> Result<Option<usize>> {
         let file = self.file(to.number, name, cmp)?;
@@ -288,7 +288,7 @@ impl BlobSet {
         &'a self,
         entries: &[(Name<'a>, u64, &Cmp)],
         pages: &mut Pages,
-        how: How,
+        how: ReadMode,
     ) -> Vec<Result<Located<'a>>> {
         let mut sought = Vec::with_capacity(entries.len());
         let mut failed = Vec::with_capacity(entries.len());
@@ -296,7 +296,7 @@ impl BlobSet {
             let file = self.file(*number, name, cmp);
             match file.and_then(|file| file.reader()) {
                 Ok(reader) => {
-                    sought.push(Sought {
+                    sought.push(ValueRequest {
                         reader,
                         name: *name,
                     });

@@ -122,11 +122,11 @@ fn add_tag(meta: &TableMeta) -> u64 {
 }
 
 /// A checked cursor over bytes from disk.
-struct Take<'a> {
+struct Input<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Take<'a> {
+impl<'a> Input<'a> {
     fn bad(what: &str) -> Error {
         Error::new(ErrorKind::Corruption, format!("manifest edit: {what}"))
     }
@@ -306,12 +306,12 @@ impl Edit {
     /// any other malformed bytes.
     pub fn decode(payload: &[u8]) -> Result<Edit> {
         let mut e = Edit::default();
-        let mut p = Take { rest: payload };
+        let mut p = Input { rest: payload };
         let mut shifts = BTreeMap::new();
         let mut locations = BTreeMap::new();
         while !p.rest.is_empty() {
             let tag = p.varint()?;
-            let mut f = Take { rest: p.bytes()? };
+            let mut f = Input { rest: p.bytes()? };
             match tag {
                 1 => e.store_id = Some(f.u128()?),
                 2 => e.features = Some([f.u32()?, f.u32()?, f.u32()?]),
@@ -343,10 +343,10 @@ impl Edit {
                         _ => Some(References::default()),
                     };
                     let Some(references) = references else {
-                        return Err(Take::bad(&format!("references of table {number}")));
+                        return Err(Input::bad(&format!("references of table {number}")));
                     };
                     if level as usize >= super::LEVELS {
-                        return Err(Take::bad(&format!("table {number} at level {level}")));
+                        return Err(Input::bad(&format!("table {number} at level {level}")));
                     }
                     e.add_tables.push(AddTable {
                         family,
@@ -373,7 +373,7 @@ impl Edit {
                     });
                     let meta = &e.add_tables[e.add_tables.len() - 1].meta;
                     if add_tag(meta) != tag {
-                        return Err(Take::bad(&format!(
+                        return Err(Input::bad(&format!(
                             "table {number} is said to have range tombstones or references, and none"
                         )));
                     }
@@ -388,7 +388,7 @@ impl Edit {
                 22 => {
                     let (number, shift) = (f.varint()?, f.varint()?);
                     if shift == 0 || shifts.insert(number, shift).is_some() {
-                        return Err(Take::bad(&format!("table {number} is shifted by {shift}")));
+                        return Err(Input::bad(&format!("table {number} is shifted by {shift}")));
                     }
                 }
                 23 => {
@@ -397,7 +397,7 @@ impl Edit {
                         .insert(number, FileLocation::from_kind(number, kind)?)
                         .is_some()
                     {
-                        return Err(Take::bad(&format!("file {number} has two locations")));
+                        return Err(Input::bad(&format!("file {number} has two locations")));
                     }
                 }
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
@@ -446,12 +446,12 @@ impl Edit {
             };
             if !t.meta.is_shiftable(shift) {
                 let what = format!("table {} is shifted by {shift}, and cannot be", t.number);
-                return Err(Take::bad(&what));
+                return Err(Input::bad(&what));
             }
             t.meta.shift = shift;
         }
         if let Some((number, _)) = shifts.first_key_value() {
-            return Err(Take::bad(&format!(
+            return Err(Input::bad(&format!(
                 "table {number} is shifted and does not enter"
             )));
         }
@@ -470,7 +470,7 @@ impl Edit {
         }
         match locations.first_key_value() {
             None => Ok(()),
-            Some((number, _)) => Err(Take::bad(&format!(
+            Some((number, _)) => Err(Input::bad(&format!(
                 "file {number} has a location and is not added"
             ))),
         }
@@ -479,7 +479,7 @@ impl Edit {
     /// Refuses numbers that no store reaches: counting on from them would overflow.
     fn check_bounds(&self) -> Result<()> {
         let most = |what: &str, n: Option<u64>, limit: u64| match n {
-            Some(n) if n >= limit => Err(Take::bad(&format!("{what} is {n}"))),
+            Some(n) if n >= limit => Err(Input::bad(&format!("{what} is {n}"))),
             _ => Ok(()),
         };
         most("next file number", self.next_file, MAX_FILE_NUMBER)?;
@@ -687,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_no_store_reaches_are_damage() {
+    fn impossible_numbers_in_an_edit_are_damage() {
         let too_large = [
             Edit {
                 next_file: Some(u64::MAX),
@@ -728,7 +728,7 @@ mod tests {
     /// file may have. The sum of the bytes wrapped in release builds, came out small, and was
     /// accepted.
     #[test]
-    fn families_of_a_blob_file_that_add_up_past_64_bits_are_damage() {
+    fn blob_file_bytes_beyond_64_bits_are_damage() {
         let share = basalt_blob::FamilyShare {
             records: 1,
             bytes: MAX_QUANTITY - 1,
@@ -752,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_that_no_table_can_have_is_damage() {
+    fn an_impossible_sequence_shift_is_damage() {
         let mut e = sample(&Random::from_seed(5));
         e.add_tables.truncate(1);
         let t = &mut e.add_tables[0].meta;

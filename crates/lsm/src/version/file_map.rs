@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_sorted_map_whose_clones_stay_as_they_were() {
+    fn a_file_map_is_a_sorted_map_with_independent_clones() {
         for seed in 0..8 {
             let r = Random::from_seed(seed);
             let (mut map, mut model) = (FileMap::default(), BTreeMap::new());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_copies_what_is_near_it_and_no_more() {
+    fn a_change_copies_only_nearby_entries() {
         let mut map: FileMap<u64> = (0..100_000).map(|n| (n * 3, n)).collect();
         assert!(map.chunks.len() <= 100_000 / 100, "{}", map.chunks.len());
         for change in [

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_order_of_levels_hold_after_every_change_and_clones_stay_as_they_were() {
+    fn level_totals_and_order_hold_after_every_change() {
         let (_env, store) = tables();
         let r = Random::from_seed(3);
         let mut version = FamilyVersion::empty(Cmp::Bytewise);
@@ -227,7 +227,7 @@ mod tests {
 
     /// The check of the tables that entered must find the same errors as the check of all tables.
     #[test]
-    fn a_table_that_enters_where_another_has_its_keys_is_found() {
+    fn an_added_table_that_overlaps_another_is_found() {
         let (_env, store) = tables();
         let r = Random::from_seed(5);
         let (mut sound, mut broken) = (0, 0);

@@ -86,15 +86,15 @@ impl TableStore {
     }
 
     /// Sets the function that is called now and then, from within reads, as readers go to the
-    /// device for tables. Can be set once; `told` must not block.
-    pub fn on_extra_reads(&self, told: impl Fn() + Send + Sync + 'static) {
-        let _ = self.open.extra_reads.set(Box::new(told));
+    /// device for tables. Can be set once; `callback` must not block.
+    pub fn on_extra_reads(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let _ = self.open.extra_reads.set(Box::new(callback));
     }
 
     /// Sets the function that is called with kind, number and path of every removed file. Can be
-    /// set once; `told` must not block.
-    pub fn when_removed(&self, told: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
-        let _ = self.removed.set(Box::new(told));
+    /// set once; `callback` must not block.
+    pub fn when_removed(&self, callback: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
+        let _ = self.removed.set(Box::new(callback));
     }
 
     /// Sets the function that takes over every log that was a blob file and that no version needs
@@ -307,7 +307,7 @@ impl Drop for TableFile {
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    store.remove_and_tell(&store.path(number), FileKind::Table, number);
+                    store.remove_and_report(&store.path(number), FileKind::Table, number);
                 });
         }
     }

@@ -129,8 +129,8 @@ impl Source for OpenOnRead {
     }
 
     fn extra_reads(&self) {
-        if let Some(told) = self.0.tables.extra_reads.get() {
-            told();
+        if let Some(callback) = self.0.tables.extra_reads.get() {
+            callback();
         }
     }
 }

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 /// A file to be removed.
-struct Going {
+struct PendingRemoval {
     path: PathBuf,
     /// Kind and number of the file, for the listener of [`TableStore::when_removed`].
     who: Option<(FileKind, u64)>,
@@ -30,7 +30,7 @@ struct Going {
 
 #[derive(Default)]
 struct State {
-    left: Vec<Going>,
+    left: Vec<PendingRemoval>,
     /// True while a job waits to try again.
     scheduled: bool,
     pause: Duration,
@@ -63,7 +63,7 @@ impl TableStore {
     /// ([`TableStore::leave`]). A removal that fails is tried again, less and less often, and once
     /// more when the store is closed.
     pub fn remove(self: &Arc<Self>, path: &Path) {
-        self.remove_going(Going {
+        self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
             who: None,
         });
@@ -72,7 +72,7 @@ impl TableStore {
     /// Removes a file whose path the caller may use again, unless the store has left its directory.
     /// A removal that fails is not tried again: a later attempt would remove the new file.
     pub fn remove_once(&self, path: &Path) {
-        self.try_to_remove(&Going {
+        self.try_to_remove(&PendingRemoval {
             path: path.to_path_buf(),
             who: None,
         });
@@ -80,41 +80,41 @@ impl TableStore {
 
     /// Removes a file that was part of a version, as [`TableStore::remove`] does, and reports the
     /// removal to the listener of [`TableStore::when_removed`].
-    pub(super) fn remove_and_tell(self: &Arc<Self>, path: &Path, kind: FileKind, number: u64) {
-        self.remove_going(Going {
+    pub(super) fn remove_and_report(self: &Arc<Self>, path: &Path, kind: FileKind, number: u64) {
+        self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
             who: Some((kind, number)),
         });
     }
 
-    fn remove_going(self: &Arc<Self>, going: Going) {
-        if self.try_to_remove(&going) {
+    fn remove_pending(self: &Arc<Self>, pending: PendingRemoval) {
+        if self.try_to_remove(&pending) {
             return;
         }
         let mut state = self.removal.state.lock();
-        state.left.push(going);
+        state.left.push(pending);
         if !state.scheduled {
             state.scheduled = true;
-            state.pause = FIRST_PAUSE;
+            state.pause = FIRST_RETRY_DELAY;
             let pause = state.pause;
             drop(state);
-            self.try_again_after(pause);
+            self.schedule_retry(pause);
         }
     }
 
     /// Returns true if no work is left: the file is gone, or this store may no longer remove it.
-    fn try_to_remove(&self, going: &Going) -> bool {
+    fn try_to_remove(&self, pending: &PendingRemoval) -> bool {
         // The lock is held until the file is gone. So `leave` cannot return, and the next store
         // cannot make a file of this name, between the check and the removal.
         let left = self.left.read();
         if *left {
             return true;
         }
-        match self.env.fs().remove(&going.path) {
+        match self.env.fs().remove(&pending.path) {
             Ok(()) => {
                 self.note_release();
-                if let (Some((kind, number)), Some(told)) = (going.who, self.removed.get()) {
-                    told(kind, number, &going.path);
+                if let (Some((kind, number)), Some(callback)) = (pending.who, self.removed.get()) {
+                    callback(kind, number, &pending.path);
                 }
                 true
             }
@@ -122,21 +122,21 @@ impl TableStore {
         }
     }
 
-    fn try_again_after(self: &Arc<Self>, pause: Duration) {
+    fn schedule_retry(self: &Arc<Self>, pause: Duration) {
         // The job must not keep a closed store alive.
         let store = Arc::downgrade(self);
         let again = move || {
             let Some(store) = store.upgrade() else {
                 return;
             };
-            store.remove_what_is_left();
+            store.retry_removals();
             let mut state = store.removal.state.lock();
             state.scheduled = !state.left.is_empty();
             if state.scheduled {
-                state.pause = (state.pause * 2).min(LONGEST_PAUSE);
+                state.pause = (state.pause * 2).min(MAX_RETRY_DELAY);
                 let pause = state.pause;
                 drop(state);
-                store.try_again_after(pause);
+                store.schedule_retry(pause);
             }
         };
         let jobs = self.env.jobs();
@@ -144,10 +144,10 @@ impl TableStore {
     }
 
     /// Tries once more to remove each file that could not be removed.
-    pub fn remove_what_is_left(&self) {
+    pub fn retry_removals(&self) {
         let left = std::mem::take(&mut self.removal.state.lock().left);
         let still: Vec<_> = (left.into_iter())
-            .filter(|going| !self.try_to_remove(going))
+            .filter(|pending| !self.try_to_remove(pending))
             .collect();
         self.removal.state.lock().left.extend(still);
     }

@@ -23,14 +23,14 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 
 /// A filesystem that discards its logs, so that only the engine's own memory is counted. The other
 /// files are simulated.
-struct WithoutLogs(Arc<SimFs>);
+struct DiscardLogsFs(Arc<SimFs>);
 
-struct ThrownAway {
+struct DiscardedLog {
     end: AtomicU64,
     capacity: u64,
 }
 
-impl File for ThrownAway {
+impl File for DiscardedLog {
     fn append(&self, bufs: &[IoSlice<'_>], _: Intent) -> Result<u64> {
         let len: usize = bufs.iter().map(|b| b.len()).sum();
         Ok(self.end.fetch_add(len as u64, SeqCst))
@@ -66,7 +66,7 @@ impl File for ThrownAway {
     }
 }
 
-impl FileSystem for WithoutLogs {
+impl FileSystem for DiscardLogsFs {
     fn info(&self) -> FsInfo {
         self.0.info()
     }
@@ -74,7 +74,7 @@ impl FileSystem for WithoutLogs {
         self.0.create(path)
     }
     fn create_log(&self, _: &Path, options: LogOptions<'_>) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(ThrownAway {
+        Ok(Arc::new(DiscardedLog {
             end: AtomicU64::new(0),
             capacity: options.capacity,
         }))
@@ -143,7 +143,7 @@ fn threads_of_this_process() -> u64 {
 /// All checks are one test, because the allocations of tests that run beside each other cannot be
 /// told apart.
 #[test]
-fn what_the_engine_allocates() {
+fn allocations_of_the_engine_are_bounded() {
     a_put_copies_a_value_once();
     a_cached_read_copies_nothing();
     a_step_of_a_cursor_copies_nothing(100);
@@ -152,7 +152,7 @@ fn what_the_engine_allocates() {
 }
 
 fn a_put_copies_a_value_once() {
-    let env = stepped(Arc::new(WithoutLogs(SimFs::new(Default::default()))));
+    let env = stepped(Arc::new(DiscardLogsFs(SimFs::new(Default::default()))));
     let db = Db::open(&env, "store", Options::default()).expect("open");
     let family = db.default_family();
     for size in [64 << 10, 1 << 20, 16 << 20] {

@@ -6,7 +6,7 @@ mod reads;
 use crate::operations::{FAMILIES, HELD, Item, Op, STEP_MS, What, key_bytes};
 use crate::operators::{POISON, affine};
 use crate::rng::Rng;
-use crate::settings::{MORTAL, Settings};
+use crate::settings::{EXPIRABLE, Settings};
 use basalt_env::{Env, ManualClock};
 use basalt_lsm::db::{CheckpointOptions, Iter, TableWriter};
 use basalt_lsm::{
@@ -27,11 +27,11 @@ const DIR: &str = "store";
 pub struct Transcript {
     said: Vec<(usize, String)>,
     /// How often each effect really happened, by its name.
-    pub did: Did,
+    pub did: EffectCounts,
 }
 
 /// Counts by name.
-pub type Did = BTreeMap<&'static str, u64>;
+pub type EffectCounts = BTreeMap<&'static str, u64>;
 
 impl Transcript {
     /// Returns the number of answers.
@@ -55,7 +55,7 @@ struct Execution<'a> {
     /// The number of the operation that runs.
     at: usize,
     disk: Arc<SimFs>,
-    hands: Arc<ManualClock>,
+    manual_clock: Arc<ManualClock>,
     env: Env,
     db: Option<Db>,
     families: BTreeMap<&'static str, Family>,
@@ -88,8 +88,8 @@ pub fn execute(
         capacity: 1 << 40,
         seed,
     });
-    let hands = ManualClock::new(START_MS);
-    let env = settings.environment(disk.clone(), hands.clone(), 0);
+    let manual_clock = ManualClock::new(START_MS);
+    let env = settings.environment(disk.clone(), manual_clock.clone(), 0);
     let mut run = Execution {
         ops,
         settings,
@@ -97,7 +97,7 @@ pub fn execute(
         said: Transcript::default(),
         at: 0,
         disk,
-        hands,
+        manual_clock,
         env,
         db: None,
         families: BTreeMap::new(),
@@ -144,7 +144,7 @@ fn shown(key: &[u8]) -> String {
 
 /// Returns true if readers show the value.
 fn lives(value: &[u8]) -> bool {
-    value.first() != Some(&MORTAL)
+    value.first() != Some(&EXPIRABLE)
 }
 
 fn outcome<T>(result: &Result<T>) -> String {
@@ -252,9 +252,9 @@ impl Execution<'_> {
         if fresh {
             // The environment is that of another process: its clock shows the time, its random
             // numbers are its own.
-            self.hands = ManualClock::new(self.now_ms());
-            let (disk, hands) = (self.disk.clone(), self.hands.clone());
-            self.env = self.settings.environment(disk, hands, self.lives);
+            self.manual_clock = ManualClock::new(self.now_ms());
+            let (disk, manual_clock) = (self.disk.clone(), self.manual_clock.clone());
+            self.env = self.settings.environment(disk, manual_clock, self.lives);
         }
     }
 
@@ -319,9 +319,9 @@ impl Execution<'_> {
                     self.bases.insert(place, (Some(end), 0));
                     batch.put_ttl(&family, &key, &self.value(n, len, None), end)
                 }
-                What::Mortal(len) => {
+                What::Expirable(len) => {
                     // In other families the operators do not know these values.
-                    let first = (n == 0).then_some(MORTAL);
+                    let first = (n == 0).then_some(EXPIRABLE);
                     self.bases.insert(place, (None, 0));
                     batch.put(&family, &key, &self.value(n, len, first))
                 }
@@ -367,7 +367,9 @@ impl Execution<'_> {
     fn plain(&self, n: usize, what: &What) -> Option<(Vec<u8>, Option<u64>)> {
         match what {
             What::Put(len) => Some((self.value(n, *len, None), None)),
-            What::Mortal(len) => Some((self.value(n, *len, (n == 0).then_some(MORTAL)), None)),
+            What::Expirable(len) => {
+                Some((self.value(n, *len, (n == 0).then_some(EXPIRABLE)), None))
+            }
             What::PutTtl(len, steps) => {
                 let end = self.now_ms() + steps * STEP_MS + STEP_MS / 2;
                 Some((self.value(n, *len, None), Some(end)))
@@ -543,14 +545,15 @@ impl Execution<'_> {
             }
             Op::Advance(steps) => {
                 self.now += steps;
-                self.hands.advance(Duration::from_millis(steps * STEP_MS));
+                self.manual_clock
+                    .advance(Duration::from_millis(steps * STEP_MS));
                 // The clock is right again even if it had been set back.
-                self.hands.set_wall_ms(START_MS + self.now * STEP_MS);
+                self.manual_clock.set_wall_ms(START_MS + self.now * STEP_MS);
             }
             Op::StepBack(steps) => {
                 // Expired entries stay expired, so for readers the time stays the same.
                 let back = self.now.saturating_sub(*steps);
-                self.hands.set_wall_ms(START_MS + back * STEP_MS);
+                self.manual_clock.set_wall_ms(START_MS + back * STEP_MS);
             }
             Op::Reopen { way, fresh } => {
                 self.end(*way);

@@ -21,7 +21,7 @@ mod operators;
 mod rng;
 mod settings;
 
-use execute::{Did, Transcript, execute};
+use execute::{EffectCounts, Transcript, execute};
 use operations::{Op, history};
 use rng::{on_two_threads, scale};
 use settings::Settings;
@@ -72,7 +72,7 @@ fn reference(ops: &[Op], seed: u64) -> Transcript {
     execute(ops, seed, &Settings::of(seed, 0), None)
 }
 
-fn compare(ops: &[Op], seed: u64, set: u64, reference: &Transcript) -> Did {
+fn compare(ops: &[Op], seed: u64, set: u64, reference: &Transcript) -> EffectCounts {
     execute(ops, seed, &Settings::of(seed, set), Some(reference)).did
 }
 
@@ -103,7 +103,7 @@ fn shrink(mut ops: Vec<Op>, seed: u64, set: u64) {
 }
 
 #[test]
-fn any_options_answer_the_same() {
+fn any_options_give_the_same_answers() {
     let wanted = basalt_sim::campaign::case();
     if let Some([seed, set]) = wanted.as_deref() {
         let ops = history(*seed, OPERATIONS);
@@ -118,10 +118,10 @@ fn any_options_answer_the_same() {
     let results = on_two_threads(histories, |seed| {
         let ops = history(seed, OPERATIONS);
         let first = reference(&ops, seed);
-        let mut did = Did::new();
+        let mut did = EffectCounts::new();
         for set in 1..SETS {
             let _repeat = basalt_sim::repeat!(
-                any_options_answer_the_same,
+                any_options_give_the_same_answers,
                 "BASALT_CASE={seed},{set} BASALT_SHRINK=1"
             );
             add(&mut did, compare(&ops, seed, set, &first));
@@ -129,7 +129,7 @@ fn any_options_answer_the_same() {
         (first.answers(), did)
     });
     let done = results.len();
-    let mut did = Did::new();
+    let mut did = EffectCounts::new();
     let mut answers = 0;
     for (said, counts) in results {
         answers += said;
@@ -159,13 +159,13 @@ fn any_options_answer_the_same() {
     }
 }
 
-fn add(sum: &mut Did, more: Did) {
+fn add(sum: &mut EffectCounts, more: EffectCounts) {
     for (what, n) in more {
         *sum.entry(what).or_default() += n;
     }
 }
 
 #[test]
-fn every_query_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_query_again_on_lava", &[]);
+fn every_metamorphic_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_metamorphic_test_passes_on_lava", &[]);
 }

@@ -25,7 +25,7 @@ pub enum What {
     PutTtl(u32, u64),
     /// A value of this many bytes that every reader takes for absent, and that a compaction filter
     /// may remove.
-    Mortal(u32),
+    Expirable(u32),
     /// An operand of the family's operator, of about this many bytes.
     Merge(u32),
     /// An operand that the operator accepts and never merges, if it has one.
@@ -45,7 +45,7 @@ pub struct Item {
 
 /// Family, moment and bounds of one read.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct ReadTarget {
     pub family: usize,
     /// Number of the held snapshot. If fewer are held, the read is of the present.
     pub snapshot: Option<usize>,
@@ -72,7 +72,7 @@ pub enum Op {
     /// Several batches in the queue at once; the last step waits for them.
     Burst(Vec<Vec<Item>>),
     Get {
-        look: Look,
+        look: ReadTarget,
         key: u64,
     },
     MultiGet {
@@ -86,31 +86,31 @@ pub enum Op {
     },
     /// A walk over all keys between the bounds, in one direction.
     Scan {
-        look: Look,
+        look: ReadTarget,
         down: bool,
     },
     /// A scan by several iterators, one after the other, each of which skips only a limited number
     /// of hidden entries.
     ScanInPieces {
-        look: Look,
+        look: ReadTarget,
         down: bool,
         skips: u64,
     },
     /// A walk over all keys with the prefix of the first one, by the family's own extractor, or
     /// over all keys if it has none. After this many rows the walk turns.
     Prefix {
-        look: Look,
+        look: ReadTarget,
         from: Move,
         turn: Option<u64>,
     },
     /// A walk over all keys between bounds that leave keys with one prefix.
     Beginning {
-        look: Look,
+        look: ReadTarget,
         with: usize,
         down: bool,
     },
     OpenIter {
-        look: Look,
+        look: ReadTarget,
         first: Move,
     },
     MoveIter(usize, Move),
@@ -123,7 +123,7 @@ pub enum Op {
     CloseIter(usize),
     /// Opens a tailing cursor.
     OpenTail {
-        look: Look,
+        look: ReadTarget,
         first: Move,
     },
     MoveTail(usize, Move),
@@ -141,10 +141,10 @@ pub enum Op {
     /// A request that must be refused, by the number of a mistake.
     Mistake(u64),
     Flush,
-    Compact(Look),
+    Compact(ReadTarget),
     /// A compaction with the settings of the options, cancelled before it begins or not.
     CompactAs {
-        look: Look,
+        look: ReadTarget,
         cancelled: bool,
     },
     /// A checkpoint that is checked at once.
@@ -234,7 +234,7 @@ impl Draw {
                     What::PutTtl(value_len(&mut self.c), self.c.within(1, 30))
                 }
                 p if p < self.deletes + self.ttl + self.mortal => {
-                    What::Mortal(value_len(&mut self.c))
+                    What::Expirable(value_len(&mut self.c))
                 }
                 _ => What::Put(value_len(&mut self.c)),
             };
@@ -246,11 +246,11 @@ impl Draw {
     fn snapshot(&mut self) -> Option<usize> {
         (self.c.percent(40)).then(|| self.c.below(HELD as u64) as usize)
     }
-    fn look(&mut self) -> Look {
+    fn look(&mut self) -> ReadTarget {
         let family = self.family();
         let snapshot = self.snapshot();
         let mut bound = || self.c.percent(40).then(|| self.c.below(KEYS));
-        Look {
+        ReadTarget {
             family,
             snapshot,
             from: bound(),

@@ -6,7 +6,7 @@
 //! keys with a prefix are computed anew here.
 
 use crate::operations::FAMILIES;
-use crate::settings::MORTAL;
+use crate::settings::EXPIRABLE;
 use basalt_kv::merge::{AddU64, Append, Max};
 use basalt_lsm::{MergeOperator, MergeRefusal, PrefixExtractor, Prefixes};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl MergeOperator for Affine {
         FULL.fetch_add(1, Relaxed);
         let mut x = match existing {
             None => 0,
-            Some(value) if value.first() == Some(&MORTAL) => 0,
+            Some(value) if value.first() == Some(&EXPIRABLE) => 0,
             Some(value) if value.len() == 9 && value[0] == b'=' => word(&value[1..]),
             Some(value) => (value.iter()).fold(1, |sum, b| crate::rng::mix(sum ^ u64::from(*b))),
         };

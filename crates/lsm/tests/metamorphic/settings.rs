@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The first byte of values that every reader takes for absent.
-pub const MORTAL: u8 = 0xdd;
+pub const EXPIRABLE: u8 = 0xdd;
 
 /// A compaction filter that removes values that readers take for absent anyway.
-struct Reaper;
+struct ExpiredValueFilter;
 
-impl CompactionFilter for Reaper {
+impl CompactionFilter for ExpiredValueFilter {
     fn name(&self) -> &str {
         "reaper"
     }
     fn filter(&self, _: &FilterContext<'_>, _: &[u8], value: &[u8]) -> FilterDecision {
-        if value.first() == Some(&MORTAL) {
+        if value.first() == Some(&EXPIRABLE) {
             FilterDecision::Remove
         } else {
             FilterDecision::Keep
@@ -54,7 +54,7 @@ pub struct Settings {
     /// If true, manual compactions run alone in the store.
     pub exclusive: bool,
     /// If true, manual compactions relocate values.
-    pub gather_values: bool,
+    pub relocate_values: bool,
     /// Percentage of the writes possible as prepared tables that are such tables.
     pub ingests: u64,
 }
@@ -86,7 +86,9 @@ fn family(c: &mut Rng) -> FamilyOptions {
         .debt_slowdown_bytes(c.pick(&[20_000, 1 << 20, 64 << 30]))
         .base_level_bytes(c.pick(&[1024, 5000, 64 << 10, 256 << 20]))
         .level_multiplier(c.within(2, 11) as u32)
-        .compaction_filter((c.percent(50)).then(|| Arc::new(Reaper) as Arc<dyn CompactionFilter>))
+        .compaction_filter(
+            (c.percent(50)).then(|| Arc::new(ExpiredValueFilter) as Arc<dyn CompactionFilter>),
+        )
         .min_blob_size(c.pick(&[None, None, Some(1), Some(10), Some(100), Some(1000)]));
     // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.block_bytes + drawn.level_multiplier as usize;
@@ -161,7 +163,7 @@ impl Settings {
                 c.pick(&[Bottommost::Force, Bottommost::Skip, Bottommost::IfFilter])
             },
             exclusive: !plain && c.percent(30),
-            gather_values: !plain && c.percent(50),
+            relocate_values: !plain && c.percent(50),
             ingests: if plain { 0 } else { c.pick(&[0, 20, 70]) },
         }
     }
@@ -212,7 +214,7 @@ impl Settings {
     pub fn environment(
         &self,
         disk: Arc<dyn FileSystem>,
-        hands: Arc<ManualClock>,
+        manual_clock: Arc<ManualClock>,
         life: u64,
     ) -> Env {
         let seed = crate::rng::mix(self.seed ^ (self.set << 20) ^ (life << 40));
@@ -221,7 +223,7 @@ impl Settings {
             Some(n) => EnvBuilder::new(disk).threads(n).seed(seed),
         };
         built
-            .clock(Clock::manual(hands))
+            .clock(Clock::manual(manual_clock))
             .memory_bytes(self.memory_bytes)
             .cache_bytes(self.cache_bytes)
             .open_files(self.open_files)

@@ -113,8 +113,8 @@ fn a_sync_covers_everything_before_it_also_in_earlier_logs() {
 /// accepted): every record of a recycled log stands where an old one of the same size ends, so a
 /// stale record would be found at the right place.
 #[test]
-fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
-    let _repeat = repeat!(records_of_a_recycled_logs_earlier_life_are_not_believed, "");
+fn stale_records_of_a_recycled_log_are_not_replayed() {
+    let _repeat = repeat!(stale_records_of_a_recycled_log_are_not_replayed, "");
     let disk = sim_disk(3, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small().write_buffer_bytes(8192)).expect("open");
     let reused = {
@@ -170,8 +170,8 @@ fn records_of_a_recycled_logs_earlier_life_are_not_believed() {
 /// durable commits back): the power goes at *every* change of a recovery, and again at every change
 /// of the recovery after that.
 #[test]
-fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
-    let _repeat = repeat!(a_crash_at_every_step_of_recovery_and_of_the_next_one, "");
+fn a_crash_at_every_step_of_two_recoveries_loses_nothing() {
+    let _repeat = repeat!(a_crash_at_every_step_of_two_recoveries_loses_nothing, "");
     let disk = sim_disk(4, 512, 1 << 40);
     let db = Db::open(&env_over(&disk, 1), DIR, small()).expect("open");
     let other = db
@@ -206,7 +206,7 @@ fn a_crash_at_every_step_of_recovery_and_of_the_next_one() {
         let again = first.crash(policy, i as u64);
         for (j, second) in watch(&again, 11).into_iter().enumerate() {
             let _repeat = repeat!(
-                a_crash_at_every_step_of_recovery_and_of_the_next_one,
+                a_crash_at_every_step_of_two_recoveries_loses_nothing,
                 "BASALT_CASE={states}"
             );
             if only.is_some_and(|n| n != states) {
@@ -260,16 +260,16 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
 /// changes of the tree fail for want of space again and again, and the manifest that opens always
 /// holds everything.
 #[test]
-fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
+fn a_failed_manifest_write_keeps_the_manifest_before() {
     for from in campaign::cases(1..12) {
         let _repeat = repeat!(
-            a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was,
+            a_failed_manifest_write_keeps_the_manifest_before,
             "BASALT_CASE={from}"
         );
         let disk = sim_disk(6, 512, 1 << 40);
         let faulty = FaultFs::new(disk.clone(), from);
         let fs: Arc<dyn FileSystem> = faulty.clone();
-        let (env, hands) = environment(&fs, 1, WALL);
+        let (env, manual_clock) = environment(&fs, 1, WALL);
         let db = Db::open(&env, DIR, small()).expect("open");
         put(&db, b"first", b"1", true);
         faulty.inject(Fault {
@@ -280,7 +280,7 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
         });
         let mut durable = 0u32;
         for n in 1..80u32 {
-            hands.advance(Duration::from_millis(60));
+            manual_clock.advance(Duration::from_millis(60));
             if db
                 .put(
                     &db.default_family(),
@@ -307,16 +307,16 @@ fn a_manifest_that_cannot_be_written_does_not_cost_the_one_that_was() {
 /// Class 7 (RocksDB 8.7.0: a failed flush deleted another flush's tables; 11.0.0: sequence numbers
 /// went backwards after a recovery from an error).
 #[test]
-fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
+fn failed_flushes_lose_nothing_and_sequence_numbers_grow() {
     for k in campaign::cases(1..10) {
         let _repeat = repeat!(
-            after_failed_flushes_everything_is_there_and_sequence_numbers_go_up,
+            failed_flushes_lose_nothing_and_sequence_numbers_grow,
             "BASALT_CASE={k}"
         );
         let disk = sim_disk(7, 512, 1 << 40);
         let faulty = FaultFs::new(disk.clone(), k);
         let fs: Arc<dyn FileSystem> = faulty.clone();
-        let (env, hands) = environment(&fs, 1, WALL);
+        let (env, manual_clock) = environment(&fs, 1, WALL);
         let db = Db::open(&env, DIR, small()).expect("open");
         let family = db.default_family();
         faulty.inject(Fault {
@@ -328,7 +328,7 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
         let mut last = 0;
         let mut there = std::collections::BTreeMap::new();
         for n in 0..150u32 {
-            hands.advance(Duration::from_millis(70));
+            manual_clock.advance(Duration::from_millis(70));
             let key = (n % 40).to_le_bytes();
             if let Ok(seq) = db.put(
                 &family,
@@ -342,7 +342,7 @@ fn after_failed_flushes_everything_is_there_and_sequence_numbers_go_up() {
             }
         }
         faulty.clear();
-        hands.advance(Duration::from_secs(100));
+        manual_clock.advance(Duration::from_secs(100));
         put(&db, b"again", b"written", true);
         db.wait_idle().expect("the fault is gone");
         for (k, n) in &there {
@@ -381,7 +381,7 @@ fn a_failed_read_is_never_an_absent_key() {
         db.close().expect("closed");
         let faulty = FaultFs::new(disk.clone(), k);
         let fs: Arc<dyn FileSystem> = faulty.clone();
-        let (env, hands) = environment(&fs, 2, WALL);
+        let (env, manual_clock) = environment(&fs, 2, WALL);
         let db = Db::open(&env, DIR, small()).expect("open");
         faulty.inject(Fault {
             op: Some(OpKind::Read),
@@ -414,7 +414,7 @@ fn a_failed_read_is_never_an_absent_key() {
         }
         let _ = db.compact_range(&family, None, None);
         faulty.clear();
-        hands.advance(Duration::from_secs(100));
+        manual_clock.advance(Duration::from_secs(100));
         let _ = db.compact_range(&family, None, None);
         for n in 0..120u32 {
             assert_eq!(
@@ -431,10 +431,10 @@ fn a_failed_read_is_never_an_absent_key() {
 /// Class 9 (RocksDB 11.1.0, 7.10.0, 6.11; fjall 230: a compaction misses an input, and an old
 /// version comes back).
 #[test]
-fn no_old_version_comes_back_whatever_is_compacted() {
+fn no_old_version_reappears_after_compactions() {
     for seed in campaign::cases(0..30) {
         let _repeat = repeat!(
-            no_old_version_comes_back_whatever_is_compacted,
+            no_old_version_reappears_after_compactions,
             "BASALT_CASE={seed}"
         );
         let disk = sim_disk(seed, 512, 1 << 40);
@@ -513,21 +513,18 @@ fn a_snapshot_of_nothing_stays_empty_through_flushes_and_compactions() {
 /// Class 17 (SlateDB 271: two writers; RocksDB 10.9.0: a file deleted because the clock moved
 /// back).
 #[test]
-fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
-    let _repeat = repeat!(
-        two_cannot_have_a_store_and_the_clock_decides_over_no_file,
-        ""
-    );
+fn a_store_has_one_owner_and_no_file_depends_on_the_clock() {
+    let _repeat = repeat!(a_store_has_one_owner_and_no_file_depends_on_the_clock, "");
     let disk = sim_disk(17, 512, 1 << 40);
     let fs: Arc<dyn FileSystem> = disk.clone();
-    let (env, hands) = environment(&fs, 1, WALL);
+    let (env, manual_clock) = environment(&fs, 1, WALL);
     let db = Db::open(&env, DIR, small()).expect("open");
     let second = Db::open(&env_over(&disk, 2), DIR, small());
     assert_eq!(second.err().map(|e| e.kind()), Some(ErrorKind::Busy));
     for n in 0..200u32 {
         // Each write is later by the monotonic clock, and earlier by the wall clock.
-        hands.advance(Duration::from_secs(1));
-        hands.set_wall_ms(WALL - u64::from(n) * 3_600_000);
+        manual_clock.advance(Duration::from_secs(1));
+        manual_clock.set_wall_ms(WALL - u64::from(n) * 3_600_000);
         put(&db, &n.to_le_bytes(), &[n as u8; 150], n % 5 == 0);
         db.env().jobs().step();
     }
@@ -542,9 +539,9 @@ fn two_cannot_have_a_store_and_the_clock_decides_over_no_file() {
 /// Class 19 (redb 4.2.0: a header durable, the file's extension not): if every length is lost,
 /// synced data is still found.
 #[test]
-fn lost_lengths_lose_nothing_synced() {
+fn lost_file_lengths_lose_no_synced_data() {
     for which in campaign::cases(0..2) {
-        let _repeat = repeat!(lost_lengths_lose_nothing_synced, "BASALT_CASE={which}");
+        let _repeat = repeat!(lost_file_lengths_lose_no_synced_data, "BASALT_CASE={which}");
         let policy = [
             CrashPolicy::DataWithoutLength,
             CrashPolicy::LengthWithoutData,
@@ -564,8 +561,8 @@ fn lost_lengths_lose_nothing_synced() {
 /// Class 20 (RocksDB 6.28.0: a recycled file number gave another file's cached block; 9.6.0:
 /// MultiGet ignored a failed checksum; 11.3.0: an empty family name was accepted and not kept).
 #[test]
-fn caches_know_files_by_more_than_their_number() {
-    let _repeat = repeat!(caches_know_files_by_more_than_their_number, "");
+fn cache_keys_have_more_than_the_file_number() {
+    let _repeat = repeat!(cache_keys_have_more_than_the_file_number, "");
     let disk = sim_disk(20, 512, 1 << 40);
     // One environment and one cache serve two stores of the same name and with the same file
     // numbers, one after the other.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 /// A moment inside a checkpoint, or just after it.
-struct Moment {
+struct CrashPoint {
     disk: SimSnapshot,
     target: String,
     /// Number of commits that the store must show, that the copy must show, and that either may
@@ -49,7 +49,7 @@ const SHAPE: Shape = Shape {
 };
 
 /// Returns the contents that a store shows, opened for writing or for reading.
-fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64, reading: bool) -> (Db, u64) {
+fn shown(disk: &Arc<SimFs>, dir: &str, m: &CrashPoint, rng: u64, reading: bool) -> (Db, u64) {
     let fs: Arc<dyn FileSystem> = disk.clone();
     let (env, _) = environment(&fs, crate::rng::mix(rng), m.wall_ms);
     let options = options(rng % 7);
@@ -62,7 +62,7 @@ fn shown(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64, reading: bool) -> (
     (db, digest(&all))
 }
 
-fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &Moment, what: &str) {
+fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &CrashPoint, what: &str) {
     let now = db.env().clock().wall_ms();
     let fits = (from..=m.handed_in.min(model.len())).any(|n| model.mark(n).digest(now) == shown);
     if !fits {
@@ -79,7 +79,7 @@ fn prefix(model: &Model, db: &Db, shown: u64, from: usize, m: &Moment, what: &st
 
 /// Reads a crashed store without changing it, and expects the same contents as from opening it for
 /// writing.
-fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64) -> u64 {
+fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &CrashPoint, rng: u64) -> u64 {
     let changes = Arc::new(AtomicU64::new(0));
     let counted = changes.clone();
     disk.on_mutation(move |_| {
@@ -97,7 +97,7 @@ fn check_reading(disk: &Arc<SimFs>, dir: &str, m: &Moment, rng: u64) -> u64 {
     seen
 }
 
-fn check(model: &Model, m: &Moment, policy: CrashPolicy, rng: u64, tally: &mut Tally) {
+fn check(model: &Model, m: &CrashPoint, policy: CrashPolicy, rng: u64, tally: &mut Tally) {
     let disk = m.disk.crash(policy, rng);
     let target = Path::new(&m.target);
     let there = disk.exists(target).expect("stat");
@@ -176,7 +176,7 @@ fn campaign(seed: u64) -> Tally {
         }
     });
     let mut runner = Runner::watched(disk.clone(), seed, seed, progress.clone());
-    let mut moments: Vec<Moment> = Vec::new();
+    let mut crash_points: Vec<CrashPoint> = Vec::new();
     for (i, op) in history(seed, SHAPE).iter().enumerate() {
         runner.run(op);
         if i % 9 != 8 {
@@ -199,7 +199,7 @@ fn campaign(seed: u64) -> Tally {
         tally.checkpoints += 1;
         drop(db);
         // Commits that the checkpoint made durable, or found committed, are in the copy.
-        let of = |(disk, durable): (SimSnapshot, usize)| Moment {
+        let of = |(disk, durable): (SimSnapshot, usize)| CrashPoint {
             disk,
             target: target.clone(),
             durable,
@@ -209,20 +209,26 @@ fn campaign(seed: u64) -> Tally {
             returned: false,
         };
         let taken = std::mem::take(&mut *snapshots.lock().expect("one thread"));
-        moments.extend(taken.into_iter().map(of));
-        moments.last_mut().expect("it changes the disk").returned = true;
+        crash_points.extend(taken.into_iter().map(of));
+        crash_points
+            .last_mut()
+            .expect("it changes the disk")
+            .returned = true;
     }
     runner.wait_for_tickets();
     runner.end(End::Close);
     let model = runner.model.clone();
-    runner.vanish();
+    runner.drop_process();
     drop(runner);
     disk.on_mutation(|_| ());
     let all = CrashPolicy::ALL.len() as u64;
-    for (i, m) in moments.iter().enumerate() {
+    for (i, m) in crash_points.iter().enumerate() {
         let rng = c.below(1 << 32);
         let policy = (i as u64 * 3 + seed) % all;
-        let _repeat = repeat!(a_power_cut_inside_a_checkpoint, "BASALT_CHECKPOINT={seed}");
+        let _repeat = repeat!(
+            a_power_cut_in_a_checkpoint_leaves_a_whole_one_or_none,
+            "BASALT_CHECKPOINT={seed}"
+        );
         check(
             &model,
             m,
@@ -235,7 +241,7 @@ fn campaign(seed: u64) -> Tally {
 }
 
 #[test]
-fn a_power_cut_inside_a_checkpoint() {
+fn a_power_cut_in_a_checkpoint_leaves_a_whole_one_or_none() {
     if let Some(numbers) = numbers_of("BASALT_CHECKPOINT") {
         campaign(numbers[0]);
         return;
@@ -287,7 +293,7 @@ impl Drop for Stop<'_> {
 /// number in both families, and every number's own key up to it. The number is at least the one
 /// acknowledged when the checkpoint began, and at most the one submitted when it ended.
 #[test]
-fn checkpoints_beside_writers_are_moments() {
+fn checkpoints_during_writes_are_consistent() {
     let disk = SimFs::new(SimOptions::default());
     let env = Env::builder(disk).threads(3).build();
     let small = Options::default()
@@ -367,7 +373,7 @@ fn checkpoints_beside_writers_are_moments() {
 /// Where tables cannot be linked, a checkpoint is refused with a remedy, or copies and verifies
 /// them. Either way no unfinished copy stays.
 #[test]
-fn without_links_a_checkpoint_copies_or_says_so() {
+fn without_links_a_checkpoint_copies_or_is_refused() {
     use basalt_sim::fault::{Fault, FaultFs, FaultKind};
     use basalt_sim::{OpKind, When};
     let sim = SimFs::new(SimOptions::default());

@@ -3,9 +3,9 @@
 //! and P8. A tenth of the states lose power again inside the recovery, and a hundredth once more
 //! inside that one.
 
-use crate::agreement::{Agreed, reads_agree};
+use crate::agreement::{ReadCounts, reads_agree};
 use crate::history::{
-    End, Item, LARGE_BUFFER, Op, Shape, What, churn, collecting, history, options,
+    End, Item, LARGE_BUFFER, Op, Shape, What, collecting, history, options, overwrite_history,
 };
 use crate::model::{Model, difference, digest, visible};
 use crate::rng::{Rng, numbers_of, on_two_threads, scale};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 /// A moment of a history at which the power may go.
-struct Moment {
+struct CrashPoint {
     disk: SimSnapshot,
     /// Number of commits that must exist.
     durable: usize,
@@ -33,7 +33,7 @@ struct Moment {
 
 /// A complete history, and all its moments.
 struct Recorded {
-    moments: Vec<Moment>,
+    crash_points: Vec<CrashPoint>,
     model: Model,
     /// How often the store gave back its logs because it was idle.
     releases: u64,
@@ -52,7 +52,7 @@ struct Recorded {
 #[derive(Clone, Debug)]
 struct State {
     seed: u64,
-    moment: u64,
+    crash_point: u64,
     policy: u64,
     rng: u64,
     deeper: Vec<(u64, u64, u64)>,
@@ -60,7 +60,7 @@ struct State {
 
 impl State {
     fn line(&self) -> String {
-        let mut n = vec![self.seed, self.moment, self.policy, self.rng];
+        let mut n = vec![self.seed, self.crash_point, self.policy, self.rng];
         for (at, policy, rng) in &self.deeper {
             n.extend([*at, *policy, *rng]);
         }
@@ -75,7 +75,7 @@ impl State {
         );
         State {
             seed: n[0],
-            moment: n[1],
+            crash_point: n[1],
             policy: n[2],
             rng: n[3],
             deeper: n[4..].chunks(3).map(|d| (d[0], d[1], d[2])).collect(),
@@ -98,7 +98,7 @@ struct Tally {
     /// Counts of blob files, and of states in which a garbage collection ran.
     collected: Collected,
     collecting: u64,
-    agreed: Agreed,
+    agreed: ReadCounts,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -135,13 +135,13 @@ fn file_kind(path: &str) -> &'static str {
 fn record(seed: u64) -> Recorded {
     let unit = if seed % 4 == 3 { 4096 } else { 512 };
     let disk = sim_disk(seed, unit, 1 << 40);
-    let moments = Arc::new(Mutex::new(Vec::new()));
+    let crash_points = Arc::new(Mutex::new(Vec::new()));
     // The runner makes its own progress when it opens the store; the observer must exist before.
     let progress = Arc::new(Progress::default());
     progress.wall_ms.store(START_MS, SeqCst);
-    let (sink, seen) = (moments.clone(), progress.clone());
+    let (sink, seen) = (crash_points.clone(), progress.clone());
     disk.on_mutation(move |snapshot| {
-        sink.lock().expect("one thread").push(Moment {
+        sink.lock().expect("one thread").push(CrashPoint {
             disk: snapshot,
             durable: seen.durable.load(SeqCst) as usize,
             handed_in: seen.handed_in.load(SeqCst) as usize,
@@ -163,7 +163,7 @@ fn record(seed: u64) -> Recorded {
     if churns {
         ops.truncate(65);
         ops.retain(|op| !matches!(op, Op::Reopen { .. } | Op::DropFamily(_)));
-        ops.extend(churn(seed, 8));
+        ops.extend(overwrite_history(seed, 8));
     }
     if large {
         ops.truncate(30);
@@ -194,13 +194,13 @@ fn record(seed: u64) -> Recorded {
     let (model, releases) = (runner.model.clone(), runner.releases);
     let (appended, ranges_deleted) = (runner.appended, runner.ranges_deleted);
     let cancelled = runner.cancelled;
-    runner.vanish();
+    runner.drop_process();
     let collected = runner.collected;
     drop(runner);
     disk.on_mutation(|_| ());
-    let moments = std::mem::take(&mut *moments.lock().expect("one thread"));
+    let crash_points = std::mem::take(&mut *crash_points.lock().expect("one thread"));
     Recorded {
-        moments,
+        crash_points,
         model,
         releases,
         appended,
@@ -236,21 +236,25 @@ fn recover(
 
 /// Checks one state completely. Returns the number of commits that the store shows, and the counts
 /// of reads in all ways.
-fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
+fn check(recorded: &Recorded, state: &State) -> (usize, ReadCounts) {
     let _repeat = repeat!(
-        a_power_cut_after_every_change_of_the_disk,
+        a_power_cut_after_every_disk_change_keeps_the_promises,
         "{}",
         state.line()
     );
-    let moment = &recorded.moments[state.moment as usize];
+    let crash_point = &recorded.crash_points[state.crash_point as usize];
     let policy = CrashPolicy::ALL[state.policy as usize];
-    let mut disk = moment.disk.crash(policy, state.rng);
+    let mut disk = crash_point.disk.crash(policy, state.rng);
     let mut first: Option<u64> = None;
     for (at, policy, rng) in &state.deeper {
-        let (db, shown, wall, inside) =
-            recover(&disk, moment.wall_ms, state.rng ^ (at << 33) ^ rng, true);
+        let (db, shown, wall, inside) = recover(
+            &disk,
+            crash_point.wall_ms,
+            state.rng ^ (at << 33) ^ rng,
+            true,
+        );
         let first = *first.get_or_insert(shown);
-        if wall == moment.wall_ms {
+        if wall == crash_point.wall_ms {
             assert_eq!(
                 first, shown,
                 "recovery after a crash in a recovery shows another state"
@@ -264,30 +268,30 @@ fn check(recorded: &Recorded, state: &State) -> (usize, Agreed) {
         disk = snapshot.crash(CrashPolicy::ALL[*policy as usize], *rng);
     }
 
-    let (db, shown, now, _) = recover(&disk, moment.wall_ms, state.rng ^ 1, false);
+    let (db, shown, now, _) = recover(&disk, crash_point.wall_ms, state.rng ^ 1, false);
     // P1, P2, P4: the check finds the newest prefix that fits. The highest comes first, because two
     // prefixes may look alike.
     let marks = recorded.model.marks();
-    let prefix = (moment.durable..=moment.handed_in.min(recorded.model.len()))
+    let prefix = (crash_point.durable..=crash_point.handed_in.min(recorded.model.len()))
         .rev()
         .find(|&n| marks[n].digest(now) == shown);
     let Some(prefix) = prefix else {
         let shown = read_all(&db).expect("it was read before");
-        let want = visible(&recorded.model.state_at(moment.durable), now);
+        let want = visible(&recorded.model.state_at(crash_point.durable), now);
         let other = (0..=recorded.model.len())
             .rev()
             .find(|&n| marks[n].digest(now) == digest(&shown));
         panic!(
             "crash {policy:?} at {:?}: no prefix of {} to {} commits (it is prefix {other:?} of all); beside the first:\n  {}",
-            moment.disk,
-            moment.durable,
-            moment.handed_in,
+            crash_point.disk,
+            crash_point.durable,
+            crash_point.handed_in,
             difference(&want, &shown)
         );
     };
     let agreed = match state.rng % 4 {
         1 => reads_agree(&db, (state.rng ^ 1) % 7),
-        _ => Agreed::default(),
+        _ => ReadCounts::default(),
     };
     // P7: the store takes new writes, and opening it again shows the same contents and these
     // writes.
@@ -333,10 +337,13 @@ fn campaign(seed: u64, policies: u64) -> Tally {
     };
     let mut c = Rng::of(&[seed, 5]);
     let all = CrashPolicy::ALL.len() as u64;
-    for i in 0..recorded.moments.len() as u64 {
-        let moment = &recorded.moments[i as usize];
-        *tally.calls.entry(moment.disk.call.name()).or_default() += 1;
-        *tally.files.entry(file_kind(&moment.disk.path)).or_default() += 1;
+    for i in 0..recorded.crash_points.len() as u64 {
+        let crash_point = &recorded.crash_points[i as usize];
+        *tally.calls.entry(crash_point.disk.call.name()).or_default() += 1;
+        *tally
+            .files
+            .entry(file_kind(&crash_point.disk.path))
+            .or_default() += 1;
         for p in 0..policies {
             let n = i * policies + p;
             let depth = match n % 100 {
@@ -346,7 +353,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
             };
             let state = State {
                 seed,
-                moment: i,
+                crash_point: i,
                 // Each moment gets some other of the policies; a step of three is coprime to ten.
                 policy: (i * policies + p * 3 + seed) % all,
                 rng: c.below(1 << 32),
@@ -359,9 +366,9 @@ fn campaign(seed: u64, policies: u64) -> Tally {
             tally.states += 1 + depth;
             tally.depth2 += u64::from(depth >= 1);
             tally.depth3 += u64::from(depth >= 2);
-            tally.collecting += u64::from(moment.collecting);
-            tally.cut += u64::from(prefix < moment.handed_in);
-            tally.more += u64::from(prefix > moment.durable);
+            tally.collecting += u64::from(crash_point.collecting);
+            tally.cut += u64::from(prefix < crash_point.handed_in);
+            tally.more += u64::from(prefix > crash_point.durable);
             *tally
                 .policies
                 .entry(CrashPolicy::ALL[state.policy as usize])
@@ -390,7 +397,7 @@ fn floor(n: u64) -> u64 {
 }
 
 #[test]
-fn a_power_cut_after_every_change_of_the_disk() {
+fn a_power_cut_after_every_disk_change_keeps_the_promises() {
     if let Some(numbers) = numbers_of("BASALT_CRASH") {
         if let [seed] = numbers[..] {
             campaign(seed, 4);
@@ -404,7 +411,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
     let (histories, policies) = (share(30), 4);
     let tallies = on_two_threads(histories, move |seed| {
         let _repeat = repeat!(
-            a_power_cut_after_every_change_of_the_disk,
+            a_power_cut_after_every_disk_change_keeps_the_promises,
             "BASALT_CRASH={seed}"
         );
         campaign(seed, policies)
@@ -491,7 +498,7 @@ fn a_power_cut_after_every_change_of_the_disk() {
         collected.collections >= floor(80)
             && collected.made >= floor(80)
             && collected.forgotten >= floor(60)
-            && collected.gathered >= floor(100_000),
+            && collected.relocated >= floor(100_000),
         "only {collected:?}"
     );
     assert!(

@@ -79,7 +79,7 @@ fn golden(seed: u64) -> Golden {
     } else {
         r.wait_for_tickets();
         let left = disk.crash(CrashPolicy::EverythingUnsynced, seed);
-        r.vanish();
+        r.drop_process();
         left
     };
     let files = files_of(&disk);
@@ -161,7 +161,10 @@ impl Golden {
         // and not made.
         let only = campaign::case().and_then(|c| c.get(1).copied());
         let mut count = |what: &str, damage: &dyn Fn(&SimFs), may_be_earlier: bool| {
-            let _repeat = repeat!(damage_is_found_or_harmless, "BASALT_CASE={seed},{images}");
+            let _repeat = repeat!(
+                damage_is_found_or_changes_no_answer,
+                "BASALT_CASE={seed},{images}"
+            );
             if only.is_none_or(|n| n == images) {
                 found += u64::from(self.check(what, damage, may_be_earlier));
             }
@@ -264,10 +267,10 @@ impl Golden {
 }
 
 #[test]
-fn damage_is_found_or_harmless() {
+fn damage_is_found_or_changes_no_answer() {
     let n = 2 * scale();
     let counts = on_two_threads(n, |seed| {
-        let _repeat = repeat!(damage_is_found_or_harmless, "BASALT_CASE={seed}");
+        let _repeat = repeat!(damage_is_found_or_changes_no_answer, "BASALT_CASE={seed}");
         golden(seed).sweep(seed)
     });
     let images: u64 = counts.iter().map(|c| c.0).sum();
@@ -281,7 +284,7 @@ fn damage_is_found_or_harmless() {
 }
 
 #[test]
-fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
+fn a_lying_disk_gives_an_earlier_state_or_an_error() {
     const KINDS: [LieKind; 4] = [
         LieKind::DroppedSync,
         LieKind::MisdirectedSector,
@@ -291,7 +294,7 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
     let n = 600 * scale();
     let lie = |i: u64| {
         let _repeat = repeat!(
-            a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes,
+            a_lying_disk_gives_an_earlier_state_or_an_error,
             "BASALT_LIE={i}"
         );
         let kind = KINDS[(i % 4) as usize];
@@ -329,13 +332,13 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
         if r.db.is_some() {
             r.wait_for_tickets();
         }
-        let told = disk.lies_told();
+        let lies_done = disk.lie_count();
         let wall = r.env.clock().wall_ms();
         if c.percent(30) {
             r.end(End::Close);
         }
         let left = disk.crash(c.pick(CrashPolicy::ALL), i);
-        r.vanish();
+        r.drop_process();
         let fs: Arc<dyn FileSystem> = left;
         let (env, _) = environment(&fs, i, wall);
         let shown = Db::open(&env, DIR, options(0)).and_then(|db| {
@@ -347,7 +350,7 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
         match shown {
             Err(e) => {
                 assert!(is_damage(&e), "{kind:?}: {e}");
-                (told, 1, 0)
+                (lies_done, 1, 0)
             }
             Ok((shown, now)) => {
                 let mut with = r.model.clone();
@@ -361,7 +364,7 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
                     .find(|&n| with.mark(n).digest(now) == shown);
                 let found = found.unwrap_or_else(|| panic!("{kind:?}: a state that never was"));
                 let lost = (found as u64) < r.progress.durable.load(SeqCst);
-                (told, 0, u64::from(lost))
+                (lies_done, 0, u64::from(lost))
             }
         }
     };
@@ -371,7 +374,7 @@ fn a_disk_that_lies_gives_an_earlier_state_or_an_error_never_wrong_bytes() {
     }
     let outcomes = on_two_threads(n, lie);
     let sum = |f: fn(&(u64, u64, u64)) -> u64| outcomes.iter().map(f).sum::<u64>();
-    let (told, errors, earlier) = (sum(|o| o.0), sum(|o| o.1), sum(|o| o.2));
-    basalt_sim::campaign!("lies={told} runs={n} errors={errors} earlier_states={earlier}");
-    assert!(told > n / 4 && errors > 0);
+    let (lies_done, errors, earlier) = (sum(|o| o.0), sum(|o| o.1), sum(|o| o.2));
+    basalt_sim::campaign!("lies={lies_done} runs={n} errors={errors} earlier_states={earlier}");
+    assert!(lies_done > n / 4 && errors > 0);
 }

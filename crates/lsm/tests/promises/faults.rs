@@ -50,7 +50,7 @@ struct Run {
 /// Runs a history whose `k`-th call fails.
 fn run(seed: u64, fault: usize, k: u64) -> Run {
     let _repeat = repeat!(
-        every_call_fails_in_every_way,
+        every_failing_call_keeps_the_promises,
         "BASALT_FAULT={seed},{fault},{k}"
     );
     let (kind, sticks) = FAULTS[fault];
@@ -77,7 +77,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     // The fault is gone. A third of the runs lose power now, the others go on.
     if k.is_multiple_of(3) && k != u64::MAX {
         let durable = r.progress.durable.load(SeqCst) as usize;
-        r.vanish();
+        r.drop_process();
         r.disk = disk.crash(CrashPolicy::ALL[(k / 3 % 10) as usize], k);
         r.renew_env();
         r.set_tolerant(false);
@@ -87,7 +87,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     let mut tries = 0;
     loop {
         // Longer than any pause between attempts.
-        r.hands.advance(Duration::from_secs(100));
+        r.manual_clock.advance(Duration::from_secs(100));
         let before = r.errors;
         let item = Item {
             family: 0,
@@ -140,7 +140,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
 }
 
 #[test]
-fn every_call_fails_in_every_way() {
+fn every_failing_call_keeps_the_promises() {
     if let Some(n) = numbers_of("BASALT_FAULT") {
         run(n[0], n[1] as usize, n[2]);
         return;
@@ -191,7 +191,7 @@ fn every_call_fails_in_every_way() {
         collected.collections >= scale().floor(2000)
             && collected.made >= scale().floor(2000)
             && collected.forgotten >= scale().floor(1000)
-            && collected.gathered >= scale().floor(300_000),
+            && collected.relocated >= scale().floor(300_000),
         "only {collected:?}"
     );
     for op in made {
@@ -209,10 +209,13 @@ fn every_call_fails_in_every_way() {
 /// and a part of the unsynced data is gone for good. An engine that retries a failed sync and
 /// believes it loses acknowledged data here.
 #[test]
-fn a_failed_sync_is_not_retried_and_believed() {
+fn a_failed_sync_is_not_taken_for_durable_after_a_retry() {
     let n = 250 * scale();
-    let told = on_two_threads(n, |i| {
-        let _repeat = repeat!(a_failed_sync_is_not_retried_and_believed, "BASALT_CASE={i}");
+    let lies_done = on_two_threads(n, |i| {
+        let _repeat = repeat!(
+            a_failed_sync_is_not_taken_for_durable_after_a_retry,
+            "BASALT_CASE={i}"
+        );
         let mut c = Rng::of(&[i, 71]);
         let disk = sim_disk(i, 512, 1 << 40);
         let mut r = Runner::new(disk.clone(), i, i, true);
@@ -224,38 +227,35 @@ fn a_failed_sync_is_not_retried_and_believed() {
         });
         for op in &history(40_000 + i, SHAPE) {
             r.run(op);
-            r.hands.advance(Duration::from_millis(30));
+            r.manual_clock.advance(Duration::from_millis(30));
         }
         if r.db.is_some() {
             r.wait_for_tickets();
         }
-        let told = disk.lies_told();
+        let lies_done = disk.lie_count();
         let durable = r.progress.durable.load(SeqCst) as usize;
-        r.vanish();
+        r.drop_process();
         r.disk = disk.crash(c.pick(CrashPolicy::ALL), i);
         r.renew_env();
         r.set_tolerant(false);
         r.open_expecting(durable);
         r.check_all();
         r.finish();
-        told
+        lies_done
     });
-    let told: u64 = told.iter().sum();
-    basalt_sim::campaign!("failed_syncs={told} of {n} runs");
+    let lies_done: u64 = lies_done.iter().sum();
+    basalt_sim::campaign!("failed_syncs={lies_done} of {n} runs");
     assert!(
-        campaign::case().is_some() || told > n / 3,
-        "only {told} syncs failed"
+        campaign::case().is_some() || lies_done > n / 3,
+        "only {lies_done} syncs failed"
     );
 }
 
 #[test]
-fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
+fn a_flipped_bit_in_a_read_is_an_error() {
     let n = 40 * scale();
     let hits = on_two_threads(n, |seed| {
-        let _repeat = repeat!(
-            a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer,
-            "BASALT_CASE={seed}"
-        );
+        let _repeat = repeat!(a_flipped_bit_in_a_read_is_an_error, "BASALT_CASE={seed}");
         let disk = sim_disk(seed, 512, 1 << 40);
         let mut r = Runner::new(disk.clone(), seed, seed, false);
         for op in &history(9000 + seed, SHAPE) {
@@ -299,10 +299,10 @@ fn a_read_that_returns_a_wrong_bit_is_an_error_never_a_wrong_answer() {
 }
 
 #[test]
-fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
+fn a_full_disk_is_a_state_that_ends_when_there_is_space() {
     for seed in campaign::cases(0..12 * scale()) {
         let _repeat = repeat!(
-            a_full_disk_is_a_state_and_it_ends_when_there_is_space,
+            a_full_disk_is_a_state_that_ends_when_there_is_space,
             "BASALT_CASE={seed}"
         );
         let mut c = Rng::of(&[seed, 3]);
@@ -310,7 +310,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
         disk.write_file(Path::new("ballast"), &vec![7; 500_000])
             .expect("it fits");
         let fs: Arc<dyn FileSystem> = disk.clone();
-        let (env, hands) = environment(&fs, seed, 1_700_000_000_000);
+        let (env, manual_clock) = environment(&fs, seed, 1_700_000_000_000);
         let mut options = crate::history::options(seed).write_buffer_bytes(c.pick(&[8192, 32768]));
         // With tables far below a block of the disk, the space between them would fill it.
         options.default_family.table_bytes = 32 << 10;
@@ -337,7 +337,7 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
                     maybe.insert(key, value);
                     refused += 1;
                     // Writers come and go; the store tries again as time passes.
-                    hands.advance(Duration::from_millis(c.within(0, 300)));
+                    manual_clock.advance(Duration::from_millis(c.within(0, 300)));
                 }
             }
         }
@@ -367,11 +367,11 @@ fn a_full_disk_is_a_state_and_it_ends_when_there_is_space() {
             disk.remove(Path::new("ballast")).expect("it is there");
             db
         };
-        hands.advance(Duration::from_secs(100));
+        manual_clock.advance(Duration::from_secs(100));
         let family = db.default_family();
         let mut tries = 0;
         while let Err(e) = db.put(&family, b"resumed", b"yes", &WriteOptions::SYNC) {
-            hands.advance(Duration::from_secs(100));
+            manual_clock.advance(Duration::from_secs(100));
             tries += 1;
             assert!(
                 tries < 4,

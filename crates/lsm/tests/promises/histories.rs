@@ -81,7 +81,7 @@ fn random_histories_answer_as_the_reference_does() {
         done * Shape::MODEL.ops,
         collected.collections,
         collected.forgotten,
-        collected.gathered
+        collected.relocated
     );
     assert_eq!(done as u64, n);
     assert!(appended > 40 * n, "only {appended} operands");

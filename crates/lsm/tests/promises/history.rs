@@ -464,7 +464,7 @@ pub fn collecting(n: u64) -> u64 {
 
 /// Returns operations after which much of the blob files is garbage, and some is not: values of a
 /// few kilobytes, written again and again.
-pub fn churn(seed: u64, rounds: u64) -> Vec<Op> {
+pub fn overwrite_history(seed: u64, rounds: u64) -> Vec<Op> {
     let mut c = Rng::of(&[seed, 8]);
     let mut ops = Vec::new();
     for _ in 0..rounds {

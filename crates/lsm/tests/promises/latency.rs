@@ -4,7 +4,7 @@
 
 use crate::history::{Shape, history, options};
 use crate::rng::{numbers_of, on_two_threads, scale};
-use crate::runner::{DIR, HandsInUse, Runner, sim_disk, verify_closed};
+use crate::runner::{CurrentClock, DIR, Runner, sim_disk, verify_closed};
 use basalt_env::Env;
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
 use basalt_sim::fault::{Fault, FaultKind};
@@ -27,14 +27,14 @@ const SLOW: Duration = Duration::from_millis(700);
 /// Runs a history whose `k`-th call takes long; with `every`, every `k`-th call does. Returns the
 /// number of calls and the digest of answers.
 fn run(seed: u64, when: When) -> (u64, u64) {
-    let hands = HandsInUse::default();
-    let slow = hands.clone();
+    let manual_clock = CurrentClock::default();
+    let slow = manual_clock.clone();
     let faulty = FaultFs::with_sleep(
         sim_disk(seed, 512, 1 << 40),
         seed,
         Box::new(move |d| {
-            if let Some(hands) = &*slow.lock().expect("never held in a panic") {
-                hands.advance(d);
+            if let Some(manual_clock) = &*slow.lock().expect("never held in a panic") {
+                manual_clock.advance(d);
             }
         }),
     );
@@ -49,7 +49,7 @@ fn run(seed: u64, when: When) -> (u64, u64) {
         when,
         kind: FaultKind::Latency(slept),
     });
-    let mut r = Runner::on_a_slow_disk(faulty.clone(), seed, seed, hands);
+    let mut r = Runner::on_a_slow_disk(faulty.clone(), seed, seed, manual_clock);
     for op in &history(11_000 + seed, SHAPE) {
         r.run(op);
     }
@@ -109,9 +109,9 @@ impl Gate {
 }
 
 /// Opens the gate when dropped, also when a check fails: a waiting thread must not wait for ever.
-struct LetGo<'a>(&'a Gate);
+struct OpenGate<'a>(&'a Gate);
 
-impl Drop for LetGo<'_> {
+impl Drop for OpenGate<'_> {
     fn drop(&mut self) {
         self.0.state.lock().expect("never held in a panic").1 = true;
         self.0.changed.notify_all();
@@ -148,7 +148,7 @@ fn read_everything(db: &Db, wrote: u32) {
 
 /// Lets the `k`-th call of real work stand still while readers read. Returns the call's kind, or
 /// `None` if there are fewer calls.
-fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
+fn block_call(seed: u64, k: u64) -> Option<OpKind> {
     let _repeat = repeat!(
         readers_wait_for_no_call_of_a_writer,
         "BASALT_STILL={seed},{k}"
@@ -199,7 +199,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
         })
         .expect("a thread")
     };
-    let let_go = LetGo(&gate);
+    let let_go = OpenGate(&gate);
     let mut struck = None;
     if gate.wait_for_it(&over) {
         let (&(op, _), _) = faulty.fired().first_key_value().expect("it stands");
@@ -207,7 +207,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
         // Other threads may wait for a disk read of a reader itself: the same block, the same table
         // being opened.
         if op.mutates() || op.syncs() {
-            let (done, told) = mpsc::channel();
+            let (done, result) = mpsc::channel();
             let (db, wrote) = (db.clone(), wrote.load(SeqCst) as u32);
             let reader = basalt_env::thread::spawn("reader", move || {
                 read_everything(&db, wrote);
@@ -216,7 +216,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
             .expect("a thread");
             // The timeout is no measure of time: a reader that waits for the call waits for ever,
             // and this is where that ends.
-            match told.recv_timeout(Duration::from_secs(100)) {
+            match result.recv_timeout(Duration::from_secs(100)) {
                 Err(mpsc::RecvTimeoutError::Timeout) => panic!("readers wait for {}", op.name()),
                 _ => reader
                     .join()
@@ -237,7 +237,7 @@ fn stand_still_at(seed: u64, k: u64) -> Option<OpKind> {
 #[test]
 fn readers_wait_for_no_call_of_a_writer() {
     if let Some(n) = numbers_of("BASALT_STILL") {
-        stand_still_at(n[0], n[1]);
+        block_call(n[0], n[1]);
         return;
     }
     let struck = on_two_threads(2 * scale(), |seed| {
@@ -245,7 +245,7 @@ fn readers_wait_for_no_call_of_a_writer() {
         let mut k = 1;
         // Threads decide how many calls there are. The loop ends after several in a row find no
         // call.
-        while let Some(op) = stand_still_at(seed, k) {
+        while let Some(op) = block_call(seed, k) {
             kinds.push(op);
             k += 1;
         }

@@ -30,15 +30,15 @@ static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
 /// moments at which a log changes hands. The store on a disk of 1 MiB is left out, because LavaFS
 /// has no room there: such a disk is the simulated one, and the first run has tested it already.
 #[test]
-fn every_promise_again_on_lava() {
+fn every_promise_test_passes_on_lava() {
     basalt_sim::all_tests_on_lava(
-        "every_promise_again_on_lava",
+        "every_promise_test_passes_on_lava",
         &[
             "damage::",
             "faults::",
             "latency::",
-            "records_of_a_recycled_logs_earlier_life",
-            "power_cuts_while_a_full_disk_helps_itself",
+            "stale_records_of_a_recycled_log_are_not_replayed",
+            "power_cuts_on_a_full_disk_keep_the_promises",
         ],
     );
 }

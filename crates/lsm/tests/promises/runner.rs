@@ -69,7 +69,7 @@ pub struct Collected {
     /// Number of names that no table had any more.
     pub forgotten: u64,
     /// Bytes of values that compactions relocated.
-    pub gathered: u64,
+    pub relocated: u64,
 }
 
 impl Collected {
@@ -77,7 +77,7 @@ impl Collected {
         self.collections += more.collections;
         self.made += more.made;
         self.forgotten += more.forgotten;
-        self.gathered += more.gathered;
+        self.relocated += more.relocated;
     }
 
     /// Returns the counts of an open store since it was opened.
@@ -87,7 +87,7 @@ impl Collected {
             collections: blobs.collections,
             made: blobs.names_made,
             forgotten: blobs.names_forgotten,
-            gathered: blobs.gathered_bytes,
+            relocated: blobs.relocated_bytes,
         }
     }
 }
@@ -107,11 +107,11 @@ struct Cursor {
 }
 
 /// The manual clock that a runner uses at present, for a disk that takes its time.
-pub type HandsInUse = Arc<Mutex<Option<Arc<ManualClock>>>>;
+pub type CurrentClock = Arc<Mutex<Option<Arc<ManualClock>>>>;
 
 pub struct Runner {
     pub disk: Arc<dyn FileSystem>,
-    pub hands: Arc<ManualClock>,
+    pub manual_clock: Arc<ManualClock>,
     pub env: Env,
     pub db: Option<Db>,
     pub model: Model,
@@ -140,7 +140,7 @@ pub struct Runner {
     /// If true, errors are allowed; wrong answers are not.
     tolerant: bool,
     /// Receives the clock of every new environment.
-    hands_in_use: HandsInUse,
+    current_clock: CurrentClock,
     /// If true, damage is among the allowed errors, because the disk lies.
     damage_allowed: bool,
     families: BTreeMap<String, Family>,
@@ -156,12 +156,12 @@ pub struct Runner {
 /// Returns an environment over a disk, with a manual clock. One in six limits background I/O, so
 /// much that it waits.
 pub fn environment(disk: &Arc<dyn FileSystem>, seed: u64, wall_ms: u64) -> (Env, Arc<ManualClock>) {
-    let hands = ManualClock::new(wall_ms);
+    let manual_clock = ManualClock::new(wall_ms);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .io_bytes_per_s(if seed % 6 == 5 { LIMITED } else { 0 })
         .build();
-    (env, hands)
+    (env, manual_clock)
 }
 
 /// Returns everything that a store shows, by forward scans.
@@ -202,16 +202,16 @@ impl Runner {
         runner
     }
 
-    /// Makes a runner as [`Runner::new`] does, and keeps the clock in use in `hands`.
+    /// Makes a runner as [`Runner::new`] does, and keeps the clock in use in `manual_clock`.
     pub fn on_a_slow_disk(
         disk: Arc<dyn FileSystem>,
         seed: u64,
         options_seed: u64,
-        hands: HandsInUse,
+        manual_clock: CurrentClock,
     ) -> Runner {
         let mut runner = Runner::unopened(disk, seed, options_seed, Arc::default());
-        *hands.lock().expect("never held in a panic") = Some(runner.hands.clone());
-        runner.hands_in_use = hands;
+        *manual_clock.lock().expect("never held in a panic") = Some(runner.manual_clock.clone());
+        runner.current_clock = manual_clock;
         runner.open();
         runner
     }
@@ -235,10 +235,10 @@ impl Runner {
         options_seed: u64,
         progress: Arc<Progress>,
     ) -> Runner {
-        let (env, hands) = environment(&disk, crate::rng::mix(seed ^ 0x5eed), START_MS);
+        let (env, manual_clock) = environment(&disk, crate::rng::mix(seed ^ 0x5eed), START_MS);
         let runner = Runner {
             disk,
-            hands,
+            manual_clock,
             env,
             db: None,
             model: Model::new(),
@@ -254,7 +254,7 @@ impl Runner {
             ingested: 0,
             collected: Collected::default(),
             tolerant: false,
-            hands_in_use: HandsInUse::default(),
+            current_clock: CurrentClock::default(),
             damage_allowed: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -497,10 +497,11 @@ impl Runner {
     pub fn renew_env(&mut self) {
         let wall = self.now();
         self.seed = crate::rng::mix(self.seed);
-        let (env, hands) = environment(&self.disk, self.seed, wall);
+        let (env, manual_clock) = environment(&self.disk, self.seed, wall);
         self.env = env;
-        self.hands = hands;
-        *self.hands_in_use.lock().expect("never held in a panic") = Some(self.hands.clone());
+        self.manual_clock = manual_clock;
+        *self.current_clock.lock().expect("never held in a panic") =
+            Some(self.manual_clock.clone());
     }
 
     // ---- operations ----
@@ -770,7 +771,7 @@ impl Runner {
                         &CompactOptions::default()
                             .from(from)
                             .to(to)
-                            .gather_values(self.nonce.is_multiple_of(2)),
+                            .relocate_values(self.nonce.is_multiple_of(2)),
                     );
                     if self.allow("compact_range", result).is_some() {
                         self.all_durable();
@@ -785,8 +786,8 @@ impl Runner {
             Op::Step(n) => (0..*n).for_each(|_| {
                 self.env.jobs().step();
             }),
-            Op::Advance(ms) => self.hands.advance(Duration::from_millis(*ms)),
-            Op::StepWallBack(ms) => self.hands.set_wall_ms(START_MS - *ms),
+            Op::Advance(ms) => self.manual_clock.advance(Duration::from_millis(*ms)),
+            Op::StepWallBack(ms) => self.manual_clock.set_wall_ms(START_MS - *ms),
             Op::Reopen { .. } => unreachable!("no handle may be held here"),
             Op::CheckAll => self.check_all(),
         }
@@ -809,7 +810,7 @@ impl Runner {
     }
 
     /// Prepares a simulated power cut: the rest of the process goes without a trace.
-    pub fn vanish(&mut self) {
+    pub fn drop_process(&mut self) {
         self.cursors.clear();
         self.let_go();
         self.sent.clear();

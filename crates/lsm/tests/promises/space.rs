@@ -34,7 +34,7 @@ fn verify(env: &Env, options: &Options) -> basalt_lsm::db::VerifyReport {
     report
 }
 
-struct Moment {
+struct CrashPoint {
     disk: SimSnapshot,
     /// Number of commits acknowledged, all of them durable.
     acknowledged: usize,
@@ -43,7 +43,7 @@ struct Moment {
 /// A store that fills its disk twice.
 struct Filled {
     /// Moments while the disk was full.
-    moments: Vec<Moment>,
+    crash_points: Vec<CrashPoint>,
     /// The contents after each number of commits.
     states: Vec<Table>,
     collections: u64,
@@ -54,19 +54,19 @@ fn fill(seed: u64) -> Filled {
     let mut c = Rng::of(&[seed, 21]);
     let disk = sim_disk(seed, 512, 1 << 20);
     let fs: Arc<dyn FileSystem> = disk.clone();
-    let (env, hands) = environment(&fs, seed * 6, 1_700_000_000_000);
+    let (env, manual_clock) = environment(&fs, seed * 6, 1_700_000_000_000);
     let options = options(Some(500));
     let (full, acknowledged) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
     );
-    let moments = Arc::new(Mutex::new(Vec::new()));
-    let (sink, is_full, so_far) = (moments.clone(), full.clone(), acknowledged.clone());
+    let crash_points = Arc::new(Mutex::new(Vec::new()));
+    let (sink, is_full, so_far) = (crash_points.clone(), full.clone(), acknowledged.clone());
     disk.on_mutation(move |disk| {
         if is_full.load(SeqCst) {
             let acknowledged = so_far.load(SeqCst);
-            let moment = Moment { disk, acknowledged };
-            sink.lock().expect("one thread").push(moment);
+            let crash_point = CrashPoint { disk, acknowledged };
+            sink.lock().expect("one thread").push(crash_point);
         }
     });
     let db = Db::open(&env, DIR, options.clone()).expect("there is space");
@@ -102,7 +102,7 @@ fn fill(seed: u64) -> Filled {
         );
         full.store(true, SeqCst);
         let wait = |tries: &mut u32| {
-            hands.advance(Duration::from_secs(2));
+            manual_clock.advance(Duration::from_secs(2));
             while env.jobs().step() {}
             *tries += 1;
             assert!(*tries < 10, "round {round}: {:?}", db.stats());
@@ -139,41 +139,41 @@ fn fill(seed: u64) -> Filled {
     verify(&env, &options);
     disk.on_mutation(|_| ());
     Filled {
-        moments: std::mem::take(&mut *moments.lock().expect("one thread")),
+        crash_points: std::mem::take(&mut *crash_points.lock().expect("one thread")),
         states,
         collections,
         wall_ms,
     }
 }
 
-fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, rng: u64) {
-    let disk: Arc<dyn FileSystem> = moment.disk.crash(policy, rng);
+fn check(filled: &Filled, crash_point: &CrashPoint, policy: CrashPolicy, rng: u64) {
+    let disk: Arc<dyn FileSystem> = crash_point.disk.crash(policy, rng);
     // The seed is never the one in six that limits background I/O.
-    let (env, hands) = environment(&disk, rng * 6, filled.wall_ms);
+    let (env, manual_clock) = environment(&disk, rng * 6, filled.wall_ms);
     let options = options(Some(500));
     let db = Db::open(&env, DIR, options.clone())
-        .unwrap_or_else(|e| panic!("open after a crash at {:?}: {e}", moment.disk));
+        .unwrap_or_else(|e| panic!("open after a crash at {:?}: {e}", crash_point.disk));
     let shown: Table = (read_all(&db).expect("it can be read").remove("default"))
         .expect("every store has it")
         .into_iter()
         .map(|(key, entry)| (key, entry.value))
         .collect();
-    let may =
-        &filled.states[moment.acknowledged..(moment.acknowledged + 2).min(filled.states.len())];
+    let may = &filled.states
+        [crash_point.acknowledged..(crash_point.acknowledged + 2).min(filled.states.len())];
     let at = may.iter().position(|s| *s == shown);
     assert!(
         at.is_some(),
         "{policy:?} at {:?}: neither {} commits nor one more",
-        moment.disk,
-        moment.acknowledged
+        crash_point.disk,
+        crash_point.acknowledged
     );
     let f = db.default_family();
     let mut tries = 0;
     let mut wait = |e: &basalt_lsm::Error| {
-        hands.advance(Duration::from_secs(2));
+        manual_clock.advance(Duration::from_secs(2));
         while env.jobs().step() {}
         tries += 1;
-        let at = &moment.disk;
+        let at = &crash_point.disk;
         assert!(tries < 20, "{policy:?} at {at:?}: {e} {:?}", db.stats());
     };
     for key in shown.keys().take(shown.len() * 9 / 10) {
@@ -190,25 +190,25 @@ fn check(filled: &Filled, moment: &Moment, policy: CrashPolicy, rng: u64) {
 }
 
 #[test]
-fn power_cuts_while_a_full_disk_helps_itself() {
+fn power_cuts_on_a_full_disk_keep_the_promises() {
     // The moments of each store form two halves, for two threads.
     let halves = 2 * scale();
     let done = on_two_threads(halves, |half| {
         let seed = half / 2;
         let _repeat = repeat!(
-            power_cuts_while_a_full_disk_helps_itself,
+            power_cuts_on_a_full_disk_keep_the_promises,
             "BASALT_CASE={half}"
         );
         let filled = fill(seed);
         let mut calls = BTreeSet::new();
         let mut states = 0;
         let own = |i: &usize| *i as u64 % 2 == half % 2;
-        for i in (0..filled.moments.len()).filter(own) {
-            let moment = &filled.moments[i];
+        for i in (0..filled.crash_points.len()).filter(own) {
+            let crash_point = &filled.crash_points[i];
             states += 1;
             calls.insert((
-                moment.disk.call,
-                moment
+                crash_point.disk.call,
+                crash_point
                     .disk
                     .path
                     .rsplit('.')
@@ -217,7 +217,7 @@ fn power_cuts_while_a_full_disk_helps_itself() {
                     .to_string(),
             ));
             let policy = CrashPolicy::ALL[(i + seed as usize) % CrashPolicy::ALL.len()];
-            check(&filled, moment, policy, i as u64 ^ seed << 32);
+            check(&filled, crash_point, policy, i as u64 ^ seed << 32);
         }
         (states, filled.collections, calls)
     });
@@ -255,9 +255,9 @@ fn soak_minutes() -> Option<u64> {
 /// its own. Again and again the store is closed and every reference followed. Live bytes and disk
 /// bytes must be the store's own figures, and readers must see the values that were written.
 #[test]
-fn a_soak_is_reconciled_with_a_scan() {
+fn space_figures_equal_a_full_scan_after_a_soak() {
     let _repeat = repeat!(
-        a_soak_is_reconciled_with_a_scan,
+        space_figures_equal_a_full_scan_after_a_soak,
         "BASALT_SOAK_MINUTES={}",
         soak_minutes().unwrap_or(0)
     );
@@ -323,17 +323,17 @@ fn a_soak_is_reconciled_with_a_scan() {
         let exact: u64 = (of(".blob").chain(of(".index"))).map(|n| stat(n).len).sum();
         let logs: u64 = of(".log").map(|n| stat(n).on_disk).sum();
         let blocks = of(".log").count() as u64 * 3 * 4096;
-        let (told, there) = (report.blob_bytes, exact + logs);
+        let (counted, there) = (report.blob_bytes, exact + logs);
         assert!(
-            told <= there && there <= told + blocks,
-            "the scan found {told} bytes, on the disk are {there}: {blobs:?}"
+            counted <= there && there <= counted + blocks,
+            "the scan found {counted} bytes, on the disk are {there}: {blobs:?}"
         );
-        assert_eq!(blobs.bytes, told, "what the store said against the scan");
+        assert_eq!(blobs.bytes, counted, "what the store said against the scan");
         assert_eq!(
             blobs.live_bytes, report.referred_bytes,
             "live bytes against what references lead to"
         );
-        assert_eq!(blobs.garbage_bytes(), told - report.referred_bytes);
+        assert_eq!(blobs.garbage_bytes(), counted - report.referred_bytes);
         assert!(blobs.space_debt == 0, "{blobs:?}");
     }
     campaign!("soak_rounds={rounds} collections={collections} names_forgotten={forgotten}");

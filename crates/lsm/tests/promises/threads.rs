@@ -206,12 +206,12 @@ fn crash_a_copy(disk: &SimFs, acked: &Acked, c: &mut Rng) {
 }
 
 #[test]
-fn threads_see_whole_batches_and_power_cuts_take_nothing_durable() {
+fn batches_are_atomic_under_threads_and_power_cuts() {
     let mut crashes = 0;
     let mut reads = 0;
     for seed in campaign::cases(0..6 * scale()) {
         let _repeat = repeat!(
-            threads_see_whole_batches_and_power_cuts_take_nothing_durable,
+            batches_are_atomic_under_threads_and_power_cuts,
             "BASALT_CASE={seed}"
         );
         let disk = sim_disk(seed, 512, 1 << 40);

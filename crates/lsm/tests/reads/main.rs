@@ -4,10 +4,10 @@
 
 #![deny(missing_docs)]
 
-mod ahead;
+mod batched_reads;
 mod prefixes;
 mod tailing;
-mod together;
+mod value_prefetch;
 mod walks;
 mod watched;
 
@@ -15,6 +15,6 @@ mod watched;
 static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;
 
 #[test]
-fn every_read_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_read_again_on_lava", &[]);
+fn every_read_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_read_test_passes_on_lava", &[]);
 }

@@ -175,7 +175,7 @@ fn prefixes_in_filters_leave_point_lookups_as_they_were() {
 /// The key behind a prefix's last key is two things: a bound that leaves the prefix alone for a
 /// walk up, and a key to be found for a walk down from it.
 #[test]
-fn the_first_key_behind_a_prefix_is_found_from_above() {
+fn a_reverse_walk_finds_the_first_key_behind_a_prefix() {
     let env = Watched::new().env(8 << 20);
     let db = Db::open(&env, "db", options(Some(Prefixes::Fixed(1)))).expect("open");
     let f = db.default_family();
@@ -201,7 +201,7 @@ impl PrefixExtractor for Panics {
 }
 
 #[test]
-fn what_cannot_have_prefixes_says_so() {
+fn invalid_prefix_extractors_are_refused() {
     struct Backwards;
     impl basalt_lsm::Comparator for Backwards {
         fn name(&self) -> &str {

@@ -41,7 +41,7 @@ fn table_files(env: &Env) -> u64 {
 /// A reader is always at the end of a log of events: it sees every event once, in order, over many
 /// memtables and tables.
 #[test]
-fn whoever_is_at_the_end_sees_each_entry_once() {
+fn a_tailing_cursor_at_the_end_yields_each_entry_once() {
     let (env, db, f) = open();
     let mut it = db.iter(&f, &tailing()).expect("iter");
     it.seek_to_first().expect("seek");
@@ -106,7 +106,7 @@ fn a_cursor_follows_a_writer_on_another_thread() {
 /// Regression test of another engine's bug: its tailing cursors skipped keys written between the
 /// one shown and the next.
 #[test]
-fn what_is_written_ahead_of_the_cursor_is_shown() {
+fn a_tailing_cursor_yields_keys_written_ahead_of_it() {
     let (_, db, f) = open();
     [10, 30].into_iter().for_each(|n| put(&db, &f, n));
     let mut it = db.iter(&f, &tailing()).expect("iter");
@@ -132,7 +132,7 @@ fn what_is_written_ahead_of_the_cursor_is_shown() {
 }
 
 #[test]
-fn a_cursor_that_moves_lets_go_of_old_tables() {
+fn a_moving_cursor_releases_old_tables() {
     let (env, db, f) = open();
     for refreshed in [false, true] {
         (0..1000).for_each(|n| put(&db, &f, n));
@@ -165,7 +165,7 @@ fn a_cursor_that_moves_lets_go_of_old_tables() {
 }
 
 #[test]
-fn errors_leave_the_cursor_where_they_should() {
+fn a_failed_tailing_cursor_keeps_its_position() {
     let (_, db, _) = open();
     let f = (db.create_family("other", FamilyOptions::default())).expect("family");
     put(&db, &f, 1);
@@ -209,7 +209,7 @@ fn errors_leave_the_cursor_where_they_should() {
 
 #[test]
 #[should_panic(expected = "not positioned")]
-fn a_tailing_cursor_is_sought_before_it_steps() {
+fn a_tailing_cursor_needs_a_seek_before_a_step() {
     let (_, db, f) = open();
     let _ = db.iter(&f, &tailing()).expect("iter").next();
 }

@@ -144,7 +144,7 @@ struct Walker {
 
 struct World {
     r: Random,
-    hands: Arc<ManualClock>,
+    manual_clock: Arc<ManualClock>,
     env: Env,
     db: Option<Db>,
     f: Option<Family>,
@@ -165,18 +165,18 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let r = Random::from_seed(seed);
-        let hands = ManualClock::new(START_MS);
+        let manual_clock = ManualClock::new(START_MS);
         let fs = SimFs::new(SimOptions {
             seed,
             ..SimOptions::default()
         });
         let env = EnvBuilder::for_tests(fs, seed)
-            .clock(Clock::manual(hands.clone()))
+            .clock(Clock::manual(manual_clock.clone()))
             .cache_bytes(pick(&r, &[0, 64 << 10, 1 << 20]))
             .build();
         let mut world = World {
             r,
-            hands,
+            manual_clock,
             env,
             db: None,
             f: None,
@@ -488,7 +488,9 @@ impl World {
                 let f = self.f.clone().expect("open");
                 self.db().compact_range(&f, None, None).expect("compacted");
             }
-            16 => self.hands.advance(Duration::from_millis(self.r.below(800))),
+            16 => self
+                .manual_clock
+                .advance(Duration::from_millis(self.r.below(800))),
             17 => {
                 let s = (self.db().snapshot(), self.table.clone());
                 self.snapshots.push(s);

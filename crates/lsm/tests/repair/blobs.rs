@@ -34,11 +34,14 @@ fn remove(fs: &SimFs, name: &str) {
 }
 
 #[test]
-fn flipped_bits_in_blob_files() {
+fn repair_survives_flipped_bits_in_blob_files() {
     let mut cases = 0;
     let seeds = 101..101 + 2 * scale();
     for seed in basalt_sim::campaign::cases(seeds) {
-        let _repeat = basalt_sim::repeat!(flipped_bits_in_blob_files, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            repair_survives_flipped_bits_in_blob_files,
+            "BASALT_CASE={seed}"
+        );
         let store = separated(seed, true);
         let r = Random::from_seed(seed);
         for (name, len) in store.files(".blob") {
@@ -83,11 +86,11 @@ fn flipped_bits_in_blob_files() {
 }
 
 #[test]
-fn blob_files_cut_missing_exchanged_and_overwritten() {
+fn repair_survives_damaged_and_missing_blob_files() {
     let seeds = 201..201 + 2 * scale();
     for seed in basalt_sim::campaign::cases(seeds) {
         let _repeat = basalt_sim::repeat!(
-            blob_files_cut_missing_exchanged_and_overwritten,
+            repair_survives_damaged_and_missing_blob_files,
             "BASALT_CASE={seed}"
         );
         let store = separated(seed, true);
@@ -122,11 +125,11 @@ fn blob_files_cut_missing_exchanged_and_overwritten() {
 
 /// Numbers have lost their meaning: every value is found by its name.
 #[test]
-fn values_are_found_without_a_manifest() {
+fn repair_finds_values_without_a_manifest() {
     let seeds = 301..301 + 3 * scale();
     for seed in basalt_sim::campaign::cases(seeds) {
         let _repeat =
-            basalt_sim::repeat!(values_are_found_without_a_manifest, "BASALT_CASE={seed}");
+            basalt_sim::repeat!(repair_finds_values_without_a_manifest, "BASALT_CASE={seed}");
         let store = separated(seed, seed % 3 > 0);
         let r = Random::from_seed(seed);
         let (manifest, len) = store.files("MANIFEST").pop().unwrap();
@@ -165,11 +168,11 @@ fn values_are_found_without_a_manifest() {
 /// A file that no edit names may be the rest of a collected one: repair reads it before it gives a
 /// value up.
 #[test]
-fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
+fn repair_reads_unreferenced_files_for_lost_values() {
     let seeds = 501..501 + 2 * scale();
     for seed in basalt_sim::campaign::cases(seeds) {
         let _repeat = basalt_sim::repeat!(
-            a_copy_that_no_edit_names_is_asked_for_what_is_lost,
+            repair_reads_unreferenced_files_for_lost_values,
             "BASALT_CASE={seed}"
         );
         let store = separated(seed, true);
@@ -198,11 +201,14 @@ fn a_copy_that_no_edit_names_is_asked_for_what_is_lost() {
 
 /// Damages tables, logs, blob files and the manifest at any place.
 #[test]
-fn anything_damaged_beside_blob_files() {
+fn repair_survives_any_damage_beside_blob_files() {
     let mut cases = 0;
     let seeds = 401..401 + 4 * scale();
     for seed in basalt_sim::campaign::cases(seeds) {
-        let _repeat = basalt_sim::repeat!(anything_damaged_beside_blob_files, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            repair_survives_any_damage_beside_blob_files,
+            "BASALT_CASE={seed}"
+        );
         let store = separated(seed, seed % 3 > 0);
         let r = Random::from_seed(seed);
         for _ in 0..25 {
@@ -229,11 +235,14 @@ fn anything_damaged_beside_blob_files() {
 
 /// Damages logs that are blob files, and their indexes.
 #[test]
-fn logs_that_are_blob_files() {
+fn repair_survives_damaged_logs_with_values() {
     let mut cases = 0;
     let seeds = 600..600 + (3 * scale()).min(90);
     for seed in basalt_sim::campaign::cases(seeds) {
-        let _repeat = basalt_sim::repeat!(logs_that_are_blob_files, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            repair_survives_damaged_logs_with_values,
+            "BASALT_CASE={seed}"
+        );
         let closed = seed % 3 > 0;
         let store = Store::build(seed, 2, closed);
         let indexes = store.files(".index");

@@ -430,7 +430,7 @@ fn names(fs: &SimFs) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_sound_store_is_left_alone() {
+fn repair_leaves_a_sound_store_unchanged() {
     for (seed, closed) in [(1, true), (2, false)] {
         let store = Store::build(seed, 2, closed);
         let fs = store.disk.kill();
@@ -447,7 +447,7 @@ fn a_sound_store_is_left_alone() {
 }
 
 #[test]
-fn a_store_that_is_open_is_not_repaired() {
+fn an_open_store_is_not_repaired() {
     let fs = SimFs::new(SimOptions::default());
     let env = env(&fs, 1);
     let _db = Db::open(&env, DIR, options(1)).unwrap();
@@ -458,10 +458,11 @@ fn a_store_that_is_open_is_not_repaired() {
 }
 
 #[test]
-fn flipped_bits_in_tables() {
+fn repair_survives_flipped_bits_in_tables() {
     let mut cases = 0;
     for seed in basalt_sim::campaign::cases(1..1 + 3 * scale()) {
-        let _repeat = basalt_sim::repeat!(flipped_bits_in_tables, "BASALT_CASE={seed}");
+        let _repeat =
+            basalt_sim::repeat!(repair_survives_flipped_bits_in_tables, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, true);
         let r = Random::from_seed(seed);
         let tables = store.files(".tbl");
@@ -489,10 +490,10 @@ fn flipped_bits_in_tables() {
 }
 
 #[test]
-fn tables_cut_missing_exchanged_and_overwritten() {
+fn repair_survives_damaged_and_missing_tables() {
     for seed in basalt_sim::campaign::cases(4..4 + 3 * scale()) {
         let _repeat = basalt_sim::repeat!(
-            tables_cut_missing_exchanged_and_overwritten,
+            repair_survives_damaged_and_missing_tables,
             "BASALT_CASE={seed}"
         );
         let store = Store::build(seed, 2, true);
@@ -522,9 +523,10 @@ fn tables_cut_missing_exchanged_and_overwritten() {
 }
 
 #[test]
-fn an_index_in_ruins_costs_nothing() {
+fn a_destroyed_table_index_loses_no_entry() {
     for seed in basalt_sim::campaign::cases(7..10) {
-        let _repeat = basalt_sim::repeat!(an_index_in_ruins_costs_nothing, "BASALT_CASE={seed}");
+        let _repeat =
+            basalt_sim::repeat!(a_destroyed_table_index_loses_no_entry, "BASALT_CASE={seed}");
         let store = Store::build(seed, 1, true);
         let mut tables = store.files(".tbl");
         // Prepared tables are short: their last 400 bytes are all that they have.
@@ -543,7 +545,7 @@ fn an_index_in_ruins_costs_nothing() {
 }
 
 #[test]
-fn damaged_metadata() {
+fn repair_survives_damaged_metadata() {
     let mut cases = 0;
     for (seed, families, closed) in [(11, 1, true), (12, 2, true), (13, 1, false), (14, 2, false)] {
         let store = Store::build(seed, families, closed);
@@ -594,9 +596,9 @@ fn damaged_metadata() {
 }
 
 #[test]
-fn damaged_logs() {
+fn repair_survives_damaged_logs() {
     for seed in basalt_sim::campaign::cases(21..21 + 3 * scale()) {
-        let _repeat = basalt_sim::repeat!(damaged_logs, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(repair_survives_damaged_logs, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let logs = store.files(".log");
@@ -632,9 +634,10 @@ fn damaged_logs() {
 }
 
 #[test]
-fn much_damage_at_once_is_all_named() {
+fn repair_reports_all_of_several_damages() {
     for seed in basalt_sim::campaign::cases(31..31 + 6 * scale()) {
-        let _repeat = basalt_sim::repeat!(much_damage_at_once_is_all_named, "BASALT_CASE={seed}");
+        let _repeat =
+            basalt_sim::repeat!(repair_reports_all_of_several_damages, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, seed % 2 == 0);
         let r = Random::from_seed(seed);
         let mut hit = BTreeSet::new();
@@ -662,7 +665,7 @@ fn much_damage_at_once_is_all_named() {
 }
 
 #[test]
-fn two_holes_in_one_table_are_two_findings() {
+fn two_holes_in_one_table_are_reported_separately() {
     let store = Store::build(41, 1, true);
     let (name, _) = store.files(".tbl").into_iter().max_by_key(|f| f.1).unwrap();
     let fs = store.disk.kill();
@@ -674,10 +677,11 @@ fn two_holes_in_one_table_are_two_findings() {
 }
 
 #[test]
-fn a_crash_during_repair_is_repaired() {
+fn a_crash_during_repair_can_be_repaired() {
     let mut crashes = 0;
     for seed in basalt_sim::campaign::cases(51..51 + 2 * scale()) {
-        let _repeat = basalt_sim::repeat!(a_crash_during_repair_is_repaired, "BASALT_CASE={seed}");
+        let _repeat =
+            basalt_sim::repeat!(a_crash_during_repair_can_be_repaired, "BASALT_CASE={seed}");
         let store = Store::build(seed, 2, false);
         let r = Random::from_seed(seed);
         let tables = store.files(".tbl");
@@ -749,7 +753,7 @@ fn a_crash_during_repair_is_repaired() {
 }
 
 #[test]
-fn a_call_that_fails_during_repair_costs_nothing() {
+fn a_failed_call_during_repair_loses_nothing() {
     use basalt_sim::fault::{Fault, FaultFs, FaultKind};
     use basalt_sim::{OpKind, When};
     let mut failed = 0;
@@ -839,7 +843,7 @@ impl basalt_lsm::Comparator for Backwards {
 /// Regression test. With no readable manifest all tables went into `default`: of a key that two
 /// families had, one value was left.
 #[test]
-fn families_come_back_by_what_their_tables_say() {
+fn repair_recovers_families_from_table_properties() {
     let mut opts = options(1);
     let backwards = opts
         .default_family
@@ -911,12 +915,12 @@ fn families_come_back_by_what_their_tables_say() {
 /// space are left out. The flush that is cut in halves is left out, too, because LavaFS makes the
 /// names of all its files durable together.
 #[test]
-fn every_repair_again_on_lava() {
+fn every_repair_test_passes_on_lava() {
     basalt_sim::all_tests_on_lava(
-        "every_repair_again_on_lava",
+        "every_repair_test_passes_on_lava",
         &[
-            "anything_damaged_beside_blob_files",
-            "a_power_cut_inside_a_flush_and_a_damaged_table",
+            "repair_survives_any_damage_beside_blob_files",
+            "repair_survives_a_power_cut_in_a_flush_and_table_damage",
         ],
     );
 }

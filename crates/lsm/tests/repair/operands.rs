@@ -58,7 +58,7 @@ fn repair_without_a_manifest(fs: &Arc<SimFs>, seed: u64, model: &Operands, what:
 /// repair kept the operand and dropped the value with the same number, and so lost all older
 /// operands.
 #[test]
-fn a_value_is_not_exchanged_for_the_operand_that_went_into_it() {
+fn repair_keeps_a_merged_value_over_its_operand() {
     let seed = 601;
     let fs = SimFs::new(SimOptions::default());
     let env = env(&fs, seed);

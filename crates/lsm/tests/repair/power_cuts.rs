@@ -33,7 +33,7 @@ struct Interrupted {
     /// The values of each key, by family and key.
     model: BTreeMap<(String, Vec<u8>), Values>,
     before: BTreeSet<String>,
-    moments: Vec<SimSnapshot>,
+    crash_points: Vec<SimSnapshot>,
 }
 
 impl Interrupted {
@@ -95,13 +95,13 @@ impl Interrupted {
             }
         }
         fs.record_snapshots(0);
-        let moments = fs.take_snapshots();
+        let crash_points = fs.take_snapshots();
         db.abandon();
         Interrupted {
             seed,
             model,
             before,
-            moments,
+            crash_points,
         }
     }
 
@@ -192,13 +192,13 @@ impl Interrupted {
 /// proof of the whole flush, and did not replay the log. The second family's synced writes were
 /// gone, and the report named no loss.
 #[test]
-fn a_power_cut_inside_a_flush_and_a_damaged_table() {
+fn repair_survives_a_power_cut_in_a_flush_and_table_damage() {
     let seed = 600;
     let store = Interrupted::new(seed, Work::Flush);
     let mut cut = 0;
-    for (i, moment) in store.moments.iter().enumerate() {
+    for (i, crash_point) in store.crash_points.iter().enumerate() {
         for rng in 0..40 {
-            let fs = moment.crash(CrashPolicy::AnySubset, rng);
+            let fs = crash_point.crash(CrashPolicy::AnySubset, rng);
             let fresh: Vec<String> = names(&fs).difference(&store.before).cloned().collect();
             let of = |end: &str| fresh.iter().filter(|n| n.ends_with(end)).count();
             // The flush is cut in halves: of its files the log's index and one of two tables exist.
@@ -217,7 +217,7 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
     }
     basalt_sim::campaign!(
         "flushes_cut_in_halves={cut}, moments={}",
-        store.moments.len()
+        store.crash_points.len()
     );
     assert!(cut > 0, "no flush was cut in halves");
 }
@@ -225,17 +225,20 @@ fn a_power_cut_inside_a_flush_and_a_damaged_table() {
 /// For every change that a flush, a compaction and a garbage collection make: a power cut after it,
 /// and one more damage.
 #[test]
-fn a_power_cut_and_one_more_damage() {
+fn repair_survives_a_power_cut_and_one_damage() {
     let (mut states, mut repaired) = (0, 0);
     for case in basalt_sim::campaign::cases(0..3 * scale()) {
-        let _repeat = repeat!(a_power_cut_and_one_more_damage, "BASALT_CASE={case}");
+        let _repeat = repeat!(
+            repair_survives_a_power_cut_and_one_damage,
+            "BASALT_CASE={case}"
+        );
         let work = [Work::Flush, Work::Compaction, Work::Collection][case as usize % 3];
         let seed = 603 + case / 3;
         let store = Interrupted::new(seed, work);
         let r = Random::from_seed(case);
         // Each kind of work gets about as many moments.
-        let every = store.moments.len().div_ceil(80).max(1);
-        for (i, moment) in store.moments.iter().enumerate().step_by(every) {
+        let every = store.crash_points.len().div_ceil(80).max(1);
+        for (i, crash_point) in store.crash_points.iter().enumerate().step_by(every) {
             for damage in [Damage::Table, Damage::Manifest, Damage::Current] {
                 let policy = [
                     CrashPolicy::AnySubset,
@@ -244,7 +247,7 @@ fn a_power_cut_and_one_more_damage() {
                     CrashPolicy::EverythingUnsynced,
                     CrashPolicy::Suffix,
                 ][r.below(5) as usize];
-                let fs = moment.crash(policy, r.next_u64());
+                let fs = crash_point.crash(policy, r.next_u64());
                 let Some(name) = store.damage(&fs, damage, &r) else {
                     continue;
                 };

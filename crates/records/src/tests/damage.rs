@@ -47,12 +47,15 @@ fn every_flipped_bit_is_harmless_cut_or_reported() {
 /// One bit read wrongly in the last record looked like a torn tail. Recovery cut a record that was
 /// whole on the disk.
 #[test]
-fn one_wrong_reading_cuts_no_record() {
+fn one_wrong_read_of_the_tail_cuts_no_record() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let (synced, all, _) = small_log(&fs, path, 512);
     let mut read = 0;
     for seed in basalt_sim::campaign::cases(0..3000) {
-        let _repeat = basalt_sim::repeat!(one_wrong_reading_cuts_no_record, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            one_wrong_read_of_the_tail_cuts_no_record,
+            "BASALT_CASE={seed}"
+        );
         let faulty = FaultFs::new(fs.clone(), seed);
         faulty.inject(Fault {
             op: Some(OpKind::Read),
@@ -114,16 +117,14 @@ fn damage_in_the_synced_part_is_always_reported() {
 }
 
 #[test]
-fn a_seeded_mutator_never_makes_wrong_records() {
+fn mutated_logs_never_yield_wrong_records() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let (_, all, _) = small_log(&fs, path, 512);
     let good = fs.read_all(path).unwrap();
     let (mut whole, mut cut, mut reported) = (0u64, 0u64, 0u64);
     for seed in basalt_sim::campaign::cases(0..200_000 * scale()) {
-        let _repeat = basalt_sim::repeat!(
-            a_seeded_mutator_never_makes_wrong_records,
-            "BASALT_CASE={seed}"
-        );
+        let _repeat =
+            basalt_sim::repeat!(mutated_logs_never_yield_wrong_records, "BASALT_CASE={seed}");
         let r = Random::from_seed(seed);
         let mut b = good.clone();
         for _ in 0..1 + r.below(3) {

@@ -5,7 +5,7 @@ use crate::header::{self, COPIES, HEADER_LEN};
 use basalt_fs::ErrorKind;
 
 #[test]
-fn an_empty_space_an_earlier_life_and_a_damaged_header_are_told_apart() {
+fn empty_stale_and_damaged_file_headers_are_distinguished() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let open = |e: &Expect| RecordReader::open_expecting(fs.open(path).unwrap(), path, e);
     recycled_log(&fs, path, 512, 16 << 10);

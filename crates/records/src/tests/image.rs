@@ -76,7 +76,7 @@ const HEAD: Head = Head {
 };
 
 #[test]
-fn a_length_past_the_space_allocates_nothing_and_is_a_torn_tail() {
+fn a_length_past_the_end_allocates_nothing_and_is_a_torn_tail() {
     let len = u32::MAX;
     let mut reader = open_image(image(&[(Head { len, ..HEAD }, b"short")]));
     assert!(reader.next(0).unwrap().is_none());

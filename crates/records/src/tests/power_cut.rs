@@ -5,7 +5,7 @@ use basalt_sim::{CrashPolicy, SimSnapshot};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-struct Moment {
+struct CrashPoint {
     snapshot: SimSnapshot,
     acked: u64,
     synced: u64,
@@ -18,11 +18,11 @@ fn crash_run(seed: u64, groups: u64) -> u64 {
     let r = Random::from_seed(seed);
     let (fs, path) = (disk(sector, seed), Path::new("1.log"));
     let file = fresh_log(&fs, path, unit, 64 << 10, recycled);
-    let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
+    let crash_points: Arc<Mutex<Vec<CrashPoint>>> = Arc::default();
     let (acked, synced) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (m, a, s) = (moments.clone(), acked.clone(), synced.clone());
+    let (m, a, s) = (crash_points.clone(), acked.clone(), synced.clone());
     fs.on_mutation(move |snapshot| {
-        m.lock().push(Moment {
+        m.lock().push(CrashPoint {
             snapshot,
             acked: a.load(SeqCst),
             synced: s.load(SeqCst),
@@ -46,26 +46,29 @@ fn crash_run(seed: u64, groups: u64) -> u64 {
     }
     fs.on_mutation(|_| {});
     let mut states = 0;
-    for moment in moments.lock().iter() {
+    for crash_point in crash_points.lock().iter() {
         for &policy in CrashPolicy::ALL {
             let cut = seed * 1000 + states;
-            let after = moment.snapshot.crash(policy, cut);
-            for proven in [0, moment.synced] {
+            let after = crash_point.snapshot.crash(policy, cut);
+            for proven in [0, crash_point.synced] {
                 let say = format!(
                     "wal crash seed={seed} at {:?} policy={policy:?} cut={cut} proven={proven}",
-                    moment.snapshot
+                    crash_point.snapshot
                 );
                 let (got, tail) = read_all(&*after, path, &expect(5, proven))
                     .unwrap_or_else(|e| panic!("{say}: {e}"));
                 assert!(
-                    got.len() as u64 >= moment.acked,
+                    got.len() as u64 >= crash_point.acked,
                     "{say}: {} of {} acknowledged",
                     got.len(),
-                    moment.acked
+                    crash_point.acked
                 );
                 assert!(all.starts_with(&got), "{say}: not a prefix");
-                assert!(tail.is_some() || moment.synced == 0, "{say}: no header");
-                assert!(tail.is_none_or(|t| t.end >= moment.synced), "{say}");
+                assert!(
+                    tail.is_some() || crash_point.synced == 0,
+                    "{say}: no header"
+                );
+                assert!(tail.is_none_or(|t| t.end >= crash_point.synced), "{say}");
             }
             states += 1;
         }

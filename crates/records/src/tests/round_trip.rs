@@ -3,9 +3,9 @@
 use super::*;
 
 #[test]
-fn what_was_written_comes_back() {
+fn written_records_read_back() {
     for seed in basalt_sim::campaign::cases(0..12 * scale()) {
-        let _repeat = basalt_sim::repeat!(what_was_written_comes_back, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(written_records_read_back, "BASALT_CASE={seed}");
         let ((sector, unit), recycled) = (units(seed), seed % 4 < 2);
         let say = format!("wal round trip seed={seed}");
         let r = Random::from_seed(seed);
@@ -61,8 +61,8 @@ fn what_was_written_comes_back() {
 
 /// The cost of whole blocks is the same figure whether or not the file has them.
 #[test]
-fn the_price_of_blocks_is_known_in_either_unit() {
-    let told = [512, 4096].map(|unit| {
+fn padding_costs_are_computed_for_both_write_units() {
+    let costs = [512, 4096].map(|unit| {
         let (fs, path) = (disk(512, 1), Path::new("1.log"));
         let file = fresh_log(&fs, path, unit, 1 << 20, false);
         let mut w = RecordWriter::create(file, path, &file_header(unit, 5, 1)).unwrap();
@@ -73,13 +73,13 @@ fn the_price_of_blocks_is_known_in_either_unit() {
         w.in_blocks()
     });
     // Of four groups three have 512 bytes, or 4,096. The large one has 16,384 in both.
-    assert_eq!(told.map(|(_, more)| more), [15 * 3584; 2]);
-    let (in_units, in_blocks) = (told[0].0, told[1].0);
-    assert!(in_units.abs_diff(in_blocks) <= 4096, "{told:?}");
+    assert_eq!(costs.map(|(_, more)| more), [15 * 3584; 2]);
+    let (in_units, in_blocks) = (costs[0].0, costs[1].0);
+    assert!(in_units.abs_diff(in_blocks) <= 4096, "{costs:?}");
 }
 
 #[test]
-fn large_records_are_not_staged_and_idle_writers_hold_little() {
+fn large_records_are_not_staged_and_idle_writers_free_memory() {
     let (fs, path) = (disk(512, 1), Path::new("1.log"));
     let file = fresh_log(&fs, path, 512, 1 << 20, false);
     let mut w = RecordWriter::create(file, path, &file_header(512, 5, 1)).unwrap();

@@ -90,11 +90,11 @@ fn read(fs: &dyn FileSystem, path: &Path, proven: u64) -> Result<Vec<(u64, Vec<O
 }
 
 #[test]
-fn batches_with_separated_values_come_back() {
+fn batches_with_separated_values_read_back() {
     let mut values = 0;
     for seed in basalt_sim::campaign::cases(0..12 * scale()) {
         let _repeat = basalt_sim::repeat!(
-            batches_with_separated_values_come_back,
+            batches_with_separated_values_read_back,
             "BASALT_CASE={seed}"
         );
         let unit = [512, 4096][seed as usize % 2];

@@ -39,7 +39,7 @@ fn lost(db: &Db, keys: &Family, part: &str) {
 }
 
 #[test]
-fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
+fn a_whole_catalog_has_the_generation_and_a_new_one_none() {
     let (db, keys) = store();
     assert_eq!(read(&db, &keys).unwrap(), None);
     assert!(repair(&db, &keys, false).unwrap().is_empty());
@@ -62,7 +62,7 @@ fn a_new_family_has_no_catalog_and_one_that_is_whole_says_its_generation() {
 }
 
 #[test]
-fn keys_without_their_layout_are_no_empty_store() {
+fn keys_without_a_layout_record_are_not_an_empty_store() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     put(&db, &keys, 0, b"key");
@@ -84,7 +84,7 @@ fn keys_without_their_layout_are_no_empty_store() {
 }
 
 #[test]
-fn records_without_their_layout_are_no_empty_store_either() {
+fn records_without_a_layout_record_are_not_an_empty_store() {
     for record in 0..2 {
         let (db, keys) = store();
         match record {
@@ -108,7 +108,7 @@ fn records_without_their_layout_are_no_empty_store_either() {
 /// If the record of the generation, or of the newest of two, is lost, flushed keys would show and
 /// current ones would be hidden.
 #[test]
-fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
+fn keys_of_an_unrecorded_generation_are_current() {
     for older in [None, Some(1)] {
         let (db, keys) = store();
         make(&db, &keys).unwrap();
@@ -132,7 +132,7 @@ fn keys_of_a_generation_that_nothing_speaks_of_are_the_current_ones() {
 
 /// Keys of the generation before do not hide keys of the current one.
 #[test]
-fn a_flushed_generation_does_not_stand_in_front_of_a_later_one() {
+fn a_flushed_generation_does_not_hide_a_later_one() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     for n in 0..50u64 {
@@ -153,7 +153,7 @@ fn a_flushed_generation_does_not_stand_in_front_of_a_later_one() {
 /// If a repair may have lost the last flush without a trace, it reports that, and no cursor is
 /// given out twice.
 #[test]
-fn what_cannot_be_known_is_said() {
+fn a_flush_that_repair_may_have_lost_is_reported() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     put(&db, &keys, 0, b"key");
@@ -178,7 +178,7 @@ fn what_cannot_be_known_is_said() {
 
 /// No version writes a record of another length: it counts as lost.
 #[test]
-fn records_that_cannot_be_read_are_made_anew() {
+fn unreadable_catalog_records_are_rewritten() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     put(&db, &keys, 4, b"key");
@@ -197,7 +197,7 @@ fn records_that_cannot_be_read_are_made_anew() {
 
 /// Deleted keys show their generation as well, in any number.
 #[test]
-fn tombstones_tell_their_generation_without_a_long_walk() {
+fn the_generation_of_deleted_keys_is_found_in_few_steps() {
     let (db, keys) = store();
     make(&db, &keys).unwrap();
     for n in 0..3 * SEARCH {

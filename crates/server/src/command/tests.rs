@@ -187,7 +187,7 @@ fn expiry_follows_the_clock() {
 }
 
 #[test]
-fn a_scan_returns_every_key_that_stays() {
+fn a_scan_returns_every_key_present_throughout() {
     let mut w = World::new();
     let mut expected = BTreeSet::new();
     for i in 0..2_000 {
@@ -256,7 +256,7 @@ fn a_scan_pauses_inside_a_run_of_deleted_keys() {
 
 /// A pattern that is expensive to match is tried against few keys at a time.
 #[test]
-fn a_dear_pattern_takes_several_calls() {
+fn an_expensive_pattern_takes_several_calls() {
     let mut w = World::new();
     let long = "a".repeat(8_000);
     for i in 0..40 {
@@ -348,7 +348,7 @@ fn scans_ask_for_cursor_numbers_before_they_need_them() {
 }
 
 #[test]
-fn randomkey_is_some_key() {
+fn randomkey_returns_an_existing_key() {
     let mut w = World::new();
     w.check(&[
         ("RANDOMKEY", "$-1\r\n"),
@@ -476,7 +476,7 @@ fn errors_are_counted_by_their_code() {
 /// Regression test: a SET with a million options, or a CONFIG GET with a million patterns, took
 /// seconds of one turn of the loop.
 #[test]
-fn a_command_without_a_list_of_keys_takes_no_million_arguments() {
+fn commands_without_key_lists_have_an_argument_limit() {
     let mut w = World::new();
     for (line, option, most) in [
         ("SET k v", " NX", 65_536 - 3),
@@ -496,7 +496,7 @@ fn a_command_without_a_list_of_keys_takes_no_million_arguments() {
 
 /// Regression test: replies that are longer than their requests grew past every limit.
 #[test]
-fn answers_about_commands_and_clients_have_a_limit_too() {
+fn replies_about_commands_and_clients_have_a_limit() {
     let mut w = World::new();
     w.exec.options.reply_hard_bytes = 100_000;
     for command in ["COMMAND INFO", "COMMAND DOCS"] {

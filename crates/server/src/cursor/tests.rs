@@ -7,7 +7,7 @@ fn key(text: &str) -> Bytes {
 }
 
 #[test]
-fn cursors_are_stable_and_bounded_and_none_stands_for_two_places() {
+fn cursors_are_stable_bounded_and_unique() {
     let mut c = Cursors::default();
     assert!(c.is_used_up());
     c.give(1);

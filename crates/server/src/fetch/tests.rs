@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn ranges_are_those_of_redis() {
+fn getrange_bounds_are_those_of_redis() {
     let text = b"0123456789";
     for (start, end, expected) in [
         (0, -1, "0123456789"),
@@ -25,7 +25,7 @@ fn ranges_are_those_of_redis() {
 
 /// A range of a long value must not keep the value in memory, where no budget would count it.
 #[test]
-fn a_short_part_has_memory_of_its_own() {
+fn a_short_range_is_copied_out_of_its_value() {
     let whole = Bytes::from(vec![7; 1 << 20]);
     let inside = |part: &Bytes| whole.as_ptr_range().contains(&part.as_ptr());
     assert!(!inside(&part_of(&whole, 0, 9999)));

@@ -9,7 +9,7 @@ fn hex(bytes: &[u8]) -> String {
 /// The encodings equal the bytes in `docs/format/redis-keys.md`, and the document has every one of
 /// them.
 #[test]
-fn golden_encodings_are_those_of_the_document() {
+fn golden_encodings_equal_the_document() {
     let header = CollectionHeader {
         data_type: DataType::Zset,
         encoding: 0,
@@ -79,7 +79,7 @@ fn golden_encodings_are_those_of_the_document() {
 }
 
 #[test]
-fn bytes_order_as_what_they_encode() {
+fn encoded_bytes_sort_as_their_values() {
     let scores = [
         f64::NEG_INFINITY,
         -1e300,

@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     pub readable: bool,
     pub writable: bool,
     /// True if the end of the client's stream is known to follow the bytes in the socket.
-    pub hung_up: bool,
+    pub peer_closed: bool,
     /// True if the connection was reset. The client takes no reply, so its request need not wait
     /// for one.
     pub reset: bool,
@@ -135,7 +135,7 @@ impl Connection {
             slow: false,
             readable: true,
             writable: true,
-            hung_up: false,
+            peer_closed: false,
             reset: false,
             ended: false,
             closing: false,
@@ -236,7 +236,7 @@ impl Connection {
                 // A short read means that the socket is empty, and later bytes cause another event.
                 // A further read would only confirm that, at the cost of a system call for each
                 // request. The end of the stream may have been reported already.
-                if n < asked && !self.hung_up {
+                if n < asked && !self.peer_closed {
                     self.readable = false;
                 }
                 Progress::Bytes(n)

@@ -81,7 +81,7 @@ fn requests_about_a_value_do_not_read_it() {
 /// range, and no client's account had the value. Two clients came to 2.1 GB with a budget of 512
 /// MiB.
 #[test]
-fn a_range_keeps_no_value_in_memory() {
+fn a_range_reply_does_not_pin_its_value() {
     let (keys, len, part, times) = (40, 2 << 20, 16 << 10, 2000);
     let dir = reopened("ranges", keys, len).stop();
     // The cache has no room for any of them.
@@ -120,7 +120,7 @@ fn a_range_keeps_no_value_in_memory() {
 /// Regression test: a request with many names held all other clients up until every name was looked
 /// for. Another thread looks for them now, and the answer is that of one moment.
 #[test]
-fn a_request_with_many_names_is_right_and_in_pieces() {
+fn a_request_with_many_names_is_consistent_and_in_pieces() {
     let server = TestServer::start("names", |_| {});
     let mut c = server.client();
     let names: Vec<String> = (0..5000).map(|n| format!("name{n}")).collect();

@@ -18,7 +18,7 @@ fn memory(c: &mut Client) -> u64 {
 }
 
 #[test]
-fn protocol_errors_are_answered_and_close() {
+fn protocol_errors_are_answered_and_close_the_connection() {
     let server = TestServer::start("protocol", |_| {});
     for (input, reply) in [
         (
@@ -72,7 +72,7 @@ fn protocol_errors_are_answered_and_close() {
 }
 
 #[test]
-fn announced_lengths_cost_nothing() {
+fn announced_lengths_allocate_nothing() {
     let server = TestServer::start("announced", |_| {});
     let mut clients: Vec<Client> = (0..100).map(|_| server.client()).collect();
     for c in &mut clients {
@@ -82,7 +82,7 @@ fn announced_lengths_cost_nothing() {
 }
 
 #[test]
-fn a_client_that_does_not_read_stops_being_read() {
+fn a_client_that_does_not_read_its_replies_is_not_read() {
     let server = TestServer::start("slow-reader", |_| {});
     let mut c = server.client();
     let value = vec![b'v'; 1 << 20];
@@ -155,7 +155,7 @@ fn a_slow_disk_makes_writers_wait_instead_of_memory_grow() {
 }
 
 #[test]
-fn too_many_clients_are_told_so() {
+fn a_client_beyond_the_limit_gets_an_error() {
     let server = TestServer::start("flood", |o| o.max_clients = 20);
     let mut clients: Vec<Client> = (0..20).map(|_| server.client()).collect();
     for c in &mut clients {
@@ -184,7 +184,7 @@ fn too_many_clients_are_told_so() {
 }
 
 #[test]
-fn the_client_that_holds_most_goes_when_all_hold_too_much() {
+fn the_client_with_most_memory_is_closed_over_the_limit() {
     let server = TestServer::start("evict", |o| o.client_memory_bytes = 4 << 20);
     let mut small = server.client();
     assert_eq!(small.words("PING"), "+PONG\r\n");
@@ -199,7 +199,7 @@ fn the_client_that_holds_most_goes_when_all_hold_too_much() {
 }
 
 #[test]
-fn connections_come_and_go() {
+fn closed_connections_leave_no_resources() {
     let server = TestServer::start("churn", |_| {});
     for i in 0..500 {
         let mut c = server.client();
@@ -227,7 +227,7 @@ fn connections_come_and_go() {
 /// Damaged request streams come in random pieces: the server lives, and the data of other clients
 /// is untouched.
 #[test]
-fn damaged_streams_harm_nobody() {
+fn damaged_request_streams_harm_no_other_client() {
     let server = TestServer::start("mutator", |_| {});
     let mut witness = server.client();
     assert_eq!(witness.words("SET witness intact"), "+OK\r\n");
@@ -235,7 +235,10 @@ fn damaged_streams_harm_nobody() {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(0xbad);
-    let _repeat = basalt_sim::repeat!(damaged_streams_harm_nobody, "BASALT_SEED={seed}");
+    let _repeat = basalt_sim::repeat!(
+        damaged_request_streams_harm_no_other_client,
+        "BASALT_SEED={seed}"
+    );
     let random = Random::from_seed(seed);
     let corpus: [&[&[u8]]; 8] = [
         &[b"SET", b"a", b"1", b"EX", b"100"],
@@ -279,7 +282,7 @@ fn damaged_streams_harm_nobody() {
 /// Deleted keys stay in the store as tombstones for a while. SCAN and RANDOMKEY must not hold other
 /// clients up for them.
 #[test]
-fn a_long_run_of_deleted_keys_holds_nobody_up() {
+fn a_long_run_of_deleted_keys_blocks_no_client() {
     const KEYS: usize = 60_000;
     let server = TestServer::start("deleted", |_| {});
     let mut c = server.client();
@@ -319,7 +322,7 @@ fn a_long_run_of_deleted_keys_holds_nobody_up() {
 /// Regression test: a client that asks to stay and holds everything drove all the others out. They
 /// were disconnected first, which freed no memory.
 #[test]
-fn who_asked_to_stay_drives_nobody_out() {
+fn a_no_evict_client_causes_no_other_disconnects() {
     let server = TestServer::start("stay", |o| o.client_memory_bytes = 4 << 20);
     let mut small = server.client();
     assert_eq!(small.words("PING"), "+PONG\r\n");

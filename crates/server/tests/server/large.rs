@@ -41,7 +41,7 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn large_values_live_in_blob_files_and_every_command_sees_them_whole() {
+fn every_command_works_on_values_in_blob_files() {
     let small_buffer = |o: &mut basalt_server::ServerOptions| {
         o.engine.write_buffer_bytes = 1 << 20;
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 #[test]
-fn a_checkpoint_is_made_beside_writers_and_served() {
+fn a_checkpoint_taken_during_writes_can_be_served() {
     let server = TestServer::start("checkpoint", |_| {});
     let address = server.address;
     let (acknowledged, stop) = (
@@ -105,7 +105,7 @@ fn figure(text: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn metrics_and_info_tell_the_same_of_the_engine() {
+fn metrics_and_info_agree_about_the_engine() {
     let server = TestServer::start("metrics", |o| {
         o.engine.write_buffer_bytes = 64 << 10;
     });

@@ -4,7 +4,7 @@ use crate::client::{TestServer, encode, spawn};
 use basalt::env::Random;
 
 #[test]
-fn ten_thousand_commands_in_one_write() {
+fn ten_thousand_commands_in_one_write_are_answered_in_order() {
     let server = TestServer::start("pipeline", |_| {});
     let mut c = server.client();
     let mut request = Vec::new();
@@ -112,7 +112,7 @@ fn multi_key_commands_are_atomic_for_everyone() {
 }
 
 #[test]
-fn large_values_go_in_and_come_out() {
+fn large_values_round_trip() {
     let server = TestServer::start("large", |_| {});
     let mut c = server.client();
     for len in [8_191, 8_192, 65_536, 1 << 20, (20 << 20) + 1] {

@@ -4,7 +4,7 @@
 use crate::client::TestServer;
 
 #[test]
-fn replies_byte_by_byte() {
+fn replies_have_the_documented_bytes() {
     let server = TestServer::start("replies", |_| {});
     // The columns are: command, RESP2, RESP3 if it differs.
     let script: &[(&str, &str, &str)] = &[
@@ -105,7 +105,7 @@ fn replies_byte_by_byte() {
 }
 
 #[test]
-fn info_and_command_say_what_tools_ask() {
+fn info_and_command_have_the_fields_that_tools_read() {
     let server = TestServer::start("info", |_| {});
     let mut c = server.client();
     c.words("SET a 1 EX 100");

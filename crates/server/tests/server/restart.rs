@@ -6,7 +6,7 @@ use basalt::fs::{HostFs, HostOptions};
 use basalt_server::{Server, ServerOptions};
 
 #[test]
-fn everything_acknowledged_is_there_after_a_restart() {
+fn acknowledged_writes_survive_a_restart() {
     let server = TestServer::start("restart", |_| {});
     let mut c = server.client();
     for i in 0..500 {
@@ -25,7 +25,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
 }
 
 #[test]
-fn flushed_keys_do_not_come_back() {
+fn flushed_keys_stay_removed_after_a_restart() {
     let server = TestServer::start("flush", |_| {});
     let mut c = server.client();
     for i in 0..100 {
@@ -47,7 +47,7 @@ fn flushed_keys_do_not_come_back() {
 }
 
 #[test]
-fn shutdown_commits_what_has_arrived() {
+fn shutdown_commits_received_commands() {
     for policy in ["always", "never"] {
         let server = TestServer::start("shutdown", |o| {
             o.sync = basalt_server::SyncPolicy::parse(policy).unwrap();
@@ -72,7 +72,7 @@ fn shutdown_commits_what_has_arrived() {
 /// Regression test: counts and listings of many clients used up the whole time for stopping, and no
 /// client got the replies behind them.
 #[test]
-fn a_stop_answers_all_that_many_clients_have_sent() {
+fn stopping_answers_all_received_requests() {
     const KEYS: usize = 20_000;
     const CLIENTS: usize = 100;
     for drain in [0, 60] {
@@ -118,7 +118,7 @@ fn a_stop_answers_all_that_many_clients_have_sent() {
 }
 
 #[test]
-fn an_address_in_use_or_open_to_all_is_refused_in_one_sentence() {
+fn an_address_in_use_or_public_is_refused_in_one_sentence() {
     let server = TestServer::start("address", |_| {});
     let env = EnvBuilder::new(HostFs::new(HostOptions::new(&server.dir)).unwrap()).build();
     let bind = |listen: &str, unprotected| {

@@ -81,12 +81,12 @@ pub struct SimSnapshot {
     /// Number of the change since the disk was made, from 1. A call that changes in steps has a
     /// number for each.
     pub op: u64,
-    disk: Moment,
+    disk: FrozenState,
 }
 
 /// The frozen state: of the simulated disk, or of LavaFS on a device.
 #[derive(Clone)]
-enum Moment {
+enum FrozenState {
     Own(Disk),
     Lava(Frozen),
 }
@@ -95,16 +95,16 @@ impl SimSnapshot {
     /// Returns the disk after a power cut at this moment, as [`SimFs::crash`] does.
     pub fn crash(&self, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
         match &self.disk {
-            Moment::Own(disk) => SimFs::over(disk.after_power_cut(policy, seed)),
-            Moment::Lava(device) => device.cut(on_lava::cut_of(policy, seed)),
+            FrozenState::Own(disk) => SimFs::over(disk.after_power_cut(policy, seed)),
+            FrozenState::Lava(device) => device.cut(on_lava::cut_of(policy, seed)),
         }
     }
 
     /// Returns the disk after the death of the process at this moment, as [`SimFs::kill`] does.
     pub fn kill(&self) -> Arc<SimFs> {
         match &self.disk {
-            Moment::Own(disk) => SimFs::over(disk.after_process_death()),
-            Moment::Lava(device) => device.killed(),
+            FrozenState::Own(disk) => SimFs::over(disk.after_process_death()),
+            FrozenState::Lava(device) => device.killed(),
         }
     }
 }
@@ -152,7 +152,7 @@ impl DiskState {
                 call,
                 path: path.to_string(),
                 op: self.ops,
-                disk: Moment::Own(self.disk.clone()),
+                disk: FrozenState::Own(self.disk.clone()),
             };
             if record {
                 self.recorded.push(snapshot.clone());
@@ -272,7 +272,7 @@ impl SimFs {
                 call: OpKind::Stat,
                 path: String::new(),
                 op: lava.writes(),
-                disk: Moment::Lava(lava.freeze()),
+                disk: FrozenState::Lava(lava.freeze()),
             };
         }
         let state = self.state.lock();
@@ -280,7 +280,7 @@ impl SimFs {
             call: OpKind::Stat,
             path: String::new(),
             op: state.ops,
-            disk: Moment::Own(state.disk.clone()),
+            disk: FrozenState::Own(state.disk.clone()),
         }
     }
 
@@ -327,7 +327,7 @@ impl SimFs {
     }
 
     /// Returns the number of lies that struck so far.
-    pub fn lies_told(&self) -> u64 {
+    pub fn lie_count(&self) -> u64 {
         self.state.lock().lies.struck_count
     }
 

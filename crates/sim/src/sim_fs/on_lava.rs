@@ -265,7 +265,7 @@ impl OnLava {
                 call: OpKind::Append,
                 path: "the device".into(),
                 op: device.write,
-                disk: super::Moment::Lava(Frozen { device, seed }),
+                disk: super::FrozenState::Lava(Frozen { device, seed }),
             };
             let every_n = lava.every_n.load(SeqCst);
             if every_n > 0 && snapshot.op.is_multiple_of(every_n) {

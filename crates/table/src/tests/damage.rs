@@ -111,7 +111,7 @@ fn sample(
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_noticed() {
+fn every_flipped_bit_and_truncation_is_detected() {
     let mut flipped = 0;
     for (seed, compression) in [
         (1, Compression::None),
@@ -147,7 +147,7 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 }
 
 #[test]
-fn zeroed_swapped_and_foreign_sectors_are_noticed() {
+fn zeroed_swapped_and_foreign_sectors_are_detected() {
     let options = TableOptions {
         block_bytes: 500,
         filter_bits_per_key: 64,
@@ -268,7 +268,7 @@ fn exercise_block(r: &Random, payload: &[u8]) {
 }
 
 #[test]
-fn decoders_survive_mutated_bytes() {
+fn decoders_do_not_panic_on_mutated_bytes() {
     let path = Path::new("t");
     let seed = 0xf022;
     println!("repeat with: seed {seed:#x}");
@@ -348,7 +348,7 @@ fn decoders_survive_mutated_bytes() {
 }
 
 #[test]
-fn hostile_tables_with_fitting_checksums_do_no_harm() {
+fn hostile_tables_with_valid_checksums_do_no_harm() {
     let seed = 0x4057;
     println!("repeat with: seed {seed:#x}");
     let r = Random::from_seed(seed);
@@ -459,7 +459,7 @@ fn blocks_that_claim_to_expand_too_far_are_refused() {
 }
 
 #[test]
-fn inspect_counts_what_is_left_and_verify_reports_a_wrong_digest() {
+fn inspect_counts_readable_entries_and_verify_checks_the_digest() {
     let options = TableOptions {
         block_bytes: 500,
         ..options(Cmp::Bytewise)

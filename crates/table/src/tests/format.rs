@@ -193,7 +193,7 @@ fn golden(prefix_extractor: Option<Prefixes>) -> String {
     clippy::disallowed_methods,
     reason = "rewrites a page of the documentation, on demand"
 )]
-fn the_documents_hexdump_is_what_the_builder_writes() {
+fn the_builder_writes_the_bytes_in_the_document() {
     let (head, rest) = DOCUMENT.split_once(BEGIN).expect("begin of the hexdump");
     let (dump, tail) = rest.split_once(END).expect("end of the hexdump");
     let golden = golden(None);
@@ -225,7 +225,7 @@ fn the_documents_hexdump_is_what_the_builder_writes() {
 /// Bytes of earlier builds stay readable: the test decodes the table from the document, not from
 /// the builder.
 #[test]
-fn the_documents_table_opens_and_verifies() {
+fn the_table_in_the_document_opens_and_verifies() {
     let dump = DOCUMENT.split_once(BEGIN).expect("begin").1;
     let dump = dump.split_once(END).expect("end").0;
     let bytes = basalt_sim::hexdump::bytes(dump);

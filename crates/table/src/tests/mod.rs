@@ -377,9 +377,9 @@ pub(super) fn check_meta(meta: &TableMeta, entries: &Entries) {
 }
 
 #[test]
-fn tables_answer_as_their_model_does() {
+fn tables_answer_as_the_model() {
     for case in basalt_sim::campaign::cases(0..60 * scale()) {
-        let _repeat = basalt_sim::repeat!(tables_answer_as_their_model_does, "BASALT_CASE={case}");
+        let _repeat = basalt_sim::repeat!(tables_answer_as_the_model, "BASALT_CASE={case}");
         let seed = 0x7ab1e + case;
         let r = Random::from_seed(seed);
         let style = r.below(5);
@@ -475,7 +475,7 @@ fn tables_answer_as_their_model_does() {
 }
 
 #[test]
-fn the_longest_keys_and_large_values_come_back() {
+fn the_longest_keys_and_large_values_read_back() {
     let seed = 0xb16;
     println!("repeat with: seed {seed:#x}");
     let r = Random::from_seed(seed);
@@ -553,7 +553,7 @@ fn versions_of_one_key_may_span_restarts_blocks_and_partitions() {
 }
 
 #[test]
-fn a_filter_of_ten_bits_lets_little_through() {
+fn a_filter_of_ten_bits_has_few_false_positives() {
     let (_, env) = sim_env(64 << 20);
     let n = 100_000u64;
     let entries: Entries = (0..n)
@@ -579,7 +579,7 @@ fn a_filter_of_ten_bits_lets_little_through() {
 }
 
 #[test]
-fn a_table_is_refused_under_another_name_for_its_order_id_or_size() {
+fn a_table_is_refused_with_a_wrong_comparator_id_or_size() {
     let (_, env) = sim_env(1 << 20);
     let r = Random::from_seed(1);
     let entries = random_entries(&r, &Cmp::Bytewise, 50, 1, 30);
@@ -609,7 +609,7 @@ fn a_table_is_refused_under_another_name_for_its_order_id_or_size() {
 
 #[test]
 #[should_panic(expected = "not strictly ascending")]
-fn a_builder_stops_at_keys_out_of_order() {
+fn a_builder_refuses_keys_out_of_order() {
     let (_, env) = sim_env(0);
     let path = Path::new("t");
     let file = env.fs().create(path).expect("create");

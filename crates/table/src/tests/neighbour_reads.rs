@@ -61,7 +61,7 @@ fn read_all(env: &Env, t: &TableReader) -> u64 {
 }
 
 #[test]
-fn a_new_table_has_its_filter_and_index_read_in_few_reads_when_there_is_room() {
+fn neighbouring_meta_blocks_are_read_together_if_they_fit_the_cache() {
     let (_, env) = sim_env(8 << 20);
     let meta = made(&env);
     let t = open(&env, Path::new(PATH), &meta, &Cmp::Bytewise);
@@ -80,7 +80,7 @@ fn a_new_table_has_its_filter_and_index_read_in_few_reads_when_there_is_room() {
 
 /// Neighbours that the cache cannot keep would waste device time and the room of other blocks.
 #[test]
-fn without_room_each_block_is_read_alone() {
+fn without_cache_room_each_block_is_read_alone() {
     for cache in [0, 16 << 10, 64 << 10] {
         let (_, env) = sim_env(cache);
         let meta = made(&env);
@@ -96,7 +96,7 @@ fn without_room_each_block_is_read_alone() {
 }
 
 #[test]
-fn damage_of_a_block_is_told_to_those_who_ask_for_it_and_to_nobody_else() {
+fn damage_of_a_block_fails_only_reads_of_that_block() {
     let (fs, env) = sim_env(0);
     let meta = made(&env);
     let whole = fs.read_all(Path::new(PATH)).expect("read");
@@ -137,7 +137,7 @@ fn damage_of_a_block_is_told_to_those_who_ask_for_it_and_to_nobody_else() {
 
 /// If the read of a group fails, or returns damage, a read of the block alone decides the lookup.
 #[test]
-fn a_failed_read_of_a_group_is_no_error_of_the_lookup() {
+fn a_failed_group_read_does_not_fail_the_lookup() {
     for kind in [FaultKind::Eio, FaultKind::BitFlip] {
         let faults = FaultFs::new(SimFs::new(SimOptions::default()), 3);
         let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 3)

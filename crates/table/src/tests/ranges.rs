@@ -42,7 +42,7 @@ fn write(env: &Env, path: &Path, cmp: &Cmp, entries: &Entries, ranges: &Fragment
 }
 
 #[test]
-fn range_tombstones_come_back_and_decide_lookups() {
+fn range_tombstones_read_back_and_decide_lookups() {
     for seed in 0..60 * scale() {
         let r = Random::from_seed(seed);
         let (_, env) = sim_env(1 << 20);
@@ -105,7 +105,7 @@ fn range_tombstones_come_back_and_decide_lookups() {
 /// Whichever byte of the tombstones is wrong, the table does not open: a lost tombstone would show
 /// deleted entries.
 #[test]
-fn a_damaged_tombstone_is_never_overlooked() {
+fn a_damaged_range_tombstone_is_an_error() {
     let r = Random::from_seed(4);
     let (fs, env) = sim_env(0);
     let (cmp, path) = (Cmp::Bytewise, Path::new("t"));
@@ -157,7 +157,7 @@ fn a_damaged_tombstone_is_never_overlooked() {
 }
 
 #[test]
-fn a_range_tombstone_is_no_entry() {
+fn a_range_tombstone_is_not_counted_as_an_entry() {
     let (_, env) = sim_env(0);
     let path = Path::new("t");
     let file = env.fs().create(path).expect("create");
@@ -208,7 +208,7 @@ fn golden() -> String {
     clippy::disallowed_methods,
     reason = "rewrites a page of the documentation, on demand"
 )]
-fn the_documents_range_tombstones_are_what_the_builder_writes() {
+fn the_builder_writes_the_range_tombstones_in_the_document() {
     let (head, rest) = DOCUMENT.split_once(BEGIN).expect("begin of the hexdump");
     let (dump, tail) = rest.split_once(END).expect("end of the hexdump");
     let golden = golden();

@@ -69,7 +69,7 @@ fn check(seed: u64, block_bytes: usize, entries: &Entries) -> Vec<BlockHandle> {
 }
 
 #[test]
-fn blocks_of_small_entries_are_pages_and_nearly_full() {
+fn blocks_of_small_entries_fill_whole_pages() {
     for value in [0, 10, 100, 200] {
         let entries: Entries = (0..20_000u64)
             .map(|n| {
@@ -88,7 +88,7 @@ fn blocks_of_small_entries_are_pages_and_nearly_full() {
 }
 
 #[test]
-fn no_block_is_read_with_more_sectors_than_its_size_has() {
+fn block_reads_touch_the_fewest_sectors() {
     for seed in 0..30 * scale() {
         let r = Random::from_seed(seed);
         let most_value = any_of(&r, &[0, 8, 60, 300, 1500, 9000]);

@@ -68,7 +68,7 @@ fn the_targets_of_a_workload_are_judged() {
 
 /// If several configurations of RocksDB run, the best one counts, metric by metric.
 #[test]
-fn large_values_are_held_against_the_best_form_of_rocksdb() {
+fn large_values_are_compared_with_the_best_rocksdb_configuration() {
     let row = |engine: &str, rate: f64, p99: f64| json!({"workload": "durable-put", "threads": 1, "engine": engine, "pair": 0, "ops_per_s": rate, "p99_us": p99});
     let mut c = Comparison {
         machine: json!({}),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn numbers_are_short() {
+fn axis_labels_are_short() {
     for (x, text) in [
         (0.0, "0"),
         (0.25, "0.250"),
@@ -25,7 +25,7 @@ fn numbers_are_short() {
 
 /// All coordinates stay inside of the drawing, also for extreme values.
 #[test]
-fn nothing_is_drawn_outside() {
+fn all_coordinates_stay_inside_the_chart() {
     let line = |points: Vec<(f64, f64)>| Line {
         class: "c0".into(),
         points,

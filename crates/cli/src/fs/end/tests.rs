@@ -5,7 +5,7 @@ use super::*;
 /// A crash between the two steps of the rename leaves the completed copy with a second name.
 /// Nothing is written through that name.
 #[test]
-fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
+fn a_leftover_link_to_the_finished_copy_is_removed() {
     let dir = std::env::temp_dir().join(format!("basalt-leftover-{}", std::process::id()));
     let host = HostFs::new(HostOptions::new("/")).expect("a directory");
     host.create_dir(&dir).expect("created");
@@ -35,7 +35,7 @@ fn a_leftover_that_is_the_copy_itself_is_only_a_name() {
 }
 
 #[test]
-fn a_name_that_somebody_took_meanwhile_is_not_replaced() {
+fn a_name_that_was_created_meanwhile_is_not_replaced() {
     let dir = std::env::temp_dir().join(format!("basalt-end-{}", std::process::id()));
     let fs: Arc<dyn FileSystem> = HostFs::new(HostOptions::new("/")).unwrap();
     let end = End {

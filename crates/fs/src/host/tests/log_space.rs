@@ -62,7 +62,7 @@ fn few_holes_are_filled_before_reuse() {
 /// Announced appends find their blocks allocated. `sync_all` releases the blocks that were not
 /// used.
 #[test]
-fn announced_appends_find_their_space_and_leave_none() {
+fn announced_appends_get_space_and_the_rest_is_released() {
     let dir = Dir::new();
     let fs = dir.fs();
     let blocks = || rustix::fs::stat(dir.0.join("1.log")).unwrap().st_blocks as u64 * 512;

@@ -11,7 +11,7 @@ pub(super) fn mapped_log(fs: &HostFs, name: &str) -> Arc<dyn File> {
 }
 
 #[test]
-fn small_lazy_appends_to_a_new_log_take_no_write_call_and_everybody_sees_them() {
+fn small_lazy_appends_need_no_write_call_and_are_visible() {
     let dir = Dir::new();
     let fs = dir.fs();
     let f = mapped_log(&fs, "1.log");
@@ -56,7 +56,7 @@ fn small_lazy_appends_to_a_new_log_take_no_write_call_and_everybody_sees_them() 
 }
 
 #[test]
-fn a_synced_append_gives_back_what_windows_had_ahead() {
+fn a_synced_append_releases_the_space_of_windows() {
     let dir = Dir::new();
     let fs = dir.fs();
     let f = mapped_log(&fs, "1.log");
@@ -83,7 +83,7 @@ fn a_synced_append_gives_back_what_windows_had_ahead() {
 /// An append stored its bytes into a window whose pages had been released. On a full disk that ends
 /// the process.
 #[test]
-fn released_space_ahead_is_no_windows_any_more() {
+fn released_space_is_not_used_by_a_window() {
     let dir = Dir::new();
     let fs = dir.fs();
     let f = mapped_log(&fs, "1.log");
@@ -101,7 +101,7 @@ fn released_space_ahead_is_no_windows_any_more() {
 /// Space below the size that was never written, with dirty pages over it, must not count as written
 /// space.
 #[test]
-fn space_that_windows_had_ahead_is_never_taken_for_written() {
+fn unwritten_window_space_is_not_written_space() {
     let dir = Dir::new();
     let fs = dir.fs();
     let f = mapped_log(&fs, "1.log");
@@ -127,7 +127,7 @@ fn space_that_windows_had_ahead_is_never_taken_for_written() {
 }
 
 #[test]
-fn a_log_that_is_refused_a_window_is_written_from_then_on() {
+fn a_log_without_a_window_is_written_by_calls() {
     for fault in [Fault::Window, Fault::Allocate(Errno::NOSPC)] {
         for first in [0, 300] {
             let dir = Dir::new();
@@ -167,7 +167,7 @@ fn a_log_that_is_refused_a_window_is_written_from_then_on() {
 
 /// The windows of many logs, which would each grow to 256 KiB, take little memory together.
 #[test]
-fn windows_of_many_logs_stay_small_together() {
+fn windows_of_many_logs_take_little_memory_together() {
     use crate::host::append::{WINDOW_MIN, WINDOWS_MOST};
     let dir = Dir::new();
     let fs = dir.fs();
@@ -193,7 +193,7 @@ fn windows_of_many_logs_stay_small_together() {
 /// Idle logs keep their windows for ever. A few of them must not reduce the windows of other logs
 /// to the smallest size.
 #[test]
-fn idle_logs_leave_room_for_the_windows_of_others() {
+fn idle_logs_do_not_shrink_the_windows_of_other_logs() {
     use crate::host::append::{WINDOW_MIN, WINDOWS_MOST, window_most};
     let mut open = 0;
     for idle in 0..1000 {

@@ -168,7 +168,7 @@ fn random_tree(fixture: &Fixture, r: &Random, history: &History) -> FamilyVersio
 }
 
 #[test]
-fn merged_files_read_the_same_whole_and_in_ranges() {
+fn a_merge_reads_the_same_whole_and_in_subranges() {
     let mut split = 0;
     seeds("merged_files_read_the_same", 300, |seed| {
         let r = Random::from_seed(seed);
@@ -257,7 +257,7 @@ fn merged_files_read_the_same_whole_and_in_ranges() {
 }
 
 #[test]
-fn a_failing_call_ends_the_merge_and_leaves_no_file() {
+fn a_failed_call_fails_the_merge_and_leaves_no_file() {
     let mut runs = 0;
     seeds("a_failing_call_ends_the_merge", 8, |seed| {
         let mut k = 1;
@@ -333,7 +333,7 @@ fn fail_each_call(seed: u64, k: u64) -> u64 {
 }
 
 #[test]
-fn cancellation_leaves_no_file() {
+fn a_cancelled_merge_leaves_no_file() {
     let r = Random::from_seed(3);
     let fixture = Fixture::new(Cmp::Bytewise, 1024);
     let v = random_tree(&fixture, &r, &random_history(&r, 400, 5));

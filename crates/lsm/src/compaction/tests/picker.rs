@@ -89,7 +89,7 @@ fn describe(plan: Option<Plan>) -> String {
 }
 
 #[test]
-fn nothing_is_written_where_tables_are_about_to_be() {
+fn plans_do_not_overlap_the_outputs_of_running_merges() {
     let options = options();
     let v = tree("L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=a-z*100");
     for (family, level, from, to, chosen) in [
@@ -114,7 +114,7 @@ fn nothing_is_written_where_tables_are_about_to_be() {
 }
 
 #[test]
-fn choices() {
+fn the_picker_chooses_the_documented_inputs() {
     for (name, text, want) in [
         ("an empty tree", "", "nothing"),
         (
@@ -246,7 +246,7 @@ fn choices() {
 }
 
 #[test]
-fn tombstones_that_a_snapshot_needs_are_left_alone() {
+fn tombstones_that_a_snapshot_needs_are_not_picked() {
     let (v, o) = (tree("L6: 1=a-b*100~"), options());
     let mut ctx = context(&v, &o);
     ctx.oldest_snapshot = 9;
@@ -256,7 +256,7 @@ fn tombstones_that_a_snapshot_needs_are_left_alone() {
 }
 
 #[test]
-fn bottom_compression_is_not_skipped_by_a_move() {
+fn a_trivial_move_does_not_skip_bottom_compression() {
     let v = tree("L0: 4=a-z*100 3=a-z*100 2=a-z*100 1=0-1*100");
     let mut o = options();
     o.bottom_compression = Some(Compression::Zstd);
@@ -267,7 +267,7 @@ fn bottom_compression_is_not_skipped_by_a_move() {
 }
 
 #[test]
-fn targets_follow_the_bottom() {
+fn level_targets_follow_the_bottom_level() {
     for (text, base, want) in [
         ("", 6, [0, 0, 0, 0, 0, 0, 1000]),
         ("L6: 1=a-b*900", 6, [0, 0, 0, 0, 0, 0, 1000]),
@@ -288,7 +288,7 @@ fn targets_follow_the_bottom() {
 }
 
 #[test]
-fn scores_and_debt() {
+fn level_scores_and_debt_are_computed() {
     let o = options();
     let v = tree(
         "L0: 3=a-z*100 2=a-z*100
@@ -352,7 +352,7 @@ fn subranges_cover_every_key_once() {
 /// A merge of level 0 rewrites the base level, however many tables it takes. Under an urgent writer
 /// level 0 waits for more tables, within bounds.
 #[test]
-fn a_hurried_writer_gets_larger_merges_of_level_0() {
+fn an_urgent_writer_gets_larger_merges_of_level_0() {
     let o = options();
     let due = |l0: &str, bottom: u64, urgent: bool| {
         let v = tree(&format!("L0: {l0}\n L6: 100=a-z*{bottom}"));
@@ -379,7 +379,7 @@ fn a_hurried_writer_gets_larger_merges_of_level_0() {
 /// Returns the bytes that tables hide, by level. Each record has ten bytes, and each reference has
 /// an older one below it.
 #[test]
-fn no_more_is_hidden_than_lies_below() {
+fn hidden_bytes_do_not_exceed_the_bytes_below() {
     let hidden = |text: &str| {
         let v = tree(text);
         let all = HiddenGarbageModel {
@@ -424,7 +424,7 @@ fn no_more_is_hidden_than_lies_below() {
 /// On a full disk the picker chose the oldest tables of level 0, without the newest tables and
 /// their tombstones. No such merge fitted, so the deletes of a user freed no space.
 #[test]
-fn on_a_full_disk_merges_are_chosen_that_fit_what_is_left() {
+fn merges_on_a_full_disk_fit_the_free_space() {
     let o = options();
     let v = tree(
         "L0: 6=a-z*1000~ 5=a-z*1000 4=a-z*1000 3=a-z*2400

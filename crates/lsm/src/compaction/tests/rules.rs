@@ -290,7 +290,7 @@ fn entry(key: &str, trailer: u64, value: &[u8]) -> (Vec<u8>, Bytes) {
 }
 
 #[test]
-fn bad_entries_and_cancellation_end_the_merge() {
+fn damaged_entries_and_cancellation_fail_the_merge() {
     let no = AtomicBool::new(false);
     let put = |key, seq| entry(key, pack_trailer(seq, Kind::Put), b"v");
     for (parts, want) in [
@@ -320,7 +320,7 @@ fn bad_entries_and_cancellation_end_the_merge() {
 }
 
 #[test]
-fn sequence_numbers_are_kept() {
+fn a_merge_keeps_sequence_numbers() {
     let no = AtomicBool::new(false);
     let puts = vec![
         entry("a", pack_trailer(7, Kind::Put), b"x"),
@@ -342,7 +342,7 @@ impl Comparator for NoCase {
 }
 
 #[test]
-fn what_is_merged_has_the_key_as_it_was_written_last() {
+fn a_merge_keeps_the_newest_bytes_of_equal_keys() {
     let no = AtomicBool::new(false);
     let cmp = Cmp::Custom(Arc::new(NoCase));
     let key = |k, seq, kind, v| entry(k, pack_trailer(seq, kind), v);

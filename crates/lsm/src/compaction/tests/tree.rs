@@ -235,7 +235,7 @@ impl Tree {
 }
 
 #[test]
-fn random_trees_lose_nothing_and_come_to_rest() {
+fn random_trees_lose_no_entry_and_stop_compacting() {
     let mut amplification = Vec::new();
     let (mut moves, mut merges) = (0, 0);
     seeds("random_trees_lose_nothing", 100, |seed| {
@@ -330,7 +330,7 @@ fn random_trees_lose_nothing_and_come_to_rest() {
 }
 
 #[test]
-fn a_growing_tree_keeps_its_shape_and_its_price() {
+fn a_growing_tree_keeps_its_shape_and_write_amplification() {
     let r = Random::from_seed(7);
     let mut t = Tree::new();
     for _ in 0..1500 {
@@ -366,7 +366,7 @@ fn a_growing_tree_keeps_its_shape_and_its_price() {
 }
 
 #[test]
-fn space_of_expired_values_and_released_snapshots_comes_back_unasked() {
+fn compactions_free_expired_values_and_old_versions() {
     let mut t = Tree::new();
     let ttl = |t: &Tree, n: u64| {
         let mut payload = (t.now_ms + 1000).to_le_bytes().to_vec();

@@ -39,7 +39,7 @@ const PART_OF_DISK: u64 = 16;
 const SMALL_FILES: u64 = 64 << 10;
 /// Divisor of the reserve: the free space is read again after writes of one sixteenth of the
 /// reserve.
-const LOOKS: u64 = 16;
+const FREE_SPACE_CHECKS: u64 = 16;
 /// Divisor of a memtable's size: a table or blob file is at most one eighth larger than its
 /// memtable, for indexes, filters and record heads.
 const PART_FOR_INDEXES: u64 = 8;
@@ -49,9 +49,9 @@ const TABLE_BYTES: u64 = 16 << 10;
 /// Divisor of the free space: bytes that logs may allocate beyond their appends between two checks.
 /// A filesystem allocates up to a 64th of the free space ahead of an append, and a group may be the
 /// first of a new log.
-const PART_AHEAD: u64 = 32;
+const PREALLOCATION_DIVISOR: u64 = 32;
 /// Merges compare the free space with the need of a recovery after at most so many bytes.
-const MERGED_A_LOOK: u64 = 4 << 20;
+const MERGED_BYTES_PER_CHECK: u64 = 4 << 20;
 
 impl Options {
     /// Returns the bytes of a disk of `total` bytes that are reserved for work that frees space.
@@ -80,7 +80,7 @@ pub(crate) struct DiskFull {
 }
 
 /// The error of a group whose recovery the disk is too small for.
-pub(crate) struct Shortage {
+pub(crate) struct DiskFullRefusal {
     space: Space,
     reserve: u64,
     /// Bytes that must be free before the group is logged.
@@ -102,8 +102,8 @@ impl DiskFull {
     }
 
     /// Returns the bytes that background work may use without making the disk count as full.
-    pub fn beyond_reserve(&self) -> u64 {
-        let taken_again = taken_again_from(self.reserve.load(SeqCst));
+    pub fn bytes_beyond_reserve(&self) -> u64 {
+        let taken_again = resume_free_bytes(self.reserve.load(SeqCst));
         self.free_bytes().saturating_sub(taken_again)
     }
 
@@ -127,20 +127,22 @@ impl Unflushed {
     /// into tables and to begin a manifest.
     fn recovery_bytes(&self, reserve: u64) -> u64 {
         let tables = self.bytes + self.bytes / PART_FOR_INDEXES;
-        tables + self.tables * TABLE_BYTES.min(reserve / LOOKS) + SMALL_FILES.min(reserve / 4)
+        tables
+            + self.tables * TABLE_BYTES.min(reserve / FREE_SPACE_CHECKS)
+            + SMALL_FILES.min(reserve / 4)
     }
 }
 
 /// Returns the bytes that must be free before writes are accepted again. They are a little more
 /// than the amount that was too little, or the state would change back and forth.
-fn taken_again_from(reserve: u64) -> u64 {
+fn resume_free_bytes(reserve: u64) -> u64 {
     reserve + reserve / 4
 }
 
 /// Returns the bytes that the commit leader logs at most before it compares the free space again
 /// with the need of a recovery.
-fn unseen_by_the_leader(reserve: u64) -> u64 {
-    (reserve / LOOKS).max(4096)
+fn unchecked_log_bytes(reserve: u64) -> u64 {
+    (reserve / FREE_SPACE_CHECKS).max(4096)
 }
 
 /// Returns true if the disk of a store that is not open yet has less free than its reserve, or than
@@ -201,17 +203,17 @@ impl BackPressure {
 
     /// Returns the bytes that an open store keeps free for the recovery of its logs, given the
     /// reserve.
-    pub fn kept_for_recovery(&self, reserve: u64, view: &View) -> u64 {
+    pub fn reserved_for_recovery(&self, reserve: u64, view: &View) -> u64 {
         self.unflushed(view).recovery_bytes(reserve)
     }
 
     /// Returns the writes that are only in memtables and in their logs.
     fn unflushed(&self, view: &View) -> Unflushed {
         let mut all = Unflushed::default();
-        for generation in view.sealed.iter().chain([&view.active]) {
-            let filled = generation.mems.values().filter(|m| !m.is_empty()).count();
+        for memtable_set in view.sealed.iter().chain([&view.active]) {
+            let filled = memtable_set.mems.values().filter(|m| !m.is_empty()).count();
             if filled > 0 {
-                all.bytes += generation.memory();
+                all.bytes += memtable_set.memory();
                 all.tables += filled as u64;
             }
         }
@@ -220,14 +222,14 @@ impl BackPressure {
 
     /// Returns the bytes that may be allocated ahead of their use: at most half of what neither the
     /// reserve nor a recovery needs.
-    pub fn room_ahead(&self, view: &View) -> u64 {
+    pub fn preallocation_limit(&self, view: &View) -> u64 {
         let Some((space, reserve)) = self.free() else {
             return u64::MAX;
         };
         let kept = self.unflushed(view).recovery_bytes(reserve);
         let beyond = space
             .free
-            .saturating_sub(kept.max(taken_again_from(reserve)));
+            .saturating_sub(kept.max(resume_free_bytes(reserve)));
         beyond / 2
     }
 
@@ -241,7 +243,7 @@ impl BackPressure {
         staged: u64,
         group: &GroupSize,
         view: &View,
-    ) -> std::result::Result<(), Shortage> {
+    ) -> std::result::Result<(), DiskFullRefusal> {
         let cost = group.recovery_cost();
         if checked.recoverable >= cost {
             return Ok(());
@@ -252,7 +254,7 @@ impl BackPressure {
         let mut unflushed = self.unflushed(view);
         unflushed.bytes += MemTable::growth(0, group.memory, group.entries);
         unflushed.tables += 1;
-        let ahead = space.free / PART_AHEAD;
+        let ahead = space.free / PREALLOCATION_DIVISOR;
         let wanted = unflushed.recovery_bytes(reserve) + staged + cost + ahead;
         let releases = self.ctx.tables.releases();
         if space.free < wanted + 2 * reserve && checked.durable_releases != Some(releases) {
@@ -265,32 +267,32 @@ impl BackPressure {
             }
         }
         let Some(left) = space.free.checked_sub(wanted) else {
-            return Err(Shortage {
+            return Err(DiskFullRefusal {
                 space,
                 reserve,
                 wanted,
             });
         };
         // A recovery needs each logged byte once more, and others use the disk, too.
-        checked.recoverable = cost + (left / 8).min(unseen_by_the_leader(reserve));
+        checked.recoverable = cost + (left / 8).min(unchecked_log_bytes(reserve));
         Ok(())
     }
 
-    /// Returns the bytes that a merge may write before it calls this again. `gathered` is the bytes
-    /// that the merge has produced and not yet written.
+    /// Returns the bytes that a merge may write before it calls this again. `relocated` is the
+    /// bytes that the merge has produced and not yet written.
     ///
     /// A recovery after a crash needs its space while a merge runs, and also after the merge, until
     /// the input tables are removed. A merge that would take that space ends, and its outputs are
     /// removed.
     ///
     /// Errors: `NoSpace`.
-    pub fn merge_allowance(&self, gathered: u64, view: &View) -> Result<u64> {
+    pub fn merge_allowance(&self, relocated: u64, view: &View) -> Result<u64> {
         let Some((space, reserve)) = self.free() else {
-            return Ok(MERGED_A_LOOK);
+            return Ok(MERGED_BYTES_PER_CHECK);
         };
-        let kept = self.kept_from_merges(reserve, view);
-        match space.free.checked_sub(kept + gathered) {
-            Some(left) if left > 0 => Ok((left / 8).clamp(4096, MERGED_A_LOOK)),
+        let kept = self.reserved_from_merges(reserve, view);
+        match space.free.checked_sub(kept + relocated) {
+            Some(left) if left > 0 => Ok((left / 8).clamp(4096, MERGED_BYTES_PER_CHECK)),
             _ => Err(self.no_space(space, kept)),
         }
     }
@@ -298,16 +300,16 @@ impl BackPressure {
     /// Returns the bytes of free space that merges must leave. They are the need of a recovery of
     /// the logs, and the bytes that the commit leader may log before it compares the free space
     /// again.
-    fn kept_from_merges(&self, reserve: u64, view: &View) -> u64 {
+    fn reserved_from_merges(&self, reserve: u64, view: &View) -> u64 {
         let mut unflushed = self.unflushed(view);
         unflushed.tables += 1;
-        unflushed.recovery_bytes(reserve) + 2 * unseen_by_the_leader(reserve)
+        unflushed.recovery_bytes(reserve) + 2 * unchecked_log_bytes(reserve)
     }
 
     /// Returns the bytes that a merge may take on a full disk, or `None` if the disk is not full.
     pub fn room_for_merges(&self, view: &View) -> Option<FullDisk> {
         self.disk_full.is_refusing().then(|| {
-            let kept = self.kept_from_merges(self.disk_full.reserve.load(SeqCst), view);
+            let kept = self.reserved_from_merges(self.disk_full.reserve.load(SeqCst), view);
             let error = self.health.compaction_error();
             FullDisk {
                 room: self.disk_full.free_bytes().saturating_sub(kept),
@@ -327,7 +329,7 @@ impl BackPressure {
         {
             return Ok(());
         }
-        let Some((space, reserve)) = self.look_at_the_disk() else {
+        let Some((space, reserve)) = self.check_free_space() else {
             return Ok(());
         };
         if !self.disk_full.is_refusing() || (only_deletes() && space.free >= reserve / 2) {
@@ -339,8 +341,8 @@ impl BackPressure {
     /// Refuses a group for which the disk is too small, and starts background work that frees
     /// space. All writes that add data are refused until as much is free as the group lacked, but
     /// at the latest until twice the reserve is free.
-    pub fn refuse(&self, shortage: &Shortage) -> Error {
-        let Shortage {
+    pub fn refuse(&self, shortage: &DiskFullRefusal) -> Error {
+        let DiskFullRefusal {
             space,
             reserve,
             wanted,
@@ -389,19 +391,20 @@ impl BackPressure {
     }
 
     /// Reads the free space before collections are chosen on a full disk.
-    pub fn see_what_is_free(&self) {
+    pub fn update_free_space(&self) {
         if self.disk_full.is_refusing() {
             self.free();
         }
     }
 
     /// Reads the free space, and decides whether to accept writes.
-    pub fn look_at_the_disk(&self) -> Option<(Space, u64)> {
+    pub fn check_free_space(&self) -> Option<(Space, u64)> {
         let (space, reserve) = self.free()?;
         let full = &self.disk_full;
-        full.unseen.store((reserve / LOOKS).max(4096), SeqCst);
+        full.unseen
+            .store((reserve / FREE_SPACE_CHECKS).max(4096), SeqCst);
         let least = match full.is_refusing() {
-            true => taken_again_from(reserve).max(full.wanted.load(SeqCst)),
+            true => resume_free_bytes(reserve).max(full.wanted.load(SeqCst)),
             false => reserve,
         };
         let refusing = space.free < least;

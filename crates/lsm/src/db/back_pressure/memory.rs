@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 /// Part of the write buffer above which a store can be asked for the memory of its memtables.
-const WORTH: u64 = 8;
+const MIN_HELD_DIVISOR: u64 = 8;
 
 /// The store's account with the relief of the environment.
 #[derive(Default)]
@@ -67,9 +67,9 @@ impl StoreMemory {
     }
 
     /// Lets other stores ask for the memory of the active memtables again.
-    pub fn may_be_asked(&self) {
+    pub fn allow_requests(&self) {
         if let Some(holder) = self.holder.get() {
-            holder.may_be_asked();
+            holder.allow_requests();
         }
     }
 
@@ -79,7 +79,7 @@ impl StoreMemory {
         self.end_promise(number);
         // A store that had to refuse before may be able to give memory now.
         if !self.is_wanted(active) {
-            self.may_be_asked();
+            self.allow_requests();
         }
     }
 
@@ -99,7 +99,7 @@ impl BackPressure {
     /// Registers the store as a holder of memory. `give` is called, on any thread, to have the
     /// active memtables sealed; the promise is for their bytes.
     pub fn hold_memory(&self, give: impl Fn(Promise) + Send + Sync + 'static) {
-        let worth = self.ctx.options.write_buffer_bytes / WORTH;
+        let worth = self.ctx.options.write_buffer_bytes / MIN_HELD_DIVISOR;
         let holder = self.ctx.env.relief().register(worth, give);
         assert!(self.memory.holder.set(holder).is_ok(), "called once");
     }

@@ -27,7 +27,7 @@ use basalt_env::sync::Mutex;
 use disk_full::DiskFull;
 use memory::StoreMemory;
 use space_amp::SpaceAmp;
-use stalls::{Drain, Stalls};
+use stalls::{DrainRates, Stalls};
 use std::sync::Arc;
 
 /// The size of a commit group that asks to be admitted.
@@ -39,7 +39,7 @@ pub(crate) struct GroupSize {
     /// Number of operations of the group.
     pub entries: u64,
     /// True if the group has compressed values.
-    pub packed: bool,
+    pub has_compressed: bool,
 }
 
 /// The causes that hold the writers of a store back. See the documentation of the module.
@@ -47,7 +47,7 @@ pub(crate) struct BackPressure {
     ctx: Arc<StoreContext>,
     health: Arc<Health>,
     background: Arc<Background>,
-    drain: Drain,
+    drain: DrainRates,
     stalls: Stalls,
     space_amp: SpaceAmp,
     disk_full: DiskFull,
@@ -67,7 +67,7 @@ impl BackPressure {
             ctx: ctx.clone(),
             health: health.clone(),
             background: background.clone(),
-            drain: Drain::new(),
+            drain: DrainRates::new(),
             stalls: Stalls::default(),
             space_amp: SpaceAmp::default(),
             disk_full: DiskFull::default(),
@@ -77,7 +77,7 @@ impl BackPressure {
     }
 
     /// Returns the rates at which backlogs shrink.
-    pub fn drain(&self) -> &Drain {
+    pub fn drain(&self) -> &DrainRates {
         &self.drain
     }
 

@@ -26,13 +26,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Part of the room for garbage above which writers are slowed.
-const SLOW_FROM: f64 = 0.84;
+const SLOWDOWN_THRESHOLD: f64 = 0.84;
 /// Part of the room above which merges that expose garbage run whatever they rewrite. Writers are
 /// never slowed for garbage that no merge is due for.
-const MERGE_FROM: f64 = 0.8;
+const FORCED_MERGE_THRESHOLD: f64 = 0.8;
 /// Part of the room at which writers are slowed the most. The rest is for changes that cannot be
 /// foreseen, such as one memtable more or less.
-const SLOWEST_AT: f64 = 0.95;
+const FULL_PRESSURE_THRESHOLD: f64 = 0.95;
 /// The highest pressure of the bound. Writers then get a small part of the rate at which space
 /// comes back, and are never stopped.
 const MAX_PRESSURE: f64 = 0.97;
@@ -57,7 +57,7 @@ impl Options {
 
 /// The composition of the space of blob files at one moment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fill {
+pub(crate) struct BlobSpaceUse {
     /// Bytes of the blob files.
     pub disk: u64,
     /// Records that are not marked as garbage.
@@ -81,7 +81,7 @@ pub(crate) struct Fill {
     pub hidden_garbage: BTreeMap<u32, HiddenGarbageModel>,
 }
 
-impl Fill {
+impl BlobSpaceUse {
     /// Returns the bytes that some reader can reach.
     pub fn reachable(&self) -> u64 {
         self.live.bytes.saturating_sub(self.hidden)
@@ -109,10 +109,10 @@ impl Fill {
         self.part(self.idle, amp)
     }
 
-    /// Returns [`Fill::urgency`] with the garbage that is being collected. If writers are slowed,
-    /// the value is at least `URGENT`: they are slowed for copies and for data on its way, too, so
-    /// no thread may rest. The exception is garbage that is mostly hidden, which merges reduce and
-    /// collections do not.
+    /// Returns [`BlobSpaceUse::urgency`] with the garbage that is being collected. If writers are
+    /// slowed, the value is at least `URGENT`: they are slowed for copies and for data on its way,
+    /// too, so no thread may rest. The exception is garbage that is mostly hidden, which merges
+    /// reduce and collections do not.
     pub fn pressure_on_collections(&self, amp: f64, writers_are_slowed: bool) -> f64 {
         let part = self.part(self.garbage(), amp);
         match writers_are_slowed && self.marked > self.hidden {
@@ -142,7 +142,7 @@ impl Fill {
 
     /// Returns the bytes that one merge that moves values may write. Its output and the values that
     /// the output replaces exist together for a while.
-    pub fn most_copied(&self, options: &Options) -> u64 {
+    pub fn max_relocation_output(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 32;
         (self.left(options) / 2).max(least)
     }
@@ -150,7 +150,7 @@ impl Fill {
     /// Returns the bytes that one collection may write. Several collections run at once near the
     /// bound, and their copies take room from garbage, so files would have to be collected sooner.
     /// The limit is not too small, or files would become smaller and smaller.
-    pub fn most_collected(&self, options: &Options) -> u64 {
+    pub fn max_collection_output(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 64;
         (self.left(options) / 4).max(least)
     }
@@ -182,7 +182,7 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
 }
 
 /// Returns how many collections of at most `most` may run at this pressure.
-pub(crate) fn collections_at(pressure: f64, most: usize) -> usize {
+pub(crate) fn allowed_collections(pressure: f64, most: usize) -> usize {
     match pressure {
         p if p < 0.85 => 1,
         p if p < URGENT => 2.min(most),
@@ -204,7 +204,7 @@ struct Written {
 struct Inner {
     /// Reachable bytes as the bound counts them for writers. They follow the bytes that collections
     /// free with a delay, see [`Engine::update_pressure`].
-    eased: f64,
+    eased_reachable: f64,
     /// Bytes of blob files when they were last compared with the bound.
     disk: u64,
     window: VecDeque<Written>,
@@ -263,7 +263,7 @@ impl SpaceAmp {
     }
 
     /// Forgets the estimates of families that do not exist.
-    fn forget_hidden(&self, exists: impl Fn(u32) -> bool) {
+    fn retain_families(&self, exists: impl Fn(u32) -> bool) {
         self.hidden.lock().retain(|id, _| exists(*id));
     }
 
@@ -274,7 +274,7 @@ impl SpaceAmp {
 
     /// Notes that a merge of a family's upper tables has met so many references, and so many older
     /// versions below them.
-    pub fn learn_hits(&self, family: u32, references: u64, hidden: u64) {
+    pub fn note_hits(&self, family: u32, references: u64, hidden: u64) {
         if references > 0 {
             let seen = (hidden as f64 / references as f64).min(1.0);
             let mut inner = self.inner.lock();
@@ -294,7 +294,7 @@ impl SpaceAmp {
 
 /// The assumed part of references that hide an older one, until a merge has measured it: all of
 /// them. A merge that is due too early measures it.
-const UNTIL_LEARNED: f64 = 1.0;
+const DEFAULT_HIT_SHARE: f64 = 1.0;
 
 /// Returns the sums over the blob files of a family, or `None` if the family does not exist or has
 /// no records.
@@ -319,11 +319,11 @@ fn hidden_garbage_of(own: &FamilyBlobs, hits: f64) -> HiddenGarbageModel {
 
 /// Returns the space that blob files take, without hidden garbage. The cost grows with the number
 /// of files that collections have taken, not with all files.
-fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
+fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> BlobSpaceUse {
     let totals = catalog.blobs.totals();
-    let mut fill = Fill {
+    let mut fill = BlobSpaceUse {
         disk: totals.disk,
-        ..Fill::default()
+        ..BlobSpaceUse::default()
     };
     for own in totals
         .families
@@ -334,14 +334,14 @@ fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
         fill.live.bytes += own.live.bytes;
     }
     let mut disk = 0;
-    let taken = blobs.collecting.union(&blobs.gathering);
+    let taken = blobs.collecting.union(&blobs.relocating);
     for blob in taken.filter_map(|number| catalog.blobs.get(number)) {
         disk += disk_bytes(blob);
         fill.copying += catalog.alive(blob).bytes;
     }
     fill.idle = (totals.disk - disk).saturating_sub(fill.live.bytes - fill.copying);
     fill.marked = totals.records - fill.live.bytes;
-    for blob in (blobs.put_off(now)).filter_map(|number| catalog.blobs.get(&number)) {
+    for blob in (blobs.postponed(now)).filter_map(|number| catalog.blobs.get(&number)) {
         let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
         fill.marked -= all - catalog.alive(blob).bytes;
     }
@@ -352,7 +352,7 @@ fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> Fill {
 
 /// Compares the sums that the catalog maintains with a walk over all blob files.
 #[cfg(debug_assertions)]
-fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) {
+fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &BlobSpaceUse) {
     #[cfg(test)]
     let walked = crate::version::file_map::WALKED.get();
     assert_eq!(
@@ -364,7 +364,7 @@ fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &Fill) 
     for (number, blob) in &catalog.blobs {
         let all: u64 = blob.meta.families.values().map(|share| share.bytes).sum();
         let alive = catalog.alive(blob).bytes;
-        let taken = blobs.collecting.contains(number) || blobs.gathering.contains(number);
+        let taken = blobs.collecting.contains(number) || blobs.relocating.contains(number);
         if taken || blobs.may_collect(*number, now) {
             marked += all - alive;
         }
@@ -388,10 +388,10 @@ impl BackPressure {
     /// takes `state`. Later, [`Engine::fill`] finds the estimates.
     pub fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
         self.space_amp
-            .forget_hidden(|id| catalog.families.contains_key(&id));
+            .retain_families(|id| catalog.families.contains_key(&id));
         for (id, version) in &version.families {
             if let Some(own) = live_of(catalog, *id).filter(|own| own.live.records > 0) {
-                let hits = self.space_amp.hits(*id).unwrap_or(UNTIL_LEARNED);
+                let hits = self.space_amp.hits(*id).unwrap_or(DEFAULT_HIT_SHARE);
                 self.space_amp.hidden(*id, own, hits, version);
             }
         }
@@ -399,7 +399,7 @@ impl BackPressure {
 
     /// Returns the space that blob files take. Catalog, blob state and view are those of one
     /// moment.
-    pub fn fill(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> Fill {
+    pub fn fill(&self, catalog: &Catalog, blobs: &BlobState, view: &View) -> BlobSpaceUse {
         let mut fill = blob_files(catalog, blobs, self.ctx.env.clock().now());
         let amp = self.ctx.options.max_space_amp;
         let room = (fill.live.bytes as f64 * (amp - 1.0) * HIDDEN_SHARE)
@@ -409,10 +409,10 @@ impl BackPressure {
             let own = live_of(catalog, *id);
             let share = own.map_or_else(FamilyShare::default, |own| own.live);
             let learned = self.space_amp.hits(*id);
-            let hits = learned.unwrap_or(UNTIL_LEARNED);
+            let hits = learned.unwrap_or(DEFAULT_HIT_SHARE);
             if family.options.min_blob_size.is_some() {
-                let generations = std::iter::once(&view.active).chain(&view.sealed);
-                let memory: usize = generations
+                let memtable_sets = std::iter::once(&view.active).chain(&view.sealed);
+                let memory: usize = memtable_sets
                     .filter_map(|g| g.mems.get(id))
                     .map(|m| m.memory())
                     .sum();
@@ -438,7 +438,7 @@ impl BackPressure {
             fill.hidden_garbage.insert(*id, hidden_garbage);
         }
         fill.hidden = fill.hidden.min(fill.live.bytes);
-        let pressed = fill.part_of_room(&self.ctx.options) >= MERGE_FROM;
+        let pressed = fill.part_of_room(&self.ctx.options) >= FORCED_MERGE_THRESHOLD;
         (fill.hidden_garbage.values_mut())
             .for_each(|hidden_garbage| hidden_garbage.bound_is_near = pressed);
         fill
@@ -450,7 +450,7 @@ impl BackPressure {
     /// Writers are not held for space that a bulk delete, an expiry or a snapshot's end has turned
     /// to garbage. For writers the reachable bytes stay what they were, and from then on fall by
     /// half of what collections free. So at least half of what is freed stays free, and
-    /// [`Fill::debt`] ends.
+    /// [`BlobSpaceUse::debt`] ends.
     pub fn update_pressure(&self, catalog: &Catalog, blobs: &BlobState, view: &View) {
         if catalog.blobs.is_empty() {
             self.space_amp.pressure.store(0f64.to_bits(), Relaxed);
@@ -462,11 +462,14 @@ impl BackPressure {
         let mut inner = self.space_amp.inner.lock();
         let freed = inner.disk.saturating_sub(fill.disk) as f64;
         inner.disk = fill.disk;
-        inner.eased = (inner.eased - freed / (2.0 * amp)).max(reachable);
+        inner.eased_reachable = (inner.eased_reachable - freed / (2.0 * amp)).max(reachable);
         let all = (fill.disk + fill.copying + fill.coming) as f64;
-        let beside = all - inner.eased;
-        let part = beside.min(fill.can_go() as f64) / room(&self.ctx.options, inner.eased);
-        let pressure = ((part - SLOW_FROM) / (SLOWEST_AT - SLOW_FROM)).clamp(0.0, MAX_PRESSURE);
+        let beside = all - inner.eased_reachable;
+        let part =
+            beside.min(fill.can_go() as f64) / room(&self.ctx.options, inner.eased_reachable);
+        let pressure = ((part - SLOWDOWN_THRESHOLD)
+            / (FULL_PRESSURE_THRESHOLD - SLOWDOWN_THRESHOLD))
+            .clamp(0.0, MAX_PRESSURE);
         self.space_amp.pressure.store(pressure.to_bits(), Relaxed);
         self.note_written(&mut inner);
     }
@@ -525,7 +528,7 @@ impl BackPressure {
             collecting: blobs.running_collections as u64,
             collected_bytes_read: c.collected_read.get(),
             collected_bytes_written: c.collected_written.get(),
-            gathered_bytes: c.gathered.get(),
+            relocated_bytes: c.relocated.get(),
             recent_seconds: now.at.saturating_sub(since.at).as_secs_f64(),
             recent_bytes_written: now.all - since.all,
             recent_bytes_added: now.added - since.added,
@@ -548,8 +551,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slowed_writers_have_all_collections_run_unless_what_can_go_is_hidden() {
-        let fill = |marked, hidden| Fill {
+    fn slowed_writers_start_all_useful_collections() {
+        let fill = |marked, hidden| BlobSpaceUse {
             disk: 1000 + marked,
             live: FamilyShare {
                 records: 1,
@@ -557,10 +560,11 @@ mod tests {
             },
             marked,
             hidden,
-            ..Fill::default()
+            ..BlobSpaceUse::default()
         };
-        let at_once =
-            |fill: Fill, slowed| collections_at(fill.pressure_on_collections(1.25, slowed), 4);
+        let at_once = |fill: BlobSpaceUse, slowed| {
+            allowed_collections(fill.pressure_on_collections(1.25, slowed), 4)
+        };
         // Garbage takes seven tenths of the room, and data on its way takes the rest.
         assert_eq!(at_once(fill(170, 5), false), 1);
         assert_eq!(at_once(fill(170, 5), true), 4);

@@ -9,15 +9,15 @@ use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Assumed rate of a backlog in bytes a second, until a flush or a compaction was timed.
-const FIRST_GUESS: u64 = 64 << 20;
+const DEFAULT_DRAIN_RATE: u64 = 64 << 20;
 /// Range of the estimated rates, in bytes a second. A move of whole tables takes no time, and a
 /// paused process takes any amount of time.
 const DRAIN_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
 /// The least share of the drain rate that writers get.
-const LEAST_SHARE: f64 = 1.0 / 64.0;
+const MIN_DRAIN_SHARE: f64 = 1.0 / 64.0;
 
 /// Rates at which backlogs shrink, in bytes a second.
-pub(crate) struct Drain {
+pub(crate) struct DrainRates {
     level0: AtomicU64,
     memtables: AtomicU64,
     space: AtomicU64,
@@ -28,12 +28,12 @@ pub(crate) struct Drain {
     collecting_since: Mutex<Option<Duration>>,
 }
 
-impl Drain {
-    pub fn new() -> Drain {
-        Drain {
-            level0: AtomicU64::new(FIRST_GUESS),
-            memtables: AtomicU64::new(FIRST_GUESS),
-            space: AtomicU64::new(FIRST_GUESS),
+impl DrainRates {
+    pub fn new() -> DrainRates {
+        DrainRates {
+            level0: AtomicU64::new(DEFAULT_DRAIN_RATE),
+            memtables: AtomicU64::new(DEFAULT_DRAIN_RATE),
+            space: AtomicU64::new(DEFAULT_DRAIN_RATE),
             busy_since: Mutex::new(None),
             collecting_since: Mutex::new(None),
         }
@@ -46,7 +46,7 @@ impl Drain {
 
     /// Notes that a compaction that began at `began` has taken so many bytes out of level 0. `more`
     /// is true if level 0 is still due for a compaction.
-    pub fn left_level0(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+    pub fn note_level0_merge(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.busy_since.lock();
         // Under pressure the time between two compactions counts, too, because the threads were
         // busy elsewhere.
@@ -59,7 +59,7 @@ impl Drain {
     /// Notes that a collection that began at `began` has made blob files so many bytes smaller.
     /// `more` is true if other collections run or are waited for. Then the time until the next one
     /// ends counts, because threads may be busy elsewhere meanwhile.
-    pub fn gave_space_back(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+    pub fn note_collection(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.collecting_since.lock();
         let from = since.take().unwrap_or(began);
         *since = more.then_some(now);
@@ -81,7 +81,7 @@ fn learn(rate: &AtomicU64, bytes: u64, took: Duration) {
 
 /// Bytes of admitted groups that are not paid for yet.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct UnpaidBytes {
     /// Bytes that were admitted and not yet paid for.
     pub owed: f64,
     /// Time of the environment's clock up to which the debt was reduced.
@@ -90,7 +90,7 @@ pub(crate) struct Pace {
 
 /// Returns the share of the drain rate that writers get at a pressure from 0 to 1.
 pub fn share(pressure: f64) -> f64 {
-    (2.0 * (1.0 - pressure).powi(2)).max(LEAST_SHARE)
+    (2.0 * (1.0 - pressure).powi(2)).max(MIN_DRAIN_SHARE)
 }
 
 /// The current stall: from the first group that is held back to the first that is not.

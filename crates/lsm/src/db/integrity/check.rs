@@ -6,7 +6,7 @@
 
 mod blobs;
 
-use super::manifest_salvage::{Learned, learn};
+use super::manifest_salvage::{SalvagedCatalog, salvage_manifest};
 use super::walk::{
     LogScan, Progress, check_len, end_of_records, is_missing, lock_store, no_store, open_named,
 };
@@ -76,7 +76,7 @@ impl VerifyReport {
 /// A walk's findings, and what repair goes on with.
 pub(super) struct Walked {
     pub report: VerifyReport,
-    pub learned: Learned,
+    pub learned: SalvagedCatalog,
     /// Tables of the catalog that are damaged or missing.
     pub bad_tables: BTreeSet<u64>,
     /// Blob files of the catalog that are damaged or missing.
@@ -109,7 +109,7 @@ pub(super) fn walk(
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
-    let Some((mut learned, damage)) = learn(env, dir, &names, options)? else {
+    let Some((mut learned, damage)) = salvage_manifest(env, dir, &names, options)? else {
         return Err(no_store(dir));
     };
     let mut w = Walk {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// The catalog, and how far it can be trusted.
 #[derive(Debug, Default)]
-pub(crate) struct Learned {
+pub(crate) struct SalvagedCatalog {
     pub catalog: Catalog,
     /// True if nothing is missing: tables are on the levels that the catalog says, and no file
     /// belongs to an unknown edit.
@@ -61,17 +61,17 @@ pub(super) fn recovered_name(id: u32) -> String {
 /// an edit may be lost. Repair assumes so only if a later edit may have left a torn tail or files
 /// that no edit names. Otherwise the files count as damaged. Without `CURRENT`, nothing says that a
 /// torn tail had not been synced (decision 0026).
-pub(crate) fn learn(
+pub(crate) fn salvage_manifest(
     env: &Env,
     dir: &Path,
     names: &[String],
     options: &Options,
-) -> Result<Option<(Learned, Option<Error>)>> {
+) -> Result<Option<(SalvagedCatalog, Option<Error>)>> {
     let loaded = load_catalog(env, dir, names);
     let (mut state, damage) = match loaded {
         Ok(None) => return Ok(None),
         Ok(Some((_, catalog, _))) if !lacks_anything(env, dir, names, &catalog)? => {
-            return Ok(Some((Learned::whole(catalog), None)));
+            return Ok(Some((SalvagedCatalog::whole(catalog), None)));
         }
         Ok(Some((current, _, _))) => (whole(env, dir, current.number)?, None),
         Err(e) if e.kind() == ErrorKind::Corruption => (None, Some(e)),
@@ -90,9 +90,9 @@ pub(crate) fn learn(
         })
         .collect();
     manifests.sort_unstable();
-    let mut l = Learned {
+    let mut l = SalvagedCatalog {
         lost_edits: Some(0),
-        ..Learned::default()
+        ..SalvagedCatalog::default()
     };
     match &current {
         Some(c) => {
@@ -139,12 +139,12 @@ pub(crate) fn learn(
     if let Some((catalog, torn)) = state {
         let lacks = lacks_anything(env, dir, names, &catalog)?;
         let unvouched = torn && current.is_none();
-        if !unvouched && !(lacks && (torn || l.has_strangers(names))) {
+        if !unvouched && !(lacks && (torn || l.has_unreferenced_files(names))) {
             let (losses, damaged) = of_current;
-            let mut known = Learned {
+            let mut known = SalvagedCatalog {
                 losses,
                 damaged,
-                ..Learned::whole(catalog)
+                ..SalvagedCatalog::whole(catalog)
             };
             known.check_store(env, dir, options)?;
             return Ok(Some((known, damage)));
@@ -165,7 +165,7 @@ pub(crate) fn learn(
             l.damaged.push(name);
         }
     }
-    l.ask_tables(env, dir, names, options)?;
+    l.add_families_of_tables(env, dir, names, options)?;
     l.check_store(env, dir, options)?;
     Ok(Some((l, damage)))
 }
@@ -235,20 +235,20 @@ fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> 
     }
 }
 
-impl Learned {
+impl SalvagedCatalog {
     /// Wraps a catalog from which no edit is missing.
-    fn whole(catalog: Catalog) -> Learned {
-        Learned {
+    fn whole(catalog: Catalog) -> SalvagedCatalog {
+        SalvagedCatalog {
             catalog,
             sure: true,
             any_edit: true,
             lost_edits: Some(0),
-            ..Learned::default()
+            ..SalvagedCatalog::default()
         }
     }
 
     /// Returns true if the directory has a table, blob file or index that no edit names.
-    fn has_strangers(&self, names: &[String]) -> bool {
+    fn has_unreferenced_files(&self, names: &[String]) -> bool {
         let indexes = self.catalog.indexes();
         names.iter().any(|n| match StoreFile::parse(n) {
             Some(StoreFile::Table(n)) => {
@@ -293,7 +293,7 @@ impl Learned {
     }
 
     /// Lets the tables say which families there are, where edits are lost that said so.
-    fn ask_tables(
+    fn add_families_of_tables(
         &mut self,
         env: &Env,
         dir: &Path,

@@ -26,7 +26,7 @@ mod logs;
 mod tables;
 
 use super::check;
-use super::manifest_salvage::{self, Learned};
+use super::manifest_salvage::{self, SalvagedCatalog};
 use super::report::{Loss, RepairReport};
 use super::walk::{Progress, lock_store};
 use crate::db::store_files::{LOST_DIR, StoreFile};
@@ -51,7 +51,7 @@ struct Run<'a> {
     options: &'a Options,
     /// Files of the directory before the repair.
     names: Vec<String>,
-    learned: Learned,
+    learned: SalvagedCatalog,
     /// Tables of the catalog that the check found damaged.
     bad_tables: BTreeSet<u64>,
     tables: Arc<TableStore>,
@@ -169,7 +169,7 @@ impl Run<'_> {
         }
         self.salvage_tables()?;
         self.replay_logs()?;
-        self.place_strangers()?;
+        self.place_unreferenced_tables()?;
         self.note_reappearing();
         self.salvage_blobs()?;
         self.settle_tables()?;

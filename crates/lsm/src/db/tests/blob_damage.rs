@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// reference into that file failed, the level above it grew, and in the end writers were held back.
 /// The records have their own places, so the merge goes on and reports the unreadable index.
 #[test]
-fn a_merge_needs_no_index_page_to_drop_references() {
+fn a_merge_drops_references_despite_a_damaged_index_page() {
     for kind in ["blob", "log", "log with more"] {
         for page in ["hashes", "places", "directory"] {
             merge_with_a_bad_page(kind, page);
@@ -93,10 +93,14 @@ fn merge_with_a_bad_page(kind: &str, page: &str) {
     }
     merged.unwrap_or_else(|e| panic!("{at}: {e}"));
     db.wait_for_listeners();
-    let told = errors.0.lock().clone();
-    assert_eq!(told.len(), 1, "{at}: {told:?}");
-    assert_eq!(told[0].path(), Some(&*path), "{at}: {}", told[0]);
-    assert!(told[0].to_string().contains("derived"), "{at}: {}", told[0]);
+    let reported = errors.0.lock().clone();
+    assert_eq!(reported.len(), 1, "{at}: {reported:?}");
+    assert_eq!(reported[0].path(), Some(&*path), "{at}: {}", reported[0]);
+    assert!(
+        reported[0].to_string().contains("derived"),
+        "{at}: {}",
+        reported[0]
+    );
     let marked: Vec<u32> = {
         let state = db.engine().tree.lock();
         let runs = state.catalog().blobs[&number].garbage.runs();
@@ -139,7 +143,7 @@ fn small(db: &Db, n: u64) {
 /// Regression test: a merge read a whole blob file with a bad index page once for every few
 /// thousand references that it dropped. It should read the file once.
 #[test]
-fn a_merge_walks_a_file_with_a_bad_index_once() {
+fn a_merge_reads_a_file_with_a_damaged_index_once() {
     const KEYS: u64 = 1600;
     let disk = SimFs::new(SimOptions::default());
     let open = |seed| {
@@ -204,7 +208,7 @@ fn a_merge_walks_a_file_with_a_bad_index_once() {
 /// A record that lost its reference is damaged, and so is the index page with its place. The place
 /// cannot be found, so the merge fails with the error of the index and changes nothing.
 #[test]
-fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
+fn a_merge_fails_if_a_dropped_record_cannot_be_located() {
     let disk = SimFs::new(SimOptions::default());
     let env = Env::for_tests(disk.clone(), 1);
     let db = Db::open(&env, "db", options()).unwrap();
@@ -253,7 +257,7 @@ fn a_merge_fails_where_neither_index_nor_records_say_what_it_dropped() {
 /// size, so the records that are found have the count and the bytes in the manifest. The merge used
 /// their ranks as ordinals and marked a live record as garbage.
 #[test]
-fn a_left_out_record_does_not_stand_for_a_damaged_one() {
+fn an_unindexed_record_is_not_taken_for_a_damaged_one() {
     for page in ["hashes", "places", "directory"] {
         merge_in_a_log_with_a_swapped_record(page);
     }

@@ -13,9 +13,9 @@ const NOW: u64 = 1_700_000_000_000;
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
 #[derive(Default)]
-struct Witness(Mutex<Vec<Event>>);
+struct EventRecorder(Mutex<Vec<Event>>);
 
-impl EventListener for Witness {
+impl EventListener for EventRecorder {
     fn on_event(&self, event: &Event) {
         self.0.lock().push(event.clone());
     }
@@ -30,7 +30,7 @@ fn separating() -> FamilyOptions {
     }
 }
 
-fn options(listener: &Arc<Witness>) -> Options {
+fn options(listener: &Arc<EventRecorder>) -> Options {
     Options {
         default_family: separating(),
         listeners: vec![listener.clone()],
@@ -59,7 +59,7 @@ fn round(db: &Db, n: u64) {
 
 /// The blob files that exist according to the events.
 #[derive(Default)]
-struct Told {
+struct ReportedFiles {
     files: BTreeMap<u64, BlobFileInfo>,
     deleted: BTreeSet<u64>,
     running: Vec<CollectionInfo>,
@@ -70,8 +70,8 @@ struct Told {
     written: u64,
 }
 
-impl Told {
-    fn hear(&mut self, env: &Env, events: Vec<Event>) {
+impl ReportedFiles {
+    fn apply(&mut self, env: &Env, events: Vec<Event>) {
         for event in events {
             match event {
                 Event::BlobFileCreated(info) => {
@@ -130,10 +130,10 @@ impl Told {
         let there: BTreeMap<u64, (u64, u64)> = (db.blob_files().iter())
             .map(|f| (f.number, (f.bytes(), f.meta.records)))
             .collect();
-        let told: BTreeMap<u64, (u64, u64)> = (self.files.iter())
+        let reported: BTreeMap<u64, (u64, u64)> = (self.files.iter())
             .map(|(n, f)| (*n, (f.bytes, f.records)))
             .collect();
-        assert_eq!(told, there);
+        assert_eq!(reported, there);
         let blobs = db.stats().blobs;
         assert_eq!(self.collections, blobs.collections);
         assert_eq!(self.read, blobs.collected_bytes_read);
@@ -143,30 +143,30 @@ impl Told {
 }
 
 #[test]
-fn events_tell_the_whole_story_of_blob_files() {
-    let witness = Arc::new(Witness::default());
+fn events_report_every_change_of_blob_files() {
+    let recorder = Arc::new(EventRecorder::default());
     let disk = SimFs::new(SimOptions::default());
     let env = Env::for_tests(disk.clone(), 1);
-    let db = Db::open(&env, "db", options(&witness)).unwrap();
+    let db = Db::open(&env, "db", options(&recorder)).unwrap();
     db.create_family("more", separating()).unwrap();
-    let mut told = Told::default();
-    let hear = |told: &mut Told| {
+    let mut reported = ReportedFiles::default();
+    let apply = |reported: &mut ReportedFiles| {
         // Jobs remove files.
         while env.jobs().step() {}
         db.wait_for_listeners();
-        told.hear(&env, std::mem::take(&mut *witness.0.lock()));
+        reported.apply(&env, std::mem::take(&mut *recorder.0.lock()));
     };
     for n in 0..20 {
         round(&db, n);
-        hear(&mut told);
-        told.expect(&db);
+        apply(&mut reported);
+        reported.expect(&db);
     }
-    assert!(told.collections > 2 && !told.deleted.is_empty());
+    assert!(reported.collections > 2 && !reported.deleted.is_empty());
     let known = [BlobFileReason::Collection, BlobFileReason::Flush];
     assert!(
-        known.iter().all(|r| told.reasons.contains_key(r)),
+        known.iter().all(|r| reported.reasons.contains_key(r)),
         "{:?}",
-        told.reasons
+        reported.reasons
     );
     // A file cannot be read: the event of the end has the reason.
     let of_more = db.blob_files();
@@ -187,59 +187,63 @@ fn events_tell_the_whole_story_of_blob_files() {
         failed += u64::from(db.compact_range(f, None, None).is_err());
     }
     failed += u64::from(db.wait_idle().is_err());
-    hear(&mut told);
-    assert!(failed > 0 && told.failed > 0, "{failed} {}", told.failed);
+    apply(&mut reported);
+    assert!(
+        failed > 0 && reported.failed > 0,
+        "{failed} {}",
+        reported.failed
+    );
     // A dropped family takes along the files that have no other family's values.
     db.drop_family(&more).unwrap();
     let _ = db.wait_idle();
-    hear(&mut told);
-    told.expect(&db);
+    apply(&mut reported);
+    reported.expect(&db);
     db.close().unwrap();
 }
 
 #[test]
-fn values_that_a_merge_separates_are_told_of_as_its_own() {
-    let witness = Arc::new(Witness::default());
+fn events_report_the_blob_files_of_a_merge() {
+    let recorder = Arc::new(EventRecorder::default());
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    let mut inline = options(&witness);
+    let mut inline = options(&recorder);
     inline.default_family.min_blob_size = None;
     let db = Db::open(&env, "db", inline).unwrap();
     round(&db, 0);
     db.close().unwrap();
-    let db = Db::open(&env, "db", options(&witness)).unwrap();
+    let db = Db::open(&env, "db", options(&recorder)).unwrap();
     let force = CompactOptions {
         bottommost: Bottommost::Force,
         ..CompactOptions::default()
     };
     db.compact(&db.default_family(), &force).unwrap();
     db.wait_for_listeners();
-    let mut told = Told::default();
-    told.hear(&env, std::mem::take(&mut *witness.0.lock()));
-    told.expect(&db);
+    let mut reported = ReportedFiles::default();
+    reported.apply(&env, std::mem::take(&mut *recorder.0.lock()));
+    reported.expect(&db);
     assert_eq!(
-        told.reasons.keys().collect::<Vec<_>>(),
+        reported.reasons.keys().collect::<Vec<_>>(),
         [&BlobFileReason::Compaction]
     );
     db.close().unwrap();
 }
 
 #[test]
-fn blob_files_know_when_they_were_made() {
-    let hands = ManualClock::new(NOW);
+fn blob_files_record_their_creation_time() {
+    let manual_clock = ManualClock::new(NOW);
     let disk = SimFs::new(SimOptions::default());
     let env = EnvBuilder::for_tests(disk.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
-    let witness = Arc::new(Witness::default());
-    let mut db = Db::open(&env, "db", options(&witness)).unwrap();
+    let recorder = Arc::new(EventRecorder::default());
+    let mut db = Db::open(&env, "db", options(&recorder)).unwrap();
     let mut made: BTreeMap<u64, u64> = BTreeMap::new();
     for n in 0..12u64 {
         if n == 5 {
             // The store opens again, and begins a new manifest.
             db.close().unwrap();
-            db = Db::open(&env, "db", options(&witness)).unwrap();
+            db = Db::open(&env, "db", options(&recorder)).unwrap();
         }
-        hands.advance(Duration::from_secs(60));
+        manual_clock.advance(Duration::from_secs(60));
         round(&db, n);
         for f in db.blob_files() {
             let since = made.entry(f.number).or_insert(NOW + 60_000 * (n + 1));
@@ -252,9 +256,9 @@ fn blob_files_know_when_they_were_made() {
     db.put(&f, b"late", &[1; 5000], &WriteOptions::SYNC)
         .unwrap();
     let env = EnvBuilder::for_tests(disk.crash(CrashPolicy::NothingUnsynced, 1), 1)
-        .clock(Clock::manual(hands))
+        .clock(Clock::manual(manual_clock))
         .build();
-    let again = Db::open(&env, "db", options(&witness)).unwrap();
+    let again = Db::open(&env, "db", options(&recorder)).unwrap();
     let late = again
         .blob_files()
         .into_iter()

@@ -36,7 +36,7 @@ fn two_families(env: &Env) -> (u64, Catalog) {
 /// the family's records without a check: release builds went on with 2^64 - 1 live records, others
 /// panicked.
 #[test]
-fn marks_of_several_edits_that_exceed_a_family_are_damage() {
+fn garbage_marks_beyond_the_records_of_a_family_are_damage() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let (number, catalog) = two_families(&env);
     let (blob, meta) = catalog.blobs.first_key_value().unwrap();
@@ -89,7 +89,7 @@ fn marks_of_several_edits_that_exceed_a_family_are_damage() {
 
 /// A manifest whose files add up to more than 64 bits. Each number alone is valid for a file.
 #[test]
-fn sums_over_files_that_no_store_has_are_damage() {
+fn impossible_sums_over_files_are_damage() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let (_, mut catalog) = two_families(&env);
     catalog.check_totals().unwrap();
@@ -121,7 +121,7 @@ fn sums_over_files_that_no_store_has_are_damage() {
 }
 
 #[test]
-fn marks_are_added_up_within_a_familys_records() {
+fn garbage_marks_within_the_records_of_a_family_add_up() {
     let share = |records, bytes| FamilyShare { records, bytes };
     let file = BTreeMap::from([(1, share(2, 50)), (2, share(2, 50))]);
     let mark = |ordinal: u32, family: u32, bytes: u64| {

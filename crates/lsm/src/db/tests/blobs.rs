@@ -15,11 +15,11 @@ pub(super) const NOW: u64 = 1_700_000_000_000;
 pub(super) const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
 pub(super) fn test_env() -> (Env, Arc<ManualClock>) {
-    let hands = ManualClock::new(NOW);
+    let manual_clock = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
-    (env, hands)
+    (env, manual_clock)
 }
 
 /// Separates values from 100 bytes on.
@@ -79,7 +79,7 @@ pub(super) fn check(env: &Env, options: &Options) {
 }
 
 #[test]
-fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back() {
+fn values_survive_collections_and_merges_that_free_space() {
     let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
@@ -139,7 +139,7 @@ fn values_are_found_whatever_was_collected_and_merged_and_their_space_comes_back
 }
 
 #[test]
-fn names_are_forgotten_when_no_table_has_them() {
+fn retired_numbers_are_dropped_when_no_table_refers_to_them() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -166,7 +166,7 @@ fn names_are_forgotten_when_no_table_has_them() {
 }
 
 #[test]
-fn a_scan_of_keys_reads_no_blob_and_its_values_cannot_be_asked_for() {
+fn a_keys_only_scan_reads_no_blob_file_and_returns_no_values() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -198,8 +198,8 @@ fn a_scan_of_keys_reads_no_blob_and_its_values_cannot_be_asked_for() {
 }
 
 #[test]
-fn values_end_and_merge_and_go_with_ranges_and_families() {
-    let (env, hands) = test_env();
+fn separated_values_expire_merge_and_are_dropped() {
+    let (env, manual_clock) = test_env();
     let mut options = options();
     options.default_family.merge_operator = Some(Arc::new(Append::new("|")));
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -253,7 +253,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
         before - 20,
         "of hidden tables, too"
     );
-    hands.advance(Duration::from_secs(61));
+    manual_clock.advance(Duration::from_secs(61));
     assert_eq!(shown(b"mortal"), None);
     let all = CompactOptions {
         bottommost: Bottommost::Force,
@@ -275,7 +275,7 @@ fn values_end_and_merge_and_go_with_ranges_and_families() {
 }
 
 #[test]
-fn a_filter_that_knows_by_the_key_reads_no_blob() {
+fn a_compaction_filter_by_key_reads_no_blob_file() {
     struct ByKey(AtomicUsize);
     impl CompactionFilter for ByKey {
         fn name(&self) -> &str {
@@ -332,11 +332,11 @@ fn a_filter_that_knows_by_the_key_reads_no_blob() {
 /// A flipped bit, on the disk or on the way from it, is found by a garbage collection. The file
 /// stays as it is, others are collected without it, and the collection is repeated by itself.
 #[test]
-fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
+fn an_unreadable_file_is_collected_later_and_blocks_no_other() {
     let disk = SimFs::new(SimOptions::default());
-    let hands = ManualClock::new(NOW);
+    let manual_clock = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(disk.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -381,7 +381,7 @@ fn a_file_that_cannot_be_read_waits_alone_and_is_tried_again() {
     assert!(db.stats().blobs.collections > 0, "others were collected");
     assert!(blobs().contains(&bad));
     disk.flip_bit(&bad, at, 3).unwrap();
-    hands.advance(Duration::from_secs(4000));
+    manual_clock.advance(Duration::from_secs(4000));
     db.wait_idle().unwrap();
     assert!(
         !blobs().contains(&bad),
@@ -409,7 +409,7 @@ fn on_disk(env: &Env, name: &str) -> u64 {
 /// A large value is written once: the log record that made it durable is the one that readers read.
 /// The rest of the log's space is given back.
 #[test]
-fn a_large_value_is_written_once_and_small_ones_keep_no_space() {
+fn a_large_value_is_written_once_and_other_log_space_is_freed() {
     let (env, _) = test_env();
     let options = Options {
         default_family: FamilyOptions {
@@ -490,12 +490,12 @@ fn a_log_of_mostly_small_values_is_not_kept() {
 
 /// A log whose sync failed is not used as a blob file: its values are still in memory.
 #[test]
-fn values_of_a_log_whose_sync_failed_are_written_out() {
+fn values_of_a_log_with_a_failed_sync_go_to_a_blob_file() {
     let disk = SimFs::new(SimOptions::default());
     let faulty = FaultFs::new(disk.clone(), 1);
-    let hands = ManualClock::new(NOW);
+    let manual_clock = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(faulty.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -520,7 +520,7 @@ fn values_of_a_log_whose_sync_failed_are_written_out() {
     });
     put(10, &WriteOptions::SYNC, &mut all).unwrap_err();
     faulty.clear();
-    hands.advance(Duration::from_secs(10));
+    manual_clock.advance(Duration::from_secs(10));
     put(11, &WriteOptions::SYNC, &mut all).unwrap();
     let kept = db.blob_files();
     assert!(kept.iter().all(|b| b.name.ends_with(".blob")), "{kept:?}");
@@ -535,7 +535,7 @@ fn values_of_a_log_whose_sync_failed_are_written_out() {
 /// A power cut comes between the edit that makes a log a blob file and the end of its trimming. The
 /// next open gives the space back.
 #[test]
-fn space_that_a_power_cut_left_in_a_log_comes_back_at_the_next_open() {
+fn an_open_finishes_trimming_a_log() {
     let disk = SimFs::new(SimOptions::default());
     let faulty = FaultFs::new(disk.clone(), 1);
     let env = Env::for_tests(faulty.clone(), 1);
@@ -584,7 +584,7 @@ fn space_that_a_power_cut_left_in_a_log_comes_back_at_the_next_open() {
 /// synced append costs one device write. The space of a log that a checkpoint has is left to the
 /// checkpoint.
 #[test]
-fn the_space_of_a_dead_log_is_used_again_unless_a_checkpoint_has_it() {
+fn a_dead_log_is_recycled_unless_a_checkpoint_has_it() {
     let (env, _) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -653,7 +653,7 @@ impl basalt_kv::merge::MergeOperator for Calls {
 /// flush never becomes durable. The log is then still in the manifest, and has acknowledged writes
 /// of other families.
 #[test]
-fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
+fn a_log_stays_until_the_edit_that_drops_it_is_durable() {
     let disk = SimFs::new(SimOptions::default());
     let faulty = FaultFs::new(disk.clone(), 1);
     let env = Env::for_tests(faulty.clone(), 1);
@@ -709,7 +709,7 @@ fn a_log_stays_until_the_edit_is_durable_that_lets_go_of_it() {
 /// A merge that drops thousands of references reads each page of the index a few times, not twice
 /// for each value.
 #[test]
-fn what_a_merge_lets_go_of_is_looked_up_together() {
+fn a_merge_looks_up_dropped_references_in_batches() {
     const KEYS: u64 = 5000;
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1)
         .cache_bytes(0)

@@ -54,7 +54,7 @@ fn get(db: &Db, keys: impl IntoIterator<Item = u64>, version: u64, len: usize) -
 }
 
 #[test]
-fn what_a_flush_writes_under_read_load_is_read_from_memory() {
+fn a_flush_under_read_load_warms_the_cache() {
     for (load, len) in [(true, LEN), (false, LEN), (true, 400 << 10)] {
         let env = test_env(2 << 20);
         let db = Db::open(&env, "db", options(10.0)).unwrap();
@@ -84,7 +84,7 @@ fn what_a_flush_writes_under_read_load_is_read_from_memory() {
 }
 
 #[test]
-fn what_was_in_the_cache_of_collected_files_is_there_afterwards() {
+fn a_garbage_collection_keeps_cached_values_cached() {
     let env = test_env(8 << 20);
     let db = Db::open(&env, "db", options(10.0)).unwrap();
     put(&db, 0..300, 0, LEN);

@@ -47,7 +47,7 @@ fn put_both(db: &Db) {
 /// started with a clock that was hours behind, and the store returned a value that had expired
 /// before the kill.
 #[test]
-fn a_process_that_starts_with_an_earlier_clock_brings_nothing_back() {
+fn expired_values_stay_expired_under_an_earlier_clock() {
     let sim = SimFs::new(SimOptions::default());
     let env = process(&sim, START);
     let db = Db::open(&env, "db", Options::default()).unwrap();
@@ -80,7 +80,7 @@ fn a_process_that_starts_with_an_earlier_clock_brings_nothing_back() {
 /// that only opened the store was killed, and the next one, with an earlier clock, returned an
 /// expired value.
 #[test]
-fn an_open_alone_keeps_the_wall_time() {
+fn an_open_writes_the_wall_time_to_the_fresh_manifest() {
     let sim = SimFs::new(SimOptions::default());
     let db = Db::open(&process(&sim, START), "db", Options::default()).unwrap();
     put_both(&db);

@@ -58,7 +58,7 @@ fn everything(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn progress_grows_to_its_total_and_names_levels_from_the_top() {
+fn progress_reaches_its_total_and_names_levels_from_the_top() {
     let (_env, db) = store(small());
     db.wait_idle().unwrap();
     // The data is too little to start an automatic compaction, and none begins meanwhile: this
@@ -124,7 +124,7 @@ fn progress_of_a_range_stays_within_its_total() {
 /// A compaction that is cancelled at any time returns `Cancelled`. The answers stay the same, no
 /// file is left that no manifest names, and the compaction can be repeated.
 #[test]
-fn cancelled_anywhere_it_loses_nothing_and_leaves_nothing() {
+fn a_cancelled_compaction_loses_no_entry_and_leaves_no_file() {
     let (mut at, mut cancelled) = (0u64, 0);
     loop {
         let (env, db) = store(small());
@@ -178,7 +178,7 @@ impl CompactionFilter for KeepAll {
 }
 
 #[test]
-fn the_deepest_level_is_rewritten_or_left_as_asked() {
+fn the_bottommost_option_decides_the_deepest_level() {
     for (filter, bottommost, rewritten) in [
         (false, Bottommost::Force, true),
         (false, Bottommost::Skip, false),
@@ -211,7 +211,7 @@ fn the_deepest_level_is_rewritten_or_left_as_asked() {
 }
 
 #[test]
-fn alone_no_automatic_compaction_begins_until_it_ends() {
+fn an_exclusive_compaction_holds_back_automatic_ones() {
     let (_env, db) = store(small());
     let options = CompactOptions {
         exclusive: true,
@@ -249,7 +249,7 @@ fn alone_no_automatic_compaction_begins_until_it_ends() {
 /// A panic of user code in a manual compaction ends that compaction, and no later one: between
 /// merges, and during a merge.
 #[test]
-fn a_callback_that_panics_stops_nobody_else() {
+fn a_panic_in_a_callback_ends_only_its_own_compaction() {
     let (mut between, mut inside) = (0, 0);
     for at in [1, 2, 3, 4, 6, 9, 13, 20] {
         let (_env, db) = store(small());

@@ -20,7 +20,7 @@ fn room() -> Env {
         .build()
 }
 
-fn packing(codec: Compression) -> FamilyOptions {
+fn with_compression(codec: Compression) -> FamilyOptions {
     FamilyOptions {
         min_blob_size: Some(2000),
         blob_compression: codec,
@@ -31,7 +31,7 @@ fn packing(codec: Compression) -> FamilyOptions {
 
 fn options(codec: Compression) -> Options {
     Options {
-        default_family: packing(codec),
+        default_family: with_compression(codec),
         ..Options::default()
     }
 }
@@ -117,7 +117,7 @@ fn a_value_is_compressed_once_and_written_once() {
         check(&env, &options);
         // A store without the option reads them as well.
         let plain = Options {
-            default_family: packing(Compression::None),
+            default_family: with_compression(Compression::None),
             ..Options::default()
         };
         let db = Db::open(&env, "db", plain).unwrap();
@@ -127,7 +127,7 @@ fn a_value_is_compressed_once_and_written_once() {
 }
 
 #[test]
-fn what_does_not_shrink_stays_as_it_is() {
+fn an_incompressible_value_is_stored_uncompressed() {
     let mut written = Vec::new();
     for codec in [Compression::None, Compression::Lz4, Compression::Zstd] {
         let (env, options) = (room(), options(codec));
@@ -155,7 +155,7 @@ fn what_does_not_shrink_stays_as_it_is() {
 }
 
 #[test]
-fn recovery_brings_compressed_values_back_and_compresses_them_again() {
+fn recovery_reads_and_recompresses_compressed_values() {
     for codec in CODECS {
         let disk = SimFs::new(SimOptions::default());
         let env = Env::for_tests(disk.clone(), 1);
@@ -205,7 +205,7 @@ fn recovery_brings_compressed_values_back_and_compresses_them_again() {
 /// The newest versions in a memtable may differ from the values in its log. No reference then leads
 /// to the record of another value.
 #[test]
-fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
+fn a_blob_reference_names_the_exact_version() {
     for codec in CODECS {
         let (env, options) = (room(), options(codec));
         let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -276,7 +276,7 @@ fn references_are_to_the_very_version_whatever_was_merged_and_overwritten() {
 
 /// A garbage collection moves values in their stored form, and cached values stay in the cache.
 #[test]
-fn a_collection_moves_values_as_they_are_stored_and_hits_stay_hits() {
+fn a_garbage_collection_moves_values_in_stored_form() {
     for codec in CODECS {
         let env = room();
         let options = Options {
@@ -339,7 +339,7 @@ fn logs_with(env: &Env, features: u8) -> usize {
 /// The header of a log says whether its values may be compressed. Neither the present log nor the
 /// prepared next one may take the first compressed value without that feature.
 #[test]
-fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
+fn compressed_values_go_only_to_logs_with_the_feature() {
     for spare in [false, true] {
         let env = room();
         let plain = Options {
@@ -355,7 +355,9 @@ fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
         (env.jobs()).wait_until(None, &mut || !engine.writes.logs().is_preparing());
         let logs = 1 + usize::from(spare);
         assert_eq!((logs_with(&env, 0), logs_with(&env, 1)), (logs, 0));
-        let g = db.create_family("g", packing(Compression::Zstd)).unwrap();
+        let g = db
+            .create_family("g", with_compression(Compression::Zstd))
+            .unwrap();
         put(&db, &mut all, 100, text(2, 0, 5000));
         assert_eq!(
             (logs_with(&env, 0), logs_with(&env, 1)),
@@ -385,7 +387,7 @@ fn a_log_that_does_not_speak_of_compressed_values_gets_none() {
 }
 
 #[test]
-fn repair_brings_compressed_values_back() {
+fn repair_recovers_compressed_values() {
     for codec in CODECS {
         for lose in ["MANIFEST", ".index", "nothing"] {
             let disk = SimFs::new(SimOptions::default());
@@ -424,7 +426,7 @@ fn repair_brings_compressed_values_back() {
 /// repair drops the batch. The flush of the process that wrote it does not refer to that record
 /// either.
 #[test]
-fn a_value_in_a_log_that_lies_is_damage() {
+fn a_log_value_with_a_wrong_length_is_damage() {
     for codec in CODECS {
         let disk = SimFs::new(SimOptions::default());
         let env = Env::for_tests(disk.clone(), 1);
@@ -478,7 +480,7 @@ fn a_value_in_a_log_that_lies_is_damage() {
 /// Values that do not fit a read's budget are left for another read, however many they are and
 /// wherever they lie.
 #[test]
-fn many_reads_take_values_from_the_budget_by_their_own_lengths() {
+fn a_batched_read_charges_values_at_their_own_lengths() {
     for codec in CODECS {
         let env = room();
         let db = Db::open(&env, "db", options(codec)).unwrap();

@@ -76,11 +76,11 @@ impl Load {
 /// Returns the environment of one process. Each process has its own seed; otherwise its files would
 /// get the ids of an earlier process's files.
 fn environment(disk: &Arc<SimFs>, seed: u64) -> (Env, Arc<ManualClock>) {
-    let hands = ManualClock::new(1_700_000_000_000);
+    let manual_clock = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk.clone(), seed)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
-    (env, hands)
+    (env, manual_clock)
 }
 
 /// The acknowledged operations: the number of writes, then the number of deletes in the order of
@@ -111,21 +111,21 @@ impl Progress {
 struct Process {
     load: Load,
     env: Env,
-    hands: Arc<ManualClock>,
+    manual_clock: Arc<ManualClock>,
     db: Db,
     what: String,
 }
 
 impl Process {
     fn open(load: Load, disk: &Arc<SimFs>, seed: u64, what: &str) -> Process {
-        let (env, hands) = environment(disk, seed);
+        let (env, manual_clock) = environment(disk, seed);
         let db = Db::open(&env, "db", load.options())
             .unwrap_or_else(|e| panic!("{load:?}, {what}: the store does not open: {e}"));
         let what = what.to_string();
         Process {
             load,
             env,
-            hands,
+            manual_clock,
             db,
             what,
         }
@@ -165,7 +165,7 @@ impl Process {
         let mut tries = 0;
         let mut wait = |e: &Error| {
             assert_eq!(e.kind(), ErrorKind::NoSpace, "{load:?}, {what}: {e}");
-            self.hands.advance(Duration::from_secs(2));
+            self.manual_clock.advance(Duration::from_secs(2));
             while self.env.jobs().step() {}
             tries += 1;
             assert!(tries < 50, "{load:?}, {what}: {e} {:?}", db.stats());
@@ -201,16 +201,16 @@ fn reopen(load: &Load, disk: &Arc<SimFs>, acknowledged: Acknowledged, what: &str
 
 /// Moments at which a process may be killed: the last ones, and some before them.
 #[derive(Default)]
-struct Moments(Mutex<Vec<(Acknowledged, SimSnapshot)>>);
+struct CrashPoints(Mutex<Vec<(Acknowledged, SimSnapshot)>>);
 
-impl Moments {
+impl CrashPoints {
     fn watch(self: &Arc<Self>, disk: &SimFs, progress: &Arc<Progress>, every: u64) {
-        let (moments, progress) = (self.clone(), progress.clone());
+        let (crash_points, progress) = (self.clone(), progress.clone());
         let calls = AtomicU64::new(0);
-        disk.on_mutation(move |moment| {
+        disk.on_mutation(move |crash_point| {
             if calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(every) {
-                let mut kept = moments.0.lock().unwrap();
-                kept.push((progress.now(), moment));
+                let mut kept = crash_points.0.lock().unwrap();
+                kept.push((progress.now(), crash_point));
                 if kept.len() > 400 {
                     kept.drain(..200);
                 }
@@ -220,19 +220,19 @@ impl Moments {
 
     /// Kills the process at the recorded moments. Returns the number of stores that were opened.
     fn kill(&self, load: &Load, most: usize, what: &str) -> u64 {
-        let moments = std::mem::take(&mut *self.0.lock().unwrap());
+        let crash_points = std::mem::take(&mut *self.0.lock().unwrap());
         let mut states = 0;
-        let last = moments.len();
-        for (i, (acknowledged, moment)) in moments.iter().enumerate() {
+        let last = crash_points.len();
+        for (i, (acknowledged, crash_point)) in crash_points.iter().enumerate() {
             if i + most < last && i % (last / most).max(1) != 0 {
                 continue;
             }
-            let killed = format!("killed while {what} at {moment:?}");
-            reopen(load, &moment.kill(), *acknowledged, &killed);
+            let killed = format!("killed while {what} at {crash_point:?}");
+            reopen(load, &crash_point.kill(), *acknowledged, &killed);
             states += 1;
             if load.sync {
-                let cut = moment.crash(CrashPolicy::Torn, i as u64);
-                let cut_at = format!("power cut while {what} at {moment:?}");
+                let cut = crash_point.crash(CrashPolicy::Torn, i as u64);
+                let cut_at = format!("power cut while {what} at {crash_point:?}");
                 reopen(load, &cut, *acknowledged, &cut_at);
                 states += 1;
             }
@@ -249,10 +249,10 @@ fn fill_and_kill(load: Load) -> u64 {
         ..SimOptions::default()
     });
     let progress = Arc::new(Progress::default());
-    let moments = Arc::new(Moments::default());
+    let crash_points = Arc::new(CrashPoints::default());
     let process = Process::open(load, &disk, 1, "deleting");
     let (env, db) = (&process.env, &process.db);
-    moments.watch(&disk, &progress, 37);
+    crash_points.watch(&disk, &progress, 37);
     let f = db.default_family();
     let mut n = 0;
     let full = loop {
@@ -278,14 +278,14 @@ fn fill_and_kill(load: Load) -> u64 {
         "{load:?}: {full}, and {free} bytes are free"
     );
     reopen(&load, &disk.kill(), progress.now(), "killed when full");
-    let mut states = 1 + moments.kill(&load, 4, "filling");
+    let mut states = 1 + crash_points.kill(&load, 4, "filling");
     // The process itself continues, and may be killed then.
-    moments.watch(&disk, &progress, 11);
+    crash_points.watch(&disk, &progress, 11);
     let deleted = |n| progress.deletes.store(n, Ordering::SeqCst);
     process.delete_all_and_write(0, n, &deleted);
     disk.on_mutation(|_| ());
     process.db.abandon();
-    states += moments.kill(&load, 6, "deleting");
+    states += crash_points.kill(&load, 6, "deleting");
     states
 }
 
@@ -307,7 +307,7 @@ fn all(loads: &[Load], least: u64) {
 /// to 8 MiB in its logs that were in no table. A process that opened it after a kill could not
 /// write these out and reported a full disk, and no delete could free space.
 #[test]
-fn a_store_that_is_killed_on_a_full_disk_opens() {
+fn a_store_opens_after_a_kill_on_a_full_disk() {
     let loads = [
         BASE,
         Load {
@@ -328,7 +328,7 @@ fn a_store_that_is_killed_on_a_full_disk_opens() {
 
 /// Synced writes, whose log is padded, and a power cut instead of a kill.
 #[test]
-fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
+fn a_store_opens_after_a_power_cut_on_a_full_disk() {
     let loads = [
         Load {
             value_bytes: 1000,
@@ -347,7 +347,7 @@ fn a_store_whose_power_is_cut_on_a_full_disk_opens() {
 
 /// A kill while compactions run: their outputs and their replaced inputs take space, too.
 #[test]
-fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
+fn a_store_opens_after_a_kill_in_a_compaction_on_a_full_disk() {
     let loads = [
         Load { jobs: 1, ..BASE },
         Load {
@@ -362,7 +362,7 @@ fn a_store_that_is_killed_while_it_compacts_on_a_full_disk_opens() {
 /// Regression test: near a full disk each commit group synced the directory under the writer's
 /// lock, although no file had been removed since the last sync.
 #[test]
-fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
+fn a_nearly_full_disk_syncs_the_directory_once_a_removal() {
     let disk = SimFs::new(SimOptions {
         capacity: CAPACITY,
         ..SimOptions::default()
@@ -409,7 +409,7 @@ fn removals_are_made_durable_once_on_a_disk_that_is_nearly_full() {
 /// Regression test: a merge that did not fit filled the disk before it failed. If a process was
 /// killed just after it had installed a large merge, the next open had no space for its manifest.
 #[test]
-fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
+fn merges_on_a_full_disk_leave_space_for_recovery() {
     let disk = SimFs::new(SimOptions {
         capacity: CAPACITY,
         ..SimOptions::default()
@@ -429,25 +429,25 @@ fn merges_on_a_full_disk_leave_the_space_that_a_recovery_needs() {
     };
     let writes = (0..).take_while(|n| write(*n).is_ok()).count();
     assert!(writes > 5000, "{writes} writes");
-    let moments: Arc<Mutex<Vec<SimSnapshot>>> = Arc::default();
-    let sink = moments.clone();
-    disk.on_mutation(move |moment| sink.lock().unwrap().push(moment));
+    let crash_points: Arc<Mutex<Vec<SimSnapshot>>> = Arc::default();
+    let sink = crash_points.clone();
+    disk.on_mutation(move |crash_point| sink.lock().unwrap().push(crash_point));
     let mut failed = false;
     for _ in 0..3 {
-        process.hands.advance(Duration::from_secs(2));
+        process.manual_clock.advance(Duration::from_secs(2));
         while env.jobs().step() {}
         failed |= db.engine().health.compaction_error().is_some();
     }
     disk.on_mutation(|_| ());
     assert!(failed, "no merge was too large");
-    let free = |moment: &SimSnapshot| {
-        moment
+    let free = |crash_point: &SimSnapshot| {
+        crash_point
             .kill()
             .space(std::path::Path::new("db"))
             .unwrap()
             .free
     };
-    let least = moments.lock().unwrap().iter().map(free).min();
+    let least = crash_points.lock().unwrap().iter().map(free).min();
     campaign!("full_merge_left={}", least.unwrap());
     // The space for a manifest, and for a table of the first records of the next log.
     assert!(least.unwrap() >= 48 << 10, "a merge left {least:?} bytes");

@@ -63,7 +63,7 @@ fn acting_disk() -> (Arc<FaultFs>, Arc<Mutex<Option<Action>>>) {
 /// The marks of the merge were looked up in these missing files: a false corruption, which stopped
 /// garbage collection.
 #[test]
-fn a_family_that_is_dropped_during_its_collection_is_no_damage() {
+fn dropping_a_family_during_its_collection_is_not_damage() {
     let (faulty, action) = acting_disk();
     let env = Env::for_tests(faulty.clone(), 1);
     let db = Db::open(&env, "db", options()).unwrap();

@@ -26,7 +26,7 @@ fn wait_idle(env: &Env) {
 }
 
 #[test]
-fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
+fn an_idle_store_releases_its_memtables_and_logs() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::for_tests(sim.clone(), 1);
     let options = Options {
@@ -90,7 +90,7 @@ fn after_a_burst_an_idle_store_keeps_neither_memtables_nor_logs() {
 /// A full disk, a failed log, a failed compaction: when the cause is gone, the store recovers
 /// without a write.
 #[test]
-fn what_failed_is_tried_again_although_nobody_writes() {
+fn failed_background_work_is_retried_without_writes() {
     for (op, path) in [
         (OpKind::Create, ".tbl"),
         (OpKind::Append, ".log"),
@@ -135,7 +135,7 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
     fill(&db, 0..10);
     let engine = db.engine().clone();
     let writing = engine.writes.lock();
-    let (done, told) = std::sync::mpsc::channel();
+    let (done, result) = std::sync::mpsc::channel();
     let idle = engine.clone();
     let job = basalt_env::thread::spawn("idle", move || {
         idle.release_idle().unwrap();
@@ -146,7 +146,8 @@ fn the_jobs_of_an_idle_store_wait_for_no_writer() {
         done.send(()).unwrap();
     });
     // This is no measure of time: a job that waits here waits for ever.
-    told.recv_timeout(Duration::from_secs(60))
+    result
+        .recv_timeout(Duration::from_secs(60))
         .expect("a job of an idle store waits for a writer");
     drop(writing);
     job.unwrap().join().unwrap();
@@ -175,7 +176,7 @@ fn live_logs(db: &Db) -> Vec<u64> {
 /// The edit that removes the spare log from the manifest fails. The manifest still names the log,
 /// without an end, and later logs have records. Recovery must not take that for damage.
 #[test]
-fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
+fn a_spare_log_that_stays_in_the_manifest_loses_no_write() {
     let sim = SimFs::new(SimOptions::default());
     let faults = FaultFs::new(sim.clone(), 1);
     let env = Env::for_tests(faults.clone(), 1);
@@ -209,7 +210,7 @@ fn a_spare_log_that_could_not_be_forgotten_costs_no_write() {
 /// Regression test: the release of spare logs came while a job was still making one, and was not
 /// repeated. The file stayed until the store was written to or closed.
 #[test]
-fn a_spare_log_on_its_way_is_released_later() {
+fn a_spare_log_in_preparation_is_released_later() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::for_tests(sim.clone(), 1);
     let options = Options {

@@ -97,7 +97,7 @@ fn files(env: &Env) -> Vec<String> {
 }
 
 #[test]
-fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
+fn ingested_entries_are_ordered_by_time_of_ingestion() {
     let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
@@ -163,7 +163,7 @@ fn what_is_added_is_newer_than_all_before_and_older_than_all_after() {
 /// tables in their last key only. If the ingestion overlooks it, the memtable stays in front of the
 /// tables with an older tombstone, and a reader takes that for the newest version of k5.
 #[test]
-fn a_range_deletion_that_begins_at_the_last_ingested_key_does_not_hide_it() {
+fn an_older_range_delete_does_not_hide_an_ingested_key() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -193,7 +193,7 @@ fn a_range_deletion_that_begins_at_the_last_ingested_key_does_not_hide_it() {
 }
 
 #[test]
-fn what_was_added_is_there_after_a_power_cut_with_all_that_came_before() {
+fn an_ingestion_is_durable_with_all_writes_before_it() {
     for synced_after in [false, true] {
         let fs = SimFs::new(SimOptions::default());
         let env = Env::for_tests(fs.clone(), 1);
@@ -229,7 +229,7 @@ fn what_was_added_is_there_after_a_power_cut_with_all_that_came_before() {
 }
 
 #[test]
-fn tables_go_as_deep_as_nothing_is_in_their_way() {
+fn ingested_tables_go_to_the_deepest_free_level() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -275,7 +275,7 @@ fn tables_go_as_deep_as_nothing_is_in_their_way() {
 }
 
 #[test]
-fn a_level_that_a_compaction_writes_to_is_not_free() {
+fn an_ingestion_avoids_the_output_level_of_a_compaction() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -305,7 +305,7 @@ fn a_level_that_a_compaction_writes_to_is_not_free() {
 }
 
 #[test]
-fn prepared_tables_are_compressed_as_the_bottom_is() {
+fn ingested_tables_have_the_bottom_compression() {
     let (env, _) = test_env();
     let mut options = options();
     options.default_family.min_blob_size = None;
@@ -321,7 +321,7 @@ fn prepared_tables_are_compressed_as_the_bottom_is() {
 }
 
 #[test]
-fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
+fn ingested_values_are_garbage_collected() {
     let (env, _) = test_env();
     let options = options();
     let mut db = Db::open(&env, "db", options.clone()).unwrap();
@@ -337,11 +337,11 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
         }
         all.extend(some);
         if round % 4 == 3 {
-            let gather = CompactOptions {
-                gather_values: round % 8 == 7,
+            let relocation = CompactOptions {
+                relocate_values: round % 8 == 7,
                 ..CompactOptions::default()
             };
-            db.compact(&f, &gather).unwrap();
+            db.compact(&f, &relocation).unwrap();
         }
         db.wait_idle().unwrap();
         expect(&db, &f, &ReadOptions::default(), &all);
@@ -374,8 +374,8 @@ fn values_of_prepared_tables_are_collected_and_moved_as_all_others() {
 }
 
 #[test]
-fn expiries_and_tombstones_come_with_prepared_tables() {
-    let (env, hands) = test_env();
+fn ingested_expiries_and_tombstones_take_effect() {
+    let (env, manual_clock) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
     let f = db.default_family();
@@ -398,7 +398,7 @@ fn expiries_and_tombstones_come_with_prepared_tables() {
     seen(&|n| n % 3 != 0);
     let found = db.get_with_expiry(&f, &key(1), &ReadOptions::default());
     assert_eq!(found.unwrap().unwrap().expire_at_ms, Some(NOW + 1000));
-    hands.advance(Duration::from_millis(1000));
+    manual_clock.advance(Duration::from_millis(1000));
     seen(&|n| n % 3 == 2);
     db.compact_range(&f, None, None).unwrap();
     db.wait_idle().unwrap();
@@ -408,7 +408,7 @@ fn expiries_and_tombstones_come_with_prepared_tables() {
 }
 
 #[test]
-fn sets_of_several_families_are_added_in_one_step() {
+fn several_families_are_ingested_atomically() {
     let (env, _) = test_env();
     let options = options();
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -435,7 +435,7 @@ fn sets_of_several_families_are_added_in_one_step() {
 }
 
 #[test]
-fn what_cannot_be_added_is_refused_and_its_files_go() {
+fn a_refused_ingestion_removes_its_files() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let other = db.create_family("other", FamilyOptions::default()).unwrap();
@@ -480,17 +480,21 @@ fn what_cannot_be_added_is_refused_and_its_files_go() {
     drop(unfinished);
     assert_eq!(files(&env).len(), 2, "{:?}", files(&env));
 
-    let stranger = Db::open(&env, "another", options()).unwrap();
-    let set = prepare(&stranger, &stranger.default_family(), &entries(0..9, 1));
+    let foreign_table = Db::open(&env, "another", options()).unwrap();
+    let set = prepare(
+        &foreign_table,
+        &foreign_table.default_family(),
+        &entries(0..9, 1),
+    );
     invalid(db.ingest(&[set]).unwrap_err(), "another store");
-    assert!(db.prepare(&stranger.default_family()).is_err());
-    stranger.close().unwrap();
+    assert!(db.prepare(&foreign_table.default_family()).is_err());
+    foreign_table.close().unwrap();
     db.close().unwrap();
     check(&env, &options());
 }
 
 #[test]
-fn a_writer_that_outlives_its_store_touches_nothing_of_the_next_ones() {
+fn a_late_table_writer_touches_no_file_of_the_next_store() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -529,7 +533,7 @@ fn a_writer_that_outlives_its_store_touches_nothing_of_the_next_ones() {
 /// Each call of the filesystem fails in turn. All of the set is added, or none of it. The same set
 /// can be added again, unless the error says that it is spent.
 #[test]
-fn an_error_on_the_way_adds_nothing() {
+fn a_failed_ingestion_adds_nothing() {
     let (mut spent, mut again) = (0, 0);
     for kind in [
         OpKind::Append,
@@ -600,7 +604,7 @@ fn an_error_on_the_way_adds_nothing() {
 /// A load may not use the reserve of the disk. A refused load leaves the store as it was, and gives
 /// its space back.
 #[test]
-fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
+fn an_ingestion_that_does_not_fit_leaves_the_disk_reserve() {
     let fs = SimFs::new(SimOptions {
         capacity: 64 << 20,
         ..SimOptions::default()
@@ -637,7 +641,7 @@ fn a_load_that_the_disk_is_too_small_for_leaves_the_reserve() {
 
 /// A reader has a view from before the ingestion, and a sequence number from after it.
 #[test]
-fn no_reader_sees_what_came_after_without_what_was_added_before() {
+fn no_reader_sees_later_writes_without_the_ingestion() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .threads(2)
         .build();
@@ -678,7 +682,7 @@ fn no_reader_sees_what_came_after_without_what_was_added_before() {
 /// A load between the keys of an older table hides no more bytes than this table has: its two large
 /// values.
 #[test]
-fn a_load_between_other_keys_hides_no_more_than_there_is() {
+fn an_ingestion_estimates_no_more_hidden_bytes_than_exist() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let db = Db::open(&env, "db", options()).unwrap();
     let f = db.default_family();
@@ -702,7 +706,7 @@ fn a_load_between_other_keys_hides_no_more_than_there_is() {
 /// On a device that loses synced data, the manifest may end before the edit that added tables,
 /// while the log has later records. The log then reports the loss.
 #[test]
-fn a_log_tells_of_an_ingestion_that_the_manifest_has_lost() {
+fn a_log_reports_an_ingestion_missing_from_the_manifest() {
     let disk = SimFs::new(SimOptions::default());
     let env = Env::for_tests(disk.clone(), 1);
     let db = Db::open(&env, "db", options()).unwrap();
@@ -735,15 +739,16 @@ fn a_log_tells_of_an_ingestion_that_the_manifest_has_lost() {
             .err()
             .expect("what is there is no state that ever was");
         assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
-        let told = format!("added with sequence number {seq}, and the manifest knows none above");
-        assert!(e.to_string().contains(&told), "{e}");
+        let message =
+            format!("added with sequence number {seq}, and the manifest knows none above");
+        assert!(e.to_string().contains(&message), "{e}");
         // Repair reports it as well, and keeps all other data.
         let report = Db::repair(&env, "db", &options(), &mut |_, _| {}).unwrap();
         assert!(!report.sound);
         let loss = &report.losses[0];
         assert_eq!(loss.seqs, Some((seq, Some(seq))), "{report:#?}");
         assert!(
-            loss.older_may_reappear && loss.reason.contains(&told),
+            loss.older_may_reappear && loss.reason.contains(&message),
             "{loss:?}"
         );
         let db = Db::open(&env, "db", options()).unwrap();

@@ -108,7 +108,7 @@ fn replace(engine: &Engine, numbers: &mut [u64], key: u64, references: &[(u64, u
 /// Regression test: in a store of many files, every flush and every merge copied the manifest's
 /// entries of all files.
 #[test]
-fn an_install_copies_what_is_near_its_edit_and_not_the_rest_of_the_store() {
+fn an_install_copies_only_the_entries_near_its_edit() {
     const TABLES: u64 = 5000;
     let (_env, db, mut numbers) = store(TABLES, 1000);
     let engine = db.engine().clone();
@@ -145,7 +145,7 @@ fn walked(work: impl FnOnce()) -> usize {
 /// Regression test: every install and every rotation added up the bytes of all tables and blob
 /// files, and an install compared all tables with their neighbours.
 #[test]
-fn an_install_and_a_change_of_the_view_walk_over_no_files() {
+fn an_install_and_a_view_change_walk_no_file_list() {
     let (_env, db, mut numbers) = store(5000, 1000);
     let engine = db.engine().clone();
     let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
@@ -194,7 +194,7 @@ fn an_install_and_a_change_of_the_view_walk_over_no_files() {
 /// Regression test: each commit group takes `state`. An install copied the catalog of all files
 /// under this lock, and freed the former one.
 #[test]
-fn commit_groups_do_not_wait_for_work_on_the_catalog() {
+fn commit_groups_do_not_wait_for_catalog_copies() {
     let (_env, db, mut numbers) = store(100, 20);
     let engine = db.engine().clone();
     let blob = *engine.tree.catalog().blobs.keys().next().unwrap();
@@ -203,7 +203,7 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
     edit.add_tables.push(upper);
     let done: Arc<Mutex<Vec<(&str, bool)>>> = Arc::default();
     let (watched, noted) = (engine.clone(), done.clone());
-    let told = move |what| {
+    let observed = move |what| {
         // A job of the store may hold the lock for a short time; this thread would hold it for
         // good.
         let free = (0..100_000).any(|_| {
@@ -212,7 +212,7 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
         });
         noted.lock().push((what, free));
     };
-    watch(told, || {
+    watch(observed, || {
         engine.tree.lock_manifest().doubt();
         engine.tree.install(edit, Vec::new(), |_, _| {}).unwrap();
     });
@@ -236,14 +236,14 @@ fn commit_groups_do_not_wait_for_work_on_the_catalog() {
 
 /// Prints the time of an install in a store of 100,000 tables and 10,000 blob files, in µs: the
 /// whole install, and the part that every change of the view spends under `state`. Run it with
-/// `--release -- --ignored --nocapture what_an_install_costs`.
+/// `--release -- --ignored --nocapture the_cost_of_an_install_is_measured`.
 #[test]
 #[ignore = "a measurement, which asserts nothing"]
 #[expect(
     clippy::disallowed_methods,
     reason = "the time of the host is what is measured"
 )]
-fn what_an_install_costs() {
+fn the_cost_of_an_install_is_measured() {
     const TABLES: u64 = 100_000;
     let (_env, db, mut numbers) = store(TABLES, 10_000);
     let engine = db.engine().clone();

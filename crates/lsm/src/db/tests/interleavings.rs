@@ -20,7 +20,7 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
 /// Regression test: a log asked for more space so late that the log was gone and another log lived
 /// in its space. Zeros would then overwrite the acknowledged records of the other log.
 #[test]
-fn space_written_ahead_late_never_reaches_the_logs_next_life() {
+fn late_preallocation_never_writes_into_a_recycled_log() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::for_tests(sim, 1);
     let options = Options {
@@ -73,7 +73,7 @@ impl CompactionFilter for Gate {
 /// A manual compaction rewrites two tables of the last level into one, while new keys between the
 /// two move down into the same level.
 #[test]
-fn compactions_that_run_at_once_never_overlap_in_their_outputs() {
+fn outputs_of_concurrent_compactions_never_overlap() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::builder(sim).seed(1).threads(4).build();
     let (met, has_met) = mpsc::sync_channel(1);
@@ -178,7 +178,7 @@ fn a_panic_of_the_leader_fails_its_group_and_all_later_writes() {
 
 /// A callback that panics does not keep the other tickets of its group from their answers.
 #[test]
-fn a_panic_in_a_callback_leaves_no_ticket_unanswered() {
+fn a_panic_in_a_callback_completes_the_other_tickets() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::for_tests(sim, 1);
     let db = Db::open(&env, "db", Options::default()).unwrap();
@@ -199,7 +199,7 @@ fn a_panic_in_a_callback_leaves_no_ticket_unanswered() {
 /// The last handle may be dropped in a callback on the commit lane, while the lane has more work
 /// for the same store.
 #[test]
-fn the_last_handle_may_go_inside_a_callback() {
+fn the_last_handle_may_be_dropped_in_a_callback() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::builder(sim).seed(1).threads(1).build();
     let db = Db::open(&env, "db", Options::default()).unwrap();
@@ -250,7 +250,7 @@ fn the_last_handle_may_go_inside_a_callback() {
 
 /// Another process made the directory and died before its name was durable.
 #[test]
-fn a_new_stores_directory_is_durable_whoever_made_it() {
+fn a_new_store_syncs_a_directory_that_another_process_made() {
     for seed in 0..20 {
         let sim = SimFs::new(SimOptions::default());
         sim.create_dir(Path::new("data/db")).unwrap();
@@ -270,7 +270,7 @@ fn a_new_stores_directory_is_durable_whoever_made_it() {
 /// A callback may wait for the other batches of its group, and may write: it runs when all of them
 /// have their answers and no thread has the lead.
 #[test]
-fn callbacks_run_when_their_group_has_its_answers_and_the_lead_is_free() {
+fn callbacks_run_after_their_group_without_the_lead() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let family = db.default_family();
@@ -281,8 +281,8 @@ fn callbacks_run_when_their_group_has_its_answers_and_the_lead_is_free() {
     };
     let first = db.submit(batch(b"first"), &WriteOptions::SYNC);
     let second = db.submit(batch(b"second"), &WriteOptions::SYNC);
-    let told = Arc::new(AtomicUsize::new(0));
-    let (writer, count) = (db.clone(), told.clone());
+    let observed = Arc::new(AtomicUsize::new(0));
+    let (writer, count) = (db.clone(), observed.clone());
     let from_within = batch(b"from within");
     first.on_complete(move |result| {
         result.unwrap();
@@ -292,7 +292,7 @@ fn callbacks_run_when_their_group_has_its_answers_and_the_lead_is_free() {
     });
     db.put(&family, b"third", b"v", &WriteOptions::SYNC)
         .unwrap();
-    assert_eq!(told.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(observed.load(std::sync::atomic::Ordering::SeqCst), 1);
     for key in [&b"first"[..], b"second", b"third", b"from within"] {
         assert!(get(&db, key).is_some());
     }

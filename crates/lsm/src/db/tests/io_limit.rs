@@ -29,7 +29,7 @@ fn fill(db: &Db, round: u32) {
 }
 
 #[test]
-fn flushes_merges_and_copies_pass_the_limit_with_every_byte() {
+fn flushes_merges_and_copies_obey_the_io_limit() {
     let (env, db) = store();
     let limit = env.io_limit();
     let (mut passed, mut waited) = (limit.passed(), limit.waited(IoPriority::High));
@@ -69,7 +69,7 @@ fn flushes_merges_and_copies_pass_the_limit_with_every_byte() {
 }
 
 #[test]
-fn a_limit_that_is_lifted_is_no_limit() {
+fn a_lifted_io_limit_has_no_effect() {
     let (env, db) = store();
     env.io_limit().set_rate(0);
     fill(&db, 0);

@@ -25,8 +25,8 @@ fn who_waited(env: &Env) -> Option<ForegroundLoad> {
     let waited = env.foreground_io().foreground_load();
     let small = env.foreground_io().piece(BIG) == SMALL_PIECE;
     assert_eq!(small, waited == Some(ForegroundLoad::Small), "{waited:?}");
-    let hands = env.clock().as_manual().unwrap();
-    hands.advance(Duration::from_millis(10));
+    let manual_clock = env.clock().as_manual().unwrap();
+    manual_clock.advance(Duration::from_millis(10));
     assert_eq!(env.foreground_io().foreground_load(), None);
     assert_eq!(env.foreground_io().piece(BIG), BIG);
     waited
@@ -56,7 +56,7 @@ fn key(n: u32) -> [u8; 4] {
 }
 
 #[test]
-fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_does() {
+fn only_synced_commits_and_cache_misses_count_as_foreground() {
     let (env, db) = open(|_| ());
     let family = db.default_family();
     let put = |n: u32, how: &WriteOptions| db.put(&family, &key(n), &[7; 1000], how).unwrap();
@@ -125,7 +125,7 @@ fn synced_commits_and_reads_past_the_cache_wait_for_the_device_and_nothing_else_
 }
 
 #[test]
-fn background_work_that_is_behind_spares_nobody_until_it_has_caught_up() {
+fn late_background_work_does_not_yield_to_foreground_io() {
     let (env, db) = open(|o| {
         o.default_family.l0_compaction_trigger = 4;
         o.default_family.l0_slowdown = 20;
@@ -143,7 +143,7 @@ fn background_work_that_is_behind_spares_nobody_until_it_has_caught_up() {
 }
 
 #[test]
-fn only_a_store_that_is_behind_and_can_merge_hurries() {
+fn only_a_late_store_with_a_possible_merge_is_urgent() {
     let (env, db) = open(|o| {
         o.default_family.l0_compaction_trigger = 100;
         o.default_family.l0_slowdown = 100;

@@ -104,7 +104,7 @@ fn reader_of_a_store_that_is_gone(env: &Env, end: End, reader: Reader) -> Box<dy
 /// had been made in the directory, whose files had the same names. Its live log was among the
 /// removed files, and acknowledged writes with it.
 #[test]
-fn readers_that_outlive_their_store_remove_no_file_of_the_next() {
+fn late_readers_remove_no_file_of_the_next_store() {
     let mut met = 0;
     for end in [End::Close, End::Drop, End::Abandon] {
         for reader in [Reader::Iter, Reader::Tailing, Reader::Value] {
@@ -141,7 +141,7 @@ fn readers_that_outlive_their_store_remove_no_file_of_the_next() {
 
 /// A reader whose store has left the directory removes no files. The next open removes them.
 #[test]
-fn what_late_readers_leave_is_removed_by_the_next_opening() {
+fn an_open_removes_the_files_that_late_readers_kept() {
     for end in [End::Close, End::Drop, End::Abandon] {
         let (env, _) = test_env();
         let held = reader_of_a_store_that_is_gone(&env, end, Reader::Iter);
@@ -155,7 +155,7 @@ fn what_late_readers_leave_is_removed_by_the_next_opening() {
 /// Regression test: a job repeated a removal that had failed. The directory had changed hands
 /// meanwhile, and the job removed the next store's file.
 #[test]
-fn a_removal_that_is_tried_again_asks_again() {
+fn a_repeated_removal_checks_the_owner_again() {
     use basalt_sim::fault::{Fault, FaultKind};
     use basalt_sim::{FaultFs, OpKind, When};
     let fs = FaultFs::new(SimFs::new(SimOptions::default()), 1);
@@ -186,7 +186,7 @@ fn a_removal_that_is_tried_again_asks_again() {
         let theirs = std::io::IoSlice::new(b"theirs");
         file.append(&[theirs], basalt_fs::Intent::Sync).unwrap();
     }
-    tables.remove_what_is_left();
+    tables.retry_removals();
     assert_eq!(tables.unremoved(), 0);
     assert_eq!(names(&env), old);
 }
@@ -195,7 +195,7 @@ fn a_removal_that_is_tried_again_asks_again() {
 /// linking files by their names when the directory was already free, and another store could be
 /// made in it.
 #[test]
-fn closing_waits_for_a_checkpoint_that_is_being_made() {
+fn closing_waits_for_a_running_checkpoint() {
     use basalt_sim::fault::{Fault, FaultKind};
     use basalt_sim::{FaultFs, OpKind, When};
     use std::sync::mpsc;

@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A listener that keeps the events, and calls the store once it has a handle.
 #[derive(Default)]
-struct Witness {
+struct EventRecorder {
     seen: Mutex<Vec<Event>>,
     db: Mutex<Option<Db>>,
     panics: bool,
 }
 
-impl EventListener for Witness {
+impl EventListener for EventRecorder {
     fn on_event(&self, event: &Event) {
         self.seen.lock().push(event.clone());
         assert!(!self.panics, "a listener's own mistake");
@@ -67,17 +67,17 @@ fn fill(db: &Db, from: u32, n: u32) {
 /// was an input of a later merge, every begin has its end, and the bytes by level are those of
 /// `stats`.
 #[test]
-fn events_tell_the_whole_story_of_the_tree() {
-    let witness = Arc::new(Witness::default());
+fn events_report_every_change_of_the_tree() {
+    let recorder = Arc::new(EventRecorder::default());
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
+    let db = Db::open(&env, "db", small(vec![recorder.clone()])).unwrap();
     fill(&db, 0, 3000);
     db.flush().unwrap();
     db.wait_idle().unwrap();
     db.compact_range(&db.default_family(), None, None).unwrap();
     db.wait_for_listeners();
     let stats = db.stats();
-    let seen = std::mem::take(&mut *witness.seen.lock());
+    let seen = std::mem::take(&mut *recorder.seen.lock());
     let mut tables: BTreeMap<u64, (usize, u64)> = BTreeMap::new();
     let mut created = BTreeSet::new();
     let mut open: BTreeMap<u64, CompactionInfo> = BTreeMap::new();
@@ -86,19 +86,22 @@ fn events_tell_the_whole_story_of_the_tree() {
     let mut reasons = BTreeSet::new();
     for event in &seen {
         match event {
-            Event::MemtableSealed { generation, bytes } => {
-                assert!(*bytes > 0 && sealed.insert(*generation));
+            Event::MemtableSealed {
+                memtable_set,
+                bytes,
+            } => {
+                assert!(*bytes > 0 && sealed.insert(*memtable_set));
             }
-            Event::FlushBegin { generation, .. } => {
-                assert!(sealed.remove(generation) && flushing.insert(*generation));
+            Event::FlushBegin { memtable_set, .. } => {
+                assert!(sealed.remove(memtable_set) && flushing.insert(*memtable_set));
             }
             Event::FlushEnd {
-                generation,
+                memtable_set,
                 tables: made,
                 error,
                 ..
             } => {
-                assert!(error.is_none() && flushing.remove(generation));
+                assert!(error.is_none() && flushing.remove(memtable_set));
                 flushed += 1;
                 for t in made {
                     assert!(created.contains(&t.number), "created before the end");
@@ -179,15 +182,15 @@ fn events_tell_the_whole_story_of_the_tree() {
 #[test]
 fn a_listener_may_use_the_store() {
     for threads in [false, true] {
-        let witness = Arc::new(Witness::default());
+        let recorder = Arc::new(EventRecorder::default());
         let fs = SimFs::new(SimOptions::default());
         let env = match threads {
             true => Env::builder(fs).threads(2).build(),
             false => Env::for_tests(fs, 2),
         };
-        let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
+        let db = Db::open(&env, "db", small(vec![recorder.clone()])).unwrap();
         fill(&db, 0, 1000);
-        *witness.db.lock() = Some(db.clone());
+        *recorder.db.lock() = Some(db.clone());
         fill(&db, 1000, 500);
         // Moves on to the first event after the listener got the store.
         let told = || {
@@ -197,7 +200,7 @@ fn a_listener_may_use_the_store() {
         db.flush().unwrap();
         db.wait_for_listeners();
         assert_eq!(told().as_deref(), Some(&b"yes"[..]), "threads {threads}");
-        *witness.db.lock() = None;
+        *recorder.db.lock() = None;
         db.wait_for_listeners();
         db.close().unwrap();
     }
@@ -205,12 +208,12 @@ fn a_listener_may_use_the_store() {
 
 /// A listener panics once and is not called again. The other listener is, and the store continues.
 #[test]
-fn a_listener_that_panics_is_let_go_of() {
-    let bad = Arc::new(Witness {
+fn a_listener_that_panics_is_removed() {
+    let bad = Arc::new(EventRecorder {
         panics: true,
-        ..Witness::default()
+        ..EventRecorder::default()
     });
-    let good = Arc::new(Witness::default());
+    let good = Arc::new(EventRecorder::default());
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 3);
     let db = Db::open(&env, "db", small(vec![bad.clone(), good.clone()])).unwrap();
     fill(&db, 0, 500);
@@ -226,13 +229,13 @@ fn a_listener_that_panics_is_let_go_of() {
 }
 
 #[derive(Default)]
-struct Stuck {
+struct BlockingListener {
     open: Mutex<bool>,
     opened: Condvar,
     seen: Mutex<u64>,
 }
 
-impl EventListener for Stuck {
+impl EventListener for BlockingListener {
     fn on_event(&self, _: &Event) {
         let mut open = self.open.lock();
         while !*open {
@@ -245,8 +248,8 @@ impl EventListener for Stuck {
 /// A listener that never returns blocks no other thread: writes, flushes, compactions, stats and
 /// the close continue. Its events are delivered when it returns.
 #[test]
-fn a_listener_that_blocks_holds_up_nobody() {
-    let stuck = Arc::new(Stuck::default());
+fn a_listener_that_blocks_holds_up_no_other_thread() {
+    let stuck = Arc::new(BlockingListener::default());
     let fs = SimFs::new(SimOptions::default());
     let env = Env::builder(fs).threads(2).build();
     let db = Db::open(&env, "db", small(vec![stuck.clone()])).unwrap();
@@ -271,19 +274,19 @@ fn a_listener_that_blocks_holds_up_nobody() {
 /// Events that a listener is too slow for are dropped from the front of the queue and counted. The
 /// others are delivered in order.
 #[test]
-fn of_too_many_events_the_oldest_are_lost_and_counted() {
-    let witness = Arc::new(Witness::default());
+fn the_oldest_events_of_a_full_queue_are_dropped_and_counted() {
+    let recorder = Arc::new(EventRecorder::default());
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    let events = events::Events::new(vec![witness.clone()]);
-    let event = |generation| Event::MemtableSealed {
-        generation,
+    let events = events::Events::new(vec![recorder.clone()]);
+    let event = |memtable_set| Event::MemtableSealed {
+        memtable_set,
         bytes: 1,
     };
     let told = |from: u64| {
-        let seen = std::mem::take(&mut *witness.seen.lock());
+        let seen = std::mem::take(&mut *recorder.seen.lock());
         let numbers: Vec<u64> = (seen.iter())
             .map(|e| match e {
-                Event::MemtableSealed { generation, .. } => *generation,
+                Event::MemtableSealed { memtable_set, .. } => *memtable_set,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -295,7 +298,7 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     for n in 0..most + 5 {
         events.notify(env.jobs(), || event(n));
     }
-    assert!(witness.seen.lock().is_empty(), "told by whoever waits");
+    assert!(recorder.seen.lock().is_empty(), "told by whoever waits");
     events.wait(env.jobs());
     assert_eq!(events.lost(), (5, 0));
     assert_eq!(told(5) as u64, most);
@@ -307,18 +310,18 @@ fn of_too_many_events_the_oldest_are_lost_and_counted() {
     assert_eq!((told(0), events.lost()), (100, (5, 0)));
     events.close();
     events.notify(env.jobs(), || panic!("nobody listens any more"));
-    assert_eq!(Arc::strong_count(&witness), 1);
+    assert_eq!(Arc::strong_count(&recorder), 1);
 }
 
 /// A failing flush is reported as its end and as a background error, and the store recovers by
 /// itself.
 #[test]
-fn background_errors_and_stalls_are_told() {
-    let witness = Arc::new(Witness::default());
+fn background_errors_and_stalls_are_reported() {
+    let recorder = Arc::new(EventRecorder::default());
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 4);
     let env = Env::for_tests(faults.clone(), 4);
     let clock = env.clock().as_manual().expect("tests own time").clone();
-    let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
+    let db = Db::open(&env, "db", small(vec![recorder.clone()])).unwrap();
     fill(&db, 0, 20);
     faults.inject(Fault {
         op: Some(OpKind::Create),
@@ -335,7 +338,7 @@ fn background_errors_and_stalls_are_told() {
     fill(&db, 0, 2);
     db.wait_for_listeners();
     let stats = db.stats();
-    let seen = witness.seen.lock();
+    let seen = recorder.seen.lock();
     let failed = |e: &&Event| matches!(e, Event::FlushEnd { error: Some(_), tables, .. } if tables.is_empty());
     assert_eq!(seen.iter().filter(failed).count(), 1);
     let error = |e: &&Event| {
@@ -372,12 +375,12 @@ fn background_errors_and_stalls_are_told() {
 /// A flush that has written its table and then fails has made no table. The next flush reports the
 /// table that the tree has.
 #[test]
-fn a_flush_that_fails_at_last_tells_of_no_table() {
-    let witness = Arc::new(Witness::default());
+fn a_failed_flush_reports_no_new_table() {
+    let recorder = Arc::new(EventRecorder::default());
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 4);
     let env = Env::for_tests(faults.clone(), 4);
     let clock = env.clock().as_manual().expect("tests own time").clone();
-    let db = Db::open(&env, "db", small(vec![witness.clone()])).unwrap();
+    let db = Db::open(&env, "db", small(vec![recorder.clone()])).unwrap();
     fill(&db, 0, 20);
     faults.inject(Fault {
         op: Some(OpKind::SyncMetadata),
@@ -388,7 +391,7 @@ fn a_flush_that_fails_at_last_tells_of_no_table() {
     db.flush().unwrap_err();
     db.wait_for_listeners();
     let told = || {
-        let seen = std::mem::take(&mut *witness.seen.lock());
+        let seen = std::mem::take(&mut *recorder.seen.lock());
         let created = seen.iter().filter(|e| matches!(e, Event::TableCreated(_)));
         let ended = seen.iter().find_map(|e| match e {
             Event::FlushEnd { tables, error, .. } => Some((tables.len(), error.is_some())),

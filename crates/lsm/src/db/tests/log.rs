@@ -101,7 +101,7 @@ fn unsynced_writes_sync_no_log_and_write_no_space_ahead() {
 }
 
 #[test]
-fn the_first_sync_settles_all_logs_before_it() {
+fn the_first_sync_also_syncs_all_earlier_logs() {
     let sim = SimFs::new(SimOptions::default());
     let (_, _, db) = sealed(&sim);
     let before = logs(&db);
@@ -124,7 +124,7 @@ fn the_first_sync_settles_all_logs_before_it() {
 /// Regression test: a synced write was acknowledged after a sync of its own log alone. The power
 /// cut that followed took older writes in earlier logs, and left the synced one.
 #[test]
-fn a_synced_write_settles_all_logs_before_it() {
+fn a_synced_write_also_syncs_all_earlier_logs() {
     let sim = SimFs::new(SimOptions::default());
     let (_, _, db) = sealed(&sim);
     let before = logs(&db);
@@ -176,7 +176,7 @@ fn a_power_cut_leaves_a_prefix_of_writes_over_several_unsynced_logs() {
 
 /// Repair cuts the logs where recovery cuts them.
 #[test]
-fn repair_finds_the_same_prefix() {
+fn repair_keeps_the_same_prefix_as_recovery() {
     for seed in 0..10 {
         let sim = SimFs::new(SimOptions::default());
         let (_, _, db) = sealed(&sim);
@@ -234,7 +234,7 @@ fn a_hole_before_a_synced_log_is_damage() {
 }
 
 #[test]
-fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
+fn a_log_much_larger_than_its_memtables_is_flushed() {
     // Each synced put takes a whole write unit of the log, and a hundredth of that in memory.
     let sim = SimFs::new(SimOptions {
         write_unit: 4096,
@@ -259,7 +259,7 @@ fn a_log_that_takes_far_more_than_memtables_do_is_flushed() {
 /// Regression test: a flush removed its log before the names of the new tables were durable. After
 /// the power cut the manifest named tables that did not exist, and the log was gone, too.
 #[test]
-fn names_of_tables_are_durable_before_their_log_goes() {
+fn table_names_are_durable_before_the_log_is_removed() {
     let sim = SimFs::new(SimOptions::default());
     let db = Db::open(&Env::for_tests(sim.clone(), 1), "db", small()).unwrap();
     (0..KEYS).for_each(|n| put(&db, n, &WriteOptions::UNSYNCED));
@@ -274,7 +274,7 @@ fn names_of_tables_are_durable_before_their_log_goes() {
 /// Regression test: a log was removed while a checkpoint copied it, and a later log took its space.
 /// The copy had records of both.
 #[test]
-fn a_log_that_is_copied_is_not_used_again() {
+fn a_log_that_is_being_copied_is_not_recycled() {
     for copied in [false, true] {
         let sim = SimFs::new(SimOptions::default());
         let db = Db::open(&Env::for_tests(sim, 1), "db", small()).unwrap();

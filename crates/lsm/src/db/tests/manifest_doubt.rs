@@ -11,7 +11,7 @@ use std::time::Duration;
 /// that may be there or not. A record behind a torn one is never read: recovery lost the tables of
 /// later flushes, and acknowledged writes with them.
 #[test]
-fn after_a_failed_edit_the_next_one_goes_into_a_fresh_manifest() {
+fn a_failed_edit_makes_the_next_one_use_a_fresh_manifest() {
     for (op, kind) in [
         (OpKind::Append, FaultKind::Eio),
         (OpKind::Append, FaultKind::Enospc),

@@ -52,7 +52,7 @@ fn check(stores: &[Db], model: &Model) {
 /// lack of memory only if its memtables held an eighth of its own write buffer. A writer waited
 /// only for memtables that its own store had sealed.
 #[test]
-fn stores_that_each_hold_little_stay_within_the_budget_together() {
+fn many_small_stores_stay_within_the_shared_budget() {
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
     let stores = stores(&env);
     let mut model: Model = vec![BTreeMap::new(); STORES as usize];
@@ -80,7 +80,7 @@ fn stores_that_each_hold_little_stay_within_the_budget_together() {
 
 /// Writers of many stores wait for each other's memory, each with the lock of its own store held.
 #[test]
-fn writers_that_wait_for_each_others_memory_all_go_on() {
+fn writers_that_wait_for_memory_of_each_other_all_go_on() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .memory_bytes(16 * MIB)
         .cache_bytes(MIB)
@@ -171,7 +171,7 @@ fn a_store_that_cannot_flush_holds_up_no_other() {
 /// The promise of a store ends when its flush panics: no thread waits for memory that will not
 /// come.
 #[test]
-fn a_flush_that_panics_promises_nothing() {
+fn a_flush_that_panics_ends_its_memory_promise() {
     let disk = SimFs::new(SimOptions::default());
     let faults = FaultFs::with_sleep(disk, 1, Box::new(|_| panic!("on purpose")));
     let env = EnvBuilder::for_tests(faults.clone() as Arc<dyn FileSystem>, 1).build();
@@ -239,7 +239,7 @@ fn a_store_that_seals_after_a_failed_flush_holds_up_no_other() {
 
 /// A commit group that is larger than all memory except the cache's is written past the budget.
 #[test]
-fn a_group_larger_than_the_budget_goes_in() {
+fn a_group_larger_than_the_budget_is_admitted() {
     let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
     let stores: Vec<Db> = stores(&env);
     for (n, db) in stores.iter().enumerate() {
@@ -255,7 +255,7 @@ fn a_group_larger_than_the_budget_goes_in() {
 /// A store is closed, or abandoned, between its promise and the seal that keeps it. The promise
 /// ends with the store, and the writer of another store continues.
 #[test]
-fn a_promise_ends_when_its_store_is_closed() {
+fn a_memory_promise_ends_when_its_store_is_closed() {
     for abandoned in [false, true] {
         let env = EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 1).build();
         let leaving = Db::open(&env, "leaving", Options::default()).unwrap();

@@ -13,11 +13,11 @@ const NOW: u64 = 1_700_000_000_000;
 
 fn room() -> (Arc<SimFs>, Env, Arc<ManualClock>) {
     let disk = SimFs::new(SimOptions::default());
-    let hands = ManualClock::new(NOW);
+    let manual_clock = ManualClock::new(NOW);
     let env = EnvBuilder::for_tests(disk.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
-    (disk, env, hands)
+    (disk, env, manual_clock)
 }
 
 fn with(operator: impl MergeOperator + 'static) -> Options {
@@ -80,7 +80,7 @@ fn wait_idle(db: &Db, how: u64) {
 }
 
 #[test]
-fn a_chain_reads_the_same_wherever_its_parts_lie() {
+fn operands_read_the_same_in_memtables_tables_and_logs() {
     for ways in 0..3u64.pow(4) {
         let (_, env, _) = room();
         let db = Db::open(&env, "db", with(Append::new(","))).unwrap();
@@ -134,7 +134,7 @@ fn a_chain_reads_the_same_wherever_its_parts_lie() {
 }
 
 #[test]
-fn a_flush_leaves_one_operand_of_many() {
+fn a_flush_merges_many_operands_into_one() {
     let (_, env, _) = room();
     let db = Db::open(&env, "db", with(AddU64)).unwrap();
     let f = db.default_family();
@@ -156,7 +156,7 @@ fn a_flush_leaves_one_operand_of_many() {
 #[test]
 fn operands_outlive_the_value_that_they_were_merged_with() {
     for how in 0..3 {
-        let (_, env, hands) = room();
+        let (_, env, manual_clock) = room();
         let db = Db::open(&env, "db", with(Append::new(","))).unwrap();
         let f = db.default_family();
         let mut batch = WriteBatch::new();
@@ -168,9 +168,9 @@ fn operands_outlive_the_value_that_they_were_merged_with() {
         wait_idle(&db, how);
         let shown = || read(&db, b"k", &ReadOptions::default()).unwrap();
         assert_eq!(shown(), Some((b"short,a,b".to_vec(), Some(NOW + 1000))));
-        hands.advance(Duration::from_millis(999));
+        manual_clock.advance(Duration::from_millis(999));
         assert_eq!(shown(), Some((b"short,a,b".to_vec(), Some(NOW + 1000))));
-        hands.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
         assert_eq!(shown(), Some((b"a,b".to_vec(), None)), "{how}");
         db.merge(&f, b"k", b"c", &FREE).unwrap();
         wait_idle(&db, how);
@@ -179,11 +179,11 @@ fn operands_outlive_the_value_that_they_were_merged_with() {
 }
 
 #[test]
-fn what_an_operator_refuses_stays_and_the_store_goes_on() {
+fn refused_operands_are_kept_and_the_store_goes_on() {
     for bad in ["R", "P"] {
         for base in [None, Some("base"), Some("R")] {
             let (_, env, _) = room();
-            let db = Db::open(&env, "db", with(Touchy)).unwrap();
+            let db = Db::open(&env, "db", with(RefusingOperator)).unwrap();
             let f = db.default_family();
             for key in [&b"a"[..], b"m", b"z"] {
                 if let Some(base) = base {
@@ -229,7 +229,7 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
             wait_idle(&db, 2);
             db.close().unwrap();
             // With a corrected operator of the same name no operand is lost.
-            let db = Db::open(&env, "db", with(Mended)).unwrap();
+            let db = Db::open(&env, "db", with(AcceptingOperator)).unwrap();
             let whole = base.map_or(String::new(), |b| format!("{b},")) + &format!("1,{bad},2");
             assert_eq!(text(&db, b"m"), Some(whole));
             db.put(&db.default_family(), b"m", b"new", &FREE).unwrap();
@@ -240,8 +240,8 @@ fn what_an_operator_refuses_stays_and_the_store_goes_on() {
 }
 
 /// Refuses operands that contain an R, and panics at a P.
-struct Touchy;
-impl MergeOperator for Touchy {
+struct RefusingOperator;
+impl MergeOperator for RefusingOperator {
     fn name(&self) -> &str {
         "test.touchy"
     }
@@ -271,9 +271,9 @@ impl MergeOperator for Touchy {
     }
 }
 
-/// The corrected form of [`Touchy`].
-struct Mended;
-impl MergeOperator for Mended {
+/// The corrected form of [`RefusingOperator`].
+struct AcceptingOperator;
+impl MergeOperator for AcceptingOperator {
     fn name(&self) -> &str {
         "test.touchy"
     }
@@ -332,7 +332,7 @@ fn a_family_keeps_the_name_of_its_operator() {
     db.put(&db.default_family(), b"k", b"base", &FREE).unwrap();
     db.close().unwrap();
     // A family without an operator takes one, and keeps it.
-    let db = open(with(Mended)).unwrap();
+    let db = open(with(AcceptingOperator)).unwrap();
     db.merge(&db.default_family(), b"k", b"1", &FREE).unwrap();
     let counters = FamilyOptions {
         merge_operator: Some(Arc::new(Max)),
@@ -360,7 +360,7 @@ fn a_family_keeps_the_name_of_its_operator() {
     let repaired = Db::repair(&env, "db", &Options::default(), &mut |_, _| ()).unwrap();
     assert!(repaired.sound);
     // A built-in operator is known by its name.
-    let mut options = with(Mended);
+    let mut options = with(AcceptingOperator);
     options
         .families
         .insert("largest".into(), FamilyOptions::default());
@@ -375,7 +375,7 @@ fn a_family_keeps_the_name_of_its_operator() {
     db.create_family("largest", FamilyOptions::default())
         .unwrap();
     db.close().unwrap();
-    let mut options = with(Mended);
+    let mut options = with(AcceptingOperator);
     options
         .families
         .insert("largest".into(), FamilyOptions::default());
@@ -385,7 +385,7 @@ fn a_family_keeps_the_name_of_its_operator() {
 }
 
 #[test]
-fn a_repair_that_lost_the_name_keeps_the_operands() {
+fn a_repair_without_the_operator_name_keeps_the_operands() {
     let (disk, env, _) = room();
     let db = Db::open(&env, "db", with(Append::new(","))).unwrap();
     let f = db.default_family();

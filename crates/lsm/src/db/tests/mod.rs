@@ -64,7 +64,7 @@ fn get(db: &Db, key: &[u8]) -> Option<Vec<u8>> {
 /// may be cut whenever one is acknowledged. A change of the tree that failed, and may be on the
 /// device or not, must never cost an acknowledged write.
 #[test]
-fn a_failed_call_and_then_a_power_cut_lose_nothing_acknowledged() {
+fn a_failed_call_and_a_power_cut_lose_no_acknowledged_write() {
     let mut fired = 0;
     for op in [
         OpKind::Append,
@@ -191,7 +191,7 @@ fn check_crash(
 /// The device is full, and later is not. Writes fail with a clear error, reads continue, and writes
 /// resume by themselves.
 #[test]
-fn a_full_disk_is_a_state_and_passes() {
+fn writes_resume_when_a_full_disk_has_space_again() {
     let sim = SimFs::new(SimOptions {
         capacity: 256 << 10,
         ..SimOptions::default()
@@ -309,14 +309,14 @@ fn the_open_file_budget_holds_over_many_tables() {
 /// Regression test: a value had expired, and reads did not return it. The store was closed, the
 /// clock set back, and the value was there again: a session without writes recorded no time.
 #[test]
-fn what_was_expired_at_a_close_stays_expired_whatever_the_clock_says_then() {
+fn values_expired_at_a_close_stay_expired() {
     let sim = SimFs::new(SimOptions::default());
     let hour = 3_600_000;
     let at = |wall_ms: u64| {
-        let hands = basalt_env::ManualClock::new(wall_ms);
+        let manual_clock = basalt_env::ManualClock::new(wall_ms);
         Env::builder(sim.clone())
             .stepped()
-            .clock(basalt_env::Clock::manual(hands.clone()))
+            .clock(basalt_env::Clock::manual(manual_clock.clone()))
             .seed(wall_ms)
             .build()
     };
@@ -353,7 +353,7 @@ impl crate::Comparator for Backwards {
 /// Regression test: a file had a manifest's name and was none. A store that was made beside it
 /// deleted it as an orphan.
 #[test]
-fn a_foreign_file_with_a_stores_name_is_not_deleted() {
+fn a_foreign_file_with_a_manifest_name_is_not_deleted() {
     for name in ["MANIFEST-000001", "20240101.log", "000007.tbl"] {
         let sim = SimFs::new(SimOptions::default());
         sim.create_dir("db".as_ref()).unwrap();
@@ -382,7 +382,7 @@ fn a_foreign_file_with_a_stores_name_is_not_deleted() {
 /// Regression test: `serve --dir .` in a folder of photos made a store among them without a
 /// message.
 #[test]
-fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
+fn no_store_is_created_among_foreign_files_by_default() {
     let photos = || {
         let sim = SimFs::new(SimOptions::default());
         sim.create_dir("db".as_ref()).unwrap();
@@ -433,7 +433,7 @@ fn no_store_is_made_among_foreign_files_unless_that_is_asked_for() {
 }
 
 #[test]
-fn a_store_opens_only_as_what_it_is() {
+fn a_store_opens_only_with_matching_options() {
     let sim = SimFs::new(SimOptions::default());
     let env = Env::for_tests(sim, 4);
     let absent = Options {
@@ -537,7 +537,7 @@ fn a_store_opens_only_as_what_it_is() {
 /// Lookups of many keys at once give the same answers as single lookups. If a read fails, only the
 /// keys that need it get the error.
 #[test]
-fn many_keys_at_once_answer_as_each_alone() {
+fn multi_get_answers_as_single_lookups() {
     let sim = SimFs::new(SimOptions::default());
     let faults = FaultFs::new(sim.clone(), 1);
     let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 6)
@@ -619,7 +619,7 @@ fn many_keys_at_once_answer_as_each_alone() {
 }
 
 #[test]
-fn looking_into_a_folder_that_is_no_store_leaves_nothing_there() {
+fn a_failed_read_only_open_leaves_no_file() {
     let sim = SimFs::new(SimOptions::default());
     sim.create_dir(Path::new("photos")).unwrap();
     sim.create(Path::new("photos/cat.jpg")).unwrap();

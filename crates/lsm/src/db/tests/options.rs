@@ -306,7 +306,7 @@ fn settings_of_compactions_and_checkpoints_work_or_are_refused() {
                 .from(from.clone())
                 .to(to.clone())
                 .bottommost(bottommost)
-                .gather_values(true)
+                .relocate_values(true)
                 .exclusive(true);
             if let Err(e) = db.compact(&family, &options) {
                 assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");

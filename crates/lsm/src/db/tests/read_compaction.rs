@@ -141,7 +141,7 @@ impl Store {
 }
 
 #[test]
-fn seeks_that_look_into_level_0_have_it_merged_when_nobody_writes() {
+fn seeks_over_level_0_trigger_a_merge_without_writes() {
     let store = Store::new(10, true, 100);
     (0..400).for_each(|n| store.seek(n * 7));
     assert_eq!(store.tried(), (0, 0), "somebody had just written");
@@ -154,7 +154,7 @@ fn seeks_that_look_into_level_0_have_it_merged_when_nobody_writes() {
 }
 
 #[test]
-fn lookups_that_find_nothing_in_level_0_have_it_merged() {
+fn lookups_that_miss_in_level_0_trigger_a_merge() {
     // Without filters each lookup of an absent key reads a block of each table.
     let store = Store::new(0, true, 100);
     for n in 0..600 {
@@ -168,7 +168,7 @@ fn lookups_that_find_nothing_in_level_0_have_it_merged() {
 }
 
 #[test]
-fn level_0_stays_when_somebody_writes_or_reads_find_what_they_look_for_or_it_is_not_wanted() {
+fn reads_trigger_no_merge_beside_writes_or_hits_or_if_disabled() {
     let store = Store::new(10, true, 100);
     for n in 0..1500 {
         if n % 300 == 0 {
@@ -203,7 +203,7 @@ fn level_0_stays_when_somebody_writes_or_reads_find_what_they_look_for_or_it_is_
 
 /// A merge that rewrites 60 MB costs as much as 915 reads: 458 seeks that read two tables.
 #[test]
-fn a_large_merge_wants_as_many_reads() {
+fn a_larger_read_triggered_merge_needs_more_reads() {
     let store = Store::new(10, true, 60_000);
     for n in 0..600 {
         if n % 100 == 0 {
@@ -225,7 +225,7 @@ fn a_large_merge_wants_as_many_reads() {
 /// The merge is optional. After a failure it is not repeated until readers have paid again, and the
 /// store does not count as failing.
 #[test]
-fn a_merge_for_readers_that_fails_is_let_be() {
+fn a_failed_read_triggered_merge_is_not_retried() {
     let store = Store::new(10, true, 60_000);
     let rule = store.faults.inject(Fault {
         op: Some(OpKind::Create),
@@ -253,7 +253,7 @@ fn a_merge_for_readers_that_fails_is_let_be() {
 
 /// A store with an error does no optional work.
 #[test]
-fn a_store_that_something_is_wrong_with_merges_nothing_for_readers() {
+fn a_store_with_an_error_starts_no_read_triggered_merge() {
     let store = Store::new(10, true, 100);
     let error = Error::invalid("a log that cannot be written");
     store.db.engine().health.halt(error);

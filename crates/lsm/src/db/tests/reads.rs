@@ -62,7 +62,7 @@ fn every_thread_sees_a_change_of_the_tree_as_soon_as_it_is_made() {
 /// Reads pin the index and filter blocks that they need. The cache counts these, never more than a
 /// quarter of it, and they are given back with their table. The answers do not depend on pinning.
 #[test]
-fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
+fn tables_pin_index_and_filter_blocks_and_release_them() {
     for cache in [0, 64 << 10, 8 << 20] {
         let env = basalt_env::EnvBuilder::for_tests(SimFs::new(SimOptions::default()), 3)
             .cache_bytes(cache)
@@ -118,7 +118,7 @@ fn tables_pin_their_index_and_filter_blocks_in_the_cache_and_give_them_back() {
 
 /// A pinned block is found without the cache: a lookup asks the cache for the data block only.
 #[test]
-fn a_lookup_asks_the_cache_for_no_block_that_is_pinned() {
+fn a_lookup_finds_pinned_blocks_without_the_cache() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     // One table with many index partitions and several pages of its filter.
     let mut options = small();
@@ -158,7 +158,7 @@ fn a_lookup_asks_the_cache_for_no_block_that_is_pinned() {
 
 /// A small value is copied for the reader: keeping it keeps no block in memory.
 #[test]
-fn a_small_value_that_is_kept_keeps_no_block() {
+fn a_kept_small_value_pins_no_block() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let db = Db::open(&env, "db", small()).unwrap();
     let f = db.default_family();
@@ -190,7 +190,7 @@ fn a_small_value_that_is_kept_keeps_no_block() {
 /// A seek in the lowest level reads the next block along. If that read fails, the block of the seek
 /// may still be whole.
 #[test]
-fn a_seek_does_not_fail_for_a_block_that_nobody_asked_for() {
+fn a_failed_prefetch_does_not_fail_the_seek() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
     let env = basalt_env::EnvBuilder::for_tests(faults.clone(), 9)
         .cache_bytes(8 << 20)

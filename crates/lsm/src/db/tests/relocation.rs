@@ -86,8 +86,8 @@ impl Store {
         self.env.fs().stats().reads - before
     }
 
-    fn gathered(&self) -> u64 {
-        self.db.stats().blobs.gathered_bytes
+    fn relocated_bytes(&self) -> u64 {
+        self.db.stats().blobs.relocated_bytes
     }
 
     /// Returns the merges for scans that succeeded and that failed.
@@ -105,9 +105,9 @@ impl Store {
     }
 }
 
-/// With `gather_values` a compaction relocates values, with and without readers.
+/// With `relocate_values` a compaction relocates values, with and without readers.
 #[test]
-fn whoever_asks_gets_values_in_the_order_of_their_keys() {
+fn gather_values_relocates_values_into_key_order() {
     let store = Store::new(1.25);
     let family = store.db.default_family();
     let before = store.scan(&ReadOptions::default(), |_| 0);
@@ -125,7 +125,7 @@ fn whoever_asks_gets_values_in_the_order_of_their_keys() {
     let mut half = store.db.iter(&family, &old).unwrap();
     half.seek(&(KEYS / 2).to_be_bytes()).unwrap();
     let options = CompactOptions {
-        gather_values: true,
+        relocate_values: true,
         ..CompactOptions::default()
     };
     store.db.compact(&family, &options).unwrap();
@@ -145,7 +145,7 @@ fn whoever_asks_gets_values_in_the_order_of_their_keys() {
     let blobs = store.db.stats().blobs;
     assert_eq!(blobs.names, 0, "nothing stands for what was moved");
     let moved = KEYS + KEYS.div_ceil(7);
-    assert!(blobs.gathered_bytes >= moved * LEN as u64, "{blobs:?}");
+    assert!(blobs.relocated_bytes >= moved * LEN as u64, "{blobs:?}");
     assert!(store.db.blob_files().len() <= 2, "old files are gone");
     store.check();
 }
@@ -153,7 +153,7 @@ fn whoever_asks_gets_values_in_the_order_of_their_keys() {
 /// Scans that read values one by one pay for their relocation, once. Afterwards scans read long
 /// stretches, and no value is relocated any more.
 #[test]
-fn scans_pay_for_the_order_that_they_want() {
+fn scans_trigger_the_relocation_of_their_values_once() {
     let store = Store::new(1.25);
     let first = store.scan(&ReadOptions::default(), |_| 0);
     let mut last = first;
@@ -163,7 +163,7 @@ fn scans_pay_for_the_order_that_they_want() {
     }
     store.steps();
     assert!(last * 4 < first, "{last} reads of a scan, {first} at first");
-    let moved = store.gathered();
+    let moved = store.relocated_bytes();
     let all = KEYS * LEN as u64;
     assert!(moved > all / 2 && moved < 2 * all, "{moved} moved");
     assert!(
@@ -175,13 +175,13 @@ fn scans_pay_for_the_order_that_they_want() {
         store.scan(&ReadOptions::default(), |_| 0);
         store.steps();
     }
-    assert_eq!(store.gathered(), moved, "what lies well stays");
+    assert_eq!(store.relocated_bytes(), moved, "what lies well stays");
     store.check();
 }
 
 /// Gets, scans over keys, scans that are marked as one-time, and short scans do not pay.
 #[test]
-fn readers_who_want_no_order_pay_for_none() {
+fn gets_and_one_time_scans_trigger_no_relocation() {
     let store = Store::new(1.25);
     let family = store.db.default_family();
     for round in 0..10 {
@@ -212,14 +212,14 @@ fn readers_who_want_no_order_pay_for_none() {
         store.scan(&once, |_| 0);
         store.steps();
     }
-    assert_eq!((store.gathered(), store.tried()), (0, (0, 0)));
+    assert_eq!((store.relocated_bytes(), store.tried()), (0, (0, 0)));
     store.check();
 }
 
 /// A merge for scans that comes to an unreadable value fails alone. The store does not count as
 /// failing, no data is lost, and the merge is not repeated at once.
 #[test]
-fn what_cannot_be_moved_stays_and_stops_nobody() {
+fn a_relocation_with_an_unreadable_value_fails_alone() {
     let store = Store::new(1.25);
     for _ in 0..3 {
         store.scan(&ReadOptions::default(), |_| 0);
@@ -233,7 +233,7 @@ fn what_cannot_be_moved_stays_and_stops_nobody() {
     });
     store.scan(&ReadOptions::default(), |_| 0);
     store.steps();
-    assert_eq!((store.tried().0, store.gathered()), (0, 0));
+    assert_eq!((store.tried().0, store.relocated_bytes()), (0, 0));
     assert!(store.tried().1 >= 1, "it was tried");
     store.db.wait_idle().unwrap();
     store.put(KEYS + 1, 0);
@@ -255,7 +255,7 @@ fn what_cannot_be_moved_stays_and_stops_nobody() {
 
 /// Scans that end before an order would help them do not pay, nor do scans that find the order.
 #[test]
-fn short_scans_pay_for_nothing() {
+fn short_scans_trigger_no_relocation() {
     let store = Store::new(1.25);
     let family = store.db.default_family();
     let scan = |from: u64, values: u64| {
@@ -272,16 +272,16 @@ fn short_scans_pay_for_nothing() {
     }
     store.steps();
     assert_eq!(
-        (store.gathered(), store.tried()),
+        (store.relocated_bytes(), store.tried()),
         (0, (0, 0)),
         "five values"
     );
     let options = CompactOptions {
-        gather_values: true,
+        relocate_values: true,
         ..CompactOptions::default()
     };
     store.db.compact(&family, &options).unwrap();
-    let moved = store.gathered();
+    let moved = store.relocated_bytes();
     for n in 0..4 * KEYS {
         scan(n * 31, 20);
         if n % 500 == 0 {
@@ -289,14 +289,14 @@ fn short_scans_pay_for_nothing() {
         }
     }
     store.steps();
-    assert_eq!(store.gathered(), moved, "what lies well stays");
+    assert_eq!(store.relocated_bytes(), moved, "what lies well stays");
     store.check();
 }
 
 /// An unreadable value stays where it is. The other values are relocated, and the store does not
 /// count as failing.
 #[test]
-fn a_value_that_cannot_be_read_stays() {
+fn an_unreadable_value_is_not_relocated() {
     let store = Store::new(1.25);
     let family = store.db.default_family();
     let bad = store.db.blob_files()[3].name.clone();
@@ -307,12 +307,12 @@ fn a_value_that_cannot_be_read_stays() {
         kind: FaultKind::Eio,
     });
     let options = CompactOptions {
-        gather_values: true,
+        relocate_values: true,
         ..CompactOptions::default()
     };
     store.db.compact(&family, &options).unwrap();
     store.faults.clear();
-    let moved = store.gathered();
+    let moved = store.relocated_bytes();
     assert!(moved > KEYS * LEN as u64 / 2, "{moved}");
     let there = |f: &BlobFileStats| f.name == bad;
     assert!(store.db.blob_files().iter().any(there), "{bad} is left");

@@ -49,7 +49,7 @@ fn rewrite(db: &Db) {
 /// last table with the old number was removed, and the retired number was dropped. The compaction
 /// wrote a table that refers to it, and its values could not be found.
 #[test]
-fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
+fn a_retired_number_is_kept_while_a_job_may_write_it() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
@@ -76,7 +76,7 @@ fn a_number_is_not_forgotten_while_a_job_runs_that_may_write_it() {
 /// Regression test: the fresh manifest that an open writes did not have the garbage of blob files.
 /// The next open took all records for live, and their space never came back.
 #[test]
-fn garbage_is_remembered_by_each_fresh_manifest() {
+fn each_fresh_manifest_has_the_garbage_marks() {
     let (env, _) = test_env();
     let mut db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
@@ -101,7 +101,7 @@ fn garbage_is_remembered_by_each_fresh_manifest() {
 /// collection then moved the record. The mark went to the file that was gone, and the compaction
 /// failed as if the store were damaged.
 #[test]
-fn a_record_that_moved_under_a_job_is_marked_where_it_is() {
+fn a_record_moved_during_a_job_is_marked_at_its_new_place() {
     let (env, _) = test_env();
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);

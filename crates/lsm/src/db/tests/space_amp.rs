@@ -38,7 +38,7 @@ fn options(min_blob_size: usize) -> Options {
 struct Paced {
     env: Env,
     disk: std::sync::Arc<SimFs>,
-    hands: std::sync::Arc<ManualClock>,
+    manual_clock: std::sync::Arc<ManualClock>,
     db: Db,
     a_job: Duration,
     next: Duration,
@@ -48,16 +48,16 @@ struct Paced {
 impl Paced {
     fn new(options: Options, a_job_us: u64) -> Paced {
         let disk = SimFs::new(SimOptions::default());
-        let hands = ManualClock::new(1_700_000_000_000);
+        let manual_clock = ManualClock::new(1_700_000_000_000);
         let env = EnvBuilder::for_tests(disk.clone(), 1)
-            .clock(Clock::manual(hands.clone()))
+            .clock(Clock::manual(manual_clock.clone()))
             .build();
         let db = Db::open(&env, "db", options).unwrap();
         let next = env.clock().now();
         Paced {
             env,
             disk,
-            hands,
+            manual_clock,
             db,
             a_job: Duration::from_micros(a_job_us),
             next,
@@ -75,7 +75,7 @@ impl Paced {
 
     /// Moves the clock on, and runs the jobs that are due.
     fn pass(&mut self, us: u64) {
-        self.hands.advance(Duration::from_micros(us));
+        self.manual_clock.advance(Duration::from_micros(us));
         while self.env.clock().now() >= self.next {
             self.env.jobs().step();
             self.next += self.a_job;
@@ -132,11 +132,11 @@ impl Paced {
         let stats = self.db.stats().blobs;
         // A log keeps whole blocks. The statistics include the bytes of these that are not in
         // records.
-        let (told, there) = (stats.bytes, self.disk_bytes());
+        let (counted, there) = (stats.bytes, self.disk_bytes());
         let blocks = stats.files * 3 * 4096;
         assert!(
-            told <= there + blocks && there <= told + blocks,
-            "statistics tell of {told} bytes, and {there} are there: {stats:?}"
+            counted <= there + blocks && there <= counted + blocks,
+            "the statistics have {counted} bytes, the disk has {there}: {stats:?}"
         );
         self.db.close().unwrap();
         let report = Db::verify_store(&self.env, "db", options, &mut |_, _| ()).unwrap();
@@ -215,7 +215,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
 
 /// The reported cost of the bound is that of the present, also for a store without activity.
 #[test]
-fn a_store_that_rests_forgets_what_it_wrote() {
+fn an_idle_store_reports_no_recent_write_cost() {
     let mut s = Paced::new(options(500), 3000);
     for _ in 0..20_000 {
         let key = s.rng(5000);
@@ -261,7 +261,7 @@ fn pure_inserts_cause_no_collection() {
 
 /// #9235: one value does not keep a file, nor do many values with one in each file.
 #[test]
-fn one_value_keeps_no_file() {
+fn a_single_live_value_does_not_keep_a_file() {
     let options = options(500);
     let mut s = Paced::new(options.clone(), 500);
     const ROUNDS: u64 = 40;
@@ -291,7 +291,7 @@ fn one_value_keeps_no_file() {
 /// The space of a bulk delete is debt. The debt ends while writers continue, and no writer waits
 /// for all of it.
 #[test]
-fn the_debt_of_a_bulk_delete_ends_while_writers_go_on() {
+fn the_space_debt_of_a_bulk_delete_ends_during_writes() {
     let options = options(500);
     let mut s = Paced::new(options.clone(), 1000);
     const KEYS: u64 = 4000;
@@ -331,7 +331,7 @@ fn the_debt_of_a_bulk_delete_ends_while_writers_go_on() {
 
 /// #11603: compactions that never end do not starve garbage collection.
 #[test]
-fn endless_compactions_do_not_starve_collections() {
+fn endless_compactions_do_not_starve_garbage_collections() {
     fn on_and_on(env: Env, owner: u64, end: std::sync::Arc<AtomicBool>) {
         if !end.load(Ordering::SeqCst) {
             let (again, jobs) = (env.clone(), env.jobs().clone());
@@ -374,14 +374,14 @@ fn endless_compactions_do_not_starve_collections() {
 /// A store on a full disk serves reads and deletes, deletes free space, and writes resume without a
 /// new open.
 #[test]
-fn deletes_free_a_full_disk() {
+fn deletes_free_space_on_a_full_disk() {
     let disk = SimFs::new(SimOptions {
         capacity: 6 << 20,
         ..SimOptions::default()
     });
-    let hands = ManualClock::new(1_700_000_000_000);
+    let manual_clock = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
     for min_blob_size in [Some(500), None] {
         let mut options = options(500);
@@ -424,7 +424,7 @@ fn deletes_free_a_full_disk() {
             }
             let mut tries = 0;
             while db.put(&f, b"again", &[8; VALUE], &FREE).is_err() {
-                hands.advance(Duration::from_secs(2));
+                manual_clock.advance(Duration::from_secs(2));
                 while env.jobs().step() {}
                 tries += 1;
                 assert!(tries < 10, "{:?}", db.stats());
@@ -451,12 +451,12 @@ fn deletes_free_a_full_disk() {
 
 /// titan #330: a file whose removal fails is removed before the next open.
 #[test]
-fn a_file_that_cannot_be_removed_is_tried_again() {
+fn a_failed_file_removal_is_retried() {
     let disk = SimFs::new(SimOptions::default());
     let faults = FaultFs::new(disk.clone(), 1);
-    let hands = ManualClock::new(1_700_000_000_000);
+    let manual_clock = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(faults.clone(), 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
     let options = options(500);
     let db = Db::open(&env, "db", options.clone()).unwrap();
@@ -480,11 +480,11 @@ fn a_file_that_cannot_be_removed_is_tried_again() {
     while env.jobs().step() {}
     let left = db.stats().unremoved_files;
     assert!(left >= 3, "{left} files");
-    hands.advance(Duration::from_secs(2));
+    manual_clock.advance(Duration::from_secs(2));
     while env.jobs().step() {}
     assert!(db.stats().unremoved_files > 0, "each attempt fails");
     faults.clear();
-    hands.advance(Duration::from_secs(600));
+    manual_clock.advance(Duration::from_secs(600));
     while env.jobs().step() {}
     let stats = db.stats();
     assert_eq!(stats.unremoved_files, 0);
@@ -532,7 +532,7 @@ fn cost(amp: f64, draw: &mut dyn FnMut(&mut Paced) -> u64, keys: u64, writes: u6
 }
 
 #[test]
-fn the_bound_costs_what_greedy_collections_cost() {
+fn the_space_bound_costs_as_much_as_greedy_collections() {
     const KEYS: u64 = 4000;
     let uniform = cost(1.25, &mut |s| s.rng(KEYS), KEYS, 24_000);
     // A tenth of the keys gets nine tenths of the writes.
@@ -561,7 +561,7 @@ fn lazy() -> Options {
 /// No writer is slowed for garbage that no work removes. Hidden garbage is exposed before the bound
 /// is reached, whatever the merges rewrite.
 #[test]
-fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
+fn expensive_hidden_garbage_does_not_hold_writers_forever() {
     let options = lazy();
     let mut s = Paced::new(options.clone(), 500);
     let f = s.db.default_family();
@@ -608,7 +608,7 @@ fn hidden_garbage_that_is_dear_to_expose_holds_no_writer_for_good() {
 /// A load between the keys of older values holds writers back until one merge has shown that it
 /// hides none of them, and not after that.
 #[test]
-fn a_load_is_not_long_taken_for_garbage() {
+fn an_ingestion_is_counted_as_garbage_until_one_merge_only() {
     let options = options(500);
     const A_JOB: u64 = 500;
     let mut s = Paced::new(options.clone(), A_JOB);
@@ -650,7 +650,7 @@ fn a_load_is_not_long_taken_for_garbage() {
 /// A file with more live values than a collection may take into memory is collected all the same.
 /// The rest is read a second time.
 #[test]
-fn a_collection_reads_again_what_it_has_no_memory_for() {
+fn a_garbage_collection_without_memory_reads_values_twice() {
     let mut options = options(500);
     options.write_buffer_bytes = 16 << 10;
     let s = Paced::new(options.clone(), 500);
@@ -697,7 +697,7 @@ fn a_collection_reads_again_what_it_has_no_memory_for() {
 /// On a full disk garbage collections leave half of the reserve to flushes and merges, however many
 /// run.
 #[test]
-fn collections_do_not_use_up_the_reserve() {
+fn garbage_collections_leave_half_of_the_disk_reserve() {
     // Files that are larger than the spare space, and many small files that one collection could
     // take.
     full_disk(55_000, 1.25);
@@ -710,9 +710,9 @@ fn full_disk(value: usize, max_space_amp: f64) {
         capacity: CAPACITY,
         ..SimOptions::default()
     });
-    let hands = ManualClock::new(1_700_000_000_000);
+    let manual_clock = ManualClock::new(1_700_000_000_000);
     let env = EnvBuilder::for_tests(disk, 1)
-        .clock(Clock::manual(hands.clone()))
+        .clock(Clock::manual(manual_clock.clone()))
         .build();
     let options = Options {
         max_space_amp,
@@ -738,14 +738,14 @@ fn full_disk(value: usize, max_space_amp: f64) {
     for n in 0..there {
         // If the disk is too full even for the small files, flushes free space.
         while db.delete(&f, &(4 * n).to_be_bytes(), &FREE).is_err() {
-            hands.advance(Duration::from_secs(2));
+            manual_clock.advance(Duration::from_secs(2));
             assert!(env.jobs().step(), "nothing makes room");
         }
     }
     let engine = &db.engine();
     let mut seen = 0;
     while engine.pressure.disk_full().is_refusing() {
-        hands.advance(Duration::from_millis(500));
+        manual_clock.advance(Duration::from_millis(500));
         let fill = {
             let state = engine.tree.lock();
             engine
@@ -777,7 +777,7 @@ fn full_disk(value: usize, max_space_amp: f64) {
 /// If the filesystem cannot give back a part of a file, values are written out from then on: a log
 /// would keep space that is in no account.
 #[test]
-fn logs_that_cannot_give_space_back_are_not_kept() {
+fn logs_that_cannot_be_trimmed_are_not_kept() {
     let disk = SimFs::new(SimOptions::default());
     let faults = FaultFs::new(disk.clone(), 1);
     let env = EnvBuilder::for_tests(faults.clone(), 1).build();

@@ -41,8 +41,8 @@ fn threaded(threads: usize) -> Db {
 }
 
 /// Waits for a thread that hangs if the code is wrong. The scope of that thread could not end.
-fn expect_end<T>(told: &mpsc::Receiver<T>, what: &str) {
-    if told.recv_timeout(PATIENCE).is_err() {
+fn expect_end<T>(completed: &mpsc::Receiver<T>, what: &str) {
+    if completed.recv_timeout(PATIENCE).is_err() {
         eprintln!("{what} hangs");
         std::process::abort();
     }
@@ -51,7 +51,7 @@ fn expect_end<T>(told: &mpsc::Receiver<T>, what: &str) {
 /// Regression test: a thread submitted 200 MiB before the commit lane took any of it. All of it was
 /// held in memory, and was not in the ledger.
 #[test]
-fn submitted_batches_are_in_the_ledger_and_bounded() {
+fn submitted_batches_are_booked_in_the_ledger_and_bounded() {
     let (env, db) = stepped(512 << 20);
     let f = db.default_family();
     let before = env.ledger().usage().buffer;
@@ -85,7 +85,7 @@ fn submitted_batches_are_in_the_ledger_and_bounded() {
 /// A batch larger than the limit of the queue is admitted if no other batch is queued, and the next
 /// one waits for it.
 #[test]
-fn a_batch_larger_than_the_queue_is_let_in_alone() {
+fn a_batch_larger_than_the_queue_is_admitted_alone() {
     let (env, db) = stepped(512 << 20);
     let f = db.default_family();
     let large = db.submit(batch(&f, 1, QUEUE_BYTES + MIB), &FREE);
@@ -150,7 +150,7 @@ fn submit_nowait_is_in_the_ledger_and_does_not_wait() {
 /// itself, because the lane is inside such a callback. It must not run callbacks, which would wait
 /// for its own lock.
 #[test]
-fn a_submit_under_a_lock_that_callbacks_take_gets_through() {
+fn a_submit_under_a_lock_of_callbacks_does_not_deadlock() {
     let db = threaded(1);
     let f = db.default_family();
     let answered = Arc::new(Mutex::new(0));
@@ -231,24 +231,24 @@ fn threads_submit_through_a_full_queue() {
 /// Regression test: a callback that panicked in a job took the other callbacks of its group with
 /// it. Their batches were committed, and their callbacks never ran.
 #[test]
-fn a_callback_that_panics_takes_no_other_with_it() {
+fn a_callback_that_panics_does_not_stop_the_others() {
     let (env, db) = stepped(512 << 20);
     let f = db.default_family();
-    let told = Arc::new(AtomicUsize::new(0));
+    let completed = Arc::new(AtomicUsize::new(0));
     db.submit(batch(&f, 0, 10), &FREE)
         .on_complete(|_| panic!("a user's mistake"));
     for key in 1..5 {
-        let told = told.clone();
+        let completed = completed.clone();
         db.submit(batch(&f, key, 10), &FREE).on_complete(move |r| {
-            told.fetch_add(usize::from(r.is_ok()), Ordering::SeqCst);
+            completed.fetch_add(usize::from(r.is_ok()), Ordering::SeqCst);
         });
     }
     // The queue is full, so this thread leads the group, and leaves its callbacks to a job.
     let large = db.submit(batch(&f, 9, QUEUE_BYTES), &FREE);
     let next = db.submit(batch(&f, 10, 10), &FREE);
-    assert_eq!(told.load(Ordering::SeqCst), 0);
+    assert_eq!(completed.load(Ordering::SeqCst), 0);
     while env.jobs().step() {}
-    assert_eq!(told.load(Ordering::SeqCst), 4);
+    assert_eq!(completed.load(Ordering::SeqCst), 4);
     drop((large, next));
     db.abandon();
 }
@@ -256,7 +256,7 @@ fn a_callback_that_panics_takes_no_other_with_it() {
 /// Regression test: the metric counted how often held threads woke up, and did not count a submit
 /// that led the queue itself.
 #[test]
-fn each_held_submit_counts_once() {
+fn each_held_submit_is_counted_once() {
     let (env, db) = stepped(512 << 20);
     let f = db.default_family();
     let engine = db.engine();
@@ -274,7 +274,7 @@ fn each_held_submit_counts_once() {
 /// Regression test: a callback submitted to a store whose queue was full and which another thread
 /// led. It waited, and kept the commit lane from all stores.
 #[test]
-fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
+fn a_callback_that_submits_does_not_block_the_commit_lane() {
     let (env, full) = stepped(512 << 20);
     let other = opened(&env, "other");
     let (f, of_other) = (full.default_family(), other.default_family());
@@ -312,7 +312,7 @@ fn a_callback_that_submits_to_a_full_store_keeps_the_lane_from_no_store() {
 /// Regression test: each group that was taken from a full queue woke every held submit, and most of
 /// them went back to sleep. So a later submit could be admitted before an earlier one.
 #[test]
-fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
+fn a_full_queue_admits_held_submits_in_order() {
     const HELD: u32 = 24;
     let (env, db) = stepped(512 << 20);
     let f = db.default_family();
@@ -341,8 +341,8 @@ fn a_full_queue_lets_held_submits_in_by_their_order_and_wakes_no_others() {
         engine.lead_group(None, Patience::Wait);
         let mut seqs = Vec::new();
         for _ in 0..HELD {
-            let told = is_done.recv_timeout(PATIENCE);
-            let Ok(one) = told else {
+            let completed = is_done.recv_timeout(PATIENCE);
+            let Ok(one) = completed else {
                 eprintln!("a held submit hangs");
                 std::process::abort();
             };

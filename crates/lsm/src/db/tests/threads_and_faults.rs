@@ -323,11 +323,14 @@ fn all_synced(journals: &[Journal]) -> Vec<Journal> {
 }
 
 #[test]
-fn threads_failures_and_power_cuts() {
+fn concurrent_writes_survive_failures_and_power_cuts() {
     let scale = basalt_sim::campaign::scale();
     let (mut ops, mut fired) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..12 * scale) {
-        let _repeat = basalt_sim::repeat!(threads_failures_and_power_cuts, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            concurrent_writes_survive_failures_and_power_cuts,
+            "BASALT_CASE={seed}"
+        );
         let (o, f) = history(seed);
         (ops, fired) = (ops + o, fired + f);
     }

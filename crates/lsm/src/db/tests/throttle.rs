@@ -55,7 +55,7 @@ fn family(change: impl FnOnce(&mut FamilyOptions)) -> Options {
 }
 
 #[test]
-fn level_0_slows_writers_more_with_each_table_until_they_wait_for_a_compaction() {
+fn level_0_slows_and_then_stops_writers() {
     let (env, db) = stepped(family(|f| {
         f.l0_compaction_trigger = 4;
         f.l0_slowdown = 4;
@@ -85,7 +85,7 @@ fn level_0_slows_writers_more_with_each_table_until_they_wait_for_a_compaction()
 }
 
 #[test]
-fn a_large_group_is_paid_for_in_full_by_what_comes_behind_it() {
+fn the_delay_of_a_large_group_is_paid_by_later_groups() {
     let (env, db) = stepped(family(|f| {
         f.l0_compaction_trigger = 2;
         f.l0_slowdown = 2;
@@ -113,7 +113,7 @@ fn a_large_group_is_paid_for_in_full_by_what_comes_behind_it() {
 }
 
 #[test]
-fn memtables_that_wait_for_their_flush_slow_writers_before_they_stop_them() {
+fn sealed_memtables_slow_and_then_stop_writers() {
     let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
     let env = Env::for_tests(faults.clone(), 1);
     let options = Options {
@@ -161,7 +161,7 @@ fn memtables_that_wait_for_their_flush_slow_writers_before_they_stop_them() {
 }
 
 #[test]
-fn debt_of_compactions_slows_writers_and_then_holds_them() {
+fn compaction_debt_slows_and_then_stops_writers() {
     let (env, db) = stepped(family(|f| {
         f.l0_compaction_trigger = 2;
         f.l0_slowdown = 100;
@@ -202,7 +202,7 @@ fn debt_of_compactions_slows_writers_and_then_holds_them() {
 
 /// One lane leads the commits of all stores whose writers do not wait.
 #[test]
-fn a_store_that_is_held_back_keeps_no_other_store_waiting() {
+fn a_stalled_store_does_not_hold_up_other_stores() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .seed(1)
         .threads(3)
@@ -289,7 +289,7 @@ fn memtables_are_booked_before_they_grow() {
 
 /// However large values are, memtables beyond the budget are those of one group.
 #[test]
-fn values_larger_than_the_budget_go_in_one_at_a_time() {
+fn values_larger_than_the_budget_are_admitted_one_at_a_time() {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .stepped()
         .seed(1)
@@ -314,7 +314,7 @@ fn values_larger_than_the_budget_go_in_one_at_a_time() {
 }
 
 #[test]
-fn what_readers_keep_is_booked_until_they_let_go() {
+fn memory_that_readers_pin_is_booked_until_release() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let db = Db::open(&env, "db", Options::default()).unwrap();
     let f = db.default_family();
@@ -369,7 +369,7 @@ fn what_readers_keep_is_booked_until_they_let_go() {
 /// Under an urgent writer merges of level 0 wait for more tables. They do not wait if the debt
 /// already holds the writer: each would wait for the other.
 #[test]
-fn a_hurried_writer_that_is_held_for_debt_gets_its_merge() {
+fn an_urgent_writer_held_for_debt_gets_its_merge() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let options = Options {
         default_family: FamilyOptions {

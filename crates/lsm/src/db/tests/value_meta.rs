@@ -117,7 +117,7 @@ fn presence_expiry_and_length_read_no_value() {
 /// The length of a compressed value is covered by the checksum of the value only. The engine uses
 /// it after it has verified the checksum.
 #[test]
-fn the_length_of_a_compressed_value_is_verified_and_within_the_budget() {
+fn the_length_of_a_compressed_value_is_verified() {
     let fs = SimFs::new(SimOptions::default());
     let (env, _) = env(&fs);
     let db = Db::open(&env, "db", options(Compression::Zstd)).unwrap();
@@ -139,7 +139,7 @@ fn the_length_of_a_compressed_value_is_verified_and_within_the_budget() {
 /// read that then refused it. A value that is decompressed goes into the cache, where the next read
 /// would find it.
 #[test]
-fn a_compressed_value_is_not_decompressed_for_its_length_or_past_the_budget() {
+fn a_compressed_value_is_decompressed_only_within_the_budget() {
     for codec in [Compression::Lz4, Compression::Zstd] {
         let fs = SimFs::new(SimOptions::default());
         let env = EnvBuilder::for_tests(fs, 1).cache_bytes(64 << 20).build();

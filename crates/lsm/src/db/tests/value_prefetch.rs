@@ -115,21 +115,21 @@ fn shown(it: &ValuePrefetch, moved: &Result<()>, budget: bool) -> String {
 }
 
 #[test]
-fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
+fn answers_do_not_depend_on_value_prefetch() {
     let scale = basalt_sim::campaign::scale();
     let (mut moves, mut entries, mut errors, mut pauses, mut cases) = (0, 0, 0, 0, 0);
     let (mut ahead, mut flying) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..60 * scale) {
         let _repeat = basalt_sim::repeat!(
-            what_is_shown_does_not_depend_on_what_was_read_ahead,
+            answers_do_not_depend_on_value_prefetch,
             "BASALT_CASE={seed}"
         );
         cases += 1;
         let r = Random::from_seed(seed);
         let fs = SimFs::new(SimOptions::default());
-        let hands = ManualClock::new(NOW);
+        let manual_clock = ManualClock::new(NOW);
         let env = EnvBuilder::for_tests(fs.clone(), seed)
-            .clock(Clock::manual(hands.clone()))
+            .clock(Clock::manual(manual_clock.clone()))
             .cache_bytes(pick(&r, &[0, 64 << 10, 8 << 20]))
             .build();
         let options = options(&r);
@@ -156,7 +156,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
             read.upper_bound = r.one_in(3).then(|| key(&r));
             read.prefix_same_as_start =
                 options.default_family.prefix_extractor.is_some() && r.one_in(2);
-            let (view, seq) = db.engine().moment(&read).unwrap();
+            let (view, seq) = db.engine().read_view(&read).unwrap();
             let mut now = env.clock().wall_ms();
             let make = || db.engine().cursor(&view, seq, &f, &read).unwrap();
             let (mut a, mut b) = (
@@ -213,7 +213,7 @@ fn what_is_shown_does_not_depend_on_what_was_read_ahead() {
                 }
             }
         }
-        hands.advance(Duration::from_millis(1));
+        manual_clock.advance(Duration::from_millis(1));
     }
     basalt_sim::campaign!(
         "stores={cases} moves={moves} entries={entries} of_a_run={ahead} others_on_their_way={flying} errors={errors} pauses={pauses}"

@@ -3,12 +3,12 @@
 //! effects are computed under the manifest's lock, in the edit that causes them.
 //!
 //! Jobs run at the same time. A job that began before a garbage collection ended has looked up
-//! references in files that are gone when the job ends. While such a job runs, [`Moved`] remembers
-//! where the records of those files are now. For as long, a name is kept even if no table refers to
-//! it: the job may be about to write a table that does.
+//! references in files that are gone when the job ends. While such a job runs, [`MovedRecords`]
+//! remembers where the records of those files are now. For as long, a name is kept even if no table
+//! refers to it: the job may be about to write a table that does.
 
 use super::Tree;
-use crate::db::blob_state::{Moved, SettledBlobs};
+use crate::db::blob_state::{MovedRecords, SettledBlobs};
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::{Dead, Garbage};
@@ -32,7 +32,7 @@ pub(crate) struct Collection {
     /// Sources and targets.
     pub done: Collected,
     /// The new places of the records.
-    pub moved: Moved,
+    pub moved: MovedRecords,
     /// The records that were marked in the sources when the garbage collection began.
     pub marked: BTreeMap<u64, Arc<Garbage>>,
     /// The orders of the families as it knew them.
@@ -49,7 +49,7 @@ impl Tree {
         };
         let (catalog, blobs) = {
             let state = self.state.lock();
-            (state.catalog.clone(), state.blobs.moment())
+            (state.catalog.clone(), state.blobs.snapshot())
         };
         let catalog = &*catalog;
         let dropped: BTreeSet<u32> = edit.drop_families.iter().copied().collect();

@@ -54,7 +54,7 @@ impl Tree {
             // The directory may belong to another store by now.
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
-        self.drop_what_left(&mut edit, &files);
+        self.drop_removed_families(&mut edit, &files);
         self.drop_ended(&mut edit);
         let collected = blobs.collected.is_some();
         let settled = match self.settle_blobs(&mut edit, blobs) {
@@ -137,7 +137,7 @@ impl Tree {
     }
 
     /// A family may have been dropped while its tables were being built: they leave the edit again.
-    fn drop_what_left(&self, edit: &mut Edit, files: &[PathBuf]) {
+    fn drop_removed_families(&self, edit: &mut Edit, files: &[PathBuf]) {
         let state = self.state.lock();
         let gone = |id: &u32| {
             !state.catalog.families.contains_key(id)

@@ -308,7 +308,7 @@ impl Tree {
         );
         let old = std::mem::replace(&mut view.active, next);
         self.ctx.notify(|| Event::MemtableSealed {
-            generation: old.number,
+            memtable_set: old.number,
             bytes: old.memory(),
         });
         self.pressure.note_sealed(&old);

@@ -27,23 +27,23 @@ const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
 /// Applies a committed group, whose sequence numbers begin at `first`, to the memtables of a
 /// memtable set.
 pub(crate) fn insert_group(
-    generation: &Arc<MemtableSet>,
+    memtable_set: &Arc<MemtableSet>,
     group: &mut [Pending],
     first: SeqNo,
     bytes: usize,
 ) {
     if bytes >= PARALLEL_INSERT_BYTES && group.len() > 1 {
-        return insert_in_parallel(generation, group, first);
+        return insert_in_parallel(memtable_set, group, first);
     }
     let mut seq = first;
     for p in group.iter_mut().filter(|p| p.count > 0) {
         let raw = std::mem::take(&mut p.raw);
         if MemTable::pins(p.len) {
-            insert_own(generation, &p.take_payload(), &raw, seq);
+            insert_own(memtable_set, &p.take_payload(), &raw, seq);
         } else {
             // No value in the batch is large enough to keep the batch in memory.
-            let (payload, nobody) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
-            apply(generation, payload, &nobody, &raw, seq).expect(OURS);
+            let (payload, no_buffer) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
+            apply(memtable_set, payload, &no_buffer, &raw, seq).expect(VALIDATED);
         }
         seq += u64::from(p.count);
     }
@@ -53,16 +53,16 @@ pub(crate) fn insert_group(
 /// compressed values. Operations of families that do not exist are skipped.
 ///
 /// Errors: `Corruption` if the batch is not well-formed. A part of the batch may then be applied.
-pub(crate) fn insert(generation: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
-    apply(generation, payload, payload, &[], first_seq)
+pub(crate) fn insert(memtable_set: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
+    apply(memtable_set, payload, payload, &[], first_seq)
 }
 
-const OURS: &str = "a batch that this process built is well formed";
+const VALIDATED: &str = "a batch that this process built is well formed";
 
 /// Applies a batch that this process built, as [`insert`] does. Such a batch still has the values
 /// that it compressed.
-fn insert_own(generation: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
-    apply(generation, payload, payload, raw, first_seq).expect(OURS);
+fn insert_own(memtable_set: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
+    apply(memtable_set, payload, payload, raw, first_seq).expect(VALIDATED);
 }
 
 /// Returns the value of an operation, decompressed, as a memtable gets it.
@@ -90,7 +90,7 @@ pub(crate) fn check(payload: &[u8]) -> Result<()> {
 /// Applies a batch as [`insert`] does. Large values that lie in `batch` keep it in memory. `raw`
 /// has the decompressed values, unless they are to be decompressed.
 fn apply(
-    generation: &MemtableSet,
+    memtable_set: &MemtableSet,
     payload: &[u8],
     batch: &Bytes,
     raw: &[Bytes],
@@ -104,7 +104,7 @@ fn apply(
         // Each compressed value has its own decompressed one, also a value of a family that was
         // dropped.
         let own = (op.codec != Compression::None).then(|| raw.next());
-        if let Some(mem) = generation.mems.get(&op.family) {
+        if let Some(mem) = memtable_set.mems.get(&op.family) {
             if op.kind == Kind::RangeDelete {
                 mem.delete_range(op.key, op.value, seq);
                 continue;
@@ -132,7 +132,7 @@ fn apply(
 }
 
 /// Has each waiting writer insert its own batch. This thread inserts the others.
-fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], first: SeqNo) {
+fn insert_in_parallel(memtable_set: &Arc<MemtableSet>, group: &mut [Pending], first: SeqNo) {
     let left = Arc::new(Countdown {
         left: AtomicUsize::new(group.len()),
         failed: AtomicBool::new(false),
@@ -147,7 +147,7 @@ fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], firs
             continue;
         }
         let task = InsertTask {
-            generation: generation.clone(),
+            memtable_set: memtable_set.clone(),
             raw: std::mem::take(&mut p.raw),
             payload: p.take_payload(),
             first_seq: seq,
@@ -173,7 +173,7 @@ fn insert_in_parallel(generation: &Arc<MemtableSet>, group: &mut [Pending], firs
 
 /// The part of one batch in a parallel memtable insertion.
 pub(crate) struct InsertTask {
-    generation: Arc<MemtableSet>,
+    memtable_set: Arc<MemtableSet>,
     payload: Bytes,
     raw: SmallVec<[Bytes; 1]>,
     first_seq: SeqNo,
@@ -183,7 +183,7 @@ pub(crate) struct InsertTask {
 impl InsertTask {
     pub fn run(self) {
         let _done = Done(&self.left);
-        insert_own(&self.generation, &self.payload, &self.raw, self.first_seq);
+        insert_own(&self.memtable_set, &self.payload, &self.raw, self.first_seq);
     }
 }
 

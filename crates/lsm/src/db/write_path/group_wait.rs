@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 /// The longest wait.
-const LONGEST: Duration = Duration::from_micros(500);
+const MAX_WAIT: Duration = Duration::from_micros(500);
 /// The largest number of groups that do not wait after waits in vain.
-const MOST_HASTY: u32 = 63;
+const MAX_SKIPPED_GROUPS: u32 = 63;
 
 /// Statistics of the writers of the commit queue.
 #[derive(Default)]
@@ -23,14 +23,14 @@ pub(crate) struct GroupWait {
     sync_time: Duration,
     /// Backoff of unsynced groups, and of synced ones. They are apart, because a short wait in vain
     /// says nothing about a long one.
-    haste: [Backoff; 2],
+    backoff: [Backoff; 2],
 }
 
 #[derive(Default)]
 struct Backoff {
     /// Number of groups that are not to wait.
     groups: u32,
-    in_vain: u32,
+    failed_waits: u32,
 }
 
 impl GroupWait {
@@ -56,23 +56,23 @@ impl GroupWait {
         if pending >= wanted {
             return None;
         }
-        let haste = &mut self.haste[usize::from(sync)];
-        if haste.groups > 0 {
-            haste.groups -= 1;
+        let backoff = &mut self.backoff[usize::from(sync)];
+        if backoff.groups > 0 {
+            backoff.groups -= 1;
             return None;
         }
-        Some((wanted, (self.sync_time / 2).min(LONGEST)))
+        Some((wanted, (self.sync_time / 2).min(MAX_WAIT)))
     }
 
     /// Notes that a wait has ended, and whether all awaited writers came.
     pub fn note_wait(&mut self, came: bool, sync: bool) {
-        let haste = &mut self.haste[usize::from(sync)];
-        haste.in_vain = if came {
+        let backoff = &mut self.backoff[usize::from(sync)];
+        backoff.failed_waits = if came {
             0
         } else {
-            (haste.in_vain * 2 + 1).min(MOST_HASTY)
+            (backoff.failed_waits * 2 + 1).min(MAX_SKIPPED_GROUPS)
         };
-        haste.groups = haste.in_vain;
+        backoff.groups = backoff.failed_waits;
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_writer_alone_never_waits() {
+    fn a_single_writer_never_waits_for_a_group() {
         let mut c = GroupWait::default();
         for _ in 0..10 {
             assert_eq!(c.wait_for(1, 100, true), None);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_that_came_together_are_waited_for_at_most_half_a_sync() {
+    fn the_group_wait_is_at_most_half_a_sync() {
         let mut c = GroupWait::default();
         c.note_group(3, 1);
         for _ in 0..100 {
@@ -106,11 +106,11 @@ mod tests {
         assert_eq!(c.wait_for(4, 100, true), None, "all are there");
         assert_eq!(c.wait_for(2, 2, true), None, "a group takes no more");
         c.note_sync(Duration::from_secs(10));
-        assert_eq!(c.wait_for(1, 100, true).unwrap().1, LONGEST);
+        assert_eq!(c.wait_for(1, 100, true).unwrap().1, MAX_WAIT);
     }
 
     #[test]
-    fn waits_in_vain_become_rare_and_one_success_forgets_them() {
+    fn failed_group_waits_back_off_until_one_succeeds() {
         let mut c = GroupWait::default();
         let mut waits = 0;
         for _ in 0..1000 {

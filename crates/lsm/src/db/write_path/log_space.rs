@@ -34,7 +34,7 @@ pub(crate) struct ActiveLog {
     /// Bytes of the writer's staging buffer in the memory ledger.
     pub booked: Reservation,
     /// True if the header says that values in the log may be compressed.
-    pub packed: bool,
+    pub has_compressed: bool,
     /// True if records in the log were synced. Then writing space ahead of them is worth its cost.
     pub synced: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) struct SpareLogs {
     pub spare: Option<ActiveLog>,
     pub preparing: bool,
     /// True once a batch with compressed values has come.
-    pub packs: bool,
+    pub may_compress: bool,
     /// Numbers of logs whose space a job writes ahead, or will. Such a job may run late, when the
     /// log no longer exists. So the space of a log in this set is not reused: the job would write
     /// zeros over the records of another log.
@@ -90,7 +90,7 @@ impl LogSpace {
             space: Mutex::new(SpareLogs {
                 spare: None,
                 preparing: false,
-                packs: false,
+                may_compress: false,
                 extending: BTreeSet::new(),
                 recycled: Vec::new(),
                 untrimmed: Vec::new(),
@@ -159,9 +159,10 @@ impl LogSpace {
     /// Returns true if batches with compressed values have come or may come. Builds that do not
     /// know such values must refuse a log by its header. Otherwise they would take everything
     /// behind a record that they cannot verify for a torn tail.
-    pub fn packs_values(&self, view: &View) -> bool {
+    pub fn takes_compressed_values(&self, view: &View) -> bool {
         let mut families = view.families.values();
-        families.any(|f| f.options.blob_compression != Compression::None) || self.space.lock().packs
+        families.any(|f| f.options.blob_compression != Compression::None)
+            || self.space.lock().may_compress
     }
 
     /// Keeps the space of a removed log for a later one, or deletes the log. `end` is the offset at

@@ -20,7 +20,7 @@ pub(crate) mod queue;
 pub(crate) mod ticket_state;
 
 use super::back_pressure::disk_full::RecoveryCheck;
-use super::back_pressure::stalls::Pace;
+use super::back_pressure::stalls::UnpaidBytes;
 use super::context::StoreContext;
 use super::tree::Tree;
 use basalt_env::JobPriority;
@@ -48,7 +48,7 @@ pub(crate) struct Writer {
     /// The next sequence number.
     pub next_seq: SeqNo,
     /// Bytes of admitted groups that are not paid for yet.
-    pub pace: Pace,
+    pub pace: UnpaidBytes,
     /// The disk space that a recovery needs, as last checked.
     pub recovery: RecoveryCheck,
     /// Time of the environment's clock since which a group waits for memory.
@@ -66,7 +66,7 @@ impl WritePath {
                 log: None,
                 left: Vec::new(),
                 next_seq,
-                pace: Pace::default(),
+                pace: UnpaidBytes::default(),
                 recovery: RecoveryCheck::default(),
                 short_of_memory: None,
                 last_resume: None,

@@ -101,7 +101,7 @@ impl Pending {
 
 #[derive(PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Leader {
-    Nobody,
+    None,
     /// A job on the commit lane will lead. A waiting writer may take the lead before it.
     Scheduled,
     Active,
@@ -207,7 +207,7 @@ impl CommitQueue {
         CommitQueue {
             queue: Mutex::new(Queue {
                 pending: VecDeque::new(),
-                leader: Leader::Nobody,
+                leader: Leader::None,
                 bytes: 0,
                 to_sync: 0,
                 submitted_bytes: 0,

@@ -250,8 +250,8 @@ fn deal(r: &Random, cmp: &Cmp, history: &History) -> Vec<Box<dyn InternalIter>> 
 }
 
 #[test]
-fn merged_cursor_walks_like_one_sorted_list() {
-    seeds("merged_cursor_walks_like_one_sorted_list", 5000, |seed| {
+fn a_merging_cursor_equals_one_sorted_list() {
+    seeds("a_merging_cursor_equals_one_sorted_list", 5000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);
         let history = random_history(&r, r.below(60), 4);
@@ -307,7 +307,7 @@ fn merged_cursor_walks_like_one_sorted_list() {
 }
 
 #[test]
-fn equal_keys_show_the_earlier_child_first_in_both_directions() {
+fn equal_keys_yield_the_earlier_child_first() {
     let entry = |c: u8| {
         let k = internal_key(b"k", pack_trailer(7, Kind::Put));
         (k, Bytes::from(vec![c]))
@@ -332,7 +332,7 @@ fn equal_keys_show_the_earlier_child_first_in_both_directions() {
 }
 
 #[test]
-fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
+fn a_merging_cursor_is_usable_after_an_error() {
     seeds("an_error_anywhere_leaves", 200, |seed| {
         let r = Random::from_seed(seed);
         let mut history = random_history(&r, 40, 4);
@@ -384,89 +384,85 @@ fn an_error_anywhere_leaves_the_merged_cursor_invalid_and_usable_again() {
 }
 
 #[test]
-fn user_cursor_walks_like_a_map_of_live_keys() {
-    seeds(
-        "user_cursor_walks_like_a_map_of_live_keys",
-        10_000,
-        |seed| {
-            let r = Random::from_seed(seed);
-            let cmp = random_cmp(&r);
-            let spread = 1 + r.below(4);
-            let mut history = random_history(&r, r.below(120), spread);
-            if r.one_in(2) {
-                add_operands(&r, &mut history);
-            }
-            let seq = if r.one_in(2) {
-                MAX_SEQ
-            } else {
-                r.below(history.len() as u64 + 1)
-            };
-            let now_ms = r.below(100);
-            let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
-            let (lower, upper) = (bound(&r), bound(&r));
-            let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
-                .into_iter()
-                .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
-                .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
-                .collect();
-            let view = IterBounds {
-                seq,
-                lower,
-                upper,
-                now_ms,
-            };
-            let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
-            let mut u = UserIter::new(m, cmp.clone(), view, Vec::new()).with_merging(appending());
-            assert!(!u.valid());
-            let mut at: Option<usize> = None;
-            for _ in 0..60 {
-                let target = random_key(&r, spread + 1);
-                match (r.below(12), at) {
-                    (0, _) => {
-                        u.seek_to_first().unwrap();
-                        at = Some(0);
-                    }
-                    (1, _) => {
-                        u.seek_to_last().unwrap();
-                        at = model.len().checked_sub(1);
-                    }
-                    (2, _) => {
-                        u.seek(&target).unwrap();
-                        at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
-                    }
-                    (3, _) => {
-                        u.seek_for_prev(&target).unwrap();
-                        at = model
-                            .partition_point(|e| cmp.user(&e.0, &target).is_le())
-                            .checked_sub(1);
-                    }
-                    (4..=7, Some(i)) => {
-                        u.next().unwrap();
-                        at = Some(i + 1);
-                    }
-                    (_, Some(i)) => {
-                        u.prev().unwrap();
-                        at = i.checked_sub(1);
-                    }
-                    (_, None) => {}
+fn a_user_cursor_equals_a_map_of_live_keys() {
+    seeds("a_user_cursor_equals_a_map_of_live_keys", 10_000, |seed| {
+        let r = Random::from_seed(seed);
+        let cmp = random_cmp(&r);
+        let spread = 1 + r.below(4);
+        let mut history = random_history(&r, r.below(120), spread);
+        if r.one_in(2) {
+            add_operands(&r, &mut history);
+        }
+        let seq = if r.one_in(2) {
+            MAX_SEQ
+        } else {
+            r.below(history.len() as u64 + 1)
+        };
+        let now_ms = r.below(100);
+        let bound = |r: &Random| r.one_in(2).then(|| random_key(r, spread + 1));
+        let (lower, upper) = (bound(&r), bound(&r));
+        let model: Vec<_> = visible(&cmp, &history, seq, now_ms)
+            .into_iter()
+            .filter(|e| lower.as_ref().is_none_or(|l| cmp.user(&e.0, l).is_ge()))
+            .filter(|e| upper.as_ref().is_none_or(|u| cmp.user(&e.0, u).is_lt()))
+            .collect();
+        let view = IterBounds {
+            seq,
+            lower,
+            upper,
+            now_ms,
+        };
+        let m = MergingIter::new(cmp.clone(), deal(&r, &cmp, &history));
+        let mut u = UserIter::new(m, cmp.clone(), view, Vec::new()).with_merging(appending());
+        assert!(!u.valid());
+        let mut at: Option<usize> = None;
+        for _ in 0..60 {
+            let target = random_key(&r, spread + 1);
+            match (r.below(12), at) {
+                (0, _) => {
+                    u.seek_to_first().unwrap();
+                    at = Some(0);
                 }
-                at = at.filter(|&i| i < model.len());
-                assert_eq!(u.valid(), at.is_some());
-                if let Some(i) = at {
-                    let pinned = u.pinned_value();
-                    assert_eq!(
-                        (u.key(), u.value(), u.expire_at_ms()),
-                        (&model[i].0[..], &model[i].1[..], model[i].2)
-                    );
-                    assert_eq!(pinned.as_ptr(), u.value().as_ptr());
+                (1, _) => {
+                    u.seek_to_last().unwrap();
+                    at = model.len().checked_sub(1);
                 }
+                (2, _) => {
+                    u.seek(&target).unwrap();
+                    at = Some(model.partition_point(|e| cmp.user(&e.0, &target).is_lt()));
+                }
+                (3, _) => {
+                    u.seek_for_prev(&target).unwrap();
+                    at = model
+                        .partition_point(|e| cmp.user(&e.0, &target).is_le())
+                        .checked_sub(1);
+                }
+                (4..=7, Some(i)) => {
+                    u.next().unwrap();
+                    at = Some(i + 1);
+                }
+                (_, Some(i)) => {
+                    u.prev().unwrap();
+                    at = i.checked_sub(1);
+                }
+                (_, None) => {}
             }
-        },
-    );
+            at = at.filter(|&i| i < model.len());
+            assert_eq!(u.valid(), at.is_some());
+            if let Some(i) = at {
+                let pinned = u.pinned_value();
+                assert_eq!(
+                    (u.key(), u.value(), u.expire_at_ms()),
+                    (&model[i].0[..], &model[i].1[..], model[i].2)
+                );
+                assert_eq!(pinned.as_ptr(), u.value().as_ptr());
+            }
+        }
+    });
 }
 
 #[test]
-fn many_versions_and_tombstones_of_one_key_are_sought_past() {
+fn many_versions_of_one_key_are_skipped_by_a_seek() {
     // 10,000 versions lie between two keys. The cursor may read only a few of them.
     let mut history: History = vec![(b"a".to_vec(), 1, Kind::Put, b"first".to_vec())];
     history.extend((2..10_002).map(|s| {
@@ -511,7 +507,7 @@ fn many_versions_and_tombstones_of_one_key_are_sought_past() {
 }
 
 #[test]
-fn a_key_of_many_operands_is_walked_over_once() {
+fn the_operands_of_a_key_are_read_once() {
     // 10,000 operands lie above a value, and as many versions below it, which the cursor must not
     // read.
     let n = 10_000u64;
@@ -559,7 +555,7 @@ fn a_key_of_many_operands_is_walked_over_once() {
 }
 
 #[test]
-fn operands_count_as_passed_over_and_an_iterator_goes_on_behind_them() {
+fn operands_count_as_skipped_entries() {
     let mut history: History = Vec::new();
     for key in [b"a", b"b", b"c"] {
         for _ in 0..20 {

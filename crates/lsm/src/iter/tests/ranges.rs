@@ -121,7 +121,7 @@ fn fragments_answer_as_the_tombstones_do() {
 }
 
 #[test]
-fn nested_ranges_take_memory_in_proportion() {
+fn nested_ranges_take_linear_memory() {
     let live = LiveRanges::default();
     let n = 3000u32;
     let mut all = Vec::new();
@@ -145,7 +145,7 @@ fn nested_ranges_take_memory_in_proportion() {
 /// A masked cursor yields every entry that no tombstone covers, in order, in both directions. Any
 /// other entry that it yields is covered.
 #[test]
-fn masks_hide_nothing_that_lives() {
+fn a_masked_cursor_hides_no_live_entry() {
     seeds("masks_hide_nothing", 2_000, |seed| {
         let r = Random::from_seed(seed);
         let cmp = random_cmp(&r);

@@ -4,7 +4,7 @@ use super::UserIter;
 use crate::iter::{InternalIter, ScanHistory};
 use crate::options::ReadOptions;
 use crate::version::BlobSet;
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::entry::expiry_of;
 use basalt_kv::key::{SeqNo, parse_internal_key};
@@ -15,7 +15,7 @@ pub(crate) struct BlobAccess {
     pub(in crate::iter) blobs: Arc<BlobSet>,
     /// The family's id.
     pub(in crate::iter) family: u32,
-    pub(in crate::iter) how: How,
+    pub(in crate::iter) how: ReadMode,
     /// Lengths of the family's last scans.
     pub(in crate::iter) scan_history: Arc<ScanHistory>,
     /// True if the iterator reads no values.
@@ -33,7 +33,7 @@ impl BlobAccess {
         BlobAccess {
             blobs: blobs.clone(),
             family,
-            how: How::user(options.fill_cache),
+            how: ReadMode::user(options.fill_cache),
             scan_history: scan_history.clone(),
             keys_only: options.keys_only,
         }

@@ -22,7 +22,7 @@ pub(super) struct EntryClass {
 
 impl EntryClass {
     /// The class of a tombstone, and of a key without a visible version.
-    pub(super) const NOTHING: EntryClass = EntryClass {
+    pub(super) const ABSENT: EntryClass = EntryClass {
         live: false,
         reference: None,
         merge: false,
@@ -38,7 +38,7 @@ pub(super) fn classify(iter: &MergingIter, now_ms: u64) -> Result<EntryClass> {
     Ok(match kind {
         Kind::Put => EntryClass {
             live: true,
-            ..EntryClass::NOTHING
+            ..EntryClass::ABSENT
         },
         Kind::BlobRef => {
             let to = Reference::decode(iter.value())?;
@@ -46,7 +46,7 @@ pub(super) fn classify(iter: &MergingIter, now_ms: u64) -> Result<EntryClass> {
                 live: !to.is_over(now_ms),
                 reference: Some(to),
                 expire_at_ms: to.expire_at_ms,
-                ..EntryClass::NOTHING
+                ..EntryClass::ABSENT
             }
         }
         Kind::PutTtl => {
@@ -55,12 +55,12 @@ pub(super) fn classify(iter: &MergingIter, now_ms: u64) -> Result<EntryClass> {
                 live: at > now_ms,
                 prefix: 8,
                 expire_at_ms: Some(at),
-                ..EntryClass::NOTHING
+                ..EntryClass::ABSENT
             }
         }
         kind => EntryClass {
             merge: kind == Kind::Merge,
-            ..EntryClass::NOTHING
+            ..EntryClass::ABSENT
         },
     })
 }

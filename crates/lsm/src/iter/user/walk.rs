@@ -164,7 +164,7 @@ impl UserIter {
     /// Walks down over all entries of `saved_key`, from the oldest. Returns true if the key is
     /// live, and has then saved its value.
     fn save_newest_version(&mut self) -> Result<bool> {
-        let mut class = EntryClass::NOTHING;
+        let mut class = EntryClass::ABSENT;
         let mut steps = 0;
         while steps < STEPS_BEFORE_SEEK && self.at_saved_key() {
             if trailer_seq(split_internal_key(self.iter.key()).1) <= self.bounds.seq {
@@ -187,7 +187,7 @@ impl UserIter {
         self.iter.seek(&self.target)?;
         class = match self.at_saved_key() {
             true => self.save_value()?,
-            false => EntryClass::NOTHING,
+            false => EntryClass::ABSENT,
         };
         if class.merge {
             self.merge_operands()?;
@@ -241,7 +241,7 @@ impl UserIter {
         let mut class = classify(&self.iter, self.bounds.now_ms)?;
         let (user, trailer) = split_internal_key(self.iter.key());
         if (class.live || class.merge) && self.tombstones.at(user)? > trailer_seq(trailer) {
-            class = EntryClass::NOTHING;
+            class = EntryClass::ABSENT;
         }
         let seq = trailer_seq(trailer);
         self.expire_at_ms = class.expire_at_ms;

@@ -6,7 +6,7 @@ use crate::iter::AsyncReadPermit;
 use crate::iter::user::BlobAccess;
 use basalt_blob::batch_read::{InFlight, Located, Pages, Place};
 use basalt_blob::counts::ReadCounts;
-use basalt_blob::{How, Name, Reference};
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ pub(super) struct EntryBuffer {
 /// Reads that were submitted and whose values are not needed yet.
 pub(super) struct PendingReads {
     pub(super) reads: InFlight,
-    pub(super) how: How,
+    pub(super) how: ReadMode,
     pub(super) _permit: AsyncReadPermit,
     /// The number of each entry, as [`EntryBuffer::consumed`] counts, its reference, and the place
     /// of its record.
@@ -206,12 +206,12 @@ impl<'a> ValueBatch<'a> {
 
     /// Returns how a scan that has read `bytes` of values should read the batch. A long scan does
     /// not fill the cache.
-    pub(super) fn how(&self, usual: How, bytes: u64) -> How {
+    pub(super) fn how(&self, usual: ReadMode, bytes: u64) -> ReadMode {
         let mut located = self.located.iter();
         let sweeps = located
             .next()
             .is_some_and(|l| l.env().cache().is_swept_by(bytes));
-        How {
+        ReadMode {
             fill_cache: usual.fill_cache && !sweeps,
             ..usual
         }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_blob_files_are_those_of_a_recount_after_every_change() {
+    fn blob_totals_equal_a_recount_after_every_change() {
         let r = Random::from_seed(11);
         let mut table = BlobTable::default();
         let mut longest_left = 0;

@@ -2,25 +2,25 @@
 
 use std::cell::RefCell;
 
-type Told = Box<dyn Fn(&'static str)>;
+type Observer = Box<dyn Fn(&'static str)>;
 
 thread_local! {
-    static TOLD: RefCell<Option<Told>> = const { RefCell::new(None) };
+    static OBSERVER: RefCell<Option<Observer>> = const { RefCell::new(None) };
 }
 
-/// Runs `run`, and calls `told` for each such operation of this thread until `run` returns.
-pub(crate) fn watch<T>(told: impl Fn(&'static str) + 'static, run: impl FnOnce() -> T) -> T {
-    TOLD.with_borrow_mut(|t| *t = Some(Box::new(told)));
+/// Runs `run`, and calls `observer` for each such operation of this thread until `run` returns.
+pub(crate) fn watch<T>(observer: impl Fn(&'static str) + 'static, run: impl FnOnce() -> T) -> T {
+    OBSERVER.with_borrow_mut(|t| *t = Some(Box::new(observer)));
     let out = run();
-    TOLD.with_borrow_mut(|t| *t = None);
+    OBSERVER.with_borrow_mut(|t| *t = None);
     out
 }
 
 /// Notes that this thread does such an operation.
 pub(crate) fn note(what: &'static str) {
-    TOLD.with_borrow(|told| {
-        if let Some(told) = told {
-            told(what);
+    OBSERVER.with_borrow(|observer| {
+        if let Some(observer) = observer {
+            observer(what);
         }
     });
 }

@@ -1,6 +1,6 @@
 //! The fields of an edit that concern blob files.
 
-use super::{Edit, MAX_FILE_NUMBER, MAX_QUANTITY, Take, bytes, field, varint};
+use super::{Edit, Input, MAX_FILE_NUMBER, MAX_QUANTITY, bytes, field, varint};
 use crate::MAX_KEY_LEN;
 use crate::version::FileLocation;
 use basalt_blob::lineage::Group;
@@ -99,7 +99,7 @@ impl Edit {
 }
 
 /// Decodes the body of a field with one of the tags above.
-pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Take<'_>) -> Result<()> {
+pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Input<'_>) -> Result<()> {
     match tag {
         16 => e.add_blobs.push(added(f)?),
         17 => e.remove_blobs.push(f.varint()?),
@@ -114,11 +114,11 @@ pub(super) fn decode(e: &mut Edit, tag: u64, f: &mut Take<'_>) -> Result<()> {
 fn below(what: &str, n: u64, limit: u64) -> Result<u64> {
     match n < limit {
         true => Ok(n),
-        false => Err(Take::bad(&format!("{what} is {n}"))),
+        false => Err(Input::bad(&format!("{what} is {n}"))),
     }
 }
 
-fn added(f: &mut Take<'_>) -> Result<AddBlob> {
+fn added(f: &mut Input<'_>) -> Result<AddBlob> {
     let number = below("number of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
     let (file_id, digest) = (f.u128()?, f.u128()?);
     let data_end = below("a blob file's size", f.varint()?, MAX_QUANTITY)?;
@@ -138,7 +138,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
         all.bytes = all.bytes.saturating_add(of.bytes);
         let last = families.last_key_value();
         if of.records == 0 || last.is_some_and(|(last, _)| *last >= id) {
-            return Err(Take::bad(&format!("families of blob file {number}")));
+            return Err(Input::bad(&format!("families of blob file {number}")));
         }
         families.insert(id, of);
     }
@@ -153,7 +153,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
     };
     let records = all.records;
     if !(1..1 << 32).contains(&records) || all.bytes > data_end || min_seq > max_seq {
-        return Err(Take::bad(&format!(
+        return Err(Input::bad(&format!(
             "blob file {number} of {records} records in {} of {data_end} bytes",
             all.bytes
         )));
@@ -176,7 +176,7 @@ fn added(f: &mut Take<'_>) -> Result<AddBlob> {
     })
 }
 
-fn group(f: &mut Take<'_>) -> Result<Group> {
+fn group(f: &mut Input<'_>) -> Result<Group> {
     let mut group = Group::default();
     for _ in 0..f.varint()? {
         let name = below("name of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
@@ -197,7 +197,7 @@ fn group(f: &mut Take<'_>) -> Result<Group> {
         }
         let last = group.targets.last_key_value();
         if targets.is_empty() || last.is_some_and(|(last, _)| *last >= family) {
-            return Err(Take::bad("lineage of a family without targets, or twice"));
+            return Err(Input::bad("lineage of a family without targets, or twice"));
         }
         group.targets.insert(family, targets);
     }

@@ -2,7 +2,7 @@
 //! elsewhere, or move it without changing it.
 
 use super::{DIR, Execution, brief, lives, outcome, shown};
-use crate::operations::{FAMILIES, Look, key_bytes};
+use crate::operations::{FAMILIES, ReadTarget, key_bytes};
 use crate::operators::affine;
 use basalt_lsm::db::{CompactControl, CompactOptions, CompactProgress};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
@@ -133,7 +133,7 @@ impl Execution<'_> {
 
     /// Checks that a manual compaction changes nothing that readers see, whole or in a range,
     /// cancelled or not.
-    pub(super) fn compact(&mut self, look: &Look, cancelled: bool) {
+    pub(super) fn compact(&mut self, look: &ReadTarget, cancelled: bool) {
         let Some(family) = self.families.get(FAMILIES[look.family]).cloned() else {
             return;
         };
@@ -148,7 +148,7 @@ impl Execution<'_> {
             .to(look.to.map(key_bytes))
             .bottommost(self.settings.bottommost)
             .exclusive(self.settings.exclusive)
-            .gather_values(self.settings.gather_values)
+            .relocate_values(self.settings.relocate_values)
             .control(control.clone())
             .progress(Some(Arc::new(move |p: CompactProgress| {
                 let mut last = seen.lock().expect("no callback panics");

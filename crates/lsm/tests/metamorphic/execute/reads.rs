@@ -2,7 +2,7 @@
 //! prefix.
 
 use super::{Execution, brief, lives, shown};
-use crate::operations::{BEGINNINGS, FAMILIES, HELD, Item, Look, Move, What, key_bytes};
+use crate::operations::{BEGINNINGS, FAMILIES, HELD, Item, Move, ReadTarget, What, key_bytes};
 use crate::operators::{own_extractor, region};
 use basalt_lsm::db::Iter;
 use basalt_lsm::{Family, ReadOptions, Result};
@@ -15,13 +15,13 @@ impl Execution<'_> {
             .fill_cache(self.settings.fill_cache)
     }
 
-    fn bounded(&self, look: &Look) -> ReadOptions {
+    fn bounded(&self, look: &ReadTarget) -> ReadOptions {
         self.read_options(look.snapshot)
             .lower_bound(look.from.map(key_bytes))
             .upper_bound(look.to.map(key_bytes))
     }
 
-    pub(super) fn get(&mut self, look: &Look, key: u64) {
+    pub(super) fn get(&mut self, look: &ReadTarget, key: u64) {
         let Some(family) = self.families.get(FAMILIES[look.family]) else {
             return;
         };
@@ -79,7 +79,7 @@ impl Execution<'_> {
         self.say(format!("{what}: {text}"));
     }
 
-    pub(super) fn scan(&mut self, look: &Look, down: bool) {
+    pub(super) fn scan(&mut self, look: &ReadTarget, down: bool) {
         let Some(family) = self.families.get(FAMILIES[look.family]) else {
             return;
         };
@@ -103,7 +103,7 @@ impl Execution<'_> {
         }
     }
 
-    pub(super) fn scan_in_pieces(&mut self, look: &Look, down: bool, skips: u64) {
+    pub(super) fn scan_in_pieces(&mut self, look: &ReadTarget, down: bool, skips: u64) {
         let Some(family) = self.families.get(FAMILIES[look.family]).cloned() else {
             return;
         };
@@ -190,7 +190,7 @@ impl Execution<'_> {
         self.say(format!("multi_get: {}", answers.join("; ")));
     }
 
-    pub(super) fn open_iter(&mut self, look: &Look, first: &Move) {
+    pub(super) fn open_iter(&mut self, look: &ReadTarget, first: &Move) {
         let Some(family) = self.families.get(FAMILIES[look.family]) else {
             return;
         };
@@ -225,7 +225,7 @@ impl Execution<'_> {
     /// Opens a cursor that follows the store. It is never of the first family: readers there skip
     /// entries that compactions may have removed. Such a cursor continues from its position, so its
     /// answers would show what compactions removed.
-    pub(super) fn open_tail(&mut self, look: &Look, first: &Move) {
+    pub(super) fn open_tail(&mut self, look: &ReadTarget, first: &Move) {
         let Some(family) = self.families.get(FAMILIES[look.family.max(1)]) else {
             return;
         };
@@ -267,7 +267,7 @@ impl Execution<'_> {
     }
 
     /// Walks over all keys between bounds that leave keys with one prefix.
-    pub(super) fn beginning(&mut self, look: &Look, with: usize, down: bool) {
+    pub(super) fn beginning(&mut self, look: &ReadTarget, with: usize, down: bool) {
         let Some(family) = self.families.get(FAMILIES[look.family]) else {
             return;
         };
@@ -316,7 +316,7 @@ impl Execution<'_> {
 
     /// Walks over the keys of one prefix: by the iterator's own means if the family has the
     /// extractor, and otherwise by the bounds of the prefix's keys.
-    pub(super) fn prefix(&mut self, look: &Look, from: &Move, turn: Option<u64>) {
+    pub(super) fn prefix(&mut self, look: &ReadTarget, from: &Move, turn: Option<u64>) {
         let n = look.family;
         let Some(family) = self.families.get(FAMILIES[n]).cloned() else {
             return;

@@ -16,9 +16,9 @@ impl Runner {
             return;
         };
         let mut options = CompactOptions::default();
-        let (control, told) = (options.control.clone(), AtomicU64::new(0));
+        let (control, calls) = (options.control.clone(), AtomicU64::new(0));
         options.progress = Some(Arc::new(move |_| {
-            if told.fetch_add(1, SeqCst) + 1 >= u64::from(after) {
+            if calls.fetch_add(1, SeqCst) + 1 >= u64::from(after) {
                 control.cancel();
             }
         }));

@@ -25,7 +25,8 @@ impl Runner {
         // The first period may have begun before the last write.
         for _ in 0..2 {
             let retry = self.tolerant && c.percent(30);
-            self.hands.advance(if retry { RETRY } else { period });
+            self.manual_clock
+                .advance(if retry { RETRY } else { period });
             (0..6).for_each(|_| {
                 self.env.jobs().step();
             });

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn replies_depend_on_what_they_saw() {
+fn a_reply_waits_for_the_epochs_that_it_read() {
     let mut w = World::new();
     w.store.hold(true);
     let first = w.put("a", "1");
@@ -37,7 +37,7 @@ fn replies_depend_on_what_they_saw() {
 }
 
 #[test]
-fn what_was_computed_from_a_failed_epoch_is_never_submitted() {
+fn writes_computed_from_a_failed_epoch_are_never_submitted() {
     let mut w = World::new();
     w.store.hold(true);
     let first = w.put("n", "1");
@@ -63,7 +63,7 @@ fn what_was_computed_from_a_failed_epoch_is_never_submitted() {
 }
 
 #[test]
-fn an_independent_epoch_survives_the_failure_of_another_and_old_values_show_again() {
+fn a_failed_epoch_is_undone_and_independent_ones_survive() {
     let mut w = World::new();
     w.put("a", "old");
     assert!(w.submit());
@@ -86,7 +86,7 @@ fn an_independent_epoch_survives_the_failure_of_another_and_old_values_show_agai
 /// 100 was stored and acknowledged: GET answered 5, and INCR stored 6, so that the acknowledged 100
 /// was lost.
 #[test]
-fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
+fn a_later_epoch_that_completes_first_stays_visible() {
     let mut w = World::new();
     w.store.hold(true);
     let first = w.put("n", "5");
@@ -128,7 +128,7 @@ fn a_later_epoch_that_completes_first_is_not_hidden_by_an_earlier_one() {
 /// epoch was in flight, for GET, SCAN and the walks of DBSIZE and KEYS. And an earlier epoch that
 /// failed took nothing from the later one.
 #[test]
-fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
+fn a_deleted_key_stays_deleted_in_any_order_of_completion() {
     for failed in [false, true] {
         let mut w = World::new();
         w.store.hold(true);
@@ -155,7 +155,7 @@ fn a_deleted_key_stays_deleted_whatever_epoch_completes_first() {
 }
 
 #[test]
-fn a_flush_is_one_synced_write_and_a_failed_one_brings_everything_back() {
+fn flushall_is_one_synced_write_that_is_undone_if_it_fails() {
     let mut w = World::new();
     for i in 0..100 {
         w.put(&format!("k{i:02}"), "v");
@@ -201,7 +201,7 @@ fn a_flush_is_one_synced_write_and_a_failed_one_brings_everything_back() {
 /// keys, and a crash or a failed commit brings the flush back without them. So nothing is retired
 /// when FLUSHALL runs, when its epoch is submitted, when earlier epochs complete, or when it fails.
 #[test]
-fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
+fn a_generation_is_retired_after_its_flush_is_durable() {
     let mut w = World::new();
     w.put("old", "v");
     assert!(w.submit());
@@ -249,7 +249,7 @@ fn a_generation_is_retired_when_its_flush_is_durable_and_not_before() {
 /// Regression test: eight epochs of 32 MiB each, with values of 512 MiB at their ends, could wait
 /// for a slow disk at the same time.
 #[test]
-fn writes_on_their_way_are_bounded_over_all_epochs() {
+fn writes_in_flight_are_bounded_over_all_epochs() {
     const VALUE: usize = 10_000;
     let store = MemoryStore::default();
     store.hold(true);

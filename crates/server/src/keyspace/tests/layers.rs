@@ -5,7 +5,7 @@ use super::*;
 /// The writes of a command with many names take effect and leave in one step, in the order of the
 /// epoch's other writes. The batch has them in the same order.
 #[test]
-fn a_layer_stands_between_the_writes_before_and_after_it() {
+fn a_layer_is_ordered_between_other_writes_of_its_epoch() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
     for fails in [false, true] {
         let mut w = World::new();
@@ -87,7 +87,7 @@ fn an_epoch_after_a_layer_ends_after_it() {
 /// A small command forgets its answer for a key when a layer writes the key. This holds even if the
 /// layer's epoch has ended before the command runs.
 #[test]
-fn a_layer_makes_a_fetch_forget() {
+fn a_fetch_drops_answers_that_a_layer_changed() {
     let pair = |k: &str, v: &str| (k.to_string(), v.to_string());
     let mut w = World::new();
     w.put("a", "old");
@@ -113,7 +113,7 @@ fn a_layer_makes_a_fetch_forget() {
 
 /// A deletion of many names writes only the keys that exist.
 #[test]
-fn a_layer_deletes_what_is_there() {
+fn a_deleting_layer_writes_only_existing_keys() {
     let mut w = World::new();
     w.put("b", "0");
     assert!(w.submit());
@@ -130,7 +130,7 @@ fn a_layer_deletes_what_is_there() {
 /// client. One MSET of 60 MB counted as 300 MB for five readers of other keys, and they were
 /// disconnected.
 #[test]
-fn a_layer_counts_once_and_for_no_reader() {
+fn the_memory_of_a_layer_is_counted_once() {
     const LEN: usize = 1 << 20;
     let mut w = World::new();
     let list = numbered(1500);
@@ -165,7 +165,7 @@ fn a_layer_counts_once_and_for_no_reader() {
 /// Regression test: after nine layers of other keys, a fetch forgot all its answers. After three
 /// such fetches, the loop read a value of any length itself.
 #[test]
-fn layers_of_other_keys_spoil_no_fetch() {
+fn layers_of_other_keys_do_not_restart_a_fetch() {
     let mut w = World::new();
     w.store.0.lock().apart_from = 1000;
     w.put("long", &"v".repeat(LOOP_BYTES + 1));
@@ -199,7 +199,7 @@ fn layers_of_other_keys_spoil_no_fetch() {
 /// Regression test: other clients wrote layers faster than a fetch applied them, so its command
 /// never took effect. Layers in flight had no limit besides their bytes.
 #[test]
-fn no_layer_is_taken_while_a_fetch_is_far_behind_or_many_are_in_flight() {
+fn layers_wait_for_slow_fetches_and_are_bounded() {
     let mut w = World::new();
     let list = numbered(3000);
     let index = names(list.iter().map(|s| &s[..]), 1);

@@ -70,7 +70,7 @@ impl Drop for Tracked {
 /// Regression test: a deleted value stayed in the list of values of a fetch, and the next value got
 /// another place. Pairs of SET and DEL filled the memory, and nothing counted it.
 #[test]
-fn a_fetch_of_many_names_keeps_no_value_that_is_no_answer() {
+fn a_fetch_of_many_names_drops_outdated_values() {
     const LEN: usize = 10_000;
     let mut w = World::new();
     let list = numbered(1500);
@@ -98,7 +98,7 @@ fn a_fetch_of_many_names_keeps_no_value_that_is_no_answer() {
 /// Regression test: a fetch kept the buffers of its pieces whole, and counted only the strings that
 /// were still answers. A client that wrote each name after it was read made 24 MB count as nothing.
 #[test]
-fn a_fetch_of_many_names_counts_its_buffers_and_frees_what_is_no_answer() {
+fn a_fetch_of_many_names_counts_and_frees_its_buffers() {
     const LEN: usize = 1000;
     let mut w = World::new();
     let list = numbered(3000);

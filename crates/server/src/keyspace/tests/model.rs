@@ -9,7 +9,7 @@ struct ModelEpoch {
     /// The engine's decision: true for a success.
     decided: Option<bool>,
     /// True if the callback has run.
-    told: bool,
+    completed: bool,
 }
 
 impl ModelEpoch {
@@ -18,12 +18,12 @@ impl ModelEpoch {
             slot: usize::MAX,
             writes: vec![],
             decided: None,
-            told: false,
+            completed: false,
         }
     }
 
     fn has_failed(&self) -> bool {
-        self.told && self.decided == Some(false)
+        self.completed && self.decided == Some(false)
     }
 }
 
@@ -58,7 +58,7 @@ fn pending_writer<'a>(
     let last = epochs.filter(writes).last()?;
     match last.slot {
         usize::MAX => Some(open),
-        slot => (!last.told).then_some(slot),
+        slot => (!last.completed).then_some(slot),
     }
 }
 
@@ -255,7 +255,7 @@ fn random_histories_agree_with_a_model() {
                     let ended = w.complete();
                     held_back += u64::from(ended.is_empty());
                     for end in ended {
-                        let is_it = |e: &ModelEpoch| e.slot == end.slot && !e.told;
+                        let is_it = |e: &ModelEpoch| e.slot == end.slot && !e.completed;
                         let Some(i) = submitted.iter().position(is_it) else {
                             assert_eq!(end.slot, w.keys.open);
                             dependents += 1;
@@ -263,12 +263,12 @@ fn random_histories_agree_with_a_model() {
                             continue;
                         };
                         assert_eq!(submitted[i].decided, Some(end.result.is_ok()));
-                        overtaken += u64::from(submitted[..i].iter().any(|e| !e.told));
-                        submitted[i].told = true;
+                        overtaken += u64::from(submitted[..i].iter().any(|e| !e.completed));
+                        submitted[i].completed = true;
                         failures += u64::from(submitted[i].has_failed());
                     }
                     // The epoch waits for an earlier epoch, or has ended.
-                    assert!(submitted[i].told || submitted[..i].iter().any(|e| !e.told));
+                    assert!(submitted[i].completed || submitted[..i].iter().any(|e| !e.completed));
                 }
                 _ => {}
             }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn expired_values_are_absent_wherever_they_lie() {
+fn expired_values_are_absent_in_overlay_and_store() {
     let mut w = World::new();
     let put = |w: &mut World, key: &'static [u8], at| {
         w.command(|k| k.put(key, Bytes::from_static(b"v"), Some(at)));
@@ -26,7 +26,7 @@ fn expired_values_are_absent_wherever_they_lie() {
 /// had keys behind that position. A walk that continued behind those skipped keys of the store that
 /// existed throughout.
 #[test]
-fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
+fn a_walk_in_pieces_finds_every_key_present_throughout() {
     let seed = std::env::var("BASALT_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
@@ -115,7 +115,7 @@ fn a_walk_in_pieces_finds_every_key_that_is_there_throughout() {
 /// one batch. A thousand names of 64 MiB each came into memory before the reply was refused as too
 /// long.
 #[test]
-fn a_command_fetched_for_too_often_reads_no_more_strings_than_its_reply_has_room_for() {
+fn a_direct_read_is_bounded_by_the_reply_limit() {
     use crate::fetch::{Need, ROUNDS};
     const LEN: usize = 1 << 20;
     let mut w = World::new();

@@ -46,7 +46,7 @@ fn results(server: &Server, n: usize) -> Vec<Prepared> {
 /// Regression test: the table of a client that had gone was made all the same, and its request
 /// stayed in memory meanwhile without being counted.
 #[test]
-fn no_table_is_made_for_a_client_that_has_gone_and_its_request_counts() {
+fn no_table_is_prepared_for_a_disconnected_client() {
     let mut server = server();
     server.connections.push(None);
     let shared = server.shared.clone();
@@ -72,7 +72,7 @@ fn no_table_is_made_for_a_client_that_has_gone_and_its_request_counts() {
 /// Regression test: a panic ended the thread that makes tables, and every later command with
 /// many names waited for ever.
 #[test]
-fn a_table_that_panics_fails_and_the_next_is_made() {
+fn a_panic_in_preparing_a_table_fails_only_its_command() {
     let mut server = server();
     let shared = server.shared.clone();
     // No command has a request without arguments.
@@ -85,7 +85,7 @@ fn a_table_that_panics_fails_and_the_next_is_made() {
 
 /// The places for answers count before the fetch begins.
 #[test]
-fn places_for_answers_count() {
+fn answer_slots_count_as_client_memory() {
     let names = Arc::new(Names::new(
         Request::from_arguments(&["del", "k"]),
         1,

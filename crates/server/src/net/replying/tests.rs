@@ -13,7 +13,7 @@ fn goes(bound: u64, holders: &[(u64, bool)]) -> Option<usize> {
 }
 
 #[test]
-fn who_holds_most_goes_and_who_asked_to_stay_has_half_of_the_bound() {
+fn the_client_with_most_memory_is_closed() {
     assert_eq!(goes(640, &[]), None);
     assert_eq!(goes(640, &[(10, false), (631, false)]), Some(1));
     // Together they hold at most half, so another client is chosen: the largest, although it is

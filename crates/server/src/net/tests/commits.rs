@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_reply_waits_for_its_commit_and_so_do_replies_that_saw_it() {
+fn a_reply_waits_for_the_commits_of_all_writes_it_saw() {
     let w = World::new(|_| {});
     w.store.hold(true);
     let (mut a, mut b) = (w.client(), w.client());
@@ -25,7 +25,7 @@ fn a_reply_waits_for_its_commit_and_so_do_replies_that_saw_it() {
 }
 
 #[test]
-fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
+fn a_failed_commit_fails_its_writes_and_their_readers_only() {
     let w = World::new(|_| {});
     w.store.hold(true);
     let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
@@ -60,7 +60,7 @@ fn a_failed_commit_fails_its_writes_and_what_saw_them_and_nothing_else() {
 /// Regression test: two writes of a key were in flight, and the callback of the second ran first.
 /// Its client was told OK, then GET answered with the first value, and INCR counted on from it.
 #[test]
-fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
+fn an_acknowledged_write_is_visible_before_earlier_ones_complete() {
     let w = World::new(|_| {});
     w.store.hold(true);
     let (mut a, mut b) = (w.client(), w.client());
@@ -86,7 +86,7 @@ fn an_acknowledged_write_is_shown_though_an_earlier_one_is_still_on_its_way() {
 }
 
 #[test]
-fn many_epochs_are_in_flight_and_then_writes_share_one() {
+fn writes_share_an_epoch_when_many_are_in_flight() {
     let w = World::new(|_| {});
     w.store.hold(true);
     let mut clients: Vec<_> = (0..20).map(|_| w.client()).collect();
@@ -113,7 +113,7 @@ fn many_epochs_are_in_flight_and_then_writes_share_one() {
 /// Regression test: while pending writes took all their room, no client was served at all, and a
 /// PING waited for the commit of other clients.
 #[test]
-fn only_writes_wait_for_room_for_writes() {
+fn reads_do_not_wait_for_room_for_writes() {
     let w = World::new(|options| options.pending_write_bytes = 10_000);
     let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
     w.store.hold(true);
@@ -137,7 +137,7 @@ fn only_writes_wait_for_room_for_writes() {
 }
 
 #[test]
-fn the_sync_policy_decides_what_a_commit_asks_for() {
+fn the_sync_policy_decides_whether_a_commit_syncs() {
     for (policy, sync) in [
         (SyncPolicy::Always, true),
         (SyncPolicy::EverySecond, false),
@@ -183,7 +183,7 @@ fn a_write_is_synced_by_the_policy_under_which_it_was_submitted() {
 }
 
 #[test]
-fn a_failing_disk_is_an_error_reply_for_reads_too() {
+fn a_read_from_a_failing_disk_gets_an_error_reply() {
     let w = World::new(|_| {});
     let mut a = w.client();
     w.store.0.lock().fail_reads = true;

@@ -27,7 +27,7 @@ fn a_turn_of_one_client_ends_after_some_reads() {
 /// Regression test: the server never checked that a client's machine was still there, so
 /// connections that a firewall had forgotten stayed for ever.
 #[test]
-fn connections_are_kept_alive_as_the_setting_says() {
+fn tcp_keepalive_follows_the_setting() {
     use rustix::net::sockopt;
     let fs = HostFs::new(HostOptions::new(std::env::temp_dir())).unwrap();
     let env = EnvBuilder::new(fs).build();
@@ -62,9 +62,9 @@ fn connections_are_kept_alive_as_the_setting_says() {
 /// Regression test: a client that sent nothing stayed for ever. Ten thousand of them kept all
 /// others out.
 #[test]
-fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
-    let hands = ManualClock::new(0);
-    let clock = Clock::manual(hands.clone());
+fn only_idle_clients_are_disconnected() {
+    let manual_clock = ManualClock::new(0);
+    let clock = Clock::manual(manual_clock.clone());
     let w = World::over(MemoryStore::default(), clock, |_| {});
     let mut first = w.client();
     let mut busy = w.client();
@@ -78,7 +78,7 @@ fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
         expect(c, "+PONG\r\n");
     };
     // No timeout is set.
-    hands.advance(Duration::from_secs(1_000_000));
+    manual_clock.advance(Duration::from_secs(1_000_000));
     ping(&mut busy);
     nothing_yet(&mut first);
     ping(&mut first);
@@ -88,25 +88,25 @@ fn idle_clients_are_disconnected_and_those_that_wait_are_not() {
     w.store.hold(true);
     send(&mut waits, "SET k v");
     w.wait_held(1);
-    hands.advance(Duration::from_secs(59));
+    manual_clock.advance(Duration::from_secs(59));
     ping(&mut busy);
     ping(&mut busy);
     nothing_yet(&mut first);
-    hands.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     ping(&mut busy);
     assert_eq!(first.read(&mut [0]).unwrap(), 0, "idle for a minute");
     // The client's reply waits for the disk, which is not the client's fault.
-    hands.advance(Duration::from_secs(59));
+    manual_clock.advance(Duration::from_secs(59));
     ping(&mut busy);
-    hands.advance(Duration::from_secs(59));
+    manual_clock.advance(Duration::from_secs(59));
     ping(&mut busy);
     nothing_yet(&mut waits);
     w.store.release(0, Ok(()));
     expect(&mut waits, "+OK\r\n");
     ping(&mut waits);
-    hands.advance(Duration::from_secs(59));
+    manual_clock.advance(Duration::from_secs(59));
     ping(&mut busy);
-    hands.advance(Duration::from_secs(1));
+    manual_clock.advance(Duration::from_secs(1));
     ping(&mut busy);
     assert_eq!(waits.read(&mut [0]).unwrap(), 0);
     send(&mut busy, "INFO stats");

@@ -5,7 +5,7 @@ use super::*;
 /// Regression test: one GET of a long value that was in no cache made every other client wait for
 /// the device.
 #[test]
-fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
+fn a_long_value_is_read_without_blocking_other_clients() {
     let w = holding_fetches();
     let long = "v".repeat(LONG);
     let (mut a, mut b) = (w.client(), w.client());
@@ -40,7 +40,7 @@ fn a_long_value_is_read_by_another_thread_while_clients_go_on() {
 
 /// A value that another thread read before a write must not be answered after it.
 #[test]
-fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
+fn a_value_written_during_its_fetch_is_answered_as_written() {
     let w = holding_fetches();
     let long = "v".repeat(LONG);
     let (mut a, mut b) = (w.client(), w.client());
@@ -78,7 +78,7 @@ fn a_value_that_is_written_while_it_is_read_is_answered_as_written() {
 /// Regression test: the keys of a killed client were still read, and its request stayed in memory
 /// until then. Clients that send requests and disconnect could queue work without end.
 #[test]
-fn a_read_that_waits_is_given_up_with_its_client() {
+fn a_waiting_read_is_cancelled_with_its_client() {
     let w = holding_fetches();
     set_long(&w, &["first", "killed", "left", "last"]);
     let (mut a, mut b, mut c, mut d) = (w.client(), w.client(), w.client(), w.client());
@@ -119,7 +119,7 @@ fn a_read_that_waits_is_given_up_with_its_client() {
 /// Regression test: a request that waited for a place looked for its first 128 names again whenever
 /// it was woken.
 #[test]
-fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
+fn a_request_that_waits_for_a_fetch_looks_its_names_up_once() {
     let w = holding_fetches();
     set_long(&w, &["long"]);
     let clients = all_fetches(&w);
@@ -142,7 +142,7 @@ fn a_request_that_waits_for_a_fetch_looks_for_its_names_once() {
 /// Regression test: a client that closed itself with a waiting request behind that kept its place
 /// for a fetch. After 16 of them no client had its long values read any more.
 #[test]
-fn a_client_that_is_killed_gives_its_fetch_back() {
+fn a_killed_client_releases_its_fetch() {
     let w = holding_fetches();
     set_long(&w, &["long"]);
     let mut d = w.client();
@@ -187,8 +187,12 @@ fn a_client_that_is_killed_gives_its_fetch_back() {
 /// A request that waits for a place is no reason to disconnect its client, for any time.
 #[test]
 fn a_client_that_waits_for_a_fetch_is_not_idle() {
-    let hands = ManualClock::new(0);
-    let w = World::over(MemoryStore::default(), Clock::manual(hands.clone()), |_| {});
+    let manual_clock = ManualClock::new(0);
+    let w = World::over(
+        MemoryStore::default(),
+        Clock::manual(manual_clock.clone()),
+        |_| {},
+    );
     hold_fetches(&w);
     set_long(&w, &["long"]);
     let clients = all_fetches(&w);
@@ -200,7 +204,7 @@ fn a_client_that_waits_for_a_fetch_is_not_idle() {
     send(&mut waits, "GETRANGE long 0 3");
     round(&w);
     for _ in 0..3 {
-        hands.advance(Duration::from_secs(59));
+        manual_clock.advance(Duration::from_secs(59));
         send(&mut busy, "PING");
         expect(&mut busy, "+PONG\r\n");
     }
@@ -221,7 +225,7 @@ fn a_client_that_waits_for_a_fetch_is_not_idle() {
 /// Regression test: a panic ended the thread that reads, and all requests with fetches waited for
 /// ever. The server could not stop.
 #[test]
-fn a_read_that_panics_is_an_error_and_later_reads_go_on() {
+fn a_read_that_panics_is_an_error_and_later_reads_work() {
     let w = World::new(|_| {});
     hold_fetches(&w);
     w.store.0.lock().hold_fetches = false;

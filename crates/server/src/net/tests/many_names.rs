@@ -5,7 +5,7 @@ use super::*;
 /// Regression test: a request with 5,000 names held the loop for half a minute, and SIGTERM was not
 /// handled meanwhile. The request is one command nevertheless: its answers are true at one moment.
 #[test]
-fn many_names_are_looked_for_elsewhere_and_the_answer_is_of_one_moment() {
+fn many_names_are_read_in_background_with_a_consistent_answer() {
     let w = holding_fetches();
     let (mut a, mut b) = (w.client(), w.client());
     let mut names = String::new();
@@ -50,7 +50,7 @@ fn many_values(values: &[(usize, &str)]) -> String {
 /// Regression test: the last step of a command looked for all its names in one turn. A million
 /// names delayed every other client by half a second, and MGET by almost a second.
 #[test]
-fn a_read_of_many_names_is_in_pieces_to_its_end() {
+fn a_read_of_many_names_runs_in_pieces() {
     let w = World::new(|_| {});
     let mut a = w.client();
     send(&mut a, "MSET n0 a n1500 b n2999 c");
@@ -173,7 +173,7 @@ fn a_read_of_many_names_depends_on_the_commits_that_it_saw() {
 /// One client sets two names to the same value, again and again. No read of many names sees them
 /// differ.
 #[test]
-fn a_read_of_many_names_never_sees_half_of_a_write() {
+fn a_read_of_many_names_never_sees_a_partial_write() {
     let w = World::new(|_| {});
     let (mut a, mut b) = (w.client(), w.client());
     let (mut seen, mut sent) = (std::collections::BTreeSet::new(), 0);
@@ -216,7 +216,7 @@ fn many_pairs(command: &str, value: &str) -> String {
 /// Regression test: the last step of a DEL looked at all its names in one turn, and an MSET wrote
 /// all in one turn. A million names delayed every other client by two seconds.
 #[test]
-fn a_write_of_many_names_is_in_pieces() {
+fn a_write_of_many_names_runs_in_pieces() {
     let w = World::new(|_| {});
     let mut a = w.client();
     for (request, reply) in [
@@ -390,7 +390,7 @@ fn a_write_of_many_names_commits_or_fails_as_one() {
 /// Clients set and delete the same 3,000 names again and again, so a deletion often reads its names
 /// while they are set. No other client ever sees two values among them.
 #[test]
-fn a_write_of_many_names_is_never_seen_half() {
+fn a_write_of_many_names_is_atomic_for_readers() {
     let w = World::new(|_| {});
     let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
     let mut seen = std::collections::BTreeSet::new();
@@ -436,7 +436,7 @@ fn a_write_of_many_names_is_never_seen_half() {
 /// Regression test: writes that had all answers and waited for room kept all places for fetches, so
 /// reads waited for the commits of other clients.
 #[test]
-fn writes_that_wait_for_room_leave_places_to_reads() {
+fn writes_that_wait_for_room_hold_no_fetch() {
     let w = World::new(|o| o.pending_write_bytes = 100_000);
     hold_fetches(&w);
     set_long(&w, &["long"]);

@@ -5,7 +5,7 @@ use super::*;
 /// Regression test: each KEYS pinned a snapshot of the store and a copy of the writes in flight as
 /// soon as it came, in any number.
 #[test]
-fn slow_reads_wait_on_their_connections() {
+fn slow_reads_wait_in_their_connections() {
     const CLIENTS: usize = 20;
     let w = World::new(|_| {});
     let mut setter = w.client();
@@ -52,7 +52,7 @@ fn slow_reads_wait_on_their_connections() {
 
 /// Regression test: the loop waited for the sync itself, and all clients with it.
 #[test]
-fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
+fn a_scan_that_waits_for_cursor_numbers_blocks_no_client() {
     let store = MemoryStore::default();
     store.0.lock().fail_reads = true;
     // The server starts nevertheless.
@@ -89,7 +89,7 @@ fn a_scan_waits_for_cursor_numbers_and_nobody_waits_for_the_scan() {
 /// Regression test: of waiting requests, only the bytes were counted as clients' memory. The table
 /// of arguments of each was in no budget.
 #[test]
-fn a_parked_request_is_counted_with_the_table_of_its_arguments() {
+fn a_parked_request_is_counted_with_its_argument_table() {
     const ARGUMENTS: usize = 50_000;
     let store = MemoryStore::default();
     store.0.lock().fail_reads = true;

@@ -23,7 +23,7 @@ fn stopping_finishes_what_was_accepted() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_does_not_keep_the_server_from_stopping() {
+fn a_client_that_does_not_read_does_not_delay_stopping() {
     let w = World::new(|o| o.drain = Duration::from_millis(50));
     let mut a = w.client();
     send(&mut a, &format!("SET k {}", "x".repeat(60_000)));
@@ -37,7 +37,7 @@ fn a_client_that_takes_no_replies_does_not_keep_the_server_from_stopping() {
 }
 
 #[test]
-fn stopping_answers_the_slow_reads_that_wait() {
+fn stopping_answers_waiting_slow_reads() {
     let w = World::new(|_| {});
     w.store.0.lock().hold_scans = true;
     let mut clients: Vec<_> = (0..6).map(|_| w.client()).collect();
@@ -57,7 +57,7 @@ fn stopping_answers_the_slow_reads_that_wait() {
 
 /// Regression test: requests behind slow reads were dropped when the time for stopping was over.
 #[test]
-fn stopping_runs_what_stands_behind_slow_reads() {
+fn stopping_runs_requests_behind_slow_reads() {
     let w = World::new(|o| o.drain = Duration::from_millis(50));
     w.store.0.lock().hold_scans = true;
     let mut clients: Vec<_> = (0..100).map(|_| w.client()).collect();
@@ -82,13 +82,17 @@ fn stopping_runs_what_stands_behind_slow_reads() {
 /// Stops a server with 120 MB of replies in the queue. The client takes them while the clock moves
 /// on, up to 2.4 times the wait for a client that takes nothing. Returns the number of replies
 /// received.
-fn taken_while_stopping(in_all: Duration) -> usize {
+fn replies_while_stopping(in_all: Duration) -> usize {
     const REPLIES: usize = 2_000;
-    let hands = ManualClock::new(0);
+    let manual_clock = ManualClock::new(0);
     let wait = Duration::from_secs(5);
-    let w = World::over(MemoryStore::default(), Clock::manual(hands.clone()), |o| {
-        (o.drain, o.drain_in_all) = (wait, in_all);
-    });
+    let w = World::over(
+        MemoryStore::default(),
+        Clock::manual(manual_clock.clone()),
+        |o| {
+            (o.drain, o.drain_in_all) = (wait, in_all);
+        },
+    );
     let mut a = w.client();
     let value = "x".repeat(60_000);
     send(&mut a, &format!("SET k {value}"));
@@ -103,7 +107,7 @@ fn taken_while_stopping(in_all: Duration) -> usize {
     while a.read_exact(&mut reply).is_ok() {
         taken += 1;
         if taken % 20 == 0 {
-            hands.advance(wait * 12 / 500);
+            manual_clock.advance(wait * 12 / 500);
         }
     }
     w.join();
@@ -111,11 +115,11 @@ fn taken_while_stopping(in_all: Duration) -> usize {
 }
 
 #[test]
-fn stopping_waits_for_those_that_take_their_replies() {
-    assert_eq!(taken_while_stopping(Duration::from_secs(60)), 2_000);
+fn stopping_waits_for_clients_that_read_their_replies() {
+    assert_eq!(replies_while_stopping(Duration::from_secs(60)), 2_000);
 }
 
 #[test]
-fn stopping_does_not_wait_for_ever_for_those_that_take_their_replies_slowly() {
-    assert!(taken_while_stopping(Duration::from_secs(5)) < 2_000);
+fn stopping_has_a_time_limit_for_slow_clients() {
+    assert!(replies_while_stopping(Duration::from_secs(5)) < 2_000);
 }

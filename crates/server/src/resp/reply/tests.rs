@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn both_versions_byte_by_byte() {
+fn resp2_and_resp3_replies_have_the_documented_bytes() {
     let fill = |protocol| {
         let mut r = Reply::new(protocol);
         r.ok();
@@ -47,7 +47,7 @@ fn a_long_reply_is_moved_and_not_copied() {
 }
 
 #[test]
-fn large_values_are_referred_to_and_order_is_kept() {
+fn large_values_are_sent_without_a_copy_in_order() {
     let value = Bytes::from(vec![b'x'; REFER_FROM]);
     let mut r = Reply::default();
     r.ok();

@@ -115,7 +115,7 @@ fn requests_survive_any_splitting() {
 }
 
 #[test]
-fn errors_are_redis_s_own() {
+fn protocol_errors_are_those_of_redis() {
     for (input, text) in [
         ("*a\r\n", "invalid multibulk length"),
         ("*\r\n", "invalid multibulk length"),
@@ -157,7 +157,7 @@ fn errors_are_redis_s_own() {
 }
 
 #[test]
-fn inline_words_as_in_redis() {
+fn inline_commands_are_split_as_in_redis() {
     for (line, words) in [
         ("PING", vec!["PING"]),
         ("  set  a\tb  ", vec!["set", "a", "b"]),
@@ -254,7 +254,7 @@ fn damaged_input_gives_requests_or_an_error() {
 /// Regression test: a value of a few bytes that was kept until its commit also kept the buffer of
 /// half a gigabyte that came before it.
 #[test]
-fn what_is_kept_keeps_little_else_alive() {
+fn a_kept_argument_pins_no_large_buffer() {
     let mut parser = RequestParser::new(LIMITS);
     let large = vec![b'x'; 100_000];
     let mut buf = BytesMut::new();
@@ -275,7 +275,7 @@ fn what_is_kept_keeps_little_else_alive() {
 /// takes more: a million empty arguments are 6 MB on the wire and 8 MB in the table, which no
 /// budget counted.
 #[test]
-fn the_memory_of_a_request_includes_the_table_of_its_arguments() {
+fn request_memory_includes_the_argument_table() {
     let input = [&b"*1000\r\n"[..], &b"$0\r\n\r\n".repeat(1000)].concat();
     let mut buf = BytesMut::from(&input[..]);
     let request = RequestParser::new(LIMITS).next(&mut buf).unwrap().unwrap();

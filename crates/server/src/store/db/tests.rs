@@ -31,7 +31,7 @@ fn filled() -> (Env, DbStore) {
 }
 
 #[test]
-fn a_walk_over_keys_reads_no_value_that_lies_apart() {
+fn a_walk_over_keys_reads_no_separated_value() {
     let (env, store) = filled();
     let before = env.fs().stats().bytes_read;
     let (from, to) = (
@@ -62,7 +62,7 @@ fn a_walk_over_keys_reads_no_value_that_lies_apart() {
 }
 
 #[test]
-fn keys_of_flushed_generations_go_without_a_look_at_their_values() {
+fn keys_of_flushed_generations_are_dropped_without_value_reads() {
     let (env, store) = filled();
     let at = layout::generation_key(DATABASE);
     let record = 1u32.to_le_bytes();
@@ -82,7 +82,7 @@ fn keys_of_flushed_generations_go_without_a_look_at_their_values() {
 }
 
 #[test]
-fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
+fn collection_headers_are_never_separated() {
     let mut options = engine_defaults();
     options.default_family.min_blob_size = Some(1);
     let options = Retired::default().add_to(options);
@@ -95,7 +95,7 @@ fn headers_of_collections_stay_in_the_tree_whatever_is_asked_for() {
 /// power cut the same numbers were given out again, for other positions, and a SCAN that continued
 /// skipped keys.
 #[test]
-fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
+fn cursor_numbers_are_not_reused_after_a_power_cut() {
     let sim = SimFs::new(SimOptions::default());
     let mut disk = sim;
     let mut next = 1;
@@ -111,7 +111,7 @@ fn cursor_numbers_are_not_given_out_again_after_a_power_cut() {
 /// A long batch is encoded on a thread. Short batches behind it go to the same thread, so that they
 /// do not overtake it.
 #[test]
-fn epochs_are_submitted_in_order_whatever_thread_encodes_them() {
+fn epochs_are_submitted_in_order_from_any_thread() {
     const EPOCHS: u8 = 60;
     let env = EnvBuilder::new(SimFs::new(SimOptions::default())).build();
     let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();

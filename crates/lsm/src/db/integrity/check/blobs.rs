@@ -75,15 +75,15 @@ fn open(
 
 /// The sums over the references to one blob file.
 #[derive(Default)]
-struct Referred {
+struct ReferenceSums {
     records: Vec<u64>,
     hash_sum: u64,
     bytes: u64,
 }
 
-impl Referred {
+impl ReferenceSums {
     /// False when the record was referred to before.
-    fn mark(&mut self, ordinal: u32) -> bool {
+    fn mark_referenced(&mut self, ordinal: u32) -> bool {
         let (word, bit) = (ordinal as usize / 64, 1u64 << (ordinal % 64));
         if self.records.len() <= word {
             self.records.resize(word + 1, 0);
@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         let families = bind_families(catalog, options)?;
         let owner = self.env.jobs().new_owner();
         let set = BlobSet::of(&TableStore::new(self.env, self.dir, owner), catalog);
-        let mut referred: BTreeMap<u64, Referred> = BTreeMap::new();
+        let mut referred: BTreeMap<u64, ReferenceSums> = BTreeMap::new();
         for (id, family) in &catalog.families {
             let cmp = &families[id].options.comparator;
             if !catalog.lineage.is_in_order(*id, cmp) {
@@ -167,7 +167,7 @@ impl Walk<'_, '_> {
         for (number, blob) in &catalog.blobs {
             if !self.bad_blobs.contains(number) {
                 let of = referred.remove(number).unwrap_or_default();
-                let found = self.hold_against(*number, blob, catalog, &of);
+                let found = self.check_references(*number, blob, catalog, &of);
                 if let Err(e) = found {
                     self.report.note(e)?;
                 }
@@ -183,7 +183,7 @@ impl Walk<'_, '_> {
         iter: &impl InternalIter,
         set: &BlobSet,
         catalog: &Catalog,
-        referred: &mut BTreeMap<u64, Referred>,
+        referred: &mut BTreeMap<u64, ReferenceSums>,
     ) -> Result<()> {
         let (key, seq, kind) = parse_internal_key(iter.key())?;
         if kind != Kind::BlobRef {
@@ -210,19 +210,19 @@ impl Walk<'_, '_> {
         if catalog.blobs[&file.number].garbage.has(ordinal) {
             return bad("is marked as garbage and has a reference");
         }
-        match of.mark(ordinal) {
+        match of.mark_referenced(ordinal) {
             true => Ok(()),
             false => bad("has two references, or the index has it for another key"),
         }
     }
 
     /// Every record has its reference, its mark, or no family any more.
-    fn hold_against(
+    fn check_references(
         &self,
         number: u64,
         blob: &CatalogBlob,
         catalog: &Catalog,
-        of: &Referred,
+        of: &ReferenceSums,
     ) -> Result<()> {
         let names = blob_names(number, &blob.meta).into_iter();
         let paths: Vec<_> = names.map(|n| self.dir.join(n)).collect();

@@ -44,7 +44,7 @@ pub(super) struct Blobs {
     /// files went to.
     lineage: Lineage,
     /// The damaged file that a new one was made of, and the bytes of it that could not be read.
-    ruins: BTreeMap<u64, (u64, Range<u64>)>,
+    damaged_sources: BTreeMap<u64, (u64, Range<u64>)>,
     /// Keys whose values are lost, by the file that had them and family.
     lost: BTreeMap<(u64, u32), Vec<Vec<u8>>>,
     all_read: bool,
@@ -73,14 +73,14 @@ enum State {
 /// The records of a whole file.
 struct Records {
     file: Arc<BlobFile>,
-    all: Vec<Rec>,
+    all: Vec<SalvagedRecord>,
     /// Ordinals, by hash.
     by_hash: Vec<u32>,
     /// Those that a reference was found for.
     claimed: Vec<bool>,
 }
 
-struct Rec {
+struct SalvagedRecord {
     hash: u64,
     family: u32,
     bytes: u32,
@@ -109,7 +109,7 @@ impl Records {
 impl Blobs {
     /// Takes over what the catalog says of blob files; it gets back what is certain in the end.
     pub fn new(
-        learned: &mut crate::db::integrity::manifest_salvage::Learned,
+        learned: &mut crate::db::integrity::manifest_salvage::SalvagedCatalog,
         names: &[String],
         bad: &BTreeSet<u64>,
     ) -> Blobs {
@@ -242,8 +242,8 @@ impl Run<'_> {
             return Ok(State::Gone);
         }
         // A log may never have been one.
-        let suspect = !log || known.is_some();
-        if suspect {
+        let suspicious = !log || known.is_some();
+        if suspicious {
             self.set_aside(&name, "it is damaged");
         }
         let mut id = known.map(|m| m.file_id);
@@ -258,9 +258,9 @@ impl Run<'_> {
         };
         // The new file's header says before the first record whether the file has compressed
         // values.
-        let mut packed = false;
+        let mut has_compressed = false;
         let looked = walk(&mut |r| {
-            packed |= r.codec != Compression::None;
+            has_compressed |= r.codec != Compression::None;
             Ok(())
         });
         if let Err(e) = looked
@@ -273,7 +273,7 @@ impl Run<'_> {
         let walked = walk(&mut |r| {
             let b = match &mut builder {
                 Some(b) => b,
-                none => none.insert(run.blob_builder(new, packed)?),
+                none => none.insert(run.blob_builder(new, has_compressed)?),
             };
             b.add(&r.name(), &r.form(), &r.value)
         });
@@ -283,7 +283,7 @@ impl Run<'_> {
             Err(e) if e.kind() == ErrorKind::Corruption => (0, Vec::new()),
             Err(e) => return Err(e),
         };
-        if suspect || records > 0 {
+        if suspicious || records > 0 {
             self.report.notes.push(format!(
                 "{name}: {records} values in it are readable{}",
                 match records {
@@ -298,7 +298,9 @@ impl Run<'_> {
             return Ok(State::Gone);
         };
         let meta = Arc::new(builder.finish()?);
-        self.blobs.ruins.insert(new, (number, first..last));
+        self.blobs
+            .damaged_sources
+            .insert(new, (number, first..last));
         if !self.blobs.lineage.is_name(number) {
             // The old number stands for the new file.
             let all: Arc<[u8]> = Arc::from(&b""[..]);
@@ -328,7 +330,7 @@ impl Run<'_> {
         Ok(State::Gone)
     }
 
-    fn blob_builder(&self, number: u64, packed: bool) -> Result<BlobBuilder> {
+    fn blob_builder(&self, number: u64, has_compressed: bool) -> Result<BlobBuilder> {
         let path = self.tables.blob_path(number);
         let file = self.env.fs().create(&path)?;
         let options = BlobOptions {
@@ -336,7 +338,7 @@ impl Run<'_> {
             io: IoPriority::High,
             warm_cache: false,
             warm_records: false,
-            compressed: packed,
+            compressed: has_compressed,
         };
         Ok(BlobBuilder::new(self.env, file, &path, options))
     }
@@ -346,7 +348,7 @@ impl Run<'_> {
         let file = self.blob(number, &meta);
         let mut all = Vec::with_capacity(meta.records as usize);
         (file.reader()?).walk(&|_| true, &mut |_| Ok(()), &mut |_, r| {
-            all.push(Rec {
+            all.push(SalvagedRecord {
                 hash: r.name().hash(meta.file_id),
                 family: r.family,
                 bytes: (basalt_blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u32,
@@ -423,7 +425,11 @@ impl Run<'_> {
             false => None,
         };
         let file = file.unwrap_or(number);
-        let file = self.blobs.ruins.get(&file).map_or(file, |(old, _)| *old);
+        let file = self
+            .blobs
+            .damaged_sources
+            .get(&file)
+            .map_or(file, |(old, _)| *old);
         let keys = self.blobs.lost.entry((file, name.family)).or_default();
         keys.push(key.to_vec());
     }
@@ -524,9 +530,13 @@ impl Run<'_> {
             let cmp = self.options.family(&f).comparator.clone();
             keys.sort_by(|a, b| cmp.user(a, b));
             let name = self.blobs.name(file);
-            let ruin = self.blobs.ruins.values().find(|(old, _)| *old == file);
+            let damaged_source = self
+                .blobs
+                .damaged_sources
+                .values()
+                .find(|(old, _)| *old == file);
             let known = self.blobs.sources.get(&file).and_then(|s| s.known.clone());
-            let bytes = ruin.map_or(0..known.map_or(0, |m| m.size), |(_, b)| b.clone());
+            let bytes = damaged_source.map_or(0..known.map_or(0, |m| m.size), |(_, b)| b.clone());
             let reason = match self.names.contains(&name) {
                 true => "the value cannot be read",
                 false => "the value is lost with this blob file, which is missing",

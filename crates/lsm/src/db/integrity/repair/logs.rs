@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The state of a replay.
 struct Replay {
-    generation: Arc<MemtableSet>,
+    memtable_set: Arc<MemtableSet>,
     last_seq: u64,
     /// Indexes of losses whose last sequence number the next record will show.
     open: Vec<usize>,
@@ -38,7 +38,7 @@ impl Run<'_> {
     pub(super) fn replay_logs(&mut self) -> Result<()> {
         let logs = self.live_logs()?;
         let mut replay = Replay {
-            generation: self.generation()?,
+            memtable_set: self.memtable_set()?,
             last_seq: 0,
             open: Vec::new(),
             unsettled: None,
@@ -117,7 +117,7 @@ impl Run<'_> {
         Ok(newest)
     }
 
-    fn generation(&self) -> Result<Arc<MemtableSet>> {
+    fn memtable_set(&self) -> Result<Arc<MemtableSet>> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         Ok(MemtableSet::new(
             self.env,
@@ -329,11 +329,11 @@ impl Run<'_> {
             if !known {
                 let name = self.learned.family(id, self.options).name.clone();
                 let cmp = self.options.family(&name).comparator.clone();
-                replay.generation = replay.generation.with_family(id, cmp);
+                replay.memtable_set = replay.memtable_set.with_family(id, cmp);
             }
         }
-        insert(&replay.generation, &record.payload, record.first_seq)?;
-        replay.generation.book_memory();
+        insert(&replay.memtable_set, &record.payload, record.first_seq)?;
+        replay.memtable_set.book_memory();
         Ok(Ok(()))
     }
 
@@ -342,7 +342,7 @@ impl Run<'_> {
     /// sequence numbers, as in a table that an earlier flush may have left.
     fn write_out(&mut self, replay: &mut Replay) -> Result<()> {
         let families = bind_families(&self.learned.catalog, self.options)?;
-        let full = std::mem::replace(&mut replay.generation, self.generation()?);
+        let full = std::mem::replace(&mut replay.memtable_set, self.memtable_set()?);
         for (id, mem) in full.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let number = self.new_number();
             // A later merge separates large values again.

@@ -289,7 +289,7 @@ impl Run<'_> {
 
     /// Places tables on disk that no readable edit names. If the tree is certain, unfinished work
     /// left them. Otherwise, a lost edit may have named them.
-    pub(super) fn place_strangers(&mut self) -> Result<()> {
+    pub(super) fn place_unreferenced_tables(&mut self) -> Result<()> {
         if self.learned.sure {
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl Run<'_> {
             .values()
             .flat_map(|f| f.tables.keys().copied())
             .collect();
-        let strangers: Vec<u64> = self
+        let unreferenced: Vec<u64> = self
             .names
             .iter()
             .filter(|n| !self.aside.contains(n))
@@ -310,7 +310,7 @@ impl Run<'_> {
             })
             .filter(|n| !placed.contains(n) && !self.learned.retired.contains(n))
             .collect();
-        if strangers.is_empty() {
+        if unreferenced.is_empty() {
             return Ok(());
         }
         let alone = self.learned.catalog.families.keys().eq([&0])
@@ -325,10 +325,10 @@ impl Run<'_> {
                 "no edit of the manifest is readable: the families are those that the tables name, and a family that was dropped shortly before may be among them".into(),
             );
         }
-        for number in strangers {
+        for number in unreferenced {
             let name = table_name(number);
             if let Some(&family) = self.learned.table_families.get(&number) {
-                self.place_stranger(family, number)?;
+                self.place_unreferenced_table(family, number)?;
                 continue;
             }
             if !(alone && provable) {
@@ -349,12 +349,12 @@ impl Run<'_> {
                 "{name} does not record its family, and is added to \"default\""
             ));
             self.supposed.insert(number);
-            self.place_stranger(0, number)?;
+            self.place_unreferenced_table(0, number)?;
         }
         Ok(())
     }
 
-    fn place_stranger(&mut self, family: u32, number: u64) -> Result<()> {
+    fn place_unreferenced_table(&mut self, family: u32, number: u64) -> Result<()> {
         let name = table_name(number);
         let path = self.tables.path(number);
         let family_name = self.learned.family(family, self.options).name.clone();
@@ -526,7 +526,7 @@ impl Run<'_> {
         level: u32,
         tables: &[Arc<TableFile>],
         most: u64,
-    ) -> Result<Rewritten> {
+    ) -> Result<RewrittenTables> {
         let family = self.learned.catalog.families[&id].clone();
         let cmp = self.options.family(&family.name).comparator.clone();
         let mut children: Vec<Box<dyn InternalIter>> = Vec::new();
@@ -543,7 +543,7 @@ impl Run<'_> {
         let mut cutter = TombstoneCutter::new(cmp.clone(), ranges.clone());
         let mut iter = MergingIter::new(cmp.clone(), children);
         let mut stripes = Stripes::new(&[]);
-        let mut made = Rewritten::default();
+        let mut made = RewrittenTables::default();
         let mut builder: Option<(u64, TableBuilder)> = None;
         let (mut user, mut last_key): (Vec<u8>, Option<Vec<u8>>) = (Vec::new(), None);
         let mut same: Vec<(Kind, Vec<u8>)> = Vec::new();
@@ -615,7 +615,7 @@ impl Run<'_> {
         key: &[u8],
         seq: SeqNo,
         same: &mut Vec<(Kind, Vec<u8>)>,
-        made: &mut Rewritten,
+        made: &mut RewrittenTables,
     ) -> Result<(Kind, Vec<u8>)> {
         let mut nowhere = None;
         for (kind, value) in &mut *same {
@@ -645,7 +645,7 @@ impl Run<'_> {
 
 /// The result of rewriting tables.
 #[derive(Default)]
-struct Rewritten {
+struct RewrittenTables {
     tables: Vec<AddTable>,
     /// Number of values that could not be read.
     lost: u64,
@@ -653,7 +653,7 @@ struct Rewritten {
     operands: bool,
 }
 
-impl Rewritten {
+impl RewrittenTables {
     fn add(&mut self, family: u32, level: u32, number: u64, b: TableBuilder) -> Result<()> {
         self.tables.push(AddTable {
             family,

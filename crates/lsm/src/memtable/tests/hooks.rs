@@ -92,7 +92,7 @@ fn check_all(mem: &Arc<MemTable>, have: &[u64]) {
 
 /// At every step of every split a reader finds all entries inserted before, in order.
 #[test]
-fn small_a_split_is_right_at_every_step() {
+fn small_readers_are_correct_at_every_step_of_a_split() {
     let inserts = if cfg!(miri) { 60 } else { 700 };
     for (seed, way) in [(1, "random"), (2, "ascending"), (3, "descending")] {
         let mem = MemTable::new(Cmp::Bytewise);
@@ -125,7 +125,7 @@ fn small_a_split_is_right_at_every_step() {
 /// An overtaken reader finds the entries that existed when it began. It is overtaken at any of its
 /// points, by one insert or by so many that all nodes above it split.
 #[test]
-fn small_a_reader_may_be_overtaken_anywhere() {
+fn small_readers_are_correct_when_inserts_overtake_them() {
     let (base, steps) = if cfg!(miri) { (40, 5) } else { (400, 25) };
     let mut overtaken = 0;
     // Under an interpreter, a few of the cases are enough.
@@ -143,7 +143,7 @@ fn small_a_reader_may_be_overtaken_anywhere() {
                 let mem = MemTable::new(Cmp::Bytewise);
                 (0..base).for_each(|n| put(&mem, n * 1000));
                 let (other, done) = (mem.clone(), Arc::new(AtomicUsize::new(0)));
-                let (told, mut left) = (done.clone(), at);
+                let (finished, mut left) = (done.clone(), at);
                 IN_READ.set(Some(Box::new(move || {
                     if left == 0 {
                         // The new keys lie on both sides of the target, nearest last.
@@ -154,7 +154,7 @@ fn small_a_reader_may_be_overtaken_anywhere() {
                                 put(&other, target * 1000 + 1000 - i + far);
                             }
                         }
-                        told.store(1, SeqCst);
+                        finished.store(1, SeqCst);
                     }
                     left -= 1;
                 })));

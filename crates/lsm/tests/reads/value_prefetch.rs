@@ -67,7 +67,7 @@ fn values_of(batches: &[Batch]) -> usize {
 }
 
 #[test]
-fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
+fn long_scans_read_values_in_batches_and_short_ones_do_not() {
     for (fill_cache, up) in [(true, true), (true, false), (false, true), (false, false)] {
         let (disk, db, f) = filled(64 << 20);
         let read = ReadOptions::default().fill_cache(fill_cache);
@@ -125,7 +125,7 @@ fn a_short_scan_reads_what_it_shows_and_a_long_one_reads_many_together() {
 }
 
 #[test]
-fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
+fn a_scan_can_reverse_inside_a_batch_of_values() {
     let (disk, db, f) = filled(64 << 20);
     let mut it = db.iter(&f, &uncached()).expect("iter");
     it.seek(&key(100)).expect("seek");
@@ -172,7 +172,7 @@ fn a_scan_that_turns_in_a_batch_goes_back_over_what_it_has_shown() {
 }
 
 #[test]
-fn memory_that_is_short_is_not_taken_for_what_nobody_asked_for() {
+fn value_prefetch_resumes_after_a_memory_shortage() {
     let (disk, db, f) = filled(16 << 20);
     let ledger = db.env().ledger().clone();
     let taken = ledger.reserve(MemoryKind::Buffer, ledger.free());
@@ -292,7 +292,7 @@ fn values_of_many_keys_are_read_together_and_within_the_budget() {
 }
 
 #[test]
-fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
+fn small_values_are_cached_if_fill_cache_is_set() {
     let (disk, db, f) = filled(64 << 20);
     let cached = ReadOptions::default();
     let scan = |read: &ReadOptions| {
@@ -341,7 +341,7 @@ fn values_are_kept_in_the_cache_when_that_is_asked_and_they_are_small_for_it() {
 }
 
 #[test]
-fn a_cursor_that_follows_the_store_reads_ahead_and_shows_what_is_written_meanwhile() {
+fn a_tailing_cursor_reads_ahead_and_yields_new_writes() {
     let (disk, db, f) = filled(64 << 20);
     let tailing = uncached().tailing(true);
     let mut it = db.iter(&f, &tailing).expect("iter");

@@ -68,7 +68,7 @@ fn check(names: &[u32], got: Vec<basalt_lsm::Result<Option<Bytes>>>) {
 }
 
 #[test]
-fn keys_of_many_tables_and_levels_are_read_together() {
+fn multi_get_reads_keys_of_many_tables_in_one_batch() {
     for fill_cache in [true, false] {
         let (disk, db, f) = filled();
         let read = ReadOptions::default().fill_cache(fill_cache);
@@ -111,7 +111,7 @@ fn keys_of_many_tables_and_levels_are_read_together() {
 
 /// A seek waits for one batch of reads, however many sources it has, and shows the same as without.
 #[test]
-fn a_seek_reads_a_block_of_each_run_together() {
+fn a_seek_reads_the_blocks_of_all_runs_in_one_batch() {
     for fill_cache in [true, false] {
         let (disk, db, f) = filled();
         let read = ReadOptions::default().fill_cache(fill_cache);
@@ -157,7 +157,7 @@ fn a_seek_reads_a_block_of_each_run_together() {
 
 /// A key that is not in the cache counts with its block, before the block is read.
 #[test]
-fn no_more_is_read_than_the_budget_allows() {
+fn multi_get_counts_blocks_before_it_reads_them() {
     let (disk, db, f) = filled();
     // Each key is in a block of its own, of 800 to 1,100 bytes.
     let keys: Vec<Vec<u8>> = (0..40).map(|i| key(5 + i * 30)).collect();
@@ -178,7 +178,7 @@ fn no_more_is_read_than_the_budget_allows() {
 }
 
 #[test]
-fn no_batch_is_larger_than_its_bound() {
+fn no_batch_of_reads_is_larger_than_its_bound() {
     let (disk, db, f) = filled();
     let names: Vec<u32> = (0..2100).collect();
     let keys: Vec<Vec<u8>> = names.iter().map(|n| key(*n)).collect();
@@ -195,11 +195,13 @@ fn no_batch_is_larger_than_its_bound() {
 
 /// For random stores, caches and budgets, each answer is that of a single lookup.
 #[test]
-fn many_keys_are_answered_as_each_alone() {
+fn random_multi_gets_answer_as_single_lookups() {
     let scale = basalt_sim::campaign::scale();
     for seed in basalt_sim::campaign::cases(0..20 * scale) {
-        let _repeat =
-            basalt_sim::repeat!(many_keys_are_answered_as_each_alone, "BASALT_CASE={seed}");
+        let _repeat = basalt_sim::repeat!(
+            random_multi_gets_answer_as_single_lookups,
+            "BASALT_CASE={seed}"
+        );
         let r = Random::from_seed(seed);
         let cache = [0, 16 << 10, 8 << 20][r.below(3) as usize];
         let env = Watched::new().env(cache);

@@ -80,7 +80,7 @@ fn wait_idle(db: &Db, how: u64) {
 }
 
 #[test]
-fn a_range_delete_ends_a_chain_wherever_its_parts_lie() {
+fn a_range_delete_ends_the_operands_of_a_key() {
     for ways in 0..3u64.pow(4) {
         for with_snapshots in [false, true] {
             let env = small(ways);
@@ -131,7 +131,7 @@ fn a_range_delete_ends_a_chain_wherever_its_parts_lie() {
 }
 
 #[test]
-fn a_flush_makes_values_of_operands_over_a_range_delete() {
+fn a_flush_merges_operands_above_a_range_delete_into_a_value() {
     let env = small(1);
     let db = Db::open(&env, "db", appending()).expect("open");
     let f = db.default_family();
@@ -286,6 +286,6 @@ fn operands_under_range_deletes_read_as_the_reference_does() {
 }
 
 #[test]
-fn every_crossing_again_on_lava() {
-    basalt_sim::all_tests_on_lava("every_crossing_again_on_lava", &[]);
+fn every_feature_pair_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_feature_pair_test_passes_on_lava", &[]);
 }

@@ -87,12 +87,12 @@ fn campaign(name: &str, totals: &Counts, schedules: u64) {
 /// two. The view would then have no version that the number shows: an acknowledged key would read
 /// as absent.
 #[test]
-fn an_acknowledged_key_is_never_absent_in_any_order() {
+fn an_acknowledged_key_is_never_absent_in_any_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..24 * campaign::scale()) {
         let _repeat = repeat!(
-            an_acknowledged_key_is_never_absent_in_any_order,
+            an_acknowledged_key_is_never_absent_in_any_schedule,
             "BASALT_CASE={seed}"
         );
         let totals = totals.clone();
@@ -106,12 +106,12 @@ fn an_acknowledged_key_is_never_absent_in_any_order() {
 /// between. The merge would not see the snapshot, and would drop the version that the snapshot must
 /// show.
 #[test]
-fn a_snapshot_keeps_what_it_shows_in_any_order() {
+fn a_snapshot_keeps_its_versions_in_any_schedule() {
     let totals = counts();
     let mut schedules = 0;
     for seed in campaign::cases(0..24 * campaign::scale()) {
         let _repeat = repeat!(
-            a_snapshot_keeps_what_it_shows_in_any_order,
+            a_snapshot_keeps_its_versions_in_any_schedule,
             "BASALT_CASE={seed}"
         );
         let totals = totals.clone();

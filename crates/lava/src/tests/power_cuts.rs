@@ -462,10 +462,10 @@ fn a_power_cut_after_any_write_leaves_a_state_of_the_history() {
 }
 
 /// Returns a snapshot of the device after each write or flush of `run`.
-fn moments(device: &Arc<SimDevice>, run: impl FnOnce()) -> Vec<DeviceSnapshot> {
+fn snapshots_of(device: &Arc<SimDevice>, run: impl FnOnce()) -> Vec<DeviceSnapshot> {
     let all = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&all);
-    device.on_write(move |moment| seen.lock().push(moment));
+    device.on_write(move |state| seen.lock().push(state));
     run();
     device.on_write(|_| ());
     std::mem::take(&mut all.lock())
@@ -479,13 +479,13 @@ fn superblock_bytes(device: &SimDevice) -> [Vec<u8>; 2] {
 /// then tear both, and the image is lost. With small units this shows only if a checkpoint has so
 /// many runs that they reach the second unit, so the test checks the order of writes itself.
 #[test]
-fn at_most_one_superblock_is_not_durable_at_any_moment() {
+fn one_superblock_is_always_durable() {
     let device = SimDevice::new(8 << 20, 512);
     let format = || format::format(&*device, [7; 16], false, Path::new("image")).unwrap();
-    let mut all = moments(&device, format);
+    let mut all = snapshots_of(&device, format);
     let made = all.len();
     let options = by_hand();
-    all.extend(moments(&device, || {
+    all.extend(snapshots_of(&device, || {
         let fs = LavaFs::mount(device.clone(), &options).unwrap();
         fs.create(Path::new("a")).unwrap();
         fs.checkpoint().unwrap();
@@ -498,11 +498,11 @@ fn at_most_one_superblock_is_not_durable_at_any_moment() {
     // The mount writes the stale copy again.
     device.damage(layout::SUPERBLOCKS[1], &[0; 4096]);
     let mount = || drop(LavaFs::mount(device.clone(), &options).unwrap());
-    all.extend(moments(&device, mount));
+    all.extend(snapshots_of(&device, mount));
     let mut written = 0;
-    for (n, moment) in all.iter().enumerate() {
-        let durable = superblock_bytes(&moment.cut(DeviceCut::Nothing));
-        let now = superblock_bytes(&moment.cut(DeviceCut::All));
+    for (n, state) in all.iter().enumerate() {
+        let durable = superblock_bytes(&state.cut(DeviceCut::Nothing));
+        let now = superblock_bytes(&state.cut(DeviceCut::All));
         let open = durable.iter().zip(&now).filter(|(a, b)| a != b).count();
         assert!(open < 2, "moment {n} ({made} of them by the format)");
         written += open;
@@ -516,15 +516,15 @@ fn at_most_one_superblock_is_not_durable_at_any_moment() {
 /// The space that it leads to was allocated again. When the newer copy was damaged, a mount
 /// followed the older one into that space.
 #[test]
-fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
+fn a_mount_rewrites_a_stale_superblock_before_allocating() {
     let (device, fs) = fresh(512);
     fs.create(Path::new("a")).unwrap();
-    let all = moments(&device, || fs.checkpoint().unwrap());
+    let all = snapshots_of(&device, || fs.checkpoint().unwrap());
     let stale = |device: &SimDevice| match probe::probe(device, Path::new("image")).unwrap() {
         probe::Probed::Image(_, stale) => stale.len(),
         _ => panic!("no image"),
     };
-    let differ = |moment: &&DeviceSnapshot| stale(&moment.cut(DeviceCut::Nothing)) == 1;
+    let differ = |state: &&DeviceSnapshot| stale(&state.cut(DeviceCut::Nothing)) == 1;
     let between = all.iter().find(differ).expect("one copy after the other");
     // The stale copy is the older one after a power cut, or either of them if it is unreadable.
     for damaged in [None, Some(0), Some(1)] {
@@ -554,7 +554,7 @@ fn a_mount_writes_the_stale_superblock_again_before_anything_is_given_out() {
 /// promised names that a power cut took away. Later transactions said of lost ones that they were
 /// durable, so the image was refused as damaged.
 #[test]
-fn a_mount_makes_durable_what_the_last_process_left_unflushed() {
+fn a_mount_flushes_the_writes_of_the_last_process() {
     let (device, fs) = fresh(512);
     let write = |fs: &LavaFs, name: &str| {
         let f = fs.create(Path::new(name)).unwrap();

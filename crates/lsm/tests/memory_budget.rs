@@ -17,7 +17,7 @@ const STORE: u64 = 40 << 10;
 const PROGRAM: u64 = 6 << 20;
 
 #[test]
-fn many_stores_hold_what_their_budget_says_and_give_it_back() {
+fn many_stores_keep_to_their_memory_budget_and_release_it() {
     if resident().is_none() {
         return println!(
             "SKIPPED: this system does not say what a process holds; run this on Linux"

@@ -144,7 +144,7 @@ fn appends_to_two_files_have_no_order() {
 }
 
 #[test]
-fn the_length_is_no_measure_of_what_was_written() {
+fn the_length_does_not_show_which_bytes_were_written() {
     // The false assumption: all bytes up to len() were written by this engine. The length may be
     // long. Recovery stops at len(), which may also be short.
     let by_length = |exact: bool| {
@@ -175,7 +175,7 @@ fn the_length_is_no_measure_of_what_was_written() {
 }
 
 #[test]
-fn what_lies_inside_the_length_may_be_anything() {
+fn unsynced_bytes_inside_the_length_may_be_anything() {
     // The false assumption: "A file whose length is right is whole." There may be length without
     // data, and not even zeros.
     caught(|fs: &Arc<SimFs>| {
@@ -266,7 +266,7 @@ fn a_rename_is_atomic_but_carries_no_bytes_with_it() {
 }
 
 #[test]
-fn a_rename_is_durable_with_its_directory_only() {
+fn a_rename_is_durable_only_with_its_directory() {
     // The false assumption: after the rename returned, the old state may be removed.
     let engine = |sync: bool| {
         move |fs: &Arc<SimFs>| {
@@ -279,7 +279,7 @@ fn a_rename_is_durable_with_its_directory_only() {
 }
 
 #[test]
-fn names_change_in_no_order() {
+fn directory_changes_have_no_order() {
     // The false assumption: "The old log is removed after the new table was made, so one of them is
     // there."
     let engine = |sync_between: bool| {
@@ -302,7 +302,7 @@ fn names_change_in_no_order() {
 }
 
 #[test]
-fn a_removed_name_may_return() {
+fn a_removed_name_may_return_after_a_power_cut() {
     let engine = |sync: bool| {
         move |fs: &Arc<SimFs>| {
             named_file(fs, "d/f");
@@ -419,7 +419,7 @@ fn a_file_new_by_name_may_show_a_removed_files_bytes() {
 }
 
 #[test]
-fn a_failed_sync_is_not_healed_by_another() {
+fn a_later_sync_does_not_repair_a_failed_one() {
     // This engine syncs again through a fresh handle, gets Ok, and believes it. The twin writes the
     // record again elsewhere.
     let engine = |again: bool| {
@@ -451,7 +451,7 @@ fn a_failed_sync_is_not_healed_by_another() {
 }
 
 #[test]
-fn what_a_process_read_after_a_kill_may_still_be_lost() {
+fn data_read_after_a_kill_may_still_be_lost() {
     // This engine recovers an unsynced record after the death of the process and acknowledges it.
     // Then the power fails.
     let engine = |sync: bool| {
@@ -474,7 +474,7 @@ fn what_a_process_read_after_a_kill_may_still_be_lost() {
 }
 
 #[test]
-fn released_space_may_come_back_or_be_gone() {
+fn released_space_may_reappear_after_a_power_cut() {
     let outcomes = |want_zero: bool| {
         move |fs: &Arc<SimFs>| {
             let f = named_file(fs, "d/f");
@@ -489,7 +489,7 @@ fn released_space_may_come_back_or_be_gone() {
 }
 
 #[test]
-fn a_synced_neighbour_is_never_harmed() {
+fn synced_neighbouring_bytes_are_never_changed() {
     sound(|fs: &Arc<SimFs>| {
         let f = named_file(fs, "d/f");
         let mut good = Vec::new();

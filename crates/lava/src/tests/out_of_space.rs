@@ -54,7 +54,7 @@ fn fill_with_names(fs: &LavaFs, prefix: &str, each: bool) -> u64 {
 
 /// Empty files fill an image, too. The image is then as any full one, over mounts and power cuts.
 #[test]
-fn metadata_fills_an_image_and_does_not_lock_it() {
+fn an_image_full_of_metadata_stays_usable() {
     let mut made = 0;
     for (background, each, size) in [
         (false, true, 4),
@@ -146,7 +146,7 @@ fn an_image_without_room_for_its_journal_still_grows() {
 
 /// Only the reserve for the last checkpoint is left: a commit writes that checkpoint and succeeds.
 #[test]
-fn whoever_meets_a_full_journal_writes_the_checkpoint_that_empties_it() {
+fn a_commit_to_a_full_journal_writes_the_checkpoint() {
     let device = SimDevice::new(8 << 20, 4096);
     let fs = full_of_bytes(&device, false);
     let before = fs.shared.journal.lock().checkpoints;
@@ -167,7 +167,7 @@ fn whoever_meets_a_full_journal_writes_the_checkpoint_that_empties_it() {
 /// If there is no space for names, syncs of other files still make data and written metadata
 /// durable.
 #[test]
-fn a_sync_flushes_while_somebody_elses_record_has_no_room() {
+fn a_sync_succeeds_while_records_of_other_files_have_no_space() {
     let (device, fs) = fresh(512);
     let make = |name: &str| {
         let log = LogOptions {
@@ -244,7 +244,7 @@ fn place(fs: &LavaFs) -> Place {
 /// allocates that extent as its next one, with the same transaction number as the first one there.
 /// The journal ends there: transactions of the dead life do not continue it.
 #[test]
-fn what_a_dead_life_left_does_not_follow_another() {
+fn stale_journal_extents_are_not_replayed() {
     let mut met = 0;
     for seed in 0..6u64 {
         let mut c = basalt_sim::rng::Rng::of(&[seed, 991]);
@@ -320,7 +320,7 @@ fn what_a_dead_life_left_does_not_follow_another() {
 /// and its blocks went to another file one record early. A power cut then brought the name back,
 /// over the other file's bytes.
 #[test]
-fn blocks_of_a_nameless_file_wait_for_its_removal() {
+fn blocks_of_a_removed_file_are_freed_after_its_durable_removal() {
     for handles in [1, 2] {
         let (device, fs) = fresh(512);
         let f = fs.create(Path::new("f")).unwrap();
@@ -352,7 +352,7 @@ fn blocks_of_a_nameless_file_wait_for_its_removal() {
 /// synced. A process that did nothing else held millions of them, and the next checkpoint had to
 /// write all of them at once.
 #[test]
-fn records_of_closed_files_and_of_released_space_do_not_gather() {
+fn records_of_closed_files_and_released_space_are_committed() {
     let (_, fs) = fresh(512);
     let bound = fs.shared.pending_limit as usize + 64;
     let pending = || fs.shared.state.lock().pending.bytes();
@@ -390,7 +390,7 @@ fn records_of_closed_files_and_of_released_space_do_not_gather() {
 /// After any history, the allocator counts as used exactly the blocks of files, journal and
 /// checkpoint.
 #[test]
-fn used_blocks_are_those_of_files_journal_and_checkpoint() {
+fn the_allocator_counts_exactly_the_used_blocks() {
     for seed in 0..20u64 {
         let mut c = basalt_sim::rng::Rng::of(&[seed, 77]);
         let (_, fs) = fresh(512);
@@ -440,7 +440,7 @@ fn used_blocks_are_those_of_files_journal_and_checkpoint() {
 /// Regression test: each hole of a file copied the list of all holes, in a running filesystem and
 /// in each mount. 65,536 holes took two minutes, and a minute to mount.
 #[test]
-fn many_holes_cost_few_steps_each_live_and_at_mount() {
+fn holes_take_few_steps_to_punch_and_to_mount() {
     let mut each = Vec::new();
     for holes in [1 << 12, 1 << 15] {
         let device = SimDevice::new(512 << 20, 512);

@@ -1,7 +1,7 @@
 //! Tests with devices that lie: an acknowledged write is lost or goes to another place. A mount
 //! shows a state of the history or reports damage. It never shows a mixture.
 
-use super::cuts::{History, shown};
+use super::power_cuts::{History, shown};
 use super::*;
 use super::{by_hand, fresh, scale};
 use basalt_sim::rng::Rng;
@@ -9,11 +9,11 @@ use basalt_sim::{DeviceCut, DeviceFault};
 
 /// Runs random histories in which one write of data or metadata goes astray.
 #[test]
-fn a_write_that_goes_astray_is_found_or_was_the_last() {
+fn a_misdirected_write_is_found_unless_it_was_the_last() {
     let (mut struck, mut found, mut old) = (0, 0, 0);
     for seed in basalt_sim::campaign::cases(0..600 * scale()) {
         let _repeat = basalt_sim::repeat!(
-            a_write_that_goes_astray_is_found_or_was_the_last,
+            a_misdirected_write_is_found_unless_it_was_the_last,
             "BASALT_CASE={seed}"
         );
         let mut c = Rng::of(&[seed, 4711]);
