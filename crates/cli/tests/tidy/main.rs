@@ -259,6 +259,28 @@ fn long_files(t: &Text) -> Vec<String> {
     }
 }
 
+/// Complains of a module of a crate that is not where all modules are: `name.rs` beside the folder
+/// `name/`, and unit tests in `name/tests.rs`.
+fn places_of_modules(t: &Text) -> Vec<String> {
+    let mut out = Vec::new();
+    if t.path.contains("/src/") && t.path.ends_with("/mod.rs") {
+        out.push(t.complaint(0, "name the file after its folder, and put it beside it"));
+    }
+    let inline = format!("mod {} {{", "tests");
+    // Tests of unsafe code may be unsafe themselves, and are read with its invariant.
+    let is_unsafe = t.text.lines().any(|l| l == "#![allow(unsafe_code)]");
+    if t.path.contains("/src/")
+        && !is_unsafe
+        && let Some(line) = t.text.lines().position(|l| l == inline)
+    {
+        out.push(t.complaint(
+            line,
+            "move the unit tests to a file `tests.rs` of the module",
+        ));
+    }
+    out
+}
+
 fn rust() -> Vec<Text> {
     texts(".rs")
 }
@@ -272,6 +294,7 @@ fn sources_keep_the_rules() {
         unsafe_modules,
         lifted_bans,
         long_files,
+        places_of_modules,
     ];
     let sources = rust();
     assert!(sources.len() > 100, "only {} sources found", sources.len());
@@ -379,6 +402,11 @@ fn the_source_rules_report_violations() {
     let drawer = format!("pub struct File{} {{", "Manager");
     bites(drawer_names, "crates/lsm/src/a.rs", &drawer);
     spares(drawer_names, "crates/lsm/src/a.rs", "struct Commons;");
+    bites(places_of_modules, "crates/lsm/src/a/mod.rs", "//! A.");
+    let inline = format!("//! A.\n#[cfg(test)]\nmod {} {{\n}}", "tests");
+    bites(places_of_modules, "crates/lsm/src/a.rs", &inline);
+    spares(places_of_modules, "crates/lsm/tests/a/mod.rs", &inline);
+    spares(places_of_modules, "crates/lsm/src/a.rs", "mod tests;");
     bites(heads, "crates/lsm/src/a.rs", "use std::fmt;");
     spares(heads, "crates/lsm/src/a.rs", "//! What it is.");
     for (a, b) in [

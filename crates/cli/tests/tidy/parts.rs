@@ -17,7 +17,7 @@ const HOLDER: &str = "Engine";
 fn part(path: &str) -> Option<&str> {
     let name = path.strip_prefix(FOLDER)?;
     let name = name.split('/').next()?.trim_end_matches(".rs");
-    (!["mod", "tests"].contains(&name)).then_some(name)
+    (name != "tests").then_some(name)
 }
 
 /// Calls `with` for each token, with the type of the `impl` that the token is in.
@@ -97,9 +97,6 @@ pub fn graph(texts: &[Text]) -> Graph {
                 false if is_file && text(at) == "super" => text(at + 2),
                 false => "",
             };
-            // Inside of a folder, a `super` of its head leads to the parts, too.
-            let is_head = path.ends_with("/mod.rs") && text(at) == "super";
-            let name = if is_head { text(at + 2) } else { name };
             if parts.contains(name) {
                 add(name, all[at].line);
             }
@@ -159,7 +156,7 @@ fn the_rule_for_engine_parts_reports_violations() {
     );
     // So do paths of a folder, and calls of another type's code on an engine.
     let folder = [
-        ("a/mod.rs", "use super::b::B;"),
+        ("a.rs", "use super::b::B;"),
         ("a/c.rs", "fn f() { crate::db::b::g() }"),
         (
             "b.rs",
