@@ -28,7 +28,8 @@
 //!
 //! # Values that are changed without being read
 //!
-//! A family with a [`MergeOperator`] takes operands. Those for sums, appended parts, largest and smallest values are in [`merge`].
+//! A family with a [`MergeOperator`] takes operands. Operators for sums, appended parts, largest
+//! and smallest values are in [`merge`].
 //!
 //! ```
 //! use basalt::{Db, Env, FamilyOptions, Options, ReadOptions, WriteOptions, merge::AddU64};
@@ -52,7 +53,8 @@
 //!
 //! # Much data at once
 //!
-//! Keys that come in order are written once, into tables beside the store, and added in one step: all of them or none.
+//! Keys that come in order are written once, into tables beside the store. One step adds all of
+//! them or none.
 //!
 //! ```
 //! use basalt::{Db, Env, Options, ReadOptions};

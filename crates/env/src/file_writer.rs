@@ -47,7 +47,7 @@ impl Appender {
         let turn = self.env.foreground_io().turn();
         let appended = self.file.append(bufs, Intent::Sync);
         drop(turn);
-        // Handles contain the offsets that the sink counts. A reader would not find bytes at any
+        // Handles contain the offsets that the writer counts. A reader would not find bytes at any
         // other offset.
         assert_eq!(
             appended?,
@@ -84,13 +84,13 @@ pub struct FileWriter {
     written: u64,
     digest: Xxh3Default,
     failed: Option<Error>,
-    /// The booking of the staging buffer's full size in the ledger, or of all buffers when the sink
-    /// writes behind.
+    /// The booking of the staging buffer's full size in the ledger, or of all buffers when the
+    /// writer writes behind.
     booked: Reservation,
 }
 
 impl FileWriter {
-    /// Makes a sink for an empty file.
+    /// Makes a writer for an empty file.
     pub fn new(env: &Env, file: Arc<dyn File>, path: &Path, io: IoPriority) -> FileWriter {
         let unit = env.fs().info().write_unit;
         assert!(
@@ -175,8 +175,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Appends bytes as [`Sink::put`] does, but writes those that fill whole write units from the
-    /// caller's memory.
+    /// Appends bytes as [`FileWriter::put`] does, but writes those that fill whole write units from
+    /// the caller's memory.
     pub fn put_vectored(&mut self, mut bytes: &[u8]) -> Result<()> {
         if !matches!(self.out, Output::Direct(_)) {
             return self.put(bytes);

@@ -2,9 +2,9 @@
 //! them: their work goes to [`crate::Jobs`]. The module also has the number by which a thread finds
 //! its own copy of data that all threads read.
 //!
-//! An owner of a thread holds a [`BackgroundThread`], which no drop leaves running by accident. To
-//! end the thread, the owner first makes it return: with a [`StopSignal`], or by closing the queue
-//! that the thread reads.
+//! An owner of a thread holds a [`BackgroundThread`], whose drop waits for the end of the thread.
+//! To end the thread, the owner first makes it return: with a [`StopSignal`], or by closing the
+//! queue that the thread reads.
 
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::{Condvar, JoinHandle, Mutex};
@@ -74,8 +74,8 @@ pub fn scope<'env, T>(
     std::thread::scope(run)
 }
 
-/// A named thread that its owner waits for. A drop waits for the end of the thread, so the owner
-/// must have made it return before.
+/// A named thread that its owner waits for. A drop waits for the end of the thread. So the owner
+/// first makes the thread return.
 pub struct BackgroundThread {
     /// `None` after the wait, or if the thread runs on without an owner.
     handle: Option<JoinHandle<()>>,
@@ -84,7 +84,7 @@ pub struct BackgroundThread {
 impl BackgroundThread {
     /// Starts a thread. The name has at most 15 bytes, because the operating system shows no more.
     ///
-    /// Errors: the system has no thread now. `run` is then dropped.
+    /// Errors: the error of the system if it cannot start a thread. `run` is then dropped.
     pub fn start(
         name: &str,
         run: impl FnOnce() + Send + 'static,
@@ -113,13 +113,13 @@ impl BackgroundThread {
 
 impl Drop for BackgroundThread {
     fn drop(&mut self) {
-        // The panic hook has reported a panic, and the owner did not ask for it.
+        // The panic hook has already reported a panic, and the owner did not ask for the result.
         let _ = self.wait();
     }
 }
 
-/// Tells threads to stop, and wakes those that wait for it. Clones are the same signal. It takes no
-/// other lock, so it may be sent under any lock.
+/// A signal that tells threads to stop, and wakes those that wait for it. Clones are the same
+/// signal. Sending takes no other lock, so a thread may send the signal under any lock.
 #[derive(Clone, Default)]
 pub struct StopSignal(Arc<Stop>);
 

@@ -53,10 +53,10 @@ pub(crate) use sys::{Account, Sys};
 /// The way of batched reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadBackend {
-    /// io_uring if the kernel offers it, and threads otherwise.
+    /// `io_uring` if the kernel offers it, and a pool of threads otherwise.
     #[default]
     Auto,
-    /// io_uring, or an error if the kernel does not offer it.
+    /// `io_uring`. If the kernel does not offer it, opening the filesystem fails.
     IoUring,
     /// A pool of threads.
     Threads,

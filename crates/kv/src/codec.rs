@@ -14,10 +14,10 @@ pub enum Compression {
     /// No compression.
     #[default]
     None = 0,
-    /// lz4: fast, about 2:1 on text.
+    /// The lz4 block format: fast, about 2:1 on text.
     Lz4 = 1,
-    /// zstd: slower, about 3:1 on text. Level 2 for values that a writer puts, level 3 for
-    /// background work.
+    /// The zstd format: slower, about 3:1 on text. Level 2 for values that a writer puts, level 3
+    /// for background work.
     Zstd = 2,
 }
 
@@ -36,7 +36,7 @@ impl Compression {
 /// The first bytes of every zstd frame.
 const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
-/// Fewer bytes than this are never compressed.
+/// Fewest bytes that are compressed.
 const LEAST: usize = 16;
 
 thread_local! {

@@ -75,7 +75,7 @@ pub struct FileReport {
     pub inode: u64,
     /// `true` for a directory.
     pub is_dir: bool,
-    /// Made by [`FileSystem::create_log`].
+    /// `true` if [`FileSystem::create_log`](basalt_fs::FileSystem::create_log) made the file.
     pub is_log: bool,
     /// Number of names.
     pub links: u32,

@@ -1,9 +1,9 @@
 //! The engine: opening, writing, reading, closing.
 //!
-//! A write goes `submit` -> `commit` (group, numbers) -> `log` (one device write, one sync) -> memtables -> visible. Behind it
-//! `flush` writes sealed memtables out and `compact` keeps the tree in shape; both install their
-//! result through `engine`. A read goes `read` -> `memtable_set` (memtables, then tables). `open`
-//! is recovery, `check` verifies and repairs.
+//! A write goes `store` -> `commit` (group, numbers) -> `log` (one device write, one sync) ->
+//! memtables -> visible. Behind it `flush` writes sealed memtables out and `compact` keeps the tree
+//! in shape; both install their result through `tree`. A read goes `read` -> `view` (memtables,
+//! then tables). `open` is recovery, and `integrity` verifies and repairs a closed store.
 
 mod admission;
 mod approximate_sizes;

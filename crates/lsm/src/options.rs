@@ -40,7 +40,7 @@ pub struct Options {
     /// to 65,536. Default 3.
     pub max_sealed_memtables: usize,
     /// Time without writes after which a store flushes its memtables and deletes the logs kept for
-    /// their space. The real time is up to twice as long. Zero: never. At most a hundred
+    /// their space. The real time is up to twice as long. Zero turns this off. At most a hundred
     /// years. Default one minute.
     pub idle_release: Duration,
     /// Bytes that blob files may take for each reachable byte in them, apart from
@@ -136,9 +136,9 @@ pub struct FamilyOptions {
     /// So iterators over one prefix (see [`ReadOptions::prefix_same_as_start`], or bounds that
     /// leave one prefix) skip tables without that prefix.
     ///
-    /// Needs the bytewise order. The extractor may change from one opening to the next. Tables made
-    /// with another extractor serve such iterators as if they had no filter. Default none. Costs
-    /// filter bits for each distinct prefix of a table.
+    /// Requires the bytewise order. The extractor may change from one opening to the next. Tables
+    /// made with another extractor serve such iterators as if they had no filter. Default none. The
+    /// cost is filter bits for each distinct prefix of a table.
     pub prefix_extractor: Option<Prefixes>,
     /// Bytes of a value from which it is kept in a blob file, and tables hold a reference to it.
     /// Merges then move references instead of values, and garbage collection frees the space of
@@ -172,9 +172,8 @@ pub struct FamilyOptions {
     /// Number of level-0 tables from which writers are slowed, gradually more up to twice that
     /// number. At least `l0_compaction_trigger`, at most 1,048,576. Default 12.
     pub l0_slowdown: usize,
-    /// Bytes of compaction debt (see `Stats::compaction_debt`) from which writers are slowed.
-    /// Writers are slowed gradually more up to twice that number, where they wait. At least 1.
-    /// Default 64 GiB.
+    /// Bytes of compaction debt (see `Stats::compaction_debt`) from which writers are slowed. The
+    /// delay grows up to twice that number, where writers wait. At least 1. Default 64 GiB.
     pub debt_slowdown_bytes: u64,
     /// Target bytes of level 1, or of the base level, which dynamic level sizes place. 1 KiB to 1
     /// PiB. Default 256 MiB.
@@ -336,7 +335,8 @@ pub struct FilterContext<'a> {
 
 impl<'a> FilterContext<'a> {
     /// Returns the context of an entry: the family's name, the level that the entry is being
-    /// written to, its sequence number, and the wall time in ms since 1970. For tests of filters.
+    /// written to, its sequence number, and the wall time in ms since 1970. The function is for
+    /// tests of filters.
     pub fn new(family: &'a str, level: usize, seq: SeqNo, now_ms: u64) -> FilterContext<'a> {
         FilterContext {
             family,
@@ -473,8 +473,8 @@ pub struct ReadOptions {
     /// Number of entries that an iterator may skip in its life: tombstones, older versions and
     /// expired values. Each 4 KiB of an expired value counts as one more entry. After that number
     /// the iterator pauses, and its `resume_key` is the key where another iterator continues. At
-    /// least 1. Default `u64::MAX`, which never pauses. For readers that a long run of deleted keys
-    /// must not hold up.
+    /// least 1. Default `u64::MAX`, which never pauses. The limit is for readers that a long run of
+    /// deleted keys must not delay.
     pub max_skippable_entries: u64,
 }
 

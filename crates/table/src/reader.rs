@@ -635,7 +635,7 @@ impl TableReader {
         self.extra_reads.load(Ordering::Relaxed)
     }
 
-    /// Resets the counts of [`BlobReader::scans`].
+    /// Resets the count of [`TableReader::extra_reads`].
     pub fn reset_extra_reads(&self) {
         self.extra_reads.store(0, Ordering::Relaxed);
     }

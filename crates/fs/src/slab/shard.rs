@@ -243,6 +243,8 @@ impl ShardLists {
         }
     }
 
+    /// Adds a span to the list of spans with free units.
+    ///
     /// # Safety
     /// The span belongs to this shard and is not in the list of those with free units.
     pub(super) unsafe fn link_roomy(&mut self, span: *mut Span) {
@@ -257,6 +259,8 @@ impl ShardLists {
         }
     }
 
+    /// Removes a span from the list of spans with free units.
+    ///
     /// # Safety
     /// The span belongs to this shard and is in the list of those with free units.
     pub(super) unsafe fn unlink_roomy(&mut self, span: *mut Span) {

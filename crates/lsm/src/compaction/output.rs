@@ -60,10 +60,8 @@ pub(crate) trait MergeSink {
     }
 }
 
-/// The finished files of a merge, and the records that lost their reference. [`Outcome`] has the
-/// meaning of the fields.
-///
-/// [`Outcome`]: super::outcome::Outcome
+/// The finished files of a merge, and the records that lost their reference.
+/// [`Outcome`](super::outcome::Outcome) has the meaning of the fields.
 pub(super) struct WrittenFiles {
     pub(super) tables: Vec<(u64, TableMeta)>,
     pub(super) blobs: Vec<(u64, BlobMeta)>,

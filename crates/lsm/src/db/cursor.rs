@@ -41,7 +41,7 @@ pub struct Iter {
     walk: Walk,
 }
 
-/// Where [`Iter`] is as a Rust iterator.
+/// Position of an [`Iter`] as a Rust iterator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Walk {
     /// Not positioned since it was made or refreshed: the first entry is next.
@@ -290,8 +290,8 @@ impl Iter {
 
     /// Returns the current value, without its expiry, if no further read is needed. Returns `None`
     /// for a value in a blob file or made of operands, and sometimes when the iterator moves down.
-    /// For iterators over keys ([`ReadOptions::keys_only`]) whose caller can use short values.
-    /// Requires `valid`.
+    /// The call is for iterators over keys ([`ReadOptions::keys_only`]) whose caller can use short
+    /// values. Requires `valid`.
     pub fn value_at_hand(&self) -> Option<&[u8]> {
         self.shown.value_at_hand()
     }
@@ -311,10 +311,10 @@ impl Iter {
 /// Entries from the cursor's position up: the key, copied, and the value, pinned.
 ///
 /// Without values ([`ReadOptions::keys_only`]) each value is empty. After an error the iterator
-/// returns `None` until the cursor is sought or refreshed. It is an error, `Busy`, to pause because
-/// [`ReadOptions::max_skippable_entries`] is used up: [`Iter::resume_key`] says where to go on. A
-/// tailing iterator that has returned `None` at the end returns later entries when it is asked
-/// again.
+/// returns `None` until the cursor is sought or refreshed. If
+/// [`ReadOptions::max_skippable_entries`] is used up, the iterator pauses with the error `Busy`,
+/// and [`Iter::resume_key`] is the key where to go on. A tailing iterator that has returned `None`
+/// at the end returns later entries when it is asked again.
 impl Iterator for Iter {
     type Item = Result<(Bytes, Bytes)>;
 
@@ -338,7 +338,7 @@ impl Iterator for Iter {
 }
 
 impl Iter {
-    /// The entry that the cursor is positioned on, `None` at the end.
+    /// Returns the entry that the cursor is positioned on, or `None` at the end.
     fn entry_here(&self) -> Result<Option<(Bytes, Bytes)>> {
         if let Some(key) = self.resume_key() {
             return Err(Error::new(

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left
-/// out. Tombstones stay, range tombstones included. Large values go to `values`, if it is given.
-/// With `warm_cache`, the blocks of the table also go into the cache. On an error the file is
+/// out. Tombstones stay, range tombstones included. Large values go to `values`, if it is given. If
+/// `warm_cache` is true, the blocks of the table also go into the cache. On an error the file is
 /// removed.
 pub(super) fn write_table(
     tables: &Arc<TableStore>,
@@ -111,7 +111,7 @@ pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMe
     }
 }
 
-/// A builder that takes what is written out, and large values apart from it.
+/// A table builder for a flush. Large values go to a blob file.
 struct OneTable<'a, 'n> {
     builder: &'a mut TableBuilder,
     values: Option<&'a mut Values<'n>>,
@@ -400,7 +400,7 @@ impl<'a> Flush<'a> {
                 Some(index) => {
                     ctx.counters.flush_bytes.add(index.size);
                     self.kept = Some(number);
-                    // Whatever becomes of the edit, the log is not to go with it.
+                    // The log stays, whether the edit is installed or not.
                     paths.remove(0);
                     // If the flush fails, the index is removed first: without an index, the log is
                     // like any other.
@@ -455,7 +455,7 @@ impl<'a> Flush<'a> {
         let tables: Vec<u64> = edit.add_tables.iter().map(|t| t.number).collect();
         let blob_files: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         // The file is held from here on, so that it is not removed before it is trimmed. There is
-        // none if all families were dropped that have values in it.
+        // no file if all families with values in it were dropped.
         let mut kept_log = None;
         let files = std::mem::take(&mut self.files);
         engine.tree.install(edit, files, |_, view| {
@@ -475,8 +475,7 @@ impl<'a> Flush<'a> {
         }
         engine.background.note_flush();
         if engine.background.is_flushing_fast() {
-            // Level-0 tables that wait for more tables, which may not come, are compacted all the
-            // same.
+            // Level-0 tables are also compacted if they wait for more tables, which may not come.
             engine
                 .background
                 .schedule_after(URGENT_WITHIN + Duration::from_millis(1));

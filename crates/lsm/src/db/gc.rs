@@ -282,7 +282,7 @@ impl Engine {
 
     /// Returns the files that are worth a garbage collection, the highest share of garbage first.
     /// Among files with about the same share, the file whose references are spread over fewer
-    /// tables comes first: its name is forgotten sooner.
+    /// tables comes first, because its number is retired sooner.
     fn candidates(&self, state: &TreeState, least: f64) -> Vec<Candidate> {
         let now = self.ctx.env.clock().now();
         let (catalog, last) = (&state.catalog(), self.tree.visible());
@@ -351,7 +351,8 @@ impl Engine {
             let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.alive <= spare);
             candidates = fit;
             if candidates.is_empty() && state.blobs.running_collections == 0 {
-                // Nothing else may ever free a byte: what there is room for at all.
+                // No other work may ever free a byte. So the file with the fewest live bytes is
+                // taken, if the disk has room for them.
                 let least = others.into_iter().min_by_key(|c| c.alive);
                 candidates.extend(
                     least.filter(|c| c.alive < self.pressure.disk_full().free_bytes() / 8 * 7),
@@ -380,7 +381,7 @@ impl Engine {
             self.pressure.update_free_space();
             let mut state = self.tree.lock();
             let now = self.ctx.env.clock().now();
-            // On a full disk they are what helps.
+            // A full disk also halts the store, and garbage collections free its space.
             let halted = (self.health.halted()).is_some_and(|e| e.kind() != ErrorKind::NoSpace);
             if self.ctx.is_closing() || state.jobs.exclusive || halted || now < state.blobs.retry_at
             {
@@ -675,7 +676,8 @@ impl Engine {
                         family: record.family,
                         key: match left {
                             Some(_) => record.key,
-                            // Alone: it shares its memory with the value.
+                            // The key gets memory of its own, because it shares memory with the
+                            // value.
                             None => Bytes::copy_from_slice(&record.key),
                         },
                         seq: record.seq,

@@ -1,16 +1,16 @@
 //! Preconditions of a write: what must still hold when the batch is committed.
 //!
-//! The commit leader checks them while it holds `writer`, so no other batch and no ingestion comes
-//! between the check and the batch. A batch with preconditions is a commit group of its own: every
-//! earlier batch is visible when they are checked.
+//! The commit leader checks preconditions while it holds `writer`, so no other batch and no
+//! ingestion comes between the check and the batch. A batch with preconditions is a commit group of
+//! its own: every earlier batch is visible when they are checked.
 //!
 //! Preconditions are not persisted. A batch reaches the log only after its check has passed, so a
 //! recovery replays batches that were committed, in the order in which they were checked.
 //!
 //! A compaction may drop a tombstone that hides nothing any more. Then the tree does not say
 //! whether an absent key was deleted lately or never existed. So the engine keeps
-//! [`Tree::forgotten_seq`], a number that no dropped tombstone exceeds, and an absent key counts
-//! as changed after any number below it. Decision 0033.
+//! `Tree::forgotten_seq`, a number that no dropped tombstone exceeds, and an absent key counts as
+//! changed after any lower number. Source: decision 0033.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
@@ -28,8 +28,8 @@ use basalt_kv::key::SeqNo;
 #[non_exhaustive]
 pub enum Precondition<'a> {
     /// No entry of `key` is newer than `since`. A value, an operand, a tombstone, a tombstone over
-    /// a range that has the key, and a key of an ingested table are entries. The end of a value's
-    /// time is none, and neither is what a compaction filter does.
+    /// a range that has the key, and a key of an ingested table are entries. The expiry of a value
+    /// is no entry, and neither is a change by a compaction filter.
     Unchanged {
         /// The key's family.
         family: &'a Family,
@@ -70,7 +70,7 @@ pub(super) fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check
     preconditions.iter().map(check).collect()
 }
 
-/// True if a compaction of these tables may drop the last entry of a key.
+/// Returns true if a compaction of these tables may drop the last entry of a key.
 fn may_drop_tombstones(plan: &Plan, family: &FamilyEntry) -> bool {
     family.options.compaction_filter.is_some()
         || plan.input_tables().any(|t| {
@@ -79,8 +79,8 @@ fn may_drop_tombstones(plan: &Plan, family: &FamilyEntry) -> bool {
         })
 }
 
-/// Returns true if a table may have an entry of the key that is newer than `since`. Reads nothing
-/// from the device.
+/// Returns true if a table may have an entry of the key that is newer than `since`. The function
+/// reads nothing from the device.
 fn tables_may_have_newer(tables: &FamilyVersion, key: &[u8], since: SeqNo) -> bool {
     let is_newer = |t: &TableFile| t.meta.max_seq > since;
     let mut level0 = tables.levels[0].iter();
@@ -146,7 +146,8 @@ impl Engine {
         }
     }
 
-    /// Notes, before a compaction is installed, that it may have dropped the last entry of keys.
+    /// Raises the number of forgotten tombstones before a compaction is installed that may have
+    /// dropped the last entry of a key.
     pub(super) fn note_forgotten(&self, plan: &Plan, family: &FamilyEntry) {
         if may_drop_tombstones(plan, family) {
             let newest = plan.input_tables().map(|t| t.meta.max_seq).max();

@@ -58,16 +58,16 @@ pub(crate) enum Room {
 /// The answer of [`Engine::hold_back`].
 #[must_use]
 pub(crate) enum Held {
-    /// The group may go. The view is that of now.
+    /// The group may go on. The view is the newest one.
     Ready(Arc<View>),
     /// The group must ask again after this time.
     Later(Duration),
 }
 
 impl Engine {
-    /// Slows a group down as the backlogs ask. `view` is the view of now. The answer has the view of
-    /// then. No view is held during a wait: it would keep flushed memtables, removed logs and
-    /// obsolete tables, whose memory and space the wait may be for.
+    /// Slows a group down as the backlogs ask. `view` is the newest view before the wait, and the
+    /// answer has the newest view after it. No view is held during a wait: it would keep flushed
+    /// memtables, removed logs and obsolete tables, and the wait may be for their memory or space.
     pub fn hold_back(
         self: &Arc<Self>,
         writer: &mut Writer,

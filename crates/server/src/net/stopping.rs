@@ -20,9 +20,9 @@ pub(super) struct Stopping {
 }
 
 impl Server {
-    /// Lets SIGTERM and SIGINT stop the server as [`ShutdownHandle::shutdown`] does. A second
-    /// signal ends the wait for clients that do not take their replies. Commits are finished in any
-    /// case.
+    /// Lets SIGTERM and SIGINT stop the server as
+    /// [`ShutdownHandle::shutdown`](super::ShutdownHandle::shutdown) does. A second signal ends the
+    /// wait for clients that do not take their replies. Commits are finished in any case.
     pub fn stop_on_signals(&mut self) -> Result<()> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let pair = || std::os::unix::net::UnixStream::pair();

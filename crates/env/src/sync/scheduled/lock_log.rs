@@ -1,8 +1,8 @@
-//! Which locks a thread takes while it holds others, and how many it takes.
+//! Log of the locks that a thread takes while it holds others, and of how many it takes.
 //!
 //! A lock is named after the type that it guards. Tests compare the pairs with the order that the
-//! owner of the locks documents. All threads of a run share one thread of the operating system, so the
-//! log is local to that.
+//! owner of the locks documents. All threads of a run share one thread of the operating system, so
+//! the log is local to that thread.
 
 use shuttle::current::{TaskId, try_get_current_task};
 use std::cell::{Cell, RefCell};

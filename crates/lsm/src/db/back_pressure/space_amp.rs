@@ -203,7 +203,7 @@ struct Written {
 #[derive(Default)]
 struct Inner {
     /// Reachable bytes as the bound counts them for writers. They follow the bytes that collections
-    /// free with a delay, see [`Engine::update_pressure`].
+    /// free with a delay, see [`BackPressure::update_pressure`].
     eased_reachable: f64,
     /// Bytes of blob files when they were last compared with the bound.
     disk: u64,
@@ -385,7 +385,7 @@ fn check_sums(catalog: &Catalog, blobs: &BlobState, now: Duration, fill: &BlobSp
 impl BackPressure {
     /// Estimates the hidden garbage of a tree that is about to be installed. The cost is a walk
     /// over the tables of a family if any of them hides a value. So an install calls it before it
-    /// takes `state`. Later, [`Engine::fill`] finds the estimates.
+    /// takes `state`. Later, [`BackPressure::fill`] finds the estimates.
     pub fn estimate_hidden(&self, catalog: &Catalog, version: &Version) {
         self.space_amp
             .retain_families(|id| catalog.families.contains_key(&id));

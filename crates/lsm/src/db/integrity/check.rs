@@ -61,7 +61,8 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Sorts an error: damage and missing files are findings, everything else ends the walk.
+    /// Adds an error to the findings if it is damage, a missing file or an unsupported feature.
+    /// Returns every other error, which ends the walk.
     fn note(&mut self, e: Error) -> Result<()> {
         match e.kind() {
             ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::NotFound => {
@@ -73,7 +74,7 @@ impl VerifyReport {
     }
 }
 
-/// A walk's findings, and what repair goes on with.
+/// The findings of a walk, and the data that a repair starts from.
 pub(super) struct Walked {
     pub report: VerifyReport,
     pub learned: SalvagedCatalog,
@@ -161,7 +162,7 @@ fn total_bytes(env: &Env, dir: &Path, catalog: &Catalog) -> u64 {
         .filter_map(|n| env.fs().stat(&log_path(dir, *n)).ok())
         .map(|s| s.allocated);
     let blobs = catalog.blobs.values().map(|b| b.meta.size);
-    // For the progress that is shown: a damaged manifest may say anything.
+    // The sum is only for progress and may saturate, because a damaged manifest may say anything.
     (tables.chain(logs).chain(blobs)).fold(0, u64::saturating_add)
 }
 
@@ -203,7 +204,7 @@ struct Walk<'a, 'p> {
 }
 
 impl Walk<'_, '_> {
-    /// Checks `CURRENT` and the manifest's end; their content was checked when the catalog was
+    /// Checks `CURRENT` and the manifest's end. Their content was checked when the catalog was
     /// read. Returns the manifest's number.
     fn metadata(&mut self, names: &[String]) -> Result<Option<u64>> {
         let fs = self.env.fs();
@@ -228,7 +229,7 @@ impl Walk<'_, '_> {
         };
         let path = manifest_path(self.dir, current.number);
         self.spare(&path, FileKind::Manifest, current.file_id, u64::MAX)?;
-        // Damage in it is known already; what is left to say is where it ends.
+        // Damage in the manifest is already known. Only its end remains to be checked.
         if let Ok(end) = manifest::replay(self.env, self.dir, &current, |edit| {
             Edit::decode(edit).map(drop)
         }) {
@@ -302,7 +303,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The unreadable parts of a damaged table besides the one at `first`.
+    /// Reports the unreadable parts of a damaged table, except the one at `first`.
     fn inside_table(
         &mut self,
         number: u64,
@@ -374,7 +375,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The holes of a log besides the one that is known.
+    /// Reports the holes of a log, except the one that is already known.
     fn inside_log(
         &mut self,
         number: u64,

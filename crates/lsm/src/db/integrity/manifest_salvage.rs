@@ -48,7 +48,7 @@ pub(crate) struct SalvagedCatalog {
     pub damaged: Vec<String>,
 }
 
-/// The name of a family whose own is lost.
+/// Returns the made-up name of a family whose own name is lost.
 pub(super) fn recovered_name(id: u32) -> String {
     format!("recovered-{id}")
 }
@@ -56,11 +56,11 @@ pub(super) fn recovered_name(id: u32) -> String {
 /// Reads the catalog, or its readable part. The second value is the damage that was found. Returns
 /// `Ok(None)` for a directory without a store.
 ///
-/// A manifest whose records verify is believed. The store removes a file, or gives back the space
-/// of flushed records, only when a durable edit says so. If a file that the manifest names is gone,
-/// an edit may be lost. Repair assumes so only if a later edit may have left a torn tail or files
-/// that no edit names. Otherwise the files count as damaged. Without `CURRENT`, nothing says that a
-/// torn tail had not been synced (decision 0026).
+/// A manifest whose records verify is trusted. The store removes a file, or gives back the space of
+/// flushed records, only when a durable edit says so. If a file that the manifest names is gone, an
+/// edit may be lost. Repair assumes so only if a later edit may have left a torn tail or files that
+/// no edit names. Otherwise the files count as damaged. Without `CURRENT`, nothing says that a torn
+/// tail had not been synced (decision 0026).
 pub(crate) fn salvage_manifest(
     env: &Env,
     dir: &Path,
@@ -184,10 +184,10 @@ fn missing_files(catalog: &Catalog, names: &[String]) -> bool {
         || !catalog.logs.keys().all(|n| there(format!("{n:06}.log")))
 }
 
-/// True if a log that the manifest calls live lacks records in front of the place up to which an
-/// index says that it was synced. The store gives back a record's space only when the edit of the
-/// flush is durable, so that edit may be lost. A log that is whole holds everything itself: an
-/// index beside it means only that a flush had begun.
+/// Returns true if a live log of the manifest lacks records before the offset up to which its index
+/// says that it was synced. The store gives back a record's space only when the edit of the flush
+/// is durable, so that edit may be lost. If a log is whole, an index beside it means only that a
+/// flush had begun.
 fn lacks_flushed_records(env: &Env, dir: &Path, catalog: &Catalog) -> Result<bool> {
     let first = catalog.logs.keys().next().copied().unwrap_or(u64::MAX);
     let indexed = indexed_logs(env, dir, first, &catalog.indexes())?;
@@ -214,7 +214,8 @@ fn file_name(number: u64) -> String {
     format!("MANIFEST-{number:06}")
 }
 
-/// The state of a manifest that is whole, and whether its tail is torn. `None` when it is damaged.
+/// Returns the state of a whole manifest, and whether its tail is torn. Returns `None` for a
+/// damaged manifest.
 fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> {
     let path = manifest_path(dir, number);
     let mut catalog = Catalog::default();
@@ -262,7 +263,7 @@ impl SalvagedCatalog {
         })
     }
 
-    /// Makes sure that there is a store id and the family that every store has.
+    /// Adds the store id and the family `default` to the catalog if they are missing.
     fn check_store(&mut self, env: &Env, dir: &Path, options: &Options) -> Result<()> {
         let c = &mut self.catalog;
         if c.store_id == 0 {
@@ -273,7 +274,7 @@ impl SalvagedCatalog {
         Ok(())
     }
 
-    /// A family, under a made-up name when its own is lost.
+    /// Returns a family of the catalog. If it is missing, adds it under a made-up name.
     pub(super) fn family(&mut self, id: u32, options: &Options) -> &mut CatalogFamily {
         let name = if id == 0 {
             "default".to_string()
@@ -292,7 +293,7 @@ impl SalvagedCatalog {
             })
     }
 
-    /// Lets the tables say which families there are, where edits are lost that said so.
+    /// Adds the families that tables name, if edits are lost that may have made them.
     fn add_families_of_tables(
         &mut self,
         env: &Env,
@@ -456,7 +457,7 @@ impl SalvagedCatalog {
             ..Edit::default()
         })?;
         if edit.store_id.is_some() {
-            // The whole state: what it does not name is gone.
+            // The edit is the whole state: files that it does not name are gone.
             let c = &mut self.catalog;
             let tables = c.families.values().flat_map(|f| f.tables.keys());
             (self.retired).extend(tables.chain(c.blobs.keys()).chain(c.logs.keys()));
@@ -479,7 +480,7 @@ impl SalvagedCatalog {
         }
         for (id, operator) in &edit.merge_operators {
             if let Some(f) = self.catalog.families.get_mut(id) {
-                // A second name is one that no store writes.
+                // No store writes a second operator name for a family.
                 f.merge_operator.get_or_insert_with(|| operator.clone());
             }
         }
@@ -499,7 +500,8 @@ impl SalvagedCatalog {
             if self.dropped_families.contains(&t.family) {
                 continue;
             }
-            // One table in two families is an edit that no store writes: the first one keeps it.
+            // No store writes an edit that gives one table to two families. The first family keeps
+            // the table.
             if self
                 .catalog
                 .family_of(t.number)

@@ -60,7 +60,7 @@ struct Run<'a> {
     blobs: Blobs,
     /// Logs that have an index, by id, and up to where each was synced when its index was begun.
     indexed: BTreeMap<u128, u64>,
-    /// Operations of a family besides `default` were met.
+    /// True if operations of a family other than `default` were met.
     other_families: bool,
     /// Tables put into `default` because nothing says where they belong.
     supposed: BTreeSet<u64>,
@@ -68,9 +68,9 @@ struct Run<'a> {
     aside: Vec<String>,
     /// Tables that this repair wrote from logs.
     replayed: BTreeSet<u64>,
-    /// The table that a damaged one's readable entries went to.
+    /// By damaged table, the new table that has its readable entries.
     replacement: BTreeMap<String, u64>,
-    /// Files whose content is now elsewhere, all of it.
+    /// Files whose whole content is now in other files.
     replaced: Vec<String>,
     report: RepairReport,
     /// Progress of the check and of the salvage of tables.
@@ -194,7 +194,7 @@ impl Run<'_> {
         let store = self.learned.catalog.store_id;
         Manifest::create(self.env, self.dir, store, number, &state.encode())?;
 
-        // The repaired store is current; from here on only names go.
+        // The repaired store is current; from here on only names are removed.
         let fs = self.env.fs();
         for (name, target) in &aside {
             let path = self.dir.join(name);
@@ -251,7 +251,7 @@ impl Run<'_> {
         }
     }
 
-    /// A table that this repair wrote enters the catalog.
+    /// Adds a table that this repair wrote to the catalog.
     fn new_table(&mut self, t: AddTable) {
         self.report.tables_written += 1;
         let f = self.learned.family(t.family, self.options);

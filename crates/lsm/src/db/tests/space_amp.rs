@@ -163,7 +163,8 @@ impl Paced {
     }
 }
 
-/// #9561: the space for overwrites has a strict bound. Writers are slowed for it, and not stopped.
+/// RocksDB issue 9561: the space for overwrites has a strict bound. Writers are slowed for it, and
+/// not stopped.
 #[test]
 fn overwrites_stay_under_the_bound_in_each_sample() {
     let options = options(500);
@@ -234,8 +235,8 @@ fn an_idle_store_reports_no_recent_write_cost() {
     );
 }
 
-/// #11570: values that are only inserted are written to blob files once, and no writer is slowed
-/// for them.
+/// RocksDB issue 11570: values that are only inserted are written to blob files once, and no writer
+/// is slowed for them.
 #[test]
 fn pure_inserts_cause_no_collection() {
     let options = options(500);
@@ -259,7 +260,7 @@ fn pure_inserts_cause_no_collection() {
     s.reconcile(&options);
 }
 
-/// #9235: one value does not keep a file, nor do many values with one in each file.
+/// RocksDB issue 9235: one value does not keep a file, nor do many values with one in each file.
 #[test]
 fn a_single_live_value_does_not_keep_a_file() {
     let options = options(500);
@@ -329,7 +330,7 @@ fn the_space_debt_of_a_bulk_delete_ends_during_writes() {
     s.reconcile(&options);
 }
 
-/// #11603: compactions that never end do not starve garbage collection.
+/// RocksDB issue 11603: compactions that never end do not starve garbage collection.
 #[test]
 fn endless_compactions_do_not_starve_garbage_collections() {
     fn on_and_on(env: Env, owner: u64, end: std::sync::Arc<AtomicBool>) {
@@ -449,7 +450,7 @@ fn deletes_free_space_on_a_full_disk() {
     }
 }
 
-/// titan #330: a file whose removal fails is removed before the next open.
+/// Titan issue 330: a file whose removal fails is removed before the next open.
 #[test]
 fn a_failed_file_removal_is_retried() {
     let disk = SimFs::new(SimOptions::default());

@@ -82,7 +82,7 @@ struct ReferenceSums {
 }
 
 impl ReferenceSums {
-    /// False when the record was referred to before.
+    /// Marks a record as referenced. Returns false if it was referenced before.
     fn mark_referenced(&mut self, ordinal: u32) -> bool {
         let (word, bit) = (ordinal as usize / 64, 1u64 << (ordinal % 64));
         if self.records.len() <= word {
@@ -100,7 +100,8 @@ impl ReferenceSums {
 }
 
 impl Walk<'_, '_> {
-    /// `sure`: every edit is known, so what references lead to is.
+    /// Checks the blob files against the references of all tables. `sure` is true if every edit is
+    /// known: then each reference must lead to a record.
     pub(super) fn blobs(&mut self, options: &Options, catalog: &Catalog, sure: bool) -> Result<()> {
         for (&number, blob) in &catalog.blobs {
             self.report.files += 1;
@@ -216,7 +217,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Every record has its reference, its mark, or no family any more.
+    /// Checks that every record has a reference or a mark, or belongs to a dropped family.
     fn check_references(
         &self,
         number: u64,

@@ -32,8 +32,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most lost keys of one file and family that are named one by one. Of more keys, the report names
-/// their range.
+/// Most lost keys of one file and family that the report names one by one. If there are more, it
+/// names their range.
 const NAMED_KEYS: usize = 20;
 
 /// The blob files of the store, as far as repair has read them.
@@ -57,15 +57,15 @@ struct Source {
     sound: bool,
     /// True if the file is a log.
     log: bool,
-    /// True if an edit names the file, or a lost edit may have named it: the file then stays if a
-    /// reference leads to it. From other files, values are copied.
+    /// True if an edit names the file, or a lost edit may have named it. The file then stays if a
+    /// reference leads to it. Values of other files are copied.
     named: bool,
     state: State,
 }
 
 enum State {
     LazyValue,
-    /// Missing, or nothing in it verifies, or what verifies is in another file now.
+    /// The file is missing, or nothing in it verifies, or all that verifies is now in another file.
     Gone,
     Read(Box<Records>),
 }
@@ -74,9 +74,9 @@ enum State {
 struct Records {
     file: Arc<BlobFile>,
     all: Vec<SalvagedRecord>,
-    /// Ordinals, by hash.
+    /// Ordinals of the records, sorted by hash.
     by_hash: Vec<u32>,
-    /// Those that a reference was found for.
+    /// By ordinal, whether a reference to the record was found.
     claimed: Vec<bool>,
 }
 
@@ -87,7 +87,7 @@ struct SalvagedRecord {
 }
 
 impl Records {
-    /// The record with this name, one without a reference first.
+    /// Returns the ordinal of a record with this name. Prefers a record without a reference.
     fn find(&self, name: &Name<'_>) -> Option<u32> {
         let meta = &self.file.meta;
         if !(meta.min_seq..=meta.max_seq).contains(&name.seq)
@@ -107,7 +107,8 @@ impl Records {
 }
 
 impl Blobs {
-    /// Takes over what the catalog says of blob files; it gets back what is certain in the end.
+    /// Takes the blob files out of the catalog. At the end of the repair the catalog gets back
+    /// those that are certain.
     pub fn new(
         learned: &mut crate::db::integrity::manifest_salvage::SalvagedCatalog,
         names: &[String],
@@ -158,7 +159,7 @@ impl Blobs {
         source.is_some_and(|s| s.log && s.known.is_some())
     }
 
-    /// The name of a file, whether it is there or not.
+    /// Returns the name of a file, whether the file exists or not.
     fn name(&self, number: u64) -> String {
         match self.sources.get(&number).is_some_and(|s| s.log) {
             true => log_name(number),
@@ -190,7 +191,7 @@ impl Blobs {
         self.records_mut(file).claimed[ordinal as usize] = true;
     }
 
-    /// The file that a number means.
+    /// Returns the file that a number means for a record.
     fn meaning(&self, number: u64, name: &Name<'_>, cmp: &Cmp) -> Option<u64> {
         if self.lineage.is_name(number) {
             return self.lineage.resolve(number, name.family, name.key, cmp);
@@ -205,7 +206,7 @@ impl Run<'_> {
         self.tables.blob(number, meta.clone())
     }
 
-    /// Reads a file. Afterwards its state is read, or gone.
+    /// Reads a file. Its state is then `Read` or `Gone`.
     fn read_blob(&mut self, number: u64) -> Result<()> {
         let source = &self.blobs.sources[&number];
         let (named, known) = (source.named, source.known.clone());
@@ -302,7 +303,7 @@ impl Run<'_> {
             .damaged_sources
             .insert(new, (number, first..last));
         if !self.blobs.lineage.is_name(number) {
-            // The old number stands for the new file.
+            // From now on the old number means the new file.
             let all: Arc<[u8]> = Arc::from(&b""[..]);
             let targets = meta
                 .families
@@ -409,7 +410,7 @@ impl Run<'_> {
         Ok(best.map(|(_, place)| place))
     }
 
-    /// Remembers that a key's value is lost, whose entry refers to `number`.
+    /// Records the loss of a value, whose entry refers to the file `number`.
     pub(super) fn lose_value(&mut self, family: u32, number: u64, key: &[u8]) {
         let cmp = {
             let f = self.learned.family(family, self.options);
@@ -565,7 +566,8 @@ impl Run<'_> {
         }
     }
 
-    /// Gives the catalog the files that something refers to, with everything else in them marked.
+    /// Gives the catalog the files that references lead to. All other records of these files are
+    /// marked as garbage.
     fn install_blobs(&mut self) {
         let mut referred = BTreeSet::new();
         for f in self.learned.catalog.families.values() {

@@ -53,7 +53,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The catalog's logs, and those that an edit not known may have added.
+    /// Returns the logs of the catalog, and those that a lost edit may have added.
     fn live_logs(&mut self) -> Result<BTreeMap<u64, LiveLog>> {
         let mut logs = self.learned.catalog.logs.clone();
         if self.learned.sure {
@@ -270,7 +270,7 @@ impl Run<'_> {
         self.report.losses.push(loss);
     }
 
-    /// A record with this first sequence number is there: what was lost before it ends before it.
+    /// Ends the open losses before a record with this first sequence number.
     fn close_losses(&mut self, replay: &mut Replay, first: u64) {
         let missing = first > replay.last_seq + 1;
         let unsettled = replay.unsettled.take();
