@@ -111,7 +111,7 @@ impl BlobState {
         numbers.filter(|n| !self.collecting.contains(n) && !self.relocating.contains(n))
     }
 
-    /// A file could not be read. When it may be tried again.
+    /// Records that a file could not be read, and when it may be tried again.
     pub fn unreadable(&mut self, number: u64, error: Error, now: Duration) {
         let pause = (self.unreadable.get(&number))
             .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(MAX_RETRY_DELAY));
@@ -136,7 +136,7 @@ impl BlobState {
         self.epoch
     }
 
-    /// The job that began with this epoch has ended.
+    /// Ends a job that began with this epoch.
     pub fn end(&mut self, epoch: u64) {
         let running = self.running.get_mut(&epoch).expect("it began");
         *running -= 1;

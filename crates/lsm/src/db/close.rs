@@ -65,8 +65,8 @@ impl Engine {
             .wait_until(None, &mut || !self.manual.runs_on_other_thread());
     }
 
-    /// Everything is in tables: the logs are deleted, and `CURRENT` vouches for the whole manifest.
-    /// The writer's lock proves that no log takes records meanwhile.
+    /// Deletes the logs, whose data is all in tables, and lets `CURRENT` vouch for the whole
+    /// manifest. The caller holds the writer's lock, so no log takes records meanwhile.
     fn forget_logs(self: &Arc<Self>, _writer: &mut Writer) -> Result<()> {
         // The spare log is deleted below with the other logs that the manifest names.
         drop(self.writes.logs().take_unused());

@@ -13,7 +13,7 @@ use basalt_fs::ErrorKind;
 use std::sync::Arc;
 
 impl Engine {
-    /// The environment's budgets, and this store's own.
+    /// Returns the environment's budgets, and this store's own.
     fn budgets(&self, view: &View) -> Vec<BudgetUse> {
         let memtable_sets = view.sealed.len() as u64 + 1;
         let mut all = self.ctx.env.budgets();

@@ -505,8 +505,8 @@ impl Engine {
         true
     }
 
-    /// The write path from top to bottom: admission, sequence numbers, log, sync, memtables,
-    /// publication.
+    /// Commits a group. The steps of the write path are admission, sequence numbers, log, sync,
+    /// memtables and publication.
     fn commit_group(
         self: &Arc<Self>,
         writer: &mut Writer,

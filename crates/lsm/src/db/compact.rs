@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// The most urgent plan of all families.
+    /// Returns the most urgent plan of all families.
     pub(super) fn pick_plan(&self, state: &TreeState) -> Option<(Plan, FamilyEntry)> {
         let view = self.tree.view();
         let now_ms = self.ctx.env.clock().wall_ms();

@@ -100,7 +100,7 @@ pub(super) fn write_table(
     }
 }
 
-/// A table as listeners hear of it.
+/// Returns the description of a table for listeners.
 pub(super) fn table_info(family: &str, level: usize, number: u64, meta: &TableMeta) -> TableInfo {
     TableInfo {
         family: family.to_string(),

@@ -341,7 +341,7 @@ impl PreparedSet {
     }
 }
 
-/// A key for people: its first bytes.
+/// Returns the first bytes of a key as text, for messages.
 fn shown(key: &[u8]) -> String {
     let first: String = key.iter().take(32).map(|b| format!("{b:02x}")).collect();
     match key.len() {
@@ -351,12 +351,12 @@ fn shown(key: &[u8]) -> String {
     }
 }
 
-/// First and last user key of a table that was prepared.
+/// Returns the first and last user key of a prepared table.
 fn ends(meta: &TableMeta) -> (&[u8], &[u8]) {
     (user_key(&meta.smallest), user_key(&meta.largest))
 }
 
-/// The tables of all sets that are to be added, by family and key.
+/// Returns the tables of all sets that are to be added, by family and key.
 fn in_order<'p>(sets: &[&'p PreparedSet]) -> Result<Vec<(&'p PreparedSet, &'p (u64, TableMeta))>> {
     let mut all: Vec<_> = sets
         .iter()
@@ -570,7 +570,8 @@ impl Engine {
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
-    /// The last step: no write is on its way, and no memtable meets what comes.
+    /// Adds the tables to the tree. The caller makes sure that no write is in progress, and that no
+    /// memtable overlaps the tables.
     fn add_tables(
         self: &Arc<Self>,
         writer: &mut Writer,
