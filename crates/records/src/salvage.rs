@@ -125,6 +125,17 @@ impl Window<'_> {
         let to = (from + len).min(self.bytes.len());
         Ok(self.bytes.slice(from.min(to)..to))
     }
+
+    /// Returns bytes at `at`: those that were read already if a header fits into them, or a step of
+    /// the file. A search that asked for a whole step behind each record would read the file once a
+    /// record.
+    fn ahead(&mut self, at: u64) -> Result<Bytes> {
+        let have = self.start + self.bytes.len() as u64;
+        if at >= self.start && at + RECORD_HEADER as u64 <= have {
+            return Ok(self.bytes.slice((at - self.start) as usize..));
+        }
+        self.at(at, STEP)
+    }
 }
 
 /// Searches a file for the records of one life, up to `limit` or the end of its space.
@@ -200,7 +211,7 @@ fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
 /// Moves `at` to the next header of this life.
 fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<Head>> {
     while *at + RECORD_HEADER as u64 <= window.limit {
-        let b = window.at(*at, STEP)?;
+        let b = window.ahead(*at)?;
         if b.len() < RECORD_HEADER {
             return Ok(None);
         }

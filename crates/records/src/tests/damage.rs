@@ -196,3 +196,24 @@ impl ImageFs {
         Ok(out)
     }
 }
+
+/// A log of many small records is read once, and not once for each record.
+#[test]
+fn a_scan_reads_the_file_once() {
+    let (fs, path) = (disk(512, 1), Path::new("1.log"));
+    let file = fresh_log(&fs, path, 512, 256 << 10, false);
+    let mut w = RecordWriter::create(file, path, &file_header(512, 5, 1)).unwrap();
+    let group: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n; 700]).collect();
+    for n in 0..40 {
+        append(&mut w, 1 + n * 100, &group, false).unwrap();
+    }
+    w.sync().unwrap();
+    let file = fs.open(path).unwrap();
+    let (space, before) = (file.allocated().max(file.len()), fs.stats().bytes_read);
+    let found = crate::salvage::scan(&*file, path, 5, u64::MAX)
+        .unwrap()
+        .found;
+    assert_eq!(found.len(), 4000);
+    let read = fs.stats().bytes_read - before;
+    assert!(read <= space + space / 4, "{read} bytes read of {space}");
+}
