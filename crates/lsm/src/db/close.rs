@@ -102,10 +102,7 @@ impl Engine {
     /// Releases what every end of a store gives back.
     fn leave(&self) {
         drop(self.metric_source.lock().take());
-        self.ctx
-            .env
-            .metrics()
-            .remove_labelled(("store", &self.ctx.counters.label));
+        self.ctx.counters.leave(&self.ctx.env);
         self.ctx.events.close();
         self.tree.leave();
         self.ctx.tables.leave();

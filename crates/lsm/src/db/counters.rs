@@ -1,12 +1,19 @@
 //! The counters of a store. Each is a metric with the label of the store.
+//!
+//! A store offers all of its counters to the registry as one source. To register a series for each
+//! of them takes longer than to open a small store.
 
 use super::level_stats::Levels;
 use super::stall_cause::{STALL_CAUSES, StallCause};
 use basalt_blob::counts::CompressionCounts;
-use basalt_env::{Counter, Env, Gauge};
-use std::array::from_fn;
+use basalt_env::sync::Mutex;
+use basalt_env::{Counter, Env, Gauge, MetricSample, MetricSource, MetricValue};
+use std::ops::Deref;
+use std::sync::Arc;
 
-pub(crate) struct Counters {
+/// The counters that the registry reads.
+#[derive(Default)]
+pub(crate) struct CounterValues {
     pub user_bytes: Counter,
     pub wal_bytes: Counter,
     pub flush_bytes: Counter,
@@ -16,11 +23,9 @@ pub(crate) struct Counters {
     pub compaction_written: Counter,
     pub collections: Counter,
     pub collections_begun: Counter,
-    pub collecting: Gauge,
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
-    pub compression: CompressionCounts,
     pub collected_read: Counter,
     pub collected_written: Counter,
     pub relocated: Counter,
@@ -33,107 +38,166 @@ pub(crate) struct Counters {
     pub stall_us: [Counter; STALL_CAUSES],
     /// Times that writers were slowed or held, by cause in the order of [`StallCause::ALL`].
     pub stalls: [Counter; STALL_CAUSES],
+}
+
+/// Name and help text of a counter, and where it is.
+type Row = (&'static str, &'static str, fn(&CounterValues) -> &Counter);
+
+const ROWS: &[Row] = &[
+    (
+        "user_bytes_written_total",
+        "Bytes of keys and values written by users",
+        |v| &v.user_bytes,
+    ),
+    (
+        "wal_bytes_written_total",
+        "Bytes written to the write-ahead log",
+        |v| &v.wal_bytes,
+    ),
+    (
+        "flush_bytes_written_total",
+        "Bytes of tables and blob files written by flushes",
+        |v| &v.flush_bytes,
+    ),
+    (
+        "ingested_bytes_total",
+        "Bytes of tables and blob files that were prepared and added",
+        |v| &v.ingested_bytes,
+    ),
+    (
+        "ingestions_total",
+        "Times that prepared tables were added",
+        |v| &v.ingestions,
+    ),
+    (
+        "compaction_bytes_read_total",
+        "Table bytes read by compactions",
+        |v| &v.compaction_read,
+    ),
+    (
+        "compaction_bytes_written_total",
+        "Bytes of tables and blob files written by compactions",
+        |v| &v.compaction_written,
+    ),
+    (
+        "blob_collections_total",
+        "Garbage collections of blob files that finished",
+        |v| &v.collections,
+    ),
+    (
+        "blob_collections_begun_total",
+        "Garbage collections of blob files that began",
+        |v| &v.collections_begun,
+    ),
+    (
+        "blob_names_made_total",
+        "Retired file numbers of collected blob files",
+        |v| &v.names_made,
+    ),
+    (
+        "blob_names_forgotten_total",
+        "Retired file numbers that no table referred to any more",
+        |v| &v.names_forgotten,
+    ),
+    (
+        "blob_bytes_added_total",
+        "Bytes of blob files that flushes and compactions added",
+        |v| &v.blob_bytes_added,
+    ),
+    (
+        "blob_collection_bytes_read_total",
+        "Bytes of blob files read by collections",
+        |v| &v.collected_read,
+    ),
+    (
+        "blob_collection_bytes_written_total",
+        "Bytes of blob files written by collections",
+        |v| &v.collected_written,
+    ),
+    (
+        "blob_gathered_bytes_total",
+        "Bytes of values that compactions relocated into the order of their keys",
+        |v| &v.relocated,
+    ),
+    ("commit_groups_total", "Commit groups", |v| &v.commit_groups),
+    ("commits_total", "Batches committed", |v| &v.commits),
+    ("log_syncs_total", "Syncs of the write-ahead log", |v| {
+        &v.log_syncs
+    }),
+    (
+        "submits_held_total",
+        "Submits that were held because the commit queue was full",
+        |v| &v.submits_held,
+    ),
+    (
+        "idle_releases_total",
+        "Times that an idle store gave back memtables and logs",
+        |v| &v.idle_releases,
+    ),
+];
+
+impl CounterValues {
+    /// Appends a sample of each counter.
+    fn samples(&self, store: &str, out: &mut Vec<MetricSample>) {
+        let mut add = |name, labels: &[(&str, &str)], help, counter: &Counter| {
+            let value = MetricValue::Counter(counter.get());
+            out.push(MetricSample::new(name, labels, help, value));
+        };
+        let store = ("store", store);
+        for (name, help, counter) in ROWS {
+            add(name, &[store], help, counter(self));
+        }
+        for (i, cause) in StallCause::ALL.iter().enumerate() {
+            let labels = [store, ("cause", cause.as_str())];
+            let help = "Microseconds that writers were slowed or held";
+            add("stall_us_total", &labels, help, &self.stall_us[i]);
+            let help = "Times that writers were held back";
+            add("stalls_total", &labels, help, &self.stalls[i]);
+        }
+    }
+}
+
+/// The counters of an open store, and what else is counted for it.
+pub(crate) struct Counters {
+    values: Arc<CounterValues>,
+    /// Offers `values` to the registry until the store is closed.
+    source: Mutex<Option<MetricSource>>,
+    /// Number of garbage collections that run.
+    pub collecting: Gauge,
+    pub compression: CompressionCounts,
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
 }
 
 impl Counters {
+    /// Returns counters of zero, and offers them to the environment's registry.
     pub fn new(env: &Env, name: &str) -> Counters {
-        let c = |metric: &str, help: &str| env.metrics().counter(metric, &[("store", name)], help);
-        let stall = |cause: &str| {
-            env.metrics().counter(
-                "stall_us_total",
-                &[("store", name), ("cause", cause)],
-                "Microseconds that writers were slowed or held",
-            )
-        };
-        let stalls = |cause: &str| {
-            env.metrics().counter(
-                "stalls_total",
-                &[("store", name), ("cause", cause)],
-                "Times that writers were held back",
-            )
-        };
+        let values = Arc::new(CounterValues::default());
+        let (read, label) = (values.clone(), name.to_string());
+        let source = (env.metrics()).source(move |out| read.samples(&label, out));
+        let help = "Garbage collections that run now";
         Counters {
-            user_bytes: c(
-                "user_bytes_written_total",
-                "Bytes of keys and values written by users",
-            ),
-            wal_bytes: c(
-                "wal_bytes_written_total",
-                "Bytes written to the write-ahead log",
-            ),
-            flush_bytes: c(
-                "flush_bytes_written_total",
-                "Bytes of tables and blob files written by flushes",
-            ),
-            ingested_bytes: c(
-                "ingested_bytes_total",
-                "Bytes of tables and blob files that were prepared and added",
-            ),
-            ingestions: c("ingestions_total", "Times that prepared tables were added"),
-            compaction_read: c(
-                "compaction_bytes_read_total",
-                "Table bytes read by compactions",
-            ),
-            compaction_written: c(
-                "compaction_bytes_written_total",
-                "Bytes of tables and blob files written by compactions",
-            ),
-            collections: c(
-                "blob_collections_total",
-                "Garbage collections of blob files that finished",
-            ),
-            collections_begun: c(
-                "blob_collections_begun_total",
-                "Garbage collections of blob files that began",
-            ),
-            collecting: env.metrics().gauge(
-                "blob_collections_running",
-                &[("store", name)],
-                "Garbage collections that run now",
-            ),
-            names_made: c(
-                "blob_names_made_total",
-                "Retired file numbers of collected blob files",
-            ),
-            names_forgotten: c(
-                "blob_names_forgotten_total",
-                "Retired file numbers that no table referred to any more",
-            ),
-            blob_bytes_added: c(
-                "blob_bytes_added_total",
-                "Bytes of blob files that flushes and compactions added",
-            ),
+            values,
+            source: Mutex::new(Some(source)),
+            collecting: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
             compression: CompressionCounts::of(env),
-            collected_read: c(
-                "blob_collection_bytes_read_total",
-                "Bytes of blob files read by collections",
-            ),
-            collected_written: c(
-                "blob_collection_bytes_written_total",
-                "Bytes of blob files written by collections",
-            ),
-            relocated: c(
-                "blob_gathered_bytes_total",
-                "Bytes of values that compactions relocated into the order of their keys",
-            ),
-            commit_groups: c("commit_groups_total", "Commit groups"),
-            commits: c("commits_total", "Batches committed"),
-            log_syncs: c("log_syncs_total", "Syncs of the write-ahead log"),
-            submits_held: c(
-                "submits_held_total",
-                "Submits that were held because the commit queue was full",
-            ),
-            idle_releases: c(
-                "idle_releases_total",
-                "Times that an idle store gave back memtables and logs",
-            ),
-            stall_us: from_fn(|i| stall(StallCause::ALL[i].as_str())),
-            stalls: from_fn(|i| stalls(StallCause::ALL[i].as_str())),
             levels: Levels::default(),
             label: name.to_string(),
         }
+    }
+
+    /// Removes the store's metrics from the registry. Counters go on counting.
+    pub fn leave(&self, env: &Env) {
+        drop(self.source.lock().take());
+        env.metrics().remove_labelled(("store", &self.label));
+    }
+}
+
+impl Deref for Counters {
+    type Target = CounterValues;
+
+    fn deref(&self) -> &CounterValues {
+        &self.values
     }
 }
