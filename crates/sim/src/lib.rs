@@ -32,8 +32,12 @@ mod sim_fs;
 /// The allocator of test binaries with long campaigns: such a binary declares it as its
 /// `#[global_allocator]`. It is mimalloc. A crash state opens and closes a store, which allocates
 /// thousands of small blocks, and the C library's allocator had a fifth of the samples. Binaries
-/// that measure memory, and binaries that users run, keep the system's allocator.
+/// that measure memory, and binaries that users run, keep the system's allocator. Under Miri it is
+/// the system's allocator, because Miri cannot call mimalloc.
+#[cfg(not(miri))]
 pub use mimalloc::MiMalloc as TestAllocator;
+#[cfg(miri)]
+pub use std::alloc::System as TestAllocator;
 
 pub use device::{DeviceCut, DeviceFault, DeviceSnapshot, SimDevice};
 pub use fault::FaultFs;
