@@ -526,7 +526,8 @@ impl Engine {
             if sync {
                 self.sync_log(writer)?;
             }
-            return Ok(GroupOutcome::From(writer.next_seq));
+            // Numbers of a failed append are used up, and are not visible.
+            return Ok(GroupOutcome::From(self.tree.visible() + 1));
         }
         let size = GroupSize {
             bytes: bytes as u64,

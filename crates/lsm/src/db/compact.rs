@@ -401,10 +401,13 @@ impl Engine {
             location: FileLocation::Local,
         };
         if plan.trivial_move {
-            edit.add_tables.extend(
-                plan.input_tables()
-                    .map(|t| add(t.number, TableMeta::clone(&t.meta))),
-            );
+            let catalog = self.tree.catalog();
+            let tables = &catalog.families[&plan.family].tables;
+            edit.add_tables
+                .extend(plan.input_tables().map(|t| AddTable {
+                    location: tables[&t.number].location,
+                    ..add(t.number, TableMeta::clone(&t.meta))
+                }));
             self.tree.install(edit, Vec::new(), |_, _| ())?;
             self.ctx.counters.levels.compacted(plan, 0, 0);
             return Ok(Done {
@@ -481,7 +484,7 @@ impl Engine {
             collected: None,
         };
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
-        self.note_forgotten(plan, &running.family);
+        self.note_dropped_tombstones(plan, &running.family);
         self.tree.install_with(edit, files, blobs, |_, _| ())?;
         self.cache_moves(&outcome.renamed, &made);
         self.ctx.counters.relocated.add(outcome.moved);

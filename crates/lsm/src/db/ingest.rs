@@ -173,8 +173,8 @@ impl TableWriter {
             return Err(Error::invalid(format!(
                 "keys of a table of family {:?} must come in its order, each once: {} came after {}",
                 self.family.name,
-                shown(key),
-                shown(last)
+                readable_key(key),
+                readable_key(last)
             )));
         }
         let unseen = self.unseen + key.len() + payload.len();
@@ -342,7 +342,7 @@ impl PreparedSet {
 }
 
 /// Returns the first bytes of a key as text, for messages.
-fn shown(key: &[u8]) -> String {
+fn readable_key(key: &[u8]) -> String {
     let first: String = key.iter().take(32).map(|b| format!("{b:02x}")).collect();
     match key.len() {
         0 => "the empty key".into(),
@@ -373,8 +373,8 @@ fn in_order<'p>(sets: &[&'p PreparedSet]) -> Result<Vec<(&'p PreparedSet, &'p (u
             return Err(Error::invalid(format!(
                 "prepared tables of family {:?} overlap: one ends at {}, another begins at {}; add them one after the other",
                 a.family.name,
-                shown(ends(at).1),
-                shown(ends(bt).0)
+                readable_key(ends(at).1),
+                readable_key(ends(bt).0)
             )));
         }
     }

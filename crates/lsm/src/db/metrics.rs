@@ -198,14 +198,14 @@ impl Engine {
         let engine = Arc::downgrade(self);
         let source = self.ctx.env.metrics().source(move |out| {
             if let Some(engine) = engine.upgrade() {
-                engine.figures(out);
+                engine.samples(out);
             }
         });
         *self.metric_source.lock() = Some(source);
     }
 
     /// Returns the number of blob files by their share of garbage, and the age of the oldest one.
-    fn blob_figures(&self, blobs: &BlobStats, store: (&str, &str), out: &mut Vec<MetricSample>) {
+    fn blob_samples(&self, blobs: &BlobStats, store: (&str, &str), out: &mut Vec<MetricSample>) {
         for (tenth, share) in blobs.by_garbage.iter().enumerate() {
             let from = format!("{}", tenth * 10);
             let labels = [store, ("garbage_percent_from", from.as_str())];
@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    fn figures(self: &Arc<Self>, out: &mut Vec<MetricSample>) {
+    fn samples(self: &Arc<Self>, out: &mut Vec<MetricSample>) {
         let stats = self.stats();
         let store = ("store", self.ctx.counters.label.as_str());
         for (name, help, read) in STORE {
@@ -241,7 +241,7 @@ impl Engine {
                 percent,
             ));
         }
-        self.blob_figures(&stats.blobs, store, out);
+        self.blob_samples(&stats.blobs, store, out);
         let of_env = self.ctx.env.budgets().len();
         for budget in &stats.budgets[of_env..] {
             let labels = [store, ("budget", budget.name)];

@@ -22,7 +22,7 @@ const READ_BATCH: usize = 64;
 
 /// A reference to a value that is not in the tree.
 #[derive(Clone, Copy)]
-pub(super) struct UnreadReference<'a> {
+pub(super) struct PendingReference<'a> {
     pub name: Name<'a>,
     pub to: Reference,
 }
@@ -255,7 +255,7 @@ impl View {
     /// `budget` is `None`.
     pub(super) fn values_of(
         &self,
-        referred: &[UnreadReference<'_>],
+        referred: &[PendingReference<'_>],
         fill_cache: bool,
         budget: &mut ReadBudget,
     ) -> Vec<Option<Result<Bytes>>> {

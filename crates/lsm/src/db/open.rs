@@ -119,6 +119,7 @@ pub(crate) fn bind_families(
                 name: f.name.as_str().into(),
                 options: Arc::new(wanted),
                 scan_history: Arc::default(),
+                dropped_tombstones: Arc::default(),
             },
         );
     }

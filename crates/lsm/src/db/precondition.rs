@@ -1,16 +1,18 @@
 //! Preconditions of a write: what must still hold when the batch is committed.
 //!
-//! The commit leader checks preconditions while it holds `writer`, so no other batch and no
-//! ingestion comes between the check and the batch. A batch with preconditions is a commit group of
-//! its own: every earlier batch is visible when they are checked.
+//! The caller's thread checks preconditions up to the newest visible sequence number, and may read
+//! tables for it. The commit leader then looks for newer entries while it holds `writer`, so no
+//! other batch and no ingestion comes between the check and the batch. A batch with preconditions
+//! is a commit group of its own: every earlier batch is visible to the leader's check.
 //!
 //! Preconditions are not persisted. A batch reaches the log only after its check has passed, so a
 //! recovery replays batches that were committed, in the order in which they were checked.
 //!
-//! A compaction may drop a tombstone that hides nothing any more. Then the tree does not say
-//! whether an absent key was deleted lately or never existed. So the engine keeps
-//! `Tree::forgotten_seq`, a number that no dropped tombstone exceeds, and an absent key counts as
-//! changed after any lower number. Source: decision 0033.
+//! A compaction may drop a tombstone that hides nothing any more, and keep older tombstones of the
+//! same key. Then the tree does not say when a key was deleted. So each family keeps a number that
+//! no dropped tombstone exceeds ([`FamilyEntry::dropped_tombstones`]). A key whose newest entry in
+//! tables is a tombstone, or that has no entry, counts as changed after any lower number. Source:
+//! decision 0033.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
@@ -21,7 +23,8 @@ use crate::version::{FamilyVersion, TableFile};
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::family::Family;
-use basalt_kv::key::SeqNo;
+use basalt_kv::key::{Kind, SeqNo};
+use std::hint::spin_loop;
 
 /// What must still hold for a batch of [`super::Db::write_if`] to be written.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +38,10 @@ pub enum Precondition<'a> {
         family: &'a Family,
         /// The user key.
         key: &'a [u8],
-        /// A sequence number that this opening of the store has returned: of a snapshot, of a
-        /// write, or of [`super::Db::latest_seq`]. A number from an earlier opening means nothing
-        /// after a power cut.
+        /// The sequence number as of which the key was read: of a snapshot that the read used, or
+        /// of a write of the key. It must be of this opening of the store. A number from an earlier
+        /// opening means nothing after a power cut. Do not use 0 for a key that was absent: after
+        /// compactions the check of an absent key fails for every old number.
         since: SeqNo,
     },
 }
@@ -52,7 +56,7 @@ impl<'a> Precondition<'a> {
 /// Takes a caller's preconditions for the queue.
 ///
 /// Errors: `InvalidArgument` for a key that no store can have.
-pub(super) fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
+fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
     let check = |p: &Precondition<'_>| {
         let Precondition::Unchanged { family, key, since } = *p;
         if key.len() > MAX_KEY_LEN {
@@ -65,9 +69,24 @@ pub(super) fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check
             family: family.clone(),
             key: key.into(),
             since,
+            checked: since,
         })
     };
     preconditions.iter().map(check).collect()
+}
+
+/// Returns the beginning of a key for a message.
+fn readable_key(key: &[u8]) -> String {
+    match key {
+        [first @ .., _] if key.len() > 64 => {
+            format!(
+                "\"{}...\" of {} bytes",
+                first[..64].escape_ascii(),
+                key.len()
+            )
+        }
+        _ => format!("\"{}\"", key.escape_ascii()),
+    }
 }
 
 /// Returns true if a compaction of these tables may drop the last entry of a key.
@@ -91,6 +110,38 @@ fn tables_may_have_newer(tables: &FamilyVersion, key: &[u8], since: SeqNo) -> bo
 }
 
 impl Engine {
+    /// Takes a caller's preconditions for the queue, and checks them up to the newest visible
+    /// sequence number. Reads tables if they may have a newer entry. So the commit leader, which all
+    /// writers wait for, has little left to check.
+    ///
+    /// Errors: `InvalidArgument` for a key that no store can have; those of
+    /// [`Engine::check_preconditions`].
+    pub(super) fn take_preconditions(
+        &self,
+        preconditions: &[Precondition<'_>],
+    ) -> Result<Box<[Check]>> {
+        let mut checks = checks_of(preconditions)?;
+        if checks.is_empty() {
+            return Ok(checks);
+        }
+        self.ctx.check_open()?;
+        // The number is read before the view, so that the view has all entries up to it. Tables
+        // that are being ingested have a number before they are in a view.
+        let (view, now) = loop {
+            let now = self.tree.visible();
+            let view = self.tree.view();
+            if self.tree.ingested() <= view.ingested {
+                break (view, now);
+            }
+            spin_loop();
+        };
+        for check in &mut checks {
+            self.check(&view, now, check)?;
+            check.checked = now;
+        }
+        Ok(checks)
+    }
+
     /// Checks the preconditions of a batch. The caller is the commit leader and holds `writer`.
     ///
     /// Errors: `Conflict` for the first one that does not hold, `NotFound` for a dropped family,
@@ -107,7 +158,12 @@ impl Engine {
     }
 
     fn check(&self, view: &View, now: SeqNo, check: &Check) -> Result<()> {
-        let Check { family, key, since } = check;
+        let Check {
+            family,
+            key,
+            since,
+            checked,
+        } = check;
         self.check_family(view, family)?;
         if *since > now {
             return Err(Error::invalid(format!(
@@ -115,43 +171,46 @@ impl Engine {
             )));
         }
         // After the view: a compaction raises the number before it installs its tables.
-        let forgotten = self.tree.forgotten_seq();
+        let dropped = view.families[&family.id()].dropped_tombstones();
         let in_memory = view.memtables(family.id()).find_map(|m| m.get(key, now));
         let tables = view.version.families.get(&family.id());
+        let is_in_memory = in_memory.is_some();
         let found = match in_memory {
-            None if *since < forgotten
-                || tables.is_some_and(|t| tables_may_have_newer(t, key, *since)) =>
+            None if *checked < dropped
+                || tables.is_some_and(|t| tables_may_have_newer(t, key, *checked)) =>
             {
                 view.get(family.id(), key, now, true)?
             }
             found => found,
         };
+        // Memtables drop no tombstone, so the newest entry in them is the newest of all.
+        let may_be_older = !is_in_memory && found.as_ref().is_none_or(|f| f.kind == Kind::Delete);
         let found = found.map(|f| f.seq);
         let conflict = |what: String| {
             let message = format!(
-                "key {:?} of family {:?} {what}: nothing was written; read the key again and retry",
-                String::from_utf8_lossy(key),
+                "key {} of family {:?} {what}: nothing was written; read the key again and retry",
+                readable_key(key),
                 family.name()
             );
             Err(Error::new(ErrorKind::Conflict, message))
         };
         match found {
-            Some(seq) if seq > *since => conflict(format!(
+            Some(seq) if seq > *checked => conflict(format!(
                 "was changed with sequence number {seq}, after {since}"
             )),
-            None if *since < forgotten => conflict(format!(
-                "may have been deleted up to sequence number {forgotten}, after {since}"
+            _ if may_be_older && *checked < dropped => conflict(format!(
+                "may have been deleted up to sequence number {dropped}, after {since}"
             )),
             _ => Ok(()),
         }
     }
 
-    /// Raises the number of forgotten tombstones before a compaction is installed that may have
-    /// dropped the last entry of a key.
-    pub(super) fn note_forgotten(&self, plan: &Plan, family: &FamilyEntry) {
+    /// Raises the number of dropped tombstones before a compaction is installed that may have
+    /// dropped some.
+    pub(super) fn note_dropped_tombstones(&self, plan: &Plan, family: &FamilyEntry) {
         if may_drop_tombstones(plan, family) {
             let newest = plan.input_tables().map(|t| t.meta.max_seq).max();
-            self.tree.note_forgotten(newest.unwrap_or(0));
+            family.note_dropped_tombstones(newest.unwrap_or(0));
         }
     }
 }

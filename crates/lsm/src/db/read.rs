@@ -1,7 +1,7 @@
 //! Reads: point reads, reads of many keys, cursors and snapshots.
 
 use super::engine::Engine;
-use super::multi_get::UnreadReference;
+use super::multi_get::PendingReference;
 use super::view::{Opened, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::iter::user::{BlobAccess, IterBounds, UserIter};
@@ -305,7 +305,7 @@ impl Engine {
         }
         // Values outside the tree are read in one batch for all families.
         let now_ms = self.ctx.env.clock().wall_ms();
-        let mut elsewhere: Vec<(usize, UnreadReference<'_>)> = Vec::new();
+        let mut elsewhere: Vec<(usize, PendingReference<'_>)> = Vec::new();
         for (family, places) in by_family {
             let asked: Vec<&[u8]> = places.iter().map(|i| keys[*i].1).collect();
             let found = view.get_many(family, &asked, seq, options.fill_cache, budget);
@@ -326,7 +326,7 @@ impl Engine {
                     };
                     match Reference::decode(&found.value) {
                         Ok(to) if to.is_over(now_ms) => {}
-                        Ok(to) => elsewhere.push((i, UnreadReference { name, to })),
+                        Ok(to) => elsewhere.push((i, PendingReference { name, to })),
                         Err(e) => out[i] = Some(Err(e)),
                     }
                     continue;
@@ -338,7 +338,7 @@ impl Engine {
                 out[i] = shown.and_then(Result::transpose);
             }
         }
-        let referred: Vec<UnreadReference<'_>> = elsewhere.iter().map(|(_, r)| *r).collect();
+        let referred: Vec<PendingReference<'_>> = elsewhere.iter().map(|(_, r)| *r).collect();
         let values = view.values_of(&referred, options.fill_cache, budget);
         for ((i, to), value) in elsewhere.into_iter().zip(values) {
             out[i] = value.map(|payload| {

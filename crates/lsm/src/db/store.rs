@@ -12,7 +12,7 @@ use super::ingest::{Prepared, TableWriter};
 use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
-use super::precondition::{Precondition, checks_of};
+use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
 use super::throttle::Patience;
 use super::ticket::Ticket;
@@ -185,6 +185,7 @@ impl Db {
             name: name.into(),
             options: Arc::new(options),
             scan_history: Arc::default(),
+            dropped_tombstones: Arc::default(),
         };
         let cmp = entry.options.comparator.clone();
         let edit = Edit {
@@ -307,7 +308,8 @@ impl Db {
     ) -> Ticket {
         let engine = self.engine();
         let checked = self.check_batch(&batch);
-        let state = match checked.and_then(|()| checks_of(preconditions)) {
+        let checks = checked.and_then(|()| engine.take_preconditions(preconditions));
+        let state = match checks {
             Ok(checks) => engine.enqueue(batch, options.needs_sync(), checks, patience),
             Err(e) => Engine::failed_ticket(e),
         };
@@ -356,7 +358,7 @@ impl Db {
         options: &WriteOptions,
     ) -> Result<SeqNo> {
         self.check_batch(&batch)?;
-        let checks = checks_of(preconditions)?;
+        let checks = self.engine().take_preconditions(preconditions)?;
         self.engine().write(batch, options.needs_sync(), checks)
     }
 

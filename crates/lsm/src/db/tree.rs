@@ -52,8 +52,6 @@ pub(crate) struct Tree {
     /// The sequence number of [`View::ingested`]. It is set before any table of that ingestion is
     /// visible.
     ingested: AtomicU64,
-    /// No tombstone that a compaction has dropped has a higher sequence number.
-    forgotten_seq: AtomicU64,
     /// Number of snapshots at each sequence number that has any.
     snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
     /// Number of the next file.
@@ -154,6 +152,8 @@ impl Tree {
             .values()
             .map(|f| (f.id, f.options.comparator.clone()));
         let active = MemtableSet::new(&ctx.env, 1, orders);
+        // Compactions of earlier openings have dropped tombstones, too.
+        (families.values()).for_each(|f| f.note_dropped_tombstones(last_seq));
         let view = View {
             active,
             sealed: Vec::new(),
@@ -185,8 +185,6 @@ impl Tree {
             view: StripedView::new(view),
             visible: AtomicU64::new(last_seq),
             ingested: AtomicU64::new(0),
-            // Compactions of earlier openings have dropped tombstones, too.
-            forgotten_seq: AtomicU64::new(last_seq),
             snapshots: Arc::default(),
         }
     }
@@ -231,17 +229,6 @@ impl Tree {
     /// Notes an ingestion, before it is visible.
     pub fn note_ingested(&self, seq: SeqNo) {
         self.ingested.store(seq, SeqCst);
-    }
-
-    /// Returns a sequence number that no tombstone exceeds that a compaction has dropped. An absent
-    /// key may have been deleted up to this number.
-    pub fn forgotten_seq(&self) -> SeqNo {
-        self.forgotten_seq.load(SeqCst)
-    }
-
-    /// Notes that a compaction may drop tombstones up to a sequence number, before it is installed.
-    pub fn note_forgotten(&self, seq: SeqNo) {
-        self.forgotten_seq.fetch_max(seq, SeqCst);
     }
 
     /// Takes the number of a new file.

@@ -5,7 +5,8 @@ use super::prelude::*;
 use basalt_env::Random;
 use basalt_kv::merge::AddU64;
 use basalt_sim::campaign::scale;
-use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::collections::BTreeMap;
 
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
@@ -153,6 +154,62 @@ fn a_deleted_key_stays_changed_when_its_tombstone_is_gone() {
     write_if(&db, b"key", db.snapshot().seq()).unwrap();
 }
 
+/// A compaction drops the newest tombstone of a key and keeps an older tombstone over a range.
+#[test]
+fn an_older_tombstone_does_not_stand_for_a_newer_one_that_was_dropped() {
+    let (_env, db) = opened();
+    let f = db.default_family();
+    db.put(&f, b"other", b"1", &FREE).unwrap();
+    let old = db.snapshot();
+    db.delete_range(&f, b"a", b"z", &FREE).unwrap();
+    db.put(&f, b"key", b"1", &FREE).unwrap();
+    let since = db.snapshot().seq();
+    let deleted = db.delete(&f, b"key", &FREE).unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    let latest = db.latest_seq(&f, b"key", &ReadOptions::default()).unwrap();
+    assert!(
+        latest.is_some_and(|seq| seq < since),
+        "{latest:?}, deleted at {deleted}"
+    );
+    assert!(refused(write_if(&db, b"key", since)).contains("may have been deleted"));
+    write_if(&db, b"key", db.snapshot().seq()).unwrap();
+    drop(old);
+    // The same with tombstones of the key alone, one for each of two snapshots.
+    db.put(&f, b"key", b"1", &FREE).unwrap();
+    let older = db.snapshot();
+    db.delete(&f, b"key", &FREE).unwrap();
+    let newer = db.snapshot();
+    db.put(&f, b"key", b"2", &FREE).unwrap();
+    let since = db.snapshot().seq();
+    db.delete(&f, b"key", &FREE).unwrap();
+    db.compact_range(&f, None, None).unwrap();
+    let latest = db.latest_seq(&f, b"key", &ReadOptions::default()).unwrap();
+    assert!(latest.is_some_and(|seq| seq < since), "{latest:?}");
+    assert!(refused(write_if(&db, b"key", since)).contains("may have been deleted"));
+    drop((older, newer));
+}
+
+/// An empty batch returns a number that a precondition may name, also after a failed append.
+#[test]
+fn the_number_of_an_empty_batch_is_visible() {
+    let sim = SimFs::new(SimOptions::default());
+    let faults = FaultFs::new(sim, 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    db.put(&f, b"key", b"1", &FREE).unwrap();
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: ".log".into(),
+        when: When::Nth(1),
+        kind: FaultKind::Eio,
+    });
+    assert!(db.put(&f, b"key", b"2", &WriteOptions::SYNC).is_err());
+    let empty = db.write(WriteBatch::new(), &WriteOptions::SYNC).unwrap();
+    assert_eq!(empty, db.snapshot().seq());
+    write_if(&db, b"other", empty).unwrap();
+}
+
 #[test]
 fn what_cannot_be_checked_is_refused() {
     let (env, db) = opened();
@@ -187,6 +244,9 @@ fn preconditions_agree_with_a_map() {
         let options = Options {
             default_family: FamilyOptions {
                 min_blob_size: r.one_in(2).then_some(100),
+                // Small enough for several levels with tables of few keys.
+                table_bytes: 4096,
+                base_level_bytes: 4096,
                 ..FamilyOptions::default()
             },
             ..Options::default()
@@ -196,6 +256,8 @@ fn preconditions_agree_with_a_map() {
         // What each key is, and the number of its last change.
         let mut model: BTreeMap<u8, (Option<u8>, SeqNo)> = BTreeMap::new();
         let mut moments: Vec<SeqNo> = vec![0];
+        // Held snapshots make compactions keep older versions, and drop newer tombstones.
+        let mut held: Vec<Snapshot> = Vec::new();
         for n in 0..150u8 {
             let key = r.below(12) as u8;
             match r.below(14) {
@@ -220,11 +282,21 @@ fn preconditions_agree_with_a_map() {
                 8 if r.one_in(3) => db.compact_range(&f, None, None).unwrap(),
                 8 => while env.jobs().step() {},
                 9 if r.one_in(8) => {
+                    held.clear();
                     db.close().unwrap();
                     db = Db::open(&env, "db", options.clone()).unwrap();
                     f = db.default_family();
                 }
-                9 => moments.push(db.snapshot().seq()),
+                9 => {
+                    let snapshot = db.snapshot();
+                    moments.push(snapshot.seq());
+                    if r.one_in(2) {
+                        held.push(snapshot);
+                    }
+                    if held.len() > 2 {
+                        held.remove(r.below(3) as usize);
+                    }
+                }
                 _ => {
                     let since = match r.one_in(2) {
                         true => moments[r.below(moments.len() as u64) as usize],
@@ -257,13 +329,19 @@ fn preconditions_agree_with_a_map() {
             assert_eq!(got, shown, "seed={seed} n={n}");
             let latest = db.latest_seq(&f, &[key], &ReadOptions::default()).unwrap();
             match latest {
+                // Of several tombstones, compactions may keep an older one.
+                Some(seq) if shown.is_none() => assert!(seq <= changed, "seed={seed} n={n}"),
                 Some(seq) => assert_eq!(seq, changed, "seed={seed} n={n}"),
                 None => assert!(shown.is_none(), "seed={seed} n={n}"),
             }
         }
     }
     println!("preconditions: conflicts={conflicts} written={written} cautious={cautious}");
-    assert!(conflicts > 200 && written > 500, "{conflicts}, {written}");
+    assert!(
+        basalt_sim::campaign::case().is_some()
+            || conflicts > scale().floor(200) && written > scale().floor(500),
+        "{conflicts}, {written}"
+    );
 }
 
 /// Each of several threads reads a counter, and writes it one higher if it is unchanged.

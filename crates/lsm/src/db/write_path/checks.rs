@@ -8,6 +8,9 @@ pub(crate) struct Check {
     pub family: Family,
     pub key: Box<[u8]>,
     pub since: SeqNo,
+    /// Sequence number up to which the caller's thread has checked it; `since` or higher. The
+    /// commit leader only looks for newer entries, which are in memory as a rule.
+    pub checked: SeqNo,
 }
 
 impl Check {

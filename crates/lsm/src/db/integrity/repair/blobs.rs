@@ -64,7 +64,7 @@ struct Source {
 }
 
 enum State {
-    LazyValue,
+    NotRead,
     /// The file is missing, or nothing in it verifies, or all that verifies is now in another file.
     Gone,
     Read(Box<Records>),
@@ -122,7 +122,7 @@ impl Blobs {
                 known: Some(blob.meta.clone()),
                 sound: !bad.contains(&number),
                 named: true,
-                state: State::LazyValue,
+                state: State::NotRead,
             };
             sources.insert(number, source);
         }
@@ -139,7 +139,7 @@ impl Blobs {
                 sound: false,
                 log,
                 named,
-                state: State::LazyValue,
+                state: State::NotRead,
             });
         }
         let lineage = std::mem::take(&mut catalog.lineage);
@@ -371,7 +371,7 @@ impl Run<'_> {
         // The targets of a damaged file are known only after the file was read.
         while let Some(file) = self.blobs.meaning(number, name, cmp) {
             match self.blobs.sources.get(&file).map(|s| &s.state) {
-                Some(State::LazyValue) => self.read_blob(file)?,
+                Some(State::NotRead) => self.read_blob(file)?,
                 Some(State::Read(records)) => {
                     if let Some(ordinal) = records.find(name) {
                         return Ok(Some((file, ordinal)));
@@ -384,7 +384,7 @@ impl Run<'_> {
         if !self.blobs.all_read {
             let all: Vec<u64> = self.blobs.sources.keys().copied().collect();
             for number in all {
-                if matches!(self.blobs.sources[&number].state, State::LazyValue) {
+                if matches!(self.blobs.sources[&number].state, State::NotRead) {
                     self.read_blob(number)?;
                 }
             }
