@@ -111,8 +111,8 @@ fn tables_may_have_newer(tables: &FamilyVersion, key: &[u8], since: SeqNo) -> bo
 
 impl Engine {
     /// Takes a caller's preconditions for the queue, and checks them up to the newest visible
-    /// sequence number. Reads tables if they may have a newer entry. So the commit leader, which all
-    /// writers wait for, has little left to check.
+    /// sequence number. Reads tables if they may have a newer entry. So little is left for the
+    /// commit leader, which all writers wait for.
     ///
     /// Errors: `InvalidArgument` for a key that no store can have; those of
     /// [`Engine::check_preconditions`].
