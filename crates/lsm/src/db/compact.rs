@@ -401,13 +401,16 @@ impl Engine {
             location: FileLocation::Local,
         };
         if plan.trivial_move {
+            // The family may have been dropped meanwhile. The install then leaves its tables out.
             let catalog = self.tree.catalog();
-            let tables = &catalog.families[&plan.family].tables;
-            edit.add_tables
-                .extend(plan.input_tables().map(|t| AddTable {
-                    location: tables[&t.number].location,
+            let tables = catalog.families.get(&plan.family).map(|f| &f.tables);
+            edit.add_tables.extend(plan.input_tables().map(|t| {
+                let listed = tables.and_then(|tables| tables.get(&t.number));
+                AddTable {
+                    location: listed.map_or(FileLocation::Local, |t| t.location),
                     ..add(t.number, TableMeta::clone(&t.meta))
-                }));
+                }
+            }));
             self.tree.install(edit, Vec::new(), |_, _| ())?;
             self.ctx.counters.levels.compacted(plan, 0, 0);
             return Ok(Done {
