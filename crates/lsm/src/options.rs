@@ -454,8 +454,8 @@ pub struct ReadOptions {
     /// prefix.
     ///
     /// A seek without a key (to the first or to the last) uses the prefix of the key it finds. A
-    /// seek key without a prefix sets no limit. Needs [`FamilyOptions::prefix_extractor`]. Default
-    /// `false`: all keys, in order, whatever the extractor.
+    /// seek key without a prefix sets no limit. Needs [`FamilyOptions::prefix_extractor`]. With the
+    /// default `false` the iterator shows all keys in order, and the extractor changes nothing.
     pub prefix_same_as_start: bool,
     /// Make a cursor that follows the store, see [`crate::db::Iter`]. Excludes `snapshot`. Default
     /// `false`.

@@ -515,7 +515,7 @@ impl Db {
     /// values found in memory count against `budget_bytes`. A key beyond the budget has the answer
     /// `None`, and the caller may ask for it in another call.
     ///
-    /// Each call answers at least one key, whatever the budget. So a call brings at most the budget
+    /// A call answers at least one key, even if the budget is 0. So it brings at most the budget
     /// and one block into memory. Without a snapshot in `options`, each call reads as of its own
     /// sequence number.
     pub fn multi_get_within(
