@@ -1,10 +1,10 @@
 //! Counters of reads from blob files and of value compression, for a whole environment, as its
 //! cache is.
 
-use basalt_env::{Counter, Env};
+use basalt_env::{Counter, CounterGroup, CounterRow};
 
-/// Counters of reads. A clone is cheap.
-#[derive(Clone)]
+/// Counters of reads.
+#[derive(Default)]
 pub struct ReadCounts {
     /// Values found in the cache.
     pub hits: Counter,
@@ -20,8 +20,8 @@ pub struct ReadCounts {
     pub ahead_unused: Counter,
 }
 
-/// Counters of value compression. A clone is cheap.
-#[derive(Clone)]
+/// Counters of value compression.
+#[derive(Default)]
 pub struct CompressionCounts {
     /// Bytes of values before they were compressed.
     pub before: Counter,
@@ -30,21 +30,6 @@ pub struct CompressionCounts {
 }
 
 impl CompressionCounts {
-    /// Returns the counters of an environment.
-    pub fn of(env: &Env) -> CompressionCounts {
-        let c = |name, help| env.metrics().counter(name, &[], help);
-        CompressionCounts {
-            before: c(
-                "blob_value_bytes_before_compression_total",
-                "Bytes of separated values before they were compressed, of those that were",
-            ),
-            after: c(
-                "blob_value_bytes_after_compression_total",
-                "Bytes that the same values take compressed",
-            ),
-        }
-    }
-
     /// Counts a value that was compressed from `before` to `after` bytes.
     pub fn note(&self, before: usize, after: usize) {
         self.before.add(before as u64);
@@ -52,35 +37,52 @@ impl CompressionCounts {
     }
 }
 
-impl ReadCounts {
-    /// Returns the counters of an environment.
-    pub fn of(env: &Env) -> ReadCounts {
-        let c = |name, help| env.metrics().counter(name, &[], help);
-        ReadCounts {
-            hits: c(
-                "blob_value_hits_total",
-                "Values of blob files that were in the cache",
-            ),
-            reads: c(
-                "blob_value_reads_total",
-                "Values of blob files that were read from the device",
-            ),
-            bytes: c(
-                "blob_value_bytes_read_total",
-                "Bytes of blob files read from the device for values that were asked for",
-            ),
-            heads: c(
-                "blob_head_reads_total",
-                "Headers of records of blob files read from the device for the lengths of values",
-            ),
-            ahead: c(
-                "blob_read_ahead_values_total",
-                "Values of blob files that cursors read ahead",
-            ),
-            ahead_unused: c(
-                "blob_read_ahead_unused_total",
-                "Values of blob files that cursors read ahead in vain",
-            ),
-        }
-    }
+impl CounterGroup for CompressionCounts {
+    const ROWS: &'static [CounterRow<Self>] = &[
+        (
+            "blob_value_bytes_before_compression_total",
+            "Bytes of separated values before they were compressed, of those that were",
+            |c| &c.before,
+        ),
+        (
+            "blob_value_bytes_after_compression_total",
+            "Bytes that the same values take compressed",
+            |c| &c.after,
+        ),
+    ];
+}
+
+impl CounterGroup for ReadCounts {
+    const ROWS: &'static [CounterRow<Self>] = &[
+        (
+            "blob_value_hits_total",
+            "Values of blob files that were in the cache",
+            |c| &c.hits,
+        ),
+        (
+            "blob_value_reads_total",
+            "Values of blob files that were read from the device",
+            |c| &c.reads,
+        ),
+        (
+            "blob_value_bytes_read_total",
+            "Bytes of blob files read from the device for values that were asked for",
+            |c| &c.bytes,
+        ),
+        (
+            "blob_head_reads_total",
+            "Headers of records of blob files read from the device for the lengths of values",
+            |c| &c.heads,
+        ),
+        (
+            "blob_read_ahead_values_total",
+            "Values of blob files that cursors read ahead",
+            |c| &c.ahead,
+        ),
+        (
+            "blob_read_ahead_unused_total",
+            "Values of blob files that cursors read ahead in vain",
+            |c| &c.ahead_unused,
+        ),
+    ];
 }

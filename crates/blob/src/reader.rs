@@ -180,7 +180,7 @@ pub(super) fn read_directory(
 /// An open blob file.
 pub struct BlobReader {
     env: Env,
-    counts: ReadCounts,
+    counts: Arc<ReadCounts>,
     /// Returns the file with the records, and its path.
     records: Box<dyn Source>,
     records_path: PathBuf,
@@ -287,7 +287,7 @@ impl BlobReader {
             },
             own_memory: info.own_memory,
             scans: (AtomicU64::new(0), AtomicU64::new(0)),
-            counts: ReadCounts::of(env),
+            counts: env.metrics().group(),
             env: env.clone(),
             records: records.0,
             records_path: records.1.to_path_buf(),
@@ -352,7 +352,7 @@ impl BlobReader {
     }
 
     /// Returns the counters of this file's reads.
-    pub(super) fn counts(&self) -> &ReadCounts {
+    pub(super) fn counts(&self) -> &Arc<ReadCounts> {
         &self.counts
     }
 

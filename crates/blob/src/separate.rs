@@ -37,7 +37,7 @@ pub struct Separator<'a> {
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
-    counts: CompressionCounts,
+    counts: Arc<CompressionCounts>,
 }
 
 impl<'a> Separator<'a> {
@@ -63,7 +63,7 @@ impl<'a> Separator<'a> {
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
-            counts: CompressionCounts::of(env),
+            counts: env.metrics().group(),
         }
     }
 

@@ -158,6 +158,7 @@ impl Report {
                 "commits": e.commits,
                 "commit_groups": e.commit_groups,
                 "log_syncs": e.log_syncs,
+                "idle_releases": e.idle_releases,
                 "stall_us": stalls,
                 "stalls": held,
                 "background_io_wait_us": {"high": e.io_wait_us[0], "low": e.io_wait_us[1]},

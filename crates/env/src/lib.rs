@@ -34,7 +34,8 @@ pub use file_writer::FileWriter;
 pub use io_priority::{ForegroundIo, ForegroundLoad, SMALL_PIECE, Turn, Urgent};
 pub use jobs::{JobPriority, Jobs};
 pub use metrics::{
-    Counter, Gauge, Histogram, HistogramSummary, MetricSample, MetricSource, MetricValue, Metrics,
+    Counter, CounterGroup, CounterRow, Gauge, Histogram, HistogramSummary, MetricSample,
+    MetricSource, MetricValue, Metrics,
 };
 pub use own_metrics::{BUDGET_LIMIT, BUDGET_USED};
 pub use prefetch::prefetch;

@@ -4,11 +4,14 @@
 //! a stable order (by name, then by labels). A handle outlives the removal of its entry; values
 //! recorded after that are lost.
 
+mod group;
 mod source;
 mod text;
 
 use crate::sync::Mutex;
 pub use basalt_fs::{Histogram, HistogramSummary};
+use group::Groups;
+pub use group::{CounterGroup, CounterRow};
 pub use source::MetricSource;
 use source::Sources;
 use std::collections::BTreeMap;
@@ -49,25 +52,20 @@ impl Gauge {
     }
 }
 
-type ReadCounter = Arc<dyn Fn() -> u64 + Send + Sync>;
-type ReadGauge = Arc<dyn Fn() -> i64 + Send + Sync>;
-
 /// A registered metric.
 #[derive(Clone)]
 enum Metric {
     Counter(Counter),
     Gauge(Gauge),
     Histogram(Histogram),
-    CounterOf(ReadCounter),
-    GaugeOf(ReadGauge),
 }
 
 impl Metric {
     /// Returns the Prometheus type.
     fn kind(&self) -> &'static str {
         match self {
-            Metric::Counter(_) | Metric::CounterOf(_) => "counter",
-            Metric::Gauge(_) | Metric::GaugeOf(_) => "gauge",
+            Metric::Counter(_) => "counter",
+            Metric::Gauge(_) => "gauge",
             Metric::Histogram(_) => "summary",
         }
     }
@@ -76,8 +74,6 @@ impl Metric {
             Metric::Counter(c) => MetricValue::Counter(c.get()),
             Metric::Gauge(g) => MetricValue::Gauge(g.get()),
             Metric::Histogram(h) => MetricValue::Histogram(h.summary()),
-            Metric::CounterOf(read) => MetricValue::Counter(read()),
-            Metric::GaugeOf(read) => MetricValue::Gauge(read()),
         }
     }
 }
@@ -154,18 +150,26 @@ fn sorted_pairs(pairs: &[(&str, &str)]) -> Labels {
 
 /// The registry. Cloning is cheap.
 #[derive(Clone)]
-pub struct Metrics(Arc<Mutex<SeriesMaps>>, Sources);
+pub struct Metrics {
+    series: Arc<Mutex<SeriesMaps>>,
+    sources: Sources,
+    groups: Groups,
+}
 
 impl Metrics {
     /// Returns an empty registry.
     pub fn new() -> Metrics {
-        Metrics(Arc::default(), Sources::default())
+        Metrics {
+            series: Arc::default(),
+            sources: Sources::default(),
+            groups: Groups::default(),
+        }
     }
 
     /// Finds or makes a series. It is a mistake of the program to use a name for two kinds of
     /// metric.
     fn series(&self, name: &str, labels: &[(&str, &str)], help: &str, new: Metric) -> Metric {
-        let mut registered = self.0.lock();
+        let mut registered = self.series.lock();
         let SeriesMaps {
             families,
             labelled,
@@ -236,34 +240,11 @@ impl Metrics {
             _ => unreachable!("the kind was just compared"),
         }
     }
-    /// Registers a counter that is kept elsewhere and read with the metrics. `read` must not keep
-    /// its source alive longer than wanted, because the registry holds `read` until
-    /// [`Metrics::remove_labelled`]. If the name and labels exist already, the first registration
-    /// stays.
-    pub fn counter_of(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        help: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) {
-        self.series(name, labels, help, Metric::CounterOf(Arc::new(read)));
-    }
-    /// Registers a gauge that is kept elsewhere, with the rules of [`Metrics::counter_of`].
-    pub fn gauge_of(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        help: &str,
-        read: impl Fn() -> i64 + Send + Sync + 'static,
-    ) {
-        self.series(name, labels, help, Metric::GaugeOf(Arc::new(read)));
-    }
     /// Drops every series that has this label pair. An engine that closes drops its own series. The
     /// cost grows with the number of series dropped, not with the number of all series.
     pub fn remove_labelled(&self, label: (&str, &str)) {
         let mut dropped = Vec::new();
-        let mut registered = self.0.lock();
+        let mut registered = self.series.lock();
         let SeriesMaps {
             families, labelled, ..
         } = &mut *registered;
@@ -293,7 +274,7 @@ impl Metrics {
     pub fn snapshot(&self) -> Vec<MetricSample> {
         // Reader functions run without the lock, because they may take other locks.
         let metrics: Vec<_> = self
-            .0
+            .series
             .lock()
             .families
             .iter()
@@ -310,7 +291,7 @@ impl Metrics {
             value: metric.value(),
         };
         let mut all: Vec<_> = metrics.into_iter().map(sample).collect();
-        self.1.read_into(&mut all);
+        self.sources.read_into(&mut all);
         all
     }
 }

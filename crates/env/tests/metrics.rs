@@ -2,7 +2,7 @@
 
 mod support;
 
-use basalt_env::{Histogram, MetricValue, Metrics, Random};
+use basalt_env::{Histogram, MetricSample, MetricValue, Metrics, Random};
 use basalt_sim::campaign::scale;
 
 /// Returns values of all magnitudes.
@@ -133,8 +133,12 @@ fn the_metrics_text_is_valid_prometheus_text() {
         h.record(v);
     }
     metrics.histogram("scan_us", &[("store", "a")], "Time of a scan.");
-    metrics.counter_of("seen", &[], "Read elsewhere.", || 9);
-    metrics.gauge_of("odd-name", &[("a.b", "c")], "Made legal.", || -9);
+    let _elsewhere = metrics.source(|out| {
+        let (seen, odd) = (MetricValue::Counter(9), MetricValue::Gauge(-9));
+        out.push(MetricSample::new("seen", &[], "Read elsewhere.", seen));
+        let labels = [("a.b", "c")];
+        out.push(MetricSample::new("odd-name", &labels, "Made legal.", odd));
+    });
     let text = r#"# HELP basalt_files Files\\level\n.
 # TYPE basalt_files gauge
 basalt_files{level="0",store="a"} -2

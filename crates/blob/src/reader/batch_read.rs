@@ -13,6 +13,7 @@ use basalt_table::{ReadBudget, Source, check_reach, read_exact};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The most values that a call for many reads in one batch. A scan reads as many as it has room
 /// for.
@@ -82,7 +83,7 @@ impl<'a> Located<'a> {
     }
 
     /// Returns the counters of the file's reads.
-    pub fn counts(&self) -> &ReadCounts {
+    pub fn counts(&self) -> &Arc<ReadCounts> {
         self.reader.counts()
     }
 

@@ -101,13 +101,13 @@ impl Metrics {
         &self,
         read: impl Fn(&mut Vec<MetricSample>) + Send + Sync + 'static,
     ) -> MetricSource {
-        let mut registered = self.1.0.lock();
+        let mut registered = self.sources.0.lock();
         let number = registered.next;
         registered.next += 1;
         registered.all.push((number, Arc::new(read)));
         MetricSource {
             number,
-            sources: self.1.clone(),
+            sources: self.sources.clone(),
         }
     }
 }

@@ -119,6 +119,7 @@ impl Engine {
             commit_groups: c.commit_groups.get(),
             commits: c.commits.get(),
             log_syncs: c.log_syncs.get(),
+            idle_releases: c.idle_releases.get(),
             stall_us: stalls.iter().map(|s| (s.cause, s.us)).collect(),
             stalls,
             budgets: self.budgets(&view),

@@ -164,7 +164,7 @@ pub(crate) struct Counters {
     source: Mutex<Option<MetricSource>>,
     /// Number of garbage collections that run.
     pub collecting: Gauge,
-    pub compression: CompressionCounts,
+    pub compression: Arc<CompressionCounts>,
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
@@ -181,7 +181,7 @@ impl Counters {
             values,
             source: Mutex::new(Some(source)),
             collecting: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
-            compression: CompressionCounts::of(env),
+            compression: env.metrics().group(),
             levels: Levels::default(),
             label: name.to_string(),
         }

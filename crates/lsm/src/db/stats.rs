@@ -38,6 +38,8 @@ pub struct Stats {
     pub commits: u64,
     /// Number of log syncs.
     pub log_syncs: u64,
+    /// Number of times that the store was idle and gave back memtables and logs.
+    pub idle_releases: u64,
     /// Microseconds that writers were slowed or held, by cause.
     pub stall_us: Vec<(StallCause, u64)>,
     /// Numbers of times that writers were held back, by cause, with the causes of `stall_us` in its
@@ -157,7 +159,7 @@ pub struct BlobCompressionStats {
 
 impl BlobCompressionStats {
     pub(super) fn of(env: &Env) -> BlobCompressionStats {
-        let counts = CompressionCounts::of(env);
+        let counts = env.metrics().group::<CompressionCounts>();
         BlobCompressionStats {
             before: counts.before.get(),
             after: counts.after.get(),
@@ -190,7 +192,7 @@ pub struct BlobReadStats {
 
 impl BlobReadStats {
     pub(super) fn of(env: &Env) -> BlobReadStats {
-        let counts = ReadCounts::of(env);
+        let counts = env.metrics().group::<ReadCounts>();
         BlobReadStats {
             hits: counts.hits.get(),
             reads: counts.reads.get(),

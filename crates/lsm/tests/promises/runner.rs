@@ -125,7 +125,7 @@ pub struct Runner {
     pub errors: u64,
     /// The last error, for messages.
     pub last_error: String,
-    /// How often an idle store gave back its logs.
+    /// How often idle stores gave back their logs, of stores that were ended.
     pub releases: u64,
     /// Number of operands written.
     pub appended: u64,
@@ -462,11 +462,17 @@ impl Runner {
         }
     }
 
+    /// Adds the counts of a store that ends.
+    fn count(&mut self, db: &Db) {
+        self.collected.add(Collected::by(db));
+        self.releases += db.stats().idle_releases;
+    }
+
     /// Ends the store in one of the possible ways.
     pub fn end(&mut self, how: End) {
         self.wait_for_tickets();
         let Some(db) = self.db.take() else { return };
-        self.collected.add(Collected::by(&db));
+        self.count(&db);
         self.let_go();
         match how {
             End::Close => {
@@ -815,7 +821,7 @@ impl Runner {
         self.let_go();
         self.sent.clear();
         if let Some(db) = self.db.take() {
-            self.collected.add(Collected::by(&db));
+            self.count(&db);
             db.abandon();
         }
     }

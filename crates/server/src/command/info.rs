@@ -234,6 +234,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "commit_groups:{}", s.commit_groups);
     line!(out, "commits:{}", s.commits);
     line!(out, "log_syncs:{}", s.log_syncs);
+    line!(out, "idle_releases:{}", s.idle_releases);
     line!(out, "memtable_bytes:{}", s.memtable_bytes);
     line!(out, "sealed_memtables:{}", s.sealed_memtables);
     line!(out, "background_threads:{}", e.env.jobs().parallelism());

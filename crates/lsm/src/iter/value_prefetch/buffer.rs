@@ -10,6 +10,7 @@ use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A copy of an entry that the cursor has passed.
 pub(in crate::iter) struct BufferedEntry {
@@ -93,7 +94,7 @@ pub(super) struct EntryBuffer {
     /// Reads of values of the last entries.
     pub(super) pending: Option<PendingReads>,
     /// Counters for values read in vain, once a value was read.
-    pub(super) counts: Option<ReadCounts>,
+    pub(super) counts: Option<Arc<ReadCounts>>,
 }
 
 /// Reads that were submitted and whose values are not needed yet.

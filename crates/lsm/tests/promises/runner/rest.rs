@@ -3,7 +3,6 @@
 use super::Runner;
 use crate::history::options;
 use crate::rng::Rng;
-use basalt_env::MetricValue;
 use std::time::Duration;
 
 /// Idle periods of options that make a store idle within a history are below this.
@@ -21,7 +20,6 @@ impl Runner {
         if period > IDLE_AT_MOST || !c.percent(12) {
             return;
         }
-        let before = self.released();
         // The first period may have begun before the last write.
         for _ in 0..2 {
             let retry = self.tolerant && c.percent(30);
@@ -31,17 +29,6 @@ impl Runner {
                 self.env.jobs().step();
             });
         }
-        self.releases += self.released() - before;
         self.poll();
-    }
-
-    fn released(&self) -> u64 {
-        let samples = self.env.metrics().snapshot();
-        let ours = samples.iter().filter(|s| s.name == "idle_releases_total");
-        ours.map(|s| match s.value {
-            MetricValue::Counter(n) => n,
-            _ => unreachable!("a counter"),
-        })
-        .sum()
     }
 }
