@@ -54,7 +54,38 @@ pub enum DeviceFault {
 #[derive(Clone)]
 struct Pending {
     offset: u64,
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
+}
+
+/// The writes since a flush, in order. Snapshots share one list with the device: it grows, and each
+/// snapshot knows how many of its writes it has.
+#[derive(Clone, Default)]
+struct PendingWrites {
+    all: Arc<Mutex<Vec<Pending>>>,
+    count: usize,
+}
+
+impl PendingWrites {
+    /// Adds a write. Only the device itself may do this, and no snapshot.
+    fn push(&mut self, pending: Pending) {
+        let mut all = self.all.lock();
+        assert_eq!(all.len(), self.count, "another device has the list");
+        all.push(pending);
+        self.count += 1;
+    }
+
+    /// Returns the writes, oldest first.
+    fn to_vec(&self) -> Vec<Pending> {
+        self.all.lock()[..self.count].to_vec()
+    }
+
+    /// Returns a list of the same writes that another device may extend.
+    fn detached(&self) -> PendingWrites {
+        PendingWrites {
+            all: Arc::new(Mutex::new(self.to_vec())),
+            count: self.count,
+        }
+    }
 }
 
 /// The bytes of a device.
@@ -64,8 +95,8 @@ struct Disk {
     durable: Content,
     /// The bytes after all writes.
     now: Content,
-    /// Writes since the last flush, in order.
-    since: Vec<Pending>,
+    /// Writes since the last flush.
+    since: PendingWrites,
 }
 
 /// The device right after a write. Any power cut of that moment can still be made from it. It costs
@@ -87,12 +118,16 @@ impl DeviceSnapshot {
     /// Returns the device after the death of the process at this moment. Nothing is lost, but a
     /// later power cut may still lose writes that no flush covered.
     pub fn killed(&self) -> Arc<SimDevice> {
-        SimDevice::over(self.facts.clone(), self.disk.clone())
+        let disk = Disk {
+            since: self.disk.since.detached(),
+            ..self.disk.clone()
+        };
+        SimDevice::over(self.facts.clone(), disk)
     }
 }
 
-/// A function that takes a snapshot after each write and flush.
-type Observer = Box<dyn FnMut(DeviceSnapshot) + Send>;
+/// A function that is called after each write and flush.
+type Observer = Box<dyn FnMut(&SimDevice) + Send>;
 
 /// The bytes, counters and failures of a device, under its lock.
 struct DeviceState {
@@ -123,9 +158,10 @@ impl Disk {
             | DeviceCut::Suffix(seed)
             | DeviceCut::Torn(seed) => {
                 let mut left = self.durable.clone();
-                let count = self.since.len() as u64;
+                let since = self.since.to_vec();
+                let count = since.len() as u64;
                 let crash_state = Rng::of(&[seed, count]).below(count + 1);
-                for (n, pending) in self.since.iter().enumerate() {
+                for (n, pending) in since.iter().enumerate() {
                     // Later writes of a sector are applied later here, so each of them may be the
                     // last that survives.
                     let mut c = Rng::of(&[seed, n as u64, pending.offset]);
@@ -150,7 +186,7 @@ impl Disk {
         Disk {
             durable: left.clone(),
             now: left,
-            since: Vec::new(),
+            since: PendingWrites::default(),
         }
     }
 }
@@ -203,7 +239,12 @@ impl SimDevice {
     }
 
     /// Hands a snapshot to `observer` after each write and flush.
-    pub fn on_write(&self, observer: impl FnMut(DeviceSnapshot) + Send + 'static) {
+    pub fn on_write(&self, mut observer: impl FnMut(DeviceSnapshot) + Send + 'static) {
+        self.on_change(move |device| observer(device.snapshot()));
+    }
+
+    /// Calls `observer` after each write and flush. It takes a snapshot if it needs one.
+    pub(crate) fn on_change(&self, observer: impl FnMut(&SimDevice) + Send + 'static) {
         *self.observer.lock() = Some(Box::new(observer));
     }
 
@@ -278,7 +319,7 @@ impl SimDevice {
     fn notify_observer(&self) {
         let mut observer = self.observer.lock();
         if let Some(observer) = observer.as_mut() {
-            observer(self.snapshot());
+            observer(self);
         }
     }
 }
@@ -321,7 +362,8 @@ impl Device for SimDevice {
     }
 
     fn write(&self, offset: u64, bufs: &[IoSlice<'_>], way: Way) -> Result<()> {
-        let bytes: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        let mut bytes = Vec::with_capacity(bufs.iter().map(|b| b.len()).sum());
+        bufs.iter().for_each(|b| bytes.extend_from_slice(b));
         let unit = self.facts.unit as u64;
         assert!(
             offset + bytes.len() as u64 <= self.len(),
@@ -366,7 +408,10 @@ impl Device for SimDevice {
                 None => bytes.len(),
             };
             state.disk.now.write(at, &bytes[..arrives]);
-            let sectors = state.disk.now.to_vec(from, (to - from) as usize);
+            let sectors = match whole && from == at && error.is_none() {
+                true => bytes,
+                false => state.disk.now.to_vec(from, (to - from) as usize),
+            };
             state.disk.since.push(Pending {
                 offset: from,
                 bytes: sectors.into(),
@@ -395,7 +440,7 @@ impl Device for SimDevice {
                 return Err(self.error("a flush"));
             }
             state.disk.durable = state.disk.now.clone();
-            state.disk.since.clear();
+            state.disk.since = PendingWrites::default();
         }
         self.notify_observer();
         Ok(())

@@ -118,6 +118,14 @@ impl std::fmt::Debug for SimSnapshot {
 /// A function that takes a snapshot after each change.
 type Observer = Box<dyn FnMut(SimSnapshot) + Send>;
 
+/// The parts of a lock's path.
+type LockName = Vec<String>;
+
+fn lock_name(path: &Path) -> Result<LockName> {
+    let parts = disk::parts(path)?;
+    Ok(parts.into_iter().map(String::from).collect())
+}
+
 /// The disk, its handles, locks, counters and lies, under its lock.
 struct DiskState {
     disk: Disk,
@@ -125,7 +133,7 @@ struct DiskState {
     open: BTreeMap<Ino, usize>,
     /// Names of locks that are held, and the number of shared holders of each. 0 stands for an
     /// exclusive holder.
-    locks: BTreeMap<Vec<Arc<str>>, usize>,
+    locks: BTreeMap<LockName, usize>,
     stats: FsStats,
     /// Number of changes so far.
     ops: u64,
@@ -508,11 +516,12 @@ impl FileSystem for SimFs {
         self.call(|state| {
             let mut at = disk::ROOT;
             for name in disk::parts(dir)? {
-                at = match state.disk.named(at, &name) {
+                at = match state.disk.named(at, name) {
                     Some(ino) if state.disk.is_dir(ino) => ino,
                     Some(_) => return Err(taken(dir)),
                     None => {
                         let ino = state.disk.new_node(Node::Dir);
+                        let name = Arc::from(name);
                         state.disk.change_names(vec![effect(at, &name, Some(ino))]);
                         state.note(OpKind::CreateDir, &text(dir));
                         ino
@@ -652,7 +661,7 @@ impl FileSystem for SimFs {
         }
         self.call(|state| {
             let (dir, name) = state.disk.parent(path)?;
-            let key = disk::parts(path)?;
+            let key = lock_name(path)?;
             if state.locks.contains_key(&key) {
                 return Err(held(path));
             }
@@ -678,7 +687,7 @@ impl FileSystem for SimFs {
             if state.disk.named(dir, &name).is_none() {
                 return Ok(None);
             }
-            let key = disk::parts(path)?;
+            let key = lock_name(path)?;
             match state.locks.get_mut(&key) {
                 None => {
                     state.locks.insert(key.clone(), 1);
@@ -728,7 +737,7 @@ fn held(path: &Path) -> Error {
 
 struct SimLock {
     fs: Weak<SimFs>,
-    key: Vec<Arc<str>>,
+    key: LockName,
 }
 
 impl LockGuard for SimLock {}

@@ -7,6 +7,8 @@
 //! subset of them may survive. A sync copies live over durable, which is cheap because both share
 //! their chunks.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +27,49 @@ const REMEMBERED_LIVES: usize = 4;
 
 /// The file or directory that each name in each directory stands for.
 pub(super) type Names = BTreeMap<(Ino, Arc<str>), Ino>;
+
+/// A directory and a name in it, owned or borrowed. Lookups of borrowed names allocate nothing.
+trait Name {
+    fn key(&self) -> (Ino, &str);
+}
+
+impl Name for (Ino, Arc<str>) {
+    fn key(&self) -> (Ino, &str) {
+        (self.0, &self.1)
+    }
+}
+
+impl Name for (Ino, &str) {
+    fn key(&self) -> (Ino, &str) {
+        *self
+    }
+}
+
+impl<'a> Borrow<dyn Name + 'a> for (Ino, Arc<str>) {
+    fn borrow(&self) -> &(dyn Name + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Name + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for dyn Name + '_ {}
+
+impl PartialOrd for dyn Name + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Name + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
 
 /// One change of one name. A target of `None` removes the name.
 #[derive(Clone)]
@@ -224,7 +269,7 @@ impl Disk {
             earlier_lives: Arc::clone(&old.earlier_lives),
             ..*old
         };
-        disk.used_chunks = disk.count_chunks(&BTreeMap::new());
+        disk.used_chunks = disk.count_chunks(&disk.alive(&BTreeMap::new()));
         disk
     }
 
@@ -276,9 +321,8 @@ impl Disk {
         let mut at = ROOT;
         for part in parts(path)? {
             self.check_dir(at, path)?;
-            at = *self
-                .live
-                .get(&(at, part))
+            at = self
+                .named(at, part)
                 .ok_or_else(|| not_found(path, "no such file or directory"))?;
         }
         Ok(at)
@@ -314,17 +358,16 @@ impl Disk {
         let mut at = ROOT;
         for part in names {
             self.check_dir(at, path)?;
-            at = *self
-                .live
-                .get(&(at, part))
+            at = self
+                .named(at, part)
                 .ok_or_else(|| not_found(path, "its directory does not exist"))?;
         }
         self.check_dir(at, path)?;
-        Ok((at, last))
+        Ok((at, last.into()))
     }
 
-    pub(super) fn named(&self, dir: Ino, name: &Arc<str>) -> Option<Ino> {
-        self.live.get(&(dir, Arc::clone(name))).copied()
+    pub(super) fn named(&self, dir: Ino, name: &str) -> Option<Ino> {
+        self.live.get(&(dir, name) as &dyn Name).copied()
     }
 
     pub(super) fn entries(&self, dir: Ino) -> impl Iterator<Item = (&Arc<str>, Ino)> {
@@ -398,15 +441,21 @@ impl Disk {
         self.used_chunks -= n;
     }
 
-    fn count_chunks(&self, open: &BTreeMap<Ino, usize>) -> u64 {
-        let mut alive: Vec<Ino> = self.live.values().chain(open.keys()).copied().collect();
-        alive.sort_unstable();
-        alive.dedup();
+    /// Marks the nodes that have a live name or a handle, by their numbers.
+    fn alive(&self, open: &BTreeMap<Ino, usize>) -> Vec<bool> {
+        let mut alive = vec![false; self.next_ino as usize];
+        for ino in self.live.values().chain(open.keys()) {
+            alive[*ino as usize] = true;
+        }
         alive
+    }
+
+    fn count_chunks(&self, alive: &[bool]) -> u64 {
+        self.nodes
             .iter()
-            .filter_map(|i| match &**self.node(*i) {
-                Node::File(f) => Some(f.chunks()),
-                Node::Dir => None,
+            .map(|(ino, node)| match &**node {
+                Node::File(f) if alive[*ino as usize] => f.chunks(),
+                _ => 0,
             })
             .sum()
     }
@@ -414,20 +463,16 @@ impl Disk {
     /// Drops nodes that neither a name, a pending change nor a handle refers to, and counts the
     /// space again. Space is free once the last live name and handle are gone.
     pub(super) fn sweep(&mut self, open: &BTreeMap<Ino, usize>) {
-        let mut referred: Vec<Ino> = self.live.values().copied().collect();
-        referred.extend(self.durable.values());
-        referred.extend(open.keys());
-        for op in self.pending.iter() {
-            referred.extend(op.effects.iter().filter_map(|e| e.target));
+        let alive = self.alive(open);
+        self.used_chunks = self.count_chunks(&alive);
+        let mut referred = alive;
+        let pending = self.pending.iter().flat_map(|op| &op.effects);
+        let targets = pending.filter_map(|e| e.target);
+        for ino in self.durable.values().copied().chain(targets).chain([ROOT]) {
+            referred[ino as usize] = true;
         }
-        referred.push(ROOT);
-        referred.sort_unstable();
-        let dead: Vec<Ino> = self
-            .nodes
-            .keys()
-            .filter(|i| referred.binary_search(i).is_err())
-            .copied()
-            .collect();
+        let nodes = self.nodes.keys().copied();
+        let dead: Vec<Ino> = nodes.filter(|i| !referred[*i as usize]).collect();
         for ino in dead {
             let node = Arc::make_mut(&mut self.nodes).remove(&ino);
             if let Some(Node::File(f)) = node.as_deref() {
@@ -438,7 +483,6 @@ impl Disk {
                 }
             }
         }
-        self.used_chunks = self.count_chunks(open);
     }
 
     // ---- bytes ----
@@ -522,13 +566,13 @@ pub(super) fn apply_effect(names: &mut Names, e: &NameEffect) {
     }
 }
 
-pub(super) fn parts(path: &Path) -> Result<Vec<Arc<str>>> {
+pub(super) fn parts(path: &Path) -> Result<Vec<&str>> {
     let mut parts = Vec::new();
     for c in path.components() {
         match c {
             Component::RootDir | Component::CurDir => {}
             Component::Normal(name) => match name.to_str() {
-                Some(name) => parts.push(Arc::from(name)),
+                Some(name) => parts.push(name),
                 None => return Err(Error::invalid("the path is not UTF-8").in_file(path)),
             },
             Component::ParentDir | Component::Prefix(_) => {

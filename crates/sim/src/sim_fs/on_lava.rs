@@ -258,20 +258,26 @@ impl OnLava {
         let weak = Arc::downgrade(me);
         let lava = me.lava.as_ref().expect("on LavaFS");
         let seed = lava.seed;
-        lava.device.on_write(move |device| {
+        lava.device.on_change(move |device| {
             let Some(me) = weak.upgrade() else { return };
             let lava = me.lava.as_ref().expect("on LavaFS");
+            let every_n = lava.every_n.load(SeqCst);
+            let records = every_n > 0 && device.writes().is_multiple_of(every_n);
+            let mut observer = me.observer.lock();
+            if !records && observer.is_none() {
+                return;
+            }
+            let device = device.snapshot();
             let snapshot = SimSnapshot {
                 call: OpKind::Append,
                 path: "the device".into(),
                 op: device.write,
                 disk: super::FrozenState::Lava(Frozen { device, seed }),
             };
-            let every_n = lava.every_n.load(SeqCst);
-            if every_n > 0 && snapshot.op.is_multiple_of(every_n) {
+            if records {
                 lava.recorded.lock().push(snapshot.clone());
             }
-            if let Some(observer) = me.observer.lock().as_mut() {
+            if let Some(observer) = observer.as_mut() {
                 observer(snapshot);
             }
         });
