@@ -241,6 +241,15 @@ impl CrashPoints {
     }
 }
 
+/// Returns the number of moments of which the test takes at most about `n`: on LavaFS a third of
+/// them.
+fn kills(n: usize) -> usize {
+    match basalt_sim::is_on_lava() {
+        true => n.div_ceil(3),
+        false => n,
+    }
+}
+
 /// Fills the disk. Kills the process at moments before the disk is full, when it is full, and while
 /// all keys are deleted.
 fn fill_and_kill(load: Load) -> u64 {
@@ -278,14 +287,14 @@ fn fill_and_kill(load: Load) -> u64 {
         "{load:?}: {full}, and {free} bytes are free"
     );
     reopen(&load, &disk.kill(), progress.now(), "killed when full");
-    let mut states = 1 + crash_points.kill(&load, 4, "filling");
+    let mut states = 1 + crash_points.kill(&load, kills(4), "filling");
     // The process itself continues, and may be killed then.
     crash_points.watch(&disk, &progress, 11);
     let deleted = |n| progress.deletes.store(n, Ordering::SeqCst);
     process.delete_all_and_write(0, n, &deleted);
     disk.on_mutation(|_| ());
     process.db.abandon();
-    states += crash_points.kill(&load, 6, "deleting");
+    states += crash_points.kill(&load, kills(6), "deleting");
     states
 }
 
