@@ -189,7 +189,9 @@ impl Counters {
 
     /// Removes the store's metrics from the registry. Counters go on counting.
     pub fn leave(&self, env: &Env) {
-        drop(self.source.lock().take());
+        // The source is dropped after its lock is released: a drop takes the lock of the registry.
+        let source = self.source.lock().take();
+        drop(source);
         env.metrics().remove_labelled(("store", &self.label));
     }
 }

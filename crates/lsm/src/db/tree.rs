@@ -253,6 +253,11 @@ impl Tree {
         self.snapshots.lock().keys().copied().collect()
     }
 
+    /// Returns the number of live snapshots.
+    pub fn live_snapshots_count(&self) -> u64 {
+        self.snapshots.lock().values().sum::<usize>() as u64
+    }
+
     /// Returns the sequence number of the oldest snapshot, or the largest number without snapshots.
     pub fn oldest_snapshot(&self) -> SeqNo {
         let snapshots = self.snapshots.lock();
