@@ -4,8 +4,8 @@
 //! ledger never loses or invents a byte. Only [`RateLimiter::acquire`] waits.
 
 use crate::clock::Clock;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Mutex, named};
 use basalt_fs::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -401,7 +401,7 @@ impl RateLimiter {
             rate: AtomicU64::new(bytes_per_s),
             passed: AtomicU64::new(0),
             waited_us: Default::default(),
-            asked: Mutex::new((clock.now(), 0, 0)),
+            asked: named("Limiter::asked", Mutex::new((clock.now(), 0, 0))),
             bucket: Mutex::new(Bucket {
                 rate: bytes_per_s,
                 tokens: 0,

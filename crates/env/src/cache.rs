@@ -21,7 +21,7 @@ mod single_flight;
 
 use crate::budget::{MemoryKind, MemoryLedger};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, named};
 use basalt_fs::{Bytes, Result};
 use cached_block::CachedBlock;
 use shard::Shard;
@@ -188,7 +188,7 @@ impl BlockCache {
             cells: (0..MAX_SHARDS).map(cell).collect(),
             mask: AtomicUsize::new(shards - 1),
             capacity: AtomicU64::new(capacity),
-            resizing: Mutex::new(()),
+            resizing: named("CacheState::resizing", Mutex::new(())),
             ledger,
         }))
     }

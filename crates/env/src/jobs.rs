@@ -22,7 +22,7 @@ use crate::sync::JoinHandle;
 use crate::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, named};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -447,7 +447,7 @@ impl Jobs {
             next_owner: AtomicU64::new(1),
             epoch: AtomicU64::new(0),
             waiters: AtomicUsize::new(0),
-            wait_lock: Mutex::new(()),
+            wait_lock: named("JobPool::wait_lock", Mutex::new(())),
             wait_cv: Condvar::new(),
             clock,
         }))))

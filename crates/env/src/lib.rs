@@ -15,6 +15,8 @@ pub mod clock;
 pub mod file_writer;
 mod io_priority;
 pub mod jobs;
+#[cfg(feature = "schedules")]
+pub mod lock_order;
 pub mod metrics;
 mod own_metrics;
 mod prefetch;

@@ -7,7 +7,7 @@
 //! queue that the thread reads.
 
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use crate::sync::{Condvar, JoinHandle, Mutex};
+use crate::sync::{Condvar, JoinHandle, Mutex, named};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,12 +123,21 @@ impl Drop for BackgroundThread {
 #[derive(Clone, Default)]
 pub struct StopSignal(Arc<Stop>);
 
-#[derive(Default)]
 struct Stop {
     /// Set once, under `lock`.
     is_sent: AtomicBool,
     lock: Mutex<()>,
     sent: Condvar,
+}
+
+impl Default for Stop {
+    fn default() -> Stop {
+        Stop {
+            is_sent: AtomicBool::new(false),
+            lock: named("StopSignal::lock", Mutex::new(())),
+            sent: Condvar::new(),
+        }
+    }
 }
 
 impl StopSignal {
@@ -146,7 +155,7 @@ impl StopSignal {
     }
 
     /// Waits for the signal, and at most `timeout` of real time. Returns whether it was sent. The
-    /// wait may end early.
+    /// wait may end early. With `Duration::MAX` it has no limit.
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let mut held = self.0.lock.lock();
         if !self.is_sent() {

@@ -1,7 +1,7 @@
 //! [`Snapshot`]: a moment of a store that readers keep.
 
 use crate::key::SeqNo;
-use basalt_env::sync::Mutex;
+use basalt_env::sync::{Mutex, named};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,6 +17,20 @@ struct Pinned {
 
 /// The sequence numbers that snapshots keep, and the number of snapshots of each.
 pub type LiveSnapshots = Arc<Mutex<BTreeMap<SeqNo, usize>>>;
+
+/// All locks of this crate, for tests under the scheduler: `docs/testing/schedules.md`.
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
+    basalt_env::sync::lock_log::CrateLocks {
+        order: &[],
+        leaves: &["LiveSnapshots"],
+    };
+
+/// Returns the list of a store without snapshots.
+#[doc(hidden)]
+pub fn no_snapshots() -> LiveSnapshots {
+    Arc::new(named("LiveSnapshots", Mutex::default()))
+}
 
 impl Snapshot {
     /// Takes over one count of `seq` in `live`, which the caller has added. The last clone of the

@@ -1,9 +1,29 @@
 //! A mounted filesystem: what its open files, its background jobs and [`LavaFs`](super::LavaFs)
 //! share.
 //!
-//! Locks are taken in this order: the append lock of a file, `checkpointing`, the turn to flush,
-//! `journal`, `state`, the link state of an open inode, its extents. So a thread that waits for a
-//! flush never holds `journal`.
+//! # Order of locks
+//!
+//! A thread that holds a lock takes only locks that stand behind it in this table, and leaves. So a
+//! thread that waits for a flush never holds `journal`.
+//!
+//! | lock | held over |
+//! |---|---|
+//! | [`LockTable`], locks on paths | the making of the locked file |
+//! | the append lock of a file (`open_inode::AppendTail`) | writes of its bytes |
+//! | `growing` | a checkpoint of the new size |
+//! | `checkpointing` | writes of a checkpoint or a superblock |
+//! | the turn to flush ([`Flusher`]), no lock of a type | a flush of the device |
+//! | `journal` | writes of transactions |
+//! | `state` | no I/O |
+//! | the link state of an open inode | no I/O |
+//! | the extents of an open inode | no I/O |
+//! | the list of a file's buffers (`BufferList`) | no I/O |
+//! | the pool of buffers (`buffer_pool::PoolState`) | no I/O |
+//! | the progress of background work (`UpkeepProgress`) | the queueing of a job in `env` |
+//!
+//! Leaves are the progress of commits (`written`) and the state of flushes (`FlushState`).
+//! `wait_for_discards` waits with `state` alone given back: a thread that calls it may hold
+//! `journal` and all before it, which no discard takes.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};

@@ -19,7 +19,7 @@ pub use blobs::{BlobFile, BlobSet};
 pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
-use basalt_env::sync::{Mutex, RwLock};
+use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_kv::key::{Cmp, user_key};
@@ -81,7 +81,7 @@ impl TableStore {
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
             removal: Removal::default(),
-            left: RwLock::new(false),
+            left: named("TableStore::left", RwLock::new(false)),
         })
     }
 
@@ -178,7 +178,7 @@ impl TableStore {
             obsolete: AtomicBool::new(false),
             file: OpenFile::new(&self.open, self.path(number)),
             reader: OnceLock::new(),
-            opening: Mutex::new(()),
+            opening: named("TableFile::opening", Mutex::new(())),
             store: self.clone(),
         })
     }

@@ -12,6 +12,7 @@
 
 mod crates;
 mod language;
+mod locks;
 mod modules;
 mod pages;
 mod parts;

@@ -55,6 +55,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
     let crates = [
         "-p basalt-fs ",
         "-p basalt-env ",
+        "-p basalt-env-schedules ",
         "-p basalt-kv ",
         "-p basalt-records ",
         "-p basalt-table ",

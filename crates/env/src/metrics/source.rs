@@ -2,7 +2,7 @@
 //! family. A source returns all of its samples when the registry is read.
 
 use super::{MetricSample, MetricValue, Metrics};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
 
 /// A function that appends the samples of a source.

@@ -8,13 +8,16 @@
 //!   operation.
 //! - A lock or a wait for a condition that never ends is a deadlock, and fails the run.
 //! - A wait with a limit may end at any moment, as if its time were over. Code that needs time for
-//!   its correctness therefore fails.
+//!   its correctness therefore fails. A limit of `Duration::MAX` is none, as it is for parking_lot.
 //! - [`panicking`] refers to the calling thread alone, although another thread may be in the middle
 //!   of a panic.
+//!
+//! Locks have names, and [`lock_log`] notes which of them a thread takes while it holds others.
 
+pub mod explore;
 pub mod lock_log;
 
-use lock_log::Taken;
+use lock_log::{NotedLock, Taken};
 use shuttle::current::{TaskId, try_get_current_task};
 use std::cell::Cell;
 use std::fmt;
@@ -22,7 +25,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
-pub use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 pub use shuttle::thread::{JoinHandle, ThreadId};
 pub use shuttle::thread_local;
 
@@ -82,60 +84,107 @@ pub(crate) fn start(
         .spawn(run)
 }
 
+/// A lock that can be given a name.
+pub trait NamedLock: Sized {
+    /// Returns the lock with this name in [`lock_log`].
+    fn with_name(self, name: &'static str) -> Self;
+}
+
+/// Returns the lock with a name in [`lock_log`]. Without one, a lock is named after the type that
+/// it guards, which must then be a type of the lock's crate.
+pub fn named<L: NamedLock>(name: &'static str, lock: L) -> L {
+    lock.with_name(name)
+}
+
+/// A mark that the calling thread holds a lock that is an atomic. The holder keeps it as long as
+/// the lock. `lock` is the atomic.
+pub struct SpinLockMark(NotedLock);
+
+impl SpinLockMark {
+    /// Notes that the calling thread has taken the lock, for which it may have waited.
+    pub fn new<L>(name: &'static str, lock: &L) -> SpinLockMark {
+        let lock = NotedLock::of::<L>(Some(name), std::ptr::from_ref(lock).cast());
+        lock_log::note_taken(lock, Taken::Spun);
+        SpinLockMark(lock)
+    }
+}
+
+impl Drop for SpinLockMark {
+    fn drop(&mut self) {
+        lock_log::note_released(self.0);
+    }
+}
+
 /// A lock. A panic of its holder releases it.
 #[derive(Default)]
-pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
+pub struct Mutex<T: ?Sized> {
+    name: Option<&'static str>,
+    lock: shuttle::sync::Mutex<T>,
+}
 
 /// The guard of a [`Mutex`].
 pub struct MutexGuard<'a, T: ?Sized> {
-    lock: &'a shuttle::sync::Mutex<T>,
+    lock: &'a Mutex<T>,
     /// The guard of the scheduler's lock. `None` only within a wait.
     held: Option<shuttle::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> NamedLock for Mutex<T> {
+    fn with_name(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
 }
 
 impl<T> Mutex<T> {
     /// Returns an unlocked lock.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex(shuttle::sync::Mutex::new(value))
+        Mutex {
+            name: None,
+            lock: shuttle::sync::Mutex::new(value),
+        }
     }
     /// Returns the protected value.
     pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.lock
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    fn guard<'a>(&'a self, held: shuttle::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    fn noted(&self) -> NotedLock {
+        NotedLock::of::<T>(self.name, std::ptr::from_ref(self).cast())
+    }
+    fn guard<'a>(
+        &'a self,
+        held: shuttle::sync::MutexGuard<'a, T>,
+        how: Taken,
+    ) -> MutexGuard<'a, T> {
+        lock_log::note_taken(self.noted(), how);
         MutexGuard {
-            lock: &self.0,
+            lock: self,
             held: Some(held),
         }
     }
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         note_panic();
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lock_log::note_taken::<T>(Taken::Held);
-        self.guard(held)
+        let held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.guard(held, Taken::Locked)
     }
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         note_panic();
-        match self.0.try_lock() {
-            Ok(held) => {
-                lock_log::note_taken::<T>(Taken::Tried);
-                Some(self.guard(held))
-            }
-            Err(TryLockError::Poisoned(e)) => {
-                lock_log::note_taken::<T>(Taken::Tried);
-                Some(self.guard(e.into_inner()))
-            }
+        match self.lock.try_lock() {
+            Ok(held) => Some(self.guard(held, Taken::Tried)),
+            Err(TryLockError::Poisoned(e)) => Some(self.guard(e.into_inner(), Taken::Tried)),
             Err(TryLockError::WouldBlock) => None,
         }
     }
     /// Returns the protected value, for the only owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,39 +210,103 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         note_panic();
-        lock_log::note_released::<T>();
+        lock_log::note_released(self.lock.noted());
     }
 }
 
 /// A lock that readers share.
 #[derive(Default)]
-pub struct RwLock<T: ?Sized>(shuttle::sync::RwLock<T>);
+pub struct RwLock<T: ?Sized> {
+    name: Option<&'static str>,
+    lock: shuttle::sync::RwLock<T>,
+}
+
+/// The guard of a reader of a [`RwLock`].
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    noted: NotedLock,
+    held: shuttle::sync::RwLockReadGuard<'a, T>,
+}
+
+/// The guard of the writer of a [`RwLock`].
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    noted: NotedLock,
+    held: shuttle::sync::RwLockWriteGuard<'a, T>,
+}
+
+impl<T> NamedLock for RwLock<T> {
+    fn with_name(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
+}
 
 impl<T> RwLock<T> {
     /// Returns an unlocked lock.
     pub const fn new(value: T) -> RwLock<T> {
-        RwLock(shuttle::sync::RwLock::new(value))
+        RwLock {
+            name: None,
+            lock: shuttle::sync::RwLock::new(value),
+        }
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
+    fn noted(&self) -> NotedLock {
+        NotedLock::of::<T>(self.name, std::ptr::from_ref(self).cast())
+    }
     /// Waits until no writer holds the lock.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         note_panic();
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        lock_log::note_taken::<T>(Taken::Passed);
-        held
+        let held = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        let noted = self.noted();
+        lock_log::note_taken(noted, Taken::Locked);
+        RwLockReadGuard { noted, held }
     }
     /// Waits until no other thread holds the lock.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         note_panic();
-        let held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        lock_log::note_taken::<T>(Taken::Passed);
-        held
+        let held = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let noted = self.noted();
+        lock_log::note_taken(noted, Taken::Locked);
+        RwLockWriteGuard { noted, held }
     }
     /// Returns the protected value, for the only owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.held
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockReadGuard<'_, T> {
+    fn drop(&mut self) {
+        note_panic();
+        lock_log::note_released(self.noted);
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.held
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.held
+    }
+}
+
+impl<T: ?Sized> Drop for RwLockWriteGuard<'_, T> {
+    fn drop(&mut self) {
+        note_panic();
+        lock_log::note_released(self.noted);
     }
 }
 
@@ -216,22 +329,29 @@ impl Condvar {
     pub const fn new() -> Condvar {
         Condvar(shuttle::sync::Condvar::new())
     }
-    /// Waits for a notification.
+    /// Waits for a notification. The lock is taken again after the wait, in the order of locks as
+    /// any other lock.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         note_panic();
+        lock_log::note_released(guard.lock.noted());
         let held = guard.held.take().expect("held but for a wait");
         guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        lock_log::note_taken(guard.lock.noted(), Taken::Locked);
     }
-    /// Lets other threads continue and returns, as if the time were over.
-    pub fn wait_for<T>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        _limit: Duration,
-    ) -> WaitTimeoutResult {
+    /// Lets other threads continue and returns, as if the time were over. Without a limit
+    /// (`Duration::MAX`), waits for a notification.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) -> WaitTimeoutResult {
+        if limit == Duration::MAX {
+            self.wait(guard);
+            return WaitTimeoutResult(false);
+        }
         note_panic();
+        let lock = guard.lock;
+        lock_log::note_released(lock.noted());
         drop(guard.held.take());
         shuttle::thread::yield_now();
-        guard.held = Some(guard.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        guard.held = Some(lock.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        lock_log::note_taken(lock.noted(), Taken::Locked);
         WaitTimeoutResult(true)
     }
     /// Notifies one waiting thread.

@@ -2,6 +2,7 @@
 //! pinned and removed blocks, and a capacity that changes meanwhile.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
+use crate::locks::assert_taken;
 use basalt_env::sync::yield_now;
 use basalt_env::{BlockCache, CacheKey, CachePriority, MemoryLedger};
 use basalt_fs::{Bytes, Error};
@@ -180,6 +181,7 @@ fn the_block_cache_is_correct_in_every_schedule() {
         counted(&totals, 2)
     );
     if campaign::case().is_none() {
+        assert_taken(&["single_flight::Load", "single_flight::LoadProgress"]);
         let pinned = counted(&totals, 2) as usize;
         assert!(pinned >= schedules / 4, "too few pin anything");
     }

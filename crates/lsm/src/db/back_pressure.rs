@@ -23,7 +23,7 @@ use super::context::StoreContext;
 use super::health::Health;
 use super::view::View;
 use basalt_env::Urgent;
-use basalt_env::sync::Mutex;
+use basalt_env::sync::{Mutex, named};
 use disk_full::DiskFull;
 use memory::StoreMemory;
 use space_amp::SpaceAmp;
@@ -72,7 +72,7 @@ impl BackPressure {
             space_amp: SpaceAmp::default(),
             disk_full: DiskFull::default(),
             memory: StoreMemory::default(),
-            urgent: Mutex::new(None),
+            urgent: named("BackPressure::urgent", Mutex::new(None)),
         })
     }
 

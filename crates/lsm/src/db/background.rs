@@ -8,8 +8,8 @@
 //! The timers hold no reference to the store, so a delayed job does not keep a dropped store alive.
 
 use super::context::StoreContext;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobPriority, Urgent};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -212,8 +212,13 @@ impl Background {
 }
 
 /// When the commit groups of a store were last seen to change.
-#[derive(Default)]
 struct IdleSince(Mutex<Option<(u64, Duration)>>);
+
+impl Default for IdleSince {
+    fn default() -> IdleSince {
+        IdleSince(named("background::IdleSince", Mutex::new(None)))
+    }
+}
 
 impl IdleSince {
     fn note(&self, groups: u64, now: Duration) {

@@ -101,7 +101,9 @@ impl Engine {
 
     /// Releases what every end of a store gives back.
     fn leave(&self) {
-        drop(self.metric_source.lock().take());
+        // The source is dropped after its lock is released: a drop takes the lock of the registry.
+        let source = self.metric_source.lock().take();
+        drop(source);
         self.ctx.counters.leave(&self.ctx.env);
         self.ctx.events.close();
         self.tree.leave();

@@ -90,6 +90,7 @@ impl Engine {
             )
         };
         let (events_lost, listeners_lost) = self.ctx.events.lost();
+        let snapshots = self.tree.live_snapshots_count();
         let stalls: Vec<StallStats> = StallCause::ALL
             .iter()
             .zip(c.stalls.iter().zip(&c.stall_us))
@@ -127,7 +128,7 @@ impl Engine {
                 .map(|p| self.ctx.env.io_limit().waited(p).as_micros() as u64),
             events_lost,
             listeners_lost,
-            snapshots: self.tree.snapshots().lock().values().sum::<usize>() as u64,
+            snapshots,
             sealed_memtables: view.sealed.len() as u64,
             memtable_bytes: view.active.memory()
                 + view.sealed.iter().map(|g| g.memory()).sum::<u64>(),

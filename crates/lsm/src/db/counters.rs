@@ -6,7 +6,7 @@
 use super::level_stats::Levels;
 use super::stall_cause::{STALL_CAUSES, StallCause};
 use basalt_blob::counts::CompressionCounts;
-use basalt_env::sync::Mutex;
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Counter, Env, Gauge, MetricSample, MetricSource, MetricValue};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl Counters {
         let help = "Garbage collections that run now";
         Counters {
             values,
-            source: Mutex::new(Some(source)),
+            source: named("Counters::source", Mutex::new(Some(source))),
             collecting: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
             compression: env.metrics().group(),
             levels: Levels::default(),
@@ -189,7 +189,9 @@ impl Counters {
 
     /// Removes the store's metrics from the registry. Counters go on counting.
     pub fn leave(&self, env: &Env) {
-        drop(self.source.lock().take());
+        // The source is dropped after its lock is released: a drop takes the lock of the registry.
+        let source = self.source.lock().take();
+        drop(source);
         env.metrics().remove_labelled(("store", &self.label));
     }
 }

@@ -15,10 +15,10 @@
 //!
 //! # Order of locks
 //!
-//! [`LOCK_ORDER`] has the locks of a store that are held while others are taken. A thread that
-//! holds one of them takes only locks that stand behind it, and leaves. All other locks are leaves:
-//! a thread that holds one takes no other lock of the store. A test under the scheduler compares
-//! every pair of locks that the models take with this order.
+//! [`LOCK_ORDER`] has all locks of this crate. Locks of its order are held while others are taken:
+//! a thread that holds one takes only locks that stand behind it, locks of crates below, and
+//! leaves. A thread that holds a leaf takes no other lock. A test under the scheduler compares all
+//! locks and pairs of locks that the models take with this constant.
 
 use super::back_pressure::BackPressure;
 use super::background::Background;
@@ -28,13 +28,16 @@ use super::manual_calls::ManualCalls;
 use super::tree::{OpenedTree, Tree};
 use super::write_path::WritePath;
 use crate::options::Options;
-use basalt_env::sync::Mutex;
+#[cfg(feature = "schedules")]
+use basalt_env::sync::lock_log::CrateLocks;
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, MetricSource};
 use basalt_fs::LockGuard;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The order in which locks of a store are taken, each named after the type that it guards.
+/// All locks of this crate. A lock is named after the type that it guards, or by
+/// [`named`] where it is made.
 ///
 /// | lock | what it serialises | held over |
 /// |---|---|---|
@@ -45,16 +48,65 @@ use std::sync::Arc;
 /// | `Arc<View>` | the pointer that readers clone, one for each stripe | no I/O |
 /// | `Queue` | the commit queue | no I/O |
 /// | `Slot` | the phase of one ticket | no I/O |
+/// | `opening` of a table or blob file | the making of its reader | the reads of an open |
+/// | `OpenFile`, the list of open files | which file is closed next | the closing of files |
+/// | `left` | whether the directory is still the store's | one making or removal of a file |
+/// | `Stall` | the current stall | no I/O |
+/// | `locked` of a leaf of a memtable | inserts into the leaf | no I/O |
+/// | `splits` of a memtable | changes of inner nodes | no I/O |
 #[cfg(feature = "schedules")]
-pub const LOCK_ORDER: &[&str] = &[
-    "write_path::Writer",
-    "engine::FlushTurn",
-    "tree::ManifestSlot",
-    "tree::TreeState",
-    "view::View",
-    "queue::Queue",
-    "ticket_state::Slot",
-];
+pub const LOCK_ORDER: CrateLocks = CrateLocks {
+    order: &[
+        "write_path::Writer",
+        "engine::FlushTurn",
+        "tree::ManifestSlot",
+        "tree::TreeState",
+        "view::View[]",
+        "queue::Queue",
+        "ticket_state::Slot",
+        "TableFile::opening",
+        "BlobFile::opening",
+        "open::OpenFile",
+        "TableStore::left",
+        "stalls::Stall",
+        "Node::locked",
+        "memtable::Tree::splits",
+    ],
+    leaves: &[
+        // Parts of the engine.
+        "Engine::metric_source",
+        "Engine::dir_lock",
+        "Counters::source",
+        "level_stats::LevelIo",
+        "events::Queue",
+        "health::Failures",
+        "background::IdleSince",
+        "background::LastFlush",
+        "BackPressure::urgent",
+        "DrainRates::busy_since",
+        "DrainRates::collecting_since",
+        "space_amp::Inner",
+        "space_amp::HiddenGarbage",
+        "StoreMemory::promised",
+        // The write path.
+        "log_space::SpareLogs",
+        "Countdown::lock",
+        "memtable_set::SeparatedRecords",
+        "MemtableSet::booked",
+        // Work that runs.
+        "manual_calls::CompactControl",
+        "plan::Claim",
+        "outcome::Outcome",
+        "input::Progress",
+        "PreparedSet::created",
+        // Files.
+        "OpenFile::slot",
+        "removal::State",
+        // Memtables.
+        "arena::Chunk",
+        "live_ranges::Run",
+    ],
+};
 
 /// The right to flush, which the lock of flushes guards.
 pub(crate) struct FlushTurn;
@@ -106,8 +158,8 @@ impl Engine {
             tree,
             manual: ManualCalls::default(),
             flushing: Mutex::new(FlushTurn),
-            metric_source: Mutex::new(None),
-            dir_lock: Mutex::new(dir_lock),
+            metric_source: named("Engine::metric_source", Mutex::new(None)),
+            dir_lock: named("Engine::dir_lock", Mutex::new(dir_lock)),
         })
     }
 }

@@ -32,6 +32,7 @@ use basalt_blob::{BlobMeta, Name, Separator};
 use basalt_env::IoPriority;
 use basalt_env::store_dir::Created;
 use basalt_env::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
@@ -84,7 +85,7 @@ pub struct Prepared(Arc<PreparedSet>);
 
 struct PreparedSet {
     /// Holds the files until they are added.
-    created: basalt_env::sync::Mutex<Created>,
+    created: Mutex<Created>,
     engine: Arc<Engine>,
     family: FamilyEntry,
     seq: SeqNo,
@@ -262,7 +263,7 @@ impl TableWriter {
             blobs.push((number, Arc::new(meta)));
         }
         Ok(Prepared(Arc::new(PreparedSet {
-            created: basalt_env::sync::Mutex::new(created),
+            created: named("PreparedSet::created", Mutex::new(created)),
             engine: self.engine,
             family: self.family,
             seq: self.seq,

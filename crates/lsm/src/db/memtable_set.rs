@@ -6,8 +6,8 @@
 
 use crate::memtable::MemTable;
 use basalt_blob::Blocks;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::File;
 use basalt_kv::key::{Cmp, SeqNo};
@@ -115,7 +115,10 @@ impl MemtableSet {
             log: Arc::default(),
             separated: Arc::default(),
             separated_sums: Arc::default(),
-            booked: Arc::new(Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0))),
+            booked: Arc::new(named(
+                "MemtableSet::booked",
+                Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0)),
+            )),
         })
     }
 

@@ -34,6 +34,7 @@ use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, MutexGuard};
 use basalt_fs::Result;
 use basalt_kv::key::{MAX_SEQ, SeqNo};
+use basalt_kv::snapshot::no_snapshots;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -185,7 +186,7 @@ impl Tree {
             view: StripedView::new(view),
             visible: AtomicU64::new(last_seq),
             ingested: AtomicU64::new(0),
-            snapshots: Arc::default(),
+            snapshots: no_snapshots(),
         }
     }
 
@@ -251,6 +252,11 @@ impl Tree {
     /// those inputs.
     pub fn live_snapshots(&self) -> Vec<SeqNo> {
         self.snapshots.lock().keys().copied().collect()
+    }
+
+    /// Returns the number of live snapshots.
+    pub fn live_snapshots_count(&self) -> u64 {
+        self.snapshots.lock().values().sum::<usize>() as u64
     }
 
     /// Returns the sequence number of the oldest snapshot, or the largest number without snapshots.

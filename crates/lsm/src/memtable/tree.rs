@@ -53,8 +53,8 @@
 use super::MemTable;
 use super::node::{At, Entry, FANOUT, Node, Order, make};
 use super::record::{Record, Records, Value};
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering as Mem};
+use basalt_env::sync::{Mutex, SpinLockMark, named};
 use basalt_fs::Bytes;
 use basalt_kv::key::Cmp;
 use std::cmp::Ordering;
@@ -65,6 +65,7 @@ use std::sync::Arc;
 struct Locked<'t> {
     tree: &'t Tree,
     leaf: At<'t>,
+    _mark: SpinLockMark,
 }
 
 impl Drop for Locked<'_> {
@@ -171,7 +172,7 @@ impl Tree {
             last: AtomicPtr::new(root.address()),
             first: root.address(),
             len: AtomicUsize::new(0),
-            splits: Mutex::new(()),
+            splits: named("memtable::Tree::splits", Mutex::new(())),
             broken: AtomicBool::new(false),
             records,
         }
@@ -503,6 +504,7 @@ impl Tree {
                 let locked = Locked {
                     tree: self,
                     leaf: at.node,
+                    _mark: SpinLockMark::new("Node::locked", &at.node.locked),
                 };
                 // Only the holder of the lock moves a leaf's version.
                 if at.node.version() == at.version {

@@ -12,8 +12,8 @@ use basalt_blob::derive::places_from_records;
 use basalt_blob::lineage::Lineage;
 use basalt_blob::{BLOCK, BlobMeta, BlobReader, ReadMode, blob_name, blob_names};
 use basalt_env::JobPriority;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_fs::{Bytes, Error, Reach, Result};
 use basalt_kv::key::{Cmp, Kind};
 use basalt_kv::separated::{Name, Reference};
@@ -190,7 +190,7 @@ impl TableStore {
             file: files.next().expect("the one with the records"),
             index: files.next(),
             reader: OnceLock::new(),
-            opening: Mutex::new(()),
+            opening: named("BlobFile::opening", Mutex::new(())),
             store: self.clone(),
         })
     }

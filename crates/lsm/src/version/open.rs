@@ -5,7 +5,7 @@
 //! whether it is open. A file is open at least as long as a reader reads from it.
 
 use basalt_env::Env;
-use basalt_env::sync::{Mutex, RwLock};
+use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_fs::{File, Result};
 use basalt_table::Source;
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ impl OpenFile {
         Arc::new(OpenFile {
             tables: tables.clone(),
             path,
-            slot: RwLock::new(None),
+            slot: named("OpenFile::slot", RwLock::new(None)),
         })
     }
 

@@ -4,8 +4,8 @@
 
 use super::BackPressure;
 use crate::db::memtable_set::MemtableSet;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Holder, Promise};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -14,7 +14,6 @@ use std::sync::OnceLock;
 const MIN_HELD_DIVISOR: u64 = 8;
 
 /// The store's account with the relief of the environment.
-#[derive(Default)]
 pub(crate) struct StoreMemory {
     holder: OnceLock<Holder>,
     /// Number of the memtable set that is to be sealed, or 0 for none.
@@ -31,6 +30,16 @@ impl Drop for KeepPromises<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.break_promises();
+        }
+    }
+}
+
+impl Default for StoreMemory {
+    fn default() -> StoreMemory {
+        StoreMemory {
+            holder: OnceLock::new(),
+            asked: AtomicU64::new(0),
+            promised: named("StoreMemory::promised", Mutex::default()),
         }
     }
 }

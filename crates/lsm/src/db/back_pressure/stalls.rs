@@ -4,8 +4,8 @@ use super::BackPressure;
 use crate::db::stall_cause::StallCause;
 use crate::db::view::View;
 use crate::listener::Event;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::{Mutex, named};
 use std::time::Duration;
 
 /// Assumed rate of a backlog in bytes a second, until a flush or a compaction was timed.
@@ -34,8 +34,8 @@ impl DrainRates {
             level0: AtomicU64::new(DEFAULT_DRAIN_RATE),
             memtables: AtomicU64::new(DEFAULT_DRAIN_RATE),
             space: AtomicU64::new(DEFAULT_DRAIN_RATE),
-            busy_since: Mutex::new(None),
-            collecting_since: Mutex::new(None),
+            busy_since: named("DrainRates::busy_since", Mutex::new(None)),
+            collecting_since: named("DrainRates::collecting_since", Mutex::new(None)),
         }
     }
 

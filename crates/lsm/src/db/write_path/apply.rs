@@ -7,7 +7,7 @@ use crate::db::memtable_set::MemtableSet;
 use crate::memtable::MemTable;
 use crate::options::Compression;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex};
+use basalt_env::sync::{Condvar, Mutex, named};
 use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
 use basalt_kv::batch::{Op, Ops};
 use basalt_kv::key::{Kind, SeqNo};
@@ -136,7 +136,7 @@ fn insert_in_parallel(memtable_set: &Arc<MemtableSet>, group: &mut [Pending], fi
     let left = Arc::new(Countdown {
         left: AtomicUsize::new(group.len()),
         failed: AtomicBool::new(false),
-        lock: Mutex::new(()),
+        lock: named("Countdown::lock", Mutex::new(())),
         zero: Condvar::new(),
     });
     let mut own = Vec::new();
