@@ -350,7 +350,7 @@ fn golden() -> &'static Golden {
                 db.flush().expect("flush");
             }
         }
-        db.wait_idle().expect("settle");
+        db.wait_idle().expect("becomes idle");
         let disk = fs.kill();
         let mut files: Vec<(String, Vec<u8>)> = disk
             .list(Path::new(DIR))

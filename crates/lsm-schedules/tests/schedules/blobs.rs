@@ -124,7 +124,7 @@ fn model(totals: &Counts) {
     }));
     let (c, f) = (db.clone(), family.clone());
     threads.push(shuttle::thread::spawn(move || match below(3) {
-        0 => c.wait_idle().expect("settles"),
+        0 => c.wait_idle().expect("becomes idle"),
         which => {
             let all = CompactOptions::default().relocate_values(which == 2);
             c.compact(&f, &all).expect("compacts");
@@ -135,12 +135,12 @@ fn model(totals: &Counts) {
     }
     // Entries that a snapshot kept at the bottom are dropped as well, once no merge runs that began
     // before the snapshot's drop.
-    db.wait_idle().expect("settles");
+    db.wait_idle().expect("becomes idle");
     let all = CompactOptions::default()
         .bottommost(Bottommost::Force)
         .relocate_values(true);
     db.compact(&family, &all).expect("compacts");
-    db.wait_idle().expect("settles");
+    db.wait_idle().expect("becomes idle");
     look(&db, &family, &returned, totals);
     let stats = db.stats();
     let (blobs, tables) = (stats.blobs, &stats.families[0].levels);

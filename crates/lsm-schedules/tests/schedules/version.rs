@@ -189,7 +189,7 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => create_and_drop_family(&c),
         1 => c.compact_range(&f, None, None).expect("compacts"),
-        _ => c.wait_idle().expect("settles"),
+        _ => c.wait_idle().expect("becomes idle"),
     }));
     for thread in threads {
         thread.join().unwrap();

@@ -24,7 +24,7 @@ struct Run {
     /// Number of tombstones in the run.
     tombstones: usize,
     /// True if the run was too large to become one with its neighbour.
-    settled: bool,
+    unmergeable: bool,
 }
 
 /// The range tombstones of a memtable, see the module.
@@ -50,10 +50,10 @@ impl LiveRanges {
         runs.push(Run {
             fragments: Arc::new(own),
             tombstones: 1,
-            settled: false,
+            unmergeable: false,
         });
         while let [.., a, b] = &mut runs[..]
-            && !a.settled
+            && !a.unmergeable
             && a.tombstones <= b.tombstones
         {
             let tombstones = a.tombstones + b.tombstones;
@@ -66,11 +66,11 @@ impl LiveRanges {
                     *runs.last_mut().expect("there were two") = Run {
                         fragments,
                         tombstones,
-                        settled: false,
+                        unmergeable: false,
                     };
                 }
                 None => {
-                    (a.settled, b.settled) = (true, true);
+                    (a.unmergeable, b.unmergeable) = (true, true);
                 }
             }
         }

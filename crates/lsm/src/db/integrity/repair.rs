@@ -172,8 +172,8 @@ impl Run<'_> {
         self.place_unreferenced_tables()?;
         self.note_reappearing();
         self.salvage_blobs()?;
-        self.settle_tables()?;
-        self.settle_blobs();
+        self.finish_tables()?;
+        self.finish_blobs();
         for (id, f) in &self.learned.catalog.families {
             if f.name == manifest_salvage::recovered_name(*id) {
                 self.report.notes.push(format!(

@@ -137,7 +137,7 @@ fn late_background_work_does_not_yield_to_foreground_io() {
         assert_eq!(spares(&env), level0 < 6, "{level0} tables in level 0");
     }
     db.wait_idle().unwrap();
-    assert!(spares(&env), "settled");
+    assert!(spares(&env), "the store is idle");
     drop(db);
     assert!(spares(&env), "closed");
 }

@@ -520,7 +520,7 @@ impl Run<'_> {
 
     /// Reports the values that cannot be read, and puts the blob files that tables refer to into
     /// the catalog. This is the last step, after all tables have their last form.
-    pub(super) fn settle_blobs(&mut self) {
+    pub(super) fn finish_blobs(&mut self) {
         self.report_lost_values();
         self.install_blobs();
     }
