@@ -44,9 +44,9 @@ pub fn table_name(number: u64) -> String {
 /// Returns `false` if the engine is gone and did not take the log.
 type DeadLogs = Box<dyn Fn(u64, Option<u64>) -> bool + Send + Sync>;
 
-/// Files that versions hold.
+/// The kind of a data file: a file that versions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileKind {
+pub enum DataFileKind {
     /// A table.
     Table,
     /// A blob file.
@@ -54,7 +54,7 @@ pub enum FileKind {
 }
 
 /// The listener that is called with kind, number and path of each removed file.
-type Removed = Box<dyn Fn(FileKind, u64, &Path) + Send + Sync>;
+type Removed = Box<dyn Fn(DataFileKind, u64, &Path) + Send + Sync>;
 
 /// The directory of a store's tables, which opens and removes them.
 pub struct TableStore {
@@ -93,7 +93,10 @@ impl TableStore {
 
     /// Sets the function that is called with kind, number and path of every removed file. Can be
     /// set once; `callback` must not block.
-    pub fn when_removed(&self, callback: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
+    pub fn when_removed(
+        &self,
+        callback: impl Fn(DataFileKind, u64, &Path) + Send + Sync + 'static,
+    ) {
         let _ = self.removed.set(Box::new(callback));
     }
 
@@ -307,7 +310,7 @@ impl Drop for TableFile {
                 .env
                 .jobs()
                 .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    store.remove_and_report(&store.path(number), FileKind::Table, number);
+                    store.remove_and_report(&store.path(number), DataFileKind::Table, number);
                 });
         }
     }

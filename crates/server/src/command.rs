@@ -97,7 +97,7 @@ pub(crate) fn store_error(e: &Error) -> String {
     format!("{code} {e}")
 }
 
-pub(crate) type Done = Result<Outcome, Failure>;
+pub(crate) type CommandResult = Result<Outcome, Failure>;
 
 /// The end of a command.
 pub(crate) enum Outcome {

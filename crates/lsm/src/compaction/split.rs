@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// User keys from the first (inclusive) to the second (exclusive); `None` is unbounded.
-pub type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
+pub type SplitRange = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Least input bytes of a range, in multiples of the family's `table_bytes`.
 const MIN_TABLES: u64 = 2;
@@ -22,7 +22,7 @@ const PROBES: u32 = 16;
 /// key once. Returns one range, `(None, None)`, if the plan is too small to be worth splitting.
 /// `table_bytes` is the family's setting. Reads the indexes of the tables; if an index cannot be
 /// read the split is less even.
-pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<KeyRange> {
+pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<SplitRange> {
     let total = plan.input_bytes();
     let worth = total / table_bytes.saturating_mul(MIN_TABLES).max(1);
     let parts = (max as u64).min(worth);

@@ -66,12 +66,12 @@ pub(crate) struct BlobState {
     /// Earliest time of the next garbage collection after `error`.
     pub retry_at: Duration,
     /// Files that garbage collection could not read.
-    unreadable: BTreeMap<u64, Unreadable>,
+    unreadable: BTreeMap<u64, UnreadableFile>,
 }
 
 /// A file that could not be read. A bit may have flipped during the transfer, so the read is tried
 /// again, less and less often.
-struct Unreadable {
+struct UnreadableFile {
     error: Error,
     pause: Duration,
     retry_at: Duration,
@@ -116,7 +116,7 @@ impl BlobState {
         let pause = (self.unreadable.get(&number))
             .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(MAX_RETRY_DELAY));
         let retry_at = now + pause;
-        let u = Unreadable {
+        let u = UnreadableFile {
             error,
             pause,
             retry_at,

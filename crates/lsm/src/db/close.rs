@@ -70,7 +70,7 @@ impl Engine {
     fn forget_logs(self: &Arc<Self>, _writer: &mut Writer) -> Result<()> {
         // The spare log is deleted below with the other logs that the manifest names.
         drop(self.writes.logs().take_unused());
-        let (logs, expiries_told) = {
+        let (logs, wall_time_suffices) = {
             let state = self.tree.lock();
             let mut tables = state
                 .catalog()
@@ -84,7 +84,7 @@ impl Engine {
         };
         // The edit also holds the wall time: an entry that a read took for expired stays expired if
         // the clock goes back.
-        if !logs.is_empty() || !expiries_told {
+        if !logs.is_empty() || !wall_time_suffices {
             self.tree.install(
                 Edit {
                     remove_logs: logs.clone(),

@@ -7,7 +7,7 @@ use super::counters::Counters;
 use super::events::Events;
 use crate::listener::Event;
 use crate::options::Options;
-use crate::version::{FileKind, TableStore};
+use crate::version::{DataFileKind, TableStore};
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -61,8 +61,8 @@ impl StoreContext {
                 events.notify(&jobs, || {
                     let path = path.to_path_buf();
                     match kind {
-                        FileKind::Table => Event::TableDeleted { number, path },
-                        FileKind::Blob => Event::BlobFileDeleted { number, path },
+                        DataFileKind::Table => Event::TableDeleted { number, path },
+                        DataFileKind::Blob => Event::BlobFileDeleted { number, path },
                     }
                 });
             });

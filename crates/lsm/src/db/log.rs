@@ -23,7 +23,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{Held, MAX_MEMORY_WAIT, Patience, Room};
+use super::throttle::{MAX_MEMORY_WAIT, Patience, Room, ThrottleOutcome};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::{BackgroundErrorReason, Event};
@@ -382,8 +382,8 @@ impl Engine {
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
         let mut next = match self.hold_back(writer, self.tree.view(), patience)? {
-            Held::Ready(view) => Some(view),
-            Held::Later(delay) => return Ok(GroupRoom::Later(delay)),
+            ThrottleOutcome::Ready(view) => Some(view),
+            ThrottleOutcome::Later(delay) => return Ok(GroupRoom::Later(delay)),
         };
         let limit = self.ctx.options.write_buffer_bytes;
         let unfit = self.needs_new_log(writer, group.has_compressed);

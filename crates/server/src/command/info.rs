@@ -1,7 +1,7 @@
 //! INFO: state for operators and their tools, in Redis's sections and one of the engine.
 
 use super::client::REDIS_VERSION;
-use super::{Context, Count, Done, Executor, Outcome};
+use super::{CommandResult, Context, Count, Executor, Outcome};
 use crate::resp::request::Request;
 use basalt::Stats;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ const SECTIONS: &[Section] = &[
     ("Basalt", engine),
 ];
 
-pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let wanted: Vec<String> = (1..r.len()).map(|i| super::word(r, i)).collect();
     let all = wanted.is_empty()
         || wanted

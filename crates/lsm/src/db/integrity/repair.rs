@@ -45,7 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// One repair.
-struct Run<'a> {
+struct Repair<'a> {
     env: &'a Env,
     dir: &'a Path,
     options: &'a Options,
@@ -138,7 +138,7 @@ pub(crate) fn repair(
         .sum();
     progress.expect(damaged);
     let blobs = Blobs::new(&mut walked.learned, &walked.names, &walked.bad_blobs);
-    let run = Run {
+    let run = Repair {
         env,
         blobs,
         progress: RefCell::new(progress),
@@ -161,7 +161,7 @@ pub(crate) fn repair(
     run.run()
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     fn run(mut self) -> Result<RepairReport> {
         self.report.losses = std::mem::take(&mut self.learned.losses);
         for name in std::mem::take(&mut self.learned.damaged) {

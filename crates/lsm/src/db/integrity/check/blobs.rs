@@ -2,7 +2,7 @@
 //! neither marked nor of a dropped family has exactly one reference, and each reference leads to
 //! such a record.
 
-use super::Walk;
+use super::StoreWalk;
 use crate::db::integrity::walk::{check_len, open_named};
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
@@ -99,7 +99,7 @@ impl ReferenceSums {
     }
 }
 
-impl Walk<'_, '_> {
+impl StoreWalk<'_, '_> {
     /// Checks the blob files against the references of all tables. `sure` is true if every edit is
     /// known: then each reference must lead to a record.
     pub(super) fn blobs(&mut self, options: &Options, catalog: &Catalog, sure: bool) -> Result<()> {

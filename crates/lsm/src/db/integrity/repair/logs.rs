@@ -1,6 +1,6 @@
 //! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
 
-use super::Run;
+use super::Repair;
 use crate::db::flush::write_table;
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::Loss;
@@ -33,7 +33,7 @@ struct Replay {
     cut: bool,
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     /// Replays every live log.
     pub(super) fn replay_logs(&mut self) -> Result<()> {
         let logs = self.live_logs()?;

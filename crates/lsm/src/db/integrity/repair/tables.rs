@@ -1,7 +1,7 @@
 //! Repair of tables: the readable blocks of damaged tables, tables that no edit names, and merges
 //! where levels are not certain.
 
-use super::Run;
+use super::Repair;
 use crate::compaction::ranges::{RangeDelFilter, TombstoneCutter};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
@@ -70,7 +70,7 @@ impl DamagedTable {
     }
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     pub(super) fn builder(
         &self,
         id: u32,
