@@ -427,9 +427,9 @@ pub struct Compact {
     /// Compact the lowest level, where most data is, in this mode
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
-    /// Rewrite large values as well, side by side in the order of their keys: long scans then read
+    /// Relocate large values as well, side by side in the order of their keys: long scans then read
     /// them in long stretches. Takes their space a second time until it is done
-    #[arg(long = "gather-values")]
+    #[arg(long)]
     pub relocate_values: bool,
     /// Print one JSON object
     #[arg(long)]

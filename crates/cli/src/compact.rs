@@ -69,7 +69,7 @@ pub fn compact(args: args::Compact) -> Outcome {
     print(&if args.json {
         let report = json!({
             "dir": place.directory(), "merged_bytes": read,
-            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.relocated_bytes,
+            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_relocated": values.relocated_bytes,
             "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });
         format!("{report:#}\n")
@@ -96,7 +96,7 @@ fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
         );
     }
     if args.relocate_values {
-        said += &format!("{} of values moved\n", human_bytes(after.relocated_bytes));
+        said += &format!("{} of values relocated\n", human_bytes(after.relocated_bytes));
     }
     said
 }

@@ -175,7 +175,7 @@ fn garbage_collections_are_correct_in_every_schedule() {
     let [steps, looks, collections, forgotten, relocated] =
         std::array::from_fn(|i| counted(&totals, i));
     campaign!(
-        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} gathered={relocated}"
+        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} relocated={relocated}"
     );
     if campaign::case().is_none() {
         assert!(

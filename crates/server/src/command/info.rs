@@ -273,7 +273,7 @@ fn engine(e: &mut Executor, out: &mut String) {
         "blob_collection_bytes_written:{}",
         s.blobs.collected_bytes_written
     );
-    line!(out, "blob_gathered_bytes:{}", s.blobs.relocated_bytes);
+    line!(out, "blob_relocated_bytes:{}", s.blobs.relocated_bytes);
     for stall in &s.stalls {
         line!(out, "stall_us_{}:{}", stall.cause, stall.us);
         line!(out, "stalls_{}:{}", stall.cause, stall.count);
