@@ -62,7 +62,8 @@ pub fn compact(args: args::Compact) -> Outcome {
     }
     // The total includes compactions that were due anyway and began at the open.
     let read = read.max(db.stats().compaction_bytes_read);
-    // Old files are removed before the store is closed, so that the number is that of the folder.
+    // Old files are removed before the store is closed, so that the number is that of the
+    // directory.
     let after = bytes();
     let values = values();
     db.close().map_err(|e| Failure::store(place, e))?;
@@ -96,7 +97,10 @@ fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
         );
     }
     if args.relocate_values {
-        said += &format!("{} of values relocated\n", human_bytes(after.relocated_bytes));
+        said += &format!(
+            "{} of values relocated\n",
+            human_bytes(after.relocated_bytes)
+        );
     }
     said
 }

@@ -80,7 +80,7 @@ fn a_compaction_of_a_missing_store_or_family_is_refused() {
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);
     assert!(!s.path("db").exists(), "nothing is made");
-    // A wrong folder stays as it is.
+    // A wrong directory stays as it is.
     s.file("db/notes.txt", "mine");
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);

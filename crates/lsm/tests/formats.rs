@@ -3,7 +3,7 @@
 //! the unknown part.
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden
-//! store of a released version is never rewritten: a new version gets a new folder.
+//! store of a released version is never rewritten: a new version gets a new directory.
 
 use basalt_blob::garbage::Garbage;
 use basalt_blob::lineage::LineageGroup;

@@ -137,7 +137,7 @@ pub(crate) enum SlowKind {
     Keys {
         pattern: Vec<u8>,
     },
-    /// A copy of the store in a folder.
+    /// A copy of the store in a directory.
     Checkpoint {
         store: Arc<dyn Store>,
         target: PathBuf,

@@ -112,7 +112,7 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of all committed writes in a folder that does not exist. Blocks.
+    /// Makes a copy of all committed writes in a directory that does not exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
     fn stats(&self) -> basalt::Stats;
