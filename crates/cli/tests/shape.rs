@@ -28,7 +28,7 @@ fn filled(name: &str) -> Scratch {
 
 /// Returns the report. Nothing else was printed: there is no bar without a terminal.
 fn output_of(ran: Ran) -> Vec<u8> {
-    assert_eq!(ran.err, "", "nobody watches");
+    assert_eq!(ran.err, "", "no terminal, so no progress is shown");
     ran.ok()
 }
 

@@ -41,7 +41,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Sp
     keys.dedup_by(|a, b| cmp.user(a, b) == Ordering::Equal);
     // A cut at the very first key would leave an empty range.
     keys.remove(0);
-    let weighed: Vec<(u64, Vec<u8>)> = keys
+    let weighted: Vec<(u64, Vec<u8>)> = keys
         .into_iter()
         .map(|k| (tables.iter().map(|t| bytes_before(cmp, t, &k)).sum(), k))
         .collect();
@@ -50,7 +50,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Sp
     let mut cut_at = 0;
     for part in 1..parts {
         let goal = total / parts * part;
-        let Some((weight, key)) = weighed
+        let Some((weight, key)) = weighted
             .iter()
             .filter(|(w, _)| *w > cut_at)
             .min_by_key(|(w, _)| w.abs_diff(goal))

@@ -265,7 +265,7 @@ impl Tree {
         // the merge must know of the snapshot.
         assert!(
             next.ingested <= self.visible.load(SeqCst),
-            "added tables are visible before anybody can choose them"
+            "added tables are visible before a compaction can choose them"
         );
         next.backlog = Backlog::of(next.sealed.len(), &next.families, &next.version);
         self.pressure

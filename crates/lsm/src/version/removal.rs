@@ -25,7 +25,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 struct PendingRemoval {
     path: PathBuf,
     /// Kind and number of the file, for the listener of [`TableStore::when_removed`].
-    who: Option<(DataFileKind, u64)>,
+    file: Option<(DataFileKind, u64)>,
 }
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl TableStore {
     pub fn remove(self: &Arc<Self>, path: &Path) {
         self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
-            who: None,
+            file: None,
         });
     }
 
@@ -74,7 +74,7 @@ impl TableStore {
     pub fn remove_once(&self, path: &Path) {
         self.try_to_remove(&PendingRemoval {
             path: path.to_path_buf(),
-            who: None,
+            file: None,
         });
     }
 
@@ -88,7 +88,7 @@ impl TableStore {
     ) {
         self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
-            who: Some((kind, number)),
+            file: Some((kind, number)),
         });
     }
 
@@ -118,7 +118,7 @@ impl TableStore {
         match self.env.fs().remove(&pending.path) {
             Ok(()) => {
                 self.note_release();
-                if let (Some((kind, number)), Some(callback)) = (pending.who, self.removed.get()) {
+                if let (Some((kind, number)), Some(callback)) = (pending.file, self.removed.get()) {
                     callback(kind, number, &pending.path);
                 }
                 true

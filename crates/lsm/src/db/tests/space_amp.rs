@@ -192,7 +192,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     let blobs = s.db.stats().blobs;
     assert!(
         s.stall_us(StallCause::Space) > 0,
-        "nobody was slowed: {blobs:?}"
+        "no writer was slowed: {blobs:?}"
     );
     // The test would not prove the bound if most of the space were never used.
     assert!(

@@ -66,7 +66,7 @@ fn level_0_slows_and_then_stops_writers() {
         // Twenty groups: the time for which one group is admitted is paid by the next.
         let took: Duration = (0..20).map(|i| held(&env, &db, i, 64 << 10)).sum();
         if tables < 4 {
-            assert_eq!(took, Duration::ZERO, "{tables} tables press nobody");
+            assert_eq!(took, Duration::ZERO, "{tables} tables slow no writer");
         } else {
             assert!(
                 took > slowest + Duration::from_millis(3),

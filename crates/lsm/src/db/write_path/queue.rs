@@ -250,7 +250,7 @@ impl CommitQueue {
         let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         for p in group.into_iter().rev() {
-            debug_assert!(p.ticket.is_some(), "nobody would answer it");
+            debug_assert!(p.ticket.is_some(), "no thread would complete it");
             q.push(p, true);
         }
     }
