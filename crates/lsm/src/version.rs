@@ -20,7 +20,7 @@ pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::sync::{Mutex, RwLock};
-use basalt_env::{Env, JobPriority};
+use basalt_env::{Env, JobOwner, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_kv::key::{Cmp, user_key};
 use basalt_table::{TableMeta, TableReader};
@@ -60,7 +60,7 @@ type Removed = Box<dyn Fn(DataFileKind, u64, &Path) + Send + Sync>;
 pub struct TableStore {
     env: Env,
     dir: PathBuf,
-    owner: u64,
+    jobs: JobOwner,
     open: Arc<OpenTables>,
     /// Called with each file that was removed because no version or reader holds it any more.
     removed: OnceLock<Removed>,
@@ -71,12 +71,12 @@ pub struct TableStore {
 }
 
 impl TableStore {
-    /// Makes the table store of a directory. Removal jobs are queued under `owner`.
-    pub fn new(env: &Env, dir: &Path, owner: u64) -> Arc<TableStore> {
+    /// Makes the table store of a directory.
+    pub fn new(env: &Env, dir: &Path) -> Arc<TableStore> {
         Arc::new(TableStore {
             env: env.clone(),
             dir: dir.to_path_buf(),
-            owner,
+            jobs: env.jobs().new_owner(),
             open: OpenTables::new(env),
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
@@ -108,8 +108,8 @@ impl TableStore {
     }
 
     /// Returns the owner of the store's jobs.
-    pub fn owner(&self) -> u64 {
-        self.owner
+    pub fn jobs(&self) -> &JobOwner {
+        &self.jobs
     }
 
     /// Returns the store's directory.
@@ -306,12 +306,9 @@ impl Drop for TableFile {
         self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
             let (store, number) = (self.store.clone(), self.number);
-            self.store
-                .env
-                .jobs()
-                .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    store.remove_and_report(&store.path(number), DataFileKind::Table, number);
-                });
+            self.store.jobs.spawn(JobPriority::Housekeeping, move || {
+                store.remove_and_report(&store.path(number), DataFileKind::Table, number);
+            });
         }
     }
 }

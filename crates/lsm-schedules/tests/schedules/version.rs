@@ -242,7 +242,7 @@ fn the_version_set_is_correct_in_every_schedule() {
 fn change_directory_owner() {
     let disk = SimFs::new(SimOptions::default());
     let env = EnvBuilder::for_tests(disk.clone(), below(1 << 32)).build();
-    let store = TableStore::new(&env, Path::new("db"), env.jobs().new_owner());
+    let store = TableStore::new(&env, Path::new("db"));
     env.fs().create_dir(Path::new("db")).unwrap();
     let path = store.path(7);
     drop(store.create(&path).unwrap());

@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn close(self: &Arc<Self>) -> Result<()> {
         if self.ctx.read_only {
             self.ctx.begin_closing();
-            self.ctx.env.jobs().drain(self.ctx.owner);
+            self.ctx.jobs.drain();
             self.leave();
             return Ok(());
         }
@@ -29,7 +29,7 @@ impl Engine {
             }
         }
         let _urgent = self.ctx.env.foreground_io().urgent();
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.drain();
         self.wait_for_manual();
         // Batches are queued that were held back and that no thread would come back for.
         self.lead_all();
@@ -47,7 +47,7 @@ impl Engine {
             writer.left.clear();
             end
         };
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.drain();
         if self.ctx.env.jobs().is_stepped() {
             self.ctx.events.wait(self.ctx.env.jobs());
         }
@@ -119,8 +119,8 @@ impl Engine {
     pub(super) fn abandon(self: &Arc<Self>) {
         self.ctx.begin_closing();
         self.manual.cancel_all();
-        self.ctx.env.jobs().cancel(self.ctx.owner);
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.cancel();
+        self.ctx.jobs.drain();
         // The leader's job may have been among the cancelled ones: waiting writers get the error
         // that the store is closed.
         self.lead_all();

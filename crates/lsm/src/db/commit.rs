@@ -245,15 +245,15 @@ impl Engine {
     }
 
     fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
-        let (jobs, lane) = (self.ctx.env.jobs(), JobPriority::Commit);
+        let (jobs, lane) = (&self.ctx.jobs, JobPriority::Commit);
         match delay {
             None => {
                 let engine = self.clone();
-                jobs.spawn(self.ctx.owner, lane, move || engine.lead_on_lane());
+                jobs.spawn(lane, move || engine.lead_on_lane());
             }
             Some(delay) => {
                 let engine = Arc::downgrade(self);
-                jobs.spawn_after(self.ctx.owner, lane, delay, move || {
+                jobs.spawn_after(lane, delay, move || {
                     if let Some(engine) = engine.upgrade() {
                         engine.lead_on_lane();
                     }
@@ -367,7 +367,7 @@ impl Engine {
                         resume_unwind(panic);
                     }
                 };
-                (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Commit, call);
+                self.ctx.jobs.spawn(JobPriority::Commit, call);
             }
             panic = panic.or(run_all(callbacks));
             if let Some(panic) = panic {

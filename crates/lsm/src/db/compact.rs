@@ -203,12 +203,9 @@ impl Engine {
         self.ctx.notify(|| Event::CompactionBegin(running.info()));
         for part in 0..parts {
             let (engine, running) = (self.clone(), running.clone());
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Compaction, move || {
-                    engine.run_part(&running, part, engine.ctx.closing(), &|| ());
-                });
+            self.ctx.jobs.spawn(JobPriority::Compaction, move || {
+                engine.run_part(&running, part, engine.ctx.closing(), &|| ());
+            });
         }
     }
 

@@ -403,16 +403,13 @@ impl Engine {
                 false => JobPriority::Gc,
             };
             let engine = self.clone();
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, priority, move || {
-                    let began = engine.ctx.env.clock().now();
-                    engine.ctx.counters.collecting.add(1);
-                    let done = engine.collect_and_notify(&pick, engine.ctx.closing());
-                    engine.ctx.counters.collecting.add(-1);
-                    engine.end_collection(&pick.files, began, done);
-                });
+            self.ctx.jobs.spawn(priority, move || {
+                let began = engine.ctx.env.clock().now();
+                engine.ctx.counters.collecting.add(1);
+                let done = engine.collect_and_notify(&pick, engine.ctx.closing());
+                engine.ctx.counters.collecting.add(-1);
+                engine.end_collection(&pick.files, began, done);
+            });
         }
     }
 

@@ -505,20 +505,16 @@ impl Engine {
         {
             let (engine, file, number) = (self.clone(), log.writer.file().clone(), log.number);
             let capacity = (allocated * 2).max(FIRST_LOG_BYTES.min(target)).min(target);
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                    // Without the space, appends still work and are only slower. The next append
-                    // asks again.
-                    if capacity - allocated
-                        <= engine.pressure.preallocation_limit(&engine.tree.view())
-                    {
-                        let _ = file.extend_log(capacity);
-                    }
-                    engine.writes.logs().lock().extending.remove(&number);
-                    engine.writes.logs().trim([]);
-                });
+            self.ctx.jobs.spawn(JobPriority::Housekeeping, move || {
+                // Without the space, appends still work and are only slower. The next append
+                // asks again.
+                if capacity - allocated <= engine.pressure.preallocation_limit(&engine.tree.view())
+                {
+                    let _ = file.extend_log(capacity);
+                }
+                engine.writes.logs().lock().extending.remove(&number);
+                engine.writes.logs().trim([]);
+            });
         }
         if end < target / 2 && active.memory() < self.ctx.options.write_buffer_bytes / 2 {
             return;
@@ -530,11 +526,8 @@ impl Engine {
             drop(space);
             let engine = self.clone();
             self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                    engine.prepare_spare()
-                });
+                .jobs
+                .spawn(JobPriority::Housekeeping, move || engine.prepare_spare());
         }
     }
 
@@ -560,17 +553,14 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        self.ctx
-            .env
-            .jobs()
-            .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                let more = |f: &Arc<BlobFile>| {
-                    let stat = engine.ctx.env.fs().stat(&f.path());
-                    stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
-                };
-                let due: Vec<_> = logs.into_iter().filter(more).collect();
-                engine.writes.logs().trim(due);
-            });
+        self.ctx.jobs.spawn(JobPriority::Housekeeping, move || {
+            let more = |f: &Arc<BlobFile>| {
+                let stat = engine.ctx.env.fs().stat(&f.path());
+                stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
+            };
+            let due: Vec<_> = logs.into_iter().filter(more).collect();
+            engine.writes.logs().trim(due);
+        });
     }
 
     /// Deletes the spare and recycled logs of a store that goes on. The caller holds the writer's

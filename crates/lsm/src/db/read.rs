@@ -37,7 +37,7 @@ impl Engine {
         // drop older versions.
         let seq = self.tree.visible();
         *live.entry(seq).or_default() += 1;
-        Snapshot::new(seq, self.ctx.owner, self.tree.snapshots().clone())
+        Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone())
     }
 
     /// Returns the view to read from, and the sequence number to read as of. The view is taken
@@ -50,7 +50,7 @@ impl Engine {
         loop {
             let view = self.tree.view();
             let seq = match &options.snapshot {
-                Some(s) if s.store() != self.ctx.owner => {
+                Some(s) if s.store() != self.ctx.jobs.number() => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
-        if family.store() != self.ctx.owner {
+        if family.store() != self.ctx.jobs.number() {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",
                 family.name()

@@ -165,7 +165,6 @@ fn one_fault(op: OpKind, kind: FaultKind, nth: u64) -> bool {
     if db.close().is_ok() {
         check_crash(&sim.crash(CrashPolicy::NothingUnsynced, 1), &may, &repeat);
     }
-    env.jobs().cancel(0);
     fired
 }
 

@@ -139,23 +139,20 @@ impl Drop for BlobFile {
             }
             let (store, paths) = (self.store.clone(), self.paths());
             let (number, meta) = (self.number, self.meta.clone());
-            self.store
-                .env
-                .jobs()
-                .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let mut paths = paths.into_iter();
-                    let records = paths.next().expect("the one with the records");
-                    // Reusing the space fills its holes, so only a log with few holes is worth it.
-                    let whole = meta.size + meta.data_end / 8 >= meta.data_end;
-                    let end = whole.then_some(meta.data_end);
-                    let take = store.dead_logs.get().filter(|_| meta.index.is_some());
-                    if !take.is_some_and(|take| take(number, end)) {
-                        store.remove_and_report(&records, DataFileKind::Blob, number);
-                    } else if let Some(callback) = store.removed.get() {
-                        callback(DataFileKind::Blob, number, &records);
-                    }
-                    paths.for_each(|index| store.remove(&index));
-                });
+            self.store.jobs.spawn(JobPriority::Housekeeping, move || {
+                let mut paths = paths.into_iter();
+                let records = paths.next().expect("the one with the records");
+                // Reusing the space fills its holes, so only a log with few holes is worth it.
+                let whole = meta.size + meta.data_end / 8 >= meta.data_end;
+                let end = whole.then_some(meta.data_end);
+                let take = store.dead_logs.get().filter(|_| meta.index.is_some());
+                if !take.is_some_and(|take| take(number, end)) {
+                    store.remove_and_report(&records, DataFileKind::Blob, number);
+                } else if let Some(callback) = store.removed.get() {
+                    callback(DataFileKind::Blob, number, &records);
+                }
+                paths.for_each(|index| store.remove(&index));
+            });
         }
     }
 }

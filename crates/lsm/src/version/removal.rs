@@ -144,8 +144,7 @@ impl TableStore {
                 store.schedule_retry(pause);
             }
         };
-        let jobs = self.env.jobs();
-        jobs.spawn_after(self.owner, JobPriority::Housekeeping, pause, again);
+        (self.jobs).spawn_after(JobPriority::Housekeeping, pause, again);
     }
 
     /// Tries once more to remove each file that could not be removed.

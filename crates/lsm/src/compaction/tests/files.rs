@@ -31,7 +31,7 @@ impl Fixture {
         let faults = FaultFs::new(sim.clone(), 1);
         let env = Env::builder(faults.clone()).stepped().seed(1).build();
         Fixture {
-            store: TableStore::new(&env, Path::new("store"), 1),
+            store: TableStore::new(&env, Path::new("store")),
             sim,
             faults,
             env,

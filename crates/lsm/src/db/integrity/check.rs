@@ -273,8 +273,7 @@ impl StoreWalk<'_, '_> {
         for (id, family) in &catalog.families {
             let cmp = families[id].options.comparator.clone();
             let mut version = crate::version::FamilyVersion::empty(cmp.clone());
-            let owner = self.env.jobs().new_owner();
-            let store = crate::version::TableStore::new(self.env, self.dir, owner);
+            let store = crate::version::TableStore::new(self.env, self.dir);
             for (&number, CatalogTable { level, meta, .. }) in &family.tables {
                 let table = store.table(number, meta.clone(), cmp.clone());
                 version.push(*level as usize, table);

@@ -148,7 +148,7 @@ pub(crate) fn repair(
         names: walked.names,
         learned: walked.learned,
         bad_tables: walked.bad_tables,
-        tables: TableStore::new(env, dir, env.jobs().new_owner()),
+        tables: TableStore::new(env, dir),
         indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
         other_families: false,
         supposed: BTreeSet::new(),

@@ -219,7 +219,7 @@ fn a_stalled_store_does_not_hold_up_other_stores() {
     let gate = Arc::new(parking_lot::Mutex::new(gate));
     for _ in 0..2 {
         let gate = gate.clone();
-        env.jobs().spawn(owner, JobPriority::Compaction, move || {
+        owner.spawn(JobPriority::Compaction, move || {
             let _ = gate.lock().recv();
         });
     }
@@ -246,7 +246,7 @@ fn a_stalled_store_does_not_hold_up_other_stores() {
     let freed = held.recv_timeout(Duration::from_secs(60));
     freed.expect("a compaction makes room").unwrap();
     // A held batch is answered when its store is closed.
-    env.jobs().drain(owner);
+    owner.drain();
     full.close().unwrap();
     other.close().unwrap();
 }

@@ -123,8 +123,7 @@ impl StoreWalk<'_, '_> {
     /// Follows every reference of every table that can be read.
     fn references(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
-        let owner = self.env.jobs().new_owner();
-        let set = BlobSet::of(&TableStore::new(self.env, self.dir, owner), catalog);
+        let set = BlobSet::of(&TableStore::new(self.env, self.dir), catalog);
         let mut referred: BTreeMap<u64, ReferenceSums> = BTreeMap::new();
         for (id, family) in &catalog.families {
             let cmp = &families[id].options.comparator;
