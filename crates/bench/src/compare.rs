@@ -50,15 +50,15 @@ pub struct RunRequest<'a> {
     pub args: &'a CompareArgs,
     /// Threads of the first group.
     pub threads: usize,
-    /// The folder, for workloads on the files of a folder.
+    /// The directory, for workloads on the files of a directory.
     folder: Option<Arc<Folder>>,
 }
 
 impl RunRequest<'_> {
-    /// Returns the folder of a workload on the files of a folder. The folder was checked before the
-    /// run began.
+    /// Returns the directory of a workload on the files of a directory. The directory was checked
+    /// before the run began.
     fn folder(&self) -> &Arc<Folder> {
-        self.folder.as_ref().expect("a folder was asked for")
+        self.folder.as_ref().expect("a directory was asked for")
     }
 }
 
@@ -115,7 +115,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
         && let Some(kind) = args.workloads.iter().find(|k| k.is_of_folder())
     {
         return Err(Stop::new(format!(
-            "{} works on the files of a folder: name one with --folder",
+            "{} works on the files of a directory: name one with --folder",
             kind.word()
         )));
     }

@@ -233,7 +233,7 @@ fn measure(
         }
         Work::Writers => {
             for size in [4 << 10, 16 << 10, 64 << 10, 512 << 10] {
-                for (how, intent) in [("", Intent::Sync), (", gathered", Intent::Bulk)] {
+                for (how, intent) in [("", Intent::Sync), (", bulk", Intent::Bulk)] {
                     let name = format!("16 writers of {}K{how}", size >> 10);
                     turns(args, &name, targets, rows, |t| {
                         work::writers(t, size, args.bytes, intent, clock)

@@ -1,4 +1,4 @@
-//! Lengths of values: one length, a range, a Pareto distribution, or the lengths of a folder's
+//! Lengths of values: one length, a range, a Pareto distribution, or the lengths of a directory's
 //! files.
 //!
 //! The length of a value follows from the number of its key. So an overwrite changes no length, and
@@ -21,7 +21,7 @@ pub enum SizesAsked {
     /// Generalised Pareto distribution around 0 with this mean, and with the shape of production
     /// stores (0.2615).
     Pareto(u64),
-    /// Lengths of the files of a folder.
+    /// Lengths of the files of a directory.
     Folder(PathBuf),
 }
 
@@ -74,7 +74,7 @@ impl Sizes {
         Sizes(Kind::Fixed(bytes))
     }
 
-    /// Makes the distribution of a flag. It lists the files of a folder here, once.
+    /// Makes the distribution of a flag. It lists the files of a directory here, once.
     pub fn new(asked: &SizesAsked, fixed: u64) -> Result<Sizes, Stop> {
         Ok(Sizes(match asked {
             SizesAsked::Fixed => Kind::Fixed(fixed as usize),
@@ -119,7 +119,7 @@ impl Sizes {
     }
 }
 
-/// Returns the lengths of all regular files under a folder, in the order of their paths.
+/// Returns the lengths of all regular files under a directory, in the order of their paths.
 fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
     fn walk(fs: &dyn FileSystem, path: &Path, out: &mut Vec<u32>) -> Result<(), Stop> {
         let mut entries = fs.list(path)?;
@@ -135,12 +135,12 @@ fn lengths(dir: &Path) -> Result<Vec<u32>, Stop> {
         }
         Ok(())
     }
-    // This check comes before the folder is opened as the directory of a store, which would make
+    // This check comes before the directory is opened as the directory of a store, which would make
     // it.
     let kind = rustix::fs::stat(dir).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
     if kind != Ok(rustix::fs::FileType::Directory) {
         return Err(Stop::new(format!(
-            "{} is not a folder to take value sizes from",
+            "{} is not a directory to take value sizes from",
             dir.display()
         )));
     }

@@ -206,7 +206,7 @@ fn large_values_of_random_keys_are_checked() {
 }
 
 #[test]
-fn a_folder_is_loaded_and_exported_completely() {
+fn a_directory_is_loaded_and_exported_completely() {
     let s = Scratch::new("folder");
     for n in 0..60usize {
         let dir = s.0.join(format!("in/{}/deep {}", n % 3, n % 2));

@@ -139,7 +139,7 @@ fn the_report_has_the_device_baseline() {
 }
 
 #[test]
-fn foreign_files_in_the_folder_stay_and_wrong_flags_are_named() {
+fn foreign_files_in_the_directory_stay_and_wrong_flags_are_named() {
     let s = Scratch::new("flags");
     std::fs::create_dir(s.0.join("bench-data")).unwrap();
     std::fs::write(s.0.join("bench-data/mine"), b"x").unwrap();

@@ -9,7 +9,7 @@
 
 use super::BlobMeta;
 use super::reader::BlobReader;
-use super::reader::batch_read::Place;
+use super::reader::batch_read::RecordPlace;
 use super::record::Name;
 use super::salvage::salvage_known;
 use basalt_fs::{Error, ErrorKind, File, Result};
@@ -37,7 +37,7 @@ pub fn places_from_records(
     reader: Option<&BlobReader>,
     names: &[Name<'_>],
     go_on: &mut dyn FnMut() -> Result<()>,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<RecordPlace>> {
     let mut wanted: HashMap<(u32, &[u8], SeqNo), usize> = HashMap::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
         wanted.insert((name.family, name.key, name.seq), i);
@@ -63,7 +63,7 @@ pub fn places_from_records(
         Ok(())
     })?;
     let bad = |what: &str| Error::corruption(path, 0, what);
-    let found: Option<Vec<Place>> = found.into_iter().collect();
+    let found: Option<Vec<RecordPlace>> = found.into_iter().collect();
     let found = found.ok_or_else(|| bad("a record that lost its reference is not there"))?;
     // The walk must have found all records that the manifest knows of, and no other: only then are
     // ranks ordinals. A log may have records of the same families that its index leaves out, and a
@@ -80,7 +80,7 @@ pub fn places_from_records(
 }
 
 /// Returns the ordinals that the position pages have for these places.
-fn ordinals_by_place(reader: &BlobReader, found: &[Place]) -> Result<Vec<Place>> {
+fn ordinals_by_place(reader: &BlobReader, found: &[RecordPlace]) -> Result<Vec<RecordPlace>> {
     let starts = found.iter().enumerate();
     let starts: HashMap<u64, usize> = starts.map(|(i, (_, p))| (p.start, i)).collect();
     let (mut out, mut ordinal, mut met) = (found.to_vec(), 0u32, 0);
@@ -102,8 +102,8 @@ fn ordinals_by_place(reader: &BlobReader, found: &[Place]) -> Result<Vec<Place>>
 fn ordinals_by_hash(
     reader: &BlobReader,
     names: &[Name<'_>],
-    mut found: Vec<Place>,
-) -> Result<Vec<Place>> {
+    mut found: Vec<RecordPlace>,
+) -> Result<Vec<RecordPlace>> {
     for (name, place) in names.iter().zip(&mut found) {
         place.0 = reader.ordinal(name)?;
     }

@@ -8,7 +8,7 @@ use super::builder::{BlobBuilder, BlobOptions};
 use super::index::{self, IndexBuilder, PLACES_A_PAGE};
 use super::layout::{Directory, FOOTER_LEN, Footer};
 use super::reader::BlobReader;
-use super::record::{self, Form, Head, Name};
+use super::record::{self, BlobRecordHeader, Form, Name};
 use super::{BlobMeta, FamilyShare, compressed, inspect, salvage};
 use basalt_env::{Env, IoPriority};
 use basalt_kv::codec::Compression;
@@ -145,7 +145,7 @@ fn pages(gaps: bool) -> (Vec<u8>, Vec<u8>) {
 /// from its parts is accepted.
 fn blob_record(bytes: &[u8]) -> Verdict {
     let path = Path::new(PATH);
-    let Ok(head) = Head::parse(bytes) else {
+    let Ok(head) = BlobRecordHeader::parse(bytes) else {
         assert!(record::check(path, FILE_ID, 64, bytes).is_err());
         return Verdict::Refused;
     };

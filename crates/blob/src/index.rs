@@ -20,7 +20,7 @@ pub const PLACES_A_PAGE: usize = 1024;
 const SEEDS: u8 = 64;
 
 /// The result of reading a page. The error describes bytes that no builder writes.
-pub type Checked<T> = Result<T, &'static str>;
+pub type PageResult<T> = Result<T, &'static str>;
 
 const H_THIRD: usize = 0;
 const H_TWINS: usize = 4;
@@ -111,7 +111,7 @@ pub fn page_of(hash: u64, pages: u64) -> u64 {
 
 /// Returns the ordinal that a hash page has for a hash, or any ordinal if the hash was not added.
 #[inline]
-pub fn ordinal(page: &[u8], hash: u64) -> Checked<u32> {
+pub fn ordinal(page: &[u8], hash: u64) -> PageResult<u32> {
     let (third, width) = cells_of(page)?;
     let cells = &page[H_LEN..];
     let mut found = 0;
@@ -123,7 +123,7 @@ pub fn ordinal(page: &[u8], hash: u64) -> Checked<u32> {
 
 /// Returns the ordinals of records with this hash that [`ordinal`] does not give. There are almost
 /// never any.
-pub fn twins(page: &[u8], hash: u64) -> Checked<impl Iterator<Item = u32> + '_> {
+pub fn twins(page: &[u8], hash: u64) -> PageResult<impl Iterator<Item = u32> + '_> {
     let (third, width) = cells_of(page)?;
     let list = &page[H_LEN + cell_bytes(third, width)..];
     Ok(list
@@ -134,7 +134,7 @@ pub fn twins(page: &[u8], hash: u64) -> Checked<impl Iterator<Item = u32> + '_> 
 
 /// Returns the place of the `n`-th record of a position page.
 #[inline]
-pub fn place(page: &[u8], n: usize) -> Checked<Range<u64>> {
+pub fn place(page: &[u8], n: usize) -> PageResult<Range<u64>> {
     let list = Places::of(page)?;
     let first = if list.pairs { 2 * n } else { n };
     if first + 1 >= list.count {
@@ -151,7 +151,7 @@ pub fn place(page: &[u8], n: usize) -> Checked<Range<u64>> {
 }
 
 /// Returns all places of a position page, checked to be in order.
-pub fn places(page: &[u8]) -> Checked<Vec<Range<u64>>> {
+pub fn places(page: &[u8]) -> PageResult<Vec<Range<u64>>> {
     let list = Places::of(page)?;
     let mut values = Vec::with_capacity(list.count.min(2 * PLACES_A_PAGE));
     let mut bit = 0;
@@ -196,7 +196,7 @@ fn cell_bytes(third: u32, width: u32) -> usize {
 
 /// Returns the cells in a third, and the bits of a cell, of a page whose lengths fit together.
 #[inline]
-fn cells_of(page: &[u8]) -> Checked<(u32, u32)> {
+fn cells_of(page: &[u8]) -> PageResult<(u32, u32)> {
     if page.len() < H_LEN {
         return Err("hash page: shorter than its head");
     }
@@ -341,7 +341,7 @@ struct Places<'a> {
 
 impl<'a> Places<'a> {
     #[inline]
-    fn of(page: &'a [u8]) -> Checked<Places<'a>> {
+    fn of(page: &'a [u8]) -> PageResult<Places<'a>> {
         if page.len() < P_LEN {
             return Err("position page: shorter than its head");
         }
@@ -393,7 +393,7 @@ impl<'a> Places<'a> {
 
     /// Returns the `i`-th value, whose bit is `bit`.
     #[inline]
-    fn value(&self, bit: usize, i: usize) -> Checked<u64> {
+    fn value(&self, bit: usize, i: usize) -> PageResult<u64> {
         let high = (bit - i) as u64;
         let low = bits_at(self.lows, i * self.low as usize, self.low);
         (high << self.low >> self.low == high)

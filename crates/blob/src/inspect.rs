@@ -3,7 +3,7 @@
 //! beside it.
 
 use super::layout::{BLOB_MAGIC, Directory, HEADER_LEN, INDEX_MAGIC, check_header, is_compressed};
-use super::reader::{BlobReader, Layout, read_directory};
+use super::reader::{BlobReader, IndexLayout, read_directory};
 use super::verify::ValueBytes;
 use super::{BlobMeta, IndexFile, builder, verify};
 use basalt_env::Env;
@@ -19,7 +19,7 @@ pub struct BlobReport {
     /// The metadata that the manifest would have. The digest is 0 unless the whole file was read.
     pub meta: BlobMeta,
     /// The layout of the index.
-    pub layout: Layout,
+    pub layout: IndexLayout,
     /// Sum of the records' hashes, modulo 2^64.
     pub hash_sum: u64,
     /// True if the header says that values may be compressed.

@@ -62,7 +62,7 @@ pub mod verify;
 pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
 pub use layout::{begins_index, begins_one};
 pub use names::{blob_name, blob_names, index_name, log_name};
-pub use reader::{BlobReader, Layout, ReadMode, Record, batch_read};
+pub use reader::{BlobReader, BlobRecord, IndexLayout, ReadMode, batch_read};
 pub use separate::Separator;
 
 use basalt_kv::separated::compressed;

@@ -31,7 +31,7 @@ pub struct Collected {
 
 /// Names with the same targets, because one garbage collection rewrote their files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct LineageGroup {
     /// The names, ascending.
     pub names: Vec<u64>,
     /// Targets by family.
@@ -44,7 +44,7 @@ pub struct Lineage {
     /// The group of each name.
     names: HashMap<u64, u64>,
     /// Groups by the lowest name that each began with.
-    groups: BTreeMap<u64, Arc<Group>>,
+    groups: BTreeMap<u64, Arc<LineageGroup>>,
 }
 
 impl Lineage {
@@ -81,7 +81,7 @@ impl Lineage {
     }
 
     /// Returns all groups by their ids.
-    pub fn groups(&self) -> &BTreeMap<u64, Arc<Group>> {
+    pub fn groups(&self) -> &BTreeMap<u64, Arc<LineageGroup>> {
         &self.groups
     }
 
@@ -106,7 +106,7 @@ impl Lineage {
                 .flatten()
                 .any(|(_, target)| done.sources.contains(target));
             if concerned {
-                *group = Arc::new(Group {
+                *group = Arc::new(LineageGroup {
                     names: group.names.clone(),
                     targets: replaced(&group.targets, done, cmp),
                 });
@@ -117,7 +117,7 @@ impl Lineage {
         names.sort_unstable();
         if let Some(id) = names.first().copied() {
             let targets = done.targets.clone();
-            self.set_group(id, Group { names, targets });
+            self.set_group(id, LineageGroup { names, targets });
             changed.push(id);
         }
         changed
@@ -138,7 +138,7 @@ impl Lineage {
     /// Inserts a group from the manifest in place of the former one with this id. Returns false and
     /// changes nothing if one of its names belongs to another group, or if it has no names.
     #[must_use = "what is not taken in is damage"]
-    pub fn restore(&mut self, id: u64, group: Group) -> bool {
+    pub fn restore(&mut self, id: u64, group: LineageGroup) -> bool {
         let mine = |name| self.names.get(name).is_none_or(|g| *g == id);
         let sound = !group.names.is_empty()
             && group.names.is_sorted_by(|a, b| a < b)
@@ -149,7 +149,7 @@ impl Lineage {
         sound
     }
 
-    fn set_group(&mut self, id: u64, group: Group) {
+    fn set_group(&mut self, id: u64, group: LineageGroup) {
         if let Some(before) = self.groups.get(&id) {
             for name in &before.names {
                 self.names.remove(name);
@@ -163,7 +163,8 @@ impl Lineage {
 
     /// Returns true if the first keys of all targets of a family ascend.
     pub fn is_in_order(&self, family: u32, cmp: &Cmp) -> bool {
-        let of_family = |g: &'_ Arc<Group>| g.targets.get(&family).is_none_or(|t| in_order(t, cmp));
+        let of_family =
+            |g: &'_ Arc<LineageGroup>| g.targets.get(&family).is_none_or(|t| in_order(t, cmp));
         self.groups.values().all(of_family)
     }
 }

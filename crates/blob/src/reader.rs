@@ -22,7 +22,7 @@ use basalt_fs::{AlignedBuf, Bytes, Error, File, Result};
 use basalt_kv::codec::Compression;
 use basalt_kv::key::{Kind, SeqNo};
 use basalt_table::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, open_block};
-use basalt_table::{Source, read_exact};
+use basalt_table::{FileSource, read_exact};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const TAIL_READ: u64 = 4096;
 /// index.
 const MAX_PAGE: usize = 16 << 20;
 
-/// Number of reads for scans after which [`Source::extra_reads`] is called again.
+/// Number of reads for scans after which [`FileSource::extra_reads`] is called again.
 const SCANS_TOLD: u64 = 256;
 
 /// How a read uses the cache and the device.
@@ -66,7 +66,7 @@ impl ReadMode {
 
 /// A record that was read and verified.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct BlobRecord {
     /// Offset of the record in the file.
     pub at: u64,
     /// Family id.
@@ -85,7 +85,7 @@ pub struct Record {
     pub value_sum: u64,
 }
 
-impl Record {
+impl BlobRecord {
     /// Returns the name that finds the record.
     pub fn name(&self) -> Name<'_> {
         Name {
@@ -128,7 +128,7 @@ impl Record {
 
 /// The layout of a blob file's index, in bytes on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct IndexLayout {
     /// Offset of the first page.
     pub pages_at: u64,
     /// Number of hash pages.
@@ -182,10 +182,10 @@ pub struct BlobReader {
     env: Env,
     counts: Arc<ReadCounts>,
     /// Returns the file with the records, and its path.
-    records: Box<dyn Source>,
+    records: Box<dyn FileSource>,
     records_path: PathBuf,
     /// The file with the index: the same file, or the one beside a log.
-    index: Box<dyn Source>,
+    index: Box<dyn FileSource>,
     index_path: PathBuf,
     /// The id of the file that has the index.
     index_id: u128,
@@ -205,19 +205,19 @@ impl BlobReader {
     /// Opens a blob file whose index is at its end.
     pub fn open(
         env: &Env,
-        source: Arc<dyn Source>,
+        source: Arc<dyn FileSource>,
         path: &Path,
         meta: &BlobMeta,
     ) -> Result<BlobReader> {
         assert!(meta.index.is_none(), "a log's index is a file of its own");
-        let records = Shared(source.clone());
+        let records = SharedSource(source.clone());
         let header = read_exact(&*source.file()?, path, 0, HEADER_LEN)?;
         check_header(path, &BLOB_MAGIC, meta.file_id, &header)?;
         let index = (path, meta.file_id, meta.size);
         BlobReader::over(
             env,
             (Box::new(records), path),
-            Box::new(Shared(source)),
+            Box::new(SharedSource(source)),
             index,
             meta,
         )
@@ -226,8 +226,8 @@ impl BlobReader {
     /// Opens a log as a blob file, with the index beside it.
     pub fn open_log(
         env: &Env,
-        log: (Box<dyn Source>, &Path),
-        index: (Box<dyn Source>, &Path),
+        log: (Box<dyn FileSource>, &Path),
+        index: (Box<dyn FileSource>, &Path),
         meta: &BlobMeta,
     ) -> Result<BlobReader> {
         let of = meta.index.expect("a log's index is a file of its own");
@@ -239,8 +239,8 @@ impl BlobReader {
 
     fn over(
         env: &Env,
-        records: (Box<dyn Source>, &Path),
-        source: Box<dyn Source>,
+        records: (Box<dyn FileSource>, &Path),
+        source: Box<dyn FileSource>,
         index: (&Path, u128, u64),
         meta: &BlobMeta,
     ) -> Result<BlobReader> {
@@ -310,10 +310,10 @@ impl BlobReader {
     }
 
     /// Returns the layout of the index.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> IndexLayout {
         let (pages, hashes) = (&self.pages, self.directory.hashes.len());
         let end = pages[pages.len() - 1];
-        Layout {
+        IndexLayout {
             pages_at: pages[0],
             hash_pages: hashes as u64,
             hash_bytes: pages[hashes] - pages[0],
@@ -362,15 +362,15 @@ impl BlobReader {
     }
 
     /// Returns the file with the records, and its path.
-    pub(super) fn records_file(&self) -> (&dyn Source, &Path) {
+    pub(super) fn records_file(&self) -> (&dyn FileSource, &Path) {
         (&*self.records, &self.records_path)
     }
 }
 
 /// One source for records and index.
-struct Shared(Arc<dyn Source>);
+struct SharedSource(Arc<dyn FileSource>);
 
-impl Source for Shared {
+impl FileSource for SharedSource {
     fn file(&self) -> Result<Arc<dyn File>> {
         self.0.file()
     }

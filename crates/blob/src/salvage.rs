@@ -9,8 +9,8 @@
 use super::BlobMeta;
 use super::compressed;
 use super::layout::{Directory, FOOTER_LEN, Footer, HEADER_LEN, own_id};
-use super::reader::Record;
-use super::record::{self, HEADER_LEN as RECORD_HEADER, Head};
+use super::reader::BlobRecord;
+use super::record::{self, BlobRecordHeader, HEADER_LEN as RECORD_HEADER};
 use basalt_fs::{Bytes, Error, File, Result};
 use basalt_table::read_exact;
 use basalt_table::salvage::unless_damaged;
@@ -68,7 +68,7 @@ pub fn salvage(
     file: &dyn File,
     path: &Path,
     known: Option<u128>,
-    each: &mut dyn FnMut(Record) -> Result<()>,
+    each: &mut dyn FnMut(BlobRecord) -> Result<()>,
 ) -> Result<Salvaged> {
     let size = file.len();
     let head = unless_damaged(read_exact(file, path, 0, HEADER_LEN))?;
@@ -114,7 +114,7 @@ pub fn salvage_log(
     file: &dyn File,
     path: &Path,
     file_id: u128,
-    each: &mut dyn FnMut(Record) -> Result<()>,
+    each: &mut dyn FnMut(BlobRecord) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut window = Window {
         file,
@@ -136,7 +136,7 @@ pub(crate) fn salvage_known(
     file: &dyn File,
     path: &Path,
     meta: &BlobMeta,
-    each: &mut dyn FnMut(Record) -> Result<()>,
+    each: &mut dyn FnMut(BlobRecord) -> Result<()>,
 ) -> Result<Salvaged> {
     let start = match meta.index {
         None => HEADER_LEN as u64,
@@ -156,7 +156,7 @@ fn walk(
     window: &mut Window<'_>,
     file_id: u128,
     start: u64,
-    each: &mut dyn FnMut(Record) -> Result<()>,
+    each: &mut dyn FnMut(BlobRecord) -> Result<()>,
 ) -> Result<Salvaged> {
     let mut out = Salvaged {
         file_id,
@@ -188,7 +188,7 @@ fn walk(
                 || compressed::unpack(head.kind, head.codec, value, 0).is_ok());
         if whole {
             let bytes = Bytes::copy_from_slice(&bytes[..len]);
-            let record = Record {
+            let record = BlobRecord {
                 at,
                 family: head.family,
                 key: bytes.slice(RECORD_HEADER..RECORD_HEADER + head.key_len),
@@ -212,16 +212,16 @@ fn walk(
 }
 
 /// Returns the header of the record that begins at `at`, if a record begins there.
-fn head_at(window: &mut Window<'_>, file_id: u128, at: u64) -> Result<Option<Head>> {
+fn head_at(window: &mut Window<'_>, file_id: u128, at: u64) -> Result<Option<BlobRecordHeader>> {
     let Some(bytes) = window.get(at, RECORD_HEADER)? else {
         return Ok(None);
     };
-    let Ok(head) = Head::parse(bytes) else {
+    let Ok(head) = BlobRecordHeader::parse(bytes) else {
         return Ok(None);
     };
     let len = RECORD_HEADER + head.key_len;
     let bytes = window.get(at, len)?;
-    Ok(bytes.and_then(|b| Head::verified(file_id, at, &b[..len])))
+    Ok(bytes.and_then(|b| BlobRecordHeader::verified(file_id, at, &b[..len])))
 }
 
 /// A moving window of a file in memory.

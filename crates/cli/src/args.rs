@@ -13,7 +13,7 @@ A minute's tour:
   redis-cli set greeting hello          use any Redis client
   (stop the server; a store has one owner at a time)
   basalt get greeting                   read the same data without a server
-  basalt load --files ./photos          load a whole folder: key = relative path
+  basalt load --files ./photos          load a whole directory: key = relative path
   basalt export --files ./copy          write it back
   basalt check                          read every byte, and verify each that has a meaning
 
@@ -42,9 +42,9 @@ pub enum Command {
     Del(Del),
     /// Print keys and values in order
     Scan(Scan),
-    /// Read entries or a whole folder into the store
+    /// Read entries or a whole directory into the store
     Load(Load),
-    /// Write entries or a whole folder out of the store
+    /// Write entries or a whole directory out of the store
     Export(Export),
     /// Show the tree's shape, amplification, cache and memory
     Stats(Stats),
@@ -249,8 +249,9 @@ Formats:
   jsonl   one object a line: {\"key\": \"k\", \"value\": \"v\"}; for bytes that are not UTF-8 \"key_b64\" and \"value_b64\";
           optional \"expire_at_ms\", the wall time in ms since 1970 at which the entry expires
   tsv     key, tab, value, optionally tab and expire_at_ms; escapes \\t \\n \\r \\\\ \\xNN
-  --files a folder: key = relative path with / between names, value = content. Names are raw bytes. Mode, owner
-          and times are not kept, nor are empty directories; symbolic links and special files are left out and counted
+  --files a directory: key = relative path with / between names, value = content. Names are raw bytes. Mode,
+          owner and times are not kept, nor are empty directories; symbolic links and special files are left out and
+          counted
 
 Entries replace the values of their keys. The last line says how many are durable: after it a power cut takes none of \
 them. Run an interrupted load again.")]
@@ -262,7 +263,7 @@ pub struct Load {
     /// The file to read; standard input if it is - or missing
     #[arg(value_name = "FILE", conflicts_with = "files")]
     pub input: Option<PathBuf>,
-    /// Read a whole folder
+    /// Read a whole directory
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
     /// Read this format [default: that of the file's ending (.jsonl .json .ndjson .tsv .txt), else
@@ -275,7 +276,7 @@ pub struct Load {
     /// Leave out lines and files that cannot be stored, and report them, instead of stopping there
     #[arg(long)]
     pub skip_bad: bool,
-    /// Read the targets of symbolic links, also outside the folder (with --files)
+    /// Read the targets of symbolic links, also outside the directory (with --files)
     #[arg(long, requires = "files")]
     pub follow_symlinks: bool,
     #[command(flatten)]
@@ -295,7 +296,7 @@ or a zero byte in them) are refused, named, and counted, and the exit code is 1.
 pub struct Export {
     #[command(flatten)]
     pub which: KeyspaceArgs,
-    /// Write a folder: one file a key
+    /// Write a directory: one file a key
     #[arg(long, value_name = "DIR")]
     pub files: Option<PathBuf>,
     /// Write this format [default: that of the ending of --output, else jsonl]
@@ -307,8 +308,8 @@ pub struct Export {
     /// Take only keys that begin with this; --files removes it from the names
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// Replace the file of --output, or write into a non-empty folder of --files and replace files
-    /// with a key's name
+    /// Replace the file of --output, or write into a non-empty directory of --files and replace
+    /// files with a key's name
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -427,9 +428,9 @@ pub struct Compact {
     /// Compact the lowest level, where most data is, in this mode
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
-    /// Rewrite large values as well, side by side in the order of their keys: long scans then read
+    /// Relocate large values as well, side by side in the order of their keys: long scans then read
     /// them in long stretches. Takes their space a second time until it is done
-    #[arg(long = "gather-values")]
+    #[arg(long)]
     pub relocate_values: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -182,8 +182,8 @@ fn of_image(place: &StoreLocation) -> Result<Option<Env>, Failure> {
     }
 }
 
-/// Returns an environment for a file, over the image or over the folder of the file, and the path
-/// of the file in it.
+/// Returns an environment for a file, over the image or over the directory of the file, and the
+/// path of the file in it.
 fn around(image: &Option<Env>, file: &Path) -> Result<(Env, PathBuf), Failure> {
     if let Some(env) = image {
         return Ok((env.clone(), file.to_path_buf()));

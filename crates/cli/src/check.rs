@@ -169,7 +169,7 @@ fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>,
     let lost = match db.family(KEYS_FAMILY) {
         Some(keys) => match catalog::repair(&db, &keys, doubtful) {
             Err(e) if e.kind() == ErrorKind::Unsupported => Vec::new(),
-            mended => mended.map_err(|e| Failure::store(place, e))?,
+            repaired => repaired.map_err(|e| Failure::store(place, e))?,
         },
         None => Vec::new(),
     };

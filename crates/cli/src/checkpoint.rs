@@ -24,7 +24,7 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
         // A target such as /backup is meant to be on the disk.
         ErrorKind::NotFound if let Some(image) = &place.image => Failure::new(format!(
-            "{0} has no folder {1}: with --image the copy is made inside of the image, and `basalt fs cp {0}:NAME DIR` takes it out; name a folder of the image, or make one with `basalt fs mkdir`",
+            "{0} has no directory {1}: with --image the copy is made inside of the image, and `basalt fs cp {0}:NAME DIR` takes it out; name a directory of the image, or make one with `basalt fs mkdir`",
             image.display(),
             args.out.parent().unwrap_or(&args.out).display()
         )),

@@ -62,14 +62,15 @@ pub fn compact(args: args::Compact) -> Outcome {
     }
     // The total includes compactions that were due anyway and began at the open.
     let read = read.max(db.stats().compaction_bytes_read);
-    // Old files are removed before the store is closed, so that the number is that of the folder.
+    // Old files are removed before the store is closed, so that the number is that of the
+    // directory.
     let after = bytes();
     let values = values();
     db.close().map_err(|e| Failure::store(place, e))?;
     print(&if args.json {
         let report = json!({
             "dir": place.directory(), "merged_bytes": read,
-            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_moved": values.relocated_bytes,
+            "table_bytes_before": before, "table_bytes_after": after, "value_bytes_relocated": values.relocated_bytes,
             "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });
         format!("{report:#}\n")
@@ -96,7 +97,10 @@ fn of_values(args: &args::Compact, before: u64, after: &BlobStats) -> String {
         );
     }
     if args.relocate_values {
-        said += &format!("{} of values moved\n", human_bytes(after.relocated_bytes));
+        said += &format!(
+            "{} of values relocated\n",
+            human_bytes(after.relocated_bytes)
+        );
     }
     said
 }

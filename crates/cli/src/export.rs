@@ -1,9 +1,9 @@
 //! `export`: writes entries of a store in the formats that `load` reads.
 
 use crate::args;
+use crate::directory::{DirectoryWriter, Refused, is_inside};
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
-use crate::folder::{FolderWriter, Refused, is_inside};
 use crate::progress::{self, count, count_entries};
 use crate::record::Format;
 use crate::store::{Access, Cursor, Store, Value, argument};
@@ -36,7 +36,7 @@ pub fn export(args: args::Export) -> Outcome {
     let mut counts = Counts::default();
     let cursor = store.cursor(&prefix, None, None, false, false)?;
     match &args.files {
-        Some(dir) => to_folder(
+        Some(dir) => to_directory(
             cursor,
             dir,
             args.overwrite,
@@ -75,8 +75,8 @@ pub fn export(args: args::Export) -> Outcome {
             "basalt: {} not exported; `basalt export --format jsonl` takes any key",
             count(
                 counts.refused,
-                "key is no file of a folder and was",
-                "keys are no files of a folder and were"
+                "key is no file of a directory and was",
+                "keys are no files of a directory and were"
             )
         );
         return Ok(EXIT_NO);
@@ -123,7 +123,7 @@ fn next_string(
     }
 }
 
-fn to_folder(
+fn to_directory(
     mut cursor: Cursor<'_>,
     dir: &Path,
     overwrite: bool,
@@ -132,23 +132,23 @@ fn to_folder(
     bar: &ProgressBar,
     counts: &mut Counts,
 ) -> Result<(), Failure> {
-    let mut folder = FolderWriter::new(dir, overwrite)
-        .map_err(|e| Failure::os("make the folder", dir, e))?
+    let mut directory = DirectoryWriter::new(dir, overwrite)
+        .map_err(|e| Failure::os("make the directory", dir, e))?
         .ok_or_else(|| {
             Failure::new(format!(
-                "{} is not empty; name a new folder, or add --overwrite to replace files with the names of keys",
+                "{} is not empty; name a new directory, or add --overwrite to replace files with the names of keys",
                 dir.display()
             ))
         })?;
     let place = store.place();
     if place.image.is_none() && (is_inside(dir, &place.dir) || is_inside(&place.dir, dir)) {
         return Err(Failure::new(format!(
-            "{} and the store in {place} lie one inside the other; export to another folder",
+            "{} and the store in {place} lie one inside the other; export to another directory",
             dir.display(),
         )));
     }
     while let Some((key, value, _)) = next_string(&mut cursor, counts)? {
-        match folder.write(&key[prefix_len..], &value) {
+        match directory.write(&key[prefix_len..], &value) {
             Ok(()) => {}
             Err(Refused::Key(why)) => {
                 counts.entries -= 1;
@@ -158,7 +158,7 @@ fn to_folder(
                     bar.suspend(|| eprintln!("basalt: not exported: {}: {why}", brief(&key)));
                 }
             }
-            Err(Refused::Folder(e)) => {
+            Err(Refused::Directory(e)) => {
                 return Err(Failure::new(format!(
                     "cannot write {} under {}: {e}; {} files are written",
                     brief(&key),
@@ -169,7 +169,7 @@ fn to_folder(
         }
         bar.inc(1);
     }
-    folder
+    directory
         .sync()
         .map_err(|e| Failure::os("make durable what was written under", dir, e))
 }

@@ -6,7 +6,7 @@
 //! | 1 | done, and the answer is no: no such key, damage, or keys that could not be exported |
 //! | 2 | not done: wrong arguments, no such store, a store in use, a failed read or write |
 
-use crate::location::{StoreLocation, in_image, missing_folder};
+use crate::location::{StoreLocation, in_image, missing_directory};
 use crate::progress::human_bytes;
 use basalt::ErrorKind;
 use rustix::fs::FileType;
@@ -84,7 +84,7 @@ impl Failure {
             ),
             ErrorKind::NoSpace => {
                 format!(
-                    "{e}; make space on the device under {place} and run it again, or copy the folder to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
+                    "{e}; make space on the device under {place} and run it again, or copy the directory to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
                 )
             }
             ErrorKind::Unsupported => {
@@ -92,7 +92,7 @@ impl Failure {
             }
             ErrorKind::InvalidArgument => match message_at(&e, place).rsplit_once("; ") {
                 Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
-                    "{what}; name an empty or missing folder with --dir, or make the store among them with --allow-nonempty-dir"
+                    "{what}; name an empty or missing directory with --dir, or make the store among them with --allow-nonempty-dir"
                 ),
                 _ => message_at(&e, place),
             },
@@ -110,8 +110,8 @@ impl Failure {
                 }
                 None => words(&e),
             },
-            // This check comes before the folder is looked at: the path behind the colon may have
-            // slashes.
+            // This check comes before the directory is looked at: the path behind the colon may
+            // have slashes.
             ErrorKind::NotFound if let Some(advice) = image_path_advice(image) => {
                 format!("there is no image {name}; {advice}")
             }
@@ -119,10 +119,10 @@ impl Failure {
             ErrorKind::NotFound
                 if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
             {
-                match missing_folder(image) {
-                    Some(folder) => format!(
-                        "there is no image {name}: the folder {} is not there",
-                        folder.display()
+                match missing_directory(image) {
+                    Some(directory) => format!(
+                        "there is no image {name}: the directory {} is not there",
+                        directory.display()
                     ),
                     None => format!(
                         "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
@@ -275,7 +275,7 @@ fn readable_sizes(text: &str) -> String {
 }
 
 /// Removes the engine's own advice to repair from the words for damage. The sentence here gives the
-/// advice with the folder's name.
+/// advice with the directory's name.
 fn strip_repair_advice(text: &str) -> String {
     let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
         return text.to_string();

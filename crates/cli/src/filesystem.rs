@@ -2,7 +2,7 @@
 //! refuses an image.
 
 use crate::failure::{Failure, image_path_advice};
-use crate::location::{Access, Make, StoreLocation, missing_folder};
+use crate::location::{Access, Make, StoreLocation, missing_directory};
 use crate::progress;
 use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
@@ -98,7 +98,7 @@ pub fn open_image(name: &Path, access: Access, env: &EnvParts) -> Result<Arc<Lav
             make_image(name, &how)?;
         }
         Some(_) if missing => {
-            must_have_folder(name)?;
+            must_have_directory(name)?;
             return Err(Failure::new(format!(
                 "there is no image {0}; --size 20G makes one of 20 GiB, and so does `basalt fs format {0} --size 20G`",
                 name.display()
@@ -140,20 +140,20 @@ pub fn as_flag(size: u64) -> String {
     }
 }
 
-/// Fails if the folder of a new image is missing: it may be a misspelt name.
-fn must_have_folder(image: &Path) -> Result<(), Failure> {
-    match missing_folder(image) {
+/// Fails if the directory of a new image is missing: it may be a misspelt name.
+fn must_have_directory(image: &Path) -> Result<(), Failure> {
+    match missing_directory(image) {
         None => Ok(()),
-        Some(folder) => Err(Failure::new(format!(
-            "the folder {} is not there, so no image can be made in it; make it first, or name another place",
-            folder.display()
+        Some(directory) => Err(Failure::new(format!(
+            "the directory {} is not there, so no image can be made in it; make it first, or name another place",
+            directory.display()
         ))),
     }
 }
 
 /// Makes an image or formats a device, with a progress bar on a terminal, and reports it.
 pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
-    must_have_folder(name)?;
+    must_have_directory(name)?;
     let clock = Clock::system();
     let began = clock.now();
     let mut bar = Steps::default();

@@ -153,7 +153,7 @@ Examples:
   basalt fs cp ./copy store.lava:restored          copy it back
   basalt fs cp /dev/sdb:basalt-data/CURRENT .      copy a file into a directory
 
-IMAGE:PATH is a path in the image; one of FROM and TO has this form. If TO is a directory, the copy gets the name of FROM in it; otherwise the folder above \
+IMAGE:PATH is a path in the image; one of FROM and TO has this form. If TO is a directory, the copy gets the name of FROM in it; otherwise the directory above \
 TO must exist. DIR/. is the content of DIR without DIR itself, so that `basalt fs cp --overwrite FROM/. TO` finishes an interrupted copy of FROM to TO. Nothing \
 is replaced unless --overwrite is given. If FROM is a link, it is followed; links in a directory are left out. The copy is durable when the command returns. If a \
 crash left the length of a file inexact, all of its space is copied, as readers of logs expect. An interrupted copy leaves the current file as \

@@ -1,16 +1,16 @@
-//! `load`: writes many entries into the store, from lines of text or from a folder.
+//! `load`: writes many entries into the store, from lines of text or from a directory.
 //!
-//! Files of a folder come in the order of their keys: they go into tables that are prepared and
-//! added to the store (`load/folder.rs`). Lines come in any order. Their entries form batches of
+//! Files of a directory come in the order of their keys: they go into tables that are prepared and
+//! added to the store (`load/directory.rs`). Lines come in any order. Their entries form batches of
 //! about a mebibyte. A batch is submitted and waited for later, so that the next one is read while
 //! the engine writes. Batches are not synced one by one. One sync at the end makes all of them
 //! durable, and only then the command reports success.
 
-mod folder;
+mod directory;
 
 use crate::args;
+use crate::directory::{DirectoryWalk, LeftOut, open_named};
 use crate::failure::{Failure, Outcome};
-use crate::folder::{LeftOut, Walk, open_named};
 use crate::progress::{self, count_entries};
 use crate::record::{Format, KvRecord, Line, Lines, MAX_LINE};
 use crate::store::{Access, Limits, Store, argument};
@@ -33,9 +33,9 @@ pub fn load(args: args::Load) -> Outcome {
     // Wrong arguments are reported before a store is made.
     let source = match (&args.files, &args.input) {
         (Some(dir), _) => {
-            Walk::new(dir, args.follow_symlinks, None)
-                .map_err(|e| Failure::os("read the folder", dir, e))?;
-            LoadSource::Folder(dir)
+            DirectoryWalk::new(dir, args.follow_symlinks, None)
+                .map_err(|e| Failure::os("read the directory", dir, e))?;
+            LoadSource::Directory(dir)
         }
         (None, Some(file)) if file.as_os_str() != "-" => {
             let format = args.format.or_else(|| Format::of_name(file));
@@ -89,7 +89,7 @@ pub fn load(args: args::Load) -> Outcome {
             load.bar = progress::bytes("loading", len);
             (load.lines(&name, input, format), LeftOut::default())
         }
-        LoadSource::Folder(dir) => load.folder(dir, args.follow_symlinks),
+        LoadSource::Directory(dir) => load.directory(dir, args.follow_symlinks),
     };
     // Entries that were stored before an error stay. They are made durable, so that the message can
     // say so.
@@ -136,7 +136,7 @@ pub fn load(args: args::Load) -> Outcome {
 
 enum LoadSource<'a> {
     Lines(String, Box<dyn BufRead + 'a>, Format, Option<u64>),
-    Folder(&'a Path),
+    Directory(&'a Path),
 }
 
 struct Load<'a> {

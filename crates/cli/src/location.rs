@@ -25,7 +25,7 @@ pub struct StoreLocation {
 /// The flags for a store that a command may make.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Make {
-    /// Make a missing store even in a folder that holds other files
+    /// Make a missing store even in a directory that holds other files
     #[arg(long)]
     pub allow_nonempty_dir: bool,
     /// Make a missing --image of this many bytes, such as 20G
@@ -115,11 +115,11 @@ impl StoreLocation {
     }
 }
 
-/// Returns the folder of a file if that folder is missing.
-pub fn missing_folder(file: &Path) -> Option<&Path> {
-    let folder = file.parent().filter(|f| !f.as_os_str().is_empty())?;
-    let found = rustix::fs::stat(folder);
-    matches!(found, Err(rustix::io::Errno::NOENT)).then_some(folder)
+/// Returns the directory of a file if that directory is missing.
+pub fn missing_directory(file: &Path) -> Option<&Path> {
+    let directory = file.parent().filter(|f| !f.as_os_str().is_empty())?;
+    let found = rustix::fs::stat(directory);
+    matches!(found, Err(rustix::io::Errno::NOENT)).then_some(directory)
 }
 
 /// Splits `IMAGE:PATH`, if the part before a colon is a file or a device.

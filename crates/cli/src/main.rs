@@ -2,8 +2,8 @@
 //!
 //! The modules that all commands use, from below: `progress`, `location` (where a store lies),
 //! `failure` (how a command ends), `output` (results), `filesystem` (the disk or an image),
-//! `record` and `folder` (entries and files), `args` (the command line) and `store` (the entries of
-//! a store).
+//! `record` and `directory` (entries and files), `args` (the command line) and `store` (the entries
+//! of a store).
 
 mod args;
 mod blob;
@@ -11,11 +11,11 @@ mod budget;
 mod check;
 mod checkpoint;
 mod compact;
+mod directory;
 mod escape;
 mod export;
 mod failure;
 mod filesystem;
-mod folder;
 mod fs;
 #[cfg(test)]
 mod fuzzing;

@@ -1,9 +1,9 @@
 //! `put`, `get`, `del`, `scan`: commands on a few entries.
 
 use crate::args;
+use crate::directory::open_named;
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
-use crate::folder::open_named;
 use crate::output::print;
 use crate::record::{Format, KvRecord};
 use crate::store::{Access, Limits, Store, Value, argument};

@@ -429,7 +429,7 @@ fn blob_files(e: &Stats) -> String {
                 ),
             ),
             (
-                "values moved into key order",
+                "values relocated into key order",
                 human_bytes(e.blobs.relocated_bytes),
             ),
             (
@@ -529,7 +529,7 @@ fn blobs_json(e: &Stats) -> Value {
         "since_open": {
             "collections": e.blobs.collections, "bytes_read": e.blobs.collected_bytes_read,
             "bytes_written": e.blobs.collected_bytes_written,
-            "gathered_bytes": e.blobs.relocated_bytes,
+            "relocated_bytes": e.blobs.relocated_bytes,
         },
         "reads": {
             "hits": e.blob_reads.hits, "reads": e.blob_reads.reads, "bytes": e.blob_reads.bytes,

@@ -28,11 +28,11 @@ use std::path::PathBuf;
 pub struct Store {
     place: StoreLocation,
     db: Db,
-    space: Space,
+    selection: KeySelection,
 }
 
 /// The entries that a command sees.
-enum Space {
+enum KeySelection {
     /// The keys of Redis clients.
     Redis(Keyspace),
     /// The keys of Redis clients in a store that never had any.
@@ -167,13 +167,13 @@ impl Store {
         let place = which.store.clone();
         let db = open_db(&place, access, budget)?;
         let failure = |e| Failure::store(&place, e);
-        let space = match &which.family {
+        let selection = match &which.family {
             None if access.make().is_some() => {
-                Space::Redis(Keyspace::make(&db, &engine(budget)).map_err(failure)?)
+                KeySelection::Redis(Keyspace::make(&db, &engine(budget)).map_err(failure)?)
             }
             None => match Keyspace::find(&db).map_err(failure)? {
-                Some(keyspace) => Space::Redis(keyspace),
-                None => Space::Empty,
+                Some(keyspace) => KeySelection::Redis(keyspace),
+                None => KeySelection::Empty,
             },
             Some(name) if access != Access::Read && name.starts_with("redis.") => {
                 return Err(Failure::new(format!(
@@ -181,8 +181,8 @@ impl Store {
                 )));
             }
             Some(name) => match db.family(name) {
-                Some(family) => Space::Raw(family),
-                None if access.make().is_some() => Space::Raw(
+                Some(family) => KeySelection::Raw(family),
+                None if access.make().is_some() => KeySelection::Raw(
                     db.create_family(name, engine(budget).family(name).clone())
                         .map_err(failure)?,
                 ),
@@ -194,7 +194,11 @@ impl Store {
                 }
             },
         };
-        Ok(Store { place, db, space })
+        Ok(Store {
+            place,
+            db,
+            selection,
+        })
     }
 
     /// Returns the engine.
@@ -216,17 +220,17 @@ impl Store {
     }
 
     fn family(&self) -> Option<&Family> {
-        match &self.space {
-            Space::Redis(keyspace) => Some(&keyspace.family),
-            Space::Raw(family) => Some(family),
-            Space::Empty => None,
+        match &self.selection {
+            KeySelection::Redis(keyspace) => Some(&keyspace.family),
+            KeySelection::Raw(family) => Some(family),
+            KeySelection::Empty => None,
         }
     }
 
     fn stored_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
-        match &self.space {
-            Space::Redis(keyspace) => keyspace.stored_key(key).into(),
-            Space::Raw(_) | Space::Empty => key.into(),
+        match &self.selection {
+            KeySelection::Redis(keyspace) => keyspace.stored_key(key).into(),
+            KeySelection::Raw(_) | KeySelection::Empty => key.into(),
         }
     }
 
@@ -255,9 +259,9 @@ impl Store {
 
     /// Returns the bytes in front of a stored value.
     fn header(&self) -> &'static [u8] {
-        match &self.space {
-            Space::Redis(_) => &STRING_HEADER,
-            Space::Raw(_) | Space::Empty => &[],
+        match &self.selection {
+            KeySelection::Redis(_) => &STRING_HEADER,
+            KeySelection::Raw(_) | KeySelection::Empty => &[],
         }
     }
 
@@ -285,7 +289,7 @@ impl Store {
     }
 
     fn decode_value(&self, stored: Bytes, expire_at_ms: Option<u64>) -> Result<Value, Failure> {
-        if let Space::Raw(_) = self.space {
+        if let KeySelection::Raw(_) = self.selection {
             return Ok(Value::Bytes(stored, expire_at_ms));
         }
         match Keyspace::string_at(&stored).map_err(|e| self.failure(e))? {
@@ -388,12 +392,12 @@ impl Cursor<'_> {
             if !iter.valid() {
                 return Ok(None);
             }
-            let key = match &self.store.space {
-                Space::Redis(keyspace) => match keyspace.user_key(iter.key()) {
+            let key = match &self.store.selection {
+                KeySelection::Redis(keyspace) => match keyspace.user_key(iter.key()) {
                     Some(key) => key.to_vec(),
                     None => continue,
                 },
-                Space::Raw(_) | Space::Empty => iter.key().to_vec(),
+                KeySelection::Raw(_) | KeySelection::Empty => iter.key().to_vec(),
             };
             let value = match self.keys_only {
                 true => Value::Absent,

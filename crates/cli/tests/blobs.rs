@@ -251,7 +251,7 @@ fn a_path_without_a_blob_file_or_store_is_refused_with_a_reason() {
 }
 
 /// Writes files of up to two megabytes, and small ones.
-fn folder(s: &Scratch) -> (usize, usize) {
+fn directory(s: &Scratch) -> (usize, usize) {
     let mut large = 0;
     let sizes = [0, 1, 4094, 4095, 4096, 100 << 10, 1 << 20, (2 << 20) + 3];
     for (n, size) in sizes.iter().cycle().take(40).enumerate() {
@@ -265,9 +265,9 @@ fn folder(s: &Scratch) -> (usize, usize) {
 }
 
 #[test]
-fn a_folder_of_large_files_is_loaded_and_exported() {
+fn a_directory_of_large_files_is_loaded_and_exported() {
     let s = Scratch::new("blob-load");
-    let (files, large) = folder(&s);
+    let (files, large) = directory(&s);
     let before = tree(&s.path("in"));
     s.run("load", ["--files", "in", "--write-buffer", "4M"])
         .ok();
@@ -301,7 +301,7 @@ fn a_folder_of_large_files_is_loaded_and_exported() {
 #[test]
 fn a_load_between_two_keys_reports_no_hidden_garbage() {
     let s = Scratch::new("blob-between");
-    let (_, large) = folder(&s);
+    let (_, large) = directory(&s);
     s.run("put", ["a", "1"]).ok();
     s.run("put", ["z", "1"]).ok();
     s.run("compact", [""; 0]).ok();
@@ -341,7 +341,7 @@ fn an_export_without_matching_keys_says_so() {
 #[test]
 fn compressed_values_take_less_space_and_read_back() {
     let s = Scratch::new("blob-packed");
-    let (_, large) = folder(&s);
+    let (_, large) = directory(&s);
     let before = tree(&s.path("in"));
     let own: u64 = before.iter().map(|(_, v)| v.len() as u64).sum();
     for codec in ["lz4", "zstd"] {
@@ -372,7 +372,7 @@ fn compressed_values_take_less_space_and_read_back() {
 #[test]
 fn min_blob_size_may_differ_by_command() {
     let s = Scratch::new("blob-off");
-    let (_, large) = folder(&s);
+    let (_, large) = directory(&s);
     let before = tree(&s.path("in"));
     let live = || {
         let report = json(blob(&s, &["list", "--dir", "db", "--json"]));
@@ -416,7 +416,7 @@ fn min_blob_size_may_differ_by_command() {
 
 /// A long load that is stopped near its end keeps most of its work.
 #[test]
-fn a_large_folder_is_loaded_in_several_ingestions() {
+fn a_large_directory_is_loaded_in_several_ingestions() {
     let s = Scratch::new("blob-steps");
     for n in 0..20 {
         let name = format!("in/{n:02}");

@@ -34,7 +34,7 @@ fn a_file_of_an_open_store_is_neither_replaced_nor_moved() {
         .fails(2, &["is the lock of a store"]);
     assert_eq!(s.run("get", ["a"]).ok(), b"1");
     // A file with this name that is no lock does not count as one.
-    s.file("notes/LOCK", b"of a door");
+    s.file("notes/LOCK", b"of another program");
     fs(&s, &["cp", "--overwrite", "i:x", "notes/LOCK"]).ok();
 }
 

@@ -250,10 +250,10 @@ fn errors_are_one_sentence_with_a_remedy() {
     assert!(wrong.err.contains("--no-such-flag"), "{}", wrong.err);
 }
 
-/// Regression test: `basalt put` in the wrong folder made a store among other files, without a
+/// Regression test: `basalt put` in the wrong directory made a store among other files, without a
 /// message.
 #[test]
-fn a_folder_of_other_files_is_not_taken_for_a_store() {
+fn a_directory_of_other_files_is_not_taken_for_a_store() {
     let s = Scratch::new("foreign");
     s.file("db/notes.txt", "mine");
     let commands: [(&str, &[&str]); 3] = [
@@ -277,7 +277,7 @@ fn a_folder_of_other_files_is_not_taken_for_a_store() {
         .count();
     assert_eq!(left, 1, "nothing was made");
     s.run("put", ["--allow-nonempty-dir", "k", "v"]).ok();
-    // The folder is a store now, and needs no flag.
+    // The directory is a store now, and needs no flag.
     s.run("put", ["k2", "v2"]).ok();
     assert_eq!(s.run("get", ["k"]).ok(), b"v");
     s.run("check", [""; 0]).ok();

@@ -34,8 +34,8 @@ fn the_first_command_creates_the_image_that_later_ones_use() {
         .code
         .filter(|c| *c == 2)
         .expect("--size needs --image");
-    s.file("folder/x", vec![7; 100_000]);
-    on(&s, "load", &["--files", "folder", "--prefix", "f/"]).ok();
+    s.file("directory/x", vec![7; 100_000]);
+    on(&s, "load", &["--files", "directory", "--prefix", "f/"]).ok();
     assert_eq!(on(&s, "scan", &["--keys-only"]).text(), "a\nb\nf/x\n");
     on(&s, "export", &["--files", "out", "--prefix", "f/"]).ok();
     assert_eq!(harness::tree(&s.path("out")).len(), 1);
@@ -419,17 +419,17 @@ fn named_links_are_followed_to_a_file_or_directory() {
     fs(&s, &["cp", "i:file", "dangling", "--overwrite"]).ok();
     fs(&s, &["cp", "i:store", "dangling"]).fails(2, &["dangling is a file"]);
     assert_eq!(std::fs::read(s.path("dangling")).unwrap(), b"content");
-    // Missing folders above a target are not made.
-    fs(&s, &["cp", "i:file", "nodir/deep/x"]).fails(2, &["there is no folder", "nodir/deep"]);
-    fs(&s, &["cp", "i:store", "nodir/deep"]).fails(2, &["there is no folder", "nodir"]);
+    // Missing directories above a target are not made.
+    fs(&s, &["cp", "i:file", "nodir/deep/x"]).fails(2, &["there is no directory", "nodir/deep"]);
+    fs(&s, &["cp", "i:store", "nodir/deep"]).fails(2, &["there is no directory", "nodir"]);
     fs(&s, &["cp", "real/x", "i:nodir/deep/x"]).fails(
         2,
         &[
-            "there is no folder i:nodir/deep",
+            "there is no directory i:nodir/deep",
             "basalt fs mkdir i nodir/deep",
         ],
     );
-    fs(&s, &["cp", "real", "i:nodir/deep"]).fails(2, &["there is no folder i:nodir"]);
+    fs(&s, &["cp", "real", "i:nodir/deep"]).fails(2, &["there is no directory i:nodir"]);
     fs(&s, &["cp", "real/x", "i:file/x"]).fails(2, &["no directory"]);
     assert!(!s.path("nodir").exists());
 }
@@ -482,21 +482,21 @@ fn deeply_nested_directories_are_supported() {
 }
 
 #[test]
-fn missing_folders_and_foreign_images_are_reported() {
+fn missing_directories_and_foreign_images_are_reported() {
     let s = Scratch::new("foreign");
     for command in [
         ["format", "none/i", "--size", "20M"].as_slice(),
         &["ls", "none/i"],
         &["check", "none/i"],
     ] {
-        fs(&s, command).fails(2, &["the folder none is not there"]);
+        fs(&s, command).fails(2, &["the directory none is not there"]);
     }
     for command in [
         ["a", "1", "--image", "none/i"].as_slice(),
         &["a", "1", "--image", "none/i", "--size", "20M"],
     ] {
         s.run("put", command)
-            .fails(2, &["the folder none is not there"]);
+            .fails(2, &["the directory none is not there"]);
     }
     s.file("i", vec![7; 4 << 20]);
     for ran in [
@@ -605,7 +605,7 @@ fn a_location_in_an_image_is_image_colon_path() {
     on(&s, "checkpoint", &["/backup/x"]).fails(
         2,
         &[
-            "i has no folder /backup",
+            "i has no directory /backup",
             "inside of the image",
             "basalt fs cp i:",
         ],

@@ -28,7 +28,7 @@ fn filled(name: &str) -> Scratch {
 
 /// Returns the report. Nothing else was printed: there is no bar without a terminal.
 fn output_of(ran: Ran) -> Vec<u8> {
-    assert_eq!(ran.err, "", "nobody watches");
+    assert_eq!(ran.err, "", "no terminal, so no progress is shown");
     ran.ok()
 }
 
@@ -80,7 +80,7 @@ fn a_compaction_of_a_missing_store_or_family_is_refused() {
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);
     assert!(!s.path("db").exists(), "nothing is made");
-    // A wrong folder stays as it is.
+    // A wrong directory stays as it is.
     s.file("db/notes.txt", "mine");
     s.run("compact", NONE)
         .fails(2, &["there is no store in db", "--dir"]);

@@ -4,8 +4,8 @@
 //! `basalt-commit`, starts with the first [`JobPriority::Commit`] job, so that a commit never waits
 //! behind a compaction. This thread is the commit lane. In stepped mode there are no threads:
 //! [`Jobs::step`] runs the most urgent job on the caller's thread, and [`Jobs::wait_until`] steps
-//! instead of blocking. A job may have a delay ([`Jobs::spawn_after`]). Idle threads wait for the
-//! next job that comes due, so delays cost no thread of their own.
+//! instead of blocking. A job may have a delay ([`JobOwner::spawn_after`]). Idle threads wait for
+//! the next job that comes due, so delays cost no thread of their own.
 //!
 //! Invariants:
 //! 1. No lock of the pool is held while a job runs or is dropped, or while a wait calls `done()`.
@@ -463,106 +463,12 @@ impl Jobs {
     pub fn parallelism(&self) -> usize {
         self.shared().threads
     }
-    /// Queues a job. `owner` groups jobs for [`Jobs::drain`]; it comes from [`Jobs::new_owner`].
-    ///
-    /// With threads, a job must not wait for another job of the pool, because all threads might do
-    /// so. It may wait for a job of the commit lane, unless it runs on that lane. In stepped mode a
-    /// job may wait for any job, because its wait steps.
-    pub fn spawn(&self, owner: u64, priority: JobPriority, run: impl FnOnce() + Send + 'static) {
-        let shared = self.shared();
-        let job = Job {
-            owner,
-            priority,
-            run: Box::new(run),
-        };
-        let mut state = shared.state.lock();
-        state.enqueue(job);
-        if !self.is_stepped() {
-            shared.dispatch(state);
+    /// Returns a new owner, which has no jobs.
+    pub fn new_owner(&self) -> JobOwner {
+        JobOwner {
+            jobs: self.clone(),
+            number: self.shared().next_owner.fetch_add(1, Relaxed),
         }
-    }
-    /// Queues a job after `delay`. No call waits for it before it is due: [`Jobs::drain`] drops an
-    /// owner's jobs that are not due. The job may come late if every thread is busy.
-    pub fn spawn_after(
-        &self,
-        owner: u64,
-        priority: JobPriority,
-        delay: Duration,
-        run: impl FnOnce() + Send + 'static,
-    ) {
-        let shared = self.shared();
-        let job = Job {
-            owner,
-            priority,
-            run: Box::new(run),
-        };
-        let mut state = shared.state.lock();
-        let place = (shared.clock.now().saturating_add(delay), state.next_delayed);
-        state.next_delayed += 1;
-        state.delayed.insert(place, job);
-        if !self.is_stepped()
-            && state
-                .delayed
-                .first_key_value()
-                .is_some_and(|f| *f.0 == place)
-        {
-            // A waiting thread would sleep too long for this job.
-            shared.dispatch_delayed(state);
-        }
-    }
-    /// Returns a fresh owner number.
-    pub fn new_owner(&self) -> u64 {
-        self.shared().next_owner.fetch_add(1, Relaxed)
-    }
-    /// Waits until no job of `owner` is queued or running. In stepped mode it runs them. The owner
-    /// must have stopped queueing. Delayed jobs that are not due are dropped. The call also waits
-    /// for jobs that these jobs queue before they end.
-    ///
-    /// A job of `owner` may call this, as when an engine is dropped by its own last job. It then
-    /// waits for the other jobs. On a thread of the pool, the call runs queued jobs of the owner
-    /// itself.
-    pub fn drain(&self, owner: u64) {
-        let shared = self.shared();
-        let drop_delayed = || {
-            // The jobs are dropped after the lock is released.
-            let gone = shared.state.lock().take_delayed(owner);
-            drop(gone);
-        };
-        drop_delayed();
-        if self.is_stepped() {
-            while shared.step(Some(owner)) {
-                drop_delayed();
-            }
-            return;
-        }
-        let mine = usize::from(CURRENT.with(Cell::get) == (shared.address(), owner));
-        // This thread of the pool may be the only one that could run the queued jobs.
-        let helps = THREAD_OF.with(Cell::get) == shared.address();
-        self.wait_until(None, &mut || {
-            while helps && shared.step(Some(owner)) {}
-            shared.active(owner) <= mine
-        });
-        drop_delayed();
-    }
-    /// Drops the queued jobs of `owner` without running them, and returns their number. Running
-    /// jobs continue. It simulates a power cut: stepped jobs that hold an `Env` would otherwise
-    /// keep it, and themselves, for ever.
-    pub fn cancel(&self, owner: u64) -> usize {
-        let mut state = self.shared().state.lock();
-        let mut dropped = Vec::new();
-        for queue in &mut state.queues {
-            let (gone, kept): (VecDeque<_>, _) =
-                queue.drain(..).partition(|job| job.owner == owner);
-            *queue = kept;
-            dropped.extend(gone);
-        }
-        for job in &dropped {
-            state.forget(job.owner);
-        }
-        dropped.extend(state.take_delayed(owner));
-        drop(state);
-        self.notify();
-        dropped.len()
     }
     /// In stepped mode, runs the most urgent queued job, the oldest of its priority. Returns false
     /// if there is none, and always with threads.
@@ -643,14 +549,125 @@ impl Jobs {
         let shared = Arc::downgrade(self.shared());
         move || shared.upgrade().map_or(0, |s| running(&s))
     }
+}
+
+/// An owner of jobs of a pool. It can wait for its jobs, or drop them, apart from those of other
+/// owners. Cloning is cheap, and a clone is the same owner.
+#[derive(Clone)]
+pub struct JobOwner {
+    jobs: Jobs,
+    number: u64,
+}
+
+impl JobOwner {
+    /// Returns the owner's number, which no other owner of the pool has.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+    /// Queues a job.
+    ///
+    /// With threads, a job must not wait for another job of the pool, because all threads might do
+    /// so. It may wait for a job of the commit lane, unless it runs on that lane. In stepped mode a
+    /// job may wait for any job, because its wait steps.
+    pub fn spawn(&self, priority: JobPriority, run: impl FnOnce() + Send + 'static) {
+        let shared = self.jobs.shared();
+        let job = Job {
+            owner: self.number,
+            priority,
+            run: Box::new(run),
+        };
+        let mut state = shared.state.lock();
+        state.enqueue(job);
+        if !self.jobs.is_stepped() {
+            shared.dispatch(state);
+        }
+    }
+    /// Queues a job after `delay`. No call waits for it before it is due: [`JobOwner::drain`] drops
+    /// jobs that are not due. The job may come late if every thread is busy.
+    pub fn spawn_after(
+        &self,
+        priority: JobPriority,
+        delay: Duration,
+        run: impl FnOnce() + Send + 'static,
+    ) {
+        let shared = self.jobs.shared();
+        let job = Job {
+            owner: self.number,
+            priority,
+            run: Box::new(run),
+        };
+        let mut state = shared.state.lock();
+        let place = (shared.clock.now().saturating_add(delay), state.next_delayed);
+        state.next_delayed += 1;
+        state.delayed.insert(place, job);
+        if !self.jobs.is_stepped()
+            && state
+                .delayed
+                .first_key_value()
+                .is_some_and(|f| *f.0 == place)
+        {
+            // A waiting thread would sleep too long for this job.
+            shared.dispatch_delayed(state);
+        }
+    }
+    /// Waits until no job of the owner is queued or running. In stepped mode it runs them. The
+    /// owner must have stopped queueing. Delayed jobs that are not due are dropped. The call also
+    /// waits for jobs that these jobs queue before they end.
+    ///
+    /// A job of the owner may call this, as when an engine is dropped by its own last job. It then
+    /// waits for the other jobs. On a thread of the pool, the call runs queued jobs of the owner
+    /// itself.
+    pub fn drain(&self) {
+        let shared = self.jobs.shared();
+        let drop_delayed = || {
+            // The jobs are dropped after the lock is released.
+            let gone = shared.state.lock().take_delayed(self.number);
+            drop(gone);
+        };
+        drop_delayed();
+        if self.jobs.is_stepped() {
+            while shared.step(Some(self.number)) {
+                drop_delayed();
+            }
+            return;
+        }
+        let mine = usize::from(CURRENT.with(Cell::get) == (shared.address(), self.number));
+        // This thread of the pool may be the only one that could run the queued jobs.
+        let helps = THREAD_OF.with(Cell::get) == shared.address();
+        self.jobs.wait_until(None, &mut || {
+            while helps && shared.step(Some(self.number)) {}
+            shared.active(self.number) <= mine
+        });
+        drop_delayed();
+    }
+    /// Drops the queued jobs of the owner without running them, and returns their number. Running
+    /// jobs continue. It simulates a power cut: stepped jobs that hold an `Env` would otherwise
+    /// keep it, and themselves, for ever.
+    pub fn cancel(&self) -> usize {
+        let mut state = self.jobs.shared().state.lock();
+        let mut dropped = Vec::new();
+        for queue in &mut state.queues {
+            let (gone, kept): (VecDeque<_>, _) =
+                queue.drain(..).partition(|job| job.owner == self.number);
+            *queue = kept;
+            dropped.extend(gone);
+        }
+        for job in &dropped {
+            state.forget(job.owner);
+        }
+        dropped.extend(state.take_delayed(self.number));
+        drop(state);
+        self.jobs.notify();
+        dropped.len()
+    }
     /// Returns the panic message of the owner's first job that panicked, or `None`. The pool
     /// survives a panic, but the engine must stop.
-    pub fn panicked(&self, owner: u64) -> Option<String> {
-        let shared = self.shared();
+    pub fn panicked(&self) -> Option<String> {
+        let shared = self.jobs.shared();
         if !shared.panicked.load(SeqCst) {
             return None;
         }
-        shared.state.lock().panics.get(&owner).cloned()
+        shared.state.lock().panics.get(&self.number).cloned()
     }
 }
 

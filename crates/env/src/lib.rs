@@ -34,7 +34,7 @@ pub use cache::{BlockCache, CacheKey, CachePriority, CacheStats};
 pub use clock::{Clock, ManualClock};
 pub use file_writer::FileWriter;
 pub use io_priority::{ForegroundIo, ForegroundLoad, SMALL_PIECE, Turn, Urgent};
-pub use jobs::{JobPriority, Jobs};
+pub use jobs::{JobOwner, JobPriority, Jobs};
 pub use metrics::{
     Counter, CounterGroup, CounterRow, Gauge, Histogram, HistogramSummary, MetricSample,
     MetricSource, MetricValue, Metrics,
@@ -370,9 +370,8 @@ impl Env {
                 }
             }
         };
-        let jobs = &self.parts.0.jobs;
-        let owner = jobs.new_owner();
-        jobs.spawn_after(owner, JobPriority::Flush, TRIM_PAUSE, trim);
+        let owner = self.parts.0.jobs.new_owner();
+        owner.spawn_after(JobPriority::Flush, TRIM_PAUSE, trim);
     }
     /// Returns every budget that the stores of this environment share, with its part in use. Each
     /// store has further budgets of its own.

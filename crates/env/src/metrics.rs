@@ -106,7 +106,7 @@ pub struct MetricSample {
 type Labels = Arc<Vec<(String, String)>>;
 
 /// All series of one name.
-struct Family {
+struct MetricFamily {
     /// The name, which the index of labels shares.
     name: Arc<str>,
     help: String,
@@ -124,7 +124,7 @@ type SeriesKey = (Arc<str>, Labels);
 /// The registered series, by name and by label.
 #[derive(Default)]
 struct SeriesMaps {
-    families: BTreeMap<Arc<str>, Family>,
+    families: BTreeMap<Arc<str>, MetricFamily>,
     /// The series that have each label, so that an engine that closes pays only for its own series.
     labelled: BTreeMap<(String, String), BTreeMap<SeriesId, SeriesKey>>,
     /// The id of the next new series.
@@ -181,7 +181,7 @@ impl Metrics {
         }
         let key = &*last_labels;
         if !families.contains_key(name) {
-            let family = Family {
+            let family = MetricFamily {
                 name: name.into(),
                 help: help.to_string(),
                 kind: new.kind(),

@@ -3,7 +3,7 @@
 
 mod support;
 
-use basalt_env::{Env, JobPriority};
+use basalt_env::{Env, JobOwner, JobPriority};
 use std::sync::Arc;
 use support::NoFiles;
 
@@ -26,9 +26,9 @@ fn idle_environments_have_no_threads() {
     // Each environment has 512 MiB of memory, 256 MiB of it cache.
     let envs: Vec<Env> = (0..100).map(|_| Env::builder(fs.clone()).build()).collect();
     let shared = Env::builder(fs.clone()).threads(3).build();
-    let owners: Vec<u64> = (0..100).map(|_| shared.jobs().new_owner()).collect();
+    let owners: Vec<JobOwner> = (0..100).map(|_| shared.jobs().new_owner()).collect();
     for env in &envs {
-        env.jobs().drain(env.jobs().new_owner());
+        env.jobs().new_owner().drain();
         env.jobs().notify();
     }
     assert_eq!(status("Threads:"), before);
@@ -38,10 +38,10 @@ fn idle_environments_have_no_threads() {
     // The first job starts one thread. More jobs at once start at most three threads and the commit
     // lane.
     for owner in owners {
-        shared.jobs().spawn(owner, JobPriority::Compaction, || {});
-        shared.jobs().spawn(owner, JobPriority::Commit, || {});
-        shared.jobs().spawn(owner, JobPriority::Flush, || {});
-        shared.jobs().drain(owner);
+        owner.spawn(JobPriority::Compaction, || {});
+        owner.spawn(JobPriority::Commit, || {});
+        owner.spawn(JobPriority::Flush, || {});
+        owner.drain();
     }
     let busy = status("Threads:");
     assert!(busy > before && busy <= before + 4, "{before} -> {busy}");

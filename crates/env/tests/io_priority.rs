@@ -92,7 +92,7 @@ fn background_io_only_pauses_beside_large_syncs() {
         assert_eq!(
             foreground_io.piece(BIG),
             BIG,
-            "nobody waits for little any more"
+            "no reader waits for a short I/O any more"
         );
     }
     let _urgent = foreground_io.urgent();

@@ -2,7 +2,7 @@
 
 mod support;
 
-use basalt_env::{Clock, JobPriority, Jobs, ManualClock, Random};
+use basalt_env::{Clock, JobOwner, JobPriority, Jobs, ManualClock, Random};
 use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
@@ -29,17 +29,17 @@ fn say(log: &Log, what: impl Into<String>) -> impl FnOnce() + Send + 'static {
 fn stepped_jobs_run_by_priority_and_then_by_age() {
     let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
-    assert_ne!(a, b);
+    assert_ne!(a.number(), b.number());
     let log = Log::default();
     for (owner, priority, what) in [
-        (a, Gc, "gc"),
-        (b, Compaction, "compaction 1"),
-        (a, Compaction, "compaction 2"),
-        (a, Flush, "flush"),
-        (b, Housekeeping, "housekeeping"),
-        (b, Commit, "commit"),
+        (&a, Gc, "gc"),
+        (&b, Compaction, "compaction 1"),
+        (&a, Compaction, "compaction 2"),
+        (&a, Flush, "flush"),
+        (&b, Housekeeping, "housekeeping"),
+        (&b, Commit, "commit"),
     ] {
-        jobs.spawn(owner, priority, say(&log, what));
+        owner.spawn(priority, say(&log, what));
     }
     assert_eq!(jobs.pending(), [1, 1, 1, 2, 1]);
     assert_eq!(jobs.parallelism(), 0);
@@ -51,18 +51,16 @@ fn stepped_jobs_run_by_priority_and_then_by_age() {
 
 /// Runs a random program of jobs that queue jobs, wait, step and drain, all on one thread.
 fn stepped_program(seed: u64) -> Vec<String> {
-    fn body(jobs: Jobs, random: Random, log: Log, owner: u64, name: String, depth: u32) {
+    fn body(jobs: Jobs, random: Random, log: Log, owner: JobOwner, name: String, depth: u32) {
         log.lock().unwrap().push(format!("{name}<"));
         for child in 0..random.below(4) {
             if depth == 0 {
                 break;
             }
             let priority = [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
-            let (j, r, l) = (jobs.clone(), random.clone(), log.clone());
+            let (j, r, l, o) = (jobs.clone(), random.clone(), log.clone(), owner.clone());
             let child = format!("{name}.{child}");
-            jobs.spawn(owner, priority, move || {
-                body(j, r, l, owner, child, depth - 1)
-            });
+            owner.spawn(priority, move || body(j, r, l, o, child, depth - 1));
         }
         match random.below(6) {
             0 => drop(jobs.step()),
@@ -71,7 +69,7 @@ fn stepped_program(seed: u64) -> Vec<String> {
                 let log = log.clone();
                 jobs.wait_until(None, &mut || log.lock().unwrap().len() >= goal);
             }
-            2 => jobs.drain(owner),
+            2 => owner.drain(),
             3 if random.one_in(4) => panic!("{name} gives up"),
             _ => jobs.notify(),
         }
@@ -82,18 +80,16 @@ fn stepped_program(seed: u64) -> Vec<String> {
         Random::from_seed(seed),
         Log::default(),
     );
-    for n in 0..4 {
-        let owner = jobs.new_owner();
-        let (j, r, l) = (jobs.clone(), random.clone(), log.clone());
-        jobs.spawn(owner, Compaction, move || {
-            body(j, r, l, owner, n.to_string(), 4)
-        });
+    let owners: Vec<JobOwner> = (0..4).map(|_| jobs.new_owner()).collect();
+    for (n, owner) in owners.iter().enumerate() {
+        let (j, r, l, o) = (jobs.clone(), random.clone(), log.clone(), owner.clone());
+        owner.spawn(Compaction, move || body(j, r, l, o, n.to_string(), 4));
     }
     while jobs.step() {}
     assert_eq!(jobs.pending(), [0; 5], "seed {seed}");
     let log = log.lock().unwrap().clone();
     log.into_iter()
-        .chain((1..=4).map(|owner| format!("{:?}", jobs.panicked(owner))))
+        .chain(owners.iter().map(|owner| format!("{:?}", owner.panicked())))
         .collect()
 }
 
@@ -119,7 +115,7 @@ fn a_stepped_wait_ends_when_no_job_is_left() {
     let flag = Arc::new(AtomicBool::new(false));
     assert!(!jobs.wait_until(None, &mut || false));
     let set = flag.clone();
-    jobs.spawn(owner, Gc, move || set.store(true, SeqCst));
+    owner.spawn(Gc, move || set.store(true, SeqCst));
     // A timeout of zero calls `done()` and runs no job.
     assert!(!jobs.wait_until(Some(Duration::ZERO), &mut || flag.load(SeqCst)));
     assert_eq!(jobs.pending()[Gc as usize], 1);
@@ -131,16 +127,16 @@ fn stepped_drain_and_cancel_apply_to_one_owner() {
     let jobs = Jobs::stepped(Clock::system());
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     let log = Log::default();
-    jobs.spawn(a, Gc, say(&log, "a"));
-    jobs.spawn(b, Flush, say(&log, "b"));
-    jobs.drain(a);
+    a.spawn(Gc, say(&log, "a"));
+    b.spawn(Flush, say(&log, "b"));
+    a.drain();
     assert_eq!(*log.lock().unwrap(), ["a"]);
     // Queued jobs that hold the pool would keep it alive for ever. Cancelling them breaks the
     // cycle.
     let held = Arc::new(());
     let (pool, kept) = (jobs.clone(), held.clone());
-    jobs.spawn(b, Compaction, move || drop((pool, kept)));
-    assert_eq!(jobs.cancel(b), 2);
+    b.spawn(Compaction, move || drop((pool, kept)));
+    assert_eq!(b.cancel(), 2);
     assert_eq!(Arc::strong_count(&held), 1);
     assert_eq!(jobs.pending(), [0; 5]);
     assert!(!jobs.step());
@@ -150,16 +146,16 @@ fn stepped_drain_and_cancel_apply_to_one_owner() {
 fn a_panic_is_recorded_for_its_owner_and_the_pool_goes_on() {
     for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(1)] {
         let (bad, good) = (jobs.new_owner(), jobs.new_owner());
-        jobs.spawn(bad, Flush, || panic!("block {} is {}", 7, "gone"));
-        jobs.spawn(bad, Compaction, || panic!("a consequence"));
-        jobs.drain(bad);
-        assert_eq!(jobs.panicked(bad).as_deref(), Some("block 7 is gone"));
+        bad.spawn(Flush, || panic!("block {} is {}", 7, "gone"));
+        bad.spawn(Compaction, || panic!("a consequence"));
+        bad.drain();
+        assert_eq!(bad.panicked().as_deref(), Some("block 7 is gone"));
         let ran = Arc::new(AtomicBool::new(false));
         let set = ran.clone();
-        jobs.spawn(good, Compaction, move || set.store(true, SeqCst));
-        jobs.drain(good);
+        good.spawn(Compaction, move || set.store(true, SeqCst));
+        good.drain();
         assert!(ran.load(SeqCst));
-        assert_eq!(jobs.panicked(good), None);
+        assert_eq!(good.panicked(), None);
         assert_eq!(jobs.pending(), [0; 5]);
     }
 }
@@ -173,7 +169,7 @@ fn commits_and_flushes_do_not_wait_for_compactions() {
     for n in 0..8 {
         let (pool, open, running, most) =
             (jobs.clone(), open.clone(), running.clone(), most.clone());
-        jobs.spawn(long, if n % 2 == 0 { Compaction } else { Gc }, move || {
+        long.spawn(if n % 2 == 0 { Compaction } else { Gc }, move || {
             most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
             pool.wait_until(None, &mut || open.load(SeqCst));
             running.fetch_sub(1, SeqCst);
@@ -183,9 +179,9 @@ fn commits_and_flushes_do_not_wait_for_compactions() {
     // Compactions occupy two of three threads, and these jobs must still run.
     let count = Arc::new(AtomicUsize::new(0));
     for priority in [Commit, Flush, Housekeeping, Commit] {
-        jobs.spawn(short, priority, add_one(&count));
+        short.spawn(priority, add_one(&count));
     }
-    jobs.drain(short);
+    short.drain();
     assert_eq!(count.load(SeqCst), 4);
     assert_eq!(
         jobs.pending(),
@@ -194,19 +190,19 @@ fn commits_and_flushes_do_not_wait_for_compactions() {
     );
     open.store(true, SeqCst);
     jobs.notify();
-    jobs.drain(long);
+    long.drain();
     assert_eq!(most.load(SeqCst), 2, "one thread stays free of long jobs");
 
     // With a single thread, the lane still exists.
     let jobs = Jobs::threads(1);
     let (owner, open) = (jobs.new_owner(), Arc::new(AtomicBool::new(false)));
     let (pool, gate) = (jobs.clone(), open.clone());
-    jobs.spawn(owner, Compaction, move || {
+    owner.spawn(Compaction, move || {
         pool.wait_until(None, &mut || gate.load(SeqCst));
     });
     let commits = jobs.new_owner();
-    jobs.spawn(commits, Commit, move || open.store(true, SeqCst));
-    jobs.drain(owner);
+    commits.spawn(Commit, move || open.store(true, SeqCst));
+    owner.drain();
 }
 
 #[test]
@@ -214,13 +210,13 @@ fn gc_is_not_starved_by_compactions_that_never_run_out() {
     let jobs = Jobs::threads(1);
     let (owner, log) = (jobs.new_owner(), Log::default());
     let (start, wait) = mpsc::channel::<()>();
-    jobs.spawn(owner, Flush, move || wait.recv().unwrap());
+    owner.spawn(Flush, move || wait.recv().unwrap());
     for n in 0..20 {
-        jobs.spawn(owner, Compaction, say(&log, format!("c{n}")));
+        owner.spawn(Compaction, say(&log, format!("c{n}")));
     }
-    jobs.spawn(owner, Gc, say(&log, "gc"));
+    owner.spawn(Gc, say(&log, "gc"));
     start.send(()).unwrap();
-    jobs.drain(owner);
+    owner.drain();
     let log = log.lock().unwrap();
     let at = log.iter().position(|l| l == "gc").unwrap();
     assert!(at < 10, "gc ran as number {at} of {}", log.len());
@@ -228,13 +224,13 @@ fn gc_is_not_starved_by_compactions_that_never_run_out() {
 
 #[test]
 fn drain_waits_for_jobs_that_queue_jobs() {
-    fn tree(jobs: &Jobs, owner: u64, depth: u32, count: &Arc<AtomicU64>) {
-        let (pool, counter) = (jobs.clone(), count.clone());
+    fn tree(owner: &JobOwner, depth: u32, count: &Arc<AtomicU64>) {
+        let (own, counter) = (owner.clone(), count.clone());
         let priority = [Commit, Flush, Housekeeping, Compaction, Gc][depth as usize % 5];
-        jobs.spawn(owner, priority, move || {
+        owner.spawn(priority, move || {
             if depth > 0 {
-                tree(&pool, owner, depth - 1, &counter);
-                tree(&pool, owner, depth - 1, &counter);
+                tree(&own, depth - 1, &counter);
+                tree(&own, depth - 1, &counter);
             }
             counter.fetch_add(1, SeqCst);
         });
@@ -246,8 +242,8 @@ fn drain_waits_for_jobs_that_queue_jobs() {
     ] {
         for _ in 0..10 * scale() {
             let (owner, count) = (jobs.new_owner(), Arc::new(AtomicU64::new(0)));
-            tree(&jobs, owner, 6, &count);
-            jobs.drain(owner);
+            tree(&owner, 6, &count);
+            owner.drain();
             assert_eq!(count.load(SeqCst), 127);
         }
     }
@@ -258,21 +254,21 @@ fn a_job_may_drain_its_own_owner_and_drop_the_last_handle() {
     let (sender, result) = mpsc::channel();
     for jobs in [Jobs::stepped(Clock::system()), Jobs::threads(2)] {
         let owner = jobs.new_owner();
-        let (pool, sender) = (jobs.clone(), sender.clone());
+        let (own, sender) = (owner.clone(), sender.clone());
         let count = Arc::new(AtomicUsize::new(0));
         let counter = count.clone();
-        jobs.spawn(owner, Housekeeping, move || {
+        owner.spawn(Housekeeping, move || {
             for _ in 0..5 {
-                pool.spawn(owner, Compaction, add_one(&counter));
+                own.spawn(Compaction, add_one(&counter));
             }
-            pool.drain(owner);
+            own.drain();
             sender.send(counter.load(SeqCst)).unwrap();
-            drop(pool);
+            drop(own);
         });
         if jobs.is_stepped() {
-            jobs.drain(owner);
+            owner.drain();
         }
-        drop(jobs);
+        drop((owner, jobs));
         assert_eq!(result.recv().unwrap(), 5);
     }
 }
@@ -283,9 +279,9 @@ fn dropping_the_last_handle_runs_and_awaits_queued_jobs() {
         let (jobs, count) = (Jobs::threads(2), Arc::new(AtomicUsize::new(0)));
         let owner = jobs.new_owner();
         for priority in [Gc, Compaction, Flush, Commit].repeat(5) {
-            jobs.spawn(owner, priority, add_one(&count));
+            owner.spawn(priority, add_one(&count));
         }
-        drop(jobs);
+        drop((owner, jobs));
         assert_eq!(count.load(SeqCst), 20);
         assert_eq!(Arc::strong_count(&count), 1, "every job is gone");
     }
@@ -302,7 +298,7 @@ fn waits_end_by_notification_or_timeout() {
     for side in 0..2 {
         let (pool, ball) = (jobs.clone(), ball.clone());
         let priority = if side == 0 { Commit } else { Flush };
-        jobs.spawn(owner, priority, move || {
+        owner.spawn(priority, move || {
             while ball.load(SeqCst) < throws {
                 pool.wait_until(None, &mut || {
                     let at = ball.load(SeqCst);
@@ -315,7 +311,7 @@ fn waits_end_by_notification_or_timeout() {
             }
         });
     }
-    jobs.drain(owner);
+    owner.drain();
     assert_eq!(ball.load(SeqCst), throws);
 }
 
@@ -336,12 +332,12 @@ fn jobs_of_many_owners_run_from_many_threads() {
                         let priority =
                             [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
                         let (mine, total) = (mine.clone(), total.clone());
-                        jobs.spawn(owner, priority, move || {
+                        owner.spawn(priority, move || {
                             mine.fetch_add(1, SeqCst);
                             total.fetch_add(1, SeqCst);
                         });
                     }
-                    jobs.drain(owner);
+                    owner.drain();
                     assert_eq!(mine.load(SeqCst), n, "seed {seed}");
                 }
             });
@@ -357,21 +353,21 @@ fn delayed_jobs_run_at_their_time_and_drain_ignores_them() {
     let (a, b) = (jobs.new_owner(), jobs.new_owner());
     let log = Log::default();
     let ms = Duration::from_millis;
-    jobs.spawn_after(a, Flush, ms(20), say(&log, "later"));
-    jobs.spawn_after(a, Compaction, ms(10), say(&log, "sooner"));
-    jobs.spawn_after(b, Commit, ms(10), say(&log, "of another"));
+    a.spawn_after(Flush, ms(20), say(&log, "later"));
+    a.spawn_after(Compaction, ms(10), say(&log, "sooner"));
+    b.spawn_after(Commit, ms(10), say(&log, "of another"));
     assert!(!jobs.step(), "nothing is due");
     manual_clock.advance(ms(10));
     // Jobs that are due queue by priority, as any other.
     assert!(jobs.step());
     assert_eq!(*log.lock().unwrap(), ["of another"]);
     // A drain runs a job that is due, and drops a job that is not.
-    jobs.drain(a);
+    a.drain();
     assert_eq!(*log.lock().unwrap(), ["of another", "sooner"]);
     manual_clock.advance(ms(100));
     assert!(!jobs.step(), "dropped by the drain");
-    jobs.spawn_after(a, Gc, ms(5), say(&log, "cancelled"));
-    assert_eq!(jobs.cancel(a), 1);
+    a.spawn_after(Gc, ms(5), say(&log, "cancelled"));
+    assert_eq!(a.cancel(), 1);
     manual_clock.advance(ms(100));
     assert!(!jobs.step());
 }
@@ -391,23 +387,23 @@ fn delayed_jobs_run_with_idle_no_or_busy_threads() {
         move || done.send(what).unwrap()
     };
     // No thread has been started yet.
-    jobs.spawn_after(owner, Flush, Duration::from_millis(5), sender("first"));
+    owner.spawn_after(Flush, Duration::from_millis(5), sender("first"));
     assert_eq!(wait(), "first");
     // The thread waits without an end, then until a far time, then until a near one.
-    jobs.spawn_after(owner, Flush, Duration::from_secs(3600), sender("far"));
-    jobs.spawn_after(owner, Flush, Duration::from_millis(5), sender("near"));
+    owner.spawn_after(Flush, Duration::from_secs(3600), sender("far"));
+    owner.spawn_after(Flush, Duration::from_millis(5), sender("near"));
     assert_eq!(wait(), "near");
     // The only thread is busy, but the commit lane is not.
-    jobs.spawn(owner, Commit, sender("lane"));
+    owner.spawn(Commit, sender("lane"));
     assert_eq!(wait(), "lane");
     let (release, held) = mpsc::channel::<()>();
-    jobs.spawn(owner, Compaction, move || {
+    owner.spawn(Compaction, move || {
         let _ = held.recv();
     });
-    jobs.spawn_after(owner, Commit, Duration::from_millis(5), sender("beside"));
+    owner.spawn_after(Commit, Duration::from_millis(5), sender("beside"));
     assert_eq!(wait(), "beside");
     release.send(()).unwrap();
-    jobs.drain(owner);
+    owner.drain();
     assert!(finished.try_recv().is_err(), "the far one is dropped");
 }
 
@@ -419,12 +415,12 @@ fn a_busy_thread_hands_over_the_wait_for_delayed_jobs() {
     let owner = jobs.new_owner();
     let rest = || jobs.wait_until(Some(Duration::from_millis(30)), &mut || false);
     let (done, finished) = mpsc::channel();
-    jobs.spawn_after(owner, Flush, Duration::from_millis(300), move || {
+    owner.spawn_after(Flush, Duration::from_millis(300), move || {
         done.send(()).unwrap();
     });
     rest();
     let (release, held) = mpsc::channel::<()>();
-    jobs.spawn(owner, Compaction, move || {
+    owner.spawn(Compaction, move || {
         let _ = held.recv();
     });
     rest();
@@ -432,5 +428,5 @@ fn a_busy_thread_hands_over_the_wait_for_delayed_jobs() {
         .recv_timeout(Duration::from_secs(30))
         .expect("a delayed job comes due beside a long one");
     release.send(()).unwrap();
-    jobs.drain(owner);
+    owner.drain();
 }

@@ -253,7 +253,7 @@ fn remove_labelled_removes_only_series_with_the_label() {
     // Removals by a label that stores share, twice, and by a label that no series has.
     metrics.remove_labelled(("cause", "debt"));
     metrics.remove_labelled(("cause", "debt"));
-    metrics.remove_labelled(("store", "nobody"));
+    metrics.remove_labelled(("store", "unknown"));
     assert_eq!(metrics.snapshot().len(), 101);
     of("s7", "debt").add(5);
     for s in &stores[..49] {

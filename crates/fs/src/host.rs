@@ -43,7 +43,7 @@ use crate::{
     Bytes, DIRECT_ALIGN, DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard,
     LogOptions, ReadCompletions, ReadRequest, Result, Space,
 };
-use file::{HostFile, Kind, Opened};
+use file::{HostFile, Kind, OpenedFile};
 pub(crate) use lock::holder;
 use probe::VolumeFacts;
 pub(crate) use probe::{FileFacts, file_facts};
@@ -254,10 +254,10 @@ impl HostFs {
 
     /// Returns the descriptors of a file that was opened through the page cache. Adds the one for
     /// direct I/O if that works.
-    fn with_direct(&self, path: &Path, flags: OFlags, buffered: OwnedFd) -> Result<Opened> {
+    fn with_direct(&self, path: &Path, flags: OFlags, buffered: OwnedFd) -> Result<OpenedFile> {
         let facts = probe::file_facts(buffered.as_fd())
             .map_err(|e| Error::io("reading the metadata of an opened file", path, e.into()))?;
-        let mut opened = Opened {
+        let mut opened = OpenedFile {
             buffered: Some(buffered),
             direct: None,
             facts,

@@ -502,7 +502,7 @@ impl<'a> Ops<'a> {
 
     fn parse_record(&mut self) -> std::result::Result<Op<'a>, &'static str> {
         let at = self.at;
-        let head = record::Head::parse(&self.bytes[at..])?;
+        let head = record::BlobRecordHeader::parse(&self.bytes[at..])?;
         let whole = self.take(head.record_len()).ok_or("blob record cut off")?;
         Ok(Op {
             family: head.family,

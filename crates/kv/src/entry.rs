@@ -5,7 +5,7 @@ use basalt_fs::{Bytes, Error, ErrorKind, Result};
 
 /// The result of a lookup: the newest version of the key that the snapshot sees.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundEntry {
     /// Its sequence number.
     pub seq: SeqNo,
     /// Kind of the entry.
@@ -14,12 +14,12 @@ pub struct Found {
     pub value: Bytes,
 }
 
-impl Found {
+impl FoundEntry {
     /// Returns the entry that decides over a key: its newest version, or a newer range tombstone.
     #[inline]
-    pub fn newer(point: Option<Found>, deleted: Option<SeqNo>) -> Option<Found> {
+    pub fn newer(point: Option<FoundEntry>, deleted: Option<SeqNo>) -> Option<FoundEntry> {
         match deleted {
-            Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(Found {
+            Some(seq) if point.as_ref().is_none_or(|p| p.seq < seq) => Some(FoundEntry {
                 seq,
                 kind: Kind::Delete,
                 value: Bytes::new(),

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// A tombstone, or a part of one: a range of user keys `[from, to)` that was deleted at a sequence
 /// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct RangeTombstone<'a> {
     /// First user key that is deleted.
     pub from: &'a [u8],
     /// First user key behind the range.
@@ -71,7 +71,7 @@ impl Fragments {
     /// above its start covers nothing and is left out.
     pub fn build<'a>(
         cmp: &Cmp,
-        pieces: impl Iterator<Item = Piece<'a>>,
+        pieces: impl Iterator<Item = RangeTombstone<'a>>,
         snapshots: Option<&[SeqNo]>,
     ) -> Fragments {
         Self::build_within(cmp, pieces, snapshots, usize::MAX).expect("without a limit")
@@ -81,7 +81,7 @@ impl Fragments {
     /// `limit` parts.
     pub fn build_within<'a>(
         cmp: &Cmp,
-        pieces: impl Iterator<Item = Piece<'a>>,
+        pieces: impl Iterator<Item = RangeTombstone<'a>>,
         snapshots: Option<&[SeqNo]>,
         limit: usize,
     ) -> Option<Fragments> {
@@ -209,10 +209,10 @@ impl Fragments {
     }
 
     /// Returns every fragment once for each of its tombstones.
-    pub fn iter(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = RangeTombstone<'_>> {
         (0..self.len()).flat_map(move |i| {
             let (from, to) = self.range(i);
-            let piece = move |seq: &SeqNo| Piece {
+            let piece = move |seq: &SeqNo| RangeTombstone {
                 from,
                 to,
                 seq: *seq,

@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::open_inode::OpenInode;
 use super::write_buffer::BUFFER;
-use basalt_env::{EnvParts, JobPriority, Jobs, MemoryKind, Reservation};
+use basalt_env::{EnvParts, JobOwner, JobPriority, Jobs, MemoryKind, Reservation};
 use basalt_fs::device::{Device, Way};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 
@@ -75,17 +75,16 @@ struct WriteQueue {
 /// The pool of buffers, and the queue of their writes.
 pub struct BufferPool {
     queue: Arc<WriteQueue>,
-    /// The environment's job pool, and the owner number of the write jobs. If `None`, the caller
-    /// who fills a buffer writes it.
-    jobs: Option<(Jobs, u64)>,
+    /// The write jobs. If `None`, the caller that fills a buffer writes it.
+    jobs: Option<JobOwner>,
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        if let Some((jobs, owner)) = &self.jobs {
+        if let Some(jobs) = &self.jobs {
             // No file is open, so queued jobs find no buffer. After this, no job uses the device.
-            jobs.cancel(*owner);
-            jobs.drain(*owner);
+            jobs.cancel();
+            jobs.drain();
         }
     }
 }
@@ -188,7 +187,7 @@ impl BufferPool {
         let jobs = env.map(EnvParts::jobs).filter(|jobs| !jobs.is_stepped());
         BufferPool {
             queue: Arc::new(queue),
-            jobs: jobs.map(|jobs| (jobs.clone(), jobs.new_owner())),
+            jobs: jobs.map(Jobs::new_owner),
         }
     }
 
@@ -238,13 +237,13 @@ impl BufferPool {
 
     /// Queues the write of a full buffer. Without a job pool, writes it.
     pub fn write(&self, job: WriteJob) {
-        let Some((jobs, owner)) = &self.jobs else {
+        let Some(jobs) = &self.jobs else {
             return self.queue.run(job);
         };
         self.queue.pool.lock().jobs.push_back(job);
         let queue = Arc::clone(&self.queue);
         // The job finds no buffer if a waiting caller has written it.
-        jobs.spawn(*owner, PRIORITY, move || {
+        jobs.spawn(PRIORITY, move || {
             queue.write_one(|_| true);
         });
     }

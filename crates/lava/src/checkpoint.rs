@@ -7,7 +7,7 @@ use std::path::Path;
 use super::frame::{CheckpointPiece, PIECE_HEADER};
 use super::layout::{PIECE, Superblock, Uuid, max_inodes};
 use super::meta::{Meta, MetaCopy};
-use super::record::{JournalRecord, RecordReader};
+use super::record::{JournalRecord, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
@@ -188,7 +188,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 piece.index, piece.generation, superblock.generation
             )));
         }
-        let mut records = RecordReader(piece.records);
+        let mut records = MetaRecordReader(piece.records);
         while let Some(record) = records.next() {
             let record = record.map_err(|what| damage(format!("has {what}")))?;
             if jump.is_some() {

@@ -9,7 +9,7 @@ use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
 use super::options::LavaOptions;
 use super::probe::{self, Probed};
-use super::record::{JournalRecord, RecordReader};
+use super::record::{JournalRecord, MetaRecordReader};
 use super::runs::BLOCK;
 use super::{check, format, journal};
 use basalt_fs::device::Device;
@@ -199,7 +199,7 @@ fn superblock(input: &[u8]) -> Verdict {
 /// Decodes records. Each decoded record is encoded to one that decodes to the same; nothing follows
 /// an error.
 fn records(input: &[u8]) -> Verdict {
-    let mut reader = RecordReader(input);
+    let mut reader = MetaRecordReader(input);
     while let Some(record) = reader.next() {
         let Ok(record) = record else {
             assert!(reader.next().is_none(), "something follows an error");
@@ -207,7 +207,7 @@ fn records(input: &[u8]) -> Verdict {
         };
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
-        let mut again = RecordReader(&bytes);
+        let mut again = MetaRecordReader(&bytes);
         assert!(matches!(again.next(), Some(Ok(r)) if r == record));
         assert!(again.next().is_none());
     }
@@ -344,7 +344,7 @@ fn checkpoint(input: &[u8]) -> Verdict {
     // A checkpoint with a wrong jump has lost the journal. The space of the journal is then free,
     // and its frames are found there later.
     let mut last = None;
-    let mut reader = RecordReader(piece.records);
+    let mut reader = MetaRecordReader(piece.records);
     while let Some(record) = reader.next() {
         last = record.ok();
     }

@@ -8,7 +8,7 @@ use super::free_space::FreeSpace;
 use super::journal::{self, JournalEnd, JournalSource};
 use super::layout::{FIRST_BLOCK, Superblock};
 use super::meta::{ApplyError, Meta};
-use super::record::{InodeKind, RecordReader};
+use super::record::{InodeKind, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, Result};
@@ -66,7 +66,7 @@ pub fn read(
                 format!("the journal's transaction {seq} has {what}"),
             )
         };
-        let mut records = RecordReader(records);
+        let mut records = MetaRecordReader(records);
         while let Some(record) = records.next() {
             let record = record.map_err(|what| damage(what.to_string()))?;
             meta.apply(&record)

@@ -107,9 +107,9 @@ fn put_name(out: &mut Vec<u8>, name: &str) {
 }
 
 /// Reads a list of records. The field is the rest of the list.
-pub struct RecordReader<'a>(pub &'a [u8]);
+pub struct MetaRecordReader<'a>(pub &'a [u8]);
 
-impl RecordReader<'_> {
+impl MetaRecordReader<'_> {
     fn number(&mut self) -> Option<u64> {
         let mut n = 0u64;
         for i in 0..10 {

@@ -6,7 +6,7 @@
 
 use std::sync::{OnceLock, Weak};
 
-use basalt_env::{JobPriority, Jobs};
+use basalt_env::{JobOwner, JobPriority, Jobs};
 use parking_lot::Mutex;
 
 /// Writers wait for room in the journal as they wait for room in memtables, so a checkpoint runs as
@@ -22,10 +22,9 @@ pub trait BackgroundWork: Send + Sync + 'static {
     fn work(&self) -> bool;
 }
 
-/// The job pool, and the filesystem that the jobs work for.
+/// The jobs, and the filesystem that they work for.
 struct JobQueue {
-    jobs: Jobs,
-    owner: u64,
+    jobs: JobOwner,
     fs: Weak<dyn BackgroundWork>,
 }
 
@@ -50,8 +49,7 @@ impl Upkeep {
     /// Runs requested work in jobs of this pool from now on.
     pub fn begin(&self, fs: Weak<dyn BackgroundWork>, jobs: &Jobs) {
         let queue = JobQueue {
-            jobs: jobs.clone(),
-            owner: jobs.new_owner(),
+            jobs: jobs.new_owner(),
             fs,
         };
         let _ = self.queue.set(queue);
@@ -78,8 +76,8 @@ impl Upkeep {
     pub fn end(&self) {
         self.progress.lock().ended = true;
         if let Some(queue) = self.queue.get() {
-            queue.jobs.cancel(queue.owner);
-            queue.jobs.drain(queue.owner);
+            queue.jobs.cancel();
+            queue.jobs.drain();
         }
     }
 
@@ -115,6 +113,6 @@ impl JobQueue {
                 }
             }
         };
-        self.jobs.spawn(self.owner, PRIORITY, job);
+        self.jobs.spawn(PRIORITY, job);
     }
 }

@@ -51,5 +51,5 @@ pub use pick::{
     compaction_debt, level_targets, paid_by_reads, pick, plan_range, scores,
 };
 pub use relocation_pick::{RelocationCandidates, RelocationSet};
-pub use run::{Job, run};
-pub use split::{KeyRange, subranges};
+pub use run::{CompactionJob, run};
+pub use split::{SplitRange, subranges};

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Returns every target of this crate.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    let rooms = [
+    let all = [
         TARGETS,
         #[cfg(fuzzing)]
         basalt_records::fuzzing::TARGETS,
@@ -34,7 +34,7 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
         #[cfg(fuzzing)]
         basalt_blob::fuzzing::TARGETS,
     ];
-    rooms.into_iter().flatten()
+    all.into_iter().flatten()
 }
 
 /// Runs the target of this name. Panics if there is none, or if its promise does not hold.
@@ -350,7 +350,7 @@ fn golden() -> &'static Golden {
                 db.flush().expect("flush");
             }
         }
-        db.wait_idle().expect("settle");
+        db.wait_idle().expect("becomes idle");
         let disk = fs.kill();
         let mut files: Vec<(String, Vec<u8>)> = disk
             .list(Path::new(DIR))

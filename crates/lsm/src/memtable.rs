@@ -21,7 +21,7 @@ mod tests;
 mod tree;
 
 use basalt_fs::{Bytes, Result};
-pub use basalt_kv::entry::Found;
+pub use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::{
     Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq, user_key,
@@ -115,15 +115,15 @@ impl MemTable {
 
     /// Returns the newest version of `user_key` with a sequence number of at most `seq`, or a
     /// tombstone if its range was deleted since.
-    pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<Found> {
+    pub fn get(self: &Arc<Self>, user_key: &[u8], seq: SeqNo) -> Option<FoundEntry> {
         let target = Target::new(user_key, seek_trailer(seq));
-        let point = tree::find_pinned(self, &target).map(|(trailer, value)| Found {
+        let point = tree::find_pinned(self, &target).map(|(trailer, value)| FoundEntry {
             seq: trailer_seq(trailer),
             kind: Kind::from_u8(trailer as u8).expect("inserted with a kind"),
             value,
         });
         let deleted = self.ranges.newest(self.cmp(), user_key, seq);
-        Found::newer(point, deleted)
+        FoundEntry::newer(point, deleted)
     }
 
     /// Returns a cursor. The cursor sees at least the entries inserted before it was positioned.

@@ -20,7 +20,7 @@ pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
 use basalt_env::sync::{Mutex, RwLock, named};
-use basalt_env::{Env, JobPriority};
+use basalt_env::{Env, JobOwner, JobPriority};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_kv::key::{Cmp, user_key};
 use basalt_table::{TableMeta, TableReader};
@@ -44,9 +44,9 @@ pub fn table_name(number: u64) -> String {
 /// Returns `false` if the engine is gone and did not take the log.
 type DeadLogs = Box<dyn Fn(u64, Option<u64>) -> bool + Send + Sync>;
 
-/// Files that versions hold.
+/// The kind of a data file: a file that versions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileKind {
+pub enum DataFileKind {
     /// A table.
     Table,
     /// A blob file.
@@ -54,13 +54,13 @@ pub enum FileKind {
 }
 
 /// The listener that is called with kind, number and path of each removed file.
-type Removed = Box<dyn Fn(FileKind, u64, &Path) + Send + Sync>;
+type Removed = Box<dyn Fn(DataFileKind, u64, &Path) + Send + Sync>;
 
 /// The directory of a store's tables, which opens and removes them.
 pub struct TableStore {
     env: Env,
     dir: PathBuf,
-    owner: u64,
+    jobs: JobOwner,
     open: Arc<OpenTables>,
     /// Called with each file that was removed because no version or reader holds it any more.
     removed: OnceLock<Removed>,
@@ -71,12 +71,12 @@ pub struct TableStore {
 }
 
 impl TableStore {
-    /// Makes the table store of a directory. Removal jobs are queued under `owner`.
-    pub fn new(env: &Env, dir: &Path, owner: u64) -> Arc<TableStore> {
+    /// Makes the table store of a directory.
+    pub fn new(env: &Env, dir: &Path) -> Arc<TableStore> {
         Arc::new(TableStore {
             env: env.clone(),
             dir: dir.to_path_buf(),
-            owner,
+            jobs: env.jobs().new_owner(),
             open: OpenTables::new(env),
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
@@ -93,7 +93,10 @@ impl TableStore {
 
     /// Sets the function that is called with kind, number and path of every removed file. Can be
     /// set once; `callback` must not block.
-    pub fn when_removed(&self, callback: impl Fn(FileKind, u64, &Path) + Send + Sync + 'static) {
+    pub fn when_removed(
+        &self,
+        callback: impl Fn(DataFileKind, u64, &Path) + Send + Sync + 'static,
+    ) {
         let _ = self.removed.set(Box::new(callback));
     }
 
@@ -105,8 +108,8 @@ impl TableStore {
     }
 
     /// Returns the owner of the store's jobs.
-    pub fn owner(&self) -> u64 {
-        self.owner
+    pub fn jobs(&self) -> &JobOwner {
+        &self.jobs
     }
 
     /// Returns the store's directory.
@@ -303,12 +306,9 @@ impl Drop for TableFile {
         self.file.close();
         if self.obsolete.load(Atomic::SeqCst) {
             let (store, number) = (self.store.clone(), self.number);
-            self.store
-                .env
-                .jobs()
-                .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    store.remove_and_report(&store.path(number), FileKind::Table, number);
-                });
+            self.store.jobs.spawn(JobPriority::Housekeeping, move || {
+                store.remove_and_report(&store.path(number), DataFileKind::Table, number);
+            });
         }
     }
 }

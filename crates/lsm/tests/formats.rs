@@ -3,10 +3,10 @@
 //! the unknown part.
 //!
 //! `BASALT_REWRITE_GOLDEN=1` writes the document's hexdump and the golden stores anew. A golden
-//! store of a released version is never rewritten: a new version gets a new folder.
+//! store of a released version is never rewritten: a new version gets a new directory.
 
 use basalt_blob::garbage::Garbage;
-use basalt_blob::lineage::Group;
+use basalt_blob::lineage::LineageGroup;
 use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_env::Env;
 use basalt_fs::{AlignedBuf, FileSystem};
@@ -281,7 +281,7 @@ fn fields() -> Vec<(&'static str, Edit)> {
             Edit {
                 lineage: vec![(
                     280,
-                    Group {
+                    LineageGroup {
                         names: vec![280, 281],
                         targets: [(1, vec![((*b"a").into(), 301), ((*b"m").into(), 302)])].into(),
                     },

@@ -25,7 +25,7 @@ fn many_stores_keep_to_their_memory_budget_and_release_it() {
     }
     keep_little();
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("resident");
-    let fs = HostFs::new(HostOptions::new(&dir)).expect("a folder for tests");
+    let fs = HostFs::new(HostOptions::new(&dir)).expect("a directory for tests");
     let env = Env::builder(fs)
         .memory_bytes(BUDGET)
         .cache_bytes(CACHE)
@@ -82,6 +82,6 @@ fn many_stores_keep_to_their_memory_budget_and_release_it() {
     basalt_sim::campaign!("held_after_close={}", rest());
     assert!(back, "{} after all stores are closed", rest());
     drop(env);
-    #[expect(clippy::disallowed_methods, reason = "the test's own folder")]
+    #[expect(clippy::disallowed_methods, reason = "the test's own directory")]
     std::fs::remove_dir_all(&dir).expect("removed");
 }

@@ -429,7 +429,11 @@ fn snapshots_older_than_a_tombstone_keep_their_entries() {
     }
     drop(kept);
     db.compact_range(&f, None, None).expect("compact");
-    assert_eq!(range_deletes(&db), 0, "nobody needs them any more");
+    assert_eq!(
+        range_deletes(&db),
+        0,
+        "no entry needs the tombstones any more"
+    );
 }
 
 /// Tombstones are cut where tables are: at no boundary does a key come back, and no key beside it

@@ -5,7 +5,7 @@
 //! `docs/testing/fuzzing.md` lists the targets with the promise that each checks.
 
 use super::header::{self, Slot};
-use super::record::{Head, Life};
+use super::record::{Life, RecordHeader};
 use super::{
     Expect, FileHeader, FileKind, PreviousLog, RECORD_ALIGN, RECORD_HEADER, RecordReader, salvage,
 };
@@ -173,7 +173,7 @@ fn arrange(input: &[u8]) -> Arranged {
             b.resize(b.len() + RECORD_ALIGN, 0xa5);
         }
         let at = b.len();
-        let head = Head {
+        let head = RecordHeader {
             crc: 0,
             payload_crc: crc32c::crc32c(payload) ^ u32::from(does(SPLIT)),
             len: if does(TOO_LONG) {

@@ -19,7 +19,7 @@
 //!
 //! Memory: one window of [`WINDOW`] bytes, and one record at a time when it is larger.
 
-use super::record::{COMPRESSED, Head, Life, SEPARATED, flags_are_known, kind_of};
+use super::record::{COMPRESSED, Life, RecordHeader, SEPARATED, flags_are_known, kind_of};
 use super::separated::verify;
 use super::{
     FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord, Tail, header,
@@ -78,7 +78,7 @@ struct Ending {
 
 /// The bytes at a place where a record may begin.
 enum PlaceContent {
-    Good(Head, Bytes),
+    Good(RecordHeader, Bytes),
     /// The next record, which is not whole.
     Broken(String),
     /// A good header of this life that does not follow the record before it.
@@ -300,7 +300,7 @@ impl RecordReader {
         Ok(PlaceContent::Good(head, payload))
     }
 
-    fn accept(&mut self, offset: u64, head: Head, payload: Bytes) -> Result<StoredRecord> {
+    fn accept(&mut self, offset: u64, head: RecordHeader, payload: Bytes) -> Result<StoredRecord> {
         let kind = match kind_of(head.kind) {
             Some(kind) if flags_are_known(kind, head.flags) => kind,
             _ => {

@@ -20,7 +20,7 @@ pub(super) struct Life {
 
 /// A record header, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct RecordHeader {
     pub(super) crc: u32,
     pub(super) payload_crc: u32,
     pub(super) len: u32,
@@ -50,7 +50,7 @@ impl Life {
     }
 
     /// Writes a header for `offset` into the first bytes of `out`, and returns its checksum.
-    pub(super) fn seal(&self, out: &mut [u8], offset: u64, head: &Head) -> u32 {
+    pub(super) fn seal(&self, out: &mut [u8], offset: u64, head: &RecordHeader) -> u32 {
         debug_assert!(head.synced <= offset);
         out[4..8].copy_from_slice(&head.payload_crc.to_le_bytes());
         out[8..12].copy_from_slice(&head.len.to_le_bytes());
@@ -68,11 +68,11 @@ impl Life {
 
     /// Returns the header in the first bytes of `b` (at least [`RECORD_HEADER`] of them), if it
     /// belongs to this life and this offset.
-    pub(super) fn open(&self, b: &[u8], offset: u64) -> Option<Head> {
+    pub(super) fn open(&self, b: &[u8], offset: u64) -> Option<RecordHeader> {
         if b[14..16] != self.tag.to_le_bytes() {
             return None;
         }
-        let head = Head {
+        let head = RecordHeader {
             crc: u32_at(b, 0),
             payload_crc: u32_at(b, 4),
             len: u32_at(b, 8),

@@ -6,7 +6,7 @@
 //! an earlier life nor a value that looks like a record can pass.
 
 use super::record::{COMPRESSED, SEPARATED};
-use super::record::{Head, Life, flags_are_known, kind_of};
+use super::record::{Life, RecordHeader, flags_are_known, kind_of};
 use super::separated::verify;
 use super::{RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord};
 use basalt_fs::{Bytes, Error, File, Result};
@@ -201,7 +201,7 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
 }
 
 /// Returns true if a payload has the right checksums.
-fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
+fn fits(file_id: u128, head: &RecordHeader, payload: &[u8], at: u64) -> bool {
     match head.flags & SEPARATED {
         SEPARATED => verify(file_id, payload, at, head.first_seq, head.payload_crc),
         _ => crc32c::crc32c(payload) == head.payload_crc,
@@ -209,7 +209,7 @@ fn fits(file_id: u128, head: &Head, payload: &[u8], at: u64) -> bool {
 }
 
 /// Moves `at` to the next header of this life.
-fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<Head>> {
+fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<RecordHeader>> {
     while *at + RECORD_HEADER as u64 <= window.limit {
         let b = window.ahead(*at)?;
         if b.len() < RECORD_HEADER {

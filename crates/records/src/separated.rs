@@ -50,7 +50,7 @@ pub fn payload_crc(payload: &[u8], separated: &[Separated]) -> u32 {
     for s in separated {
         let start = s.at as usize;
         crc = crc32c::crc32c_append(crc, &payload[at..start]);
-        let head = record::Head::parse(&payload[start..]).expect("parsed before");
+        let head = record::BlobRecordHeader::parse(&payload[start..]).expect("parsed before");
         at = start + head.record_len();
     }
     crc32c::crc32c_append(crc, &payload[at..])

@@ -12,7 +12,7 @@
 //! the next record is unknown, too.
 
 use super::header::UNITS;
-use super::record::{Head, Life};
+use super::record::{Life, RecordHeader};
 use super::separated::{flags, payload_crc, seal};
 use super::{FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
@@ -70,7 +70,7 @@ pub struct RecordWriter {
 }
 
 /// A part of an append.
-enum Piece {
+enum AppendPiece {
     /// A range of the staging buffer.
     Staged(Range<usize>),
     /// The first `len` bytes of a record's own buffer.
@@ -79,8 +79,8 @@ enum Piece {
 
 /// The bytes to append at `RecordWriter::pos`.
 #[derive(Default)]
-struct Plan {
-    pieces: SmallVec<[Piece; 2]>,
+struct AppendPlan {
+    pieces: SmallVec<[AppendPiece; 2]>,
     /// Offset of the staged bytes that no piece covers yet.
     open: usize,
     /// Number of planned bytes.
@@ -95,10 +95,10 @@ fn large_from(direct: bool) -> usize {
     }
 }
 
-impl Plan {
+impl AppendPlan {
     fn close(&mut self, staged: usize) {
         if staged > self.open {
-            self.pieces.push(Piece::Staged(self.open..staged));
+            self.pieces.push(AppendPiece::Staged(self.open..staged));
             self.open = staged;
         }
     }
@@ -276,7 +276,7 @@ impl RecordWriter {
         } else {
             RECORD_ALIGN
         };
-        let mut plan = Plan::default();
+        let mut plan = AppendPlan::default();
         for i in 0..records.len() {
             let len = records[i].buf.len();
             let large = len >= large_from(direct);
@@ -306,7 +306,7 @@ impl RecordWriter {
             self.chain = self.life.seal(
                 record.buf,
                 offset,
-                &Head {
+                &RecordHeader {
                     crc: 0,
                     payload_crc: record.payload_crc,
                     len: (len - RECORD_HEADER) as u32,
@@ -323,7 +323,7 @@ impl RecordWriter {
             let own = if large { len / to * to } else { 0 };
             if own > 0 {
                 plan.close(self.staging.len());
-                plan.pieces.push(Piece::Own {
+                plan.pieces.push(AppendPiece::Own {
                     record: i,
                     len: own,
                 });
@@ -364,21 +364,26 @@ impl RecordWriter {
     }
 
     /// Fills the plan with zeros up to a multiple of `to`. The plan begins at such a multiple.
-    fn pad(&mut self, plan: &mut Plan, to: usize) {
+    fn pad(&mut self, plan: &mut AppendPlan, to: usize) {
         let more = (plan.bytes.next_multiple_of(to as u64) - plan.bytes) as usize;
         self.staging.resize(self.staging.len() + more, 0);
         plan.bytes += more as u64;
     }
 
-    fn write(&mut self, plan: &mut Plan, records: &[Outgoing<'_>], direct: bool) -> Result<()> {
+    fn write(
+        &mut self,
+        plan: &mut AppendPlan,
+        records: &[Outgoing<'_>],
+        direct: bool,
+    ) -> Result<()> {
         plan.close(self.staging.len());
         if plan.bytes > 0 {
             let bufs: SmallVec<[IoSlice<'_>; 2]> = plan
                 .pieces
                 .iter()
                 .map(|p| match p {
-                    Piece::Staged(range) => IoSlice::new(&self.staging[range.clone()]),
-                    Piece::Own { record, len } => IoSlice::new(&records[*record].buf[..*len]),
+                    AppendPiece::Staged(range) => IoSlice::new(&self.staging[range.clone()]),
+                    AppendPiece::Own { record, len } => IoSlice::new(&records[*record].buf[..*len]),
                 })
                 .collect();
             debug_assert_eq!(bufs.iter().map(|b| b.len() as u64).sum::<u64>(), plan.bytes);
@@ -395,7 +400,7 @@ impl RecordWriter {
             self.pos += plan.bytes;
         }
         self.staging.clear();
-        *plan = Plan::default();
+        *plan = AppendPlan::default();
         Ok(())
     }
 

@@ -97,7 +97,7 @@ pub(crate) fn store_error(e: &Error) -> String {
     format!("{code} {e}")
 }
 
-pub(crate) type Done = Result<Outcome, Failure>;
+pub(crate) type CommandResult = Result<Outcome, Failure>;
 
 /// The end of a command.
 pub(crate) enum Outcome {
@@ -137,7 +137,7 @@ pub(crate) enum SlowKind {
     Keys {
         pattern: Vec<u8>,
     },
-    /// A copy of the store in a folder.
+    /// A copy of the store in a directory.
     Checkpoint {
         store: Arc<dyn Store>,
         target: PathBuf,

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]
-struct Version {
+struct PendingVersion {
     slot: u8,
     /// Number of layers that the epoch had when it wrote this version.
     layers: u8,
@@ -108,7 +108,7 @@ pub(crate) struct Ended {
 pub(crate) struct Keyspace {
     store: Arc<dyn Store>,
     limits: EpochLimits,
-    overlay: BTreeMap<Bytes, SmallVec<[Version; 1]>>,
+    overlay: BTreeMap<Bytes, SmallVec<[PendingVersion; 1]>>,
     /// Layers in the order in which they took effect.
     layers: Vec<PlacedLayer>,
     /// Layers that are no longer needed. Freeing them takes long.
@@ -341,7 +341,7 @@ impl Keyspace {
                 newest.layers = layers;
             }
             _ => {
-                versions.push(Version {
+                versions.push(PendingVersion {
                     slot,
                     layers,
                     value,

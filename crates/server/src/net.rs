@@ -43,7 +43,7 @@ use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
-use many::{Prepared, Preparer};
+use many::{PreparedNames, Preparer};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;
@@ -76,7 +76,7 @@ enum Event {
     /// The answers of a piece, for a request that waits for it.
     Fetched(Fetched),
     /// The table of names of a command with very many names.
-    Prepared(Prepared),
+    Prepared(PreparedNames),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }

@@ -42,7 +42,7 @@ impl Write {
 }
 
 /// Called once with a commit's result, on any thread. It must not block.
-pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
+pub(crate) type CommitCallback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Called with engine key, encoded value and expiry of an entry. The result false ends the scan. A
 /// separated value is not read; it is always a string ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
@@ -100,7 +100,7 @@ pub(crate) trait Store: Send + Sync {
     fn view(&self) -> Box<dyn StoreView>;
     /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
-    fn submit(&self, writes: Vec<Write>, sync: bool, done: Done);
+    fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback);
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// Returns the current generation of the database at the time of the open.
@@ -112,7 +112,7 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of all committed writes in a folder that does not exist. Blocks.
+    /// Makes a copy of all committed writes in a directory that does not exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
     fn stats(&self) -> basalt::Stats;

@@ -199,7 +199,7 @@ impl FaultFs {
     pub fn new(inner: Arc<dyn FileSystem>, seed: u64) -> Arc<FaultFs> {
         #[expect(
             clippy::disallowed_methods,
-            reason = "the clock is a crate above; whoever simulates time passes its own sleep"
+            reason = "the clock is a crate above; a test that simulates time passes its own sleep"
         )]
         FaultFs::with_sleep(inner, seed, Box::new(std::thread::sleep))
     }

@@ -207,7 +207,7 @@ fn an_image_has_one_writer_or_many_readers() {
         .expect("read-only");
     assert_eq!(e.kind(), basalt_fs::ErrorKind::ReadOnly);
     drop((fs, three));
-    open(false).expect("nobody has it");
+    open(false).expect("no handle has the lock");
     let e = HostDevice::open(&DeviceOptions::new(&dir.0)).err();
     let e = e.expect("a directory is no image");
     assert_eq!(e.kind(), basalt_fs::ErrorKind::InvalidArgument, "{e}");

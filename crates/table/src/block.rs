@@ -15,7 +15,7 @@
 //! The bytes decoded here have passed their checksum, but they may still be a hostile file's: every
 //! offset and length is checked.
 
-use super::format::{Checked, Damage, check_entry};
+use super::format::{BlockResult, Damage, check_entry};
 use basalt_env::prefetch;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::encoding::{get_varint, put_varint, u32_at};
@@ -226,15 +226,15 @@ impl BlockBuilder {
 
 /// The lengths and counts of a payload's parts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct BlockLayout {
     entries_end: usize,
     restarts: usize,
     buckets: usize,
 }
 
-impl Layout {
+impl BlockLayout {
     #[inline]
-    pub(super) fn of(payload: &[u8]) -> Checked<Layout> {
+    pub(super) fn of(payload: &[u8]) -> BlockResult<BlockLayout> {
         let Some(tail) = payload.len().checked_sub(TAIL_LEN) else {
             return Err(Damage::Bad(0, "data block too short"));
         };
@@ -251,7 +251,7 @@ impl Layout {
                     && flags & !FLAG_HASH == 0
                     && (flags & FLAG_HASH != 0) == (buckets > 0) =>
             {
-                Ok(Layout {
+                Ok(BlockLayout {
                     entries_end,
                     restarts,
                     buckets,
@@ -262,7 +262,7 @@ impl Layout {
     }
 
     #[inline]
-    fn restart(&self, payload: &[u8], i: usize) -> Checked<usize> {
+    fn restart(&self, payload: &[u8], i: usize) -> BlockResult<usize> {
         let at = u32_at(payload, self.entries_end + i * 4) as usize;
         if at >= self.entries_end {
             return Err(Damage::Bad(
@@ -275,7 +275,7 @@ impl Layout {
 
     /// Returns the user key and the trailer of restart point `i`.
     #[inline]
-    fn restart_key<'a>(&self, payload: &'a [u8], i: usize) -> Checked<(&'a [u8], u64)> {
+    fn restart_key<'a>(&self, payload: &'a [u8], i: usize) -> BlockResult<(&'a [u8], u64)> {
         let at = self.restart(payload, i)?;
         let entries = &payload[..self.entries_end];
         let e = Entry::decode(entries, at)?;
@@ -296,7 +296,7 @@ impl Layout {
         cmp: &Cmp,
         user: &[u8],
         trailer: u64,
-    ) -> Checked<usize> {
+    ) -> BlockResult<usize> {
         let (mut lo, mut hi) = (0, self.restarts);
         // Invariant: points below `lo` are before the target, points at or above `hi` are not.
         while lo < hi {
@@ -324,7 +324,7 @@ struct Entry {
 impl Entry {
     /// Decodes the entry at `at`. All its parts lie inside `entries`.
     #[inline]
-    fn decode(entries: &[u8], at: usize) -> Checked<Entry> {
+    fn decode(entries: &[u8], at: usize) -> BlockResult<Entry> {
         let (shared, unshared, value_len, suffix_at) = match entries.get(at..at + 3) {
             Some(&[a, b, c]) if (a | b | c) < 0x80 => {
                 (usize::from(a), usize::from(b), usize::from(c), at + 3)
@@ -347,7 +347,7 @@ impl Entry {
     }
 
     #[inline(never)]
-    fn lengths(entries: &[u8], start: usize) -> Checked<(usize, usize, usize, usize)> {
+    fn lengths(entries: &[u8], start: usize) -> BlockResult<(usize, usize, usize, usize)> {
         let mut at = start;
         let mut one = |max: usize| {
             get_varint(entries, &mut at, 32)
@@ -394,8 +394,8 @@ pub(super) fn get(
     user: &[u8],
     seq: SeqNo,
     hash: Option<u64>,
-) -> Checked<Option<Hit>> {
-    let layout = Layout::of(payload)?;
+) -> BlockResult<Option<Hit>> {
+    let layout = BlockLayout::of(payload)?;
     let mut end = layout.entries_end;
     let hashed = match hash {
         Some(hash) if layout.buckets > 0 => {
@@ -450,7 +450,7 @@ fn scan_bytewise(
     end: usize,
     user: &[u8],
     seq: SeqNo,
-) -> Checked<Option<Hit>> {
+) -> BlockResult<Option<Hit>> {
     let mut matched = 0;
     let mut last_len = 0;
     while at < end {
@@ -498,7 +498,7 @@ fn scan_any(
     cmp: &Cmp,
     user: &[u8],
     seq: SeqNo,
-) -> Checked<Option<Hit>> {
+) -> BlockResult<Option<Hit>> {
     let mut key = Vec::with_capacity(user.len() + 32);
     while at < end {
         let e = Entry::decode(entries, at)?;
@@ -541,7 +541,7 @@ pub(super) struct BlockCursor {
     /// to each trailer stored here.
     shift: u64,
     bytes: Bytes,
-    layout: Layout,
+    layout: BlockLayout,
     /// Offset of the current entry; `valid` says whether there is one.
     at: usize,
     value: Range<usize>,
@@ -563,7 +563,7 @@ impl BlockCursor {
         BlockCursor {
             shift: shift << SEQ_SHIFT,
             bytes: Bytes::new(),
-            layout: Layout {
+            layout: BlockLayout {
                 entries_end: 0,
                 restarts: 0,
                 buckets: 0,
@@ -578,9 +578,9 @@ impl BlockCursor {
     }
 
     /// Moves to another block. The cursor is then unpositioned.
-    pub(super) fn load(&mut self, payload: Bytes) -> Checked<()> {
+    pub(super) fn load(&mut self, payload: Bytes) -> BlockResult<()> {
         self.unload();
-        self.layout = Layout::of(&payload)?;
+        self.layout = BlockLayout::of(&payload)?;
         self.bytes = payload;
         Ok(())
     }
@@ -616,7 +616,7 @@ impl BlockCursor {
     /// Decodes the entry at `at` on top of the key before. The cursor is not valid past the last
     /// entry.
     #[inline]
-    fn step_to(&mut self, at: usize) -> Checked<()> {
+    fn step_to(&mut self, at: usize) -> BlockResult<()> {
         self.valid = false;
         if at >= self.layout.entries_end {
             return Ok(());
@@ -643,7 +643,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    fn step_to_restart(&mut self, i: usize) -> Checked<()> {
+    fn step_to_restart(&mut self, i: usize) -> BlockResult<()> {
         self.valid = false;
         let at = self.layout.restart(&self.bytes, i)?;
         self.key.clear();
@@ -656,7 +656,7 @@ impl BlockCursor {
         &mut self,
         payload: Bytes,
         hash: Option<fn(&[u8]) -> u64>,
-    ) -> Checked<()> {
+    ) -> BlockResult<()> {
         self.load(payload)?;
         self.check_all(hash)
     }
@@ -676,12 +676,12 @@ impl BlockCursor {
         Ok(())
     }
 
-    pub(super) fn seek_to_first(&mut self) -> Checked<()> {
+    pub(super) fn seek_to_first(&mut self) -> BlockResult<()> {
         self.behind.clear();
         self.step_to_restart(0)
     }
 
-    pub(super) fn seek_to_last(&mut self) -> Checked<()> {
+    pub(super) fn seek_to_last(&mut self) -> BlockResult<()> {
         self.behind.clear();
         self.step_to_restart(self.layout.restarts - 1)?;
         while self.value.end < self.layout.entries_end {
@@ -691,7 +691,7 @@ impl BlockCursor {
     }
 
     /// Moves to the first entry at or after the internal key `target`, if this block has one.
-    pub(super) fn seek(&mut self, cmp: &Cmp, target: &[u8]) -> Checked<()> {
+    pub(super) fn seek(&mut self, cmp: &Cmp, target: &[u8]) -> BlockResult<()> {
         self.behind.clear();
         self.valid = false;
         let (user, trailer) = basalt_kv::key::split_internal_key(target);
@@ -707,14 +707,14 @@ impl BlockCursor {
     }
 
     #[inline]
-    pub(super) fn next(&mut self) -> Checked<()> {
+    pub(super) fn next(&mut self) -> BlockResult<()> {
         if !self.behind.is_empty() {
             self.behind.clear();
         }
         self.step_to(self.value.end)
     }
 
-    pub(super) fn prev(&mut self) -> Checked<()> {
+    pub(super) fn prev(&mut self) -> BlockResult<()> {
         if self.behind.is_empty() {
             let here = self.at;
             self.valid = false;
@@ -763,7 +763,7 @@ impl BlockCursor {
     /// Checks what lookups rely on beyond what decoding checks: restart points on entries, the
     /// length of each interval, shared prefixes as long as they can be, and the buckets. `verify`
     /// calls this with the cursor at any position; the cursor is unpositioned afterwards.
-    pub(super) fn check_all(&mut self, hash: Option<fn(&[u8]) -> u64>) -> Checked<()> {
+    pub(super) fn check_all(&mut self, hash: Option<fn(&[u8]) -> u64>) -> BlockResult<()> {
         let mut previous: Vec<u8> = Vec::new();
         let (mut n, mut at, mut restarts) = (0, 0, 0);
         let interval = usize::from(self.bytes[self.bytes.len() - 2]);

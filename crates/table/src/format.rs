@@ -122,7 +122,7 @@ pub(crate) enum Damage {
     Reserved(Kind),
 }
 
-pub(crate) type Checked<T> = std::result::Result<T, Damage>;
+pub(crate) type BlockResult<T> = std::result::Result<T, Damage>;
 
 impl Damage {
     /// Returns the error for this damage in the block at `offset` of `path`.
@@ -142,7 +142,7 @@ impl Damage {
 
 /// Checks the kind and the payload length of an entry from disk.
 #[inline]
-pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> Checked<Kind> {
+pub(crate) fn check_entry(trailer: u64, value_len: usize, at: usize) -> BlockResult<Kind> {
     match trailer as u8 {
         0 => Ok(Kind::Delete),
         1 => Ok(Kind::Put),

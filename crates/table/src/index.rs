@@ -8,7 +8,7 @@
 //! Layout: entries (key length varint, key, handle), then the offset of each entry (u32 each), then
 //! their number (u32).
 
-use super::format::{BlockHandle, Checked, Damage};
+use super::format::{BlockHandle, BlockResult, Damage};
 use basalt_fs::Bytes;
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::encoding::{get_varint, put_varint, u32_at};
@@ -68,7 +68,7 @@ pub(super) struct IndexBlock {
 
 impl IndexBlock {
     /// Opens a partition, which has at least one entry.
-    pub(super) fn new(bytes: Bytes) -> Checked<IndexBlock> {
+    pub(super) fn new(bytes: Bytes) -> BlockResult<IndexBlock> {
         let at = bytes.len().saturating_sub(4);
         match IndexBlock::top(bytes)? {
             index if index.n == 0 => Err(Damage::Bad(at, "index block without entries")),
@@ -77,7 +77,7 @@ impl IndexBlock {
     }
 
     /// Opens the top level, which has no entries if the table has none.
-    pub(super) fn top(bytes: Bytes) -> Checked<IndexBlock> {
+    pub(super) fn top(bytes: Bytes) -> BlockResult<IndexBlock> {
         let n = bytes
             .len()
             .checked_sub(4)
@@ -112,7 +112,7 @@ impl IndexBlock {
     }
 
     #[inline(always)]
-    fn key_at(&self, i: usize) -> Checked<(&[u8], usize)> {
+    fn key_at(&self, i: usize) -> BlockResult<(&[u8], usize)> {
         let start = u32_at(&self.bytes, self.entries_end + i * 4) as usize;
         let entries = &self.bytes[..self.entries_end];
         let mut at = start;
@@ -134,7 +134,7 @@ impl IndexBlock {
     }
 
     /// Returns the separator and the handle of entry `i`, which is below [`IndexBlock::len`].
-    pub(super) fn entry(&self, i: usize) -> Checked<(&[u8], BlockHandle)> {
+    pub(super) fn entry(&self, i: usize) -> BlockResult<(&[u8], BlockHandle)> {
         assert!(i < self.n, "index entry {i} of {}", self.n);
         let (key, mut at) = self.key_at(i)?;
         let handle = BlockHandle::decode(&self.bytes[..self.entries_end], &mut at)
@@ -145,7 +145,7 @@ impl IndexBlock {
     /// Returns the number of the first entry whose separator is at or after `target`, or `len()` if
     /// there is none.
     #[inline]
-    pub(super) fn seek(&self, cmp: &Cmp, target: &[u8]) -> Checked<usize> {
+    pub(super) fn seek(&self, cmp: &Cmp, target: &[u8]) -> BlockResult<usize> {
         let (user, trailer) = split_internal_key(target);
         // The comparator is chosen once, not once a probe.
         match cmp {
@@ -155,7 +155,7 @@ impl IndexBlock {
     }
 
     #[inline]
-    fn seek_by(&self, trailer: u64, order: impl Fn(&[u8]) -> Ordering) -> Checked<usize> {
+    fn seek_by(&self, trailer: u64, order: impl Fn(&[u8]) -> Ordering) -> BlockResult<usize> {
         let (mut lo, mut hi) = (0, self.n);
         while lo < hi {
             let mid = (lo + hi) / 2;
@@ -178,7 +178,7 @@ impl IndexBlock {
 
     /// Checks that entries fill the block without gaps and that separators ascend. `verify` calls
     /// this.
-    pub(super) fn check_all(&self, cmp: &Cmp) -> Checked<()> {
+    pub(super) fn check_all(&self, cmp: &Cmp) -> BlockResult<()> {
         let mut expected = 0;
         for i in 0..self.n {
             let start = u32_at(&self.bytes, self.entries_end + i * 4) as usize;

@@ -53,10 +53,10 @@ pub use format::{
 };
 pub use properties::{decode_references, encode_references, family_of};
 pub use reader::{
-    InternalIter, Lookup, ReadBudget, SeekBlock, SeekRead, Step, TableIter, TableReader, Wanted,
-    hash_of,
+    InternalIter, Lookup, LookupStep, ReadBudget, SeekBlock, SeekRead, TableIter, TableReader,
+    Wanted, hash_of,
 };
-pub use source::Source;
+pub use source::FileSource;
 
 use basalt_kv::codec::Compression;
 use basalt_kv::key::{

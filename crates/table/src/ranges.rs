@@ -5,7 +5,9 @@
 //! without index, properties or footer.
 
 use super::TableMeta;
-use super::format::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, Checked, Damage, block_checksum};
+use super::format::{
+    BLOCK_TRAILER_LEN, BlockHandle, BlockKind, BlockResult, Damage, block_checksum,
+};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::encoding::{get_varint, put_varint, u64_at};
 use basalt_kv::key::{Cmp, Kind, MAX_SEQ, SeqNo, internal_key, pack_trailer};
@@ -79,7 +81,7 @@ impl RangesBuilder {
 
 /// Reads a block's payload and appends its fragments to those of the blocks before it. Every byte
 /// is checked.
-pub(super) fn read_block(cmp: &Cmp, payload: &[u8], out: &mut Fragments) -> Checked<()> {
+pub(super) fn read_block(cmp: &Cmp, payload: &[u8], out: &mut Fragments) -> BlockResult<()> {
     let bad = |at: usize, what: &'static str| Damage::Bad(at, what);
     if payload.len() < HEAD || payload[..MARK.len()] != MARK {
         return Err(bad(0, "range tombstones without their mark"));

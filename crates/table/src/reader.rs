@@ -14,7 +14,7 @@ mod verify;
 
 pub use cursor::InternalIter;
 pub use iter::TableIter;
-pub use lookup::{Lookup, Step, Wanted};
+pub use lookup::{Lookup, LookupStep, Wanted};
 pub use seek_prefetch::{SeekBlock, SeekRead};
 
 use super::block;
@@ -25,13 +25,13 @@ use super::format::{
 use super::index::IndexBlock;
 use super::properties::Properties;
 use super::ranges;
-use super::source::Source;
+use super::source::FileSource;
 use super::{ReadPattern, TableFamily, TableMeta, TableVerified};
 use crate::format::filter;
 use basalt_env::sync::atomic::{AtomicU64, Ordering};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation, prefetch};
 use basalt_fs::{AlignedBuf, Bytes, Error, File, Result, slot_size};
-use basalt_kv::entry::Found;
+use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::{
     Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, TRAILER_LEN, internal_key, seek_trailer, split_internal_key,
     user_key,
@@ -55,7 +55,7 @@ const COPIED: usize = 512;
 /// reads need that memory aligned to pages, and so short a block would waste as many bytes as it
 /// has.
 const MOVED: usize = 32 << 10;
-/// Number of fruitless reads of a table after which [`Source::extra_reads`] is called again.
+/// Number of fruitless reads of a table after which [`FileSource::extra_reads`] is called again.
 const READS_PER_NOTICE: u64 = 256;
 
 /// Bytes of answers that a batch of reads may still bring into memory.
@@ -100,7 +100,7 @@ impl ReadBudget {
 /// An open table.
 pub struct TableReader {
     pub(super) env: Env,
-    source: Box<dyn Source>,
+    source: Box<dyn FileSource>,
     pub(super) path: PathBuf,
     pub(super) file_id: u128,
     pub(super) size: u64,
@@ -129,7 +129,7 @@ impl TableReader {
     /// of `cmp`.
     pub fn open(
         env: &Env,
-        source: impl Source,
+        source: impl FileSource,
         path: &Path,
         file_id: u128,
         size: u64,
@@ -142,7 +142,7 @@ impl TableReader {
     /// sequence numbers. Errors are those of [`TableReader::open`].
     pub fn open_shifted(
         env: &Env,
-        source: impl Source,
+        source: impl FileSource,
         path: &Path,
         meta: &TableMeta,
         cmp: Cmp,
@@ -165,7 +165,7 @@ impl TableReader {
 
     fn open_at(
         env: &Env,
-        source: impl Source,
+        source: impl FileSource,
         path: &Path,
         (file_id, size, shift): (u128, u64, u64),
         cmp: Cmp,
@@ -275,7 +275,7 @@ impl TableReader {
     /// Returns the newest version of `user_key` with a sequence number of at most `seq`, or a
     /// tombstone if its range was deleted since. Filter, index partition and data block come from
     /// the cache, at the cost of at most one device read each if they are not there.
-    pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<Found>> {
+    pub fn get(&self, user_key: &[u8], seq: SeqNo, fill_cache: bool) -> Result<Option<FoundEntry>> {
         self.get_hashed(user_key, hash_of(&self.cmp, user_key), seq, fill_cache)
     }
 
@@ -286,16 +286,16 @@ impl TableReader {
         hash: Option<u64>,
         seq: SeqNo,
         fill_cache: bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         if self.ranges.is_empty() {
             return self.get_entry(user_key, hash, seq, fill_cache);
         }
         let deleted = self.ranges.newest(&self.cmp, user_key, seq);
         if self.is_newest(deleted) {
-            return Ok(Found::newer(None, deleted));
+            return Ok(FoundEntry::newer(None, deleted));
         }
         let entry = self.get_entry(user_key, hash, seq, fill_cache)?;
-        Ok(Found::newer(entry, deleted))
+        Ok(FoundEntry::newer(entry, deleted))
     }
 
     /// Returns true if no entry of the table is newer than this tombstone.
@@ -320,7 +320,7 @@ impl TableReader {
         hash: Option<u64>,
         seq: SeqNo,
         fill_cache: bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         // In a table that was added after `seq`, every entry is too new.
         let Some(stored) = seq.checked_sub(self.shift) else {
             return Ok(None);
@@ -351,7 +351,7 @@ impl TableReader {
         let find = |payload: &Bytes| {
             let hit = block::get(payload, &self.cmp, user_key, stored, hash)
                 .map_err(|d| d.at(&self.path, handle.offset))?;
-            Ok(hit.map(|h| Found {
+            Ok(hit.map(|h| FoundEntry {
                 seq: h.seq + self.shift,
                 kind: h.kind,
                 value: if h.value.len() <= COPIED {
@@ -392,13 +392,13 @@ impl TableReader {
         user_key: &[u8],
         seq: SeqNo,
         hash: Option<u64>,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         let Some(stored) = seq.checked_sub(self.shift) else {
             return Ok(None);
         };
         let hit = block::get(payload, &self.cmp, user_key, stored, hash)
             .map_err(|d| d.at(&self.path, handle.offset))?;
-        Ok(hit.map(|h| Found {
+        Ok(hit.map(|h| FoundEntry {
             seq: h.seq + self.shift,
             kind: h.kind,
             value: payload.slice(h.value),

@@ -108,7 +108,8 @@ pub fn unless_damaged<T>(r: Result<T>) -> Result<Option<T>> {
 /// The function that is called with each entry: internal key and value.
 pub type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
 
-struct Walk<'a> {
+/// The state of salvaging one table.
+struct Salvager<'a> {
     file: &'a dyn File,
     path: &'a Path,
     file_id: u128,
@@ -170,7 +171,7 @@ pub fn salvage(
         Some(t) => unless_damaged(Footer::decode(path, file_id, size, t))?,
         None => None,
     };
-    let mut walk = Walk {
+    let mut salvager = Salvager {
         file,
         path,
         file_id,
@@ -188,7 +189,7 @@ pub fn salvage(
     let mut handles = BTreeMap::new();
     let mut ranges: Option<Vec<BlockHandle>> = None;
     if let Some(f) = &footer
-        && let Some(bytes) = walk.block(BlockKind::Properties, &f.properties)?
+        && let Some(bytes) = salvager.block(BlockKind::Properties, &f.properties)?
         && let Some(p) = unless_damaged(Properties::decode(path, f.properties.offset, &bytes))?
     {
         if p.comparator != cmp.name() {
@@ -199,23 +200,23 @@ pub fn salvage(
             ))
             .in_file(path));
         }
-        walk.out.entries_written = Some(p.meta.entries);
+        salvager.out.entries_written = Some(p.meta.entries);
         ranges = Some(p.ranges);
-        walk.out.comparator = Some(p.comparator);
+        salvager.out.comparator = Some(p.comparator);
     }
-    walk.ranges(ranges, size)?;
+    salvager.ranges(ranges, size)?;
     if let Some(f) = &footer {
-        handles = walk.handles(f)?;
+        handles = salvager.handles(f)?;
     }
     let end = footer.as_ref().map_or(size, |f| f.data_end);
-    walk.data(HEADER_LEN as u64, end, &handles)?;
+    salvager.data(HEADER_LEN as u64, end, &handles)?;
     if let Some(known) = known.size.filter(|n| *n > size) {
-        walk.lose(size..known, "the file ends here");
+        salvager.lose(size..known, "the file ends here");
     }
-    Ok(walk.out)
+    Ok(salvager.out)
 }
 
-impl Walk<'_> {
+impl Salvager<'_> {
     fn block(&self, kind: BlockKind, handle: &BlockHandle) -> Result<Option<Bytes>> {
         let disk = read_exact(self.file, self.path, handle.offset, handle.disk_len());
         unless_damaged(

@@ -5,7 +5,7 @@ use basalt_fs::{File, Result};
 use std::sync::Arc;
 
 /// Provides the file of a table when a reader needs it.
-pub trait Source: Send + Sync + 'static {
+pub trait FileSource: Send + Sync + 'static {
     /// Returns the file, opened if it is not open. The file stays open as long as the caller holds
     /// it.
     fn file(&self) -> Result<Arc<dyn File>>;
@@ -15,7 +15,7 @@ pub trait Source: Send + Sync + 'static {
     fn extra_reads(&self) {}
 }
 
-impl Source for Arc<dyn File> {
+impl FileSource for Arc<dyn File> {
     fn file(&self) -> Result<Arc<dyn File>> {
         Ok(self.clone())
     }

@@ -12,7 +12,7 @@ use crate::InternalIter;
 use crate::format::filter;
 use basalt_env::{Env, IoPriority, Random};
 use basalt_fs::ErrorKind;
-use basalt_kv::entry::Found;
+use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::{
     Comparator, Kind, MAX_SEQ, internal_key, pack_trailer, seek_trailer, split_internal_key,
     trailer_seq,
@@ -224,24 +224,24 @@ fn look_up_batch(
     keys: &[&[u8]],
     seq: u64,
     fill_cache: bool,
-) -> Vec<Option<Found>> {
+) -> Vec<Option<FoundEntry>> {
     let target = |key: &[u8]| internal_key(key, seek_trailer(seq));
-    let mut steps: Vec<Step> = (keys.iter())
+    let mut steps: Vec<LookupStep> = (keys.iter())
         .map(|k| Lookup::begin(t, k, &target(k), seq).expect("begin"))
         .collect();
     let mut rounds = 0;
     loop {
-        let on = |s: &Step| match s {
-            Step::On(lookup) => Some(lookup.wanted().clone()),
-            Step::Is(_) => None,
+        let on = |s: &LookupStep| match s {
+            LookupStep::On(lookup) => Some(lookup.wanted().clone()),
+            LookupStep::Is(_) => None,
         };
         let wanted: Vec<Wanted> = steps.iter().filter_map(on).collect();
         if wanted.is_empty() {
             break;
         }
         let mut read = Wanted::read_batch(&wanted, fill_cache).into_iter();
-        let feed = |(step, key): (Step, &&[u8])| match step {
-            Step::On(lookup) => {
+        let feed = |(step, key): (LookupStep, &&[u8])| match step {
+            LookupStep::On(lookup) => {
                 let payload = read.next().expect("one a wish").expect("read");
                 lookup.feed(&payload, key, &target(key), seq).expect("fed")
             }
@@ -252,8 +252,8 @@ fn look_up_batch(
     }
     assert!(rounds <= 3, "filter, index, data: {rounds} rounds");
     let found = |s| match s {
-        Step::Is(found) => found,
-        Step::On(_) => unreachable!("all are done"),
+        LookupStep::Is(found) => found,
+        LookupStep::On(_) => unreachable!("all are done"),
     };
     steps.into_iter().map(found).collect()
 }

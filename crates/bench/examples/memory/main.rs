@@ -4,10 +4,10 @@
 //! ```sh
 //! cargo run --release -p basalt-bench --example memory -- DIR [STORES] [SECONDS] [unbounded]
 //! ```
-//! The folder must be new. Opens the stores on one `Env` with the default budget, reads, writes and
-//! deletes values of up to 70 KB for a while by two threads, closes all, and prints a line for each
-//! five seconds and each phase. `unbounded` leaves the allocator as it comes. Decision 0031 has the
-//! figures.
+//! The directory must be new. Opens the stores on one `Env` with the default budget, reads, writes
+//! and deletes values of up to 70 KB for a while by two threads, closes all, and prints a line for
+//! each five seconds and each phase. `unbounded` leaves the allocator as it comes. Decision 0031
+//! has the figures.
 
 mod counting;
 
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let Some(dir) = args.get(1).map(PathBuf::from) else {
         eprintln!(
-            "usage: memory DIR [STORES] [SECONDS] [unbounded]; DIR is a new folder on the disk to use"
+            "usage: memory DIR [STORES] [SECONDS] [unbounded]; DIR is a new directory on the disk to use"
         );
         std::process::exit(2);
     };

@@ -51,7 +51,7 @@ pub struct CompareArgs {
     /// numbers and zeros
     #[arg(long)]
     pub random_keys: bool,
-    /// Read the files of this folder in folder-load and folder-export
+    /// Read the files of this directory in folder-load and folder-export
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Count the block device's own bytes and reads too (those of all processes on this machine)

@@ -1,4 +1,4 @@
-//! A folder of the host as entries: the key is the path of a file, the value is its content.
+//! A directory of the host as entries: the key is the path of a file, the value is its content.
 
 use crate::Stop;
 use crate::drive::Worker;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The files of a folder, in the order of their paths.
+/// The files of a directory, in the order of their paths.
 pub struct Folder {
     fs: Arc<dyn FileSystem>,
     files: Vec<(PathBuf, u64)>,
@@ -24,12 +24,12 @@ pub struct Folder {
 impl Folder {
     /// Lists all files below `dir`. An export goes to `out`.
     pub fn new(dir: &Path, out: PathBuf) -> Result<Folder, Stop> {
-        // This check comes before the folder is opened as the directory of a store, which would
+        // This check comes before the directory is opened as the directory of a store, which would
         // make it.
         let kind = rustix::fs::stat(dir).map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode));
         if kind != Ok(rustix::fs::FileType::Directory) {
             return Err(Stop::new(format!(
-                "--folder {} is not a folder",
+                "--folder {} is not a directory",
                 dir.display()
             )));
         }
@@ -63,7 +63,7 @@ impl Folder {
         Ok((path.as_os_str().as_bytes().to_vec(), content.to_vec()))
     }
 
-    /// Writes all entries as files and syncs them. Fails unless they are those of the folder.
+    /// Writes all entries as files and syncs them. Fails unless they are those of the directory.
     pub fn export(&self, worker: &mut Worker) -> Result<(), Stop> {
         let mut made: BTreeSet<PathBuf> = BTreeSet::new();
         let mut n = 0;

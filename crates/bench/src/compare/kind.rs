@@ -35,7 +35,7 @@ pub enum Kind {
     FolderLoad,
     /// Put every file of --folder by the engine's bulk load
     FolderBulk,
-    /// Write all of a loaded folder to files
+    /// Write all of a loaded directory to files
     FolderExport,
     /// Get keys that exist
     ReadRandom,
@@ -105,7 +105,7 @@ impl Kind {
         )
     }
 
-    /// Returns true if the workload runs on the files of a folder.
+    /// Returns true if the workload runs on the files of a directory.
     pub fn is_of_folder(self) -> bool {
         matches!(
             self,
@@ -320,7 +320,7 @@ impl Kind {
         }
     }
 
-    /// Returns the operation of a kind that copies the files of a folder.
+    /// Returns the operation of a kind that copies the files of a directory.
     fn folder(self, asked: &RunRequest) -> Arc<Operation> {
         let log = asked.log();
         let folder = asked.folder().clone();
@@ -341,7 +341,7 @@ impl Kind {
                 })
             }),
             Kind::FolderExport => Arc::new(move |w: &mut Worker, _| folder.export(w)),
-            _ => unreachable!("{self:?} copies no folder"),
+            _ => unreachable!("{self:?} copies no directory"),
         }
     }
 

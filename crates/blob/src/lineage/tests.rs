@@ -187,7 +187,7 @@ fn a_file_is_collected_once() {
 #[test]
 fn lineage_groups_that_no_collection_writes_are_refused() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
-    let group = |names: &[u64], targets: Targets| Group {
+    let group = |names: &[u64], targets: Targets| LineageGroup {
         names: names.to_vec(),
         targets: [(0, targets)].into(),
     };

@@ -9,7 +9,7 @@ use crate::record::{HEADER_LEN, Name};
 use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, ReadCompletions, ReadRequest, Result};
 use basalt_table::BlockKind;
-use basalt_table::{ReadBudget, Source, check_reach, read_exact};
+use basalt_table::{FileSource, ReadBudget, check_reach, read_exact};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct ValueRequest<'a> {
 }
 
 /// The place of a record: its ordinal in its file, and its range of bytes.
-pub type Place = (u32, Range<u64>);
+pub type RecordPlace = (u32, Range<u64>);
 
 /// A value that was located and not yet read.
 pub struct Located<'a> {
@@ -46,7 +46,7 @@ pub struct Located<'a> {
 
 impl<'a> Located<'a> {
     /// Makes the location of a value that was located before in the same file.
-    pub fn again(sought: ValueRequest<'a>, (ordinal, place): Place) -> Located<'a> {
+    pub fn again(sought: ValueRequest<'a>, (ordinal, place): RecordPlace) -> Located<'a> {
         Located {
             reader: sought.reader,
             name: sought.name,
@@ -56,7 +56,7 @@ impl<'a> Located<'a> {
     }
 
     /// Returns the record's ordinal in its file, and its range of bytes.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RecordPlace {
         (self.ordinal, self.place.clone())
     }
 
@@ -100,7 +100,7 @@ pub(crate) fn value_len(name: &Name<'_>, place: &Range<u64>) -> usize {
 
 /// One read.
 struct Read<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn FileSource,
     path: &'a Path,
     offset: u64,
     len: usize,
@@ -191,12 +191,12 @@ impl Reading {
 
 /// Index pages that are kept in memory.
 #[derive(Default)]
-pub struct Pages {
+pub struct KeptIndexPages {
     kept: BTreeMap<CacheKey, Bytes>,
     bytes: usize,
 }
 
-impl Pages {
+impl KeptIndexPages {
     /// Returns pages by file, kind and number, in the order asked for. Pages in no cache are read
     /// together.
     fn fetch(
@@ -205,7 +205,7 @@ impl Pages {
         how: ReadMode,
     ) -> Vec<Result<Bytes>> {
         if self.bytes > PAGES_KEPT {
-            *self = Pages::default();
+            *self = KeptIndexPages::default();
         }
         let mut failed: BTreeMap<CacheKey, Error> = BTreeMap::new();
         let mut missing: Vec<(CacheKey, (&BlobReader, BlockKind, usize))> = Vec::new();
@@ -275,7 +275,7 @@ impl Pages {
 /// Locates values. Reads index pages only, unless several records have a value's hash.
 pub fn locate<'a>(
     sought: Vec<ValueRequest<'a>>,
-    pages: &mut Pages,
+    pages: &mut KeptIndexPages,
     how: ReadMode,
 ) -> Vec<Result<Located<'a>>> {
     let hashes: Vec<u64> = (sought.iter()).map(|s| s.reader.hash_of(&s.name)).collect();
@@ -283,7 +283,7 @@ pub fn locate<'a>(
         .map(|(s, hash)| (s.reader, BlockKind::BlobHashes, s.reader.hash_page(*hash)))
         .collect();
     let first = pages.fetch(&wanted, how);
-    let mut out: Vec<Option<Result<Place>>> = sought.iter().map(|_| None).collect();
+    let mut out: Vec<Option<Result<RecordPlace>>> = sought.iter().map(|_| None).collect();
     // Values whose ordinal is known: the number of each in `sought`, and its ordinal.
     let mut known = Vec::with_capacity(sought.len());
     let mut wanted = Vec::with_capacity(sought.len());
@@ -340,7 +340,7 @@ pub struct InFlight {
     found: Vec<Option<Result<Bytes>>>,
     /// Values that are sought twice, each with the number of its first occurrence.
     twice: Vec<(usize, usize)>,
-    stretches: Vec<Stretch>,
+    coalesced: Vec<CoalescedRead>,
     booked: Vec<Reservation>,
     /// The reads, if they began at once; `None` if they begin when the caller waits for them.
     reading: Option<Reading>,
@@ -370,26 +370,26 @@ impl InFlight {
                 }
             }
         }
-        let stretches = stretches(located, missing);
+        let coalesced = coalesce(located, missing);
         let mut booked = Vec::with_capacity(located.len());
-        for stretch in &stretches {
-            // The bytes between the values of a stretch are read and booked, too.
-            let len = stretch.place.end - stretch.place.start;
-            let mut between = len.saturating_sub(stretch.wanted);
-            for i in &stretch.values {
+        for span in &coalesced {
+            // The bytes between the values of a coalesced read are read and booked, too.
+            let len = span.place.end - span.place.start;
+            let mut between = len.saturating_sub(span.wanted);
+            for i in &span.values {
                 let bytes = located[*i].read_len() as u64 + std::mem::take(&mut between);
                 let ledger = located[*i].env().ledger();
                 booked.push(ledger.reserve(MemoryKind::Pinned, bytes));
             }
         }
-        let reading = (stretches.first().filter(|_| aside)).map(|first| {
+        let reading = (coalesced.first().filter(|_| aside)).map(|first| {
             let env = located[first.values[0]].env();
-            Reading::begin(env, &reads(&stretches, located), how)
+            Reading::begin(env, &reads(&coalesced, located), how)
         });
         InFlight {
             found,
             twice,
-            stretches,
+            coalesced,
             booked,
             reading,
         }
@@ -397,10 +397,10 @@ impl InFlight {
 
     /// Counts the reads as those of a scan.
     pub fn is_of_scan(&self, located: &[Located<'_>]) {
-        let all: u64 = self.stretches.iter().map(|s| s.wanted).sum();
-        for stretch in &self.stretches {
-            let alike = all / stretch.wanted.max(1);
-            located[stretch.values[0]].reader.scanned(alike);
+        let all: u64 = self.coalesced.iter().map(|s| s.wanted).sum();
+        for span in &self.coalesced {
+            let alike = all / span.wanted.max(1);
+            located[span.values[0]].reader.scanned(alike);
         }
     }
 
@@ -431,20 +431,20 @@ impl InFlight {
         let mut out: Vec<_> = (self.found.into_iter().enumerate())
             .map(|(i, value)| value.map(|value| within(i, value, budget)))
             .collect();
-        let reads = reads(&self.stretches, located);
-        let read = match (self.reading, self.stretches.first()) {
+        let reads = reads(&self.coalesced, located);
+        let read = match (self.reading, self.coalesced.first()) {
             (Some(reading), _) => reading.finish(&reads),
             (None, Some(first)) => Read::read_all(located[first.values[0]].env(), &reads, how),
             (None, None) => Vec::new(),
         };
         let mut booked = self.booked.into_iter();
-        for (stretch, bytes) in self.stretches.iter().zip(read) {
-            let with_others = stretch.values.len() > 1;
-            for i in &stretch.values {
+        for (span, bytes) in self.coalesced.iter().zip(read) {
+            let with_others = span.values.len() > 1;
+            for i in &span.values {
                 let l = &located[*i];
                 let bytes = match &bytes {
                     Ok(all) => {
-                        let from = (l.place.start - stretch.place.start) as usize;
+                        let from = (l.place.start - span.place.start) as usize;
                         Ok((all.slice(from..from + l.read_len()), with_others))
                     }
                     // The error may concern one value alone.
@@ -477,16 +477,16 @@ impl InFlight {
 }
 
 /// Values that one read covers.
-struct Stretch {
+struct CoalescedRead {
     place: Range<u64>,
-    /// Bytes of the stretch that are wanted.
+    /// Bytes of the read that are wanted.
     wanted: u64,
-    /// Numbers of the located values in the stretch.
+    /// Numbers of the located values that the read covers.
     values: Vec<usize>,
 }
 
-impl Stretch {
-    /// Returns true if the stretch may extend to the end of `place`.
+impl CoalescedRead {
+    /// Returns true if the read may extend to the end of `place`.
     fn may_take(&self, place: &Range<u64>) -> bool {
         let len = place.end.max(self.place.end) - self.place.start;
         let wanted = self.wanted + (place.end - place.start);
@@ -494,12 +494,12 @@ impl Stretch {
     }
 }
 
-/// Returns the stretches that cover the missing values, file by file. Values that lie side by side
+/// Returns the reads that cover the missing values, file by file. Values that lie side by side
 /// are one read.
-fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
+fn coalesce(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<CoalescedRead> {
     let at = |i: usize| located[i].reader.value_key(&located[i].place);
     missing.sort_unstable_by_key(|i| at(*i));
-    let mut all: Vec<Stretch> = Vec::new();
+    let mut all: Vec<CoalescedRead> = Vec::new();
     let mut file = None;
     for i in missing {
         let place = &located[i].place;
@@ -512,7 +512,7 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
                 last.wanted += place.end - place.start;
                 last.values.push(i);
             }
-            _ => all.push(Stretch {
+            _ => all.push(CoalescedRead {
                 place: place.clone(),
                 wanted: place.end - place.start,
                 values: vec![i],
@@ -522,9 +522,9 @@ fn stretches(located: &[Located<'_>], mut missing: Vec<usize>) -> Vec<Stretch> {
     all
 }
 
-/// Returns a read for each stretch.
-fn reads<'a>(stretches: &[Stretch], located: &[Located<'a>]) -> Vec<Read<'a>> {
-    let read = |s: &Stretch| {
+/// Returns the read of each span of bytes.
+fn reads<'a>(coalesced: &[CoalescedRead], located: &[Located<'a>]) -> Vec<Read<'a>> {
+    let read = |s: &CoalescedRead| {
         let (source, path) = located[s.values[0]].reader.records_file();
         Read {
             source,
@@ -533,7 +533,7 @@ fn reads<'a>(stretches: &[Stretch], located: &[Located<'a>]) -> Vec<Read<'a>> {
             len: (s.place.end - s.place.start) as usize,
         }
     };
-    stretches.iter().map(read).collect()
+    coalesced.iter().map(read).collect()
 }
 
 /// Returns the ordinal that a hash page has for a hash, and the ordinals of its twins.

@@ -7,7 +7,7 @@ use crate::index::{self, PLACES_A_PAGE};
 use crate::record::{self, HEADER_LEN as RECORD_HEADER, Name};
 use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result, slot_size};
-use basalt_table::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, Source, open_block, read_exact};
+use basalt_table::{BLOCK_TRAILER_LEN, BlockHandle, BlockKind, FileSource, open_block, read_exact};
 use std::ops::Range;
 use std::path::Path;
 
@@ -163,7 +163,7 @@ impl BlobReader {
     }
 
     /// Returns the file with the index, and its path.
-    pub(crate) fn index_file(&self) -> (&dyn Source, &Path) {
+    pub(crate) fn index_file(&self) -> (&dyn FileSource, &Path) {
         (&*self.index, &self.index_path)
     }
 

@@ -3,7 +3,7 @@
 
 use super::batch_read::value_len;
 use super::{BlobReader, ReadMode};
-use crate::record::{self, HEADER_LEN as RECORD_HEADER, Head, Name};
+use crate::record::{self, BlobRecordHeader, HEADER_LEN as RECORD_HEADER, Name};
 use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
 use basalt_fs::{AlignedBuf, Bytes, Error, Result, slot_size};
 use basalt_table::{ReadBudget, read_exact};
@@ -152,7 +152,12 @@ impl BlobReader {
     }
 
     /// Returns the header of a record as it was read, if all of the record verifies.
-    fn verified(&self, name: &Name<'_>, place: &Range<u64>, bytes: &Bytes) -> Result<Head> {
+    fn verified(
+        &self,
+        name: &Name<'_>,
+        place: &Range<u64>,
+        bytes: &Bytes,
+    ) -> Result<BlobRecordHeader> {
         self.counts.reads.add(1);
         self.counts.bytes.add(bytes.len() as u64);
         let id = self.directory.records_in;
@@ -207,7 +212,7 @@ impl BlobReader {
     /// says so.
     fn keep(
         &self,
-        head: &Head,
+        head: &BlobRecordHeader,
         place: &Range<u64>,
         (bytes, with_others): (Bytes, bool),
         mut booked: Reservation,
@@ -242,7 +247,7 @@ impl BlobReader {
         self.env.cache().contains(key).then_some(key)
     }
 
-    pub(super) fn check_len(&self, head: &Head, place: &Range<u64>) -> Result<()> {
+    pub(super) fn check_len(&self, head: &BlobRecordHeader, place: &Range<u64>) -> Result<()> {
         let len = place.end - place.start;
         match head.record_len() as u64 == len {
             true => Ok(()),

@@ -1,6 +1,6 @@
 //! Walks over the records of an open blob file, in the order of the file.
 
-use super::{BlobReader, ReadMode, Record};
+use super::{BlobReader, BlobRecord, ReadMode};
 use crate::builder::Blocks;
 use crate::index;
 use crate::record::{self, HEADER_LEN as RECORD_HEADER};
@@ -30,7 +30,7 @@ impl BlobReader {
         &self,
         wanted: &dyn Fn(u32) -> bool,
         before: &mut dyn FnMut(usize) -> Result<()>,
-        each: &mut dyn FnMut(u32, Record) -> Result<()>,
+        each: &mut dyn FnMut(u32, BlobRecord) -> Result<()>,
     ) -> Result<()> {
         let hashes = self.directory.hashes.len();
         let file = self.records.file()?;
@@ -68,7 +68,7 @@ impl BlobReader {
         file: &dyn File,
         run: &mut Vec<(u32, Range<u64>)>,
         before: &mut dyn FnMut(usize) -> Result<()>,
-        each: &mut dyn FnMut(u32, Record) -> Result<()>,
+        each: &mut dyn FnMut(u32, BlobRecord) -> Result<()>,
     ) -> Result<()> {
         let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else {
             return Ok(());
@@ -92,7 +92,7 @@ impl BlobReader {
             let head = record::check(&self.records_path, id, place.start, &bytes)?;
             self.check_len(&head, &place)?;
             let key = RECORD_HEADER..RECORD_HEADER + head.key_len;
-            let record = Record {
+            let record = BlobRecord {
                 at: place.start,
                 family: head.family,
                 key: bytes.slice(key),

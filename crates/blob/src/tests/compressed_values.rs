@@ -213,7 +213,7 @@ fn a_wrong_length_in_a_compressed_value_is_damage() {
         );
         head[31] = codec;
         assert_eq!(
-            record::Head::parse(&head).is_ok(),
+            record::BlobRecordHeader::parse(&head).is_ok(),
             codec <= 2,
             "codec {codec}"
         );
@@ -225,14 +225,14 @@ fn a_wrong_length_in_a_compressed_value_is_damage() {
         0,
         &Form::of(Kind::Put, Compression::Lz4, &[0; 4]),
     );
-    assert!(record::Head::parse(&head).is_err());
+    assert!(record::BlobRecordHeader::parse(&head).is_err());
     record::begin(
         &mut head,
         0,
         0,
         &Form::of(Kind::PutTtl, Compression::Zstd, &[0; 12]),
     );
-    assert!(record::Head::parse(&head).is_err());
+    assert!(record::BlobRecordHeader::parse(&head).is_err());
     assert!(record::MAX_LEN as usize >= MAX_KEY_LEN + MAX_VALUE_LEN);
 }
 

@@ -442,7 +442,7 @@ fn refuse_missing_image(to: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Fails if the folder of a target is missing: it may be a misspelt name.
+/// Fails if the directory of a target is missing: it may be a misspelt name.
 fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     let above = match path.parent() {
         Some(above) => above,
@@ -451,17 +451,17 @@ fn must_have_parent(to: &End, path: &Path) -> Result<(), Failure> {
     match to.followed_kind(above) {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => Err(Failure::new(format!(
-            "{} is not a folder, so nothing can be copied into it",
+            "{} is not a directory, so nothing can be copied into it",
             to.display_path(above)
         ))),
         Err(e) if e.is_not_found() => Err(Failure::new(match &to.image {
             Some(image) => format!(
-                "there is no folder {}; `basalt fs mkdir {} {}` makes it",
+                "there is no directory {}; `basalt fs mkdir {} {}` makes it",
                 to.display_path(above),
                 image.display(),
                 above.display()
             ),
-            None => format!("there is no folder {}; make it first", above.display()),
+            None => format!("there is no directory {}; make it first", above.display()),
         })),
         Err(e) => Err(to.failure(e)),
     }

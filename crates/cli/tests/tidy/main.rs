@@ -37,7 +37,7 @@ impl Text {
         }
     }
 
-    /// Returns the crate's folder name, or an empty text for files outside of `crates/`.
+    /// Returns the crate's directory name, or an empty text for files outside of `crates/`.
     fn krate(&self) -> &str {
         let mut parts = self.path.split('/');
         match parts.next() {
@@ -231,10 +231,10 @@ fn lifted_bans(t: &Text) -> Vec<String> {
             out.push(t.complaint(i, "say the reason for lifting the ban"));
         }
         let whole = attribute.trim_start().starts_with("#![");
-        // `folder` copies the user's own files, which are not those of a store.
+        // `directory` copies the user's own files, which are not those of a store.
         let exempt = ["fs", "env"].contains(&t.krate())
             || t.is_test()
-            || t.path == "crates/cli/src/folder.rs";
+            || t.path == "crates/cli/src/directory.rs";
         if whole && !exempt {
             out.push(t.complaint(i, "a ban is lifted for a whole file outside of fs and env"));
         }
@@ -260,12 +260,12 @@ fn long_files(t: &Text) -> Vec<String> {
     }
 }
 
-/// Complains of a module of a crate that is not where all modules are: `name.rs` beside the folder
-/// `name/`, and unit tests in `name/tests.rs`.
+/// Complains of a module of a crate that is not where all modules are: `name.rs` beside the
+/// directory `name/`, and unit tests in `name/tests.rs`.
 fn places_of_modules(t: &Text) -> Vec<String> {
     let mut out = Vec::new();
     if t.path.contains("/src/") && t.path.ends_with("/mod.rs") {
-        out.push(t.complaint(0, "name the file after its folder, and put it beside it"));
+        out.push(t.complaint(0, "name the file after its directory, and put it beside it"));
     }
     let inline = format!("mod {} {{", "tests");
     // Tests of unsafe code may be unsafe themselves, and are read with its invariant.

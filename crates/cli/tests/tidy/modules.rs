@@ -1,6 +1,6 @@
 //! The rule that the modules of a crate depend on each other in one direction.
 //!
-//! A module is a child of the crate's root with all that is below it: `a.rs` and the folder `a/`
+//! A module is a child of the crate's root with all that is below it: `a.rs` and the directory `a/`
 //! are one. The root is a node as well, named by its file, if it defines items that modules use. A
 //! path through a re-export counts for the module that the root re-exports from. Code that only
 //! tests compile is left out.
@@ -48,9 +48,9 @@ fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<ModuleSource<'t>> {
     }
     while let Some((text, module)) = waiting.pop_front() {
         let left = without_tests(&tokens(&text.text));
-        let (folder, file) = text.path.rsplit_once('/').unwrap_or(("", &text.path));
-        let folder = match file {
-            "lib.rs" | "main.rs" | "mod.rs" => folder.to_string(),
+        let (directory, file) = text.path.rsplit_once('/').unwrap_or(("", &text.path));
+        let directory = match file {
+            "lib.rs" | "main.rs" | "mod.rs" => directory.to_string(),
             _ => text.path.trim_end_matches(".rs").to_string(),
         };
         each_scope(&left, &module, |at, scope| {
@@ -58,7 +58,7 @@ fn sources<'t>(krate: &str, texts: &'t [Text]) -> Vec<ModuleSource<'t>> {
                 && (word.text, end.text) == ("mod", ";")
             {
                 let inline = scope[module.len()..].iter().map(String::as_str);
-                let path = [&*folder].into_iter().chain(inline).chain([name.text]);
+                let path = [&*directory].into_iter().chain(inline).chain([name.text]);
                 let path = path.collect::<Vec<_>>().join("/");
                 let found = find(&format!("{path}.rs")).or(find(&format!("{path}/mod.rs")));
                 let child = scope.iter().cloned().chain([name.text.to_string()]);

@@ -74,15 +74,15 @@ fn broken_links(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> 
 
 /// Complains of a decision without a number of its own, or without a line in the index.
 fn decisions(pages: &[Text]) -> Vec<String> {
-    let folder = "docs/decisions/";
-    let of = |t: &&Text| t.path.starts_with(folder) && t.path != format!("{folder}README.md");
+    let directory = "docs/decisions/";
+    let of = |t: &&Text| t.path.starts_with(directory) && t.path != format!("{directory}README.md");
     let index = pages
         .iter()
-        .find(|t| t.path == format!("{folder}README.md"));
+        .find(|t| t.path == format!("{directory}README.md"));
     let index = index.map_or("", |t| &t.text);
     let (mut out, mut numbers) = (Vec::new(), BTreeSet::new());
     for t in pages.iter().filter(of) {
-        let name = &t.path[folder.len()..];
+        let name = &t.path[directory.len()..];
         let number = name.split('-').next().unwrap_or("");
         if number.len() != 4 || !number.bytes().all(|b| b.is_ascii_digit()) {
             out.push(t.complaint(0, "a decision is named NNNN-title.md"));

@@ -8,14 +8,14 @@ use super::modules::{Graph, Site};
 use super::tokens::{Token, closing, tokens, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The folder whose files and folders are the parts.
-const FOLDER: &str = "crates/lsm/src/db/";
+/// The directory whose files and directories are the parts.
+const DIRECTORY: &str = "crates/lsm/src/db/";
 /// The type through which the parts call each other.
 const HOLDER: &str = "Engine";
 
 /// Returns the part that a file belongs to, or `None` for files that are no part.
 fn part(path: &str) -> Option<&str> {
-    let name = path.strip_prefix(FOLDER)?;
+    let name = path.strip_prefix(DIRECTORY)?;
     let name = name.split('/').next()?.trim_end_matches(".rs");
     (name != "tests").then_some(name)
 }
@@ -90,7 +90,7 @@ pub fn graph(texts: &[Text]) -> Graph {
         };
         each_impl(all, |at, of| {
             // A path: `crate::db::part` anywhere, or `super::part` in a file that is a part itself.
-            let is_file = path[FOLDER.len()..].matches('/').count() == 0;
+            let is_file = path[DIRECTORY.len()..].matches('/').count() == 0;
             let from_root = text(at) == "crate" && text(at + 2) == "db";
             let name = match from_root {
                 true => text(at + 4),
@@ -126,7 +126,7 @@ pub fn complaints(texts: &[Text]) -> Vec<String> {
     for set in graph.cycles() {
         let parts = set.iter().copied().collect::<Vec<_>>().join(", ");
         out.push(format!(
-            "{FOLDER}: the parts {parts} form a cycle: {}. Move what both need to the lower part",
+            "{DIRECTORY}: the parts {parts} form a cycle: {}. Move what both need to the lower part",
             graph.shortest(&set)
         ));
     }
@@ -138,7 +138,7 @@ pub fn complaints(texts: &[Text]) -> Vec<String> {
 fn the_rule_for_engine_parts_reports_violations() {
     let found = |files: &[(&str, &str)]| {
         let texts: Vec<Text> = (files.iter())
-            .map(|(name, text)| Text::new(&format!("{FOLDER}{name}"), text))
+            .map(|(name, text)| Text::new(&format!("{DIRECTORY}{name}"), text))
             .collect();
         complaints(&texts)
     };
@@ -154,8 +154,8 @@ fn the_rule_for_engine_parts_reports_violations() {
         circle[0].contains("a -> b (crates/lsm/src/db/a.rs:2) -> a (crates/lsm/src/db/b.rs:2)"),
         "{circle:?}"
     );
-    // So do paths of a folder, and calls of another type's code on an engine.
-    let folder = [
+    // So do paths of a directory, and calls of another type's code on an engine.
+    let directory = [
         ("a.rs", "use super::b::B;"),
         ("a/c.rs", "fn f() { crate::db::b::g() }"),
         (
@@ -167,8 +167,8 @@ fn the_rule_for_engine_parts_reports_violations() {
             "impl Engine { fn k(&self) {} }\nuse crate::db::a::X;",
         ),
     ];
-    assert_eq!(found(&folder).len(), 1, "{:?}", found(&folder));
-    // Methods of other types, tests, and paths inside of a folder are no dependencies.
+    assert_eq!(found(&directory).len(), 1, "{:?}", found(&directory));
+    // Methods of other types, tests, and paths inside of a directory are no dependencies.
     let free = [
         ("a.rs", "use super::b::B;\nimpl Engine { fn f(&self) {} }"),
         (

@@ -3,7 +3,7 @@
 use super::{Text, none, root, rust, texts};
 use std::collections::BTreeSet;
 
-/// The folder of the planted bugs. The next constant is their least number, without the canary.
+/// The directory of the planted bugs. The next constant is their least number, without the canary.
 const PLANTED: &str = "docs/testing/planted/";
 const PLANTED_AT_LEAST: usize = 40;
 

@@ -27,8 +27,8 @@ struct Ceiling {
     doc_fragments: usize,
 }
 
-/// The ceilings of the crates that have any long code.
-const CEILINGS: &[(&str, Ceiling)] = &[("lsm", ceiling([0, 0, 0, 4, 0]))];
+/// The ceilings of the crates that still break a rule: none does.
+const CEILINGS: &[(&str, Ceiling)] = &[];
 
 /// Makes a ceiling of the counts of long functions, long files, wide comments, banned words and doc
 /// comments that are no sentence, in this order.

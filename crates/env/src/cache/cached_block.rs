@@ -22,13 +22,13 @@ impl Drop for PinBooking {
 }
 
 /// Owns a block's memory for all holders of a part of it.
-struct BlockOwner {
+struct BlockMemory {
     bytes: Bytes,
     /// The booking, which is dropped with the memory.
     _booking: Arc<PinBooking>,
 }
 
-impl AsRef<[u8]> for BlockOwner {
+impl AsRef<[u8]> for BlockMemory {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -36,7 +36,7 @@ impl AsRef<[u8]> for BlockOwner {
 
 /// Bytes of a booking and an owner, their reference counts included.
 pub(super) const BYTES: usize =
-    size_of::<PinBooking>() + size_of::<BlockOwner>() + 4 * size_of::<usize>();
+    size_of::<PinBooking>() + size_of::<BlockMemory>() + 4 * size_of::<usize>();
 
 /// A block in the cache.
 pub(super) struct CachedBlock {
@@ -53,7 +53,7 @@ impl CachedBlock {
             pinned: AtomicBool::new(false),
         });
         CachedBlock {
-            bytes: Bytes::from_owner(BlockOwner {
+            bytes: Bytes::from_owner(BlockMemory {
                 bytes: block,
                 _booking: booking.clone(),
             }),

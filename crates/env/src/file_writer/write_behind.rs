@@ -9,7 +9,7 @@ use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use std::sync::Arc;
 
 #[derive(Default)]
-struct State {
+struct WriteBehindState {
     /// The piece that is written next.
     waiting: Option<AlignedBuf>,
     /// Memory of a piece that was written, for reuse.
@@ -22,15 +22,15 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WriteBehindShared {
+    state: Mutex<WriteBehindState>,
     changed: Condvar,
 }
 
 /// A file's writing thread, see the module. A drop waits for the piece that is being written; the
 /// waiting piece is not written.
 pub(super) struct WriteBehind {
-    shared: Arc<Shared>,
+    shared: Arc<WriteBehindShared>,
     /// Held for its drop alone, which waits for the thread. A panic has been reported: the piece is
     /// not in the file, and callers that waited for it got the error.
     _thread: BackgroundThread,
@@ -39,7 +39,7 @@ pub(super) struct WriteBehind {
 impl WriteBehind {
     /// Starts the thread. Returns `Err` with the appender if no thread can be started.
     pub fn begin(appender: Appender) -> std::result::Result<WriteBehind, Appender> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<WriteBehindShared>::default();
         let (own, given) = (shared.clone(), Arc::new(Mutex::new(Some(appender))));
         let taken = given.clone();
         let run = move || {
@@ -85,7 +85,7 @@ impl WriteBehind {
     }
 }
 
-impl Shared {
+impl WriteBehindShared {
     fn serve(&self, mut appender: Appender) {
         let _ends = PanicGuard(self);
         let mut state = self.state.lock();
@@ -116,7 +116,7 @@ impl Shared {
 }
 
 /// Reports a panic of the writing thread to the threads that wait for it.
-struct PanicGuard<'a>(&'a Shared);
+struct PanicGuard<'a>(&'a WriteBehindShared);
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {

@@ -23,9 +23,9 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::file::{HostFile, Kind, Tail};
+use super::file::{AppendState, HostFile, Kind};
 use super::sys::Account;
-use super::window::{self, Window};
+use super::window::{self, MappedWindow};
 use crate::{Error, Intent, Result};
 
 /// Bytes of a page of the page cache.
@@ -64,7 +64,7 @@ static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 impl HostFile {
     pub(super) fn append_bufs(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64> {
-        let mut tail = self.tail.lock();
+        let mut state = self.append_state.lock();
         self.check_appends()?;
         let offset = self.pos.load(SeqCst);
         let total: usize = bufs.iter().map(|b| b.len()).sum();
@@ -80,19 +80,19 @@ impl HostFile {
             ))
             .in_file(self.path()));
         };
-        if self.may_map(&tail, total, intent) && self.write_mapped(&mut tail, bufs, offset, end) {
+        if self.may_map(&state, total, intent) && self.write_mapped(&mut state, bufs, offset, end) {
             self.pos.store(end, SeqCst);
             return Ok(offset);
         }
         let direct = self.direct_part(offset, total, intent);
         if intent == Intent::Sync {
-            let ended = self.end_windows(&mut tail);
+            let ended = self.end_windows(&mut state);
             ended.inspect_err(|e| self.fail_appends(e))?;
         }
         let mut fill = 0;
         if direct < total
             && self.kind == Kind::Log
-            && end > tail.filled_to
+            && end > state.filled_to
             && end < self.size.load(SeqCst)
         {
             fill = (end.next_multiple_of(PAGE) - end) as usize;
@@ -107,13 +107,13 @@ impl HostFile {
         let reaches = end + fill as u64;
         let done = if reaches > self.size.load(SeqCst) {
             let _space = self.space.lock();
-            let done = self.write(&mut tail, bufs, offset, total, direct, fill);
+            let done = self.write(&mut state, bufs, offset, total, direct, fill);
             if done.is_ok() {
                 self.size.fetch_max(reaches, SeqCst);
             }
             done
         } else {
-            self.write(&mut tail, bufs, offset, total, direct, fill)
+            self.write(&mut state, bufs, offset, total, direct, fill)
         };
         match done {
             Ok(()) => {
@@ -132,31 +132,37 @@ impl HostFile {
         }
     }
 
-    fn may_map(&self, tail: &Tail, total: usize, intent: Intent) -> bool {
+    fn may_map(&self, state: &AppendState, total: usize, intent: Intent) -> bool {
         self.kind == Kind::Log
             && intent == Intent::Lazy
             && total <= MAPPED_MAX
-            && !tail.windows_ended
+            && !state.windows_ended
             && (self.overwrites_in_place || self.sys().windows_anywhere())
     }
 
     /// Appends through a window, if one covers these bytes or can be opened. If not, the log has no
     /// window any more, none of these bytes is in the file, and the result is false.
-    fn write_mapped(&self, tail: &mut Tail, bufs: &[IoSlice<'_>], offset: u64, end: u64) -> bool {
+    fn write_mapped(
+        &self,
+        state: &mut AppendState,
+        bufs: &[IoSlice<'_>],
+        offset: u64,
+        end: u64,
+    ) -> bool {
         let total = (end - offset) as usize;
-        if !tail
+        if !state
             .window
             .as_ref()
             .is_some_and(|w| w.covers(offset, total))
         {
-            tail.window = None;
-            tail.window = self.open_window(tail, offset, end);
+            state.window = None;
+            state.window = self.open_window(state, offset, end);
         }
-        let Some(window) = &mut tail.window else {
+        let Some(window) = &mut state.window else {
             // The log asks for a window once. Otherwise each append would ask a device that is
             // nearly full. Space that stays allocated after an error here is past the appends, and
             // is released when the file is cut or removed.
-            let _ = self.end_windows(tail);
+            let _ = self.end_windows(state);
             return false;
         };
         // The count changes before the first byte and after the last one, as in `append_bufs`.
@@ -171,18 +177,18 @@ impl HostFile {
         }
         self.own_started.fetch_add(1, SeqCst);
         self.sys().count_mapped(total);
-        tail.filled_to = tail.filled_to.max(end.next_multiple_of(PAGE));
+        state.filled_to = state.filled_to.max(end.next_multiple_of(PAGE));
         true
     }
 
     /// Opens a window from the page of `offset` at least to `end`. Returns `None` if that is not
     /// possible.
-    fn open_window(&self, tail: &mut Tail, offset: u64, end: u64) -> Option<Window> {
+    fn open_window(&self, state: &mut AppendState, offset: u64, end: u64) -> Option<MappedWindow> {
         let start = offset / PAGE * PAGE;
-        if end > tail.fresh_to {
+        if end > state.fresh_to {
             let _space = self.space.lock();
             let size = self.size.load(SeqCst);
-            if size > tail.fresh_to.max(start + PAGE) {
+            if size > state.fresh_to.max(start + PAGE) {
                 // Another writer has written space here.
                 return None;
             }
@@ -197,41 +203,41 @@ impl HostFile {
                 .is_err()
             {
                 // A part of the space may be allocated, and the kernel's file size may include it.
-                tail.reserved_to = 0;
+                state.reserved_to = 0;
                 let _ = rustix::fs::ftruncate(self.main_fd(), size);
                 return None;
             }
             self.size.fetch_max(to, SeqCst);
-            tail.fresh_to = to;
+            state.fresh_to = to;
         }
         // Each page of a window goes to the device with the next sync, so the first windows are
         // small.
         let most = window_most(window::open_bytes());
         let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
-        let len = len.min(tail.fresh_to - start);
+        let len = len.min(state.fresh_to - start);
         #[cfg(test)]
         if self.sys().window_fault() {
             return None;
         }
-        Window::open(self.main_fd(), start, len as usize).ok()
+        MappedWindow::open(self.main_fd(), start, len as usize).ok()
     }
 
     /// Ends the windows of this log and releases the space that was allocated ahead for them. A
     /// synced append into space that was never written waits for the filesystem's journal. Also,
     /// writing space ahead of synced appends begins at the end of the file, and takes all space
     /// before it for written.
-    pub(super) fn end_windows(&self, tail: &mut Tail) -> Result<()> {
-        tail.windows_ended = true;
-        tail.window = None;
-        let fresh_to = std::mem::take(&mut tail.fresh_to);
+    pub(super) fn end_windows(&self, state: &mut AppendState) -> Result<()> {
+        state.windows_ended = true;
+        state.window = None;
+        let fresh_to = std::mem::take(&mut state.fresh_to);
         if fresh_to == 0 {
             return Ok(());
         }
         let _space = self.space.lock();
         let used = self.pos.load(SeqCst).next_multiple_of(PAGE);
         if used < fresh_to {
-            tail.reserved_to = 0;
+            state.reserved_to = 0;
             rustix::fs::ftruncate(self.main_fd(), used).map_err(|e| {
                 let what = format!("moving the end of the file back to {used}");
                 Error::io(&what, self.path(), e.into())
@@ -258,7 +264,7 @@ impl HostFile {
 
     fn write(
         &self,
-        tail: &mut Tail,
+        state: &mut AppendState,
         bufs: &[IoSlice<'_>],
         offset: u64,
         total: usize,
@@ -266,20 +272,20 @@ impl HostFile {
         fill: usize,
     ) -> rustix::io::Result<()> {
         if direct == total {
-            tail.filled_to = 0;
+            state.filled_to = 0;
             return self.write_direct(bufs, offset);
         }
         if direct != 0 {
             let (head, rest) = split(bufs, direct);
             self.write_direct(&head, offset)?;
-            return self.write_buffered(tail, &rest, offset + direct as u64, total - direct, 0);
+            return self.write_buffered(state, &rest, offset + direct as u64, total - direct, 0);
         }
-        self.write_buffered(tail, bufs, offset, total, fill)
+        self.write_buffered(state, bufs, offset, total, fill)
     }
 
     fn write_buffered(
         &self,
-        tail: &mut Tail,
+        state: &mut AppendState,
         bufs: &[IoSlice<'_>],
         offset: u64,
         total: usize,
@@ -299,7 +305,7 @@ impl HostFile {
         self.sys()
             .write_all(fd, &filled, offset, None, Account::Append)?;
         self.sys().recount_as_prewritten(fill);
-        tail.filled_to = end + fill as u64;
+        state.filled_to = end + fill as u64;
         Ok(())
     }
 
@@ -320,7 +326,7 @@ impl HostFile {
     }
 
     pub(super) fn align_position(&self) -> Result<u64> {
-        let tail = self.tail.lock();
+        let state = self.append_state.lock();
         self.check_appends()?;
         let pos = self.pos.load(SeqCst);
         let aligned = pos.next_multiple_of(self.shared.unit as u64);
@@ -336,7 +342,7 @@ impl HostFile {
             self.size.store(aligned, SeqCst);
         }
         self.pos.store(aligned, SeqCst);
-        drop(tail);
+        drop(state);
         Ok(aligned)
     }
 }

@@ -2,7 +2,7 @@
 //! and the space ahead of a log is in `space.rs`.
 //!
 //! # What the fields promise
-//! - `pos` is the offset of the next append. It changes only under `tail`.
+//! - `pos` is the offset of the next append. It changes only under `append_state`.
 //! - `size` is the kernel's file size. It grows only under `space`, so that a write past it (a
 //!   growing append, or `extend_log`) is alone. An append below it needs no such lock.
 //! - `[0, written_to)` are extents that are written and durable as metadata: an overwrite there
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
-use super::window::Window;
+use super::window::MappedWindow;
 use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 }
 
 /// The state of appends, under their lock.
-pub(super) struct Tail {
+pub(super) struct AppendState {
     /// Offset up to which the last page was filled through the page cache. An append that ends
     /// before it needs no zeros.
     pub(super) filled_to: u64,
@@ -50,13 +50,13 @@ pub(super) struct Tail {
     /// Offset up to which blocks past the end of the file may be allocated.
     pub(super) reserved_to: u64,
     /// The window that takes small lazy appends to a log.
-    pub(super) window: Option<Window>,
+    pub(super) window: Option<MappedWindow>,
     /// True if the log opens no windows any more.
     pub(super) windows_ended: bool,
 }
 
 /// The descriptors and facts that a handle is made from.
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     pub(super) buffered: Option<OwnedFd>,
     pub(super) direct: Option<(OwnedFd, DirectAlign)>,
     pub(super) facts: FileFacts,
@@ -74,7 +74,7 @@ pub(super) struct HostFile {
     pub(super) direct: Option<(OwnedFd, DirectAlign)>,
     pub(super) dev: u64,
     pub(super) overwrites_in_place: bool,
-    pub(super) tail: Mutex<Tail>,
+    pub(super) append_state: Mutex<AppendState>,
     pub(super) space: Mutex<()>,
     /// Held during one `extend_log`.
     pub(super) extending: Mutex<()>,
@@ -96,7 +96,7 @@ impl HostFile {
         shared: Arc<HostShared>,
         path: PathBuf,
         kind: Kind,
-        opened: Opened,
+        opened: OpenedFile,
     ) -> HostFile {
         assert!(
             opened.buffered.is_some() || (kind == Kind::ReadOnly && opened.direct.is_some()),
@@ -111,7 +111,7 @@ impl HostFile {
             direct: opened.direct,
             dev: opened.facts.dev,
             overwrites_in_place: opened.overwrites_in_place,
-            tail: Mutex::new(Tail {
+            append_state: Mutex::new(AppendState {
                 filled_to: 0,
                 fresh_to: 0,
                 reserved_to: 0,
@@ -272,19 +272,19 @@ impl HostFile {
     /// Cuts the file to the append position, so that its length is exact, and releases the space
     /// ahead.
     fn cut_to_position(&self) -> Result<()> {
-        let mut tail = self.tail.lock();
+        let mut state = self.append_state.lock();
         let _space = self.space.lock();
         let pos = self.pos.load(SeqCst);
         // Blocks past the end are released, too.
-        let reserved = std::mem::take(&mut tail.reserved_to) > pos;
+        let reserved = std::mem::take(&mut state.reserved_to) > pos;
         if self.size.load(SeqCst) == pos && !reserved {
             return Ok(());
         }
         self.written_to.fetch_min(pos, SeqCst);
-        tail.filled_to = 0;
-        tail.fresh_to = 0;
+        state.filled_to = 0;
+        state.fresh_to = 0;
         // A store into a mapping past the end of its file would end the process.
-        tail.window = None;
+        state.window = None;
         rustix::fs::ftruncate(self.main_fd(), pos).map_err(|e| {
             Error::io(
                 &format!("cutting the file to its length of {pos} bytes"),
@@ -373,7 +373,7 @@ impl File for HostFile {
         if self.kind != Kind::ReadOnly && to > self.pos.load(SeqCst) {
             // A store into a released page of a window takes space anew, and ends the process if
             // the disk is full.
-            self.end_windows(&mut self.tail.lock())?;
+            self.end_windows(&mut self.append_state.lock())?;
             to = to.min(self.allocated() / BLOCK * BLOCK);
             if from >= to {
                 return Ok(());

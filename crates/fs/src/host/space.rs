@@ -50,7 +50,7 @@ impl HostFile {
         }
         let what = "writing log space ahead";
         // From here on, all space below the size is written.
-        self.end_windows(&mut self.tail.lock())?;
+        self.end_windows(&mut self.append_state.lock())?;
         if self.size.load(SeqCst) < goal {
             self.reserve(goal)?;
             let zeros = AlignedBuf::zeroed_direct(PIECE.min(goal) as usize);
@@ -83,12 +83,12 @@ impl HostFile {
     /// then writes the inode beside its data, but not the metadata that each allocation changes. If
     /// the blocks cannot be allocated, this call succeeds and the append itself meets the error.
     pub(super) fn reserve_past_end(&self, to: u64) {
-        let mut tail = self.tail.lock();
+        let mut state = self.append_state.lock();
         let to = to.min(i64::MAX as u64 - BLOCK).next_multiple_of(BLOCK);
-        let there = self.size.load(SeqCst).max(tail.reserved_to);
+        let there = self.size.load(SeqCst).max(state.reserved_to);
         // The appends to come are synced and end the windows. Ending windows cuts the file, which
         // would release the new blocks.
-        if self.kind == Kind::ReadOnly || to <= there || self.end_windows(&mut tail).is_err() {
+        if self.kind == Kind::ReadOnly || to <= there || self.end_windows(&mut state).is_err() {
             return;
         }
         let _space = self.space.lock();
@@ -99,7 +99,7 @@ impl HostFile {
             let _ = rustix::fs::ftruncate(self.main_fd(), from);
             return;
         }
-        tail.reserved_to = to;
+        state.reserved_to = to;
     }
 
     /// Writes zeros, directly if possible: dirty pages here would be written back inside the sync
@@ -204,7 +204,7 @@ impl HostFile {
     /// Parts that are not really written (holes left by `release_range`) are filled if they are
     /// small. Otherwise the file is cut before the first of them.
     pub(super) fn adopt_space(&self, capacity: u64) -> Result<()> {
-        self.end_windows(&mut self.tail.lock())?;
+        self.end_windows(&mut self.append_state.lock())?;
         let size = self.size.load(SeqCst);
         // Blocks past the end come from appends that were announced and did not happen. No other
         // code would release them.

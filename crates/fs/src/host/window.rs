@@ -12,9 +12,10 @@
 //! written back, was dropped for want of memory, and cannot be read again. The filesystem broke
 //! meanwhile: after a page was written back, the next store into it asks the filesystem again.
 //!
-//! This is one of the leaf modules that may use `unsafe`. Invariant of [`Window`]: `len` bytes from
-//! `ptr` are a shared, writable mapping that no other code knows of, unmapped when the window is
-//! dropped. Other processes may change the file, so no reference into the mapping is ever made.
+//! This is one of the leaf modules that may use `unsafe`. Invariant of [`MappedWindow`]: `len`
+//! bytes from `ptr` are a shared, writable mapping that no other code knows of, unmapped when the
+//! window is dropped. Other processes may change the file, so no reference into the mapping is ever
+//! made.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -33,7 +34,7 @@ pub(super) fn open_bytes() -> u64 {
 }
 
 /// A window: writable pages of a file.
-pub(super) struct Window {
+pub(super) struct MappedWindow {
     ptr: NonNull<u8>,
     len: usize,
     /// Offset in the file of the first mapped byte.
@@ -41,9 +42,9 @@ pub(super) struct Window {
 }
 
 // SAFETY: the window owns its mapping alone, and a mapping belongs to no thread.
-unsafe impl Send for Window {}
+unsafe impl Send for MappedWindow {}
 
-impl Window {
+impl MappedWindow {
     /// Returns the bytes of the window.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
@@ -52,7 +53,11 @@ impl Window {
 
     /// Maps `len` bytes (not 0) from `start` on, both multiples of a page. The file must reach the
     /// end of the range, with space allocated.
-    pub(super) fn open(fd: BorrowedFd<'_>, start: u64, len: usize) -> rustix::io::Result<Window> {
+    pub(super) fn open(
+        fd: BorrowedFd<'_>,
+        start: u64,
+        len: usize,
+    ) -> rustix::io::Result<MappedWindow> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the system's choice touches no other memory.
         let made = unsafe {
@@ -65,7 +70,7 @@ impl Window {
                 start,
             )
         }?;
-        let window = Window {
+        let window = MappedWindow {
             ptr: NonNull::new(made.cast()).ok_or(rustix::io::Errno::NOMEM)?,
             len,
             start,
@@ -96,7 +101,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for MappedWindow {
     fn drop(&mut self) {
         // SAFETY: by the invariant, no other code has an address inside the mapping.
         let done = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };

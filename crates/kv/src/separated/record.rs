@@ -99,7 +99,7 @@ impl Form {
 /// The header of a record, taken apart. The lengths are within the limits, and nothing else is
 /// checked yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct BlobRecordHeader {
     checksum: u32,
     value_sum: u64,
     /// Bytes of the value as it is stored.
@@ -116,9 +116,9 @@ pub struct Head {
     pub family: u32,
 }
 
-impl Head {
+impl BlobRecordHeader {
     /// Takes the first bytes of a record apart, or says what is wrong with them.
-    pub fn parse(bytes: &[u8]) -> std::result::Result<Head, &'static str> {
+    pub fn parse(bytes: &[u8]) -> std::result::Result<BlobRecordHeader, &'static str> {
         let Some(h) = bytes.get(..HEADER_LEN) else {
             return Err("cut off in its header");
         };
@@ -126,7 +126,7 @@ impl Head {
         let Some(codec) = Compression::from_u8(h[H_FLAGS]) else {
             return Err("with flags that a later version sets");
         };
-        let head = Head {
+        let head = BlobRecordHeader {
             codec,
             checksum: u32_at(0),
             value_sum: u64::from_le_bytes(h[H_VALUE_SUM..H_KIND].try_into().expect("8 bytes")),
@@ -154,8 +154,8 @@ impl Head {
 
     /// Returns the header from the first bytes of a record at its place, if header and key verify.
     /// Then the length is certain, whatever the value is.
-    pub fn verified(file_id: u128, offset: u64, bytes: &[u8]) -> Option<Head> {
-        let head = Head::parse(bytes).ok()?;
+    pub fn verified(file_id: u128, offset: u64, bytes: &[u8]) -> Option<BlobRecordHeader> {
+        let head = BlobRecordHeader::parse(bytes).ok()?;
         let summed = bytes.get(..HEADER_LEN + head.key_len)?;
         (head_checksum(file_id, offset, summed) == head.checksum).then_some(head)
     }
@@ -224,7 +224,9 @@ pub fn begin(out: &mut [u8], family: u32, key_len: usize, form: &Form) {
 /// and offset.
 pub fn seal(record: &mut [u8], seq: SeqNo, place: u32) {
     record[H_SEQ..H_FAMILY].copy_from_slice(&seq.to_le_bytes()[..7]);
-    let key_len = Head::parse(record).expect("it was begun").key_len;
+    let key_len = BlobRecordHeader::parse(record)
+        .expect("it was begun")
+        .key_len;
     let crc = crc32c::crc32c_append(place, &record[4..HEADER_LEN + key_len]);
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -241,9 +243,9 @@ fn place_checksum(file_id: u128, offset: u64) -> u32 {
 
 /// Checks the record in `bytes`, which begin at `offset` of the file and may be longer than the
 /// record. Returns its header if header, key and value verify.
-pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<Head> {
+pub fn check(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<BlobRecordHeader> {
     let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
-    let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
+    let head = BlobRecordHeader::parse(bytes).map_err(|what| bad(what.to_owned()))?;
     if bytes.len() < head.record_len() {
         return Err(bad(format!(
             "of {} bytes: only {} are there",
@@ -275,7 +277,7 @@ pub fn check_is(
     offset: u64,
     bytes: &[u8],
     name: &Name<'_>,
-) -> Result<Head> {
+) -> Result<BlobRecordHeader> {
     check(path, file_id, offset, bytes)?;
     is(path, offset, bytes, name)
 }
@@ -288,9 +290,9 @@ pub fn check_head_is(
     offset: u64,
     bytes: &[u8],
     name: &Name<'_>,
-) -> Result<Head> {
+) -> Result<BlobRecordHeader> {
     let bad = |what: String| Error::corruption(path, offset, format!("blob record {what}"));
-    let head = Head::parse(bytes).map_err(|what| bad(what.to_owned()))?;
+    let head = BlobRecordHeader::parse(bytes).map_err(|what| bad(what.to_owned()))?;
     let key = bytes.get(HEADER_LEN..HEADER_LEN + head.key_len);
     if (head.family, head.seq, key) != (name.family, name.seq, Some(name.key)) {
         return Err(bad(format!(
@@ -309,9 +311,9 @@ pub fn check_head_is(
 }
 
 /// Returns the header of a record that was verified before. It must be the record of `name`.
-pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Head> {
+pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<BlobRecordHeader> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
-    let head = Head::parse(bytes).map_err(bad)?;
+    let head = BlobRecordHeader::parse(bytes).map_err(bad)?;
     if bytes.len() < head.record_len() {
         return Err(bad("that is cut off"));
     }
@@ -330,7 +332,12 @@ pub fn is(path: &Path, offset: u64, bytes: &[u8], name: &Name<'_>) -> Result<Hea
 }
 
 /// Returns the bytes of the decompressed value of a verified record, its expiry included.
-pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Result<usize> {
+pub fn payload_len(
+    path: &Path,
+    offset: u64,
+    head: &BlobRecordHeader,
+    bytes: &[u8],
+) -> Result<usize> {
     compressed::payload_len(head.kind, head.codec, &bytes[head.value()]).map_err(|what| {
         let what = format!("blob record with a compressed value: {what}");
         Error::corruption(path, offset, what)
@@ -343,7 +350,7 @@ pub fn payload_len(path: &Path, offset: u64, head: &Head, bytes: &[u8]) -> Resul
 /// Errors: `Corruption` if the value is not what its header says.
 pub fn unpacked(path: &Path, file_id: u128, offset: u64, bytes: &[u8]) -> Result<AlignedBuf> {
     let bad = |what: &str| Error::corruption(path, offset, format!("blob record {what}"));
-    let head = Head::parse(bytes).map_err(bad)?;
+    let head = BlobRecordHeader::parse(bytes).map_err(bad)?;
     let name = Name {
         family: head.family,
         key: &bytes[HEADER_LEN..HEADER_LEN + head.key_len],

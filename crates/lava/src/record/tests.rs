@@ -66,7 +66,7 @@ fn some() -> Vec<JournalRecord> {
 fn records_round_trip_and_truncated_ones_are_refused() {
     let mut bytes = Vec::new();
     some().iter().for_each(|r| r.encode(&mut bytes));
-    let mut reader = RecordReader(&bytes);
+    let mut reader = MetaRecordReader(&bytes);
     for want in some() {
         assert_eq!(reader.next(), Some(Ok(want)));
     }
@@ -76,7 +76,7 @@ fn records_round_trip_and_truncated_ones_are_refused() {
         record.encode(&mut bytes);
         for cut in 1..bytes.len() {
             assert!(
-                matches!(RecordReader(&bytes[..cut]).next(), Some(Err(_))),
+                matches!(MetaRecordReader(&bytes[..cut]).next(), Some(Err(_))),
                 "{record:?} cut to {cut} bytes"
             );
         }
@@ -100,7 +100,7 @@ fn unwritten_bytes_are_not_a_record() {
         &[12, 1, 4, 0, 1, b'a'], // no such kind
     ] {
         assert!(
-            matches!(RecordReader(bytes).next(), Some(Err(_))),
+            matches!(MetaRecordReader(bytes).next(), Some(Err(_))),
             "{bytes:?} is taken for a record"
         );
     }

@@ -162,7 +162,7 @@ fn syncs_during_a_flush_share_the_next_flush() {
         let meanwhile = seq();
         // The gate opens before any assertion, so that no thread waits for ever.
         gate.set(false);
-        assert_eq!(meanwhile, written, "nobody writes before it is their turn");
+        assert_eq!(meanwhile, written, "a thread writes only in its turn");
         written
     });
     assert_eq!(seq(), written + 1, "one transaction for all of them");

@@ -160,7 +160,7 @@ fn check(fs: &Arc<LavaFs>, promise: &Promise, place: &str) {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "threads that nobody steps are what this is about"
+    reason = "the test needs threads that run by themselves, without steps"
 )]
 fn durable_data_survives_concurrent_operations() {
     let (mut cuts, mut checkpoints) = (0, 0);

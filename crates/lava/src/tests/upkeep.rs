@@ -92,7 +92,7 @@ fn a_checkpoint_job_runs_before_compactions() {
     for _ in 0..3 {
         let compactions = Arc::clone(&compactions);
         let owner = env.jobs().new_owner();
-        env.jobs().spawn(owner, JobPriority::Compaction, move || {
+        owner.spawn(JobPriority::Compaction, move || {
             compactions.fetch_add(1, SeqCst);
         });
     }
@@ -126,7 +126,7 @@ fn a_job_on_the_last_thread_writes_its_buffers_itself() {
     let owner = env.jobs().new_owner();
     for n in 0..4u8 {
         let fs = Arc::clone(&fs);
-        env.jobs().spawn(owner, JobPriority::Flush, move || {
+        owner.spawn(JobPriority::Flush, move || {
             let f = fs.create(Path::new(&format!("{n}"))).unwrap();
             for _ in 0..30 {
                 bulk(&f, &[n; 100_000]);
@@ -134,8 +134,8 @@ fn a_job_on_the_last_thread_writes_its_buffers_itself() {
             f.sync_all().unwrap();
         });
     }
-    env.jobs().drain(owner);
-    assert_eq!(env.jobs().panicked(owner), None);
+    owner.drain();
+    assert_eq!(owner.panicked(), None);
     for n in 0..4u8 {
         let f = fs.open(Path::new(&format!("{n}"))).unwrap();
         assert!(f.read(0, 4_000_000).unwrap() == vec![n; 3_000_000]);

@@ -124,7 +124,7 @@ fn model(totals: &Counts) {
     }));
     let (c, f) = (db.clone(), family.clone());
     threads.push(shuttle::thread::spawn(move || match below(3) {
-        0 => c.wait_idle().expect("settles"),
+        0 => c.wait_idle().expect("becomes idle"),
         which => {
             let all = CompactOptions::default().relocate_values(which == 2);
             c.compact(&f, &all).expect("compacts");
@@ -135,12 +135,12 @@ fn model(totals: &Counts) {
     }
     // Entries that a snapshot kept at the bottom are dropped as well, once no merge runs that began
     // before the snapshot's drop.
-    db.wait_idle().expect("settles");
+    db.wait_idle().expect("becomes idle");
     let all = CompactOptions::default()
         .bottommost(Bottommost::Force)
         .relocate_values(true);
     db.compact(&family, &all).expect("compacts");
-    db.wait_idle().expect("settles");
+    db.wait_idle().expect("becomes idle");
     look(&db, &family, &returned, totals);
     let stats = db.stats();
     let (blobs, tables) = (stats.blobs, &stats.families[0].levels);
@@ -175,7 +175,7 @@ fn garbage_collections_are_correct_in_every_schedule() {
     let [steps, looks, collections, forgotten, relocated] =
         std::array::from_fn(|i| counted(&totals, i));
     campaign!(
-        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} gathered={relocated}"
+        "blob_schedules={schedules} steps={steps} looks={looks} collections={collections} names_forgotten={forgotten} relocated={relocated}"
     );
     if campaign::case().is_none() {
         assert!(

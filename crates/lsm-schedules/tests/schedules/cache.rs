@@ -63,7 +63,10 @@ fn ask(cache: &BlockCache, loads: &Loads, n: u64, ends: u64) {
         Ok(Err(e)) => assert!(e.to_string().contains("a load that fails"), "{e}"),
         Err(panic) => {
             let ours = panic.downcast_ref() == Some(&"a load that panics");
-            assert!(ours && ends == 1, "only whoever panics sees a panic");
+            assert!(
+                ours && ends == 1,
+                "only the thread that panics sees the panic"
+            );
         }
     }
 }
@@ -149,7 +152,7 @@ fn model(totals: &Counts) {
     assert_eq!(stats.pinned, 0, "nothing is pinned any more");
     assert!(stats.used <= stats.capacity, "{stats:?}");
     assert_eq!(usage.cache, stats.used, "the ledger knows what is held");
-    assert_eq!(usage.pinned, 0, "nobody reads any more");
+    assert_eq!(usage.pinned, 0, "no reader is left");
     let landed = |n: u64| loads.landed[n as usize].load(SeqCst);
     if once {
         assert!((0..2).all(|n| landed(n) <= 1), "loaded again");

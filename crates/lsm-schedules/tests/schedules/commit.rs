@@ -250,7 +250,7 @@ fn expected(world: &World, panic: Box<dyn Any + Send>) {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     let text = text.unwrap_or_default();
     let ours = text == "the fuse" || text.contains("a writer of the group");
-    assert!(world.boom && ours, "a panic that nobody planned: {text}");
+    assert!(world.boom && ours, "an unplanned panic: {text}");
 }
 
 fn model(totals: &Counts) {

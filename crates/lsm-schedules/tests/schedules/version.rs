@@ -189,7 +189,7 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || match below(3) {
         0 => create_and_drop_family(&c),
         1 => c.compact_range(&f, None, None).expect("compacts"),
-        _ => c.wait_idle().expect("settles"),
+        _ => c.wait_idle().expect("becomes idle"),
     }));
     for thread in threads {
         thread.join().unwrap();
@@ -242,7 +242,7 @@ fn the_version_set_is_correct_in_every_schedule() {
 fn change_directory_owner() {
     let disk = SimFs::new(SimOptions::default());
     let env = EnvBuilder::for_tests(disk.clone(), below(1 << 32)).build();
-    let store = TableStore::new(&env, Path::new("db"), env.jobs().new_owner());
+    let store = TableStore::new(&env, Path::new("db"));
     env.fs().create_dir(Path::new("db")).unwrap();
     let path = store.path(7);
     drop(store.create(&path).unwrap());

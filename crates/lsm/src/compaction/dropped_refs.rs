@@ -8,9 +8,9 @@
 //! whole file, so it is done once, at the end of the merge, for all records whose page could not be
 //! read; earlier only if their names fill [`UNREADABLE_BYTES`] or the memory budget.
 
-use crate::compaction::run::Job;
+use crate::compaction::run::CompactionJob;
 use crate::version::BlobFile;
-use basalt_blob::batch_read::{Pages, Place, ValueRequest, locate};
+use basalt_blob::batch_read::{KeptIndexPages, RecordPlace, ValueRequest, locate};
 use basalt_blob::derive::is_worth_deriving;
 use basalt_blob::garbage::Dead;
 use basalt_blob::{Name, ReadMode, Reference};
@@ -73,7 +73,7 @@ impl Entries {
     }
 }
 
-fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): Place) -> Dead {
+fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): RecordPlace) -> Dead {
     Dead {
         file: file.number,
         ordinal,
@@ -85,7 +85,7 @@ fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): Place) ->
 
 /// The records that lose their reference in a merge. See the module.
 pub(super) struct DroppedRefs<'a> {
-    job: &'a Job<'a>,
+    job: &'a CompactionJob<'a>,
     waiting: Entries,
     dead: Vec<Dead>,
     /// Indexes that could not be read, by the number of their blob file.
@@ -97,7 +97,7 @@ pub(super) struct DroppedRefs<'a> {
 }
 
 impl<'a> DroppedRefs<'a> {
-    pub(super) fn new(job: &'a Job<'a>) -> DroppedRefs<'a> {
+    pub(super) fn new(job: &'a CompactionJob<'a>) -> DroppedRefs<'a> {
         DroppedRefs {
             job,
             waiting: Entries::default(),
@@ -168,7 +168,7 @@ impl<'a> DroppedRefs<'a> {
         }
         // Pages of an index are in the order of hashes.
         sought.sort_unstable_by_key(|(file, hash, ..)| (file.number, *hash));
-        let mut pages = Pages::default();
+        let mut pages = KeptIndexPages::default();
         self.dead.reserve(sought.len());
         let mut not_found: Vec<(&BlobFile, u64, Name<'_>)> = Vec::new();
         for some in sought.chunks(BATCH) {

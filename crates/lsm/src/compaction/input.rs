@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The entries that a cursor has read, shared with its compaction.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct InputProgress {
     /// The table under the cursor.
     pub(super) table: Option<Arc<TableFile>>,
     /// Entries read of each table that the cursor has left.
@@ -31,7 +31,7 @@ pub(super) struct InputIter {
     to: Option<Vec<u8>>,
     open: Option<(Arc<TableFile>, TableIter)>,
     seen: u64,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<InputProgress>>,
 }
 
 impl InputIter {
@@ -40,7 +40,7 @@ impl InputIter {
         cmp: Cmp,
         from: Option<Vec<u8>>,
         to: Option<Vec<u8>>,
-        progress: Arc<Mutex<Progress>>,
+        progress: Arc<Mutex<InputProgress>>,
     ) -> InputIter {
         InputIter {
             tables: tables.into_iter(),

@@ -162,7 +162,7 @@ impl<'a> DeeperLevels<'a> {
 }
 
 /// One version of a user key. Its value stays in the input until it is needed.
-struct Version<'i> {
+struct KeyVersion<'i> {
     key: &'i [u8],
     seq: SeqNo,
     /// Sequence number and kind as the input has them: `BlobRef` for a separated value.
@@ -172,11 +172,11 @@ struct Version<'i> {
     reference: Option<Reference>,
 }
 
-impl<'i> Version<'i> {
+impl<'i> KeyVersion<'i> {
     /// Decodes the entry of a cursor. Fails with `Corruption` or `Unsupported` if the trailer or
     /// the reference is not valid.
     #[inline]
-    fn parse(input: &'i MergingIter) -> Result<Version<'i>> {
+    fn parse(input: &'i MergingIter) -> Result<KeyVersion<'i>> {
         let (key, seq, stored) = parse_internal_key(input.key())?;
         let (kind, reference) = match stored {
             Kind::BlobRef => {
@@ -185,7 +185,7 @@ impl<'i> Version<'i> {
             }
             kind => (kind, None),
         };
-        Ok(Version {
+        Ok(KeyVersion {
             key,
             seq,
             trailer: pack_trailer(seq, stored),
@@ -269,7 +269,7 @@ impl KeyWriter<'_> {
 
     /// Reports to the sink that a version's reference is not written, if the version has one.
     #[inline]
-    fn drop_reference(&mut self, version: &mut Version<'_>) -> Result<()> {
+    fn drop_reference(&mut self, version: &mut KeyVersion<'_>) -> Result<()> {
         match version.reference.take() {
             Some(to) => (self.sink).drop_reference(version.key, version.seq, &to),
             None => Ok(()),
@@ -279,7 +279,7 @@ impl KeyWriter<'_> {
     /// Writes a version that readers can see, with its encoded value or reference. `filtered`: the
     /// compaction filter decides over it first (rule 3).
     #[inline]
-    fn keep(&mut self, version: &mut Version<'_>, value: &[u8], filtered: bool) -> Result<()> {
+    fn keep(&mut self, version: &mut KeyVersion<'_>, value: &[u8], filtered: bool) -> Result<()> {
         let (key, seq) = (version.key, version.seq);
         let changed;
         let mut value = value;
@@ -309,7 +309,7 @@ impl KeyWriter<'_> {
 
     /// Asks the compaction filter about a version. Reads a separated value only if the key alone
     /// does not decide.
-    fn filter(&mut self, version: &Version<'_>, value: &[u8]) -> Result<Filtered> {
+    fn filter(&mut self, version: &KeyVersion<'_>, value: &[u8]) -> Result<Filtered> {
         let (rules, key, seq) = (self.rules, version.key, version.seq);
         let (Some(to), Some(filter)) = (&version.reference, rules.filter) else {
             return rules.filter(key, seq, version.prefix(), value, &mut self.out);
@@ -399,7 +399,7 @@ impl<'a> Merger<'a> {
     /// Returns true if the version is one of the current user key. Fails with `Corruption` if it
     /// does not come after the last entry in internal key order.
     #[inline]
-    fn continues_key(&self, version: &Version<'_>) -> Result<bool> {
+    fn continues_key(&self, version: &KeyVersion<'_>) -> Result<bool> {
         let Some(last) = self.last_trailer else {
             return Ok(false);
         };
@@ -438,7 +438,7 @@ impl<'a> Merger<'a> {
     #[inline]
     fn add(
         &mut self,
-        version: &mut Version<'_>,
+        version: &mut KeyVersion<'_>,
         input: &MergingIter,
         named: &dyn Fn(Error) -> Error,
     ) -> Result<()> {
@@ -474,7 +474,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Drops a version that a range tombstone of its stripe hides (rule 6).
-    fn drop_hidden(&mut self, version: &mut Version<'_>, stripe: usize) -> Result<()> {
+    fn drop_hidden(&mut self, version: &mut KeyVersion<'_>, stripe: usize) -> Result<()> {
         self.writer.drop_reference(version)?;
         // The tombstone also hides all older versions of the stripe, so the operands above this one
         // have nothing below them.
@@ -485,7 +485,12 @@ impl<'a> Merger<'a> {
     }
 
     /// Takes an operand. `newest`: the compaction filter may see the value that it becomes part of.
-    fn push_operand(&mut self, version: &Version<'_>, operand: &[u8], newest: bool) -> Result<()> {
+    fn push_operand(
+        &mut self,
+        version: &KeyVersion<'_>,
+        operand: &[u8],
+        newest: bool,
+    ) -> Result<()> {
         if !self.operands.is_open() {
             self.operands_are_newest = newest;
         }
@@ -495,7 +500,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Makes a tombstone of an expired value (rule 2).
-    fn expire(&mut self, version: &mut Version<'_>) -> Result<()> {
+    fn expire(&mut self, version: &mut KeyVersion<'_>) -> Result<()> {
         version.kind = Kind::Delete;
         self.writer.out.expired += 1;
         self.writer.drop_reference(version)
@@ -504,7 +509,7 @@ impl<'a> Merger<'a> {
     /// Writes the open operands and the value or tombstone below them in their stripe: merged into
     /// one value, or each as it is if that value has yet to expire or the operator refuses (rule
     /// 5).
-    fn merge_operands_over(&mut self, version: &mut Version<'_>, value: &[u8]) -> Result<()> {
+    fn merge_operands_over(&mut self, version: &mut KeyVersion<'_>, value: &[u8]) -> Result<()> {
         let payload;
         let merged = match (version.kind, &version.reference) {
             (Kind::Put, Some(to)) => {
@@ -520,7 +525,7 @@ impl<'a> Merger<'a> {
             return self.writer.keep(version, value, false);
         };
         self.writer.drop_reference(version)?;
-        let mut version = Version {
+        let mut version = KeyVersion {
             key: self.operands.key(),
             seq: newest,
             trailer: pack_trailer(newest, Kind::Put),
@@ -540,7 +545,7 @@ impl<'a> Merger<'a> {
 }
 
 #[cold]
-fn out_of_order(version: &Version<'_>) -> Error {
+fn out_of_order(version: &KeyVersion<'_>) -> Error {
     Error::new(
         ErrorKind::Corruption,
         format!(
@@ -576,7 +581,7 @@ pub(crate) fn merge(
             Some(t) if e.path().is_none() => e.in_file(&t.path()),
             _ => e,
         };
-        let mut version = Version::parse(&input).map_err(named)?;
+        let mut version = KeyVersion::parse(&input).map_err(named)?;
         merger.writer.out.entries_in += 1;
         if !merger.continues_key(&version).map_err(named)? {
             merger.begin_key(version.key)?;

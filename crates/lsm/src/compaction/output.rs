@@ -2,7 +2,7 @@
 
 use crate::compaction::dropped_refs::DroppedRefs;
 use crate::compaction::ranges::TombstoneCutter;
-use crate::compaction::run::Job;
+use crate::compaction::run::CompactionJob;
 use crate::options::{Compression, FamilyOptions};
 use crate::version::BlobSet;
 use crate::version::TableFile;
@@ -81,7 +81,7 @@ pub(super) struct Outputs<'a> {
     // The builder is dropped before `created`, which removes its file.
     builder: Option<(u64, TableBuilder)>,
     created: Created,
-    job: &'a Job<'a>,
+    job: &'a CompactionJob<'a>,
     finished: Vec<(u64, TableMeta)>,
     grandparents: Grandparents<'a>,
     tombstones: TombstoneCutter,
@@ -104,7 +104,7 @@ pub(super) struct Outputs<'a> {
 
 impl<'a> Outputs<'a> {
     /// `tombstones`: the range tombstones that the outputs hold between them.
-    pub(super) fn new(job: &'a Job<'a>, tombstones: Fragments) -> Outputs<'a> {
+    pub(super) fn new(job: &'a CompactionJob<'a>, tombstones: Fragments) -> Outputs<'a> {
         Outputs {
             builder: None,
             created: Created::new(job.store.clone()),

@@ -10,18 +10,23 @@
 //!    output's. Both ends are user keys, so the answer of a table about a key does not depend on
 //!    its neighbours, and tables can be moved and merged one by one.
 
-use super::run::Job;
+use super::run::CompactionJob;
 use crate::version::TableFile;
 use basalt_fs::{Error, Result};
 use basalt_kv::key::{Cmp, SeqNo};
-use basalt_kv::ranges::{Fragments, Piece};
+use basalt_kv::ranges::{Fragments, RangeTombstone};
 use basalt_table::TableBuilder;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Returns the part of a tombstone between two user keys; `None` is unbounded.
-fn clip<'a>(cmp: &Cmp, p: Piece<'a>, from: Option<&'a [u8]>, to: Option<&'a [u8]>) -> Piece<'a> {
-    Piece {
+fn clip<'a>(
+    cmp: &Cmp,
+    p: RangeTombstone<'a>,
+    from: Option<&'a [u8]>,
+    to: Option<&'a [u8]>,
+) -> RangeTombstone<'a> {
+    RangeTombstone {
         from: match from {
             Some(f) if cmp.user(p.from, f) == Ordering::Less => f,
             _ => p.from,
@@ -36,7 +41,7 @@ fn clip<'a>(cmp: &Cmp, p: Piece<'a>, from: Option<&'a [u8]>, to: Option<&'a [u8]
 
 /// Returns all range tombstones of a job's inputs inside its range that stay by rule 2. Fails with
 /// `Corruption` if a table has not as many as the manifest records.
-pub(super) fn input_tombstones(job: &Job<'_>) -> Result<Fragments> {
+pub(super) fn input_tombstones(job: &CompactionJob<'_>) -> Result<Fragments> {
     let cmp = &job.options.comparator;
     let (from, to) = match &job.range {
         Some((from, to)) => (from.as_deref(), to.as_deref()),

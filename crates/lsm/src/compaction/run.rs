@@ -3,13 +3,13 @@
 //! An error of any kind ends the job and removes its outputs; the inputs stay as they are. The
 //! rules of the merge are in [`super::merge`].
 
-use crate::compaction::input::{InputIter, Progress};
+use crate::compaction::input::{InputIter, InputProgress};
 use crate::compaction::merge::{DeeperLevels, MergeRules, merge};
 use crate::compaction::outcome::{Outcome, check_all_read};
 use crate::compaction::output::{Outputs, WrittenFiles};
 use crate::compaction::pick::Plan;
 use crate::compaction::ranges::{RangeDelFilter, input_tombstones, retained_tombstones};
-use crate::compaction::split::KeyRange;
+use crate::compaction::split::SplitRange;
 use crate::compaction::value_relocator::ValueRelocator;
 use crate::iter::MergingIter;
 use crate::options::FamilyOptions;
@@ -27,7 +27,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// The arguments of one merge. Several jobs over disjoint key ranges may share a plan.
-pub struct Job<'a> {
+pub struct CompactionJob<'a> {
     /// The environment.
     pub env: Env,
     /// The store of table files.
@@ -53,10 +53,10 @@ pub struct Job<'a> {
     /// bytes produced and not yet written. An error ends the merge.
     pub allowance: &'a (dyn Fn(u64) -> Result<u64> + Sync),
     /// The user keys to merge; `None` for all.
-    pub range: Option<KeyRange>,
+    pub range: Option<SplitRange>,
 }
 
-impl Job<'_> {
+impl CompactionJob<'_> {
     /// Fails with `Closed` once the job is cancelled.
     pub(super) fn check_cancelled(&self) -> Result<()> {
         match self.cancelled.load(Atomic::Relaxed) {
@@ -82,13 +82,13 @@ pub(super) fn cancelled() -> Error {
 /// Cursors over the tables that a job reads, with the progress of each.
 struct Inputs {
     children: Vec<Box<dyn InternalIter>>,
-    progress: Vec<Arc<Mutex<Progress>>>,
+    progress: Vec<Arc<Mutex<InputProgress>>>,
 }
 
 impl Inputs {
     /// Opens one cursor for each table of level 0 and one for each other level. Tables of which
     /// nothing is left are not read.
-    fn new(job: &Job<'_>, dropped: &RangeDelFilter<'_>) -> Inputs {
+    fn new(job: &CompactionJob<'_>, dropped: &RangeDelFilter<'_>) -> Inputs {
         let (from, to) = job.range.clone().unwrap_or((None, None));
         let mut inputs = Inputs {
             children: Vec::new(),
@@ -104,7 +104,7 @@ impl Inputs {
                 tables.into_iter().filter(read).collect::<Vec<_>>()
             });
             for tables in runs.filter(|tables| !tables.is_empty()) {
-                let progress = Arc::new(Mutex::new(Progress::default()));
+                let progress = Arc::new(Mutex::new(InputProgress::default()));
                 inputs.progress.push(progress.clone());
                 inputs.children.push(Box::new(InputIter::new(
                     tables,
@@ -131,7 +131,7 @@ fn is_left_out(t: &TableFile, dropped: &RangeDelFilter<'_>) -> bool {
 /// of order, of unknown kind, or not as many as the manifest records; `Unsupported` for reserved
 /// kinds; `Closed`, which ends this operation only, if the job is cancelled. After an error the
 /// files that the job made are removed.
-pub fn run(job: &Job<'_>) -> Result<Outcome> {
+pub fn run(job: &CompactionJob<'_>) -> Result<Outcome> {
     assert!(
         !job.plan.trivial_move,
         "a trivial move changes the manifest only"
@@ -158,10 +158,10 @@ pub fn run(job: &Job<'_>) -> Result<Outcome> {
 
 /// Merges the inputs into the outputs, and relocates values if the plan says so.
 fn merge_into<'j>(
-    job: &'j Job<'j>,
+    job: &'j CompactionJob<'j>,
     deleted: &Fragments,
     children: Vec<Box<dyn InternalIter>>,
-    progress: &[Arc<Mutex<Progress>>],
+    progress: &[Arc<Mutex<InputProgress>>],
     outputs: &mut Outputs<'j>,
 ) -> Result<Outcome> {
     let cmp = &job.options.comparator;
@@ -194,7 +194,7 @@ fn merge_into<'j>(
 
 /// Counts the entries of tables that were left out as read. Of several jobs of a plan the one whose
 /// range has the table's first key counts them.
-fn count_left_out(job: &Job<'_>, dropped: &RangeDelFilter<'_>, outcome: &mut Outcome) {
+fn count_left_out(job: &CompactionJob<'_>, dropped: &RangeDelFilter<'_>, outcome: &mut Outcome) {
     let left_out = (job.plan.input_tables()).filter(|t| is_left_out(t, dropped));
     for t in left_out.filter(|t| job.has(&job.options.comparator, t.smallest_user())) {
         outcome.entries_in += t.meta.entries;
@@ -203,7 +203,7 @@ fn count_left_out(job: &Job<'_>, dropped: &RangeDelFilter<'_>, outcome: &mut Out
 }
 
 /// Counts the entries and bytes of the tables that were read.
-fn count_read(progress: &[Arc<Mutex<Progress>>], outcome: &mut Outcome) {
+fn count_read(progress: &[Arc<Mutex<InputProgress>>], outcome: &mut Outcome) {
     for progress in progress {
         for (table, seen) in &progress.lock().seen {
             *outcome.read.entry(table.number).or_default() += seen;

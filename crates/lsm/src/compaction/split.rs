@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// User keys from the first (inclusive) to the second (exclusive); `None` is unbounded.
-pub type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
+pub type SplitRange = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Least input bytes of a range, in multiples of the family's `table_bytes`.
 const MIN_TABLES: u64 = 2;
@@ -22,7 +22,7 @@ const PROBES: u32 = 16;
 /// key once. Returns one range, `(None, None)`, if the plan is too small to be worth splitting.
 /// `table_bytes` is the family's setting. Reads the indexes of the tables; if an index cannot be
 /// read the split is less even.
-pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<KeyRange> {
+pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<SplitRange> {
     let total = plan.input_bytes();
     let worth = total / table_bytes.saturating_mul(MIN_TABLES).max(1);
     let parts = (max as u64).min(worth);
@@ -41,7 +41,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
     keys.dedup_by(|a, b| cmp.user(a, b) == Ordering::Equal);
     // A cut at the very first key would leave an empty range.
     keys.remove(0);
-    let weighed: Vec<(u64, Vec<u8>)> = keys
+    let weighted: Vec<(u64, Vec<u8>)> = keys
         .into_iter()
         .map(|k| (tables.iter().map(|t| bytes_before(cmp, t, &k)).sum(), k))
         .collect();
@@ -50,7 +50,7 @@ pub fn subranges(cmp: &Cmp, plan: &Plan, table_bytes: u64, max: usize) -> Vec<Ke
     let mut cut_at = 0;
     for part in 1..parts {
         let goal = total / parts * part;
-        let Some((weight, key)) = weighed
+        let Some((weight, key)) = weighted
             .iter()
             .filter(|(w, _)| *w > cut_at)
             .min_by_key(|(w, _)| w.abs_diff(goal))

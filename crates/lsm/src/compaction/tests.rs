@@ -24,7 +24,7 @@ pub(super) fn store() -> Arc<TableStore> {
         .stepped()
         .seed(1)
         .build();
-    TableStore::new(&env, Path::new("store"), 1)
+    TableStore::new(&env, Path::new("store"))
 }
 
 /// Returns the metadata that a builder would give a table of these entries.

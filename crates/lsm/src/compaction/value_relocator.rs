@@ -6,8 +6,8 @@
 //! its old reference.
 
 use crate::compaction::output::{MergeSink, Outputs};
-use crate::compaction::run::Job;
-use basalt_blob::batch_read::{InFlight, Located, Pages};
+use crate::compaction::run::CompactionJob;
+use basalt_blob::batch_read::{InFlight, KeptIndexPages, Located};
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::{CacheKey, IoPriority};
 use basalt_fs::{Bytes, Result};
@@ -34,26 +34,29 @@ enum Queued {
 /// A sink that relocates values. See the module.
 pub(super) struct ValueRelocator<'a, 'o> {
     outputs: &'o mut Outputs<'a>,
-    job: &'a Job<'a>,
+    job: &'a CompactionJob<'a>,
     /// The queued calls, each with its user key or its internal key.
     queue: Vec<(Vec<u8>, Queued)>,
     /// Values to relocate in the queue.
     values: usize,
     /// Bytes of keys and values in the queue.
     bytes: usize,
-    pages: Pages,
+    pages: KeptIndexPages,
     reference: Vec<u8>,
 }
 
 impl<'a, 'o> ValueRelocator<'a, 'o> {
-    pub(super) fn new(job: &'a Job<'a>, outputs: &'o mut Outputs<'a>) -> ValueRelocator<'a, 'o> {
+    pub(super) fn new(
+        job: &'a CompactionJob<'a>,
+        outputs: &'o mut Outputs<'a>,
+    ) -> ValueRelocator<'a, 'o> {
         ValueRelocator {
             outputs,
             job,
             queue: Vec::new(),
             values: 0,
             bytes: 0,
-            pages: Pages::default(),
+            pages: KeptIndexPages::default(),
             reference: Vec::new(),
         }
     }

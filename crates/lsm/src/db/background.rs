@@ -94,8 +94,7 @@ impl Background {
                 then(jobs);
             }
         };
-        let owner = self.ctx.owner;
-        (self.ctx.env.jobs()).spawn_after(owner, JobPriority::Housekeeping, delay, job);
+        (self.ctx.jobs).spawn_after(JobPriority::Housekeeping, delay, job);
     }
 
     /// Tries again what has failed, one second from now at the latest, even if no write comes.

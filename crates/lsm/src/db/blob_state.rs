@@ -66,12 +66,12 @@ pub(crate) struct BlobState {
     /// Earliest time of the next garbage collection after `error`.
     pub retry_at: Duration,
     /// Files that garbage collection could not read.
-    unreadable: BTreeMap<u64, Unreadable>,
+    unreadable: BTreeMap<u64, UnreadableFile>,
 }
 
 /// A file that could not be read. A bit may have flipped during the transfer, so the read is tried
 /// again, less and less often.
-struct Unreadable {
+struct UnreadableFile {
     error: Error,
     pause: Duration,
     retry_at: Duration,
@@ -116,7 +116,7 @@ impl BlobState {
         let pause = (self.unreadable.get(&number))
             .map_or(RETRY_PAUSE, |u| (u.pause * 2).min(MAX_RETRY_DELAY));
         let retry_at = now + pause;
-        let u = Unreadable {
+        let u = UnreadableFile {
             error,
             pause,
             retry_at,
@@ -183,17 +183,17 @@ impl BlobState {
 
     /// Takes over the effects of an edit on blob files, after the edit is durable. `lineage` is
     /// that of the catalog with the edit.
-    pub fn note_settled(
+    pub fn apply(
         &mut self,
         lineage: &Lineage,
         counters: &Counters,
         edit: &Edit,
-        settled: SettledBlobs,
+        update: BlobStateUpdate,
     ) {
         let blobs = self;
-        // The install that shared them has settled its edit: neither is copied.
+        // The install that shared them has dropped its copy: neither map is copied here.
         let references = Arc::make_mut(&mut blobs.references);
-        for (number, change) in settled.references {
+        for (number, change) in update.references {
             let tables = references.entry(number).or_default();
             *tables = tables.checked_add_signed(change).expect("counted before");
             if *tables == 0 {
@@ -209,7 +209,7 @@ impl BlobState {
         for number in &edit.remove_blobs {
             blobs.unreadable.remove(number);
         }
-        if let Some((sources, moved)) = settled.moved {
+        if let Some((sources, moved)) = update.moved {
             sources.iter().for_each(|n| {
                 blobs.unreadable.remove(n);
             });
@@ -225,7 +225,7 @@ impl BlobState {
     }
 }
 
-/// The part of [`BlobState`] that `Tree::settle_blobs` reads. Only an install changes the other
+/// The part of [`BlobState`] that `Tree::add_blob_edits` reads. Only an install changes the other
 /// inputs, so a holder of `manifest` works on this copy without `state`.
 pub(crate) struct BlobStateSnapshot {
     pub references: Arc<HashMap<u64, u64>>,
@@ -236,7 +236,7 @@ pub(crate) struct BlobStateSnapshot {
 }
 
 /// The changes of [`BlobState`] that an edit causes once it is durable.
-pub(crate) struct SettledBlobs {
+pub(crate) struct BlobStateUpdate {
     /// More and fewer tables that have a number.
     pub references: BTreeMap<u64, i64>,
     pub moved: Option<(Vec<u64>, MovedRecords)>,
@@ -245,7 +245,7 @@ pub(crate) struct SettledBlobs {
     pub unnamed: Vec<PathBuf>,
 }
 
-impl SettledBlobs {
+impl BlobStateUpdate {
     pub fn is_a_collection(&self) -> bool {
         self.moved.is_some()
     }

@@ -139,7 +139,7 @@ impl Engine {
         if !parent.as_os_str().is_empty() && !fs.exists(parent)? {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                "the folder to make the checkpoint in is not there; make it first",
+                "the directory to make the checkpoint in is not there; make it first",
             )
             .in_file(parent));
         }
@@ -227,7 +227,7 @@ impl Engine {
             Err(e) if !cannot_link(&e) => return Err(e),
             Err(e) if !options.copy_tables => {
                 return Err(Error::unsupported(format!(
-                    "tables cannot be linked there ({e}); give a folder on the store's own filesystem, or allow copies"
+                    "tables cannot be linked there ({e}); give a directory on the store's own filesystem, or allow copies"
                 )));
             }
             Err(_) => {

@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn close(self: &Arc<Self>) -> Result<()> {
         if self.ctx.read_only {
             self.ctx.begin_closing();
-            self.ctx.env.jobs().drain(self.ctx.owner);
+            self.ctx.jobs.drain();
             self.leave();
             return Ok(());
         }
@@ -29,7 +29,7 @@ impl Engine {
             }
         }
         let _urgent = self.ctx.env.foreground_io().urgent();
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.drain();
         self.wait_for_manual();
         // Batches are queued that were held back and that no thread would come back for.
         self.lead_all();
@@ -47,7 +47,7 @@ impl Engine {
             writer.left.clear();
             end
         };
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.drain();
         if self.ctx.env.jobs().is_stepped() {
             self.ctx.events.wait(self.ctx.env.jobs());
         }
@@ -70,7 +70,7 @@ impl Engine {
     fn forget_logs(self: &Arc<Self>, _writer: &mut Writer) -> Result<()> {
         // The spare log is deleted below with the other logs that the manifest names.
         drop(self.writes.logs().take_unused());
-        let (logs, expiries_told) = {
+        let (logs, wall_time_suffices) = {
             let state = self.tree.lock();
             let mut tables = state
                 .catalog()
@@ -84,7 +84,7 @@ impl Engine {
         };
         // The edit also holds the wall time: an entry that a read took for expired stays expired if
         // the clock goes back.
-        if !logs.is_empty() || !expiries_told {
+        if !logs.is_empty() || !wall_time_suffices {
             self.tree.install(
                 Edit {
                     remove_logs: logs.clone(),
@@ -121,8 +121,8 @@ impl Engine {
     pub(super) fn abandon(self: &Arc<Self>) {
         self.ctx.begin_closing();
         self.manual.cancel_all();
-        self.ctx.env.jobs().cancel(self.ctx.owner);
-        self.ctx.env.jobs().drain(self.ctx.owner);
+        self.ctx.jobs.cancel();
+        self.ctx.jobs.drain();
         // The leader's job may have been among the cancelled ones: waiting writers get the error
         // that the store is closed.
         self.lead_all();

@@ -23,7 +23,7 @@ use super::write_path::Writer;
 use super::write_path::apply::insert_group;
 use super::write_path::checks::Check;
 use super::write_path::queue::{
-    GROUP_BATCHES, GROUP_BYTES, Group, HeldSubmit, Leader, Pending, Queue,
+    CommitGroup, GROUP_BATCHES, GROUP_BYTES, HeldSubmit, Leader, PendingBatch, Queue,
 };
 use super::write_path::ticket_state::{Callback, Phase, TicketState, Waiter};
 use basalt_env::JobPriority;
@@ -129,7 +129,7 @@ impl Engine {
         sync: bool,
         checks: Box<[Check]>,
     ) -> Result<SeqNo> {
-        let mut own = Pending::new(batch, sync, checks);
+        let mut own = PendingBatch::new(batch, sync, checks);
         let mut q = self.writes.queue().lock();
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
@@ -157,7 +157,7 @@ impl Engine {
         patience: Patience,
     ) -> Arc<TicketState> {
         let ticket = TicketState::new(Phase::Queued, Waiter::None);
-        let mut pending = Pending::new(batch, sync, checks);
+        let mut pending = PendingBatch::new(batch, sync, checks);
         pending.ticket = Some(ticket.clone());
         pending.submitted = true;
         let q = self.writes.queue().lock();
@@ -176,7 +176,7 @@ impl Engine {
     fn queue_when_there_is_room<'q>(
         self: &'q Arc<Self>,
         mut q: MutexGuard<'q, Queue>,
-        pending: Pending,
+        pending: PendingBatch,
     ) {
         let ledger = self.ctx.env.ledger();
         // A queue gets no notice of memory that other stores release, so the function looks here.
@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: Pending) {
+    fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: PendingBatch) {
         q.push(pending, false);
         let all_there = q.pending.len() == q.wanted;
         drop(q);
@@ -245,15 +245,15 @@ impl Engine {
     }
 
     fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
-        let (jobs, lane) = (self.ctx.env.jobs(), JobPriority::Commit);
+        let (jobs, lane) = (&self.ctx.jobs, JobPriority::Commit);
         match delay {
             None => {
                 let engine = self.clone();
-                jobs.spawn(self.ctx.owner, lane, move || engine.lead_on_lane());
+                jobs.spawn(lane, move || engine.lead_on_lane());
             }
             Some(delay) => {
                 let engine = Arc::downgrade(self);
-                jobs.spawn_after(self.ctx.owner, lane, delay, move || {
+                jobs.spawn_after(lane, delay, move || {
                     if let Some(engine) = engine.upgrade() {
                         engine.lead_on_lane();
                     }
@@ -283,7 +283,7 @@ impl Engine {
     /// Returns the result of the caller's own batch, if it brings one.
     pub(super) fn lead_group(
         self: &Arc<Self>,
-        own: Option<Pending>,
+        own: Option<PendingBatch>,
         patience: Patience,
     ) -> Option<Result<SeqNo>> {
         self.lead_groups(own, None, patience, Callbacks::Here)
@@ -293,7 +293,7 @@ impl Engine {
     /// writers, if the caller has decided that.
     fn lead_groups(
         self: &Arc<Self>,
-        own: Option<Pending>,
+        own: Option<PendingBatch>,
         mut plan: Option<Option<GroupWaitPlan>>,
         patience: Patience,
         run: Callbacks,
@@ -308,7 +308,7 @@ impl Engine {
             } else {
                 Patience::Return
             };
-            let mut group: Group = own.take().into_iter().collect();
+            let mut group: CommitGroup = own.take().into_iter().collect();
             // The lead is handed on and every ticket is answered in all cases, because other
             // threads wait for both without a limit.
             let committed = catch_unwind(AssertUnwindSafe(|| {
@@ -367,7 +367,7 @@ impl Engine {
                         resume_unwind(panic);
                     }
                 };
-                (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Commit, call);
+                self.ctx.jobs.spawn(JobPriority::Commit, call);
             }
             panic = panic.or(run_all(callbacks));
             if let Some(panic) = panic {
@@ -390,7 +390,7 @@ impl Engine {
     fn plan_group_wait(
         &self,
         q: &mut Queue,
-        own: &[Pending],
+        own: &[PendingBatch],
         patience: Patience,
     ) -> Option<GroupWaitPlan> {
         if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
@@ -510,7 +510,7 @@ impl Engine {
     fn commit_group(
         self: &Arc<Self>,
         writer: &mut Writer,
-        group: &mut [Pending],
+        group: &mut [PendingBatch],
         patience: Patience,
     ) -> Result<GroupOutcome> {
         if let [one] = group {

@@ -12,7 +12,9 @@ use super::flush::table_info;
 use super::relocation_stats::RelocatableFiles;
 use super::tree::TreeState;
 use super::tree::blob_edits::BlobChange;
-use crate::compaction::{Claim, CompactionReason, Job, KeyRange, Outcome, PickContext, Plan};
+use crate::compaction::{
+    Claim, CompactionJob, CompactionReason, Outcome, PickContext, Plan, SplitRange,
+};
 use crate::compaction::{combine, pick, run, subranges};
 use crate::listener::{BackgroundErrorReason, CompactionInfo, Event, TableInfo};
 use crate::version::FileLocation;
@@ -41,7 +43,7 @@ struct Running {
     epoch: u64,
     /// For its events.
     number: u64,
-    ranges: Vec<KeyRange>,
+    ranges: Vec<SplitRange>,
     parts: Mutex<Vec<Option<Result<Outcome>>>>,
 }
 
@@ -66,9 +68,9 @@ impl Running {
     }
 }
 
-/// The changes of the tree by a compaction.
+/// The outputs of a compaction that was installed, and the bytes that it read and wrote.
 #[derive(Default)]
-struct Done {
+struct CompactionResult {
     outputs: Vec<TableInfo>,
     bytes_read: u64,
     bytes_written: u64,
@@ -201,12 +203,9 @@ impl Engine {
         self.ctx.notify(|| Event::CompactionBegin(running.info()));
         for part in 0..parts {
             let (engine, running) = (self.clone(), running.clone());
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Compaction, move || {
-                    engine.run_part(&running, part, engine.ctx.closing(), &|| ());
-                });
+            self.ctx.jobs.spawn(JobPriority::Compaction, move || {
+                engine.run_part(&running, part, engine.ctx.closing(), &|| ());
+            });
         }
     }
 
@@ -221,7 +220,7 @@ impl Engine {
         let outcome = if running.plan.trivial_move {
             Ok(Outcome::default())
         } else {
-            run(&Job {
+            run(&CompactionJob {
                 env: self.ctx.env.clone(),
                 store: self.ctx.tables.clone(),
                 plan: &running.plan,
@@ -349,7 +348,7 @@ impl Engine {
         }
     }
 
-    fn report_end(&self, running: &Running, finished: Result<Done>) {
+    fn report_end(&self, running: &Running, finished: Result<CompactionResult>) {
         if self.ctx.events.has_no_listeners() {
             return;
         }
@@ -380,18 +379,21 @@ impl Engine {
     /// Installs the results of a plan's parts. If a part or the install failed, nothing has changed
     /// and the files of the parts are removed. If the manifest may name those files, they are kept
     /// until a fresh manifest is current.
-    fn finish(self: &Arc<Self>, running: &Running, parts: Vec<Result<Outcome>>) -> Result<Done> {
+    fn finish(
+        self: &Arc<Self>,
+        running: &Running,
+        parts: Vec<Result<Outcome>>,
+    ) -> Result<CompactionResult> {
         let plan = &running.plan;
         let listed_table = |number: u64, meta: &TableMeta| {
             table_info(&running.family.name, plan.output_level, number, meta)
         };
         let mut edit = Edit::default();
         for (level, tables) in &plan.inputs {
-            edit.remove_tables.extend(
-                tables
-                    .iter()
-                    .map(|t| (plan.family, *level as u32, t.number)),
-            );
+            let removed = tables
+                .iter()
+                .map(|t| (plan.family, *level as u32, t.number));
+            edit.remove_tables.extend(removed);
         }
         let add = |number, meta| AddTable {
             family: plan.family,
@@ -413,12 +415,12 @@ impl Engine {
             }));
             self.tree.install(edit, Vec::new(), |_, _| ())?;
             self.ctx.counters.levels.compacted(plan, 0, 0);
-            return Ok(Done {
+            return Ok(CompactionResult {
                 outputs: plan
                     .input_tables()
                     .map(|t| listed_table(t.number, &t.meta))
                     .collect(),
-                ..Done::default()
+                ..CompactionResult::default()
             });
         }
         let mut files: Vec<PathBuf> = Vec::new();
@@ -456,7 +458,7 @@ impl Engine {
             .counters
             .compaction_written
             .add(outcome.bytes_written);
-        let done = Done {
+        let done = CompactionResult {
             outputs: outcome
                 .outputs
                 .iter()

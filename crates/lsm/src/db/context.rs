@@ -7,9 +7,9 @@ use super::counters::Counters;
 use super::events::Events;
 use crate::listener::Event;
 use crate::options::Options;
-use crate::version::{FileKind, TableStore};
-use basalt_env::Env;
+use crate::version::{DataFileKind, TableStore};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::{Env, JobOwner};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) struct StoreContext {
     pub dir: PathBuf,
     /// The options of the store, without its listeners.
     pub options: Options,
-    /// Owner of the store's jobs. The owner also distinguishes families of this store from families
+    /// The store's jobs. Their owner number also distinguishes families of this store from families
     /// of another store.
-    pub owner: u64,
+    pub jobs: JobOwner,
     /// Random id of the store. Every file of the store has it.
     pub store_id: u128,
     /// Tables and blob files in the directory.
@@ -61,8 +61,8 @@ impl StoreContext {
                 events.notify(&jobs, || {
                     let path = path.to_path_buf();
                     match kind {
-                        FileKind::Table => Event::TableDeleted { number, path },
-                        FileKind::Blob => Event::BlobFileDeleted { number, path },
+                        DataFileKind::Table => Event::TableDeleted { number, path },
+                        DataFileKind::Blob => Event::BlobFileDeleted { number, path },
                     }
                 });
             });
@@ -72,7 +72,7 @@ impl StoreContext {
             env: env.clone(),
             dir,
             options,
-            owner: tables.owner(),
+            jobs: tables.jobs().clone(),
             store_id,
             tables,
             events,

@@ -115,7 +115,7 @@ const ROWS: &[Row] = &[
         |v| &v.collected_written,
     ),
     (
-        "blob_gathered_bytes_total",
+        "blob_relocated_bytes_total",
         "Bytes of values that compactions relocated into the order of their keys",
         |v| &v.relocated,
     ),

@@ -37,13 +37,13 @@ pub struct Iter {
     engine: Weak<Engine>,
     family: Family,
     options: ReadOptions,
-    tail: Option<Tail>,
-    walk: Walk,
+    tail: Option<TailPosition>,
+    state: IteratorState,
 }
 
-/// Position of an [`Iter`] as a Rust iterator.
+/// State of an [`Iter`] as a Rust iterator.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Walk {
+enum IteratorState {
     /// Not positioned since it was made or refreshed: the first entry is next.
     Fresh,
     /// A movement of the cursor ended here: the entry here is next.
@@ -54,8 +54,8 @@ enum Walk {
     Failed,
 }
 
-/// Place where a tailing cursor continues.
-enum Tail {
+/// Position where a tailing cursor continues.
+enum TailPosition {
     /// The cursor was not sought yet.
     Nowhere,
     /// The cursor continues at the first key.
@@ -86,8 +86,8 @@ impl Iter {
             engine: Arc::downgrade(engine),
             family: family.clone(),
             options: options.clone(),
-            tail: options.tailing.then_some(Tail::Nowhere),
-            walk: Walk::Fresh,
+            tail: options.tailing.then_some(TailPosition::Nowhere),
+            state: IteratorState::Fresh,
         })
     }
 
@@ -110,9 +110,9 @@ impl Iter {
             return Err(e);
         }
         if let Some(tail) = &mut self.tail {
-            *tail = Tail::Nowhere;
+            *tail = TailPosition::Nowhere;
         }
-        self.walk = Walk::Fresh;
+        self.state = IteratorState::Fresh;
         Ok(())
     }
 
@@ -160,10 +160,10 @@ impl Iter {
         }
         self.move_on()?;
         match self.tail.as_ref().expect("the cursor is tailing") {
-            Tail::Nowhere => panic!("next on an iterator that is not positioned"),
-            Tail::First => self.shown.seek_to_first(),
-            Tail::At(key) => self.shown.continue_from(key, true),
-            Tail::Behind(key) => self.shown.continue_from(key, false),
+            TailPosition::Nowhere => panic!("next on an iterator that is not positioned"),
+            TailPosition::First => self.shown.seek_to_first(),
+            TailPosition::At(key) => self.shown.continue_from(key, true),
+            TailPosition::Behind(key) => self.shown.continue_from(key, false),
         }
     }
 
@@ -179,13 +179,16 @@ impl Iter {
     /// Keeps the place that a tailing cursor has reached.
     fn note_place(&mut self) {
         let (place, found) = match self.shown.resume_key() {
-            Some(key) => (Tail::At as fn(Vec<u8>) -> Tail, key),
-            None if self.shown.valid() => (Tail::Behind as fn(Vec<u8>) -> Tail, self.shown.key()),
+            Some(key) => (TailPosition::At as fn(Vec<u8>) -> TailPosition, key),
+            None if self.shown.valid() => (
+                TailPosition::Behind as fn(Vec<u8>) -> TailPosition,
+                self.shown.key(),
+            ),
             // At the end, later keys are searched from the same place.
             None => return,
         };
         let mut kept = match self.tail.take() {
-            Some(Tail::At(kept) | Tail::Behind(kept)) => kept,
+            Some(TailPosition::At(kept) | TailPosition::Behind(kept)) => kept,
             _ => Vec::new(),
         };
         kept.clear();
@@ -219,11 +222,11 @@ impl Iter {
 
     /// Moves to the first key inside the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         if self.tail.is_none() {
             return self.shown.seek_to_first();
         }
-        self.tail = Some(Tail::First);
+        self.tail = Some(TailPosition::First);
         let sought = self.move_on().and_then(|()| self.shown.seek_to_first());
         self.moved(sought)
     }
@@ -231,17 +234,17 @@ impl Iter {
     /// Moves to the last key inside the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.only_up("seek_to_last")?;
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         self.shown.seek_to_last()
     }
 
     /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         if self.tail.is_none() {
             return self.shown.seek(key);
         }
-        self.tail = Some(Tail::At(key.to_vec()));
+        self.tail = Some(TailPosition::At(key.to_vec()));
         let sought = self.move_on().and_then(|()| self.shown.seek(key));
         self.moved(sought)
     }
@@ -249,7 +252,7 @@ impl Iter {
     /// Moves to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
         self.only_up("seek_for_prev")?;
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         self.shown.seek_for_prev(key)
     }
 
@@ -260,7 +263,7 @@ impl Iter {
     )]
     #[inline]
     pub fn next(&mut self) -> Result<()> {
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         if self.tail.is_none() {
             return self.shown.next();
         }
@@ -271,7 +274,7 @@ impl Iter {
     /// Moves to the previous key. Requires `valid`.
     pub fn prev(&mut self) -> Result<()> {
         self.only_up("prev")?;
-        self.walk = Walk::Here;
+        self.state = IteratorState::Here;
         self.shown.prev()
     }
 
@@ -320,18 +323,18 @@ impl Iterator for Iter {
 
     fn next(&mut self) -> Option<Result<(Bytes, Bytes)>> {
         let at_end = !self.valid() && self.resume_key().is_none();
-        let moved = match self.walk {
-            Walk::Failed => return None,
-            Walk::Fresh => self.seek_to_first(),
-            Walk::Here if !at_end => Ok(()),
-            Walk::Here if self.tail.is_none() => return None,
-            Walk::Here | Walk::Returned => Iter::next(self),
+        let moved = match self.state {
+            IteratorState::Failed => return None,
+            IteratorState::Fresh => self.seek_to_first(),
+            IteratorState::Here if !at_end => Ok(()),
+            IteratorState::Here if self.tail.is_none() => return None,
+            IteratorState::Here | IteratorState::Returned => Iter::next(self),
         };
         let entry = moved.and_then(|()| self.entry_here());
-        self.walk = match &entry {
-            Ok(Some(_)) => Walk::Returned,
-            Ok(None) => Walk::Here,
-            Err(_) => Walk::Failed,
+        self.state = match &entry {
+            Ok(Some(_)) => IteratorState::Returned,
+            Ok(None) => IteratorState::Here,
+            Err(_) => IteratorState::Failed,
         };
         entry.transpose()
     }

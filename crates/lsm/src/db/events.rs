@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 #[derive(Default)]
-struct Queue {
+struct EventQueue {
     waiting: VecDeque<Event>,
     listeners: Vec<Arc<dyn EventListener>>,
     /// Number of events ever queued. `done` is the number of those that were delivered or lost.
@@ -33,7 +33,7 @@ pub(crate) struct Events(Arc<Inner>);
 struct Inner {
     /// True if the store has no listeners. This is read without the lock.
     has_no_listeners: AtomicBool,
-    queue: Mutex<Queue>,
+    queue: Mutex<EventQueue>,
     delivered: Condvar,
 }
 
@@ -41,9 +41,9 @@ impl Events {
     pub fn new(listeners: Vec<Arc<dyn EventListener>>) -> Events {
         Events(Arc::new(Inner {
             has_no_listeners: AtomicBool::new(listeners.is_empty()),
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(EventQueue {
                 listeners,
-                ..Queue::default()
+                ..EventQueue::default()
             }),
             delivered: Condvar::new(),
         }))

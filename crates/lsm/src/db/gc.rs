@@ -80,12 +80,12 @@ struct LiveRecords {
 }
 
 /// The blob files that a garbage collection reads, and the comparators of their families.
-struct Sources {
+struct SourceFiles {
     files: Vec<(Arc<BlobFile>, Arc<Garbage>)>,
     orders: BTreeMap<u32, Cmp>,
 }
 
-impl Sources {
+impl SourceFiles {
     fn reader(&self, number: u64) -> Result<&BlobReader> {
         let mut files = self.files.iter().map(|(f, _)| f);
         let file = files.find(|f| f.number == number);
@@ -165,7 +165,7 @@ struct RewrittenFiles {
 /// before [`RecordMover::finish`], its files are removed.
 struct RecordMover<'a> {
     engine: &'a Engine,
-    sources: &'a Sources,
+    sources: &'a SourceFiles,
     io: IoPriority,
     separator: Separator<'a>,
     /// Family and key of the last record.
@@ -182,7 +182,7 @@ impl<'a> RecordMover<'a> {
     /// Begins the step. `compressed` says whether some value is compressed.
     fn new(
         engine: &'a Engine,
-        sources: &'a Sources,
+        sources: &'a SourceFiles,
         io: IoPriority,
         compressed: bool,
     ) -> RecordMover<'a> {
@@ -403,16 +403,13 @@ impl Engine {
                 false => JobPriority::Gc,
             };
             let engine = self.clone();
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, priority, move || {
-                    let began = engine.ctx.env.clock().now();
-                    engine.ctx.counters.collecting.add(1);
-                    let done = engine.collect_and_notify(&pick, engine.ctx.closing());
-                    engine.ctx.counters.collecting.add(-1);
-                    engine.end_collection(&pick.files, began, done);
-                });
+            self.ctx.jobs.spawn(priority, move || {
+                let began = engine.ctx.env.clock().now();
+                engine.ctx.counters.collecting.add(1);
+                let done = engine.collect_and_notify(&pick, engine.ctx.closing());
+                engine.ctx.counters.collecting.add(-1);
+                engine.end_collection(&pick.files, began, done);
+            });
         }
     }
 
@@ -491,7 +488,7 @@ impl Engine {
         let moved = mover.finish(&pick.files)?;
         let bytes_read = bytes_read + moved.bytes_read;
         // The source files stay open until their cached values have moved.
-        let Sources { files, orders } = sources;
+        let SourceFiles { files, orders } = sources;
         let result = self.install_collection(&files, orders, moved, bytes_read)?;
         self.ctx.counters.collections.add(1);
         self.ctx
@@ -507,7 +504,7 @@ impl Engine {
     fn read_live_records(
         &self,
         numbers: &[u64],
-        sources: &Sources,
+        sources: &SourceFiles,
         io: IoPriority,
         cancelled: &AtomicBool,
     ) -> Result<LiveRecords> {
@@ -619,7 +616,7 @@ impl Engine {
     }
 
     /// Returns files and their marks as of one moment.
-    fn sources(&self, numbers: &[u64]) -> Result<Sources> {
+    fn sources(&self, numbers: &[u64]) -> Result<SourceFiles> {
         // Marks and files of one version: both change under `state`.
         let state = self.tree.lock();
         let view = self.tree.view();
@@ -639,7 +636,7 @@ impl Engine {
         let orders = (view.families.values())
             .map(|f| (f.id, f.options.comparator.clone()))
             .collect();
-        Ok(Sources { files, orders })
+        Ok(SourceFiles { files, orders })
     }
 
     /// Reads the live records of a file. Checks the hashes of live and marked records against the

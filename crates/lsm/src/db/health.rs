@@ -167,7 +167,7 @@ impl Health {
                 format!("a commit panicked: {what}"),
             ));
         }
-        match self.ctx.env.jobs().panicked(self.ctx.owner) {
+        match self.ctx.jobs.panicked() {
             None => Ok(()),
             Some(what) => Err(Error::new(
                 ErrorKind::Poisoned,

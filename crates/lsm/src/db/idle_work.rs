@@ -41,10 +41,7 @@ impl Engine {
             engine.background.note_idle_check();
             engine.schedule_compactions();
         };
-        self.ctx
-            .env
-            .jobs()
-            .spawn(self.ctx.owner, JobPriority::Housekeeping, job);
+        self.ctx.jobs.spawn(JobPriority::Housekeeping, job);
     }
 
     /// Tries failed work again: the log, the flush, compactions, a full disk.

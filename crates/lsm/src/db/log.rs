@@ -23,7 +23,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{Held, MAX_MEMORY_WAIT, Patience, Room};
+use super::throttle::{MAX_MEMORY_WAIT, Patience, Room, ThrottleOutcome};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::{BackgroundErrorReason, Event};
@@ -382,8 +382,8 @@ impl Engine {
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
         let mut next = match self.hold_back(writer, self.tree.view(), patience)? {
-            Held::Ready(view) => Some(view),
-            Held::Later(delay) => return Ok(GroupRoom::Later(delay)),
+            ThrottleOutcome::Ready(view) => Some(view),
+            ThrottleOutcome::Later(delay) => return Ok(GroupRoom::Later(delay)),
         };
         let limit = self.ctx.options.write_buffer_bytes;
         let unfit = self.needs_new_log(writer, group.has_compressed);
@@ -505,20 +505,16 @@ impl Engine {
         {
             let (engine, file, number) = (self.clone(), log.writer.file().clone(), log.number);
             let capacity = (allocated * 2).max(FIRST_LOG_BYTES.min(target)).min(target);
-            self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                    // Without the space, appends still work and are only slower. The next append
-                    // asks again.
-                    if capacity - allocated
-                        <= engine.pressure.preallocation_limit(&engine.tree.view())
-                    {
-                        let _ = file.extend_log(capacity);
-                    }
-                    engine.writes.logs().lock().extending.remove(&number);
-                    engine.writes.logs().trim([]);
-                });
+            self.ctx.jobs.spawn(JobPriority::Housekeeping, move || {
+                // Without the space, appends still work and are only slower. The next append
+                // asks again.
+                if capacity - allocated <= engine.pressure.preallocation_limit(&engine.tree.view())
+                {
+                    let _ = file.extend_log(capacity);
+                }
+                engine.writes.logs().lock().extending.remove(&number);
+                engine.writes.logs().trim([]);
+            });
         }
         if end < target / 2 && active.memory() < self.ctx.options.write_buffer_bytes / 2 {
             return;
@@ -530,11 +526,8 @@ impl Engine {
             drop(space);
             let engine = self.clone();
             self.ctx
-                .env
-                .jobs()
-                .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                    engine.prepare_spare()
-                });
+                .jobs
+                .spawn(JobPriority::Housekeeping, move || engine.prepare_spare());
         }
     }
 
@@ -560,17 +553,14 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        self.ctx
-            .env
-            .jobs()
-            .spawn(self.ctx.owner, JobPriority::Housekeeping, move || {
-                let more = |f: &Arc<BlobFile>| {
-                    let stat = engine.ctx.env.fs().stat(&f.path());
-                    stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
-                };
-                let due: Vec<_> = logs.into_iter().filter(more).collect();
-                engine.writes.logs().trim(due);
-            });
+        self.ctx.jobs.spawn(JobPriority::Housekeeping, move || {
+            let more = |f: &Arc<BlobFile>| {
+                let stat = engine.ctx.env.fs().stat(&f.path());
+                stat.is_ok_and(|s| s.on_disk > f.meta.size + BLOCK)
+            };
+            let due: Vec<_> = logs.into_iter().filter(more).collect();
+            engine.writes.logs().trim(due);
+        });
     }
 
     /// Deletes the spare and recycled logs of a store that goes on. The caller holds the writer's

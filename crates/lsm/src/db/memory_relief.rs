@@ -49,7 +49,7 @@ impl Engine {
         drop(state);
         let engine = self.clone();
         let job = move || engine.seal_to_release_memory(number, MAX_TRIES);
-        (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Flush, job);
+        self.ctx.jobs.spawn(JobPriority::Flush, job);
     }
 
     fn seal_to_release_memory(self: &Arc<Self>, number: u64, tries: u32) {
@@ -86,7 +86,6 @@ impl Engine {
                 engine.seal_to_release_memory(number, tries);
             }
         };
-        let (owner, priority) = (self.ctx.owner, JobPriority::Housekeeping);
-        (self.ctx.env.jobs()).spawn_after(owner, priority, RETRY_DELAY, job);
+        (self.ctx.jobs).spawn_after(JobPriority::Housekeeping, RETRY_DELAY, job);
     }
 }

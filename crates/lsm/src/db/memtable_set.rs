@@ -174,7 +174,8 @@ impl MemtableSet {
         for r in records {
             for s in r.separated {
                 let at = RECORD_HEADER + s.at as usize;
-                let head = record::Head::parse(&r.buf[at..]).expect("a record of this process");
+                let head = record::BlobRecordHeader::parse(&r.buf[at..])
+                    .expect("a record of this process");
                 let stored = &r.buf[at..][head.value()];
                 let value_len = compressed::payload_len(head.kind, head.codec, stored);
                 places.add(SeparatedRecord {

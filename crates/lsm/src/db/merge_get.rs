@@ -1,7 +1,7 @@
 //! Point reads of keys whose newest version is an operand. The sources are read from new to old,
 //! until an entry ends the chain of operands.
 
-use super::view::{Opened, View};
+use super::view::{OpenedValue, View};
 use crate::iter::{InternalIter, MergingIter};
 use basalt_fs::Result;
 use basalt_kv::key::{Cmp, Kind, SeqNo, internal_key, parse_internal_key, seek_trailer};
@@ -77,9 +77,9 @@ impl Descent<'_> {
                 let (view, now_ms) = (self.view, self.now_ms);
                 let (payload, fill_cache) = (source.value(), self.fill_cache);
                 match view.open_reference(&name, payload, now_ms, fill_cache, self.budget)? {
-                    Opened::Is(opened, payload) => (kind, value) = (opened, Some(payload)),
-                    Opened::Over => return Ok(ChainState::End),
-                    Opened::Later => return Ok(ChainState::Later),
+                    OpenedValue::Is(opened, payload) => (kind, value) = (opened, Some(payload)),
+                    OpenedValue::Over => return Ok(ChainState::End),
+                    OpenedValue::Later => return Ok(ChainState::Later),
                 }
             } else if !self.budget.take(source.value().len()) {
                 return Ok(ChainState::Later);

@@ -5,14 +5,14 @@
 //! not in the tree are read in batches, too.
 
 use super::view::View;
-use crate::memtable::Found;
+use crate::memtable::FoundEntry;
 use crate::version::{FamilyVersion, TableFile};
 use basalt_blob::ReadMode;
-use basalt_blob::batch_read::{self, Pages};
+use basalt_blob::batch_read::{self, KeptIndexPages};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{SeqNo, encode_internal_key, seek_trailer};
 use basalt_kv::separated::{Name, Reference};
-use basalt_table::{Lookup, ReadBudget, Step, Wanted};
+use basalt_table::{Lookup, LookupStep, ReadBudget, Wanted};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,15 +40,15 @@ struct PendingKey<'k> {
     /// Lookup in the current table.
     lookup: Option<Lookup>,
     /// Newest version in the tables of level 0 so far.
-    best: Option<Found>,
+    best: Option<FoundEntry>,
 }
 
 /// Progress of the lookup of a key.
-enum Progress {
+enum LookupProgress {
     /// The lookup waits for a block that is not in memory.
     Waits,
     /// The lookup has ended with the newest visible version, if there is one.
-    Is(Option<Found>),
+    Is(Option<FoundEntry>),
     /// The value is beyond the budget.
     Later,
 }
@@ -86,13 +86,13 @@ impl PendingKey<'_> {
     }
 
     /// Keeps the result of a step in a table.
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: LookupStep) {
         match step {
-            Step::On(lookup) => self.lookup = Some(lookup),
-            Step::Is(Some(f)) if self.best.as_ref().is_none_or(|b| f.seq > b.seq) => {
+            LookupStep::On(lookup) => self.lookup = Some(lookup),
+            LookupStep::Is(Some(f)) if self.best.as_ref().is_none_or(|b| f.seq > b.seq) => {
                 self.best = Some(f);
             }
-            Step::Is(_) => {}
+            LookupStep::Is(_) => {}
         }
     }
 
@@ -110,11 +110,11 @@ impl PendingKey<'_> {
         tables: &FamilyVersion,
         seq: SeqNo,
         budget: &mut ReadBudget,
-    ) -> Result<Progress> {
+    ) -> Result<LookupProgress> {
         loop {
             let Some(lookup) = &self.lookup else {
                 let Some(table) = self.next_table(tables, seq) else {
-                    return Ok(Progress::Is(self.best.take()));
+                    return Ok(LookupProgress::Is(self.best.take()));
                 };
                 let step = Lookup::begin(table.reader()?, self.key, &self.target, seq)?;
                 self.take(step);
@@ -122,7 +122,7 @@ impl PendingKey<'_> {
             };
             let is_data = lookup.wanted().is_data();
             let Some(payload) = lookup.wanted().cached() else {
-                return Ok(Progress::Waits);
+                return Ok(LookupProgress::Waits);
             };
             let before = self.best.as_ref().map(|b| b.seq);
             self.feed(&payload, seq)?;
@@ -132,7 +132,7 @@ impl PendingKey<'_> {
                 && before != Some(best.seq)
                 && !budget.take(best.value.len())
             {
-                return Ok(Progress::Later);
+                return Ok(LookupProgress::Later);
             }
         }
     }
@@ -180,8 +180,8 @@ impl View {
         seq: SeqNo,
         fill_cache: bool,
         budget: &mut ReadBudget,
-    ) -> Vec<Option<Result<Option<Found>>>> {
-        let mut out: Vec<Option<Result<Option<Found>>>> = keys
+    ) -> Vec<Option<Result<Option<FoundEntry>>>> {
+        let mut out: Vec<Option<Result<Option<FoundEntry>>>> = keys
             .iter()
             .map(|key| {
                 let found = self.memtables(family).find_map(|m| m.get(key, seq));
@@ -217,16 +217,16 @@ impl View {
             let mut going = Vec::with_capacity(open.len());
             for mut asked in open {
                 let mut progress = asked.advance(tables, seq, budget);
-                if let Ok(Progress::Waits) = progress {
+                if let Ok(LookupProgress::Waits) = progress {
                     let wanted = asked.lookup.as_ref().expect("it waits").wanted();
                     if !round.add(going.len(), wanted, budget) {
-                        progress = Ok(Progress::Later);
+                        progress = Ok(LookupProgress::Later);
                     }
                 }
                 match progress {
-                    Ok(Progress::Waits) => going.push(asked),
-                    Ok(Progress::Is(found)) => out[asked.place] = Some(Ok(found)),
-                    Ok(Progress::Later) => out[asked.place] = None,
+                    Ok(LookupProgress::Waits) => going.push(asked),
+                    Ok(LookupProgress::Is(found)) => out[asked.place] = Some(Ok(found)),
+                    Ok(LookupProgress::Later) => out[asked.place] = None,
                     Err(e) => out[asked.place] = Some(Err(e)),
                 }
             }
@@ -260,7 +260,7 @@ impl View {
         budget: &mut ReadBudget,
     ) -> Vec<Option<Result<Bytes>>> {
         let how = ReadMode::user(fill_cache);
-        let mut pages = Pages::default();
+        let mut pages = KeptIndexPages::default();
         let mut out: Vec<Option<Result<Bytes>>> = Vec::with_capacity(referred.len());
         for round in referred.chunks(READ_BATCH) {
             let entries: Vec<_> = (round.iter())

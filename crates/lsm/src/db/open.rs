@@ -349,8 +349,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
-    let owner = env.jobs().new_owner();
-    let tables = TableStore::new(env, dir, owner);
+    let tables = TableStore::new(env, dir);
     let on_disk = names
         .iter()
         .filter_map(|n| StoreFile::parse(n)?.number())

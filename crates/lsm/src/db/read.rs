@@ -2,7 +2,7 @@
 
 use super::engine::Engine;
 use super::multi_get::PendingReference;
-use super::view::{Opened, View};
+use super::view::{OpenedValue, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::iter::user::{BlobAccess, IterBounds, UserIter};
 use crate::iter::{Cover, LevelIter, MaskedIter, MergingIter, TombstoneSource, ValuePrefetch};
@@ -11,7 +11,7 @@ use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::sync::atomic::AtomicU64;
 use basalt_env::sync::spin_loop;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
-use basalt_kv::entry::{Found, expiry_of};
+use basalt_kv::entry::{FoundEntry, expiry_of};
 use basalt_kv::key::{Cmp, Kind, SeqNo};
 use basalt_kv::merge::Merging;
 use basalt_kv::prefix::Narrowing;
@@ -37,7 +37,7 @@ impl Engine {
         // drop older versions.
         let seq = self.tree.visible();
         *live.entry(seq).or_default() += 1;
-        Snapshot::new(seq, self.ctx.owner, self.tree.snapshots().clone())
+        Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone())
     }
 
     /// Returns the view to read from, and the sequence number to read as of. The view is taken
@@ -50,7 +50,7 @@ impl Engine {
         loop {
             let view = self.tree.view();
             let seq = match &options.snapshot {
-                Some(s) if s.store() != self.ctx.owner => {
+                Some(s) if s.store() != self.ctx.jobs.number() => {
                     return Err(Error::invalid("the snapshot belongs to another store"));
                 }
                 Some(s) => s.seq(),
@@ -65,7 +65,7 @@ impl Engine {
     }
 
     pub(super) fn check_family(&self, view: &View, family: &Family) -> Result<()> {
-        if family.store() != self.ctx.owner {
+        if family.store() != self.ctx.jobs.number() {
             return Err(Error::invalid(format!(
                 "family {:?} belongs to another store",
                 family.name()
@@ -86,7 +86,7 @@ impl Engine {
         &self,
         asked: &PointRead<'_>,
         key: &[u8],
-        found: Option<Found>,
+        found: Option<FoundEntry>,
     ) -> Result<Option<ValueWithExpiry>> {
         let shown = self.live_value_within(asked, key, found, &mut ReadBudget::unbounded());
         shown.map(|v| v.expect("nothing is put off without a bound"))
@@ -98,7 +98,7 @@ impl Engine {
         &self,
         asked: &PointRead<'_>,
         key: &[u8],
-        found: Option<Found>,
+        found: Option<FoundEntry>,
         budget: &mut ReadBudget,
     ) -> Result<Option<Option<ValueWithExpiry>>> {
         match found {
@@ -112,12 +112,13 @@ impl Engine {
                 };
                 let (view, fill_cache) = (asked.view, asked.fill_cache);
                 match view.open_reference(&name, &found.value, now_ms, fill_cache, budget)? {
-                    Opened::Is(kind, value) => {
+                    OpenedValue::Is(kind, value) => {
                         let seq = found.seq;
-                        self.plain_value(Some(Found { seq, kind, value })).map(Some)
+                        self.plain_value(Some(FoundEntry { seq, kind, value }))
+                            .map(Some)
                     }
-                    Opened::Over => Ok(Some(None)),
-                    Opened::Later => Ok(None),
+                    OpenedValue::Over => Ok(Some(None)),
+                    OpenedValue::Later => Ok(None),
                 }
             }
             other => self.plain_value(other).map(Some),
@@ -151,7 +152,7 @@ impl Engine {
         Ok(shown)
     }
 
-    fn plain_value(&self, found: Option<Found>) -> Result<Option<ValueWithExpiry>> {
+    fn plain_value(&self, found: Option<FoundEntry>) -> Result<Option<ValueWithExpiry>> {
         let Some(found) = found else { return Ok(None) };
         match found.kind {
             Kind::Put => Ok(Some(ValueWithExpiry {
@@ -342,7 +343,7 @@ impl Engine {
         let values = view.values_of(&referred, options.fill_cache, budget);
         for ((i, to), value) in elsewhere.into_iter().zip(values) {
             out[i] = value.map(|payload| {
-                let found = Found {
+                let found = FoundEntry {
                     seq: to.name.seq,
                     kind: to.to.kind(),
                     value: payload?,
@@ -393,7 +394,7 @@ impl Engine {
         } else {
             ReadPattern::Uncached
         };
-        let mut sources = Sources::default();
+        let mut sources = ViewSources::default();
         for (n, mem) in view.memtables(family.id()).enumerate() {
             // The newest memtable may still gain entries, so it has a cursor even if it is empty.
             if n == 0 || mem.has_entries() {
@@ -468,7 +469,7 @@ impl Engine {
 
 /// Cursors and range tombstones of a view, newest first.
 #[derive(Default)]
-struct Sources {
+struct ViewSources {
     /// Cursors, each with two figures. The first is the number of entries of `deleted` that come
     /// before the cursor. The second is the sequence number that such a tombstone must exceed to
     /// hide all entries of the cursor.
@@ -476,7 +477,7 @@ struct Sources {
     deleted: Vec<TombstoneSource>,
 }
 
-impl Sources {
+impl ViewSources {
     fn add(&mut self, cursor: Box<dyn InternalIter>, above: SeqNo) {
         self.cursors.push((cursor, self.deleted.len(), above));
     }

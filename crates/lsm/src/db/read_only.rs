@@ -44,8 +44,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     };
     env.clock().observe_wall_ms(catalog.wall_ms);
     let families = bind_families(&catalog, &options)?;
-    let owner = env.jobs().new_owner();
-    let tables = TableStore::new(env, dir, owner);
+    let tables = TableStore::new(env, dir);
     let version = build_version(&tables, &catalog, &families)?;
     let cmps = families
         .values()

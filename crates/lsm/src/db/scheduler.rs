@@ -20,7 +20,7 @@ impl BackgroundJobs for Engine {
             state.jobs.flush = true;
             let engine = self.clone();
             let job = move || engine.flush_job();
-            (self.ctx.env.jobs()).spawn(self.ctx.owner, JobPriority::Flush, job);
+            self.ctx.jobs.spawn(JobPriority::Flush, job);
         }
         drop(state);
         self.schedule_compactions();

@@ -114,7 +114,7 @@ impl Db {
     pub(super) fn handle(&self, f: &FamilyEntry) -> Family {
         Family::new(FamilyConfig {
             id: f.id,
-            store: self.engine().ctx.owner,
+            store: self.engine().ctx.jobs.number(),
             name: f.name.clone(),
             comparator: f.options.comparator.clone(),
             merge_operator: f.options.merge_operator.clone(),
@@ -223,7 +223,7 @@ impl Db {
         let mut writer = engine.writes.lock();
         // It may have been closed while the lock was waited for.
         engine.ctx.check_open()?;
-        if family.store() != engine.ctx.owner
+        if family.store() != engine.ctx.jobs.number()
             || !engine.tree.view().families.contains_key(&family.id())
         {
             return Err(Error::new(
@@ -251,7 +251,7 @@ impl Db {
         }
         let view = engine.tree.view();
         for &(store, family) in batch.families() {
-            if store != engine.ctx.owner {
+            if store != engine.ctx.jobs.number() {
                 return Err(Error::invalid(
                     "the batch has operations on a family of another store",
                 ));

@@ -63,24 +63,24 @@ pub(crate) fn is_data(env: &Env, dir: &Path, name: &str) -> Result<bool> {
 }
 
 /// The evidence in a directory's entries.
-struct Folder<'a> {
+struct DirContents<'a> {
     /// True if a store is there, whole or damaged, or the remains of creating one.
     store: bool,
     /// Files with the names of store files that belong to another program.
     foreign_files: Vec<&'a str>,
 }
 
-fn examine<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<'a>> {
+fn examine<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<DirContents<'a>> {
     let named = || {
         let files = entries.iter().filter(|e| !e.is_dir);
         files.filter_map(|e| Some((e.name.as_str(), StoreFile::parse(&e.name)?)))
     };
-    let mut folder = Folder {
+    let mut contents = DirContents {
         store: named().any(|(_, f)| f == StoreFile::Current),
         foreign_files: Vec::new(),
     };
-    if folder.store {
-        return Ok(folder);
+    if contents.store {
+        return Ok(contents);
     }
     // The lock file is durable before the first manifest is begun. So a manifest without a header
     // beside a lock file was damaged by a power cut.
@@ -96,15 +96,15 @@ fn examine<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<Folder<
             FileOwner::Store => data = true,
             FileOwner::Blank if is_manifest => manifest = true,
             FileOwner::Foreign if is_manifest && locked => manifest = true,
-            FileOwner::Blank | FileOwner::Foreign => folder.foreign_files.push(name),
+            FileOwner::Blank | FileOwner::Foreign => contents.foreign_files.push(name),
         }
     }
     if data {
         // A store that lost `CURRENT`. What does not verify beside it may be its own.
-        folder.foreign_files.clear();
+        contents.foreign_files.clear();
     }
-    folder.store = data || (manifest && folder.foreign_files.is_empty());
-    Ok(folder)
+    contents.store = data || (manifest && contents.foreign_files.is_empty());
+    Ok(contents)
 }
 
 /// Returns whether a directory holds a store, whole or damaged, or the remains of creating one.
@@ -117,8 +117,8 @@ pub(crate) fn holds_a_store(env: &Env, dir: &Path) -> Result<bool> {
 /// has not taken the lock yet, which is a file: a failed check leaves no file behind.
 pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options) -> Result<()> {
     let entries = env.fs().list(dir)?;
-    let folder = examine(env, dir, &entries)?;
-    if folder.store {
+    let contents = examine(env, dir, &entries)?;
+    if contents.store {
         return Ok(());
     }
     if !options.create_if_missing {
@@ -130,7 +130,7 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
     }
     if options.allow_nonempty_dir {
         // A store would take them for its own, and delete them.
-        return match folder.foreign_files.iter().min() {
+        return match contents.foreign_files.iter().min() {
             None => Ok(()),
             Some(name) => Err(Error::invalid(format!(
                 "{} holds {name}, which is named as a store's file and is none; a store made there would delete it",
@@ -143,7 +143,7 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
         .iter()
         .filter(|e| parsed(e).is_none() && !is_ignorable(e))
         .map(|e| e.name.as_str())
-        .chain(folder.foreign_files)
+        .chain(contents.foreign_files)
         .collect();
     let Some(first) = foreign.iter().min() else {
         return Ok(());
@@ -153,7 +153,7 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
         n => format!(" and {n} more"),
     };
     Err(Error::invalid(format!(
-        "{} holds files and no store ({first}{others}); give an empty or missing folder, or allow it with allow_nonempty_dir",
+        "{} holds files and no store ({first}{others}); give an empty or missing directory, or allow it with allow_nonempty_dir",
         dir.display()
     )))
 }

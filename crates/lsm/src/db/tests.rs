@@ -167,7 +167,6 @@ fn one_fault(op: OpKind, kind: FaultKind, nth: u64) -> bool {
     if db.close().is_ok() {
         check_crash(&sim.crash(CrashPolicy::NothingUnsynced, 1), &may, &repeat);
     }
-    env.jobs().cancel(0);
     fired
 }
 
@@ -381,7 +380,7 @@ fn a_foreign_file_with_a_manifest_name_is_not_deleted() {
     }
 }
 
-/// Regression test: `serve --dir .` in a folder of photos made a store among them without a
+/// Regression test: `serve --dir .` in a directory of photos made a store among them without a
 /// message.
 #[test]
 fn no_store_is_created_among_foreign_files_by_default() {

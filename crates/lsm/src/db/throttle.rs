@@ -57,7 +57,7 @@ pub(crate) enum Room {
 
 /// The answer of [`Engine::hold_back`].
 #[must_use]
-pub(crate) enum Held {
+pub(crate) enum ThrottleOutcome {
     /// The group may go on. The view is the newest one.
     Ready(Arc<View>),
     /// The group must ask again after this time.
@@ -73,18 +73,18 @@ impl Engine {
         writer: &mut Writer,
         mut view: Arc<View>,
         patience: Patience,
-    ) -> Result<Held> {
+    ) -> Result<ThrottleOutcome> {
         let clock = self.ctx.env.clock();
         loop {
             let Some((cause, pressure, rate)) = self.pressure.pressure(&view) else {
                 writer.pace.owed = 0.0;
-                return Ok(Held::Ready(view));
+                return Ok(ThrottleOutcome::Ready(view));
             };
             if pressure >= 1.0 {
                 drop(view);
                 return Ok(match self.wait_for_relief(cause, patience)? {
-                    Room::Ready => Held::Ready(self.tree.view()),
-                    Room::Later(delay) => Held::Later(delay),
+                    Room::Ready => ThrottleOutcome::Ready(self.tree.view()),
+                    Room::Later(delay) => ThrottleOutcome::Later(delay),
                 });
             }
             let now = clock.now();
@@ -94,12 +94,12 @@ impl Engine {
             pace.paid_until = now;
             let wait = Duration::from_secs_f64(pace.owed / rate);
             if wait < MIN_SLEEP {
-                return Ok(Held::Ready(view));
+                return Ok(ThrottleOutcome::Ready(view));
             }
             let nap = wait.min(MAX_SLEEP);
             self.pressure.note_stall(cause, nap);
             if patience == Patience::Return {
-                return Ok(Held::Later(nap));
+                return Ok(ThrottleOutcome::Later(nap));
             }
             drop(view);
             clock.sleep(nap);

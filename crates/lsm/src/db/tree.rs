@@ -271,7 +271,7 @@ impl Tree {
         // the merge must know of the snapshot.
         assert!(
             next.ingested <= self.visible.load(SeqCst),
-            "added tables are visible before anybody can choose them"
+            "added tables are visible before a compaction can choose them"
         );
         next.backlog = Backlog::of(next.sealed.len(), &next.families, &next.version);
         self.pressure
@@ -288,7 +288,7 @@ impl Tree {
         self.set_view(&mut state, view);
     }
 
-    /// Seals the active memtables. The caller has settled their log.
+    /// Seals the active memtables. The caller has synced or ended their log.
     pub fn seal_active(&self, state: &mut TreeState, view: &mut View) {
         let number = state.next_set;
         state.next_set += 1;
@@ -326,7 +326,7 @@ impl Tree {
         FrozenTree(self.manifest.lock())
     }
 
-    /// Returns true if the last edit of the manifest failed, and no fresh manifest has settled it.
+    /// Returns true if the last edit of the manifest failed, and no fresh manifest has replaced it.
     pub fn manifest_is_in_doubt(&self) -> bool {
         self.manifest.lock().manifest.in_doubt()
     }

@@ -3,7 +3,7 @@
 use super::backlog::Backlog;
 use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
-use crate::memtable::{Found, MemTable};
+use crate::memtable::{FoundEntry, MemTable};
 use crate::version::{FamilyVersion, Version};
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Result};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Result of opening a reference to a separated value.
-pub(crate) enum Opened {
+pub(crate) enum OpenedValue {
     /// The kind and payload that the entry would have if its value were in the tree.
     Is(Kind, Bytes),
     /// The value has expired. It was not read.
@@ -55,17 +55,17 @@ impl View {
         now_ms: u64,
         fill_cache: bool,
         budget: &mut ReadBudget,
-    ) -> Result<Opened> {
+    ) -> Result<OpenedValue> {
         let to = Reference::decode(payload)?;
         if to.is_over(now_ms) {
-            return Ok(Opened::Over);
+            return Ok(OpenedValue::Over);
         }
         let cmp = &self.families[&name.family].options.comparator;
         let how = ReadMode::user(fill_cache);
         let read = (self.version.blobs).read_within(name, &to, cmp, how, budget)?;
         Ok(match read {
-            Some((kind, value)) => Opened::Is(kind, value),
-            None => Opened::Later,
+            Some((kind, value)) => OpenedValue::Is(kind, value),
+            None => OpenedValue::Later,
         })
     }
 
@@ -76,7 +76,7 @@ impl View {
         key: &[u8],
         seq: SeqNo,
         fill_cache: bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         for mem in self.memtables(family) {
             if let Some(found) = mem.get(key, seq) {
                 return Ok(Some(found));
@@ -99,7 +99,7 @@ fn get_in_tables(
     key: &[u8],
     seq: SeqNo,
     fill_cache: bool,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundEntry>> {
     let hash = hash_of(&tables.cmp, key);
     let newest = tables.levels[0]
         .iter()
@@ -108,7 +108,7 @@ fn get_in_tables(
     let below =
         (1..tables.levels.len()).filter_map(|level| Some((level, tables.find(level, key)?)));
     let mut candidates = newest.chain(below);
-    let mut best: Option<Found> = None;
+    let mut best: Option<FoundEntry> = None;
     loop {
         let next: [_; BATCH] = std::array::from_fn(|_| {
             let (level, t) = candidates.next()?;

@@ -112,9 +112,8 @@ impl Writer {
         if !gone.is_empty() && !ctx.is_closing() {
             // When the last handle of a removed file is closed, the kernel frees its pages. For a
             // log this takes some milliseconds, which no writer should wait for.
-            ctx.env
-                .jobs()
-                .spawn(ctx.owner, JobPriority::Housekeeping, move || drop(gone));
+            ctx.jobs
+                .spawn(JobPriority::Housekeeping, move || drop(gone));
         }
     }
 

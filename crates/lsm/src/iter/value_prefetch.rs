@@ -26,7 +26,7 @@ pub(super) use buffer::BufferedEntry;
 use super::user::{UserIter, without_expiry};
 use crate::iter::AsyncReadPermit;
 use basalt_blob::Name;
-use basalt_blob::batch_read::{InFlight, Located, Pages, ValueRequest};
+use basalt_blob::batch_read::{InFlight, KeptIndexPages, Located, ValueRequest};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::SeqNo;
 use buffer::{BufferedValue, EntryBuffer, FillState, PendingReads, ValueBatch};
@@ -63,7 +63,7 @@ pub struct ValuePrefetch {
     expected_values: u32,
     up: bool,
     /// Index pages of blob files for the next values, if the cache does not keep them.
-    pages: Pages,
+    pages: KeptIndexPages,
     /// Most values that are read together: [`MAX_VALUES`], or fewer in tests.
     max_batch: u32,
     /// Mean bytes in memory of the values that were read together last; 0 before the first.
@@ -84,7 +84,7 @@ impl ValuePrefetch {
             bytes_read: 0,
             expected_values: 0,
             up: true,
-            pages: Pages::default(),
+            pages: KeptIndexPages::default(),
             max_batch: MAX_VALUES,
             mean_value_bytes: 0,
             expansion: (1, 1),
@@ -142,7 +142,7 @@ impl ValuePrefetch {
         (self.values_in_direction, self.bytes_read, self.up) = (0, 0, up);
         let access = self.iter.blob_access();
         self.expected_values = access.map_or(0, |(access, _)| access.scan_history.min_values());
-        self.pages = Pages::default();
+        self.pages = KeptIndexPages::default();
         self.after_move(up)
     }
 
@@ -273,7 +273,7 @@ impl ValuePrefetch {
             buffer.pending = Some(pending);
         }
         if access.how.fill_cache {
-            self.pages = Pages::default();
+            self.pages = KeptIndexPages::default();
         }
     }
 
@@ -397,7 +397,7 @@ impl ValuePrefetch {
             buffer.counts.get_or_insert(counts);
         }
         if access.how.fill_cache {
-            self.pages = Pages::default();
+            self.pages = KeptIndexPages::default();
         }
     }
 

@@ -84,7 +84,7 @@ causes! {
         /// A table consists mostly of tombstones.
         Tombstones = "tombstones",
         /// Scans read values one by one. The compaction relocates them in the order of their keys.
-        Relocation = "scattered values",
+        Relocation = "value relocation",
         /// A caller asked for the compaction.
         Manual = "manual",
     }

@@ -11,7 +11,7 @@
 use basalt_env::sync::RwLock;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering as Mem};
 use basalt_kv::key::{Cmp, SeqNo};
-use basalt_kv::ranges::{Fragments, Piece};
+use basalt_kv::ranges::{Fragments, RangeTombstone};
 use std::sync::Arc;
 
 /// Parts that a run may hold for each tombstone in it, and in addition.
@@ -19,12 +19,12 @@ const PARTS_PER_TOMBSTONE: usize = 4;
 const PARTS_BESIDE: usize = 64;
 
 #[derive(Clone)]
-struct Run {
+struct TombstoneRun {
     fragments: Arc<Fragments>,
     /// Number of tombstones in the run.
     tombstones: usize,
     /// True if the run was too large to become one with its neighbour.
-    settled: bool,
+    unmergeable: bool,
 }
 
 /// The range tombstones of a memtable, see the module.
@@ -35,25 +35,25 @@ pub(crate) struct LiveRanges {
     memory: AtomicUsize,
     /// Readers hold this lock for the length of a clone. Writers hold it for no more than a merge
     /// of runs.
-    runs: RwLock<Arc<Vec<Run>>>,
+    runs: RwLock<Arc<Vec<TombstoneRun>>>,
 }
 
 impl LiveRanges {
     /// Adds a tombstone. A tombstone whose end is not above its start covers no key and is ignored.
     pub(crate) fn insert(&self, cmp: &Cmp, from: &[u8], to: &[u8], seq: SeqNo) {
-        let own = Fragments::build(cmp, std::iter::once(Piece { from, to, seq }), None);
+        let own = Fragments::build(cmp, std::iter::once(RangeTombstone { from, to, seq }), None);
         if own.is_empty() {
             return;
         }
         let mut slot = self.runs.write();
         let mut runs = (**slot).clone();
-        runs.push(Run {
+        runs.push(TombstoneRun {
             fragments: Arc::new(own),
             tombstones: 1,
-            settled: false,
+            unmergeable: false,
         });
         while let [.., a, b] = &mut runs[..]
-            && !a.settled
+            && !a.unmergeable
             && a.tombstones <= b.tombstones
         {
             let tombstones = a.tombstones + b.tombstones;
@@ -63,14 +63,14 @@ impl LiveRanges {
                 Some(fragments) => {
                     runs.pop();
                     let fragments = Arc::new(fragments);
-                    *runs.last_mut().expect("there were two") = Run {
+                    *runs.last_mut().expect("there were two") = TombstoneRun {
                         fragments,
                         tombstones,
-                        settled: false,
+                        unmergeable: false,
                     };
                 }
                 None => {
-                    (a.settled, b.settled) = (true, true);
+                    (a.unmergeable, b.unmergeable) = (true, true);
                 }
             }
         }
@@ -97,7 +97,7 @@ impl LiveRanges {
         self.memory.load(Mem::Relaxed)
     }
 
-    fn taken(&self) -> Arc<Vec<Run>> {
+    fn taken(&self) -> Arc<Vec<TombstoneRun>> {
         self.runs.read().clone()
     }
 
@@ -116,7 +116,7 @@ impl LiveRanges {
             return None;
         }
         let runs = self.taken();
-        let newest = |r: &Run| r.fragments.newest(cmp, key, upto);
+        let newest = |r: &TombstoneRun| r.fragments.newest(cmp, key, upto);
         runs.iter().filter_map(newest).max()
     }
 }

@@ -117,7 +117,7 @@ fn common(a: &[u8], b: &[u8]) -> u32 {
 
 /// A node on the way down, at the end a leaf.
 #[derive(Clone, Copy)]
-struct Found<'t> {
+struct ReachedNode<'t> {
     node: At<'t>,
     version: u32,
     /// True if the node was reached from its left neighbour: the target may lie before it, or
@@ -125,7 +125,7 @@ struct Found<'t> {
     sideways: bool,
 }
 
-impl Found<'_> {
+impl ReachedNode<'_> {
     fn careful(&self) -> bool {
         self.sideways || !self.version.is_multiple_of(2)
     }
@@ -294,11 +294,11 @@ impl Tree {
     /// Returns the leaf where the target belongs: the last one that begins before it, or at it if
     /// `or_at`.
     #[inline]
-    fn descend(&self, target: &Target<'_>, or_at: bool) -> Found<'_> {
+    fn descend(&self, target: &Target<'_>, or_at: bool) -> ReachedNode<'_> {
         'again: loop {
             let node = self.root();
             read_hook();
-            let mut at = Found {
+            let mut at = ReachedNode {
                 node,
                 version: node.version(),
                 sideways: false,
@@ -313,7 +313,7 @@ impl Tree {
                     && self.is_behind(at.node, target, or_at)
                     && let Some(next) = at.node.next()
                 {
-                    at = Found {
+                    at = ReachedNode {
                         node: next,
                         version: next.version(),
                         sideways: true,
@@ -328,7 +328,7 @@ impl Tree {
                 if !at.node.stands(at.version) {
                     continue 'again;
                 }
-                at = Found {
+                at = ReachedNode {
                     node: child,
                     version,
                     sideways: false,
@@ -370,7 +370,7 @@ impl Tree {
                     continue 'again;
                 }
                 let node = next?;
-                at = Found {
+                at = ReachedNode {
                     node,
                     version: node.version(),
                     sideways: true,
@@ -395,7 +395,7 @@ impl Tree {
                     && self.is_behind(at.node, target, or_at)
                     && let Some(node) = at.node.next()
                 {
-                    at = Found {
+                    at = ReachedNode {
                         node,
                         version: node.version(),
                         sideways: true,
@@ -478,14 +478,14 @@ impl Tree {
     /// Returns the last leaf of all, if the target belongs behind its last entry. A split of the
     /// leaf since would have moved its version, which the insert checks again under its lock.
     #[inline]
-    fn behind_all(&self, target: &Target<'_>) -> Option<Found<'_>> {
+    fn behind_all(&self, target: &Target<'_>) -> Option<ReachedNode<'_>> {
         let node = At::of(self.last.load(Mem::Acquire))?;
         let version = node.version();
         let order = node.order();
         if !version.is_multiple_of(2) || node.high().is_some() {
             return None;
         }
-        (self.is_before(node, order, target) && node.stands(version)).then_some(Found {
+        (self.is_before(node, order, target) && node.stands(version)).then_some(ReachedNode {
             node,
             version,
             sideways: false,

@@ -6,8 +6,8 @@
 
 use super::file_map::FileMap;
 use super::open::{OpenFile, OpenOnRead};
-use super::{FileKind, TableStore, catalog::Catalog};
-use basalt_blob::batch_read::{Located, Pages, Place, ValueRequest, locate};
+use super::{DataFileKind, TableStore, catalog::Catalog};
+use basalt_blob::batch_read::{KeptIndexPages, Located, RecordPlace, ValueRequest, locate};
 use basalt_blob::derive::places_from_records;
 use basalt_blob::lineage::Lineage;
 use basalt_blob::{BLOCK, BlobMeta, BlobReader, ReadMode, blob_name, blob_names};
@@ -99,7 +99,7 @@ impl BlobFile {
         &self,
         names: &[Name<'_>],
         go_on: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Vec<Place>> {
+    ) -> Result<Vec<RecordPlace>> {
         let reader = self.reader().ok();
         let file = self.file.file()?;
         places_from_records(&*file, &self.path(), &self.meta, reader, names, go_on)
@@ -139,23 +139,20 @@ impl Drop for BlobFile {
             }
             let (store, paths) = (self.store.clone(), self.paths());
             let (number, meta) = (self.number, self.meta.clone());
-            self.store
-                .env
-                .jobs()
-                .spawn(self.store.owner, JobPriority::Housekeeping, move || {
-                    let mut paths = paths.into_iter();
-                    let records = paths.next().expect("the one with the records");
-                    // Reusing the space fills its holes, so only a log with few holes is worth it.
-                    let whole = meta.size + meta.data_end / 8 >= meta.data_end;
-                    let end = whole.then_some(meta.data_end);
-                    let take = store.dead_logs.get().filter(|_| meta.index.is_some());
-                    if !take.is_some_and(|take| take(number, end)) {
-                        store.remove_and_report(&records, FileKind::Blob, number);
-                    } else if let Some(callback) = store.removed.get() {
-                        callback(FileKind::Blob, number, &records);
-                    }
-                    paths.for_each(|index| store.remove(&index));
-                });
+            self.store.jobs.spawn(JobPriority::Housekeeping, move || {
+                let mut paths = paths.into_iter();
+                let records = paths.next().expect("the one with the records");
+                // Reusing the space fills its holes, so only a log with few holes is worth it.
+                let whole = meta.size + meta.data_end / 8 >= meta.data_end;
+                let end = whole.then_some(meta.data_end);
+                let take = store.dead_logs.get().filter(|_| meta.index.is_some());
+                if !take.is_some_and(|take| take(number, end)) {
+                    store.remove_and_report(&records, DataFileKind::Blob, number);
+                } else if let Some(callback) = store.removed.get() {
+                    callback(DataFileKind::Blob, number, &records);
+                }
+                paths.for_each(|index| store.remove(&index));
+            });
         }
     }
 }
@@ -287,7 +284,7 @@ impl BlobSet {
     pub(crate) fn locate<'a>(
         &'a self,
         entries: &[(Name<'a>, u64, &Cmp)],
-        pages: &mut Pages,
+        pages: &mut KeptIndexPages,
         how: ReadMode,
     ) -> Vec<Result<Located<'a>>> {
         let mut sought = Vec::with_capacity(entries.len());

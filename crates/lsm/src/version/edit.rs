@@ -9,7 +9,7 @@ mod blobs;
 pub use blobs::AddBlob;
 
 use super::FileLocation;
-use basalt_blob::lineage::Group;
+use basalt_blob::lineage::LineageGroup;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
 pub use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
@@ -82,7 +82,7 @@ pub struct Edit {
     /// the marks that this edit adds, encoded by [`basalt_blob::garbage::Garbage`].
     pub mark_blobs: Vec<(u64, Vec<u8>)>,
     /// Tag 19: groups of names with their targets from now on, by group id.
-    pub lineage: Vec<(u64, Group)>,
+    pub lineage: Vec<(u64, LineageGroup)>,
     /// Tag 20: names that no table refers to any more.
     pub forget_names: Vec<u64>,
     /// Tag 64 (ignorable): the highest wall time that the store has seen, ms since 1970, so that

@@ -7,7 +7,7 @@
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_fs::{File, Result};
-use basalt_table::Source;
+use basalt_table::FileSource;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,7 +17,7 @@ pub(super) struct OpenTables {
     env: Env,
     /// Open files, oldest first.
     open: Mutex<VecDeque<Weak<OpenFile>>>,
-    /// Called when readers wear tables out, see [`Source::extra_reads`].
+    /// Called when readers wear tables out, see [`FileSource::extra_reads`].
     pub(super) extra_reads: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -123,7 +123,7 @@ impl Drop for OpenFile {
 /// The file as a reader asks for it: opened at a read when it is closed.
 pub(super) struct OpenOnRead(pub(super) Arc<OpenFile>);
 
-impl Source for OpenOnRead {
+impl FileSource for OpenOnRead {
     fn file(&self) -> Result<Arc<dyn File>> {
         self.0.file()
     }

@@ -8,7 +8,7 @@
 //! A removal that fails is tried again until it succeeds. Otherwise its space would be lost to a
 //! store that is never closed.
 
-use super::{FileKind, TableStore};
+use super::{DataFileKind, TableStore};
 use basalt_env::JobPriority;
 use basalt_env::store_dir::StoreDir;
 use basalt_env::sync::Mutex;
@@ -25,11 +25,11 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 struct PendingRemoval {
     path: PathBuf,
     /// Kind and number of the file, for the listener of [`TableStore::when_removed`].
-    who: Option<(FileKind, u64)>,
+    file: Option<(DataFileKind, u64)>,
 }
 
 #[derive(Default)]
-struct State {
+struct RemovalState {
     left: Vec<PendingRemoval>,
     /// True while a job waits to try again.
     scheduled: bool,
@@ -39,7 +39,7 @@ struct State {
 /// Files that could not be removed yet, and the number of releases of space.
 #[derive(Default)]
 pub(super) struct Removal {
-    state: Mutex<State>,
+    state: Mutex<RemovalState>,
     /// Number of releases, see [`TableStore::releases`].
     releases: AtomicU64,
 }
@@ -65,7 +65,7 @@ impl TableStore {
     pub fn remove(self: &Arc<Self>, path: &Path) {
         self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
-            who: None,
+            file: None,
         });
     }
 
@@ -74,16 +74,21 @@ impl TableStore {
     pub fn remove_once(&self, path: &Path) {
         self.try_to_remove(&PendingRemoval {
             path: path.to_path_buf(),
-            who: None,
+            file: None,
         });
     }
 
     /// Removes a file that was part of a version, as [`TableStore::remove`] does, and reports the
     /// removal to the listener of [`TableStore::when_removed`].
-    pub(super) fn remove_and_report(self: &Arc<Self>, path: &Path, kind: FileKind, number: u64) {
+    pub(super) fn remove_and_report(
+        self: &Arc<Self>,
+        path: &Path,
+        kind: DataFileKind,
+        number: u64,
+    ) {
         self.remove_pending(PendingRemoval {
             path: path.to_path_buf(),
-            who: Some((kind, number)),
+            file: Some((kind, number)),
         });
     }
 
@@ -113,7 +118,7 @@ impl TableStore {
         match self.env.fs().remove(&pending.path) {
             Ok(()) => {
                 self.note_release();
-                if let (Some((kind, number)), Some(callback)) = (pending.who, self.removed.get()) {
+                if let (Some((kind, number)), Some(callback)) = (pending.file, self.removed.get()) {
                     callback(kind, number, &pending.path);
                 }
                 true
@@ -139,8 +144,7 @@ impl TableStore {
                 store.schedule_retry(pause);
             }
         };
-        let jobs = self.env.jobs();
-        jobs.spawn_after(self.owner, JobPriority::Housekeeping, pause, again);
+        (self.jobs).spawn_after(JobPriority::Housekeeping, pause, again);
     }
 
     /// Tries once more to remove each file that could not be removed.

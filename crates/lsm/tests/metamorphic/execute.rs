@@ -535,9 +535,9 @@ impl Execution<'_> {
                     self.say(format!("compact: {}", outcome(&done)));
                 }
             }
-            Op::Settle => {
+            Op::WaitIdle => {
                 let done = self.db().wait_idle();
-                self.say(format!("settle: {}", outcome(&done)));
+                self.say(format!("wait_idle: {}", outcome(&done)));
             }
             Op::Sync => {
                 let done = self.db().sync();

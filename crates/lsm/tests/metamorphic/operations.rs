@@ -159,7 +159,7 @@ pub enum Op {
         way: u64,
         fresh: bool,
     },
-    Settle,
+    WaitIdle,
     Sync,
     /// Lets this many steps of time pass.
     Advance(u64),
@@ -306,7 +306,7 @@ impl Draw {
             13 => Op::Mistake(self.c.next()),
             14 => Op::Flush,
             15 => Op::Compact(self.look()),
-            16 => Op::Settle,
+            16 => Op::WaitIdle,
             17 => Op::Sync,
             18 => Op::Advance(self.c.within(1, 8)),
             19 => Op::StepBack(self.c.within(1, 9)),

@@ -244,7 +244,7 @@ fn a_log_is_kept_as_long_as_any_family_needs_it() {
                 db.env().jobs().step();
             }
         }
-        db.wait_idle().expect("settled");
+        db.wait_idle().expect("becomes idle");
         let left = disk.crash(policy, 3);
         db.abandon();
         let db = Db::open(&env_over(&left, 2), DIR, small()).expect("open");
@@ -573,7 +573,7 @@ fn cache_keys_have_more_than_the_file_number() {
             put(&db, &n.to_be_bytes(), &[round; 100], false);
         }
         db.flush().expect("flushed");
-        db.wait_idle().expect("settled");
+        db.wait_idle().expect("becomes idle");
         assert!((0..100u32).all(|n| get(&db, &n.to_be_bytes()) == Some(vec![round; 100])));
         let e = db.create_family("", FamilyOptions::default());
         assert_eq!(e.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));

@@ -112,7 +112,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
     r.set_tolerant(false);
     r.check_all();
     r.run(&Op::Flush);
-    r.run(&Op::Settle);
+    r.run(&Op::WaitIdle);
     r.check_all();
     r.reopen(
         if k.is_multiple_of(2) {

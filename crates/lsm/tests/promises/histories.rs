@@ -77,7 +77,7 @@ fn random_histories_answer_as_the_reference_does() {
     let mut collected = Collected::default();
     runs.iter().for_each(|r| collected.add(r.1));
     basalt_sim::campaign!(
-        "histories={done} operations={} operands={appended} ingestions={ingested} collections={} names_forgotten={} gathered={}",
+        "histories={done} operations={} operands={appended} ingestions={ingested} collections={} names_forgotten={} relocated={}",
         done * Shape::MODEL.ops,
         collected.collections,
         collected.forgotten,

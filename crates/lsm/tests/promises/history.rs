@@ -111,7 +111,7 @@ pub enum Op {
         family: usize,
         after: u8,
     },
-    Settle,
+    WaitIdle,
     Step(u8),
     Advance(u64),
     StepWallBack(u64),
@@ -296,7 +296,7 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
                     from: bound(&mut c, shape),
                     to: bound(&mut c, shape),
                 },
-                16 => Op::Settle,
+                16 => Op::WaitIdle,
                 17 => Op::Step(c.within(1, 6) as u8),
                 18 if shape.coarse_time => Op::Advance(COARSE * c.within(1, 6)),
                 18 => Op::Advance(c.within(1, 2000)),
@@ -485,7 +485,7 @@ pub fn overwrite_history(seed: u64, rounds: u64) -> Vec<Op> {
         });
         ops.push(Op::Step(c.within(1, 9) as u8));
     }
-    ops.push(Op::Settle);
+    ops.push(Op::WaitIdle);
     ops
 }
 

@@ -785,9 +785,9 @@ impl Runner {
                 }
             }
             Op::CompactCancelled { family, after } => self.compact_cancelled(*family, *after),
-            Op::Settle => {
+            Op::WaitIdle => {
                 let result = db.wait_idle();
-                self.allow("settle", result);
+                self.allow("wait_idle", result);
             }
             Op::Step(n) => (0..*n).for_each(|_| {
                 self.env.jobs().step();

@@ -137,7 +137,7 @@ fn a_moving_cursor_releases_old_tables() {
     for refreshed in [false, true] {
         (0..1000).for_each(|n| put(&db, &f, n));
         db.compact_range(&f, None, None).expect("compact");
-        db.wait_idle().expect("settle");
+        db.wait_idle().expect("becomes idle");
         while env.jobs().step() {}
         let before = table_files(&env);
         let mut it = match refreshed {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::header;
-use crate::record::{Head, Life};
+use crate::record::{Life, RecordHeader};
 use basalt_fs::{Error, ErrorKind};
 
 /// A read-only file with these bytes.
@@ -43,7 +43,7 @@ impl File for Image {
 }
 
 /// Returns a file image with one header and hand-made records.
-fn image(heads: &[(Head, &[u8])]) -> Vec<u8> {
+fn image(heads: &[(RecordHeader, &[u8])]) -> Vec<u8> {
     let life = Life::new(5);
     let mut b = header::encode(&file_header(512, 5, 1));
     for (head, payload) in heads {
@@ -63,7 +63,7 @@ fn open_image(b: Vec<u8>) -> RecordReader {
         .expect("a header")
 }
 
-const HEAD: Head = Head {
+const HEAD: RecordHeader = RecordHeader {
     crc: 0,
     payload_crc: 0,
     len: 0,
@@ -78,7 +78,7 @@ const HEAD: Head = Head {
 #[test]
 fn a_length_past_the_end_allocates_nothing_and_is_a_torn_tail() {
     let len = u32::MAX;
-    let mut reader = open_image(image(&[(Head { len, ..HEAD }, b"short")]));
+    let mut reader = open_image(image(&[(RecordHeader { len, ..HEAD }, b"short")]));
     assert!(reader.next(0).unwrap().is_none());
     assert_eq!(
         reader.tail(),
@@ -96,7 +96,10 @@ fn a_length_past_the_end_allocates_nothing_and_is_a_torn_tail() {
 
 #[test]
 fn records_of_a_later_version_are_refused_by_name() {
-    for head in [Head { kind: 9, ..HEAD }, Head { flags: 4, ..HEAD }] {
+    for head in [
+        RecordHeader { kind: 9, ..HEAD },
+        RecordHeader { flags: 4, ..HEAD },
+    ] {
         let e = open_image(image(&[(head, b"")])).next(0).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
         assert_eq!(e.offset(), Some(512));

@@ -2,7 +2,8 @@
 //! connections.
 
 use super::{
-    Action, Context, Done, Failure, Outcome, Session, integer, too_long, word, wrong_arguments,
+    Action, CommandResult, Context, Failure, Outcome, Session, integer, too_long, word,
+    wrong_arguments,
 };
 use crate::number::parse_i64;
 use crate::resp::Protocol;
@@ -15,7 +16,7 @@ pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 
-pub(crate) fn ping(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn ping(c: &mut Context<'_>, r: &Request) -> CommandResult {
     match r.len() {
         1 => c.reply.simple("PONG"),
         2 => c.reply.bulk_shared(r.arg_bytes(1)),
@@ -24,17 +25,17 @@ pub(crate) fn ping(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn echo(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn echo(c: &mut Context<'_>, r: &Request) -> CommandResult {
     c.reply.bulk_shared(r.arg_bytes(1));
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn quit(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn quit(c: &mut Context<'_>, _: &Request) -> CommandResult {
     c.reply.ok();
     Ok(Outcome::Close)
 }
 
-pub(crate) fn auth(_: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn auth(_: &mut Context<'_>, r: &Request) -> CommandResult {
     Err(if r.len() > 3 {
         Failure::syntax()
     } else {
@@ -42,7 +43,7 @@ pub(crate) fn auth(_: &mut Context<'_>, r: &Request) -> Done {
     })
 }
 
-pub(crate) fn select(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn select(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if integer(r, 1)? != 0 {
         return Err(Failure::new("ERR DB index is out of range"));
     }
@@ -50,7 +51,7 @@ pub(crate) fn select(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn hello(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn hello(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut protocol = c.session().protocol;
     let mut name = None;
     if r.len() > 1 {
@@ -107,7 +108,7 @@ pub(crate) fn hello(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn reset(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn reset(c: &mut Context<'_>, _: &Request) -> CommandResult {
     let session = c.session();
     session.protocol = Protocol::Resp2;
     session.name.clear();
@@ -129,13 +130,13 @@ fn checked_name(name: &[u8]) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-pub(crate) fn id(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn id(c: &mut Context<'_>, _: &Request) -> CommandResult {
     let id = c.session().id as i64;
     c.reply.integer(id);
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn getname(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn getname(c: &mut Context<'_>, _: &Request) -> CommandResult {
     let name = c.session().name.clone();
     if name.is_empty() {
         c.reply.null();
@@ -145,13 +146,13 @@ pub(crate) fn getname(c: &mut Context<'_>, _: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn setname(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn setname(c: &mut Context<'_>, r: &Request) -> CommandResult {
     c.session().name = checked_name(r.arg(2))?;
     c.reply.ok();
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn setinfo(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn setinfo(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let option = word(r, 2);
     let value = r.arg(3);
     if !value.iter().all(|b| (b'!'..=b'~').contains(b)) {
@@ -197,14 +198,14 @@ fn describe(c: &Context<'_>, s: &Session) -> String {
     )
 }
 
-pub(crate) fn info(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn info(c: &mut Context<'_>, _: &Request) -> CommandResult {
     let session = c.exec.sessions[c.slot].as_ref().expect("a session");
     let line = describe(c, session) + "\n";
     c.reply.verbatim(&line);
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut ids: Option<BTreeSet<i64>> = None;
     let mut normal = true;
     if r.len() > 2 {
@@ -252,7 +253,7 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> CommandResult {
     // The old form has one address.
     if r.len() == 3 {
         let address = String::from_utf8_lossy(r.arg(2)).into_owned();
@@ -325,19 +326,19 @@ fn on_off(r: &Request) -> Result<bool, Failure> {
     }
 }
 
-pub(crate) fn no_evict(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn no_evict(c: &mut Context<'_>, r: &Request) -> CommandResult {
     c.session().no_evict = on_off(r)?;
     c.reply.ok();
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn no_touch(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn no_touch(c: &mut Context<'_>, r: &Request) -> CommandResult {
     on_off(r)?;
     c.reply.ok();
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn reply(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn reply(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let session = c.session();
     match word(r, 2).as_str() {
         "ON" => {
@@ -356,6 +357,6 @@ pub(crate) fn reply(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> CommandResult {
     super::introspect::help(c, r)
 }

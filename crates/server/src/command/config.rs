@@ -1,7 +1,7 @@
 //! CONFIG: the settings that client libraries and tools ask for. Settings are given at start. Only
 //! the sync policy, the limit on background I/O, keepalive and the idle timeout change later.
 
-use super::{Context, Done, Failure, Outcome, word};
+use super::{CommandResult, Context, Failure, Outcome, word};
 use crate::glob;
 use crate::options::{KEEPALIVE_MOST, SyncPolicy};
 use crate::resp::request::Request;
@@ -74,7 +74,7 @@ fn settings(c: &Context<'_>) -> Vec<(&'static str, String)> {
 /// settings.
 const PATTERNS: usize = 1_024;
 
-pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len() - 2 > PATTERNS {
         return Err(Failure::new(format!(
             "ERR too many patterns: {}, at most {PATTERNS} are allowed",
@@ -119,7 +119,7 @@ fn seconds(r: &Request, i: usize, most: i64) -> Result<Duration, Failure> {
     }
 }
 
-pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if !r.len().is_multiple_of(2) {
         return Err(Failure::new(super::wrong_arguments("config|set")));
     }
@@ -169,19 +169,19 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn resetstat(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn resetstat(c: &mut Context<'_>, _: &Request) -> CommandResult {
     c.exec.counters = Default::default();
     c.exec.sampled = (0, c.exec.env.clock().now());
     c.reply.ok();
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn rewrite(_: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn rewrite(_: &mut Context<'_>, _: &Request) -> CommandResult {
     Err(Failure::new(
         "ERR The server is running without a config file",
     ))
 }
 
-pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> CommandResult {
     super::introspect::help(c, r)
 }

@@ -1,7 +1,7 @@
 //! INFO: state for operators and their tools, in Redis's sections and one of the engine.
 
 use super::client::REDIS_VERSION;
-use super::{Context, Count, Done, Executor, Outcome};
+use super::{CommandResult, Context, Count, Executor, Outcome};
 use crate::resp::request::Request;
 use basalt::Stats;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ const SECTIONS: &[Section] = &[
     ("Basalt", engine),
 ];
 
-pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let wanted: Vec<String> = (1..r.len()).map(|i| super::word(r, i)).collect();
     let all = wanted.is_empty()
         || wanted
@@ -274,7 +274,7 @@ fn engine(e: &mut Executor, out: &mut String) {
         "blob_collection_bytes_written:{}",
         s.blobs.collected_bytes_written
     );
-    line!(out, "blob_gathered_bytes:{}", s.blobs.relocated_bytes);
+    line!(out, "blob_relocated_bytes:{}", s.blobs.relocated_bytes);
     for stall in &s.stalls {
         line!(out, "stall_us_{}:{}", stall.cause, stall.us);
         line!(out, "stalls_{}:{}", stall.cause, stall.count);

@@ -1,12 +1,12 @@
 //! COMMAND: the table of commands for clients.
 
 use super::table::{COMMANDS, Spec, find, resolve};
-use super::{Context, Done, Failure, Outcome, too_long, word, wrong_arguments};
+use super::{CommandResult, Context, Failure, Outcome, too_long, word, wrong_arguments};
 use crate::glob;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 
-pub(crate) fn needs_subcommand(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn needs_subcommand(c: &mut Context<'_>, _: &Request) -> CommandResult {
     Err(Failure::new(wrong_arguments(c.spec.full_name)))
 }
 
@@ -35,7 +35,7 @@ fn facts(reply: &mut Reply, spec: &Spec) {
     }
 }
 
-pub(crate) fn command(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn command(c: &mut Context<'_>, _: &Request) -> CommandResult {
     c.reply.array(COMMANDS.len());
     for spec in COMMANDS {
         facts(c.reply, spec);
@@ -43,7 +43,7 @@ pub(crate) fn command(c: &mut Context<'_>, _: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn count(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn count(c: &mut Context<'_>, _: &Request) -> CommandResult {
     c.reply.integer(COMMANDS.len() as i64);
     Ok(Outcome::Replied)
 }
@@ -56,7 +56,7 @@ fn named(name: &[u8]) -> Option<&'static Spec> {
     }
 }
 
-pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn info(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len() == 2 {
         return command(c, r);
     }
@@ -93,7 +93,7 @@ fn documentation(reply: &mut Reply, spec: &Spec) {
     }
 }
 
-pub(crate) fn docs(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn docs(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let list: Vec<&Spec> = if r.len() == 2 {
         COMMANDS.iter().collect()
     } else {
@@ -123,7 +123,7 @@ fn check_length(c: &Context<'_>) -> Result<(), Failure> {
 /// Bytes of the longest command name.
 const LONGEST_NAME: usize = 64;
 
-pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut names: Vec<&str> = COMMANDS.iter().map(|s| s.name).collect();
     if r.len() > 2 {
         if r.len() != 5 || word(r, 2) != "FILTERBY" {
@@ -153,7 +153,7 @@ pub(crate) fn list(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn getkeys(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn getkeys(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let arguments: Vec<&[u8]> = r.args().skip(2).collect();
     let request = Request::from_arguments(&arguments);
     let spec = match resolve(&request) {
@@ -177,7 +177,7 @@ pub(crate) fn getkeys(c: &mut Context<'_>, r: &Request) -> Done {
 }
 
 /// Replies to HELP of any container: its subcommands with their summaries.
-pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn help(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let container = find(COMMANDS, r.arg(0)).expect("the command that runs");
     let name = container.name.to_ascii_uppercase();
     c.reply.array(1 + 2 * container.subcommands.len());

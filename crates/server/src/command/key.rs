@@ -1,6 +1,8 @@
 //! Commands on keys of any type: existence, expiry, and scans over keys.
 
-use super::{Context, Done, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word};
+use super::{
+    CommandResult, Context, Failure, NO_SLOW_READS, Outcome, SlowKind, SlowRead, integer, word,
+};
 use crate::catalog::DATABASE;
 use crate::cursor::ScanPosition;
 use crate::glob;
@@ -19,7 +21,7 @@ const RANDOM_WORK: u64 = 1_000;
 /// ([`glob`]).
 const MATCH_WORK: u64 = 1 << 21;
 
-pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut found = Vec::new();
     for i in 1..r.len() {
         if c.keys().meta(r.arg(i))?.is_some() {
@@ -36,7 +38,7 @@ pub(crate) fn del(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut n = 0;
     for i in 1..r.len() {
         let there = c.keys().meta(r.arg(i))?.is_some();
@@ -51,7 +53,7 @@ pub(crate) fn exists(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let name = c
         .keys()
         .meta(r.arg(1))?
@@ -72,7 +74,7 @@ fn only_strings(data_type: DataType) -> Result<(), Failure> {
     )))
 }
 
-fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool) -> Done {
+fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool) -> CommandResult {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for i in 3..r.len() {
         match word(r, i).as_str() {
@@ -128,20 +130,20 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn expire(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn expire(c: &mut Context<'_>, r: &Request) -> CommandResult {
     expire_generic(c, r, 1000, true)
 }
-pub(crate) fn pexpire(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn pexpire(c: &mut Context<'_>, r: &Request) -> CommandResult {
     expire_generic(c, r, 1, true)
 }
-pub(crate) fn expireat(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn expireat(c: &mut Context<'_>, r: &Request) -> CommandResult {
     expire_generic(c, r, 1000, false)
 }
-pub(crate) fn pexpireat(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn pexpireat(c: &mut Context<'_>, r: &Request) -> CommandResult {
     expire_generic(c, r, 1, false)
 }
 
-fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) -> Done {
+fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) -> CommandResult {
     let answer = match c.keys().meta(r.arg(1))? {
         None => -2,
         Some(v) => match v.expire_at_ms {
@@ -161,20 +163,20 @@ fn ttl_generic(c: &mut Context<'_>, r: &Request, seconds: bool, absolute: bool) 
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn ttl(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn ttl(c: &mut Context<'_>, r: &Request) -> CommandResult {
     ttl_generic(c, r, true, false)
 }
-pub(crate) fn pttl(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn pttl(c: &mut Context<'_>, r: &Request) -> CommandResult {
     ttl_generic(c, r, false, false)
 }
-pub(crate) fn expiretime(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn expiretime(c: &mut Context<'_>, r: &Request) -> CommandResult {
     ttl_generic(c, r, true, true)
 }
-pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> CommandResult {
     ttl_generic(c, r, false, true)
 }
 
-pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let meta = c.keys().meta(r.arg(1))?;
     if let Some(meta) = &meta {
         only_strings(meta.data_type)?;
@@ -187,7 +189,7 @@ pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let cursor = parse_u64(r.arg(1)).ok_or_else(|| Failure::new("ERR invalid cursor"))?;
     let mut count = 10;
     let mut pattern: Option<&[u8]> = None;
@@ -268,7 +270,7 @@ pub(crate) fn scan(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(super) fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
+pub(super) fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> CommandResult {
     if c.exec.no_slow_reads {
         return Err(Failure::new(NO_SLOW_READS));
     }
@@ -285,7 +287,7 @@ pub(super) fn slow(c: &mut Context<'_>, prefix: &[u8], what: SlowKind) -> Done {
     })))
 }
 
-pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let pattern = r.arg(1).to_vec();
     slow(
         c,
@@ -294,7 +296,7 @@ pub(crate) fn keys(c: &mut Context<'_>, r: &Request) -> Done {
     )
 }
 
-pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> CommandResult {
     if let Some(keys) = c.exec.exact_count() {
         // The reply waits for writes in flight, because it depends on them, too.
         c.keys().touch_all();
@@ -304,7 +306,7 @@ pub(crate) fn dbsize(c: &mut Context<'_>, _: &Request) -> Done {
     slow(c, b"", SlowKind::Count)
 }
 
-pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> Done {
+pub(crate) fn randomkey(c: &mut Context<'_>, _: &Request) -> CommandResult {
     let (from, to) = c.keys().bounds(b"");
     let mut key = None;
     let first = c.exec.keys.scan(&from, &to, RANDOM_WORK, &mut |k, _| {
@@ -355,7 +357,7 @@ fn between(c: &Context<'_>, low: &[u8], high: &[u8]) -> Vec<u8> {
     [&low[..common], &at.to_be_bytes()].concat()
 }
 
-pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len() > 2 || (r.len() == 2 && !matches!(word(r, 1).as_str(), "SYNC" | "ASYNC")) {
         return Err(Failure::syntax());
     }
@@ -364,7 +366,7 @@ pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> CommandResult {
     match c.keys().peek(r.arg(2))? {
         None => c.reply.null(),
         // A separated value is longer than that.
@@ -378,7 +380,7 @@ pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if c.keys().meta(r.arg(2))?.is_some() {
         return Err(Failure::new(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
@@ -388,7 +390,7 @@ pub(crate) fn object_freq(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-fn object_number(c: &mut Context<'_>, r: &Request, n: i64) -> Done {
+fn object_number(c: &mut Context<'_>, r: &Request, n: i64) -> CommandResult {
     match c.keys().meta(r.arg(2))? {
         Some(_) => c.reply.integer(n),
         None => c.reply.null(),
@@ -396,15 +398,15 @@ fn object_number(c: &mut Context<'_>, r: &Request, n: i64) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn object_idletime(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn object_idletime(c: &mut Context<'_>, r: &Request) -> CommandResult {
     object_number(c, r, 0)
 }
 
-pub(crate) fn object_refcount(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn object_refcount(c: &mut Context<'_>, r: &Request) -> CommandResult {
     object_number(c, r, 1)
 }
 
-pub(crate) fn memory_usage(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn memory_usage(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len() != 3 {
         if r.len() != 5 || word(r, 3) != "SAMPLES" {
             return Err(Failure::syntax());

@@ -1,6 +1,6 @@
 //! Commands on strings: GET, SET and their variants.
 
-use super::{Context, Done, Failure, Outcome, integer, too_long, word, wrong_arguments};
+use super::{CommandResult, Context, Failure, Outcome, integer, too_long, word, wrong_arguments};
 use crate::layout::DataType;
 use crate::number::{format_f64, parse_f64, parse_i64, push_i64};
 use crate::resp::request::Request;
@@ -30,7 +30,7 @@ fn old_string(c: &mut Context<'_>, key: &[u8]) -> Result<Option<Value>, Failure>
     }
 }
 
-fn reply_value(c: &mut Context<'_>, value: Option<Value>) -> Done {
+fn reply_value(c: &mut Context<'_>, value: Option<Value>) -> CommandResult {
     match value {
         Some(v) => c.reply.bulk_shared(v.data),
         None => c.reply.null(),
@@ -46,7 +46,7 @@ pub(crate) fn put_until(c: &mut Context<'_>, key: &[u8], data: Bytes, expire_at_
     }
 }
 
-pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn get(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let value = string(c, r.arg(1))?;
     reply_value(c, value)
 }
@@ -92,7 +92,7 @@ fn expiry_option(option: &str, index: usize) -> Option<Expiry> {
     })
 }
 
-pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let (mut nx, mut xx, mut get) = (false, false, false);
     let mut expiry = Expiry::None;
     let mut i = 3;
@@ -143,7 +143,7 @@ pub(crate) fn set(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let absent = c.keys().meta(r.arg(1))?.is_none();
     if absent {
         c.keys().put(r.arg(1), r.arg_kept(2), None);
@@ -152,28 +152,28 @@ pub(crate) fn setnx(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-fn set_with_expiry(c: &mut Context<'_>, r: &Request, unit_ms: i64) -> Done {
+fn set_with_expiry(c: &mut Context<'_>, r: &Request, unit_ms: i64) -> CommandResult {
     let at = expire_at(c, r, Expiry::At(2, unit_ms, true))?;
     put_until(c, r.arg(1), r.arg_kept(3), at);
     c.reply.ok();
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn setex(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn setex(c: &mut Context<'_>, r: &Request) -> CommandResult {
     set_with_expiry(c, r, 1000)
 }
 
-pub(crate) fn psetex(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn psetex(c: &mut Context<'_>, r: &Request) -> CommandResult {
     set_with_expiry(c, r, 1)
 }
 
-pub(crate) fn getset(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn getset(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let old = string(c, r.arg(1))?;
     c.keys().put(r.arg(1), r.arg_kept(2), None);
     reply_value(c, old)
 }
 
-pub(crate) fn getdel(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn getdel(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let old = string(c, r.arg(1))?;
     if old.is_some() {
         c.keys().delete(r.arg(1));
@@ -181,7 +181,7 @@ pub(crate) fn getdel(c: &mut Context<'_>, r: &Request) -> Done {
     reply_value(c, old)
 }
 
-pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut expiry = Expiry::None;
     let mut i = 2;
     while i < r.len() {
@@ -216,7 +216,7 @@ pub(crate) fn getex(c: &mut Context<'_>, r: &Request) -> Done {
     reply_value(c, Some(value))
 }
 
-pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let limit = c.exec.options.reply_hard_bytes;
     // The fetch ended there.
     if c.exec.keys.fetched_bytes() > limit {
@@ -253,7 +253,7 @@ pub(crate) fn mget(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len().is_multiple_of(2) {
         return Err(Failure::new(wrong_arguments("mset")));
     }
@@ -264,7 +264,7 @@ pub(crate) fn mset(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if r.len().is_multiple_of(2) {
         return Err(Failure::new(wrong_arguments("msetnx")));
     }
@@ -281,7 +281,7 @@ pub(crate) fn msetnx(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-fn add(c: &mut Context<'_>, key: &[u8], by: i64) -> Done {
+fn add(c: &mut Context<'_>, key: &[u8], by: i64) -> CommandResult {
     let (n, expire) = match c.keys().peek(key)? {
         Some((meta, _)) if meta.data_type != DataType::String => return Err(Failure::WrongType),
         // A separated value is longer than any integer.
@@ -301,20 +301,20 @@ fn add(c: &mut Context<'_>, key: &[u8], by: i64) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn incr(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn incr(c: &mut Context<'_>, r: &Request) -> CommandResult {
     add(c, r.arg(1), 1)
 }
 
-pub(crate) fn decr(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn decr(c: &mut Context<'_>, r: &Request) -> CommandResult {
     add(c, r.arg(1), -1)
 }
 
-pub(crate) fn incrby(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn incrby(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let by = integer(r, 2)?;
     add(c, r.arg(1), by)
 }
 
-pub(crate) fn decrby(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn decrby(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let by = integer(r, 2)?
         .checked_neg()
         .ok_or_else(|| Failure::new("ERR decrement would overflow"))?;
@@ -358,7 +358,7 @@ fn format_decimal(n: i128) -> String {
     format!("{sign}{whole}.{}", fraction.trim_end_matches('0'))
 }
 
-pub(crate) fn incrbyfloat(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn incrbyfloat(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let not_a_float = || Failure::new("ERR value is not a valid float");
     let old = old_string(c, r.arg(1))?;
     let (old_text, expire) = match &old {
@@ -390,7 +390,7 @@ fn check_len(c: &Context<'_>, len: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn append(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn append(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let old = old_string(c, r.arg(1))?;
     let len = match old {
         None => {
@@ -411,7 +411,7 @@ pub(crate) fn append(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn strlen(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn strlen(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let meta = c.keys().meta_with_len(r.arg(1))?;
     match &meta {
         Some(meta) if meta.data_type != DataType::String => return Err(Failure::WrongType),
@@ -423,7 +423,7 @@ pub(crate) fn strlen(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn getrange(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn getrange(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let (start, end) = (integer(r, 2)?, integer(r, 3)?);
     let part = c.keys().get_range(r.arg(1), start, end)?;
     match &part {
@@ -436,7 +436,7 @@ pub(crate) fn getrange(c: &mut Context<'_>, r: &Request) -> Done {
     Ok(Outcome::Replied)
 }
 
-pub(crate) fn setrange(c: &mut Context<'_>, r: &Request) -> Done {
+pub(crate) fn setrange(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let offset = integer(r, 2)?;
     if offset < 0 {
         return Err(Failure::new("ERR offset is out of range"));

@@ -1,10 +1,10 @@
 //! The table of commands: names, arity, flags, positions of keys, and documentation. Arity checks,
 //! COMMAND and `docs/server.md` come from this table.
 
-use super::{Context, Done, client, config, info, introspect, key, string, system};
+use super::{CommandResult, Context, client, config, info, introspect, key, string, system};
 use crate::resp::request::Request;
 
-type Run = fn(&mut Context<'_>, &Request) -> Done;
+type Run = fn(&mut Context<'_>, &Request) -> CommandResult;
 
 /// One command, or one subcommand of a container.
 pub struct Spec {

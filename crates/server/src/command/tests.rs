@@ -106,7 +106,9 @@ impl World {
     fn commit(&mut self) {
         let ended = Arc::new(parking_lot::Mutex::new(None));
         let note = ended.clone();
-        let done = |slot| Box::new(move |r| *note.lock() = Some((slot, r))) as crate::store::Done;
+        let done = |slot| {
+            Box::new(move |r| *note.lock() = Some((slot, r))) as crate::store::CommitCallback
+        };
         assert!(self.exec.keys.submit(true, done));
         let (slot, result) = ended.lock().take().expect("the store commits at once");
         self.exec.keys.complete(slot, result);

@@ -4,14 +4,14 @@
 use super::{Ended, Epoch, Keyspace};
 use crate::epoch::SLOTS;
 use crate::layout;
-use crate::store::{Done, Write};
+use crate::store::{CommitCallback, Write};
 use basalt::Result;
 use smallvec::SmallVec;
 
 impl Keyspace {
     /// Submits the open epoch if it holds writes, depends on nothing and another may be in flight.
     /// Returns true if it was submitted.
-    pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> Done) -> bool {
+    pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> CommitCallback) -> bool {
         let slot = self.open;
         let open = self.epochs[slot].as_ref().expect("always there");
         if open.is_empty() || open.depends_on != 0 || self.in_flight == self.limits.in_flight {

@@ -1,7 +1,7 @@
 //! Lookups in the writes of the epochs that are open or in flight: the overlay and the layers.
 
 use super::pending_writes::NewestVersion;
-use super::{Keyspace, PlacedLayer, Version};
+use super::{Keyspace, PendingVersion, PlacedLayer};
 use crate::layout::{DataType, KEY_PREFIX_LEN};
 use crate::names::KeyHash;
 use crate::value::Value;
@@ -49,7 +49,7 @@ impl Keyspace {
         version.map(|v| (v.slot.into(), v.value.clone()))
     }
 
-    fn rank(&self, version: &Version) -> u64 {
+    fn rank(&self, version: &PendingVersion) -> u64 {
         let epoch = self.epochs[usize::from(version.slot)].as_ref();
         epoch
             .expect("versions go with their epoch")
@@ -57,7 +57,7 @@ impl Keyspace {
     }
 
     /// Returns the newest version of a key in the overlay, with its rank if there are layers.
-    pub(super) fn newest_version(&self, versions: &[Version]) -> NewestVersion {
+    pub(super) fn newest_version(&self, versions: &[PendingVersion]) -> NewestVersion {
         let newest = versions.last().expect("never empty");
         NewestVersion {
             rank: if self.layers.is_empty() {

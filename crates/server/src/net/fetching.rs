@@ -35,10 +35,10 @@ const PIECES_A_TURN: usize = 4;
 /// The result of reading the keys of a piece.
 pub(super) struct Fetched {
     requester: Requester,
-    answers: Answers,
+    answers: FetchAnswers,
 }
 
-enum Answers {
+enum FetchAnswers {
     /// The answers by key; `None` for a key that the piece had no room for.
     Few(Vec<(Bytes, Option<Answer>)>),
     Many(ManyRead),
@@ -50,14 +50,14 @@ enum Keys {
 }
 
 /// A piece to be read.
-struct Job {
+struct FetchJob {
     requester: Requester,
     keys: Keys,
     /// Set when no request waits for the piece any more.
     gone: Arc<AtomicBool>,
 }
 
-impl Job {
+impl FetchJob {
     /// Reads the piece, unless no request waits for it any more. Otherwise clients that send
     /// requests and disconnect could queue work without end.
     fn run(self, store: &dyn Store) -> Fetched {
@@ -68,12 +68,12 @@ impl Job {
             Keys::Few(piece) => {
                 let failure = piece.failure();
                 let read = catch_unwind(AssertUnwindSafe(|| read(store, piece, wanted)));
-                Answers::Few(read.unwrap_or_else(|_| failure(panicked())))
+                FetchAnswers::Few(read.unwrap_or_else(|_| failure(panicked())))
             }
             Keys::Many(piece) => {
                 let failure = piece.failure();
                 let read = catch_unwind(AssertUnwindSafe(|| read_many(store, piece, wanted)));
-                Answers::Many(read.unwrap_or_else(|_| failure(panicked())))
+                FetchAnswers::Many(read.unwrap_or_else(|_| failure(panicked())))
             }
         };
         Fetched {
@@ -86,7 +86,7 @@ impl Job {
 /// The thread that reads for waiting requests, and the requests.
 #[derive(Default)]
 pub(super) struct Fetcher {
-    queue: Option<mpsc::Sender<Job>>,
+    queue: Option<mpsc::Sender<FetchJob>>,
     stop: StopSignal,
     thread: Option<BackgroundThread>,
     /// Pieces that are being read, or were read and are in `results`.
@@ -129,10 +129,10 @@ impl Fetcher {
         }
     }
 
-    fn ask(&mut self, job: Job, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
+    fn ask(&mut self, job: FetchJob, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
         self.pieces += 1;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<Job>();
+            let (sender, receiver) = mpsc::channel::<FetchJob>();
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-fetch", move || {
                 for job in receiver {
@@ -253,7 +253,7 @@ impl Server {
     }
 
     fn ask(&mut self, c: &Connection, slot: usize, keys: Keys) {
-        let job = Job {
+        let job = FetchJob {
             requester: Requester { slot, id: c.id },
             keys,
             gone: c.fetch_gone.clone().expect("it is fetching"),
@@ -282,11 +282,11 @@ impl Server {
             && let Some(request) = c.parked.take()
         {
             let more = match answers {
-                Answers::Few(answers) => {
+                FetchAnswers::Few(answers) => {
                     self.exec.keys.take_answers(c.id, answers);
                     self.fetch_more(&mut c, requester.slot, &request)
                 }
-                Answers::Many(read) => {
+                FetchAnswers::Many(read) => {
                     let now_ms = self.exec.env.clock().wall_ms();
                     self.exec.keys.take_many(c.id, read, now_ms);
                     self.fetch_many(&mut c, requester.slot)

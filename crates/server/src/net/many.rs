@@ -32,21 +32,21 @@ const MANY_NAMES: usize = 1024;
 
 /// The operation of a command on its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ManyKind {
     Read(Purpose),
     Delete,
     Set,
     SetAbsent,
 }
 
-impl Kind {
-    fn of(spec: &Spec) -> Option<Kind> {
+impl ManyKind {
+    fn of(spec: &Spec) -> Option<ManyKind> {
         Some(match spec.name {
-            "exists" | "touch" => Kind::Read(Purpose::Existing),
-            "mget" => Kind::Read(Purpose::Strings),
-            "del" | "unlink" => Kind::Delete,
-            "mset" => Kind::Set,
-            "msetnx" => Kind::SetAbsent,
+            "exists" | "touch" => ManyKind::Read(Purpose::Existing),
+            "mget" => ManyKind::Read(Purpose::Strings),
+            "del" | "unlink" => ManyKind::Delete,
+            "mset" => ManyKind::Set,
+            "msetnx" => ManyKind::SetAbsent,
             _ => return None,
         })
     }
@@ -54,8 +54,8 @@ impl Kind {
     /// Returns what has to be read for each name.
     fn need(self) -> Option<Need> {
         match self {
-            Kind::Set => None,
-            Kind::Read(Purpose::Strings) => Some(Need::Strings),
+            ManyKind::Set => None,
+            ManyKind::Read(Purpose::Strings) => Some(Need::Strings),
             _ => Some(Need::Meta),
         }
     }
@@ -63,7 +63,7 @@ impl Kind {
     /// Returns the number of arguments from one name to the next.
     fn step(self) -> usize {
         match self {
-            Kind::Set | Kind::SetAbsent => 2,
+            ManyKind::Set | ManyKind::SetAbsent => 2,
             _ => 1,
         }
     }
@@ -85,7 +85,7 @@ enum Stage {
 /// A command with very many names that has not taken effect.
 pub(super) struct ManyCommand {
     spec: &'static Spec,
-    kind: Kind,
+    kind: ManyKind,
     stage: Stage,
     /// Bytes of memory that the request holds, or that the input of the table being made holds.
     request_bytes: usize,
@@ -99,7 +99,7 @@ impl ManyCommand {
             return None;
         }
         let spec = table::resolve(request).ok()?;
-        let kind = Kind::of(spec).filter(|kind| request.len() / kind.step() > MANY_NAMES)?;
+        let kind = ManyKind::of(spec).filter(|kind| request.len() / kind.step() > MANY_NAMES)?;
         let whole = std::mem::replace(request, Request::from_arguments(&[spec.name]));
         Some(Box::new(ManyCommand {
             spec,
@@ -121,14 +121,14 @@ impl ManyCommand {
 }
 
 /// The result of making the table of names for a client.
-pub(super) struct Prepared {
+pub(super) struct PreparedNames {
     requester: Requester,
     /// Bytes of the input of the table.
     input_bytes: usize,
-    result: Table,
+    result: NameTable,
 }
 
-enum Table {
+enum NameTable {
     /// The table, with places for the answers if the names have to be fetched.
     Made(Arc<Names>, Option<AnswerSlots>),
     /// The client disconnected before the table was made.
@@ -144,35 +144,35 @@ enum TableInput {
     Names(Arc<Names>),
 }
 
-struct Job {
+struct PrepareJob {
     requester: Requester,
     input: TableInput,
     /// Bytes of the input.
     input_bytes: usize,
-    kind: Kind,
+    kind: ManyKind,
     secret: u64,
     /// Set when no request waits for the table any more.
     gone: Arc<AtomicBool>,
 }
 
-impl Job {
+impl PrepareJob {
     /// Makes the table, unless its client has gone. A panic fails this request only: the jobs
     /// behind it need this thread.
-    fn run(self) -> Prepared {
+    fn run(self) -> PreparedNames {
         let (requester, input_bytes) = (self.requester, self.input_bytes);
         let result = match self.gone.load(Ordering::Acquire) {
-            true => Table::GivenUp,
-            false => catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or(Table::Failed),
+            true => NameTable::GivenUp,
+            false => catch_unwind(AssertUnwindSafe(|| self.table())).unwrap_or(NameTable::Failed),
         };
-        Prepared {
+        PreparedNames {
             requester,
             input_bytes,
             result,
         }
     }
 
-    fn table(self) -> Table {
-        let is_write = !matches!(self.kind, Kind::Read(_));
+    fn table(self) -> NameTable {
+        let is_write = !matches!(self.kind, ManyKind::Read(_));
         let names = match self.input {
             TableInput::Names(names) => names,
             TableInput::Request(request) => {
@@ -180,12 +180,12 @@ impl Job {
             }
         };
         let places = self.kind.need().map(|_| places(names.len()));
-        Table::Made(names, places)
+        NameTable::Made(names, places)
     }
 }
 
 enum Work {
-    Prepare(Job),
+    Prepare(PrepareJob),
     Drop(Box<dyn Send>),
 }
 
@@ -234,7 +234,7 @@ impl Preparer {
         }
     }
 
-    fn prepare(&mut self, job: Job, shared: &Arc<LoopHandle>) {
+    fn prepare(&mut self, job: PrepareJob, shared: &Arc<LoopHandle>) {
         self.awaited += 1;
         if self.queue.is_none() {
             let (sender, receiver) = mpsc::channel::<Work>();
@@ -358,7 +358,7 @@ impl Server {
         &mut self,
         c: &mut Connection,
         slot: usize,
-        kind: Kind,
+        kind: ManyKind,
         request: Request,
         writes: bool,
         first: bool,
@@ -370,10 +370,16 @@ impl Server {
         self.ask_for(c, slot, kind, TableInput::Request(request))
     }
 
-    fn ask_for(&mut self, c: &mut Connection, slot: usize, kind: Kind, input: TableInput) -> Stage {
+    fn ask_for(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        kind: ManyKind,
+        input: TableInput,
+    ) -> Stage {
         c.give_up_fetch();
         let gone = c.fetch_gone.insert(Arc::default()).clone();
-        let job = Job {
+        let job = PrepareJob {
             requester: Requester { slot, id: c.id },
             input_bytes: match &input {
                 TableInput::Request(request) => request.memory(),
@@ -389,7 +395,7 @@ impl Server {
     }
 
     /// Takes a table of names that was made.
-    pub(super) fn prepared(&mut self, prepared: Prepared) {
+    pub(super) fn prepared(&mut self, prepared: PreparedNames) {
         self.preparer.awaited -= 1;
         let slot = prepared.requester.slot;
         let c = self.connections[slot].as_mut();
@@ -401,8 +407,8 @@ impl Server {
         };
         if let Some(command) = c.many.as_mut() {
             command.stage = match prepared.result {
-                Table::Made(names, places) => Stage::Prepared(names, places),
-                Table::GivenUp | Table::Failed => Stage::Failed,
+                NameTable::Made(names, places) => Stage::Prepared(names, places),
+                NameTable::GivenUp | NameTable::Failed => Stage::Failed,
             };
         }
         c.unparked = true;
@@ -414,7 +420,7 @@ impl Server {
         &mut self,
         c: &mut Connection,
         slot: usize,
-        kind: Kind,
+        kind: ManyKind,
         names: Arc<Names>,
         places: AnswerSlots,
     ) {
@@ -440,7 +446,7 @@ impl Server {
         c: &mut Connection,
         slot: usize,
         spec: &'static Spec,
-        kind: Kind,
+        kind: ManyKind,
         ready: Ready,
     ) {
         let (names, fetched) = match ready {
@@ -470,14 +476,14 @@ impl Server {
         let mut assembled = None;
         let mut depends_on = 0;
         match (kind, fetched) {
-            (Kind::Read(purpose), Some((answers, seen))) => {
+            (ManyKind::Read(purpose), Some((answers, seen))) => {
                 depends_on = seen;
                 if purpose == Purpose::Strings {
                     reply.array(names.len());
                 }
                 assembled = Some((Arc::new(*answers), purpose));
             }
-            (Kind::Delete, Some((answers, seen))) => {
+            (ManyKind::Delete, Some((answers, seen))) => {
                 depends_on = seen;
                 let answers = Arc::new(*answers);
                 if answers.there() > 0 {
@@ -486,7 +492,7 @@ impl Server {
                 }
                 assembled = Some((answers, Purpose::Deleted));
             }
-            (Kind::SetAbsent, Some((answers, seen))) => {
+            (ManyKind::SetAbsent, Some((answers, seen))) => {
                 depends_on = seen;
                 let is_free = answers.there() == 0;
                 self.preparer.discard(answers);
@@ -497,7 +503,10 @@ impl Server {
                 }
             }
             (_, fetched) => {
-                assert!(fetched.is_none() && kind == Kind::Set, "others are fetched");
+                assert!(
+                    fetched.is_none() && kind == ManyKind::Set,
+                    "others are fetched"
+                );
                 let layer = Layer::new(names, generation, None);
                 self.exec.keys.put_layer(layer, 0);
                 reply.ok();
@@ -542,14 +551,14 @@ enum Ready {
 }
 
 /// Returns the error of a request whose number of arguments is wrong.
-fn refused(name: &str, kind: Kind, request: &Request) -> Option<String> {
+fn refused(name: &str, kind: ManyKind, request: &Request) -> Option<String> {
     let is_odd = !(request.len() - 1).is_multiple_of(kind.step());
     is_odd.then(|| wrong_arguments(name))
 }
 
 /// Returns true if a name is too long to be written.
-fn is_too_long(kind: Kind, names: &Names) -> bool {
-    !matches!(kind, Kind::Read(_)) && names.longest() > layout::MAX_KEY_LEN
+fn is_too_long(kind: ManyKind, names: &Names) -> bool {
+    !matches!(kind, ManyKind::Read(_)) && names.longest() > layout::MAX_KEY_LEN
 }
 
 #[cfg(test)]

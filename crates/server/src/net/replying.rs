@@ -14,7 +14,7 @@ const SMALL_SHARE: u64 = 64;
 
 /// The bytes that a client holds of the bound.
 #[derive(Clone, Copy)]
-struct Holder {
+struct ClientShare {
     slot: usize,
     bytes: u64,
     /// True if the client asked to stay.
@@ -25,8 +25,8 @@ struct Holder {
 /// holds most of those that did not ask to stay. Asking has no effect once the clients that asked
 /// hold half of the bound. Asking also never disconnects a client with a small share. Otherwise one
 /// client that asks could drive out all the others, which would free no memory.
-fn pick_client_to_close(holders: impl Iterator<Item = Holder>, bound: u64) -> Option<usize> {
-    let most = |a: Option<Holder>, b: Holder| match a {
+fn pick_client_to_close(holders: impl Iterator<Item = ClientShare>, bound: u64) -> Option<usize> {
+    let most = |a: Option<ClientShare>, b: ClientShare| match a {
         Some(a) if a.bytes > b.bytes => Some(a),
         _ => Some(b),
     };
@@ -199,7 +199,7 @@ impl Server {
         while self.exec.client_bytes > self.exec.options.client_memory_bytes {
             let clients = self.connections.iter().enumerate();
             let holders = clients.filter_map(|(slot, c)| {
-                Some(Holder {
+                Some(ClientShare {
                     slot,
                     bytes: c.as_ref()?.accounted as u64,
                     stays: self.exec.sessions[slot].as_ref()?.no_evict,

@@ -1,7 +1,7 @@
 //! The engine as the store of the server.
 
 use super::encoder::Encoder;
-use super::{CURSOR_BLOCK, Done, EntryVisitor, Store, StoreView, Write};
+use super::{CURSOR_BLOCK, CommitCallback, EntryVisitor, Store, StoreView, Write};
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
@@ -140,7 +140,7 @@ impl Store for DbStore {
         })
     }
 
-    fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+    fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         self.encoder.submit(writes, sync, done);
     }
 

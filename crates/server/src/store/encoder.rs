@@ -1,7 +1,7 @@
 //! Encodes the batches of epochs and submits them. Long batches are encoded on a thread. On the
 //! loop, a copy of 32 MiB, or of the writes of a million names, would delay all clients.
 
-use super::{Done, Write};
+use super::{CommitCallback, Write};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
@@ -16,7 +16,7 @@ use std::sync::mpsc;
 /// A batch of at least this many bytes is encoded on the thread.
 const LONG_BATCH: usize = 256 << 10;
 
-struct Epoch {
+struct QueuedEpoch {
     writes: Vec<Write>,
     sync: bool,
     done: Report,
@@ -24,7 +24,7 @@ struct Epoch {
 
 /// Reports the result of an epoch once. A report that is dropped, by a panic or with a queue,
 /// reports a failure. Otherwise the epoch would stay in flight, and the server could not stop.
-struct Report(Option<Done>);
+struct Report(Option<CommitCallback>);
 
 impl Report {
     fn send(mut self, result: Result<()>) {
@@ -46,7 +46,7 @@ impl Drop for Report {
 
 /// The encoding thread, and its queue.
 struct Worker {
-    queue: Option<mpsc::Sender<Epoch>>,
+    queue: Option<mpsc::Sender<QueuedEpoch>>,
     thread: Option<BackgroundThread>,
 }
 
@@ -75,16 +75,16 @@ impl Encoder {
     }
 
     /// Submits the writes of an epoch, now or on the thread.
-    pub fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+    pub fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         let done = Report(Some(done));
-        let epoch = Epoch { writes, sync, done };
+        let epoch = QueuedEpoch { writes, sync, done };
         let is_long = epoch.writes.iter().map(Write::bytes).sum::<usize>() >= LONG_BATCH;
         if !is_long && self.queued.load(Ordering::Acquire) == 0 {
             return submit(&self.db, &self.keys, epoch);
         }
         let mut worker = self.worker.lock();
         if worker.thread.is_none() {
-            let (sender, receiver) = mpsc::channel::<Epoch>();
+            let (sender, receiver) = mpsc::channel::<QueuedEpoch>();
             let (db, keys, queued) = (self.db.clone(), self.keys.clone(), self.queued.clone());
             let run = move || {
                 for epoch in receiver {
@@ -124,8 +124,8 @@ fn broken(what: &str) -> Error {
     Error::new(ErrorKind::Poisoned, what)
 }
 
-fn submit(db: &Db, keys: &Family, epoch: Epoch) {
-    let Epoch { writes, sync, done } = epoch;
+fn submit(db: &Db, keys: &Family, epoch: QueuedEpoch) {
+    let QueuedEpoch { writes, sync, done } = epoch;
     // A panic fails its own epoch only: the epochs behind it in the queue need this thread.
     let batch = catch_unwind(AssertUnwindSafe(|| encode(keys, &writes)));
     match batch.unwrap_or_else(|_| Err(broken("the thread that encodes batches panicked"))) {

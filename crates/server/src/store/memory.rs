@@ -1,6 +1,6 @@
 //! A store in memory whose commits wait until a test releases or fails them.
 
-use super::{CURSOR_BLOCK, DbStore, Done, EntryVisitor, Store, StoreView, Write};
+use super::{CURSOR_BLOCK, CommitCallback, DbStore, EntryVisitor, Store, StoreView, Write};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
@@ -21,9 +21,9 @@ pub struct MemoryStoreState {
     pub generation: u32,
     /// Calls of [`Store::sync`].
     pub syncs: usize,
-    pub held: VecDeque<(Vec<Write>, bool, Done)>,
+    pub held: VecDeque<(Vec<Write>, bool, CommitCallback)>,
     /// Commits with a decided result whose callbacks have not run.
-    pub decided: Vec<(Done, Result<()>)>,
+    pub decided: Vec<(CommitCallback, Result<()>)>,
     pub hold: bool,
     pub submissions: Vec<(usize, bool)>,
     pub fail_reads: bool,
@@ -237,7 +237,7 @@ impl Store for MemoryStore {
             store: self.clone(),
         })
     }
-    fn submit(&self, writes: Vec<Write>, sync: bool, done: Done) {
+    fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         let mut s = self.0.lock();
         s.submissions.push((writes.len(), sync));
         if s.hold {

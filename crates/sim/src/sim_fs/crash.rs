@@ -80,7 +80,7 @@ impl Disk {
                 continue;
             }
             let node = match &**self.node(ino) {
-                Node::File(f) if !f.is_settled() => {
+                Node::File(f) if !f.is_durable() => {
                     let mut rng = Rng::of(&[rng.next_u64(), ino]);
                     let left = self.surviving_file(f, &cut, &mut rng);
                     Arc::new(Node::File(Box::new(left)))
@@ -89,7 +89,7 @@ impl Disk {
             };
             nodes.insert(ino, node);
         }
-        Disk::settled(self, rng.next_u64(), names, nodes)
+        Disk::with_durable_nodes(self, rng.next_u64(), names, nodes)
     }
 
     fn some_pending_seq(&self, rng: &mut Rng) -> u64 {

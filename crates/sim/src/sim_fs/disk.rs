@@ -135,7 +135,7 @@ pub(super) struct FileNode {
 
 impl FileNode {
     /// Returns true if a power cut cannot change the file.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_durable(&self) -> bool {
         self.pending.is_empty()
             && self.given_up.is_empty()
             && !self.len_vague
@@ -253,7 +253,7 @@ impl Disk {
     }
 
     /// Returns the disk as a power cut left it: everything on it is durable.
-    pub(super) fn settled(
+    pub(super) fn with_durable_nodes(
         old: &Disk,
         seed: u64,
         names: Names,

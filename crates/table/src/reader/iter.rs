@@ -273,7 +273,7 @@ impl TableIter {
 
     fn in_block(
         &mut self,
-        how: impl FnOnce(&mut BlockCursor) -> crate::format::Checked<()>,
+        how: impl FnOnce(&mut BlockCursor) -> crate::format::BlockResult<()>,
     ) -> Result<()> {
         let offset = self.loaded.expect("block is loaded");
         how(&mut self.block).map_err(|d| d.at(&self.table.path, offset))

@@ -7,7 +7,7 @@ use crate::format::filter;
 use crate::format::{BlockHandle, BlockKind, open_block};
 use crate::index::IndexBlock;
 use basalt_fs::{Bytes, ReadRequest, Result};
-use basalt_kv::entry::Found;
+use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
@@ -41,11 +41,11 @@ pub struct Wanted {
 }
 
 /// The result of a step.
-pub enum Step {
+pub enum LookupStep {
     /// The lookup needs another block.
     On(Lookup),
     /// The newest visible version of the key in this table, if there is one.
-    Is(Option<Found>),
+    Is(Option<FoundEntry>),
 }
 
 impl Wanted {
@@ -142,16 +142,16 @@ impl Lookup {
         user_key: &[u8],
         target: &[u8],
         seq: SeqNo,
-    ) -> Result<Step> {
+    ) -> Result<LookupStep> {
         let deleted = table.ranges.newest(&table.cmp, user_key, seq);
         if table.is_newest(deleted) {
-            return Ok(Step::Is(Found::newer(None, deleted)));
+            return Ok(LookupStep::Is(FoundEntry::newer(None, deleted)));
         }
         let hash = table.bytewise.then(|| filter::key_hash(user_key));
         if let Some(hash) = hash
             && let Some((page, at)) = table.filter_place(hash)
         {
-            return Ok(Step::On(Lookup {
+            return Ok(LookupStep::On(Lookup {
                 wanted: Wanted {
                     table: table.clone(),
                     kind: BlockKind::Filter,
@@ -171,12 +171,12 @@ impl Lookup {
         hash: Option<u64>,
         deleted: Option<SeqNo>,
         target: &[u8],
-    ) -> Result<Step> {
+    ) -> Result<LookupStep> {
         let Some(number) = table.find_partition(&table.as_stored(target))? else {
-            return Ok(Step::Is(Found::newer(None, deleted)));
+            return Ok(LookupStep::Is(FoundEntry::newer(None, deleted)));
         };
         let handle = table.partition_handle(number)?;
-        Ok(Step::On(Lookup {
+        Ok(LookupStep::On(Lookup {
             wanted: Wanted {
                 table,
                 kind: BlockKind::Index,
@@ -196,7 +196,13 @@ impl Lookup {
 
     /// Continues with the payload of the block that the lookup waits for. Key, target and sequence
     /// number are those that the lookup began with.
-    pub fn feed(self, payload: &Bytes, user_key: &[u8], target: &[u8], seq: SeqNo) -> Result<Step> {
+    pub fn feed(
+        self,
+        payload: &Bytes,
+        user_key: &[u8],
+        target: &[u8],
+        seq: SeqNo,
+    ) -> Result<LookupStep> {
         let (hash, deleted) = (self.hash, self.deleted);
         let Wanted {
             table,
@@ -213,7 +219,7 @@ impl Lookup {
                 let asked = hash.expect("a filter was asked");
                 match table.page_may_contain(payload, page, at, asked)? {
                     true => Lookup::index(table, hash, deleted, target),
-                    false => Ok(Step::Is(Found::newer(None, deleted))),
+                    false => Ok(LookupStep::Is(FoundEntry::newer(None, deleted))),
                 }
             }
             Stage::Index => {
@@ -224,7 +230,7 @@ impl Lookup {
                 }
                 let target = table.as_stored(target);
                 let handle = table.find_in(&partition, handle.offset, &target)?;
-                Ok(Step::On(Lookup {
+                Ok(LookupStep::On(Lookup {
                     wanted: Wanted {
                         table,
                         kind: BlockKind::Data,
@@ -238,7 +244,7 @@ impl Lookup {
             }
             Stage::Data => {
                 let found = table.found(payload, &handle, user_key, seq, hash)?;
-                Ok(Step::Is(Found::newer(found, deleted)))
+                Ok(LookupStep::Is(FoundEntry::newer(found, deleted)))
             }
         }
     }

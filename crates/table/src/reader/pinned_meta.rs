@@ -14,7 +14,7 @@ use basalt_fs::Bytes;
 use std::sync::OnceLock;
 
 /// An index partition and its offset.
-pub(crate) struct Partition {
+pub(crate) struct PinnedPartition {
     pub(crate) offset: u64,
     pub(crate) index: IndexBlock,
 }
@@ -26,7 +26,7 @@ pub(crate) struct PinnedMeta {
     filter: Box<[OnceLock<Bytes>]>,
     filter_offset: u64,
     /// Partitions by their number in the top-level index.
-    partitions: Box<[OnceLock<Partition>]>,
+    partitions: Box<[OnceLock<PinnedPartition>]>,
     /// True once the cache has pinned a block of this table.
     granted: AtomicBool,
     /// True once the cache has had no room for more. The cache is not asked again, because each
@@ -103,7 +103,7 @@ impl PinnedMeta {
     }
 
     #[inline]
-    pub(crate) fn partition(&self, i: usize) -> Option<&Partition> {
+    pub(crate) fn partition(&self, i: usize) -> Option<&PinnedPartition> {
         self.partitions.get(i)?.get()
     }
 
@@ -112,7 +112,7 @@ impl PinnedMeta {
         if let Some(place) = self.partitions.get(i)
             && self.pin(handle.offset)
         {
-            let _ = place.set(Partition {
+            let _ = place.set(PinnedPartition {
                 offset: handle.offset,
                 index: index.clone(),
             });

@@ -21,11 +21,11 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes of one read of a walk.
+/// Bytes of one read of a [`DigestReader`].
 const STEP: usize = 1 << 20;
 
 /// Returns a file's bytes front to back, reads in large steps, and digests each byte once.
-struct Walk<'a> {
+struct DigestReader<'a> {
     file: &'a dyn File,
     path: &'a Path,
     size: u64,
@@ -36,9 +36,9 @@ struct Walk<'a> {
     digest: Xxh3Default,
 }
 
-impl<'a> Walk<'a> {
-    fn new(file: &'a dyn File, path: &'a Path, size: u64) -> Walk<'a> {
-        Walk {
+impl<'a> DigestReader<'a> {
+    fn new(file: &'a dyn File, path: &'a Path, size: u64) -> DigestReader<'a> {
+        DigestReader {
             file,
             path,
             size,
@@ -113,8 +113,8 @@ impl Tally {
     }
 }
 
-/// An index partition for the walk: its place, its contents, and its separator in the top level.
-struct Partition {
+/// An index partition and its place in the file.
+struct CheckedPartition {
     handle: BlockHandle,
     index: IndexBlock,
 }
@@ -156,7 +156,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
         partitions: &partitions,
         pages: &pages,
         prefixes: prefixes.and_then(Prefixes::built_in),
-        walk: Walk::new(&*file, path, table.size),
+        reader: DigestReader::new(&*file, path, table.size),
         tally: Tally::new(table.file_id, table.size),
         data_blocks: 0,
         blocks: 0,
@@ -179,7 +179,7 @@ pub(crate) fn verify(table: &TableReader, meta: &TableMeta) -> Result<TableVerif
 }
 
 /// Reads the partitions of the index, and checks them and the top level.
-fn checked_partitions(table: &TableReader) -> Result<Vec<Partition>> {
+fn checked_partitions(table: &TableReader) -> Result<Vec<CheckedPartition>> {
     let path = &table.path;
     let top_at = table.footer.top.offset;
     table
@@ -205,7 +205,7 @@ fn checked_partitions(table: &TableReader) -> Result<Vec<Partition>> {
                 "index partition does not end at the separator that the top-level index has for it",
             ));
         }
-        partitions.push(Partition { handle, index });
+        partitions.push(CheckedPartition { handle, index });
     }
     Ok(partitions)
 }
@@ -213,11 +213,11 @@ fn checked_partitions(table: &TableReader) -> Result<Vec<Partition>> {
 /// One pass over a table from its first byte to its last, in steps in the order of the file.
 struct Pass<'a> {
     table: &'a TableReader,
-    partitions: &'a [Partition],
+    partitions: &'a [CheckedPartition],
     /// Pages of the filter.
     pages: &'a [Bytes],
     prefixes: Option<Prefixes>,
-    walk: Walk<'a>,
+    reader: DigestReader<'a>,
     tally: Tally,
     data_blocks: u64,
     /// Blocks checked, of all kinds.
@@ -231,14 +231,14 @@ impl Pass<'_> {
 
     /// Takes the next block and returns its payload.
     fn block(&mut self, kind: BlockKind, handle: &BlockHandle) -> Result<Bytes> {
-        let disk = self.walk.take(handle.disk_len())?;
+        let disk = self.reader.take(handle.disk_len())?;
         let payload = open_block(&self.table.path, self.table.file_id, kind, handle, disk)?;
         self.blocks += 1;
         Ok(payload)
     }
 
     fn check_header(&mut self) -> Result<()> {
-        let header = Header::decode(&self.table.path, &self.walk.take(HEADER_LEN)?)?;
+        let header = Header::decode(&self.table.path, &self.reader.take(HEADER_LEN)?)?;
         if header.file_id != self.table.file_id {
             return Err(self.bad(0, format!("file id is {:032x} by now", header.file_id)));
         }
@@ -265,13 +265,13 @@ impl Pass<'_> {
             }
         }
         let footer = &table.footer;
-        if self.walk.at != footer.data_end {
+        if self.reader.at != footer.data_end {
             let what = format!("data ends here, expected at {}", footer.data_end);
-            return Err(self.bad(self.walk.at, what));
+            return Err(self.bad(self.reader.at, what));
         }
         let padding = footer.filter_offset - footer.data_end;
         let is_zero = |b: &Bytes| b.iter().all(|b| *b == 0);
-        if padding >= filter::PAGE_BYTES as u64 || !is_zero(&self.walk.take(padding as usize)?) {
+        if padding >= filter::PAGE_BYTES as u64 || !is_zero(&self.reader.take(padding as usize)?) {
             let what = "padding before the filter is not zeros up to the next page";
             return Err(self.bad(footer.data_end, what));
         }
@@ -286,8 +286,11 @@ impl Pass<'_> {
         previous_separator: Option<&[u8]>,
     ) -> Result<()> {
         let table = self.table;
-        if handle.offset != self.walk.at {
-            let what = format!("data block out of its place, expected at {}", self.walk.at);
+        if handle.offset != self.reader.at {
+            let what = format!(
+                "data block out of its place, expected at {}",
+                self.reader.at
+            );
             return Err(self.bad(handle.offset, what));
         }
         let payload = self.block(BlockKind::Data, handle)?;
@@ -351,10 +354,10 @@ impl Pass<'_> {
         let table = self.table;
         let mut ranges = Fragments::default();
         for handle in &table.properties.ranges {
-            if handle.offset != self.walk.at {
+            if handle.offset != self.reader.at {
                 let what = format!(
                     "range tombstones out of their place, expected at {}",
-                    self.walk.at
+                    self.reader.at
                 );
                 return Err(self.bad(handle.offset, what));
             }
@@ -367,19 +370,19 @@ impl Pass<'_> {
 
     fn check_index(&mut self) -> Result<()> {
         for p in self.partitions {
-            if p.handle.offset != self.walk.at {
+            if p.handle.offset != self.reader.at {
                 let what = format!(
                     "index partition out of its place, expected at {}",
-                    self.walk.at
+                    self.reader.at
                 );
                 return Err(self.bad(p.handle.offset, what));
             }
             self.block(BlockKind::Index, &p.handle)?;
         }
         let top_at = self.table.footer.top.offset;
-        if self.walk.at != top_at {
+        if self.reader.at != top_at {
             let what = format!("index partitions end here, expected at {top_at}");
-            return Err(self.bad(self.walk.at, what));
+            return Err(self.bad(self.reader.at, what));
         }
         Ok(())
     }
@@ -389,10 +392,10 @@ impl Pass<'_> {
         let table = self.table;
         self.block(BlockKind::TopIndex, &table.footer.top)?;
         self.block(BlockKind::Properties, &table.footer.properties)?;
-        let end = self.walk.take(FOOTER_LEN)?;
+        let end = self.reader.take(FOOTER_LEN)?;
         Footer::decode(&table.path, table.file_id, table.size, &end)?;
-        if self.walk.at != table.size {
-            return Err(self.bad(self.walk.at, "bytes behind the footer"));
+        if self.reader.at != table.size {
+            return Err(self.bad(self.reader.at, "bytes behind the footer"));
         }
         Ok(())
     }
@@ -425,7 +428,7 @@ impl Pass<'_> {
 
     /// Compares digest and counts with those that the manifest remembers.
     fn compare_with_manifest(&mut self, meta: &TableMeta) -> Result<()> {
-        let digest = self.walk.digest.digest128();
+        let digest = self.reader.digest.digest128();
         if digest != meta.digest {
             let what = format!("digest is {digest:032x}, expected {:032x}", meta.digest);
             return Err(self.bad(0, what));
@@ -486,11 +489,11 @@ pub(crate) fn inspect(env: &Env, file: Arc<dyn File>, path: &Path, cmp: Cmp) -> 
         ));
     }
     let file = table.file()?;
-    let mut walk = Walk::new(&*file, path, size);
-    while walk.at < size {
-        let n = (size - walk.at).min(STEP as u64) as usize;
-        walk.take(n)?;
+    let mut reader = DigestReader::new(&*file, path, size);
+    while reader.at < size {
+        let n = (size - reader.at).min(STEP as u64) as usize;
+        reader.take(n)?;
     }
-    tally.meta.digest = walk.digest.digest128();
+    tally.meta.digest = reader.digest.digest128();
     Ok(tally.meta)
 }

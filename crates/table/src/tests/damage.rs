@@ -21,7 +21,7 @@ fn right_or_error(t: &Arc<TableReader>, entries: &Entries) -> Result<()> {
         let (user, trailer) = split_internal_key(k);
         match t.get(user, trailer_seq(trailer), true) {
             Ok(Some(f)) => assert_eq!((f.kind as u8, &f.value[..]), (trailer as u8, &v[..])),
-            Ok(None) => panic!("key {user:02x?} is gone and nobody says so"),
+            Ok(None) => panic!("key {user:02x?} is gone without an error"),
             Err(e) => first_error = Some(e),
         }
     }

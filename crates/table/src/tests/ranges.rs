@@ -5,7 +5,7 @@ use super::*;
 use crate::salvage::{KnownTable, salvage};
 use basalt_fs::ErrorKind;
 use basalt_kv::key::user_key;
-use basalt_kv::ranges::{Fragments, Piece};
+use basalt_kv::ranges::{Fragments, RangeTombstone};
 use std::fmt::Write;
 
 const DOCUMENT: &str = include_str!("../../../../docs/format/table.md");
@@ -16,7 +16,7 @@ fn some_ranges(r: &Random, cmp: &Cmp, n: u64) -> Fragments {
     let pieces: Vec<(Vec<u8>, Vec<u8>, u64)> = (0..n)
         .map(|_| (random_key(r, 0), random_key(r, 0), 1 + r.below(1000)))
         .collect();
-    let pieces = pieces.iter().map(|(from, to, seq)| Piece {
+    let pieces = pieces.iter().map(|(from, to, seq)| RangeTombstone {
         from,
         to,
         seq: *seq,
@@ -172,7 +172,7 @@ fn golden() -> String {
     let (fs, env) = sim_env(0);
     let path = Path::new("t");
     let pieces = [(&b"a"[..], &b"m"[..], 7), (b"g", b"t", 9)];
-    let pieces = pieces.map(|(from, to, seq)| Piece { from, to, seq });
+    let pieces = pieces.map(|(from, to, seq)| RangeTombstone { from, to, seq });
     let ranges = Fragments::build(&Cmp::Bytewise, pieces.into_iter(), None);
     let meta = write(&env, path, &Cmp::Bytewise, &Entries::new(), &ranges);
     let bytes = fs.read_all(path).expect("read");
@@ -236,6 +236,6 @@ fn the_builder_writes_the_range_tombstones_in_the_document() {
         (b"g", b"m", 7),
         (b"m", b"t", 9),
     ];
-    let want = want.map(|(from, to, seq)| Piece { from, to, seq });
+    let want = want.map(|(from, to, seq)| RangeTombstone { from, to, seq });
     assert!(read.iter().eq(want));
 }

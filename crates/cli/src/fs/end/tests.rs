@@ -22,7 +22,9 @@ fn a_leftover_link_to_the_finished_copy_is_removed() {
     drop(f);
     host.link(&copy, &aside).expect("linked");
     let writing = host.lock_shared(&aside).expect("locked");
-    let e = end.remove_leftover(&aside).expect_err("somebody writes it");
+    let e = end
+        .remove_leftover(&aside)
+        .expect_err("another process writes the file");
     assert_eq!(e.kind(), ErrorKind::Busy);
     drop(writing);
     end.remove_leftover(&aside).expect("removed");

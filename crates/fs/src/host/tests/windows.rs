@@ -182,7 +182,14 @@ fn windows_of_many_logs_take_little_memory_together() {
         }
     }
     // Other tests have windows at the same time. They only leave less for these.
-    let window = |f: &Arc<dyn File>| host(f).tail.lock().window.as_ref().map(|w| w.bytes());
+    let window = |f: &Arc<dyn File>| {
+        host(f)
+            .append_state
+            .lock()
+            .window
+            .as_ref()
+            .map(|w| w.bytes())
+    };
     let held: u64 = logs.iter().filter_map(window).sum();
     let most = WINDOWS_MOST + 100 * WINDOW_MIN;
     assert!(held <= most, "{held} of {most}");

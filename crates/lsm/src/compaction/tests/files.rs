@@ -3,7 +3,7 @@
 use super::*;
 use crate::FamilyOptions;
 use crate::compaction::{
-    Job, Outcome, PickContext, Plan, combine, pick, run, subranges, table_options,
+    CompactionJob, Outcome, PickContext, Plan, combine, pick, run, subranges, table_options,
 };
 use crate::iter::tests::{add_operands, encode, random_cmp, random_history, seeds, visible};
 use crate::iter::{InternalIter, LevelIter};
@@ -31,7 +31,7 @@ impl Fixture {
         let faults = FaultFs::new(sim.clone(), 1);
         let env = Env::builder(faults.clone()).stepped().seed(1).build();
         Fixture {
-            store: TableStore::new(&env, Path::new("store"), 1),
+            store: TableStore::new(&env, Path::new("store")),
             sim,
             faults,
             env,
@@ -105,10 +105,10 @@ impl Fixture {
         &self,
         plan: &Plan,
         snapshots: &[SeqNo],
-        range: Option<crate::compaction::KeyRange>,
+        range: Option<crate::compaction::SplitRange>,
     ) -> Result<Outcome> {
         let cancelled = AtomicBool::new(false);
-        run(&Job {
+        run(&CompactionJob {
             blobs: &Default::default,
             allowance: &|_| Ok(u64::MAX),
             env: self.env.clone(),
@@ -342,7 +342,7 @@ fn a_cancelled_merge_leaves_no_file() {
     // The merge is cancelled when the third table begins: two are finished by then.
     let cancelled = AtomicBool::new(false);
     let made = AtomicU64::new(0);
-    let result = run(&Job {
+    let result = run(&CompactionJob {
         blobs: &Default::default,
         allowance: &|_| Ok(u64::MAX),
         env: fixture.env.clone(),

@@ -12,7 +12,7 @@ use crate::options::{CompactionFilter, FilterContext, FilterDecision};
 use basalt_env::Random;
 use basalt_fs::ErrorKind;
 use basalt_kv::merge::Merging;
-use basalt_kv::ranges::{Fragments, NOTHING, Piece};
+use basalt_kv::ranges::{Fragments, NOTHING, RangeTombstone};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -132,7 +132,7 @@ fn every_snapshot_reads_the_same_before_and_after() {
             })
             .collect();
 
-        let all = ranges.iter().map(|(from, to, seq)| Piece {
+        let all = ranges.iter().map(|(from, to, seq)| RangeTombstone {
             from,
             to,
             seq: *seq,

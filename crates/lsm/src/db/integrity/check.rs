@@ -113,7 +113,7 @@ pub(super) fn walk(
     let Some((mut learned, damage)) = salvage_manifest(env, dir, &names, options)? else {
         return Err(no_store(dir));
     };
-    let mut w = Walk {
+    let mut w = StoreWalk {
         env,
         dir,
         report: VerifyReport::default(),
@@ -192,7 +192,8 @@ pub(super) fn verify_table(
     table.verify(meta)
 }
 
-struct Walk<'a, 'p> {
+/// The check of all files of a store, one after the other.
+struct StoreWalk<'a, 'p> {
     env: &'a Env,
     dir: &'a Path,
     report: VerifyReport,
@@ -203,7 +204,7 @@ struct Walk<'a, 'p> {
     progress: &'a mut Progress<'p>,
 }
 
-impl Walk<'_, '_> {
+impl StoreWalk<'_, '_> {
     /// Checks `CURRENT` and the manifest's end. Their content was checked when the catalog was
     /// read. Returns the manifest's number.
     fn metadata(&mut self, names: &[String]) -> Result<Option<u64>> {
@@ -272,8 +273,7 @@ impl Walk<'_, '_> {
         for (id, family) in &catalog.families {
             let cmp = families[id].options.comparator.clone();
             let mut version = crate::version::FamilyVersion::empty(cmp.clone());
-            let owner = self.env.jobs().new_owner();
-            let store = crate::version::TableStore::new(self.env, self.dir, owner);
+            let store = crate::version::TableStore::new(self.env, self.dir);
             for (&number, CatalogTable { level, meta, .. }) in &family.tables {
                 let table = store.table(number, meta.clone(), cmp.clone());
                 version.push(*level as usize, table);

@@ -45,7 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// One repair.
-struct Run<'a> {
+struct Repair<'a> {
     env: &'a Env,
     dir: &'a Path,
     options: &'a Options,
@@ -138,7 +138,7 @@ pub(crate) fn repair(
         .sum();
     progress.expect(damaged);
     let blobs = Blobs::new(&mut walked.learned, &walked.names, &walked.bad_blobs);
-    let run = Run {
+    let run = Repair {
         env,
         blobs,
         progress: RefCell::new(progress),
@@ -148,7 +148,7 @@ pub(crate) fn repair(
         names: walked.names,
         learned: walked.learned,
         bad_tables: walked.bad_tables,
-        tables: TableStore::new(env, dir, env.jobs().new_owner()),
+        tables: TableStore::new(env, dir),
         indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
         other_families: false,
         supposed: BTreeSet::new(),
@@ -161,7 +161,7 @@ pub(crate) fn repair(
     run.run()
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     fn run(mut self) -> Result<RepairReport> {
         self.report.losses = std::mem::take(&mut self.learned.losses);
         for name in std::mem::take(&mut self.learned.damaged) {
@@ -172,8 +172,8 @@ impl Run<'_> {
         self.place_unreferenced_tables()?;
         self.note_reappearing();
         self.salvage_blobs()?;
-        self.settle_tables()?;
-        self.settle_blobs();
+        self.finish_tables()?;
+        self.finish_blobs();
         for (id, f) in &self.learned.catalog.families {
             if f.name == manifest_salvage::recovered_name(*id) {
                 self.report.notes.push(format!(

@@ -77,7 +77,10 @@ fn a_flush_under_read_load_warms_the_cache() {
             // These values are too long for this cache. Each takes one read, because the index is
             // cached.
             (true, _) => assert_eq!((first.0, reads), (1, 19)),
-            (false, _) => assert!(reads >= 19, "nobody read, so nothing was kept: {reads}"),
+            (false, _) => assert!(
+                reads >= 19,
+                "no read came before, so no block was kept: {reads}"
+            ),
         }
         db.close().unwrap();
     }
@@ -121,7 +124,7 @@ fn a_garbage_collection_keeps_cached_values_cached() {
     );
     assert_eq!(get(&db, hot(), 0, LEN), (0, 0));
     let (reads, _) = get(&db, cold(), 0, LEN);
-    assert!(reads >= 100, "nobody had asked for these: {reads}");
+    assert!(reads >= 100, "no read had asked for these blocks: {reads}");
     // Cached values are also right if many are read together, or verified again from the device.
     let expected: Vec<_> = hot().map(|k| value(k, 0, LEN)).collect();
     let names: Vec<_> = hot().map(|k| k.to_be_bytes()).collect();

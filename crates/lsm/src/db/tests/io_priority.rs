@@ -38,7 +38,7 @@ fn waited(env: &Env) -> bool {
 }
 
 /// Returns true if background work leaves the device to a waiting thread now.
-fn spares(env: &Env) -> bool {
+fn yields_to_foreground(env: &Env) -> bool {
     env.foreground_io().foreground_read();
     env.foreground_io().piece(BIG) == SMALL_PIECE
 }
@@ -134,12 +134,16 @@ fn late_background_work_does_not_yield_to_foreground_io() {
         add_table(&db);
         let level0 = db.stats().families[0].levels[0].tables;
         assert_eq!(level0, tables, "nothing runs by itself");
-        assert_eq!(spares(&env), level0 < 6, "{level0} tables in level 0");
+        assert_eq!(
+            yields_to_foreground(&env),
+            level0 < 6,
+            "{level0} tables in level 0"
+        );
     }
     db.wait_idle().unwrap();
-    assert!(spares(&env), "settled");
+    assert!(yields_to_foreground(&env), "the store is idle");
     drop(db);
-    assert!(spares(&env), "closed");
+    assert!(yields_to_foreground(&env), "closed");
 }
 
 #[test]
@@ -151,16 +155,19 @@ fn only_a_late_store_with_a_possible_merge_is_urgent() {
     for _ in 0..6 {
         add_table(&db);
     }
-    assert!(spares(&env), "as many tables as it likes");
+    assert!(yields_to_foreground(&env), "no limit on tables in level 0");
     db.close().unwrap();
     let db = Db::open_read_only(&env, "db", Options::default()).unwrap();
-    assert!(spares(&env), "open for reading: it merges nothing");
+    assert!(
+        yields_to_foreground(&env),
+        "open for reading: it merges nothing"
+    );
     db.close().unwrap();
     let db = Db::open(&env, "db", Options::default()).unwrap();
-    assert!(!spares(&env), "opened behind");
+    assert!(!yields_to_foreground(&env), "opened with work behind");
     let other = db.clone();
     db.close().unwrap();
-    assert!(spares(&env), "closed, with a handle alive");
+    assert!(yields_to_foreground(&env), "closed, with a handle alive");
     drop(other);
-    assert!(spares(&env), "dropped");
+    assert!(yields_to_foreground(&env), "dropped");
 }

@@ -298,7 +298,10 @@ fn the_oldest_events_of_a_full_queue_are_dropped_and_counted() {
     for n in 0..most + 5 {
         events.notify(env.jobs(), || event(n));
     }
-    assert!(recorder.seen.lock().is_empty(), "told by whoever waits");
+    assert!(
+        recorder.seen.lock().is_empty(),
+        "the waiting thread delivers the events"
+    );
     events.wait(env.jobs());
     assert_eq!(events.lost(), (5, 0));
     assert_eq!(told(5) as u64, most);
@@ -309,7 +312,7 @@ fn the_oldest_events_of_a_full_queue_are_dropped_and_counted() {
     events.wait(env.jobs());
     assert_eq!((told(0), events.lost()), (100, (5, 0)));
     events.close();
-    events.notify(env.jobs(), || panic!("nobody listens any more"));
+    events.notify(env.jobs(), || panic!("no listener is left"));
     assert_eq!(Arc::strong_count(&recorder), 1);
 }
 

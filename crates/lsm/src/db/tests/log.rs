@@ -289,7 +289,7 @@ fn a_log_that_is_being_copied_is_not_recycled() {
         db.flush().unwrap();
         assert!(
             !engine.writes.logs().recycled().is_empty(),
-            "nobody copies this one"
+            "no checkpoint links this log"
         );
     }
 }

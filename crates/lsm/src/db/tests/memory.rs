@@ -194,7 +194,7 @@ fn a_flush_that_panics_ends_its_memory_promise() {
         put.unwrap();
     }
     assert!(
-        env.jobs().panicked(broken.engine().ctx.owner).is_some(),
+        broken.engine().ctx.jobs.panicked().is_some(),
         "the flush was tried"
     );
     assert!(well.stats().flush_bytes_written > 20 * MIB);

@@ -144,7 +144,7 @@ impl Store {
 fn seeks_over_level_0_trigger_a_merge_without_writes() {
     let store = Store::new(10, true, 100);
     (0..400).for_each(|n| store.seek(n * 7));
-    assert_eq!(store.tried(), (0, 0), "somebody had just written");
+    assert_eq!(store.tried(), (0, 0), "a write had just ended");
     store.a_while();
     (0..300).for_each(|n| store.seek(n * 7));
     assert_eq!((store.level0(), store.tried()), (0, (1, 0)));

@@ -107,7 +107,7 @@ impl Store {
 
 /// With `relocate_values` a compaction relocates values, with and without readers.
 #[test]
-fn gather_values_relocates_values_into_key_order() {
+fn relocate_values_brings_values_into_key_order() {
     let store = Store::new(1.25);
     let family = store.db.default_family();
     let before = store.scan(&ReadOptions::default(), |_| 0);

@@ -137,7 +137,7 @@ fn a_record_moved_during_a_job_is_marked_at_its_new_place() {
     };
     // The test does not install the edit: the store stays as it is.
     let mut edit = Edit::default();
-    engine.tree.settle_blobs(&mut edit, change).unwrap();
+    engine.tree.add_blob_edits(&mut edit, change).unwrap();
     assert_eq!(edit.mark_blobs.len(), 1);
     assert!(there(edit.mark_blobs[0].0));
     engine.tree.lock().blobs.end(epoch);

@@ -7,7 +7,7 @@
 
 use super::prelude::*;
 use crate::listener::StallCause;
-use basalt_env::{Clock, EnvBuilder, JobPriority, ManualClock};
+use basalt_env::{Clock, EnvBuilder, JobOwner, JobPriority, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
@@ -192,7 +192,7 @@ fn overwrites_stay_under_the_bound_in_each_sample() {
     let blobs = s.db.stats().blobs;
     assert!(
         s.stall_us(StallCause::Space) > 0,
-        "nobody was slowed: {blobs:?}"
+        "no writer was slowed: {blobs:?}"
     );
     // The test would not prove the bound if most of the space were never used.
     assert!(
@@ -333,12 +333,10 @@ fn the_space_debt_of_a_bulk_delete_ends_during_writes() {
 /// RocksDB issue 11603: compactions that never end do not starve garbage collection.
 #[test]
 fn endless_compactions_do_not_starve_garbage_collections() {
-    fn on_and_on(env: Env, owner: u64, end: std::sync::Arc<AtomicBool>) {
+    fn on_and_on(owner: JobOwner, end: std::sync::Arc<AtomicBool>) {
         if !end.load(Ordering::SeqCst) {
-            let (again, jobs) = (env.clone(), env.jobs().clone());
-            jobs.spawn(owner, JobPriority::Compaction, move || {
-                on_and_on(again, owner, end);
-            });
+            let again = owner.clone();
+            owner.spawn(JobPriority::Compaction, move || on_and_on(again, end));
         }
     }
     let env = EnvBuilder::new(SimFs::new(SimOptions::default()))
@@ -356,7 +354,7 @@ fn endless_compactions_do_not_starve_garbage_collections() {
         std::sync::Arc::new(AtomicBool::new(false)),
     );
     for _ in 0..4 {
-        on_and_on(env.clone(), owner, end.clone());
+        on_and_on(owner.clone(), end.clone());
     }
     for n in 0..20u64 {
         db.put(&f, &n.to_be_bytes(), &[2; VALUE], &FREE).unwrap();
@@ -367,7 +365,7 @@ fn endless_compactions_do_not_starve_garbage_collections() {
     // The time has no limit: a collection that is starved hangs here.
     env.jobs().wait_until(None, &mut { collected });
     end.store(true, Ordering::SeqCst);
-    env.jobs().drain(owner);
+    owner.drain();
     assert!(collected());
     db.close().unwrap();
 }

@@ -8,7 +8,7 @@
 //! refers to it: the job may be about to write a table that does.
 
 use super::Tree;
-use crate::db::blob_state::{MovedRecords, SettledBlobs};
+use crate::db::blob_state::{BlobStateUpdate, MovedRecords};
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::{Dead, Garbage};
@@ -40,9 +40,14 @@ pub(crate) struct Collection {
 }
 
 impl Tree {
-    /// Completes an edit by what it means for blob files. The caller holds the manifest's lock.
-    pub(crate) fn settle_blobs(&self, edit: &mut Edit, change: BlobChange) -> Result<SettledBlobs> {
-        let mut settled = SettledBlobs {
+    /// Adds to an edit the changes of blob files that it causes. The caller holds the manifest's
+    /// lock.
+    pub(crate) fn add_blob_edits(
+        &self,
+        edit: &mut Edit,
+        change: BlobChange,
+    ) -> Result<BlobStateUpdate> {
+        let mut update = BlobStateUpdate {
             references: BTreeMap::new(),
             moved: None,
             unnamed: Vec::new(),
@@ -55,13 +60,13 @@ impl Tree {
         let dropped: BTreeSet<u32> = edit.drop_families.iter().copied().collect();
         // Blobs of a family that comes with the edit are in none of its files.
         let gone = |id: &u32| dropped.contains(id) || !catalog.families.contains_key(id);
-        count_references(catalog, edit, &mut settled.references);
-        let touched = !settled.references.is_empty()
+        count_references(catalog, edit, &mut update.references);
+        let touched = !update.references.is_empty()
             || !change.dead.is_empty()
             || change.collected.is_some()
             || !edit.add_blobs.is_empty();
         if !touched && (edit.drop_families.is_empty() || catalog.blobs.is_empty()) {
-            return Ok(settled);
+            return Ok(update);
         }
         edit.add_blobs.retain(|b| {
             let dead = b.meta.families.keys().all(gone);
@@ -71,16 +76,16 @@ impl Tree {
                     // The manifest names the log until this edit is durable.
                     paths.remove(0);
                 }
-                settled.unnamed.extend(paths);
+                update.unnamed.extend(paths);
             }
             !dead
         });
         let mut marks = Marks::default();
         if let Some(c) = change.collected {
             collected(catalog, edit, &c, &gone, &mut marks)?;
-            settled.moved = Some((c.done.sources, c.moved));
+            update.moved = Some((c.done.sources, c.moved));
         }
-        let latest = settled.moved.as_ref().map(|(_, m)| m);
+        let latest = update.moved.as_ref().map(|(_, m)| m);
         for dead in change.dead {
             if gone(&dead.family) {
                 continue;
@@ -112,9 +117,9 @@ impl Tree {
         }
         for name in after.lineage.names() {
             let tables = blobs.references.get(&name).copied().unwrap_or(0) as i64;
-            let change = settled.references.get(&name).copied().unwrap_or(0);
+            let change = update.references.get(&name).copied().unwrap_or(0);
             let from = blobs.named.get(&name).copied().unwrap_or(0);
-            let new = settled
+            let new = update
                 .moved
                 .as_ref()
                 .is_some_and(|(s, _)| s.contains(&name));
@@ -122,7 +127,7 @@ impl Tree {
                 edit.forget_names.push(name);
             }
         }
-        Ok(settled)
+        Ok(update)
     }
 }
 

@@ -57,15 +57,15 @@ impl Tree {
         self.drop_removed_families(&mut edit, &files);
         self.drop_ended(&mut edit);
         let collected = blobs.collected.is_some();
-        let settled = match self.settle_blobs(&mut edit, blobs) {
-            Ok(settled) => settled,
+        let update = match self.add_blob_edits(&mut edit, blobs) {
+            Ok(update) => update,
             Err(e) => {
                 self.ctx.remove_files(&files);
                 return Err(e);
             }
         };
-        self.ctx.remove_files(&settled.unnamed);
-        let added = match settled.is_a_collection() {
+        self.ctx.remove_files(&update.unnamed);
+        let added = match update.is_a_collection() {
             true => 0,
             false => edit.add_blobs.iter().map(|b| b.meta.size).sum(),
         };
@@ -103,7 +103,7 @@ impl Tree {
         let former = std::mem::replace(&mut state.catalog, tree.catalog);
         self.ctx.counters.blob_bytes_added.add(added);
         let lineage = state.catalog.lineage.clone();
-        (state.blobs).note_settled(&lineage, &self.ctx.counters, &edit, settled);
+        (state.blobs).apply(&lineage, &self.ctx.counters, &edit, update);
         tree.obsolete.iter().for_each(|t| t.mark_obsolete());
         tree.obsolete_blobs.iter().for_each(|b| b.mark_obsolete());
         let now = self.view();

@@ -1,7 +1,7 @@
 //! Applies committed batches to memtables: the leader does it, or for large groups the waiting
 //! writers do it in parallel.
 
-use super::queue::Pending;
+use super::queue::PendingBatch;
 use super::ticket_state::{Phase, Waiter};
 use crate::db::memtable_set::MemtableSet;
 use crate::memtable::MemTable;
@@ -28,7 +28,7 @@ const PARALLEL_INSERT_BYTES: usize = if cfg!(feature = "schedules") {
 /// memtable set.
 pub(crate) fn insert_group(
     memtable_set: &Arc<MemtableSet>,
-    group: &mut [Pending],
+    group: &mut [PendingBatch],
     first: SeqNo,
     bytes: usize,
 ) {
@@ -132,7 +132,7 @@ fn apply(
 }
 
 /// Has each waiting writer insert its own batch. This thread inserts the others.
-fn insert_in_parallel(memtable_set: &Arc<MemtableSet>, group: &mut [Pending], first: SeqNo) {
+fn insert_in_parallel(memtable_set: &Arc<MemtableSet>, group: &mut [PendingBatch], first: SeqNo) {
     let left = Arc::new(Countdown {
         left: AtomicUsize::new(group.len()),
         failed: AtomicBool::new(false),
@@ -182,15 +182,15 @@ pub(crate) struct InsertTask {
 
 impl InsertTask {
     pub fn run(self) {
-        let _done = Done(&self.left);
+        let _done = CountdownGuard(&self.left);
         insert_own(&self.memtable_set, &self.payload, &self.raw, self.first_seq);
     }
 }
 
 /// Counts down when dropped, also by a panic: the leader waits for the count.
-struct Done<'a>(&'a Countdown);
+struct CountdownGuard<'a>(&'a Countdown);
 
-impl Drop for Done<'_> {
+impl Drop for CountdownGuard<'_> {
     fn drop(&mut self) {
         if basalt_env::sync::panicking() {
             self.0.failed.store(true, SeqCst);

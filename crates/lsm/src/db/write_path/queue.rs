@@ -25,7 +25,7 @@ pub(crate) const GROUP_BATCHES: usize = 1024;
 pub(crate) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
 
 /// A batch that waits to be committed.
-pub(crate) struct Pending {
+pub(crate) struct PendingBatch {
     /// Record header space and operations. It is empty for a batch that only syncs.
     pub buf: AlignedBuf,
     /// Bytes of the record in `buf`: the log may pad the buffer.
@@ -48,10 +48,10 @@ pub(crate) struct Pending {
 }
 
 /// The batches of one log write. Most groups have a single batch.
-pub(crate) type Group = SmallVec<[Pending; 1]>;
+pub(crate) type CommitGroup = SmallVec<[PendingBatch; 1]>;
 
-impl Pending {
-    pub fn new(batch: WriteBatch, sync: bool, checks: Box<[Check]>) -> Pending {
+impl PendingBatch {
+    pub fn new(batch: WriteBatch, sync: bool, checks: Box<[Check]>) -> PendingBatch {
         let saved_bytes = batch.raw_bytes() - batch.bytes();
         let BatchParts {
             buf,
@@ -64,7 +64,7 @@ impl Pending {
         } else {
             basalt_records::payload_crc(&buf[RECORD_HEADER..], &separated)
         };
-        Pending {
+        PendingBatch {
             len: buf.len(),
             buf,
             count,
@@ -117,7 +117,7 @@ pub(crate) struct HeldSubmit {
 }
 
 pub(crate) struct Queue {
-    pub pending: VecDeque<Pending>,
+    pub pending: VecDeque<PendingBatch>,
     pub leader: Leader,
     /// Bytes of the pending batches. `to_sync` is the number of those that are to be synced.
     pub bytes: usize,
@@ -127,14 +127,14 @@ pub(crate) struct Queue {
     /// Memory of all pending batches in the ledger.
     pub booked: Reservation,
     /// Batches whose `submit` waits until they fit the queue, in the order of their arrival.
-    pub held: VecDeque<(Pending, Arc<HeldSubmit>)>,
+    pub held: VecDeque<(PendingBatch, Arc<HeldSubmit>)>,
     pub group_wait: GroupWait,
     /// Number of batches that a leader waits for.
     pub wanted: usize,
 }
 
 impl Queue {
-    pub fn push(&mut self, p: Pending, first: bool) {
+    pub fn push(&mut self, p: PendingBatch, first: bool) {
         self.bytes += p.buf.len();
         self.to_sync += usize::from(p.sync);
         let memory = p.memory();
@@ -147,7 +147,7 @@ impl Queue {
         }
     }
 
-    pub fn pop(&mut self) -> Option<Pending> {
+    pub fn pop(&mut self) -> Option<PendingBatch> {
         let p = self.pending.pop_front()?;
         self.bytes -= p.buf.len();
         self.to_sync -= usize::from(p.sync);
@@ -246,24 +246,25 @@ impl CommitQueue {
     }
 
     /// Puts a group back that was not admitted. The next leader takes it first.
-    pub fn put_back(&self, group: Group) {
+    pub fn put_back(&self, group: CommitGroup) {
         let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         for p in group.into_iter().rev() {
-            debug_assert!(p.ticket.is_some(), "nobody would answer it");
+            debug_assert!(p.ticket.is_some(), "no thread would complete it");
             q.push(p, true);
         }
     }
 
     /// Adds what is queued to the leader's group.
-    pub fn take_group(&self, group: &mut Group, ledger: &MemoryLedger) {
+    pub fn take_group(&self, group: &mut CommitGroup, ledger: &MemoryLedger) {
         let mut q = self.queue.lock();
         debug_assert!(q.leader == Leader::Active);
         let mut bytes: usize = group.iter().map(|p| p.buf.len()).sum();
         while group.len() < GROUP_BATCHES {
             let Some(next) = q.pending.front() else { break };
             bytes += next.buf.len();
-            let alone = next.is_conditional() || group.last().is_some_and(Pending::is_conditional);
+            let alone =
+                next.is_conditional() || group.last().is_some_and(PendingBatch::is_conditional);
             if !group.is_empty() && (alone || bytes > GROUP_BYTES) {
                 break;
             }

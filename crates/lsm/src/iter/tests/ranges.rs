@@ -6,7 +6,7 @@ use crate::memtable::LiveRanges;
 use basalt_env::Random;
 use basalt_fs::Bytes;
 use basalt_kv::key::{Cmp, Kind, SeqNo, internal_key, pack_trailer, user_key};
-use basalt_kv::ranges::{Fragments, Piece};
+use basalt_kv::ranges::{Fragments, RangeTombstone};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ fn newest(cmp: &Cmp, all: &[Tombstone], key: &[u8], upto: SeqNo) -> Option<SeqNo
     all.iter().filter(covers).map(|t| t.2).max()
 }
 
-fn pieces(all: &[Tombstone]) -> impl Iterator<Item = Piece<'_>> {
-    all.iter().map(|(from, to, seq)| Piece {
+fn pieces(all: &[Tombstone]) -> impl Iterator<Item = RangeTombstone<'_>> {
+    all.iter().map(|(from, to, seq)| RangeTombstone {
         from,
         to,
         seq: *seq,

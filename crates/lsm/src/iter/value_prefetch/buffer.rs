@@ -4,7 +4,7 @@
 use super::MAX_BYTES;
 use crate::iter::AsyncReadPermit;
 use crate::iter::user::BlobAccess;
-use basalt_blob::batch_read::{InFlight, Located, Pages, Place};
+use basalt_blob::batch_read::{InFlight, KeptIndexPages, Located, RecordPlace};
 use basalt_blob::counts::ReadCounts;
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
@@ -104,7 +104,7 @@ pub(super) struct PendingReads {
     pub(super) _permit: AsyncReadPermit,
     /// The number of each entry, as [`EntryBuffer::consumed`] counts, its reference, and the place
     /// of its record.
-    pub(super) entries: Vec<(u64, Reference, Place)>,
+    pub(super) entries: Vec<(u64, Reference, RecordPlace)>,
 }
 
 impl EntryBuffer {
@@ -149,7 +149,7 @@ impl<'a> ValueBatch<'a> {
         from: usize,
         access: &'a BlobAccess,
         cmp: &'a Cmp,
-        pages: &mut Pages,
+        pages: &mut KeptIndexPages,
         (stored, in_memory): (u64, u64),
     ) -> ValueBatch<'a> {
         let memory = |l: &Located<'_>| {

@@ -3,7 +3,7 @@
 use super::{Edit, Input, MAX_FILE_NUMBER, MAX_QUANTITY, bytes, field, varint};
 use crate::MAX_KEY_LEN;
 use crate::version::FileLocation;
-use basalt_blob::lineage::Group;
+use basalt_blob::lineage::LineageGroup;
 use basalt_blob::{BlobMeta, FamilyShare, IndexFile};
 use basalt_fs::Result;
 use basalt_kv::key::MAX_SEQ;
@@ -176,8 +176,8 @@ fn added(f: &mut Input<'_>) -> Result<AddBlob> {
     })
 }
 
-fn group(f: &mut Input<'_>) -> Result<Group> {
-    let mut group = Group::default();
+fn group(f: &mut Input<'_>) -> Result<LineageGroup> {
+    let mut group = LineageGroup::default();
     for _ in 0..f.varint()? {
         let name = below("name of a blob file", f.varint()?, MAX_FILE_NUMBER)?;
         group.names.push(name);

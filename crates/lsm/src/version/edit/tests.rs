@@ -108,13 +108,13 @@ fn sample_blob(r: &Random) -> AddBlob {
     }
 }
 
-fn sample_group(r: &Random) -> Group {
+fn sample_group(r: &Random) -> LineageGroup {
     let targets = |r: &Random| {
         (0..1 + r.below(3))
             .map(|i| (Arc::from(&[i as u8][..]), r.next_u64() >> 16))
             .collect()
     };
-    Group {
+    LineageGroup {
         names: (0..r.below(4)).map(|_| r.next_u64() >> 16).collect(),
         targets: (0..r.below(3) as u32).map(|f| (f, targets(r))).collect(),
     }

@@ -86,5 +86,5 @@ fn a_change_copies_only_nearby_entries() {
     }
     COPIED.set(0);
     map.insert(7, 7);
-    assert_eq!(COPIED.get(), 0, "nobody else has it");
+    assert_eq!(COPIED.get(), 0, "no other copy shares the chunk");
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 fn tables() -> (Env, Arc<TableStore>) {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    let store = TableStore::new(&env, Path::new("db"), 1);
+    let store = TableStore::new(&env, Path::new("db"));
     (env, store)
 }
 

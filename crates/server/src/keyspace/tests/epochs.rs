@@ -12,7 +12,7 @@ fn a_reply_waits_for_the_epochs_that_it_read() {
     assert_eq!(
         w.get("b"),
         (None, 0),
-        "a key nobody wrote depends on nothing"
+        "a key without a write depends on nothing"
     );
     assert!(w.submit());
     let second = w.put("b", "2");

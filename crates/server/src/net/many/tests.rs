@@ -18,19 +18,19 @@ fn server() -> Server {
     Server::over(&env, options, listener, Arc::new(MemoryStore::default())).unwrap()
 }
 
-fn job(arguments: &[&str], gone: bool) -> Job {
+fn job(arguments: &[&str], gone: bool) -> PrepareJob {
     let request = Request::from_arguments(arguments);
-    Job {
+    PrepareJob {
         requester: Requester { slot: 0, id: 7 },
         input_bytes: request.memory(),
         input: TableInput::Request(request),
-        kind: Kind::Delete,
+        kind: ManyKind::Delete,
         secret: 5,
         gone: Arc::new(AtomicBool::new(gone)),
     }
 }
 
-fn results(server: &Server, n: usize) -> Vec<Prepared> {
+fn results(server: &Server, n: usize) -> Vec<PreparedNames> {
     let mut found = Vec::new();
     while found.len() < n {
         for event in std::mem::take(&mut *server.shared.events.lock()) {
@@ -61,7 +61,7 @@ fn no_table_is_prepared_for_a_disconnected_client() {
     server.preparer.discard_command(command);
     assert_eq!(server.preparer.gone_bytes(), bytes);
     let prepared = results(&server, 1).remove(0);
-    assert!(matches!(prepared.result, Table::GivenUp));
+    assert!(matches!(prepared.result, NameTable::GivenUp));
     server.prepared(prepared);
     assert_eq!(
         (server.preparer.gone_bytes(), server.preparer.awaited),
@@ -79,8 +79,8 @@ fn a_panic_in_preparing_a_table_fails_only_its_command() {
     server.preparer.prepare(job(&[], false), &shared);
     server.preparer.prepare(job(&["del", "k"], false), &shared);
     let results = results(&server, 2);
-    assert!(matches!(results[0].result, Table::Failed));
-    assert!(matches!(results[1].result, Table::Made(..)));
+    assert!(matches!(results[0].result, NameTable::Failed));
+    assert!(matches!(results[1].result, NameTable::Made(..)));
 }
 
 /// The places for answers count before the fetch begins.
@@ -97,7 +97,7 @@ fn answer_slots_count_as_client_memory() {
         let spec = table::resolve(&Request::from_arguments(&["del", "k"])).unwrap();
         let command = ManyCommand {
             spec,
-            kind: Kind::Delete,
+            kind: ManyKind::Delete,
             stage,
             request_bytes: 0,
         };

@@ -7,7 +7,7 @@ use super::*;
 fn goes(bound: u64, holders: &[(u64, bool)]) -> Option<usize> {
     let holders = holders.iter().enumerate();
     pick_client_to_close(
-        holders.map(|(slot, &(bytes, stays))| Holder { slot, bytes, stays }),
+        holders.map(|(slot, &(bytes, stays))| ClientShare { slot, bytes, stays }),
         bound,
     )
 }

@@ -2,7 +2,7 @@
 //! neither marked nor of a dropped family has exactly one reference, and each reference leads to
 //! such a record.
 
-use super::Walk;
+use super::StoreWalk;
 use crate::db::integrity::walk::{check_len, open_named};
 use crate::db::open::bind_families;
 use crate::iter::InternalIter;
@@ -99,7 +99,7 @@ impl ReferenceSums {
     }
 }
 
-impl Walk<'_, '_> {
+impl StoreWalk<'_, '_> {
     /// Checks the blob files against the references of all tables. `sure` is true if every edit is
     /// known: then each reference must lead to a record.
     pub(super) fn blobs(&mut self, options: &Options, catalog: &Catalog, sure: bool) -> Result<()> {
@@ -123,8 +123,7 @@ impl Walk<'_, '_> {
     /// Follows every reference of every table that can be read.
     fn references(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
-        let owner = self.env.jobs().new_owner();
-        let set = BlobSet::of(&TableStore::new(self.env, self.dir, owner), catalog);
+        let set = BlobSet::of(&TableStore::new(self.env, self.dir), catalog);
         let mut referred: BTreeMap<u64, ReferenceSums> = BTreeMap::new();
         for (id, family) in &catalog.families {
             let cmp = &families[id].options.comparator;

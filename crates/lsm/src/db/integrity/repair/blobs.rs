@@ -11,7 +11,7 @@
 //!
 //! From the first access to a file, its record index is in memory: 21 bytes a record.
 
-use super::Run;
+use super::Repair;
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::store_files::StoreFile;
@@ -23,7 +23,7 @@ use basalt_blob::garbage::Garbage;
 use basalt_blob::inspect;
 use basalt_blob::lineage::{Collected, Lineage};
 use basalt_blob::salvage::{Salvaged, salvage, salvage_log};
-use basalt_blob::{BlobBuilder, BlobMeta, BlobOptions, Name, Record, Reference};
+use basalt_blob::{BlobBuilder, BlobMeta, BlobOptions, BlobRecord, Name, Reference};
 use basalt_env::IoPriority;
 use basalt_fs::{ErrorKind, Result};
 use basalt_kv::key::{Cmp, Kind, parse_internal_key};
@@ -39,7 +39,7 @@ const NAMED_KEYS: usize = 20;
 /// The blob files of the store, as far as repair has read them.
 #[derive(Default)]
 pub(super) struct Blobs {
-    sources: BTreeMap<u64, Source>,
+    sources: BTreeMap<u64, BlobSource>,
     /// The targets of numbers, as far as they are certain, and the files that records of damaged
     /// files went to.
     lineage: Lineage,
@@ -50,7 +50,7 @@ pub(super) struct Blobs {
     all_read: bool,
 }
 
-struct Source {
+struct BlobSource {
     /// The file's metadata in the manifest.
     known: Option<Arc<BlobMeta>>,
     /// True if the check found the file whole.
@@ -60,33 +60,33 @@ struct Source {
     /// True if an edit names the file, or a lost edit may have named it. The file then stays if a
     /// reference leads to it. Values of other files are copied.
     named: bool,
-    state: State,
+    state: SourceState,
 }
 
-enum State {
+enum SourceState {
     NotRead,
     /// The file is missing, or nothing in it verifies, or all that verifies is now in another file.
     Gone,
-    Read(Box<Records>),
+    Read(Box<FileRecords>),
 }
 
 /// The records of a whole file.
-struct Records {
+struct FileRecords {
     file: Arc<BlobFile>,
-    all: Vec<SalvagedRecord>,
+    all: Vec<RecordSummary>,
     /// Ordinals of the records, sorted by hash.
     by_hash: Vec<u32>,
     /// By ordinal, whether a reference to the record was found.
     claimed: Vec<bool>,
 }
 
-struct SalvagedRecord {
+struct RecordSummary {
     hash: u64,
     family: u32,
     bytes: u32,
 }
 
-impl Records {
+impl FileRecords {
     /// Returns the ordinal of a record with this name. Prefers a record without a reference.
     fn find(&self, name: &Name<'_>) -> Option<u32> {
         let meta = &self.file.meta;
@@ -117,12 +117,12 @@ impl Blobs {
         let catalog = &mut learned.catalog;
         let mut sources = BTreeMap::new();
         for (&number, blob) in &std::mem::take(&mut catalog.blobs) {
-            let source = Source {
+            let source = BlobSource {
                 log: blob.meta.index.is_some(),
                 known: Some(blob.meta.clone()),
                 sound: !bad.contains(&number),
                 named: true,
-                state: State::NotRead,
+                state: SourceState::NotRead,
             };
             sources.insert(number, source);
         }
@@ -134,12 +134,12 @@ impl Blobs {
                 _ => continue,
             };
             let named = !learned.sure && !learned.retired.contains(&number);
-            sources.entry(number).or_insert(Source {
+            sources.entry(number).or_insert(BlobSource {
                 known: None,
                 sound: false,
                 log,
                 named,
-                state: State::NotRead,
+                state: SourceState::NotRead,
             });
         }
         let lineage = std::mem::take(&mut catalog.lineage);
@@ -167,23 +167,23 @@ impl Blobs {
         }
     }
 
-    fn records(&self, number: u64) -> Option<&Records> {
+    fn records(&self, number: u64) -> Option<&FileRecords> {
         match &self.sources.get(&number)?.state {
-            State::Read(records) => Some(records),
+            SourceState::Read(records) => Some(records),
             _ => None,
         }
     }
 
-    fn records_mut(&mut self, number: u64) -> &mut Records {
+    fn records_mut(&mut self, number: u64) -> &mut FileRecords {
         match self.sources.get_mut(&number).map(|s| &mut s.state) {
-            Some(State::Read(records)) => records,
+            Some(SourceState::Read(records)) => records,
             _ => unreachable!("resolved to a file that was read"),
         }
     }
 
     /// Returns true if a reference may be changed to lead to this record.
     fn may_claim(&self, file: u64, ordinal: u32) -> bool {
-        let free = |r: &Records| !r.claimed[ordinal as usize];
+        let free = |r: &FileRecords| !r.claimed[ordinal as usize];
         self.sources[&file].named && self.records(file).is_some_and(free)
     }
 
@@ -201,7 +201,7 @@ impl Blobs {
     }
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     fn blob(&self, number: u64, meta: &Arc<BlobMeta>) -> Arc<BlobFile> {
         self.tables.blob(number, meta.clone())
     }
@@ -225,13 +225,13 @@ impl Run<'_> {
         number: u64,
         named: bool,
         known: Option<Arc<BlobMeta>>,
-    ) -> Result<State> {
+    ) -> Result<SourceState> {
         let log = self.blobs.sources[&number].log;
         let name = self.blobs.name(number);
         let path = self.dir.join(&name);
         let file = match self.env.fs().open(&path) {
             Ok(file) => file,
-            Err(e) if e.is_not_found() => return Ok(State::Gone),
+            Err(e) if e.is_not_found() => return Ok(SourceState::Gone),
             Err(e) => return Err(e),
         };
         match inspect::verify(self.env, &path, &mut |_| ()) {
@@ -240,7 +240,7 @@ impl Run<'_> {
             Err(e) => return Err(e),
         }
         if !named {
-            return Ok(State::Gone);
+            return Ok(SourceState::Gone);
         }
         // A log may never have been one.
         let suspicious = !log || known.is_some();
@@ -252,7 +252,7 @@ impl Run<'_> {
             id = log_header(self.env, self.dir, number)?.map(|h| h.file_id);
         }
         let new = self.new_number();
-        let walk = |each: &mut dyn FnMut(Record) -> Result<()>| match (log, id) {
+        let walk = |each: &mut dyn FnMut(BlobRecord) -> Result<()>| match (log, id) {
             (false, id) => salvage(&*file, &path, id, each),
             (true, Some(id)) => salvage_log(&*file, &path, id, each),
             (true, None) => Ok(Salvaged::default()),
@@ -296,7 +296,7 @@ impl Run<'_> {
         let first = lost.first().map_or(file.len(), |r| r.start);
         let last = lost.last().map_or(file.len(), |r| r.end);
         let Some(builder) = builder else {
-            return Ok(State::Gone);
+            return Ok(SourceState::Gone);
         };
         let meta = Arc::new(builder.finish()?);
         self.blobs
@@ -320,7 +320,7 @@ impl Run<'_> {
             };
             self.blobs.lineage.collect(&done, &order);
         }
-        let source = Source {
+        let source = BlobSource {
             known: None,
             sound: true,
             log: false,
@@ -328,7 +328,7 @@ impl Run<'_> {
             state: self.take_in(new, meta)?,
         };
         self.blobs.sources.insert(new, source);
-        Ok(State::Gone)
+        Ok(SourceState::Gone)
     }
 
     fn blob_builder(&self, number: u64, has_compressed: bool) -> Result<BlobBuilder> {
@@ -345,11 +345,11 @@ impl Run<'_> {
     }
 
     /// Reads every record of a whole file.
-    fn take_in(&self, number: u64, meta: Arc<BlobMeta>) -> Result<State> {
+    fn take_in(&self, number: u64, meta: Arc<BlobMeta>) -> Result<SourceState> {
         let file = self.blob(number, &meta);
         let mut all = Vec::with_capacity(meta.records as usize);
         (file.reader()?).walk(&|_| true, &mut |_| Ok(()), &mut |_, r| {
-            all.push(SalvagedRecord {
+            all.push(RecordSummary {
                 hash: r.name().hash(meta.file_id),
                 family: r.family,
                 bytes: (basalt_blob::record::HEADER_LEN + r.key.len() + r.value.len()) as u32,
@@ -358,7 +358,7 @@ impl Run<'_> {
         })?;
         let mut by_hash: Vec<u32> = (0..all.len() as u32).collect();
         by_hash.sort_unstable_by_key(|o| all[*o as usize].hash);
-        Ok(State::Read(Box::new(Records {
+        Ok(SourceState::Read(Box::new(FileRecords {
             file,
             claimed: vec![false; all.len()],
             all,
@@ -371,20 +371,20 @@ impl Run<'_> {
         // The targets of a damaged file are known only after the file was read.
         while let Some(file) = self.blobs.meaning(number, name, cmp) {
             match self.blobs.sources.get(&file).map(|s| &s.state) {
-                Some(State::NotRead) => self.read_blob(file)?,
-                Some(State::Read(records)) => {
+                Some(SourceState::NotRead) => self.read_blob(file)?,
+                Some(SourceState::Read(records)) => {
                     if let Some(ordinal) = records.find(name) {
                         return Ok(Some((file, ordinal)));
                     }
                     break;
                 }
-                Some(State::Gone) | None => break,
+                Some(SourceState::Gone) | None => break,
             }
         }
         if !self.blobs.all_read {
             let all: Vec<u64> = self.blobs.sources.keys().copied().collect();
             for number in all {
-                if matches!(self.blobs.sources[&number].state, State::NotRead) {
+                if matches!(self.blobs.sources[&number].state, SourceState::NotRead) {
                     self.read_blob(number)?;
                 }
             }
@@ -392,7 +392,7 @@ impl Run<'_> {
         }
         let mut best = None;
         for (&number, source) in &self.blobs.sources {
-            let State::Read(records) = &source.state else {
+            let SourceState::Read(records) = &source.state else {
                 continue;
             };
             let Some(ordinal) = records.find(name) else {
@@ -520,7 +520,7 @@ impl Run<'_> {
 
     /// Reports the values that cannot be read, and puts the blob files that tables refer to into
     /// the catalog. This is the last step, after all tables have their last form.
-    pub(super) fn settle_blobs(&mut self) {
+    pub(super) fn finish_blobs(&mut self) {
         self.report_lost_values();
         self.install_blobs();
     }
@@ -589,9 +589,9 @@ impl Run<'_> {
             };
             let there = self.names.contains(&name);
             let records = match source.state {
-                State::Read(r) if source.named && r.claimed.contains(&true) => r,
+                SourceState::Read(r) if source.named && r.claimed.contains(&true) => r,
                 state => {
-                    if !there && matches!(state, State::Read(_)) {
+                    if !there && matches!(state, SourceState::Read(_)) {
                         // Nothing refers to what this repair copied.
                         self.replaced.push(name);
                     } else if source.named && (!source.log || source.known.is_some()) {

@@ -1,6 +1,6 @@
 //! Logs of a damaged store: every batch that verifies goes into new level-0 tables.
 
-use super::Run;
+use super::Repair;
 use crate::db::flush::write_table;
 use crate::db::integrity::manifest_salvage::log_header;
 use crate::db::integrity::report::Loss;
@@ -28,12 +28,12 @@ struct Replay {
     open: Vec<usize>,
     /// The name and end of the log before, if it ended where no manifest edit says. A gap in the
     /// sequence numbers is then a loss behind this offset.
-    unsettled: Option<(String, u64)>,
+    unrecorded_end: Option<(String, u64)>,
     /// True if an earlier log lost its unsynced end.
     cut: bool,
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     /// Replays every live log.
     pub(super) fn replay_logs(&mut self) -> Result<()> {
         let logs = self.live_logs()?;
@@ -41,7 +41,7 @@ impl Run<'_> {
             memtable_set: self.memtable_set()?,
             last_seq: 0,
             open: Vec::new(),
-            unsettled: None,
+            unrecorded_end: None,
             cut: false,
         };
         for (number, log) in logs {
@@ -211,7 +211,7 @@ impl Run<'_> {
             replay.cut = true;
         }
         if at > unit && log.end.is_none() && !whole {
-            replay.unsettled.get_or_insert((name, at));
+            replay.unrecorded_end.get_or_insert((name, at));
         }
         Ok(())
     }
@@ -273,10 +273,10 @@ impl Run<'_> {
     /// Ends the open losses before a record with this first sequence number.
     fn close_losses(&mut self, replay: &mut Replay, first: u64) {
         let missing = first > replay.last_seq + 1;
-        let unsettled = replay.unsettled.take();
+        let unrecorded_end = replay.unrecorded_end.take();
         if missing
             && replay.open.is_empty()
-            && let Some((name, at)) = unsettled
+            && let Some((name, at)) = unrecorded_end
         {
             replay.open.push(self.report.losses.len());
             self.lose(Loss {

@@ -1,7 +1,7 @@
 //! Repair of tables: the readable blocks of damaged tables, tables that no edit names, and merges
 //! where levels are not certain.
 
-use super::Run;
+use super::Repair;
 use crate::compaction::ranges::{RangeDelFilter, TombstoneCutter};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
@@ -70,7 +70,7 @@ impl DamagedTable {
     }
 }
 
-impl Run<'_> {
+impl Repair<'_> {
     pub(super) fn builder(
         &self,
         id: u32,
@@ -416,7 +416,7 @@ impl Run<'_> {
     /// Brings the tables into their last form: every reference leads to a record of its own. If the
     /// order between tables is not certain, each family's tables become one sorted run at the
     /// bottom.
-    pub(super) fn settle_tables(&mut self) -> Result<()> {
+    pub(super) fn finish_tables(&mut self) -> Result<()> {
         let ids: Vec<u32> = self.learned.catalog.families.keys().copied().collect();
         for id in ids {
             let f = &self.learned.catalog.families[&id];
@@ -570,7 +570,7 @@ impl Run<'_> {
             if !stripes.is_visible(&cmp, &user, seq, same[0].0) || deleted.hides(&user, seq) {
                 continue;
             }
-            let (kind, value) = self.settle_version(id, &cmp, &user, seq, &mut same, &mut made)?;
+            let (kind, value) = self.resolve_version(id, &cmp, &user, seq, &mut same, &mut made)?;
             made.operands |= kind == Kind::Merge;
             // More versions of the key follow an operand, and a table may end only between keys.
             let new_key = last_key
@@ -608,7 +608,7 @@ impl Run<'_> {
     /// Returns the entry for one version: the first of its values that can be read. `same` has all
     /// entries of the version, operands last. If no value can be read and one is lost, the result
     /// is a tombstone.
-    fn settle_version(
+    fn resolve_version(
         &mut self,
         family: u32,
         cmp: &Cmp,

@@ -1,11 +1,11 @@
-//! A folder into the store, without log and memtables: its files come in the order of their keys.
-//! One thread walks and reads. This thread compresses and writes tables, which are added every few
-//! hundred megabytes. So an interrupted load keeps most of its work.
+//! A directory into the store, without log and memtables: its files come in the order of their
+//! keys. One thread walks and reads. This thread compresses and writes tables, which are added
+//! every few hundred megabytes. So an interrupted load keeps most of its work.
 
 use super::Load;
+use crate::directory::{DirectoryFile, DirectoryWalk, LeftOut, UnreadablePath, bytes_of, measure};
 use crate::escape::brief;
 use crate::failure::Failure;
-use crate::folder::{FolderFile, LeftOut, Unreadable, Walk, bytes_of, measure};
 use crate::progress;
 use crate::record::KvRecord;
 use crate::store::Limits;
@@ -26,16 +26,16 @@ const ENTRY: usize = 256;
 type Item = Result<KvRecord, String>;
 
 impl Load<'_> {
-    pub(super) fn folder(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
+    pub(super) fn directory(&mut self, dir: &Path, follow: bool) -> (Result<(), Failure>, LeftOut) {
         let store_dir = self.store.place().on_disk();
         if progress::watched() {
             let (_, bytes) = measure(dir, follow, Some(store_dir));
             self.bar = progress::bytes("loading", Some(bytes));
         }
-        let walk = match Walk::new(dir, follow, Some(store_dir)) {
+        let walk = match DirectoryWalk::new(dir, follow, Some(store_dir)) {
             Ok(walk) => walk,
             Err(e) => {
-                let failed = Failure::os("read the folder", dir, e);
+                let failed = Failure::os("read the directory", dir, e);
                 return (Err(failed), LeftOut::default());
             }
         };
@@ -108,7 +108,12 @@ impl Load<'_> {
 }
 
 /// Reads all files of a walk, until the channel is closed.
-fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item>>) -> LeftOut {
+fn read_all(
+    dir: &Path,
+    mut walk: DirectoryWalk,
+    limits: Limits,
+    to: &SyncSender<Vec<Item>>,
+) -> LeftOut {
     let (mut chunk, mut bytes) = (Vec::new(), 0);
     for found in walk.by_ref() {
         let item = read(dir, found, limits);
@@ -129,7 +134,7 @@ fn read_all(dir: &Path, mut walk: Walk, limits: Limits, to: &SyncSender<Vec<Item
     walk.left_out
 }
 
-fn read(dir: &Path, found: Result<FolderFile, Unreadable>, limits: Limits) -> Item {
+fn read(dir: &Path, found: Result<DirectoryFile, UnreadablePath>, limits: Limits) -> Item {
     let mut found = found.map_err(|u| {
         let why = std::io::Error::from(u.why);
         format!("cannot read {}: {why}", name(dir, &u.path))

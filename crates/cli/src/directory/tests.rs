@@ -1,4 +1,4 @@
-//! Tests of the module `folder`.
+//! Tests of the module `directory`.
 
 use super::*;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,8 @@ use std::path::PathBuf;
 struct Scratch(PathBuf);
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("basalt-folder-{}-{name}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("basalt-directory-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
         Scratch(dir)
@@ -24,12 +25,12 @@ impl Drop for Scratch {
     }
 }
 
-fn paths(walk: &mut Walk) -> Vec<String> {
+fn paths(walk: &mut DirectoryWalk) -> Vec<String> {
     walk.by_ref().map(|f| brief(&f.unwrap().path)).collect()
 }
 
 #[test]
-fn a_folder_walk_is_sorted_by_path_and_counts_skipped_files() {
+fn a_directory_walk_is_sorted_by_path_and_counts_skipped_files() {
     let s = Scratch::new("walk");
     for path in ["b", "a/z", "a.txt", "a/b/c", "a-", "store/x"] {
         s.file(path.as_bytes(), b"1");
@@ -39,7 +40,7 @@ fn a_folder_walk_is_sorted_by_path_and_counts_skipped_files() {
     std::os::unix::fs::symlink("b", s.0.join("link")).unwrap();
     std::os::unix::fs::symlink("..", s.0.join("a/up")).unwrap();
     let store = s.0.join("store");
-    let mut walk = Walk::new(&s.0, false, Some(&store)).unwrap();
+    let mut walk = DirectoryWalk::new(&s.0, false, Some(&store)).unwrap();
     let expect = ["a-", "a.txt", "a/b/c", "a/z", "b", "bad\\xffname"];
     assert_eq!(paths(&mut walk), expect);
     let left_out = LeftOut {
@@ -49,7 +50,7 @@ fn a_folder_walk_is_sorted_by_path_and_counts_skipped_files() {
         stores: 1,
     };
     assert_eq!(walk.left_out, left_out);
-    let mut walk = Walk::new(&s.0, true, Some(&store)).unwrap();
+    let mut walk = DirectoryWalk::new(&s.0, true, Some(&store)).unwrap();
     assert_eq!(
         paths(&mut walk),
         ["a-", "a.txt", "a/b/c", "a/z", "b", "bad\\xffname", "link"]
@@ -59,10 +60,10 @@ fn a_folder_walk_is_sorted_by_path_and_counts_skipped_files() {
 }
 
 #[test]
-fn no_file_is_written_outside_the_folder() {
+fn no_file_is_written_outside_the_directory() {
     let s = Scratch::new("outside");
     let inside = s.0.join("in");
-    let mut w = FolderWriter::new(&inside, false).unwrap().unwrap();
+    let mut w = DirectoryWriter::new(&inside, false).unwrap().unwrap();
     std::os::unix::fs::symlink("..", inside.join("up")).unwrap();
     std::os::unix::fs::symlink("../gone", inside.join("dangling")).unwrap();
     for key in [
@@ -88,7 +89,7 @@ fn no_file_is_written_outside_the_folder() {
     assert!(matches!(w.write(b"f/g", b"x"), Err(Refused::Key(_))));
     w.write(b"d/e", b"x").unwrap();
     assert!(matches!(w.write(b"d", b"x"), Err(Refused::Key(_))));
-    let mut w = FolderWriter::new(&inside, true).unwrap().unwrap();
+    let mut w = DirectoryWriter::new(&inside, true).unwrap().unwrap();
     w.write(b"dangling", b"now a file").unwrap();
     assert!(matches!(w.write(b"up/x", b"x"), Err(Refused::Key(_))));
     assert_eq!(
@@ -96,11 +97,11 @@ fn no_file_is_written_outside_the_folder() {
         b"now a file"
     );
     let names: Vec<_> = std::fs::read_dir(&s.0).unwrap().collect();
-    assert_eq!(names.len(), 1, "only the folder itself: {names:?}");
+    assert_eq!(names.len(), 1, "only the directory itself: {names:?}");
 }
 
 #[test]
-fn any_folder_is_loaded_and_exported_identically() {
+fn any_directory_is_loaded_and_exported_identically() {
     let s = Scratch::new("round");
     let random = basalt::env::Random::from_seed(4);
     for i in 0..200 {
@@ -115,8 +116,8 @@ fn any_folder_is_loaded_and_exported_identically() {
         s.file(&[b"from/", &path[..]].concat(), &content);
     }
     let (from, to) = (s.0.join("from"), s.0.join("deep/er/to"));
-    let mut w = FolderWriter::new(&to, false).unwrap().unwrap();
-    for f in Walk::new(&from, false, None).unwrap() {
+    let mut w = DirectoryWriter::new(&to, false).unwrap().unwrap();
+    for f in DirectoryWalk::new(&from, false, None).unwrap() {
         let mut f = f.unwrap();
         let mut content = Vec::new();
         std::io::Read::read_to_end(&mut f.file, &mut content).unwrap();
@@ -125,7 +126,7 @@ fn any_folder_is_loaded_and_exported_identically() {
     w.sync().unwrap();
     assert!(!is_inside(&to, &from) && is_inside(&to, &to) && is_inside(&to, &s.0));
     assert!(
-        FolderWriter::new(&to, false).unwrap().is_none(),
+        DirectoryWriter::new(&to, false).unwrap().is_none(),
         "it is not empty"
     );
     let diff = std::process::Command::new("diff")

@@ -1,8 +1,8 @@
-//! Folders in and out with the real binary: identical, inside their directory, and complete after a
-//! kill.
+//! Directories in and out with the real binary: identical, inside their directory, and complete
+//! after a kill.
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests build and look at the host's folders by hand"
+    reason = "tests build and look at the host's directories by hand"
 )]
 
 mod harness;
@@ -11,8 +11,8 @@ use harness::{Scratch, ended, tree};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Makes a folder of files of many sizes, with empty ones and strange names among them.
-fn make_folder(s: &Scratch, files: u64, seed: u64) {
+/// Makes a directory of files of many sizes, with empty ones and strange names among them.
+fn make_directory(s: &Scratch, files: u64, seed: u64) {
     let random = Random::from_seed(seed);
     for i in 0..files {
         let mut name = Vec::from(b"in/".as_slice());
@@ -34,9 +34,9 @@ fn make_folder(s: &Scratch, files: u64, seed: u64) {
 }
 
 #[test]
-fn a_loaded_folder_is_exported_identically() {
-    let s = Scratch::new("folder");
-    make_folder(&s, 300, 5);
+fn a_loaded_directory_is_exported_identically() {
+    let s = Scratch::new("directory");
+    make_directory(&s, 300, 5);
     let before = tree(&s.path("in"));
     let ran = s.run("load", ["--files", "in"]);
     assert!(ran.err.contains("loaded 300 entries"), "{}", ran.err);
@@ -91,7 +91,7 @@ fn files_that_a_store_cannot_keep_are_counted_and_reported() {
     );
     ran.ok();
     assert_eq!(s.scan(), "a\t1\nlink\t2\n");
-    // The store inside the folder is not read into itself.
+    // The store inside the directory is not read into itself.
     s.run("del", ["a", "link"]).ok();
     let ran = s.run("load", ["--files", "."]);
     assert!(ran.err.contains("it is the store itself"), "{}", ran.err);
@@ -112,7 +112,7 @@ fn a_file_too_large_is_named_before_it_is_read() {
 }
 
 #[test]
-fn an_export_never_leaves_its_folder() {
+fn an_export_never_leaves_its_directory() {
     let s = Scratch::new("escape");
     let hostile = [
         "../up",
@@ -151,12 +151,12 @@ fn an_export_never_leaves_its_folder() {
         .fails(2, &["lie one inside the other"]);
 }
 
-/// A load is killed at a random moment. After a second load the store holds the whole folder, and
-/// is sound.
+/// A load is killed at a random moment. After a second load the store holds the whole directory,
+/// and is sound.
 #[test]
 fn a_load_can_be_repeated_after_a_kill() {
     let s = Scratch::new("kill");
-    make_folder(&s, 400, 6);
+    make_directory(&s, 400, 6);
     let before = tree(&s.path("in"));
     let seed = basalt_sim::campaign::case().map_or(7, |c| c[0]);
     let _repeat = basalt_sim::repeat!(a_load_can_be_repeated_after_a_kill, "BASALT_CASE={seed}");
@@ -183,7 +183,7 @@ fn a_load_can_be_repeated_after_a_kill() {
     s.run("export", ["--files", "out"]).ok();
     assert!(
         tree(&s.path("out")) == before,
-        "seed {seed}: the folder came back different"
+        "seed {seed}: the directory came back different"
     );
     assert_eq!(s.run("check", [""; 0]).code, Some(0));
 }

@@ -1,9 +1,9 @@
-//! Folders of the host: read as entries, and written from entries.
+//! Directories of the host: read as entries, and written from entries.
 //!
-//! Names are raw bytes, relative to the folder, with `/` between components. Nothing is decoded or
-//! normalised. Only the content of regular files is carried, without mode, owner or time.
+//! Names are raw bytes, relative to the directory, with `/` between components. Nothing is decoded
+//! or normalised. Only the content of regular files is carried, without mode, owner or time.
 //! Everything is opened relative to an open directory, and links are not followed on the way down.
-//! So no name leads out of the folder: not by `..`, not by an absolute path, not by a link that
+//! So no name leads out of the directory: not by `..`, not by an absolute path, not by a link that
 //! another process makes meanwhile.
 
 use crate::escape::brief;
@@ -31,13 +31,13 @@ pub struct LeftOut {
     pub special: u64,
     /// Directories in which no file was found, at any depth.
     pub empty_dirs: u64,
-    /// The store itself, if it lies inside the folder.
+    /// The store itself, if it lies inside the directory.
     pub stores: u64,
 }
 
 /// A file of a walk, open for reading.
-pub struct FolderFile {
-    /// Path relative to the folder.
+pub struct DirectoryFile {
+    /// Path relative to the directory.
     pub path: Vec<u8>,
     /// The open file.
     pub file: File,
@@ -45,18 +45,18 @@ pub struct FolderFile {
     pub len: u64,
 }
 
-/// Walks a folder's files in the byte order of their paths.
-pub struct Walk {
+/// Walks a directory's files in the byte order of their paths.
+pub struct DirectoryWalk {
     follow: bool,
     store: Option<Identity>,
-    stack: Vec<Level>,
+    stack: Vec<OpenDirectory>,
     path: Vec<u8>,
     files: u64,
     /// What was left out so far.
     pub left_out: LeftOut,
 }
 
-struct Level {
+struct OpenDirectory {
     dir: OwnedFd,
     identity: Identity,
     /// Names still to visit, last first. The name of a directory ends with `/`, because paths sort
@@ -66,19 +66,19 @@ struct Level {
     files_before: u64,
 }
 
-/// A name in a folder that could not be read: its path and the reason.
+/// A name in a directory that could not be read: its path and the reason.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct UnreadablePath {
     pub path: Vec<u8>,
     pub why: Errno,
 }
 
-impl Walk {
+impl DirectoryWalk {
     /// Starts at `root`. `store` is a directory that is left out.
-    pub fn new(root: &Path, follow: bool, store: Option<&Path>) -> Result<Walk, Errno> {
+    pub fn new(root: &Path, follow: bool, store: Option<&Path>) -> Result<DirectoryWalk, Errno> {
         let dir = fs::open(root, dir_flags(true), Mode::empty())?;
         let store = store.and_then(|s| fs::stat(s).ok()).map(|s| identity(&s));
-        let mut walk = Walk {
+        let mut walk = DirectoryWalk {
             follow,
             store,
             stack: Vec::new(),
@@ -129,7 +129,7 @@ impl Walk {
             }
         }
         names.sort_unstable_by(|a, b| b.cmp(a));
-        self.stack.push(Level {
+        self.stack.push(OpenDirectory {
             dir,
             identity,
             names,
@@ -140,8 +140,8 @@ impl Walk {
     }
 }
 
-impl Iterator for Walk {
-    type Item = Result<FolderFile, Unreadable>;
+impl Iterator for DirectoryWalk {
+    type Item = Result<DirectoryFile, UnreadablePath>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -164,7 +164,7 @@ impl Iterator for Walk {
             match opened {
                 Ok(Some((file, len))) => {
                     self.files += 1;
-                    return Some(Ok(FolderFile {
+                    return Some(Ok(DirectoryFile {
                         path: self.path.clone(),
                         file,
                         len,
@@ -174,7 +174,7 @@ impl Iterator for Walk {
                 // listing.
                 Ok(None) => {}
                 Err(why) => {
-                    return Some(Err(Unreadable {
+                    return Some(Err(UnreadablePath {
                         path: self.path.clone(),
                         why,
                     }));
@@ -212,10 +212,10 @@ pub fn open_named(path: &Path) -> Result<File, Errno> {
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
-/// Returns the files and bytes under a folder for a progress bar. The walk is quick, and exact only
-/// if the folder does not change.
+/// Returns the files and bytes under a directory for a progress bar. The walk is quick, and exact
+/// only if the directory does not change.
 pub fn measure(root: &Path, follow: bool, store: Option<&Path>) -> (u64, u64) {
-    let Ok(walk) = Walk::new(root, follow, store) else {
+    let Ok(walk) = DirectoryWalk::new(root, follow, store) else {
         return (0, 0);
     };
     walk.flatten()
@@ -244,27 +244,27 @@ pub fn is_inside(path: &Path, dir: &Path) -> bool {
 /// The reason why an entry was not written.
 #[derive(Debug)]
 pub enum Refused {
-    /// The folder cannot have a file of this key. Other keys may be fine.
+    /// The directory cannot have a file of this key. Other keys may be fine.
     Key(String),
-    /// The folder takes no more files.
-    Folder(std::io::Error),
+    /// The directory takes no more files.
+    Directory(std::io::Error),
 }
 
 /// Prefix of the name of a file until it is complete.
 const TEMPORARY: &str = ".basalt-export-";
 
-/// Writes entries as files under one folder, and nowhere else.
-pub struct FolderWriter {
+/// Writes entries as files under one directory, and nowhere else.
+pub struct DirectoryWriter {
     root: OwnedFd,
     replace: bool,
     /// The open directories, outermost first: the way to the last file written.
     open: Vec<(Vec<u8>, OwnedFd)>,
 }
 
-impl FolderWriter {
+impl DirectoryWriter {
     /// Opens `root`, and makes it if it is missing. Without `replace` it must be empty: if not, the
     /// result is `Ok(None)`.
-    pub fn new(root: &Path, replace: bool) -> Result<Option<FolderWriter>, Errno> {
+    pub fn new(root: &Path, replace: bool) -> Result<Option<DirectoryWriter>, Errno> {
         let mut made = std::path::PathBuf::new();
         for part in root.components() {
             made.push(part);
@@ -283,7 +283,7 @@ impl FolderWriter {
                 }
             }
         }
-        Ok(Some(FolderWriter {
+        Ok(Some(DirectoryWriter {
             root,
             replace,
             open: Vec::new(),
@@ -295,7 +295,7 @@ impl FolderWriter {
         let parts = components(path).map_err(Refused::Key)?;
         let (name, dirs) = parts.split_last().expect("a path has a component");
         self.descend(dirs)
-            .map_err(|e| refuse(e, "a folder of that name cannot be made"))?;
+            .map_err(|e| refuse(e, "a directory of that name cannot be made"))?;
         let dir = self.open.last().map_or(&self.root, |(_, fd)| fd);
         if self.replace {
             if name.starts_with(TEMPORARY.as_bytes()) {
@@ -350,20 +350,20 @@ fn write_new(dir: impl AsFd, name: &[u8], content: &[u8]) -> Result<(), Refused>
         .map_err(|e| refuse(e, "a file of that name cannot be made"))?;
     File::from(file).write_all(content).map_err(|e| {
         let _ = fs::unlinkat(&dir, name, AtFlags::empty());
-        Refused::Folder(e)
+        Refused::Directory(e)
     })
 }
 
-/// Sorts an error of the operating system into those of this name and those of the whole folder.
+/// Sorts an error of the operating system into those of this name and those of the whole directory.
 fn refuse(e: Errno, what: &str) -> Refused {
     let why = match e {
         Errno::EXIST => "the name is taken, perhaps by a key that differs only in case",
-        Errno::ISDIR => "a folder has that name: another key continues it",
-        Errno::NOTDIR => "a file stands where a folder is needed: another key is its beginning",
+        Errno::ISDIR => "a directory has that name: another key continues it",
+        Errno::NOTDIR => "a file stands where a directory is needed: another key is its beginning",
         Errno::LOOP => "a symbolic link is in the way",
         Errno::NAMETOOLONG => "a name in it is longer than the filesystem allows",
         Errno::INVAL | Errno::ILSEQ => "the filesystem does not allow the name",
-        e => return Refused::Folder(e.into()),
+        e => return Refused::Directory(e.into()),
     };
     Refused::Key(format!("{what}: {why}"))
 }
@@ -400,6 +400,6 @@ pub fn bytes_of(path: &Path) -> &[u8] {
 #[cfg(test)]
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests build folders of the host by hand"
+    reason = "tests build directories of the host by hand"
 )]
 mod tests;

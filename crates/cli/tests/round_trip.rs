@@ -1,13 +1,15 @@
-//! The proof of the whole: `basalt load --files` loads a folder of real files, and a Redis client
-//! loads it a second time while the server runs. The process is killed at random moments. After the
-//! load is repeated, the exported folder equals the original, and `basalt check` is clean.
+//! The round trip of a directory: `basalt load --files` loads a directory of real files, and a
+//! Redis client loads it a second time while the server runs. The process is killed at random
+//! moments. After the load is repeated, the exported directory equals the original, and `basalt
+//! check` is clean.
 //!
-//! The test command uses a few hundred generated files. `.ci/shown-by [FOLDER]` uses a real folder:
-//! `BASALT_FOLDER` names one, and `BASALT_FILES` is the number of files to generate without one.
+//! The test command uses a few hundred generated files. `.ci/round-trip [DIRECTORY]` uses a real
+//! directory: `BASALT_DIRECTORY` names one, and `BASALT_FILES` is the number of files to generate
+//! without one.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "the folders that go in and come out are the host's own"
+    reason = "the directories that go in and come out are the host's own"
 )]
 
 mod harness;
@@ -26,21 +28,21 @@ use std::time::Duration;
 const CLIENTS: u64 = 4;
 const PIPELINE: usize = 16;
 
-/// A file: its path relative to the folder, which is its key, and its length in bytes.
+/// A file: its path relative to the directory, which is its key, and its length in bytes.
 struct Known {
     key: String,
     bytes: u64,
 }
 
-struct Folder {
+struct Directory {
     path: PathBuf,
     files: Vec<Known>,
 }
 
-impl Folder {
-    /// Returns the folder of the environment variable, or one made for the run.
-    fn find(s: &Scratch) -> Folder {
-        let path = match std::env::var_os("BASALT_FOLDER") {
+impl Directory {
+    /// Returns the directory of the environment variable, or one made for the run.
+    fn find(s: &Scratch) -> Directory {
+        let path = match std::env::var_os("BASALT_DIRECTORY") {
             Some(dir) => PathBuf::from(dir),
             None => {
                 let files = std::env::var("BASALT_FILES").ok();
@@ -51,7 +53,7 @@ impl Folder {
         walk(&path, Path::new(""), &mut files);
         files.sort_by(|a, b| a.key.cmp(&b.key));
         assert!(!files.is_empty(), "{} has no files", path.display());
-        Folder { path, files }
+        Directory { path, files }
     }
 
     fn bytes(&self) -> u64 {
@@ -73,13 +75,13 @@ impl Folder {
             .expect("diff can be run");
         let text = String::from_utf8_lossy(&diff.stdout);
         let first: Vec<&str> = text.lines().take(10).collect();
-        assert!(diff.status.success(), "the folders differ: {first:#?}");
+        assert!(diff.status.success(), "the directories differ: {first:#?}");
         std::fs::remove_dir_all(s.path(out)).expect("it was made here");
     }
 }
 
 fn walk(root: &Path, at: &Path, files: &mut Vec<Known>) {
-    for entry in std::fs::read_dir(root.join(at)).expect("a folder can be read") {
+    for entry in std::fs::read_dir(root.join(at)).expect("a directory can be read") {
         let entry = entry.expect("an entry can be read");
         let path = at.join(entry.file_name());
         if entry.file_type().expect("it has a type").is_dir() {
@@ -93,8 +95,8 @@ fn walk(root: &Path, at: &Path, files: &mut Vec<Known>) {
     }
 }
 
-/// Makes files with the sizes of documentation, most of a few KiB and some of hundreds, in folders
-/// of unequal size.
+/// Makes files with the sizes of documentation, most of a few KiB and some of hundreds, in
+/// directories of unequal size.
 fn make(s: &Scratch, n: u64) -> PathBuf {
     let r = Random::from_seed(50_000);
     let text: Vec<u8> = (0..1 << 20)
@@ -123,8 +125,11 @@ fn check(s: &Scratch) -> Ran {
 }
 
 /// Kills loads at random moments, then loads once more to the end.
-fn kill_loads(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
-    let dir = folder.path.to_str().expect("the folder's name is text");
+fn kill_loads(s: &Scratch, directory: &Directory, r: &Random, clock: &Clock, kills: u64) {
+    let dir = directory
+        .path
+        .to_str()
+        .expect("the directory's name is text");
     let mut killed = 0;
     // The duration of a load is measured: the moments of the kills lie within the lifetime of the
     // last load.
@@ -133,7 +138,7 @@ fn kill_loads(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u6
     let whole = clock.now().saturating_sub(start).as_micros() as u64;
     campaign!(
         "a whole load: {} MB in {:.1} s",
-        folder.bytes() >> 20,
+        directory.bytes() >> 20,
         whole as f64 / 1e6
     );
     std::fs::remove_dir_all(s.path("db")).expect("it was made here");
@@ -153,9 +158,9 @@ fn kill_loads(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u6
         assert!(found.code == Some(0) || none, "round {round}: {found:?}");
     }
     s.run("load", ["--files", dir]).ok();
-    folder.check_export(s, "out");
+    directory.check_export(s, "out");
     assert_eq!(check(s).code, Some(0));
-    campaign!("killed_loads={killed} of {round}, then diff -r finds the folder identical");
+    campaign!("killed_loads={killed} of {round}, then diff -r finds the directory identical");
     assert_eq!(killed, kills, "loads do not live long enough to be killed");
 }
 
@@ -235,14 +240,14 @@ impl Client {
 
 /// Sets every file from several clients until all are set or the server has died. Returns the
 /// acknowledged files.
-fn set_all(folder: &Folder, port: u16) -> Vec<usize> {
+fn set_all(directory: &Directory, port: u16) -> Vec<usize> {
     let next = AtomicUsize::new(0);
     let acked = Mutex::new(Vec::new());
     let gone = AtomicBool::new(false);
     basalt::env::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
-                if set_some(folder, port, &next, &acked, &gone).is_err() {
+                if set_some(directory, port, &next, &acked, &gone).is_err() {
                     gone.store(true, SeqCst);
                 }
             });
@@ -252,7 +257,7 @@ fn set_all(folder: &Folder, port: u16) -> Vec<usize> {
 }
 
 fn set_some(
-    folder: &Folder,
+    directory: &Directory,
     port: u16,
     next: &AtomicUsize,
     acked: &Mutex<Vec<usize>>,
@@ -261,33 +266,33 @@ fn set_some(
     let mut c = Client::connect(port)?;
     while !gone.load(SeqCst) {
         let first = next.fetch_add(PIPELINE, SeqCst);
-        let mine = first..(first + PIPELINE).min(folder.files.len());
+        let mine = first..(first + PIPELINE).min(directory.files.len());
         if mine.is_empty() {
             return Ok(());
         }
         for i in mine.clone() {
-            let file = &folder.files[i];
-            c.send(&[b"SET", file.key.as_bytes(), &folder.read(file)])?;
+            let file = &directory.files[i];
+            c.send(&[b"SET", file.key.as_bytes(), &directory.read(file)])?;
         }
         for i in mine {
             let reply = c.line()?;
-            assert_eq!(reply, "+OK", "SET {}", folder.files[i].key);
+            assert_eq!(reply, "+OK", "SET {}", directory.files[i].key);
             acked.lock().expect("no client panicked").push(i);
         }
     }
     Ok(())
 }
 
-/// Kills the server while clients load the folder into it, then loads once more to the end and
+/// Kills the server while clients load the directory into it, then loads once more to the end and
 /// stops it with SIGTERM.
-fn kill_server(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u64) {
+fn kill_server(s: &Scratch, directory: &Directory, r: &Random, clock: &Clock, kills: u64) {
     let server = Server::start(s);
     let start = clock.now();
-    assert_eq!(set_all(folder, server.port).len(), folder.files.len());
+    assert_eq!(set_all(directory, server.port).len(), directory.files.len());
     let whole = clock.now().saturating_sub(start).as_micros() as u64;
     campaign!(
         "a whole load through {CLIENTS} clients, synced: {} MB in {:.1} s",
-        folder.bytes() >> 20,
+        directory.bytes() >> 20,
         whole as f64 / 1e6
     );
     stop(server);
@@ -300,13 +305,13 @@ fn kill_server(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u
         let port = server.port;
         let wait = Duration::from_micros(r.below(whole.max(2)));
         let acked = basalt::env::thread::scope(|scope| {
-            let clients = scope.spawn(|| set_all(folder, port));
+            let clients = scope.spawn(|| set_all(directory, port));
             clock.sleep(wait);
             server.child.kill().expect("SIGKILL");
             server.child.wait().expect("the server ends");
             clients.join().expect("a client failed")
         });
-        interrupted += u64::from(acked.len() < folder.files.len());
+        interrupted += u64::from(acked.len() < directory.files.len());
         let found = check(s);
         let none = found.code == Some(2) && found.err.contains("there is no store");
         assert!(
@@ -318,14 +323,14 @@ fn kill_server(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u
         let mut c = Client::connect(server.port).expect("it listens");
         for some in acked.chunks(PIPELINE) {
             for &i in some {
-                c.send(&[b"GET", folder.files[i].key.as_bytes()])
+                c.send(&[b"GET", directory.files[i].key.as_bytes()])
                     .expect("the server lives");
             }
             for &i in some {
-                let file = &folder.files[i];
+                let file = &directory.files[i];
                 let got = c.bulk().expect("the server lives");
                 assert!(
-                    got.as_deref() == Some(&folder.read(file)[..]),
+                    got.as_deref() == Some(&directory.read(file)[..]),
                     "round {round}: {} was acknowledged, and is {}",
                     file.key,
                     if got.is_some() { "other bytes" } else { "gone" }
@@ -336,12 +341,12 @@ fn kill_server(s: &Scratch, folder: &Folder, r: &Random, clock: &Clock, kills: u
         stop(server);
     }
     let server = Server::start(s);
-    assert_eq!(set_all(folder, server.port).len(), folder.files.len());
+    assert_eq!(set_all(directory, server.port).len(), directory.files.len());
     stop(server);
-    folder.check_export(s, "out");
+    directory.check_export(s, "out");
     assert_eq!(check(s).code, Some(0));
     campaign!(
-        "killed_servers={round} in_midst_of_a_load={interrupted} acknowledged_and_verified={verified}, then diff -r finds the folder identical"
+        "killed_servers={round} in_midst_of_a_load={interrupted} acknowledged_and_verified={verified}, then diff -r finds the directory identical"
     );
     assert_eq!(interrupted, kills, "kills do not meet loads");
 }
@@ -355,25 +360,25 @@ fn stop(mut server: Server) {
 }
 
 #[test]
-fn a_folder_survives_kills_and_is_exported_identically() {
+fn a_directory_survives_kills_and_is_exported_identically() {
     let seed = campaign::case().map_or_else(|| Random::from_system().next_u64(), |c| c[0]);
     let _repeat = repeat!(
-        a_folder_survives_kills_and_is_exported_identically,
+        a_directory_survives_kills_and_is_exported_identically,
         "BASALT_CASE={seed}"
     );
-    let s = Scratch::new("shown-by");
-    let folder = Folder::find(&s);
-    let whole_run =
-        std::env::var_os("BASALT_FOLDER").is_some() || std::env::var_os("BASALT_FILES").is_some();
+    let s = Scratch::new("round-trip");
+    let directory = Directory::find(&s);
+    let whole_run = std::env::var_os("BASALT_DIRECTORY").is_some()
+        || std::env::var_os("BASALT_FILES").is_some();
     let kills = if whole_run { 6 } else { 2 } * campaign::scale();
     let (r, clock) = (Random::from_seed(seed), Clock::system());
     campaign!(
         "{}: {} files, {} bytes",
-        folder.path.display(),
-        folder.files.len(),
-        folder.bytes()
+        directory.path.display(),
+        directory.files.len(),
+        directory.bytes()
     );
-    kill_loads(&s, &folder, &r, &clock, kills);
+    kill_loads(&s, &directory, &r, &clock, kills);
     std::fs::remove_dir_all(s.path("db")).expect("it was made here");
-    kill_server(&s, &folder, &r, &clock, kills);
+    kill_server(&s, &directory, &r, &clock, kills);
 }
