@@ -20,11 +20,11 @@ use super::view::View;
 use super::write_path::checks::Check;
 use crate::compaction::Plan;
 use crate::version::{FamilyVersion, TableFile};
+use basalt_env::sync::spin_loop;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::family::Family;
 use basalt_kv::key::{Kind, SeqNo};
-use std::hint::spin_loop;
 
 /// What must still hold for a batch of [`super::Db::write_if`] to be written.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,6 @@
 //! Executes a history under one set of options and records every answer.
 
+mod conditional;
 mod copies;
 mod reads;
 
@@ -13,6 +14,7 @@ use basalt_lsm::{
     Db, Family, MAX_KEY_LEN, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use basalt_sim::{SimFs, SimOptions};
+use conditional::Changes;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -66,6 +68,8 @@ struct Execution<'a> {
     tails: Vec<Iter>,
     /// The base of each key that was written, except for those that an operator refuses.
     bases: BTreeMap<(usize, Vec<u8>), Base>,
+    /// The changes of keys in this life.
+    changes: Changes,
     /// Number of checkpoints.
     copies: u64,
     lives: u64,
@@ -106,6 +110,7 @@ pub fn execute(
         iters: Vec::new(),
         tails: Vec::new(),
         bases: BTreeMap::new(),
+        changes: Changes::default(),
         copies: 0,
         lives: 0,
         now: 0,
@@ -209,6 +214,7 @@ impl Execution<'_> {
             }
         }
         self.say(format!("families: {:?}", db.families()));
+        self.changes = Changes::since(db.snapshot().seq());
         self.db = Some(db);
     }
 
@@ -304,6 +310,9 @@ impl Execution<'_> {
             };
             let key = key_bytes(item.key);
             let place = (n, key.clone());
+            if n == 0 || !matches!(item.what, What::Poison) {
+                self.changes.note(n, &key, &item.what);
+            }
             if let Some(plain) = &mut plain {
                 plain.insert(place.clone(), self.plain(n, &item.what));
             }
@@ -405,6 +414,7 @@ impl Execution<'_> {
             Some(plain) => self.ingest(plain),
             None => (self.db().write(batch, &WriteOptions::synced(sync))).map(|_| ()),
         };
+        self.note_moment();
         self.say(format!("write: {}", outcome(&done)));
     }
 
@@ -417,6 +427,7 @@ impl Execution<'_> {
             let done = ticket.wait();
             self.say(format!("submit: {}", outcome(&done)));
         }
+        self.note_moment();
     }
 
     fn create(&mut self, name: &'static str) {
@@ -433,6 +444,7 @@ impl Execution<'_> {
             let dropped = self.db().drop_family(&family);
             self.say(format!("drop: {}", outcome(&dropped)));
             self.bases.retain(|(f, _), _| FAMILIES[*f] != name);
+            self.changes.forget(name);
             self.gone.push(family);
         }
     }
@@ -474,6 +486,12 @@ impl Execution<'_> {
     fn run(&mut self, op: &Op) {
         match op {
             Op::Write { items, sync } => self.write(items, *sync),
+            Op::WriteIf {
+                items,
+                conditions,
+                sync,
+                submits,
+            } => self.write_if(items, conditions, *sync, *submits),
             Op::Burst(batches) => self.burst(batches),
             Op::Get { look, key } => self.get(look, *key),
             Op::MultiGet { keys, snapshot } => self.multi_get(keys, *snapshot),

@@ -37,7 +37,7 @@ const SETS: u64 = 51;
 const OPERATIONS: usize = 300;
 
 /// How often the effect of each operation must really have happened, in all executions at scale 1.
-const FLOORS: [(&str, u64); 27] = [
+const FLOORS: [(&str, u64); 30] = [
     ("executions", 4 * (SETS - 1)),
     ("operands", 12_000),
     ("full_merges", 20_000),
@@ -65,6 +65,9 @@ const FLOORS: [(&str, u64); 27] = [
     ("names_made", 1200),
     ("names_forgotten", 1000),
     ("ingestions", 1000),
+    ("conditional_writes_accepted", 1000),
+    ("conditional_writes_refused", 1000),
+    ("writes_refused_for_a_deleted_key", 400),
 ];
 
 /// Returns the answers under the first set of options, with which the others are compared.

@@ -43,6 +43,21 @@ pub struct Item {
     pub what: What,
 }
 
+/// A precondition of a write. Without its family it is left out.
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// A key is unchanged since the moment of this number, counted back from now. If the key is
+    /// absent and unchanged, the moment is now: otherwise compactions would decide the answer.
+    Unchanged {
+        family: usize,
+        key: u64,
+        back: usize,
+    },
+    /// A key that was changed in this life is unchanged since the moment before. The number counts
+    /// changed keys back from the last one. Without such a key the condition is left out.
+    Outdated(usize),
+}
+
 /// Family, moment and bounds of one read.
 #[derive(Clone, Debug)]
 pub struct ReadTarget {
@@ -68,6 +83,13 @@ pub enum Op {
     Write {
         items: Vec<Item>,
         sync: bool,
+    },
+    /// A write that takes effect if all conditions hold.
+    WriteIf {
+        items: Vec<Item>,
+        conditions: Vec<Condition>,
+        sync: bool,
+        submits: bool,
     },
     /// Several batches in the queue at once; the last step waits for them.
     Burst(Vec<Vec<Item>>),
@@ -416,7 +438,62 @@ pub fn history(seed: u64, operations: usize) -> Vec<Op> {
         let op = draw.op(kind.expect("below the sum of all"));
         ops.push(op);
     }
+    condition_some(seed, &mut ops);
     ops
+}
+
+/// Gives a part of the writes preconditions, of which most hold. Inserts a few writes whose
+/// preconditions rarely hold, so that the other writes stay. The draws are separate: the rest of a
+/// seed's history stays the same.
+fn condition_some(seed: u64, ops: &mut Vec<Op>) {
+    let mut c = Rng::of(&[seed, 36]);
+    let unchanged = |c: &mut Rng, back: usize| Condition::Unchanged {
+        family: c.below(7).saturating_sub(3) as usize,
+        key: c.below(KEYS),
+        back,
+    };
+    for op in ops.iter_mut() {
+        if let Op::Write { items, sync } = op
+            && c.percent(8)
+        {
+            *op = Op::WriteIf {
+                items: std::mem::take(items),
+                conditions: (0..c.within(1, 4)).map(|_| unchanged(&mut c, 0)).collect(),
+                sync: *sync,
+                submits: c.percent(40),
+            };
+        }
+    }
+    for _ in 0..ops.len() / 20 {
+        let items = (0..c.within(1, 4)).map(|_| Item {
+            family: c.below(7).saturating_sub(3) as usize,
+            key: c.below(KEYS),
+            what: match c.below(4) {
+                0 => What::Delete,
+                _ => What::Put(value_len(&mut c)),
+            },
+        });
+        let items = items.collect();
+        let mut conditions: Vec<Condition> = (0..c.below(3))
+            .map(|_| {
+                let back = c.below(12) as usize;
+                unchanged(&mut c, back)
+            })
+            .collect();
+        if c.percent(70) {
+            conditions.push(Condition::Outdated(c.below(30) as usize));
+        }
+        let op = Op::WriteIf {
+            items,
+            conditions,
+            sync: c.percent(30),
+            submits: c.percent(40),
+        };
+        ops.insert(
+            c.within(FAMILIES.len() as u64 - 1, ops.len() as u64 + 1) as usize,
+            op,
+        );
+    }
 }
 
 /// Returns the bytes of a key: some share prefixes, some are binary, one is empty, one is long.

@@ -10,7 +10,8 @@ use crate::history::{
 use crate::model::{Model, difference, digest, visible};
 use crate::rng::{Rng, numbers_of, on_two_threads, scale};
 use crate::runner::{
-    Collected, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk, verify_closed,
+    Collected, Conditional, DIR, Progress, Runner, START_MS, environment, read_all, sim_disk,
+    verify_closed,
 };
 use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
@@ -43,6 +44,8 @@ struct Recorded {
     ranges_deleted: u64,
     /// Number of compactions cancelled on their way.
     cancelled: u64,
+    /// Counts of writes with preconditions.
+    conditional: Conditional,
     /// Counts of blob files.
     collected: Collected,
 }
@@ -95,6 +98,8 @@ struct Tally {
     ranges_deleted: u64,
     /// Number of compactions that the histories cancelled.
     cancelled: u64,
+    /// Counts of writes with preconditions in the histories.
+    conditional: Conditional,
     /// Counts of blob files, and of states in which a garbage collection ran.
     collected: Collected,
     collecting: u64,
@@ -193,7 +198,7 @@ fn record(seed: u64) -> Recorded {
     }
     let (model, releases) = (runner.model.clone(), runner.releases);
     let (appended, ranges_deleted) = (runner.appended, runner.ranges_deleted);
-    let cancelled = runner.cancelled;
+    let (cancelled, conditional) = (runner.cancelled, runner.conditional);
     runner.drop_process();
     let collected = runner.collected;
     drop(runner);
@@ -206,6 +211,7 @@ fn record(seed: u64) -> Recorded {
         appended,
         ranges_deleted,
         cancelled,
+        conditional,
         collected,
     }
 }
@@ -332,6 +338,7 @@ fn campaign(seed: u64, policies: u64) -> Tally {
         appended: recorded.appended,
         ranges_deleted: recorded.ranges_deleted,
         cancelled: recorded.cancelled,
+        conditional: recorded.conditional,
         collected: recorded.collected,
         ..Tally::default()
     };
@@ -423,6 +430,7 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
         all.appended += t.appended;
         all.ranges_deleted += t.ranges_deleted;
         all.cancelled += t.cancelled;
+        all.conditional.add(t.conditional);
         all.collected.add(t.collected);
         all.collecting += t.collecting;
         all.agreed.add(t.agreed);
@@ -441,7 +449,7 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
             .for_each(|(k, n)| *all.policies.entry(k).or_default() += n);
     }
     basalt_sim::campaign!(
-        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} {:?} while_collecting={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
+        "crash_states={} depth2={} depth3={} idle_releases={} operands={} ranges_deleted={} cancelled={} {:?} {:?} while_collecting={} read_in_all_ways={} keys={} absent={} prefixes={} histories={histories} cut={} more={} sites={:?} files={:?} policies={:?}",
         all.states,
         all.depth2,
         all.depth3,
@@ -449,6 +457,7 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
         all.appended,
         all.ranges_deleted,
         all.cancelled,
+        all.conditional,
         all.collected,
         all.collecting,
         all.agreed.stores,
@@ -492,6 +501,11 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
         all.cancelled >= floor(10),
         "only {} compactions cancelled on their way",
         all.cancelled
+    );
+    assert!(
+        all.conditional.accepted >= floor(20) && all.conditional.refused >= floor(20),
+        "only {:?}",
+        all.conditional
     );
     let collected = all.collected;
     assert!(

@@ -6,7 +6,9 @@
 use crate::history::{End, Item, Op, Shape, What, history};
 use crate::model::{digest, visible};
 use crate::rng::{Rng, numbers_of, on_two_threads, scale};
-use crate::runner::{Collected, DIR, Runner, environment, read_all, sim_disk, verify_closed};
+use crate::runner::{
+    Collected, Conditional, DIR, Runner, environment, read_all, sim_disk, verify_closed,
+};
 use basalt_fs::FileSystem;
 use basalt_lsm::{Db, ErrorKind, ReadOptions, WriteOptions};
 use basalt_sim::fault::{Fault, FaultKind};
@@ -44,6 +46,7 @@ struct Run {
     fired: Fired,
     errors: u64,
     releases: u64,
+    conditional: Conditional,
     collected: Collected,
 }
 
@@ -135,6 +138,7 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
         fired,
         errors,
         releases: r.releases,
+        conditional: r.conditional,
         collected: r.collected,
     }
 }
@@ -152,24 +156,29 @@ fn every_failing_call_keeps_the_promises() {
         assert_eq!(dry.errors, 0, "nothing struck");
         let mut fired = Fired::new();
         let (mut errors, mut releases) = (0, 0);
+        let mut conditional = Conditional::default();
         let mut collected = Collected::default();
         for k in 1..=dry.calls {
             let r = run(seed, fault, k);
             errors += r.errors;
             releases += r.releases;
+            conditional.add(r.conditional);
             collected.add(r.collected);
             for (pair, n) in r.fired {
                 *fired.entry(pair).or_default() += n;
             }
         }
-        (dry.calls, dry.made, fired, errors, releases, collected)
+        let counts = (conditional, collected);
+        (dry.calls, dry.made, fired, errors, releases, counts)
     });
     let mut fired = Fired::new();
     let (mut runs, mut errors, mut releases) = (0, 0, 0);
     let mut made = Vec::new();
+    let mut conditional = Conditional::default();
     let mut collected = Collected::default();
-    for (calls, kinds, f, e, released, c) in results {
-        collected.add(c);
+    for (calls, kinds, f, e, released, counts) in results {
+        conditional.add(counts.0);
+        collected.add(counts.1);
         runs += calls;
         errors += e;
         releases += released;
@@ -178,7 +187,7 @@ fn every_failing_call_keeps_the_promises() {
             .for_each(|(pair, n)| *fired.entry(pair).or_default() += n);
     }
     basalt_sim::campaign!(
-        "fault_runs={runs} errors_met={errors} idle_releases={releases} {collected:?} pairs={} wrong_bits={}",
+        "fault_runs={runs} errors_met={errors} idle_releases={releases} {conditional:?} {collected:?} pairs={} wrong_bits={}",
         fired.len(),
         fired.get(&(OpKind::Read, FaultKind::BitFlip)).unwrap_or(&0)
     );
@@ -186,6 +195,10 @@ fn every_failing_call_keeps_the_promises() {
     assert!(
         releases >= scale().floor(8000),
         "only {releases} idle stores gave back their logs"
+    );
+    assert!(
+        conditional.accepted >= scale().floor(1000) && conditional.refused >= scale().floor(1000),
+        "only {conditional:?}"
     );
     assert!(
         collected.collections >= scale().floor(2000)

@@ -3,29 +3,43 @@
 
 use crate::history::{Op, Shape, history, options};
 use crate::rng::{numbers_of, on_two_threads, scale};
-use crate::runner::{Collected, Runner, sim_disk};
+use crate::runner::{Collected, Conditional, Runner, sim_disk};
 use basalt_sim::{campaign, repeat};
 
-/// Returns a digest of the answers, the numbers of operands written and of prepared tables added,
-/// and the counts of blob files.
-fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, (u64, u64), Collected) {
+/// Counts of a history.
+#[derive(Default)]
+struct Counts {
+    /// Number of operands written.
+    appended: u64,
+    /// How often prepared tables were added.
+    ingested: u64,
+    conditional: Conditional,
+    collected: Collected,
+}
+
+/// Returns a digest of the answers, and the counts of the history.
+fn run(ops: &[Op], seed: u64, options_seed: u64) -> (u64, Counts) {
     let disk = sim_disk(seed, if seed % 5 == 4 { 4096 } else { 512 }, 1 << 40);
     let mut runner = Runner::new(disk, seed, options_seed, false);
     for op in ops {
         runner.run(op);
     }
     runner.finish();
-    let counts = (runner.appended, runner.ingested);
-    (runner.answers, counts, runner.collected)
+    let counts = Counts {
+        appended: runner.appended,
+        ingested: runner.ingested,
+        conditional: runner.conditional,
+        collected: runner.collected,
+    };
+    (runner.answers, counts)
 }
 
-fn run_seed(seed: u64) -> ((u64, u64), Collected) {
+fn run_seed(seed: u64) -> Counts {
     let _repeat = repeat!(
         random_histories_answer_as_the_reference_does,
         "BASALT_HISTORY={seed}"
     );
-    let (_, counts, collected) = run(&history(seed, Shape::MODEL), seed, seed);
-    (counts, collected)
+    run(&history(seed, Shape::MODEL), seed, seed).1
 }
 
 /// Removes operations as long as the failure stays, and prints the remaining ones.
@@ -72,12 +86,21 @@ fn random_histories_answer_as_the_reference_does() {
     let n = 150 * scale();
     let runs = on_two_threads(n, run_seed);
     let done = runs.len();
-    let appended: u64 = runs.iter().map(|r| r.0.0).sum();
-    let ingested: u64 = runs.iter().map(|r| r.0.1).sum();
-    let mut collected = Collected::default();
-    runs.iter().for_each(|r| collected.add(r.1));
+    let mut all = Counts::default();
+    for run in &runs {
+        all.appended += run.appended;
+        all.ingested += run.ingested;
+        all.conditional.add(run.conditional);
+        all.collected.add(run.collected);
+    }
+    let Counts {
+        appended,
+        ingested,
+        conditional,
+        collected,
+    } = all;
     basalt_sim::campaign!(
-        "histories={done} operations={} operands={appended} ingestions={ingested} collections={} names_forgotten={} relocated={}",
+        "histories={done} operations={} operands={appended} ingestions={ingested} {conditional:?} collections={} names_forgotten={} relocated={}",
         done * Shape::MODEL.ops,
         collected.collections,
         collected.forgotten,
@@ -86,6 +109,10 @@ fn random_histories_answer_as_the_reference_does() {
     assert_eq!(done as u64, n);
     assert!(appended > 40 * n, "only {appended} operands");
     assert!(ingested > 4 * n, "only {ingested} ingestions");
+    assert!(
+        conditional.accepted > 5 * n && conditional.refused > 5 * n,
+        "only {conditional:?}"
+    );
     assert!(
         collected.collections > 10 * n && collected.forgotten > 10 * n,
         "only {collected:?}"

@@ -34,6 +34,31 @@ pub enum What {
     DeleteRange(u16),
 }
 
+/// A precondition of a write.
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// The key is unchanged since a moment. Without its family the condition is left out.
+    Unchanged {
+        family: usize,
+        key: u16,
+        since: Since,
+    },
+    /// A key that was changed in this opening of the store is unchanged since the moment before.
+    /// The number counts changes back from the last one. So the condition does not hold; without
+    /// such a change it is left out.
+    Outdated(u8),
+}
+
+/// A moment that a precondition names.
+#[derive(Clone, Copy, Debug)]
+pub enum Since {
+    Now,
+    /// The key's last change in this opening of the store; without one, `Now`.
+    LastChange,
+    /// The held snapshot of this number; without one, `Now`.
+    Snapshot(u8),
+}
+
 #[derive(Clone, Debug)]
 pub enum Move {
     First,
@@ -63,6 +88,13 @@ pub enum Op {
     Submit {
         items: Vec<Item>,
         sync: bool,
+    },
+    /// Written if the conditions hold, by a call that waits or by one that does not.
+    WriteIf {
+        items: Vec<Item>,
+        conditions: Vec<Condition>,
+        sync: bool,
+        waits: bool,
     },
     /// Written past the log, durably.
     Ingest {
@@ -314,7 +346,64 @@ pub fn history(seed: u64, shape: Shape) -> Vec<Op> {
     append_some(seed, &mut ops);
     cancel_some(seed, &mut ops);
     ingest_some(seed, &mut ops);
+    condition_some(seed, shape, &mut ops);
     ops
+}
+
+/// Gives a part of the writes preconditions, of which most hold. Inserts a few writes whose
+/// preconditions rarely hold, so that the other writes stay. The draws are separate, as below.
+fn condition_some(seed: u64, shape: Shape, ops: &mut Vec<Op>) {
+    let mut c = Rng::of(&[seed, 10]);
+    let percent = c.pick(&[0, 5, 10, 20]);
+    let inserted = c.pick(&[0, 2, 4, 8]) * ops.len() as u64 / 100;
+    let unchanged = |c: &mut Rng| Condition::Unchanged {
+        family: c.below(8).saturating_sub(4) as usize,
+        key: c.below(shape.keys) as u16,
+        since: c.pick(&[Since::Now, Since::LastChange]),
+    };
+    for op in ops.iter_mut() {
+        let waits = matches!(op, Op::Write { .. });
+        if let Op::Write { items, sync } | Op::Submit { items, sync } = op
+            && c.percent(percent)
+        {
+            *op = Op::WriteIf {
+                items: std::mem::take(items),
+                conditions: (0..c.within(1, 4)).map(|_| unchanged(&mut c)).collect(),
+                sync: *sync,
+                waits,
+            };
+        }
+    }
+    for _ in 0..inserted {
+        let items = (0..c.within(1, 4)).map(|_| Item {
+            family: c.below(8).saturating_sub(4) as usize,
+            key: c.below(shape.keys) as u16,
+            what: match c.below(8) {
+                0 => What::Delete,
+                1 => What::DeleteRange(c.below(shape.keys) as u16),
+                2 => What::Append(c.within(1, 40) as u32),
+                _ => What::Put(value_len(&mut c)),
+            },
+        });
+        let items = items.collect();
+        let mut conditions: Vec<Condition> = (0..c.below(3)).map(|_| unchanged(&mut c)).collect();
+        let strict = match c.below(4) {
+            0 => Condition::Unchanged {
+                family: c.below(8).saturating_sub(4) as usize,
+                key: c.below(shape.keys) as u16,
+                since: Since::Snapshot(c.below(8) as u8),
+            },
+            _ => Condition::Outdated(c.below(16) as u8),
+        };
+        conditions.insert(c.below(conditions.len() as u64 + 1) as usize, strict);
+        let op = Op::WriteIf {
+            items,
+            conditions,
+            sync: c.percent(40),
+            waits: shape.no_tickets || c.percent(70),
+        };
+        ops.insert(c.below(ops.len() as u64 + 1) as usize, op);
+    }
 }
 
 /// Turns a part of the writes into tables that are prepared and added, in a share of histories. The

@@ -4,6 +4,7 @@
 //! submitted and which were acknowledged as durable: [`Progress`] tells the observer of the disk.
 
 mod cancelled;
+mod conditional;
 mod ingested;
 mod prefixes;
 mod reads;
@@ -15,9 +16,10 @@ use basalt_env::{Clock, Env, EnvBuilder, Gauge, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_lsm::db::{CompactOptions, Iter};
 use basalt_lsm::{
-    Db, ErrorKind, Family, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
+    Db, ErrorKind, Family, ReadOptions, Result, SeqNo, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use basalt_sim::SimFs;
+use conditional::{Changes, UnchangedKey};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -92,10 +94,26 @@ impl Collected {
     }
 }
 
+/// Counts of writes with preconditions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Conditional {
+    pub accepted: u64,
+    pub refused: u64,
+}
+
+impl Conditional {
+    pub fn add(&mut self, more: Conditional) {
+        self.accepted += more.accepted;
+        self.refused += more.refused;
+    }
+}
+
 struct Sent {
     ticket: Ticket,
     commit: Commit,
     sync: bool,
+    /// The batch's preconditions.
+    conditions: Vec<UnchangedKey>,
 }
 
 struct Cursor {
@@ -135,6 +153,8 @@ pub struct Runner {
     pub cancelled: u64,
     /// How often prepared tables were added.
     pub ingested: u64,
+    /// Counts of writes with preconditions.
+    pub conditional: Conditional,
     /// Counts of blob files in stores that were ended.
     pub collected: Collected,
     /// If true, errors are allowed; wrong answers are not.
@@ -145,6 +165,8 @@ pub struct Runner {
     damage_allowed: bool,
     families: BTreeMap<String, Family>,
     sent: VecDeque<Sent>,
+    /// The changes of keys in this opening of the store.
+    changes: Changes,
     snapshots: Vec<(Snapshot, State)>,
     cursors: Vec<Cursor>,
     options: u64,
@@ -252,12 +274,14 @@ impl Runner {
             ranges_deleted: 0,
             cancelled: 0,
             ingested: 0,
+            conditional: Conditional::default(),
             collected: Collected::default(),
             tolerant: false,
             current_clock: CurrentClock::default(),
             damage_allowed: false,
             families: BTreeMap::new(),
             sent: VecDeque::new(),
+            changes: Changes::default(),
             snapshots: Vec::new(),
             cursors: Vec::new(),
             options: options_seed,
@@ -330,6 +354,9 @@ impl Runner {
 
     fn committed(&mut self, commit: Commit) {
         self.maybe.clear();
+        let count = |is: fn(&Change) -> bool| commit.iter().filter(|c| is(c)).count() as u64;
+        self.appended += count(|c| matches!(c, Change::Append(..)));
+        self.ranges_deleted += count(|c| matches!(c, Change::DeleteRange(..)));
         self.model.commit(commit);
     }
 
@@ -340,11 +367,13 @@ impl Runner {
                 break;
             };
             let sent = self.sent.pop_front().expect("just seen");
-            self.book(sent.commit, sent.sync, result.map(|_| ()), "submit");
+            self.book_sent(sent.commit, sent.sync, &sent.conditions, result, "submit");
         }
         for s in &self.sent {
+            // A batch that its caller's check refused is never queued.
+            let never_queued = |r: Result<SeqNo>| r.is_err() && !s.conditions.is_empty();
             assert!(
-                s.ticket.try_result().is_none(),
+                s.ticket.try_result().is_none_or(never_queued),
                 "tickets of one thread commit in order"
             );
         }
@@ -360,6 +389,24 @@ impl Runner {
         } else {
             self.maybe.push(commit);
         }
+    }
+
+    /// Books a batch with the result of its call or ticket.
+    fn book_sent(
+        &mut self,
+        commit: Commit,
+        sync: bool,
+        conditions: &[UnchangedKey],
+        result: Result<SeqNo>,
+        what: &str,
+    ) {
+        if !conditions.is_empty() {
+            return self.book_conditional(commit, sync, conditions, result, what);
+        }
+        if let Ok(last) = &result {
+            self.changes.note_batch(&commit, *last);
+        }
+        self.book(commit, sync, result.map(|_| ()), what);
     }
 
     // ---- opening and ending ----
@@ -388,6 +435,8 @@ impl Runner {
         if !self.maybe.is_empty() {
             self.adopt(self.model.len());
         }
+        let newest = self.db.as_ref().map_or(0, |db| db.snapshot().seq());
+        self.changes = Changes::since(newest);
         let settled = self.model.len();
         assert_eq!(
             self.model.state().keys().collect::<Vec<_>>(),
@@ -533,7 +582,6 @@ impl Runner {
                     let part = value_bytes(self.nonce, len);
                     batch.merge(family, &key, &part).expect("inside the limits");
                     commit.push(Change::Append(name, key, part));
-                    self.appended += 1;
                     continue;
                 }
                 What::DeleteRange(other) => {
@@ -547,7 +595,6 @@ impl Runner {
                         to.push(0);
                     }
                     batch.delete_range(family, &from, &to).expect("in order");
-                    self.ranges_deleted += 1;
                     commit.push(Change::DeleteRange(name, from, to));
                     continue;
                 }
@@ -587,7 +634,7 @@ impl Runner {
             }
             return;
         }
-        self.book(commit, sync, result.map(|_| ()), "write");
+        self.book_sent(commit, sync, &[], result, "write");
     }
 
     fn submit(&mut self, items: &[Item], sync: bool) {
@@ -601,6 +648,7 @@ impl Runner {
             ticket,
             commit,
             sync,
+            conditions: Vec::new(),
         });
         self.poll();
     }
@@ -608,7 +656,7 @@ impl Runner {
     pub fn wait_for_tickets(&mut self) {
         while let Some(sent) = self.sent.pop_front() {
             let result = sent.ticket.wait();
-            self.book(sent.commit, sent.sync, result.map(|_| ()), "waiting");
+            self.book_sent(sent.commit, sent.sync, &sent.conditions, result, "waiting");
         }
         self.tell_progress();
     }
@@ -654,6 +702,7 @@ impl Runner {
         }
         self.committed(commit);
         self.families.remove(name);
+        self.changes.forget(name);
         self.all_durable();
         // A handle of a dropped family is refused, whatever is created under the name later.
         let gone = db.get(&family, b"k", &ReadOptions::default());
@@ -689,6 +738,12 @@ impl Runner {
         match op {
             Op::Write { items, sync } => self.write(items, *sync),
             Op::Submit { items, sync } => self.submit(items, *sync),
+            Op::WriteIf {
+                items,
+                conditions,
+                sync,
+                waits,
+            } => self.write_if(items, conditions, *sync, *waits),
             Op::Ingest { items } => self.ingest(items),
             Op::WaitForTickets => self.wait_for_tickets(),
             Op::Sync => {

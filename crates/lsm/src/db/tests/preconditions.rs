@@ -130,6 +130,29 @@ fn a_batch_is_checked_after_all_that_were_submitted_before_it() {
     assert_eq!(get(&db, &f, b"other"), Some(b"2".to_vec()));
 }
 
+/// Batches with preconditions were queued before a write, each a commit group of its own. The
+/// writer led only the first of these groups, and then slept until the commit lane led the others.
+/// Where jobs are stepped, the lane has no thread, and the write never returned.
+#[test]
+fn a_writer_leads_every_group_before_its_own() {
+    let env = Env::builder(SimFs::new(SimOptions::default()))
+        .seed(1)
+        .stepped()
+        .build();
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let f = db.default_family();
+    let since = db.snapshot().seq();
+    let tickets = [b"a", b"b", b"c"].map(|key| {
+        let unchanged = [Precondition::unchanged(&f, key, since)];
+        db.submit_if(value(&f, key, b"1"), &unchanged, &FREE)
+    });
+    db.put(&f, b"last", b"2", &FREE).unwrap();
+    for ticket in tickets {
+        assert!(matches!(ticket.try_result(), Some(Ok(_))));
+    }
+    assert_eq!(get(&db, &f, b"last"), Some(b"2".to_vec()));
+}
+
 /// A compaction drops the last entry of a deleted key: the tree does not show that it was changed.
 #[test]
 fn a_deleted_key_stays_changed_when_its_tombstone_is_gone() {

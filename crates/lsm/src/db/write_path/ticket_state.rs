@@ -95,6 +95,9 @@ impl TicketState {
         loop {
             if !self.moved.load(SeqCst) && queue.try_lead() {
                 self.lead(self.slot.lock(), lead);
+                // The group may have ended before the waiter's own batch. Where jobs are stepped,
+                // no other thread would lead the next group.
+                continue;
             }
             let mut slot = self.slot.lock();
             slot.waiter = Waiter::Awake;

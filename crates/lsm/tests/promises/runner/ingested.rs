@@ -39,7 +39,10 @@ impl Runner {
         let handed_in = self.model.len() + 1;
         (self.progress.handed_in).fetch_max(handed_in as u64, super::SeqCst);
         let added = db.ingest(&sets);
-        self.ingested += u64::from(added.is_ok());
+        if let Ok(seq) = &added {
+            self.ingested += 1;
+            self.changes.note_ingestion(&commit, *seq);
+        }
         self.book(commit, true, added.map(|_| ()), "ingest");
     }
 
