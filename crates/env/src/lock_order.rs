@@ -29,10 +29,11 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         // The registry of metrics.
         "metrics::SeriesMaps",
         "source::SourceList",
+        "group::GroupList",
         // The stores that can free memory.
         "relief::HolderSlot",
         // A file's writing thread, and what it is given.
-        "write_behind::State",
+        "write_behind::WriteBehindState",
         "file_writer::Appender",
         "StopSignal::lock",
     ],

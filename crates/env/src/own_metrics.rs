@@ -89,7 +89,7 @@ pub(crate) struct MetricParts<'a> {
 /// Registers the counters and metrics of an environment's filesystem.
 pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
     let fs = Arc::downgrade(fs);
-    let fs_metrics = metrics.source(move |out| {
+    metrics.permanent_source(move |out| {
         let Some(fs) = fs.upgrade() else { return };
         let stats = fs.stats();
         out.extend(
@@ -106,7 +106,6 @@ pub(crate) fn register_fs(metrics: &Metrics, fs: &Arc<dyn FileSystem>) {
             MetricSample::new(f.name, f.label.as_slice(), f.help, value)
         }));
     });
-    fs_metrics.keep();
 }
 
 fn counter(name: &str, labels: &[(&str, &str)], help: &str, n: u64) -> MetricSample {
@@ -126,7 +125,7 @@ pub(crate) fn register(metrics: &Metrics, parts: &MetricParts<'_>) {
     let foreground_io = parts.foreground_io.clone();
     let (pending, running) = (parts.jobs.pending_reader(), parts.jobs.running_reader());
     let threads = parts.jobs.parallelism() as u64;
-    let own = metrics.source(move |out| {
+    metrics.permanent_source(move |out| {
         let (cache, ledger) = (cache.stats(), ledger.usage());
         for (name, help, read) in CACHE_COUNTERS {
             out.push(counter(name, &[], help, read(&cache)));
@@ -172,5 +171,4 @@ pub(crate) fn register(metrics: &Metrics, parts: &MetricParts<'_>) {
         let help = "Bytes that passed the background I/O limit.";
         out.push(counter("background_io_bytes", &[], help, io_limit.passed()));
     });
-    own.keep();
 }

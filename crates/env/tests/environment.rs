@@ -2,7 +2,8 @@
 
 mod support;
 
-use basalt_env::Env;
+use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_fs::Bytes;
 use std::sync::Arc;
 use support::NoFiles;
 
@@ -18,4 +19,33 @@ fn the_test_environment_is_stepped_and_seeded() {
     manual_clock.advance(std::time::Duration::from_secs(5));
     assert_eq!(a.clock().wall_ms(), b.clock().wall_ms() + 5000);
     assert!(a.clock().as_manual().is_some());
+}
+
+/// Regression test: the sources of an environment's own metrics kept its cache for ever.
+#[test]
+fn a_dropped_environment_frees_its_cache() {
+    struct Counted {
+        _alive: Arc<()>,
+    }
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            b"a block"
+        }
+    }
+    let alive = Arc::new(());
+    let env = Env::for_tests(Arc::new(NoFiles), 1);
+    let key = CacheKey { file: 7, offset: 0 };
+    let block = Bytes::from_owner(Counted {
+        _alive: alive.clone(),
+    });
+    drop(env.cache().insert(key, block, 4096, CachePriority::High));
+    assert_eq!(Arc::strong_count(&alive), 2, "the block is in the cache");
+    let kept = env.metrics().snapshot();
+    drop(env);
+    assert!(kept.iter().any(|s| s.name == "cache_inserts"));
+    assert_eq!(
+        Arc::strong_count(&alive),
+        1,
+        "the cache outlives its environment"
+    );
 }

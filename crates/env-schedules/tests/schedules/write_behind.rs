@@ -72,6 +72,6 @@ fn a_file_is_written_behind_in_every_schedule() {
     if campaign::case().is_none() {
         assert!(failed > schedules / 50, "few files fail: {failed}");
         assert!(dropped > schedules / 4, "few files are dropped: {dropped}");
-        assert_taken(&["write_behind::State", "file_writer::Appender"]);
+        assert_taken(&["write_behind::WriteBehindState", "file_writer::Appender"]);
     }
 }

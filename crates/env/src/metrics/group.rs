@@ -15,29 +15,43 @@ pub trait CounterGroup: Default + Send + Sync + 'static {
     const ROWS: &'static [CounterRow<Self>];
 }
 
-/// The groups of a registry. There are few of them, so that a list is searched fastest.
+/// The groups of a registry.
 #[derive(Clone, Default)]
-pub(super) struct Groups(Arc<Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>>);
+pub(super) struct Groups(Arc<Mutex<GroupList>>);
+
+/// The groups by type. There are few of them, so that a list is searched fastest.
+#[derive(Default)]
+struct GroupList(Vec<(TypeId, Arc<dyn Any + Send + Sync>)>);
+
+impl GroupList {
+    fn find<G: CounterGroup>(&self) -> Option<Arc<G>> {
+        let known = self.0.iter().find(|(id, _)| *id == TypeId::of::<G>());
+        known.map(|(_, group)| group.clone().downcast().expect("listed by its type"))
+    }
+}
 
 impl Metrics {
-    /// Returns the registry's counters of this type, and makes them at the first call. They stay in
-    /// the registry.
+    /// Returns the registry's counters of this type, and makes them at the first call. They stay as
+    /// long as the registry. Another thread may get a new group a moment before the registry shows
+    /// it.
     pub fn group<G: CounterGroup>(&self) -> Arc<G> {
-        let mut groups = self.groups.0.lock();
-        let known = groups.iter().find(|(id, _)| *id == TypeId::of::<G>());
-        if let Some((_, group)) = known {
-            return group.clone().downcast().expect("listed by its type");
+        if let Some(known) = self.groups.0.lock().find() {
+            return known;
         }
         let group = Arc::new(G::default());
-        groups.push((TypeId::of::<G>(), group.clone()));
+        let mut groups = self.groups.0.lock();
+        // Another thread may have made the group meanwhile.
+        if let Some(known) = groups.find() {
+            return known;
+        }
+        groups.0.push((TypeId::of::<G>(), group.clone()));
         drop(groups);
         let read = group.clone();
-        let source = self.source(move |out| {
+        self.permanent_source(move |out| {
             out.extend(G::ROWS.iter().map(|(name, help, counter)| {
                 MetricSample::new(name, &[], help, MetricValue::Counter(counter(&read).get()))
             }));
         });
-        source.keep();
         group
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{MetricSample, MetricValue, Metrics};
 use crate::sync::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A function that appends the samples of a source.
 type Read = Arc<dyn Fn(&mut Vec<MetricSample>) + Send + Sync>;
@@ -23,19 +23,16 @@ struct SourceList {
 #[must_use]
 pub struct MetricSource {
     number: u64,
-    sources: Sources,
-}
-
-impl MetricSource {
-    /// Keeps the source for as long as the registry.
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
+    /// The handle does not keep the registry's sources alive.
+    sources: Weak<Mutex<SourceList>>,
 }
 
 impl Drop for MetricSource {
     fn drop(&mut self) {
-        let mut registered = self.sources.0.lock();
+        let Some(sources) = self.sources.upgrade() else {
+            return;
+        };
+        let mut registered = sources.lock();
         let gone: Vec<_> = registered
             .all
             .extract_if(.., |(n, _)| *n == self.number)
@@ -47,6 +44,15 @@ impl Drop for MetricSource {
 }
 
 impl Sources {
+    /// Adds a source, and returns its number.
+    fn add(&self, read: Read) -> u64 {
+        let mut registered = self.0.lock();
+        let number = registered.next;
+        registered.next += 1;
+        registered.all.push((number, read));
+        number
+    }
+
     /// Adds the samples of all sources and sorts all samples. Two samples of one name and labels,
     /// as two stores of one name give them, become one: counters and gauges are added.
     pub(super) fn read_into(&self, samples: &mut Vec<MetricSample>) {
@@ -60,6 +66,11 @@ impl Sources {
         samples.dedup_by(|later, first| {
             let same = (&later.name, &later.labels) == (&first.name, &first.labels);
             if same {
+                debug_assert!(
+                    std::mem::discriminant(&first.value) == std::mem::discriminant(&later.value),
+                    "{} has two kinds",
+                    first.name
+                );
                 match (&mut first.value, &later.value) {
                     (MetricValue::Counter(sum), MetricValue::Counter(n)) => *sum += n,
                     (MetricValue::Gauge(sum), MetricValue::Gauge(n)) => *sum += n,
@@ -101,13 +112,17 @@ impl Metrics {
         &self,
         read: impl Fn(&mut Vec<MetricSample>) + Send + Sync + 'static,
     ) -> MetricSource {
-        let mut registered = self.sources.0.lock();
-        let number = registered.next;
-        registered.next += 1;
-        registered.all.push((number, Arc::new(read)));
         MetricSource {
-            number,
-            sources: self.sources.clone(),
+            number: self.sources.add(Arc::new(read)),
+            sources: Arc::downgrade(&self.sources.0),
         }
+    }
+
+    /// Registers `read` as [`Metrics::source`] does, for as long as the registry.
+    pub(crate) fn permanent_source(
+        &self,
+        read: impl Fn(&mut Vec<MetricSample>) + Send + Sync + 'static,
+    ) {
+        self.sources.add(Arc::new(read));
     }
 }

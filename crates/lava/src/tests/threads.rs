@@ -202,7 +202,7 @@ fn durable_data_survives_concurrent_operations() {
                         1..6 => fs.discard(),
                         // Without space, the checkpoint comes later.
                         6..8 => drop(fs.checkpoint()),
-                        _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+                        _ => std::thread::sleep(std::time::Duration::from_micros(200)),
                     }
                 }
             });

@@ -30,7 +30,7 @@ const NOT_TAKEN: &[&str] = &[
     "single_flight::Load",
     "single_flight::LoadProgress",
     // The models of `env-schedules` take these.
-    "write_behind::State",
+    "write_behind::WriteBehindState",
     "file_writer::Appender",
     "StopSignal::lock",
 ];
@@ -205,7 +205,7 @@ fn the_lock_order_check_reports_violations() {
     assert!(right("tree::TreeState", "health::Failures"));
     assert!(wrong("tree::TreeState", "write_path::Writer"));
     assert!(wrong("health::Failures", "tree::TreeState"));
-    assert!(wrong("health::Failures", "events::Queue"));
+    assert!(wrong("health::Failures", "events::EventQueue"));
     assert!(wrong("tree::TreeState", "tree::TreeState"));
     // Locks of other crates, and locks with a given name.
     assert!(right("tree::TreeState", "LiveSnapshots"));

@@ -6,7 +6,9 @@
 //! first waiter in the queue that is awake. If all waiters sleep and little is queued, the leader
 //! goes on for a few groups, and the waiters wake up to their answers. Otherwise the store would
 //! stand still for as long as a thread takes to wake up, tens of times as long as the group. So no
-//! caller works for others longer than [`MAX_GROUPS_IN_A_ROW`] groups.
+//! caller works for others longer than [`MAX_GROUPS_IN_A_ROW`] groups, except that a writer leads
+//! the groups before its own batch if no other thread does. Conditional batches are groups of their
+//! own.
 //!
 //! A leader waits a moment for the writers of the last group to come back: see
 //! [`super::write_path::group_wait`].

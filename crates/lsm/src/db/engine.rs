@@ -78,7 +78,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "Engine::dir_lock",
         "Counters::source",
         "level_stats::LevelIo",
-        "events::Queue",
+        "events::EventQueue",
         "health::Failures",
         "background::IdleSince",
         "background::LastFlush",
@@ -97,14 +97,14 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "manual_calls::CompactControl",
         "plan::Claim",
         "outcome::Outcome",
-        "input::Progress",
+        "input::InputProgress",
         "PreparedSet::created",
         // Files.
         "OpenFile::slot",
-        "removal::State",
+        "removal::RemovalState",
         // Memtables.
         "arena::Chunk",
-        "live_ranges::Run",
+        "live_ranges::TombstoneRun",
     ],
 };
 

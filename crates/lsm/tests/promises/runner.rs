@@ -114,6 +114,8 @@ struct Sent {
     sync: bool,
     /// The batch's preconditions.
     conditions: Vec<UnchangedKey>,
+    /// True if the check of the caller refused the batch, which was then never queued.
+    refused_at_once: bool,
 }
 
 struct Cursor {
@@ -143,7 +145,7 @@ pub struct Runner {
     pub errors: u64,
     /// The last error, for messages.
     pub last_error: String,
-    /// How often idle stores gave back their logs, of stores that were ended.
+    /// How often an idle store gave back its logs.
     pub releases: u64,
     /// Number of operands written.
     pub appended: u64,
@@ -370,10 +372,8 @@ impl Runner {
             self.book_sent(sent.commit, sent.sync, &sent.conditions, result, "submit");
         }
         for s in &self.sent {
-            // A batch that its caller's check refused is never queued.
-            let never_queued = |r: Result<SeqNo>| r.is_err() && !s.conditions.is_empty();
             assert!(
-                s.ticket.try_result().is_none_or(never_queued),
+                s.refused_at_once || s.ticket.try_result().is_none(),
                 "tickets of one thread commit in order"
             );
         }
@@ -511,17 +511,11 @@ impl Runner {
         }
     }
 
-    /// Adds the counts of a store that ends.
-    fn count(&mut self, db: &Db) {
-        self.collected.add(Collected::by(db));
-        self.releases += db.stats().idle_releases;
-    }
-
     /// Ends the store in one of the possible ways.
     pub fn end(&mut self, how: End) {
         self.wait_for_tickets();
         let Some(db) = self.db.take() else { return };
-        self.count(&db);
+        self.collected.add(Collected::by(&db));
         self.let_go();
         match how {
             End::Close => {
@@ -649,6 +643,7 @@ impl Runner {
             commit,
             sync,
             conditions: Vec::new(),
+            refused_at_once: false,
         });
         self.poll();
     }
@@ -876,7 +871,7 @@ impl Runner {
         self.let_go();
         self.sent.clear();
         if let Some(db) = self.db.take() {
-            self.count(&db);
+            self.collected.add(Collected::by(&db));
             db.abandon();
         }
     }

@@ -39,3 +39,25 @@ fn content_equals_a_vec_and_clones_are_independent() {
         }
     }
 }
+
+#[test]
+fn distant_chunks_survive_growth_cuts_and_clones() {
+    let mut content = Content::default();
+    let far = 1 << 32;
+    for at in [0, 5 << 20, far] {
+        content.write(at + 100, b"here");
+        assert_eq!(content.to_vec(at + 99, 6), b"\0here\0", "{at}");
+    }
+    let old = content.clone();
+    assert!(content.is_clone_of(&old));
+    content.cut(6 << 20);
+    assert!(!content.is_clone_of(&old));
+    assert_eq!(content.to_vec(far + 100, 4), [0; 4]);
+    assert_eq!(content.to_vec((5 << 20) + 100, 4), b"here");
+    content.cut(0);
+    content.write(far, b"again");
+    assert_eq!(content.to_vec(far, 5), b"again");
+    assert_eq!(content.to_vec(100, 4), [0; 4]);
+    assert_eq!(old.to_vec(far + 100, 4), b"here");
+    assert_eq!(old.to_vec(100, 4), b"here");
+}

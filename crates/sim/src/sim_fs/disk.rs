@@ -465,6 +465,9 @@ impl Disk {
     pub(super) fn sweep(&mut self, open: &BTreeMap<Ino, usize>) {
         let alive = self.alive(open);
         self.used_chunks = self.count_chunks(&alive);
+        let named = alive.iter().filter(|a| **a).count();
+        let found = self.nodes.keys().filter(|i| alive[**i as usize]).count();
+        assert_eq!(named, found, "a name or handle points at a node");
         let mut referred = alive;
         let pending = self.pending.iter().flat_map(|op| &op.effects);
         let targets = pending.filter_map(|e| e.target);

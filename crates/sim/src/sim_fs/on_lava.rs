@@ -262,9 +262,8 @@ impl OnLava {
             let Some(me) = weak.upgrade() else { return };
             let lava = me.lava.as_ref().expect("on LavaFS");
             let every_n = lava.every_n.load(SeqCst);
-            let records = every_n > 0 && device.writes().is_multiple_of(every_n);
             let mut observer = me.observer.lock();
-            if !records && observer.is_none() {
+            if every_n == 0 && observer.is_none() {
                 return;
             }
             let device = device.snapshot();
@@ -274,7 +273,7 @@ impl OnLava {
                 op: device.write,
                 disk: super::FrozenState::Lava(Frozen { device, seed }),
             };
-            if records {
+            if every_n > 0 && snapshot.op.is_multiple_of(every_n) {
                 lava.recorded.lock().push(snapshot.clone());
             }
             if let Some(observer) = observer.as_mut() {

@@ -188,11 +188,14 @@ impl Runner {
         }
         let ticket = db.submit_if(batch, &preconditions, &options);
         drop(preconditions);
+        // Jobs are stepped: a batch that was queued has no result yet, unless it was led at once.
+        let refused_at_once = ticket.try_result().is_some_and(|r| r.is_err());
         self.sent.push_back(super::Sent {
             ticket,
             commit,
             sync,
             conditions,
+            refused_at_once,
         });
         self.poll();
     }

@@ -20,6 +20,7 @@ impl Runner {
         if period > IDLE_AT_MOST || !c.percent(12) {
             return;
         }
+        let before = self.released();
         // The first period may have begun before the last write.
         for _ in 0..2 {
             let retry = self.tolerant && c.percent(30);
@@ -29,6 +30,12 @@ impl Runner {
                 self.env.jobs().step();
             });
         }
+        self.releases += self.released() - before;
         self.poll();
+    }
+
+    fn released(&self) -> u64 {
+        let db = self.db.as_ref().expect("open");
+        db.stats().idle_releases
     }
 }
