@@ -564,6 +564,15 @@ impl JobOwner {
     pub fn number(&self) -> u64 {
         self.number
     }
+
+    fn job(&self, priority: JobPriority, run: impl FnOnce() + Send + 'static) -> Job {
+        Job {
+            owner: self.number,
+            priority,
+            run: Box::new(run),
+        }
+    }
+
     /// Queues a job.
     ///
     /// With threads, a job must not wait for another job of the pool, because all threads might do
@@ -571,11 +580,7 @@ impl JobOwner {
     /// job may wait for any job, because its wait steps.
     pub fn spawn(&self, priority: JobPriority, run: impl FnOnce() + Send + 'static) {
         let shared = self.jobs.shared();
-        let job = Job {
-            owner: self.number,
-            priority,
-            run: Box::new(run),
-        };
+        let job = self.job(priority, run);
         let mut state = shared.state.lock();
         state.enqueue(job);
         if !self.jobs.is_stepped() {
@@ -591,11 +596,7 @@ impl JobOwner {
         run: impl FnOnce() + Send + 'static,
     ) {
         let shared = self.jobs.shared();
-        let job = Job {
-            owner: self.number,
-            priority,
-            run: Box::new(run),
-        };
+        let job = self.job(priority, run);
         let mut state = shared.state.lock();
         let place = (shared.clock.now().saturating_add(delay), state.next_delayed);
         state.next_delayed += 1;

@@ -107,14 +107,19 @@ fn a_change_of_any_kind_is_a_conflict_and_nothing_is_written() {
     assert_eq!(get(&db, &f, b"b"), Some(b"1".to_vec()));
 }
 
-/// Batches that were submitted before, and wait in the same queue, are visible to the check.
-#[test]
-fn a_batch_is_checked_after_all_that_were_submitted_before_it() {
+/// Opens a store whose jobs run only when a thread steps them.
+fn stepped_store() -> Db {
     let env = Env::builder(SimFs::new(SimOptions::default()))
         .seed(1)
         .stepped()
         .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    Db::open(&env, "db", Options::default()).unwrap()
+}
+
+/// Batches that were submitted before, and wait in the same queue, are visible to the check.
+#[test]
+fn a_batch_is_checked_after_all_that_were_submitted_before_it() {
+    let db = stepped_store();
     let f = db.default_family();
     let since = db.snapshot().seq();
     let unchanged = [Precondition::unchanged(&f, b"key", since)];
@@ -135,11 +140,7 @@ fn a_batch_is_checked_after_all_that_were_submitted_before_it() {
 /// Where jobs are stepped, the lane has no thread, and the write never returned.
 #[test]
 fn a_writer_leads_every_group_before_its_own() {
-    let env = Env::builder(SimFs::new(SimOptions::default()))
-        .seed(1)
-        .stepped()
-        .build();
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let db = stepped_store();
     let f = db.default_family();
     let since = db.snapshot().seq();
     let tickets = [b"a", b"b", b"c"].map(|key| {
