@@ -83,6 +83,11 @@ fn open_blobs(env: &Env, meta: &BlobMeta) -> Result<BlobReader> {
 
 /// Writes a log in which records lie among other bytes, and its index.
 fn write_log(env: &Env, all: &[Record]) -> BlobMeta {
+    write_log_as(env, all, |i| i)
+}
+
+/// Does what [`write_log`] does, with an index that has the name of record `named(i)` for the i-th.
+fn write_log_as(env: &Env, all: &[Record], named: impl Fn(usize) -> usize) -> BlobMeta {
     let random = Random::from_seed(4);
     let mut log = vec![0xee; 512];
     let mut builder = LogIndexBuilder::new(
@@ -93,13 +98,13 @@ fn write_log(env: &Env, all: &[Record]) -> BlobMeta {
         options(78),
         LOG_ID,
     );
-    for r in all {
+    for (i, r) in all.iter().enumerate() {
         log.extend((0..random.below(200)).map(|_| 0xee));
         let at = log.len() as u64;
         let form = Form::plain(r.3, &r.4);
         record::encode_head(&mut log, LOG_ID, at, &name(r), &form);
         log.extend_from_slice(&r.4);
-        builder.add(&name(r), at..log.len() as u64);
+        builder.add(&name(&all[named(i)]), at..log.len() as u64);
     }
     let file = env.fs().create(Path::new(LOG)).unwrap();
     file.append(&[IoSlice::new(&log)], Intent::Lazy).unwrap();
@@ -290,6 +295,36 @@ fn a_record_of_another_life_or_place_is_refused() {
     assert!(record::check_is(path, 1, 64, &bytes, &name).is_ok());
     assert!(record::check(path, 2, 64, &bytes).is_err());
     assert!(record::check(path, 1, 72, &bytes).is_err());
+}
+
+/// `basalt check` read two pages of the index from the device for each value.
+#[test]
+fn verification_reads_each_page_of_the_index_a_few_times() {
+    let env = env();
+    let all = records(3000, 6);
+    let meta = write_log(&env, &all);
+    let reader = open_log(&env, &meta).unwrap();
+    let before = env.fs().stats().reads;
+    verify::verify_records(&reader, Path::new(LOG), &meta, &mut |_| ()).unwrap();
+    let reads = env.fs().stats().reads - before;
+    assert!(reads < 60, "{reads} reads for {} records", all.len());
+}
+
+#[test]
+fn an_index_that_leads_to_another_record_is_found() {
+    let env = env();
+    let mut all = records(3000, 6);
+    all.retain(|r| r.0 == 1);
+    let last = all.len() - 1;
+    let meta = write_log_as(&env, &all, |i| match i {
+        0 => last,
+        i if i == last => 0,
+        i => i,
+    });
+    let reader = open_log(&env, &meta).unwrap();
+    let e = verify::verify_records(&reader, Path::new(LOG), &meta, &mut |_| ()).unwrap_err();
+    assert!(e.is_corruption(), "{e}");
+    assert!(e.to_string().contains("the index leads to record"), "{e}");
 }
 
 /// A lone file says of itself what its builder said, and no byte of it can change unnoticed.

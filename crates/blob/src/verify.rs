@@ -12,6 +12,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes of one read.
 const STEP: usize = 1 << 20;
+/// Number of records that are looked up together.
+const LOOKUPS: usize = 1 << 16;
 
 /// Returns the digest of the first `len` bytes of a file.
 pub fn digest(file: &dyn File, path: &Path, len: u64) -> Result<u128> {
@@ -41,6 +43,30 @@ pub fn verify(reader: &BlobReader, file: &dyn File, path: &Path, meta: &BlobMeta
     verify_records(reader, path, meta, &mut |_| ()).map(|_| ())
 }
 
+/// Verifies that the index leads from each hash to the record that has it, and empties the list.
+/// Reads each page of the index at most once.
+fn find_all(reader: &BlobReader, lookups: &mut Vec<(u64, u32)>) -> Result<()> {
+    // Pages are ranges of hashes.
+    lookups.sort_unstable();
+    let mut page = None;
+    for (hash, ordinal) in lookups.drain(..) {
+        let n = reader.hash_page(hash);
+        let bytes = match page.take() {
+            Some((of, bytes)) if of == n => bytes,
+            _ => reader.uncached_hash_page(n)?,
+        };
+        let (found, twins) = reader.candidates_in(&bytes, hash)?;
+        // Of several records with one hash, a lookup takes the one that has the name.
+        if found != ordinal && !twins.contains(&ordinal) {
+            return Err(reader.damaged(&format!(
+                "the index leads to record {found} for the key of record {ordinal}"
+            )));
+        }
+        page = Some((n, bytes));
+    }
+    Ok(())
+}
+
 /// Byte counts of the values in a blob file, expiries included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValueBytes {
@@ -61,9 +87,12 @@ pub fn verify_records(
     progress: &mut dyn FnMut(u64),
 ) -> Result<ValueBytes> {
     let bad = |what: String| Error::corruption(path, 0, what);
+    // Records lie in the order of their keys, and the index is in the order of their hashes. One
+    // lookup for each record would read a page from the device each time.
     let mut families: BTreeMap<u32, FamilyShare> = BTreeMap::new();
     let (mut sum, mut seqs) = (0u64, (MAX_SEQ, 0));
     let mut values = ValueBytes::default();
+    let mut lookups = Vec::new();
     let mut before = |len: usize| {
         progress(len as u64);
         Ok(())
@@ -81,14 +110,13 @@ pub fn verify_records(
         values.own += payload.len() as u64;
         seqs = (seqs.0.min(record.seq), seqs.1.max(record.seq));
         sum = sum.wrapping_add(record.name().hash(meta.file_id));
-        let (found, _) = reader.find(&record.name(), false)?;
-        match found == ordinal {
+        lookups.push((reader.hash_of(&record.name()), ordinal));
+        match lookups.len() < LOOKUPS {
             true => Ok(()),
-            false => Err(bad(format!(
-                "the index leads to record {found} for the key of record {ordinal}"
-            ))),
+            false => find_all(reader, &mut lookups),
         }
     })?;
+    find_all(reader, &mut lookups)?;
     if families != meta.families || seqs != (meta.min_seq, meta.max_seq) {
         return Err(bad(format!(
             "its records are {families:?} of sequence numbers {seqs:?}, the manifest records {:?} of {:?}",

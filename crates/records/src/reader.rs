@@ -126,6 +126,7 @@ impl RecordReader {
             path: path.to_path_buf(),
             start: 0,
             window: Bytes::new(),
+            allocated: 0,
         };
         let slot = source.up_to(0, WINDOW_ALIGN as usize)?;
         let missing = match header::decode(&slot, path)? {
@@ -350,6 +351,9 @@ struct WindowReader {
     path: PathBuf,
     start: u64,
     window: Bytes,
+    /// Allocated space when it was last asked for. To ask costs a system call, and space only grows
+    /// while a file is read.
+    allocated: u64,
 }
 
 impl WindowReader {
@@ -361,9 +365,14 @@ impl WindowReader {
     /// Returns exactly `len` bytes, or `None` if the allocated space ends before. In that case no
     /// memory is allocated.
     fn exact(&mut self, offset: u64, len: usize) -> Result<Option<Bytes>> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.file.allocated() => {}
-            _ => return Ok(None),
+        let Some(end) = offset.checked_add(len as u64) else {
+            return Ok(None);
+        };
+        if end > self.allocated {
+            self.allocated = self.file.allocated();
+            if end > self.allocated {
+                return Ok(None);
+            }
         }
         let b = self.up_to(offset, len)?;
         Ok((b.len() == len).then_some(b))

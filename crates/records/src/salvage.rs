@@ -103,20 +103,30 @@ impl Salvaged {
 }
 
 /// Returns windows of a file, reading in large steps.
-struct Window<'a> {
+pub(super) struct Window<'a> {
     file: &'a dyn File,
     limit: u64,
     bytes: Bytes,
     start: u64,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    /// Returns a window that ends where the file's space does, or at `limit` before that.
+    pub(super) fn new(file: &'a dyn File, limit: u64) -> Window<'a> {
+        Window {
+            file,
+            limit: limit.min(file.allocated().max(file.len())),
+            bytes: Bytes::new(),
+            start: 0,
+        }
+    }
+
     /// Returns `len` bytes at `at`, or fewer at the end of the file's space.
-    fn at(&mut self, at: u64, len: usize) -> Result<Bytes> {
+    pub(super) fn at(&mut self, at: u64, len: usize) -> Result<Bytes> {
         let len = (self.limit.saturating_sub(at)).min(len as u64) as usize;
         let have = self.start + self.bytes.len() as u64;
         if at < self.start || at + len as u64 > have {
-            let n = (self.limit - at).min(STEP.max(len) as u64) as usize;
+            let n = self.limit.saturating_sub(at).min(STEP.max(len) as u64) as usize;
             self.bytes = Bytes::new();
             self.bytes = self.file.read(at, n)?;
             self.start = at;
@@ -143,13 +153,8 @@ impl Window<'_> {
 /// Errors: `Unsupported` for a record of a later version.
 pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<Salvaged> {
     let life = Life::new(file_id);
-    let limit = limit.min(file.allocated().max(file.len()));
-    let mut window = Window {
-        file,
-        limit,
-        bytes: Bytes::new(),
-        start: 0,
-    };
+    let mut window = Window::new(file, limit);
+    let limit = window.limit;
     let mut out = Salvaged::default();
     let mut before = None;
     let mut at = 0;

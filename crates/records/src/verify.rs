@@ -31,6 +31,7 @@ pub fn check_spare(
         .map(|(at, what)| Error::corruption(path, at, what))
         .collect();
     let found = salvage::scan(file, path, file_id, u64::MAX)?.found;
+    let mut window = salvage::Window::new(file, u64::MAX);
     for (i, f) in found.iter().enumerate() {
         if f.offset >= end || !f.follows || !f.whole {
             break;
@@ -41,7 +42,7 @@ pub fn check_spare(
             FileKind::Log => from.next_multiple_of(RECORD_ALIGN as u64),
             FileKind::Manifest => next.unwrap_or(from.next_multiple_of(unit)),
         };
-        let padding = file.read(from, to.saturating_sub(from) as usize)?;
+        let padding = window.at(from, to.saturating_sub(from) as usize)?;
         if let Some(i) = padding.iter().position(|b| *b != 0) {
             out.push(Error::corruption(
                 path,

@@ -61,6 +61,11 @@ impl BlobReader {
         index::page_of(hash, self.directory.hashes.len() as u64) as usize
     }
 
+    /// Reads a hash page for a job, and leaves the cache as it is.
+    pub(crate) fn uncached_hash_page(&self, n: usize) -> Result<Bytes> {
+        self.page(BlockKind::BlobHashes, n, ReadMode::job(false))
+    }
+
     /// Returns the ordinal that a hash page has for one of its hashes, and all other ordinals that
     /// it may mean.
     pub(crate) fn candidates_in(&self, page: &[u8], hash: u64) -> Result<(u32, Vec<u32>)> {
