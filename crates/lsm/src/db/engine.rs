@@ -94,7 +94,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "memtable_set::SeparatedRecords",
         "MemtableSet::booked",
         // Work that runs.
-        "manual_calls::CompactControl",
+        "manual_calls::CallList",
         "plan::Claim",
         "outcome::Outcome",
         "input::InputProgress",
