@@ -636,7 +636,7 @@ impl Db {
     /// this, because the call would wait for itself.
     pub fn wait_for_listeners(&self) {
         let engine = self.engine();
-        engine.ctx.events.wait(engine.ctx.env.jobs());
+        engine.ctx.events.wait();
     }
 
     /// Returns the shape of the tree and the counters of the store.
