@@ -246,8 +246,15 @@ impl Engine {
         }
     }
 
+    /// Lets the commit lane lead, at once or after a delay. The caller has marked the lead as
+    /// scheduled.
     fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
         let (jobs, lane) = (&self.ctx.jobs, JobPriority::Commit);
+        // A delayed job may never run: closing drops it, and it does not keep the engine. A job
+        // without a delay answers every batch. If closing begins after this check, it takes the
+        // lead itself, because the lead is scheduled and not active. Today closing also waits for
+        // every leader that asks for a delay.
+        let delay = delay.filter(|_| !self.ctx.is_closing());
         match delay {
             None => {
                 let engine = self.clone();
@@ -466,7 +473,7 @@ impl Engine {
     /// Hands the lead to a writer that waits, or else to the lane, at once or after a delay.
     /// Returns false if the caller keeps the lead: it may go on (`once_more`) and all waiters
     /// sleep. Little work is done before a waiter would be awake.
-    fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
+    pub(super) fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
         let mut q = self.writes.queue().lock();
         if self.writes.queue().syncs.load(SeqCst) && q.to_sync == 0 {
             self.writes.queue().syncs.store(false, SeqCst);
