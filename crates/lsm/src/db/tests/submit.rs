@@ -353,7 +353,7 @@ fn a_full_queue_admits_held_submits_in_order() {
     });
     // Each thread wakes once when its batch is queued. Each group that one thread leaves to another
     // costs at most one more wake.
-    let wakes = engine.writes.queue().wakes.load(Ordering::SeqCst);
+    let wakes = engine.writes.queue().wakes();
     let groups = queued + HELD as usize;
     assert!(
         wakes <= HELD as usize + groups,
