@@ -472,8 +472,7 @@ impl Engine {
             GroupRoom::Ready(active) => active,
             GroupRoom::Later(delay) => return Ok(GroupOutcome::Later(delay)),
         };
-        let first = writer.next_seq;
-        writer.next_seq += count;
+        let first = writer.take_seqs(count)?;
 
         let mut seq = first;
         let mut records: SmallVec<[Outgoing<'_>; 1]> = SmallVec::with_capacity(group.len());

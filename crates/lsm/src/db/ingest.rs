@@ -431,8 +431,7 @@ impl Engine {
         engine.health.check_jobs()?;
         let view = engine.tree.view();
         engine.check_family(&view, family)?;
-        let seq = writer.next_seq;
-        writer.next_seq += 1;
+        let seq = writer.take_seqs(1)?;
         drop(writer);
         let family = view.families[&family.id()].clone();
         let numbers = engine.clone();
@@ -579,8 +578,7 @@ impl Engine {
         sets: &[&PreparedSet],
         tables: &[(&PreparedSet, &(u64, TableMeta))],
     ) -> Result<SeqNo> {
-        let seq = writer.next_seq;
-        writer.next_seq += 1;
+        let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
         {
             // A compaction that is chosen after this sees where these tables will be.
