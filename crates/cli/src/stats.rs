@@ -157,6 +157,7 @@ impl Report {
                 "compaction_bytes_written": e.compaction_bytes_written,
                 "commits": e.commits,
                 "commit_groups": e.commit_groups,
+                "conflicts": e.conflicts,
                 "log_syncs": e.log_syncs,
                 "idle_releases": e.idle_releases,
                 "stall_us": stalls,
@@ -261,6 +262,7 @@ impl Report {
                     "commits / groups / syncs",
                     format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
                 ),
+                ("conflicts of preconditions", e.conflicts.to_string()),
                 (
                     "device read",
                     format!(

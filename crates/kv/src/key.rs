@@ -167,6 +167,19 @@ pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
     Ok((user, trailer_seq(trailer), kind))
 }
 
+/// Bytes of a key that a message shows.
+const READABLE_BYTES: usize = 64;
+
+/// Returns a user key for a message: quoted, with escapes, and cut behind 64 bytes.
+pub fn readable_key(key: &[u8]) -> String {
+    match key.split_at_checked(READABLE_BYTES) {
+        Some((first, rest)) if !rest.is_empty() => {
+            format!("\"{}...\" of {} bytes", first.escape_ascii(), key.len())
+        }
+        _ => format!("\"{}\"", key.escape_ascii()),
+    }
+}
+
 /// An order of user keys. The manifest stores its name: a store opens only with the comparator it
 /// was made with.
 pub trait Comparator: Send + Sync {

@@ -119,6 +119,7 @@ impl Engine {
             compaction_bytes_written: c.compaction_written.get(),
             commit_groups: c.commit_groups.get(),
             commits: c.commits.get(),
+            conflicts: c.conflicts.get(),
             log_syncs: c.log_syncs.get(),
             idle_releases: c.idle_releases.get(),
             stall_us: stalls.iter().map(|s| (s.cause, s.us)).collect(),

@@ -36,7 +36,9 @@ use basalt_env::sync::{Mutex, named};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
-use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
+use basalt_kv::key::{
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, user_key,
+};
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_table::{TableBuilder, TableMeta};
 use std::cmp::Ordering;
@@ -339,16 +341,6 @@ impl PreparedSet {
                 "a set of tables of family {family:?} is added for the second time"
             ))),
         }
-    }
-}
-
-/// Returns the first bytes of a key as text, for messages.
-fn readable_key(key: &[u8]) -> String {
-    let first: String = key.iter().take(32).map(|b| format!("{b:02x}")).collect();
-    match key.len() {
-        0 => "the empty key".into(),
-        1..=32 => first,
-        len => format!("{first}... ({len} bytes)"),
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Stats {
     pub commit_groups: u64,
     /// Number of batches in the commit groups.
     pub commits: u64,
+    /// Number of batches that were refused with `Conflict` ([`super::Db::write_if`]).
+    pub conflicts: u64,
     /// Number of log syncs.
     pub log_syncs: u64,
     /// Number of times that the store was idle and gave back memtables and logs.

@@ -233,6 +233,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "compaction_debt:{}", s.compaction_debt);
     line!(out, "commit_groups:{}", s.commit_groups);
     line!(out, "commits:{}", s.commits);
+    line!(out, "conflicts:{}", s.conflicts);
     line!(out, "log_syncs:{}", s.log_syncs);
     line!(out, "idle_releases:{}", s.idle_releases);
     line!(out, "memtable_bytes:{}", s.memtable_bytes);
