@@ -91,7 +91,7 @@ pub use basalt_lsm::db::{
     BlobCompressionStats, BlobFamilyStats, BlobFileStats, BlobReadStats, BlobShare, BlobStats,
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
     CompactProgress, Db, FamilyStats, Iter, KeyRange, LevelStats, Loss, MAX_PRECONDITIONS, OnProgress, Precondition,
-    Prepared, RangeSize, RepairReport, StallStats, Stats, TableWriter, Ticket, UserRange,
+    Prepared, RangeSize, ReadOnlyReason, RepairReport, StallStats, Stats, TableWriter, Ticket, UserRange,
     ValueMeta, ValueWithExpiry, VerifyReport,
 };
 pub use basalt_lsm::listener::{

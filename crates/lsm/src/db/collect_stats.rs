@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::stall_cause::StallCause;
 use super::stats::{
-    BlobCompressionStats, BlobReadStats, FamilyStats, LevelStats, READING, StallStats, Stats,
+    BlobCompressionStats, BlobReadStats, FamilyStats, LevelStats, ReadOnlyReason, StallStats, Stats,
 };
 use super::view::View;
 use crate::compaction::{compaction_debt, level_targets, scores};
@@ -70,23 +70,12 @@ impl Engine {
                 levels,
             });
         }
-        let full = self.pressure.fullness();
-        // A merge that lacked space is tried again, and writes go on until too much waits for it.
-        let is_stuck = self.tree.view().backlog.holds_writers();
-        let (live_logs, compactions, blobs, read_only) = {
+        let (live_logs, compactions, blobs) = {
             let s = self.tree.lock();
-            let health = &self.health;
-            let merge =
-                (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
-            let error = health.halted().or(health.flush_error()).or(merge);
             (
                 s.catalog().logs.keys().copied().collect::<Vec<_>>(),
                 s.jobs.compactions.len() as u64,
                 self.pressure.blob_stats(s.catalog(), &s.blobs, &view),
-                error
-                    .map(|e| e.to_string())
-                    .or(full)
-                    .or_else(|| self.ctx.read_only.then(|| READING.to_string())),
             )
         };
         let (events_lost, listeners_lost) = self.ctx.events.lost();
@@ -141,7 +130,24 @@ impl Engine {
             compaction_debt: debt,
             compactions,
             last_seq: self.tree.visible(),
-            read_only,
+            read_only: self.read_only_reason(),
         }
+    }
+
+    /// Returns why the store takes no writes, or `None` if it does.
+    fn read_only_reason(&self) -> Option<ReadOnlyReason> {
+        let health = &self.health;
+        if let Err(error) = health.check_jobs() {
+            return Some(ReadOnlyReason::Broken(error));
+        }
+        // A merge that lacked space is tried again, and writes go on until too much waits for it.
+        let is_stuck = self.tree.view().backlog.holds_writers();
+        let merge =
+            (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
+        let error = health.halted().or(health.flush_error()).or(merge);
+        error
+            .or_else(|| self.pressure.fullness())
+            .map(ReadOnlyReason::Halted)
+            .or((self.ctx.read_only).then_some(ReadOnlyReason::OpenedForReading))
     }
 }

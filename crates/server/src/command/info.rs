@@ -212,14 +212,8 @@ fn engine(e: &mut Executor, out: &mut String) {
         let age = e.env.clock().wall_ms().saturating_sub(count.counted_at_ms);
         line!(out, "keys_counted_ms_ago:{age}");
     }
-    line!(
-        out,
-        "read_only:{}",
-        s.read_only
-            .as_deref()
-            .unwrap_or("")
-            .replace(['\r', '\n'], " ")
-    );
+    let reason = (s.read_only.as_ref()).map_or_else(String::new, |reason| reason.to_string());
+    line!(out, "read_only:{}", reason.replace(['\r', '\n'], " "));
     line!(out, "user_bytes_written:{}", s.user_bytes_written);
     line!(out, "wal_bytes_written:{}", s.wal_bytes_written);
     line!(out, "flush_bytes_written:{}", s.flush_bytes_written);

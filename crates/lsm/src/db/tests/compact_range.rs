@@ -147,7 +147,7 @@ fn a_cancelled_compaction_loses_no_entry_and_leaves_no_file() {
             assert_eq!(*heard.lock(), at + 1, "no further table is begun");
             cancelled += 1;
         }
-        assert_eq!(db.stats().read_only, None, "nothing failed");
+        assert!(db.stats().read_only.is_none(), "nothing failed");
         if cancelled % 8 == 0 {
             db.wait_idle().unwrap();
             db.compact_range(&db.default_family(), None, None).unwrap();
