@@ -385,7 +385,7 @@ impl Env {
         let cache = self.parts.0.cache.stats();
         let running: usize = self.parts.0.jobs.running();
         let io = &self.parts.0.io_limit;
-        let of = |name, used, limit| BudgetUse { name, used, limit };
+        let of = BudgetUse::new;
         vec![
             of("memory_bytes", memory.total(), memory.budget),
             of("cache_bytes", cache.used, cache.capacity),

@@ -26,6 +26,7 @@ pub const TRAILER_LEN: usize = 8;
 
 /// Kind of an entry. The numbers are persisted and never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Kind {
     /// A point tombstone. It hides all older versions of the key.
@@ -202,6 +203,7 @@ pub trait Comparator: Send + Sync {
 
 /// The order of a family's keys: bytewise, which is compiled in, or a user's.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Cmp {
     /// The order of `memcmp`.
     #[default]

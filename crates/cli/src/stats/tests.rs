@@ -70,16 +70,8 @@ fn report() -> Report {
             stats.stall_us = vec![(StallCause::Level0, 1500)];
             stats.stalls = vec![StallStats::new(StallCause::Level0, 2, 1500)];
             stats.budgets = vec![
-                BudgetUse {
-                    name: "open_files",
-                    used: 3,
-                    limit: 40,
-                },
-                BudgetUse {
-                    name: "background_io_bytes_per_s",
-                    used: 2048,
-                    limit: 0,
-                },
+                BudgetUse::new("open_files", 3, 40),
+                BudgetUse::new("background_io_bytes_per_s", 2048, 0),
             ];
             stats
         },

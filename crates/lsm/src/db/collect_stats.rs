@@ -15,19 +15,15 @@ use std::sync::Arc;
 impl Engine {
     /// Returns the environment's budgets, and this store's own.
     fn budgets(&self, view: &View) -> Vec<BudgetUse> {
-        let memtable_sets = view.sealed.len() as u64 + 1;
+        let options = &self.ctx.options;
         let mut all = self.ctx.env.budgets();
         all.extend([
-            BudgetUse {
-                name: "write_buffer_bytes",
-                used: view.active.memory(),
-                limit: self.ctx.options.write_buffer_bytes,
-            },
-            BudgetUse {
-                name: "sealed_memtables",
-                used: memtable_sets - 1,
-                limit: self.ctx.options.max_sealed_memtables as u64,
-            },
+            BudgetUse::new("write_buffer_bytes", view.active.memory(), options.write_buffer_bytes),
+            BudgetUse::new(
+                "sealed_memtables",
+                view.sealed.len() as u64,
+                options.max_sealed_memtables as u64,
+            ),
         ]);
         all
     }
