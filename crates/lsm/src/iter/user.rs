@@ -240,8 +240,8 @@ impl UserIter {
         }
     }
 
-    /// Returns the current value without its expiry; empty if the iterator reads keys only. Requires
-    /// `valid`, and that a value in a blob file was read.
+    /// Returns the current value without its expiry; empty if the iterator reads keys only.
+    /// Requires `valid`, and that a value in a blob file was read.
     pub fn value(&self) -> &[u8] {
         match self.position {
             IterPosition::Invalid | IterPosition::Paused => {
