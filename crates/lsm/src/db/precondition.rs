@@ -64,7 +64,7 @@ impl<'a> Precondition<'a> {
 fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
     if preconditions.len() > MAX_PRECONDITIONS {
         return Err(Error::invalid(format!(
-            "a batch has {} preconditions, at most {MAX_PRECONDITIONS} are allowed: write it in parts, or check fewer keys",
+            "a batch has {} preconditions, at most {MAX_PRECONDITIONS} are allowed: check fewer keys",
             preconditions.len()
         )));
     }
