@@ -18,7 +18,11 @@ impl Engine {
         let options = &self.ctx.options;
         let mut all = self.ctx.env.budgets();
         all.extend([
-            BudgetUse::new("write_buffer_bytes", view.active.memory(), options.write_buffer_bytes),
+            BudgetUse::new(
+                "write_buffer_bytes",
+                view.active.memory(),
+                options.write_buffer_bytes,
+            ),
             BudgetUse::new(
                 "sealed_memtables",
                 view.sealed.len() as u64,

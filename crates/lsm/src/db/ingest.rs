@@ -36,9 +36,7 @@ use basalt_env::sync::{Mutex, named};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
-use basalt_kv::key::{
-    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, user_key,
-};
+use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, user_key};
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_table::{TableBuilder, TableMeta};
 use std::cmp::Ordering;

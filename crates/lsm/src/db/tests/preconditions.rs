@@ -141,7 +141,10 @@ fn preconditions_are_bounded_and_conflicts_are_counted() {
     refused(second.wait());
     assert_eq!(db.stats().conflicts, 2);
     let text = env.metrics().prometheus();
-    assert!(text.contains("basalt_conflicts_total{store=\"db\"} 2\n"), "{text}");
+    assert!(
+        text.contains("basalt_conflicts_total{store=\"db\"} 2\n"),
+        "{text}"
+    );
     db.close().unwrap();
 }
 
