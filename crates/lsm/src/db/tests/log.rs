@@ -316,7 +316,7 @@ fn a_store_without_sequence_numbers_refuses_writes() {
     refused(&db, 2);
     put(&db, 2, &WriteOptions::SYNC);
     refused(&db, 1);
-    let e = db.prepare(&db.default_family()).err().expect("refused");
+    let e = db.prepare(&db.default_family()).expect_err("refused");
     assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
     assert_eq!(prefix(&db), 3);
     // The next open finds the numbers in the log. A close writes them to the manifest.
