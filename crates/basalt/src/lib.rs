@@ -90,9 +90,9 @@ pub use basalt_kv::{Compression, Family, Snapshot, WriteBatch};
 pub use basalt_lsm::db::{
     BlobCompressionStats, BlobFamilyStats, BlobFileStats, BlobReadStats, BlobShare, BlobStats,
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Db, FamilyStats, Iter, KeyRange, LevelStats, Loss, OnProgress, Precondition,
-    Prepared, READING, RangeSize, RepairReport, StallStats, Stats, TableWriter, Ticket, UserRange,
-    ValueMeta, ValueWithExpiry, VerifyReport,
+    CompactProgress, Db, FamilyStats, Iter, KeyRange, LevelStats, Loss, MAX_PRECONDITIONS,
+    OnProgress, Precondition, Prepared, RangeSize, ReadOnlyReason, RepairReport, StallStats, Stats,
+    TableWriter, Ticket, UserRange, ValueMeta, ValueWithExpiry, VerifyReport,
 };
 pub use basalt_lsm::listener::{
     BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, CompactionInfo,

@@ -189,7 +189,8 @@ fn every_type_of_a_signature_has_a_name() {
     assert_eq!(stats.stalls[0].cause, StallCause::Memtables);
     db.close().unwrap();
     let db: Db = Db::open_read_only(&env, "store", options.clone()).unwrap();
-    assert_eq!(db.stats().read_only.as_deref(), Some(READING));
+    let reason: Option<ReadOnlyReason> = db.stats().read_only;
+    assert!(matches!(reason, Some(ReadOnlyReason::OpenedForReading)));
     db.close().unwrap();
     let report: VerifyReport = Db::verify_store(&env, "store", &options, &mut |_, _| ()).unwrap();
     is::<Vec<Error>>(report.damage);

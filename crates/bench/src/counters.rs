@@ -88,22 +88,26 @@ impl Counters {
     }
 }
 
+/// Returns the counters that `with` makes of each pair of two filesystems or moments.
+fn combined(a: &FsStats, b: &FsStats, with: impl Fn(u64, u64) -> u64) -> FsStats {
+    let mut all = FsStats::default();
+    all.bytes_written = with(a.bytes_written, b.bytes_written);
+    all.bytes_prewritten = with(a.bytes_prewritten, b.bytes_prewritten);
+    all.bytes_read = with(a.bytes_read, b.bytes_read);
+    all.reads = with(a.reads, b.reads);
+    all.writes = with(a.writes, b.writes);
+    all.syncs = with(a.syncs, b.syncs);
+    all
+}
+
 impl Counts {
     /// Returns the difference between now and `earlier`.
     pub fn since(&self, earlier: &Counts) -> Counts {
         let pair = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| {
             Some((a?.0.saturating_sub(b?.0), a?.1.saturating_sub(b?.1)))
         };
-        let (a, b) = (&self.fs, &earlier.fs);
         Counts {
-            fs: FsStats {
-                bytes_written: a.bytes_written.saturating_sub(b.bytes_written),
-                bytes_prewritten: a.bytes_prewritten.saturating_sub(b.bytes_prewritten),
-                bytes_read: a.bytes_read.saturating_sub(b.bytes_read),
-                reads: a.reads.saturating_sub(b.reads),
-                writes: a.writes.saturating_sub(b.writes),
-                syncs: a.syncs.saturating_sub(b.syncs),
-            },
+            fs: combined(&self.fs, &earlier.fs, u64::saturating_sub),
             process: pair(self.process, earlier.process),
             disk: pair(self.disk, earlier.disk),
         }
@@ -112,16 +116,8 @@ impl Counts {
     /// Returns the sum of both. A counter that one of them lacks is missing in the sum.
     pub fn plus(&self, other: &Counts) -> Counts {
         let pair = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| Some((a?.0 + b?.0, a?.1 + b?.1));
-        let (a, b) = (&self.fs, &other.fs);
         Counts {
-            fs: FsStats {
-                bytes_written: a.bytes_written + b.bytes_written,
-                bytes_prewritten: a.bytes_prewritten + b.bytes_prewritten,
-                bytes_read: a.bytes_read + b.bytes_read,
-                reads: a.reads + b.reads,
-                writes: a.writes + b.writes,
-                syncs: a.syncs + b.syncs,
-            },
+            fs: combined(&self.fs, &other.fs, |a, b| a + b),
             process: pair(self.process, other.process),
             disk: pair(self.disk, other.disk),
         }

@@ -327,6 +327,26 @@ fn an_index_that_leads_to_another_record_is_found() {
     assert!(e.to_string().contains("the index leads to record"), "{e}");
 }
 
+/// Two records of one name were taken for two records of one hash, each of which the index leads
+/// to. A lookup finds only one of them.
+#[test]
+fn a_second_record_of_one_name_is_found() {
+    let env = env();
+    let mut all = records(3000, 6);
+    let again = all[1500].clone();
+    all.insert(1501, again);
+    let (blobs, log) = (write_blobs(&env, &all), write_log(&env, &all));
+    for (reader, path, meta) in [
+        (open_blobs(&env, &blobs).unwrap(), BLOBS, &blobs),
+        (open_log(&env, &log).unwrap(), LOG, &log),
+    ] {
+        let verified = verify::verify_records(&reader, Path::new(path), meta, &mut |_| ());
+        let e = verified.expect_err(path);
+        assert!(e.is_corruption(), "{e}");
+        assert!(e.to_string().contains("the index leads to record"), "{e}");
+    }
+}
+
 /// A lone file says of itself what its builder said, and no byte of it can change unnoticed.
 #[test]
 fn a_lone_blob_file_is_inspected_and_every_flip_is_found() {

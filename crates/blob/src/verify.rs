@@ -53,11 +53,15 @@ fn find_all(reader: &BlobReader, lookups: &mut Vec<(u64, u32)>) -> Result<()> {
         let n = reader.hash_page(hash);
         let bytes = match page.take() {
             Some((of, bytes)) if of == n => bytes,
-            _ => reader.uncached_hash_page(n)?,
+            _ => reader.hash_page_bytes(n)?,
         };
-        let (found, twins) = reader.candidates_in(&bytes, hash)?;
-        // Of several records with one hash, a lookup takes the one that has the name.
-        if found != ordinal && !twins.contains(&ordinal) {
+        let (mut found, twins) = reader.candidates_in(&bytes, hash)?;
+        if !twins.is_empty() {
+            // A lookup takes the record that has the name. Of two records with one name, it finds
+            // the same one each time.
+            found = reader.found_by_name_of(ordinal)?;
+        }
+        if found != ordinal {
             return Err(reader.damaged(&format!(
                 "the index leads to record {found} for the key of record {ordinal}"
             )));

@@ -7,7 +7,7 @@ use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
-use basalt::{BlobStats, READING, Stats};
+use basalt::{BlobStats, ReadOnlyReason, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -137,7 +137,7 @@ impl Report {
             "table_bytes": self.table_bytes(),
             "log_bytes": e.log_bytes,
             "blobs": blobs_json(e),
-            "read_only": e.read_only,
+            "read_only": e.read_only.as_ref().map(ReadOnlyReason::to_string),
             "snapshots": e.snapshots,
             "sealed_memtables": e.sealed_memtables,
             "memtable_bytes": e.memtable_bytes,
@@ -157,6 +157,7 @@ impl Report {
                 "compaction_bytes_written": e.compaction_bytes_written,
                 "commits": e.commits,
                 "commit_groups": e.commit_groups,
+                "conflicts": e.conflicts,
                 "log_syncs": e.log_syncs,
                 "idle_releases": e.idle_releases,
                 "stall_us": stalls,
@@ -196,8 +197,11 @@ impl Report {
             );
         }
         // Every store is read-only under this command, so that reason is not printed.
-        if let Some(why) = e.read_only.as_ref().filter(|why| *why != READING) {
-            let _ = writeln!(out, "WRITES FAIL: {why}");
+        match &e.read_only {
+            None | Some(ReadOnlyReason::OpenedForReading) => {}
+            Some(why) => {
+                let _ = writeln!(out, "WRITES FAIL: {why}");
+            }
         }
         for f in &e.families {
             out.push_str(&levels(f));
@@ -261,6 +265,7 @@ impl Report {
                     "commits / groups / syncs",
                     format!("{} / {} / {}", e.commits, e.commit_groups, e.log_syncs),
                 ),
+                ("conflicts of preconditions", e.conflicts.to_string()),
                 (
                     "device read",
                     format!(

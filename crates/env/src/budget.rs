@@ -29,6 +29,7 @@ pub enum MemoryKind {
 
 /// Bytes in use by kind, and the budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LedgerUse {
     /// Bytes of memtables.
     pub memtable: u64,
@@ -322,6 +323,7 @@ const MICRO: u128 = 1_000_000;
 
 /// A budget: its limit, and the part in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BudgetUse {
     /// The name in snake case, with the unit last.
     pub name: &'static str,
@@ -329,6 +331,14 @@ pub struct BudgetUse {
     pub used: u64,
     /// The limit; 0 for none.
     pub limit: u64,
+}
+
+impl BudgetUse {
+    /// Returns the use of the budget `name`, whose unit comes last in the name. A limit of 0 stands
+    /// for none.
+    pub fn new(name: &'static str, used: u64, limit: u64) -> BudgetUse {
+        BudgetUse { name, used, limit }
+    }
 }
 
 /// The state that all clones of a [`RateLimiter`] share.

@@ -62,6 +62,7 @@ pub enum CachePriority {
 
 /// Counters and sizes of a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Lookups that found the block.
     pub hits: u64,

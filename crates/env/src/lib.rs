@@ -56,6 +56,9 @@ const TRIM_PAUSE: Duration = Duration::from_millis(500);
 /// because that memory is likely to be used again soon.
 const KEPT_UNUSED: u64 = 16;
 
+/// Largest memory budget in bytes. Sums of a budget and what is booked beyond it stay in range.
+const MAX_MEMORY_BYTES: u64 = 1 << 62;
+
 /// The services that all engines share: filesystem, jobs, clock, random numbers, cache, budgets,
 /// metrics. Cloning is cheap.
 #[derive(Clone)]
@@ -188,7 +191,8 @@ impl<F> EnvBuilder<F> {
         self.settings.seed = Some(seed);
         self
     }
-    /// Sets the whole memory budget, in bytes: memtables, cache, pinned reads, buffers, clients.
+    /// Sets the whole memory budget, in bytes: memtables, cache, pinned reads, buffers, clients. It
+    /// is cut to 2^62.
     pub fn memory_bytes(mut self, n: u64) -> Self {
         self.settings.memory_bytes = n;
         self
@@ -222,8 +226,9 @@ impl<F> EnvBuilder<F> {
 
 impl Settings {
     fn parts(self) -> EnvParts {
-        let ledger = MemoryLedger::new(self.memory_bytes);
-        let cache_bytes = self.cache_bytes.min(self.memory_bytes / 4 * 3);
+        let memory_bytes = self.memory_bytes.min(MAX_MEMORY_BYTES);
+        let ledger = MemoryLedger::new(memory_bytes);
+        let cache_bytes = self.cache_bytes.min(memory_bytes / 4 * 3);
         let parts = EnvParts(Arc::new(Parts {
             jobs: if self.stepped {
                 Jobs::stepped(self.clock.clone())
@@ -380,7 +385,7 @@ impl Env {
         let cache = self.parts.0.cache.stats();
         let running: usize = self.parts.0.jobs.running();
         let io = &self.parts.0.io_limit;
-        let of = |name, used, limit| BudgetUse { name, used, limit };
+        let of = BudgetUse::new;
         vec![
             of("memory_bytes", memory.total(), memory.budget),
             of("cache_bytes", cache.used, cache.capacity),

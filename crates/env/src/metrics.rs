@@ -80,6 +80,7 @@ impl Metric {
 
 /// A metric's value at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MetricValue {
     /// The value of a [`Counter`].
     Counter(u64),

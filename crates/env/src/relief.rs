@@ -141,11 +141,17 @@ impl Relief {
         self.0.coming.load(SeqCst)
     }
 
+    /// Returns the bytes that are free now or were promised.
+    fn free_soon(&self) -> u64 {
+        // A budget may be as large as numbers are.
+        self.0.ledger.free().saturating_add(self.coming())
+    }
+
     /// Asks for memory before it runs out. The call costs a few loads as long as enough memory is
     /// free.
     pub fn look_ahead(&self) {
         let keep = self.0.ledger.room() / KEPT_FREE;
-        if self.0.ledger.free() + self.coming() < keep {
+        if self.free_soon() < keep {
             self.ask(keep);
         }
     }
@@ -157,7 +163,7 @@ impl Relief {
     /// its `worth` and also less than half of an even share. In that case readers or clients hold
     /// the memory, and flushing small memtables would not free it. Cost: a load for each holder.
     pub fn ask(&self, bytes: u64) -> bool {
-        if self.0.ledger.free() + self.coming() >= bytes {
+        if self.free_soon() >= bytes {
             return self.coming() > 0;
         }
         let holders = self.0.holders.lock();

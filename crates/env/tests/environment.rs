@@ -21,6 +21,21 @@ fn the_test_environment_is_stepped_and_seeded() {
     assert!(a.clock().as_manual().is_some());
 }
 
+/// Budgets as large as numbers are end in no overflow, neither here nor in the users of the ledger.
+#[test]
+fn the_largest_budgets_are_cut() {
+    let env = Env::builder(Arc::new(NoFiles))
+        .stepped()
+        .memory_bytes(u64::MAX)
+        .cache_bytes(u64::MAX)
+        .build();
+    assert_eq!(env.ledger().usage().budget, 1 << 62);
+    assert_eq!(env.cache().stats().capacity, 3 << 60);
+    let _promise = env.relief().promise(1 << 20);
+    env.relief().look_ahead();
+    assert!(env.relief().ask(1), "promised bytes are outstanding");
+}
+
 /// Regression test: the sources of an environment's own metrics kept its cache for ever.
 #[test]
 fn a_dropped_environment_frees_its_cache() {

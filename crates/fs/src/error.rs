@@ -66,6 +66,7 @@ impl ErrorKind {
 
 /// How far a failure reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reach {
     /// This call only. Everything else is as before.
     Operation,

@@ -81,6 +81,7 @@ pub enum Intent {
 
 /// Facts about a filesystem that engines plan by.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FsInfo {
     /// Kind and place of the filesystem, for people, such as `host directory, direct I/O,
     /// io_uring`.
@@ -101,6 +102,22 @@ pub struct FsInfo {
     pub zeroed: bool,
 }
 
+impl FsInfo {
+    /// Returns the facts about a filesystem with this write unit in bytes. The other facts are
+    /// those that promise least: reads from memory, no direct I/O, no memory of exact lengths, and
+    /// log space that shows the bytes of removed files.
+    pub fn new(description: impl Into<String>, write_unit: usize) -> FsInfo {
+        FsInfo {
+            description: description.into(),
+            write_unit,
+            read_backend: "memory",
+            direct: false,
+            own_memory: 0,
+            zeroed: false,
+        }
+    }
+}
+
 /// Space on the device under a filesystem, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
@@ -112,6 +129,7 @@ pub struct Space {
 
 /// Counters since the filesystem was opened, as this process counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FsStats {
     /// Bytes handed to the device or the operating system by appends, padding included.
     pub bytes_written: u64,

@@ -104,6 +104,41 @@ pub fn check_lens(key: usize, value: usize) -> Result<()> {
     Ok(())
 }
 
+/// Checks an operation against the rules of the decoder ([`Ops`]). `payload` is the length of the
+/// value with its expiry.
+///
+/// Errors: `InvalidArgument` for a kind that a batch never has, and for a length that the kind does
+/// not allow. Such an operation would reach the log, and could then not be applied.
+fn check_operation(kind: Kind, key: usize, payload: usize) -> Result<()> {
+    if !kind.is_operation() {
+        return Err(Error::invalid(format!(
+            "a batch cannot have an operation of kind {kind:?}; use the methods of the batch for each kind"
+        )));
+    }
+    let expiry = expiry_len(kind);
+    if payload < expiry {
+        return Err(Error::invalid(format!(
+            "a value of kind {kind:?} begins with {expiry} bytes of expiry, and this one has {payload} bytes"
+        )));
+    }
+    if kind == Kind::RangeDelete {
+        return check_range_end(payload).and_then(|()| check_lens(key, 0));
+    }
+    check_lens(key, payload - expiry)
+}
+
+/// Checks the length of the first key behind a range to delete.
+///
+/// Errors: `InvalidArgument` if it is too long.
+fn check_range_end(len: usize) -> Result<()> {
+    match len > MAX_KEY_LEN {
+        true => Err(Error::invalid(format!(
+            "the end of a range to delete has {len} bytes, a key has at most {MAX_KEY_LEN}"
+        ))),
+        false => Ok(()),
+    }
+}
+
 impl WriteBatch {
     /// Returns an empty batch.
     pub fn new() -> WriteBatch {
@@ -260,12 +295,7 @@ impl WriteBatch {
     ///
     /// Errors: `InvalidArgument` if `to` lies before `from`.
     pub fn delete_range(&mut self, family: &Family, from: &[u8], to: &[u8]) -> Result<()> {
-        if to.len() > MAX_KEY_LEN {
-            return Err(Error::invalid(format!(
-                "the end of a range to delete has {} bytes, a key has at most {MAX_KEY_LEN}",
-                to.len()
-            )));
-        }
+        check_range_end(to.len())?;
         match family.cmp().user(from, to) {
             Ordering::Less => self.push(family, Kind::RangeDelete, from, &[], to),
             Ordering::Equal => Ok(()),
@@ -276,8 +306,11 @@ impl WriteBatch {
         }
     }
 
-    /// Adds an operation of any kind, with a value of two parts. It is for engines and tests; the
-    /// methods above check the rules of each kind.
+    /// Adds an operation of any kind that a batch may have, with a value of two parts. It is for
+    /// engines and tests. The methods above also check the operands of the family, and the order of
+    /// a range's ends.
+    ///
+    /// Errors: `InvalidArgument` for a kind or a length that the decoder refuses.
     #[doc(hidden)]
     pub fn push(
         &mut self,
@@ -287,16 +320,14 @@ impl WriteBatch {
         prefix: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        check_lens(key.len(), value.len())?;
+        let value_len = prefix.len() + value.len();
+        check_operation(kind, key.len(), value_len)?;
         let owner = (family.store(), family.id());
         let codec = family.blob_compression();
         let least = family.min_blob_size();
         let separate = matches!(kind, Kind::Put | Kind::PutTtl)
-            && least.is_some_and(|least| {
-                prefix.len() + value.len() >= least.saturating_add(expiry_len(kind))
-            });
+            && least.is_some_and(|least| value_len >= least.saturating_add(expiry_len(kind)));
         let family = family.id();
-        let value_len = prefix.len() + value.len();
         let need = if separate {
             1 + record::HEADER_LEN + key.len() + value_len
         } else {

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 
 /// Compression of blocks of tables and of separated values. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Compression {
     /// No compression.

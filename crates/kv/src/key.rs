@@ -16,11 +16,17 @@ pub type SeqNo = u64;
 /// The largest sequence number.
 pub const MAX_SEQ: SeqNo = (1 << 56) - 1;
 
+/// Sequence numbers of a store are below this limit, which is half of their range. A store that
+/// takes ten million operations a second reaches it after a century. So a number from a disk that
+/// is not below it is damage, and counting on from a valid number stays in the range.
+pub const SEQ_LIMIT: SeqNo = 1 << 55;
+
 /// Bytes of a trailer.
 pub const TRAILER_LEN: usize = 8;
 
 /// Kind of an entry. The numbers are persisted and never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum Kind {
     /// A point tombstone. It hides all older versions of the key.
@@ -162,6 +168,19 @@ pub fn parse_internal_key(key: &[u8]) -> Result<(&[u8], SeqNo, Kind)> {
     Ok((user, trailer_seq(trailer), kind))
 }
 
+/// Bytes of a key that a message shows.
+const READABLE_BYTES: usize = 64;
+
+/// Returns a user key for a message: quoted, with escapes, and cut behind 64 bytes.
+pub fn readable_key(key: &[u8]) -> String {
+    match key.split_at_checked(READABLE_BYTES) {
+        Some((first, rest)) if !rest.is_empty() => {
+            format!("\"{}...\" of {} bytes", first.escape_ascii(), key.len())
+        }
+        _ => format!("\"{}\"", key.escape_ascii()),
+    }
+}
+
 /// An order of user keys. The manifest stores its name: a store opens only with the comparator it
 /// was made with.
 pub trait Comparator: Send + Sync {
@@ -184,6 +203,7 @@ pub trait Comparator: Send + Sync {
 
 /// The order of a family's keys: bytewise, which is compiled in, or a user's.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Cmp {
     /// The order of `memcmp`.
     #[default]

@@ -42,6 +42,7 @@ pub trait PrefixExtractor: Send + Sync {
 
 /// How a family cuts prefixes from its keys: by a built-in extractor, or by a user's.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Prefixes {
     /// The first this many bytes. Shorter keys have no prefix.
     Fixed(usize),

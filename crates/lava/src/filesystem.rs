@@ -214,14 +214,12 @@ impl LavaFs {
 impl FileSystem for LavaFs {
     fn info(&self) -> FsInfo {
         let facts = &self.shared.facts;
-        FsInfo {
-            description: format!("LavaFS on {}", facts.description),
-            write_unit: facts.unit,
-            read_backend: facts.read_backend,
-            direct: facts.direct,
-            own_memory: facts.own_memory,
-            zeroed: false,
-        }
+        let mut info = FsInfo::new(format!("LavaFS on {}", facts.description), facts.unit);
+        info.read_backend = facts.read_backend;
+        info.direct = facts.direct;
+        info.own_memory = facts.own_memory;
+        info.zeroed = false;
+        info
     }
 
     fn create(&self, path: &Path) -> Result<Arc<dyn File>> {
@@ -433,12 +431,9 @@ impl FileSystem for LavaFs {
     /// Returns the statistics of the device with the writes of appends alone. Writes of metadata
     /// have metrics of their own.
     fn stats(&self) -> FsStats {
-        let (bytes_written, writes) = self.shared.counters.written(WriteCause::Data);
-        FsStats {
-            bytes_written,
-            writes,
-            ..self.shared.device.stats()
-        }
+        let mut stats = self.shared.device.stats();
+        (stats.bytes_written, stats.writes) = self.shared.counters.written(WriteCause::Data);
+        stats
     }
 
     fn metrics(&self) -> Vec<FsMetric> {

@@ -72,10 +72,10 @@ pub use ingest::{Prepared, TableWriter};
 pub use integrity::check::VerifyReport;
 pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use manual_calls::{CompactControl, CompactProgress};
-pub use precondition::Precondition;
+pub use precondition::{MAX_PRECONDITIONS, Precondition};
 pub use stats::{
-    BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, READING,
-    RangeSize, StallStats, Stats,
+    BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, RangeSize,
+    ReadOnlyReason, StallStats, Stats,
 };
 pub use store::{Db, ValueMeta, ValueWithExpiry};
 pub use ticket::Ticket;

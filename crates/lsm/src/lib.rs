@@ -6,7 +6,7 @@
 //! | [`memtable`] | entries in memory |
 //! | [`version`] | which files make up the tree, and the manifest's edits |
 //! | [`iter`] | cursors merged into one for readers |
-//! | [`compaction`] | merging tables in the background |
+//! | `compaction` | merging tables in the background |
 //! | [`db`] | the engine: commit groups, reads, background work, recovery, check, repair |
 //!
 //! Programs use the crate `basalt`, which names the parts of this crate that they need.
@@ -21,7 +21,7 @@
 // ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
-pub mod compaction;
+pub(crate) mod compaction;
 pub mod db;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

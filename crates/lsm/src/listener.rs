@@ -11,7 +11,8 @@
 //! - A listener that panics is never called again; the others are.
 //!   [`crate::db::Stats::listeners_lost`] counts such listeners.
 //! - A store that closes does not wait for its listeners. Queued events are delivered after the
-//!   close, and then the listeners are dropped.
+//!   close, and then the listeners are dropped. If the system could start no thread for the events,
+//!   the closing thread delivers them.
 
 mod causes;
 

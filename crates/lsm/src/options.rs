@@ -460,8 +460,8 @@ pub struct ReadOptions {
     /// Make a cursor that follows the store, see [`crate::db::Iter`]. Excludes `snapshot`. Default
     /// `false`.
     pub tailing: bool,
-    /// Show keys without values; values in blob files are not read. A caller that asks such an
-    /// iterator for a value makes a mistake, and the call panics. Default `false`.
+    /// Show keys without values: each value is empty, and values in blob files are not read.
+    /// Default `false`.
     pub keys_only: bool,
     /// Put blocks and values that are read into the cache. Default `true`; `false` suits scans over
     /// all data. If `false`, the scan is also left out of the statistics that decide read-ahead and

@@ -386,14 +386,11 @@ impl FileSystem for SimFs {
             return lava.any().info();
         }
         let state = self.state.lock();
-        FsInfo {
-            description: format!("simulated disk in memory, seed {}", state.disk.seed),
-            write_unit: state.disk.unit as usize,
-            read_backend: "memory",
-            direct: true,
-            own_memory: 8 << 10,
-            zeroed: true,
-        }
+        let description = format!("simulated disk in memory, seed {}", state.disk.seed);
+        let mut info = FsInfo::new(description, state.disk.unit as usize);
+        (info.direct, info.zeroed) = (true, true);
+        info.own_memory = 8 << 10;
+        info
     }
 
     fn create(&self, path: &Path) -> Result<Arc<dyn File>> {

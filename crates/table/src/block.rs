@@ -435,7 +435,7 @@ pub(super) fn get(
     }
     match cmp {
         Cmp::Bytewise => scan_bytewise(&payload[..layout.entries_end], at, end, user, seq),
-        Cmp::Custom(_) => scan_any(&payload[..layout.entries_end], at, end, cmp, user, seq),
+        _ => scan_any(&payload[..layout.entries_end], at, end, cmp, user, seq),
     }
 }
 

@@ -150,7 +150,7 @@ impl IndexBlock {
         // The comparator is chosen once, not once a probe.
         match cmp {
             Cmp::Bytewise => self.seek_by(trailer, |key| key.cmp(user)),
-            Cmp::Custom(c) => self.seek_by(trailer, |key| c.compare(key, user)),
+            cmp => self.seek_by(trailer, |key| cmp.user(key, user)),
         }
     }
 

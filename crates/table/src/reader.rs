@@ -368,7 +368,7 @@ impl TableReader {
                 find(payload)
             }),
             // A user's comparator may be slow, so it does not run under a lock of the cache.
-            Cmp::Custom(_) => cache.get(at).map(|payload| find(&payload)),
+            _ => cache.get(at).map(|payload| find(&payload)),
         };
         match cached {
             Some(found) => found,

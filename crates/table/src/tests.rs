@@ -407,7 +407,7 @@ fn tables_answer_as_the_model() {
                         Some(Prefixes::Delimited(b'b')),
                     ],
                 ),
-                Cmp::Custom(_) => None,
+                _ => None,
             },
             compression: any_of(
                 &r,

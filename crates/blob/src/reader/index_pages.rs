@@ -49,6 +49,25 @@ impl BlobReader {
         Err(failed.expect("at least one was tried"))
     }
 
+    /// Returns the ordinal that a lookup of the `ordinal`-th record's name finds. Reads the record,
+    /// and those with the same hash up to the one that is found.
+    pub(crate) fn found_by_name_of(&self, ordinal: u32) -> Result<u32> {
+        let place = self.place(ordinal, false)?;
+        let len = place.end - place.start;
+        let _booked = self.env.ledger().reserve(MemoryKind::Pinned, len);
+        let file = self.records.file()?;
+        let bytes = read_exact(&*file, &self.records_path, place.start, len as usize)?;
+        let id = self.directory.records_in;
+        let head = record::check(&self.records_path, id, place.start, &bytes)?;
+        self.check_len(&head, &place)?;
+        let name = Name {
+            family: head.family,
+            key: &bytes[RECORD_HEADER..RECORD_HEADER + head.key_len],
+            seq: head.seq,
+        };
+        self.find(&name, false).map(|(found, _)| found)
+    }
+
     /// Returns the hash of a version's name in this file.
     #[inline]
     pub(crate) fn hash_of(&self, name: &Name<'_>) -> u64 {
@@ -61,8 +80,8 @@ impl BlobReader {
         index::page_of(hash, self.directory.hashes.len() as u64) as usize
     }
 
-    /// Reads a hash page for a job, and leaves the cache as it is.
-    pub(crate) fn uncached_hash_page(&self, n: usize) -> Result<Bytes> {
+    /// Returns a hash page for a job, from the cache or the file. The cache stays as it is.
+    pub(crate) fn hash_page_bytes(&self, n: usize) -> Result<Bytes> {
         self.page(BlockKind::BlobHashes, n, ReadMode::job(false))
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use basalt::StallCause;
 use basalt::env::BudgetUse;
-use basalt::{BlobShare, BlobStats, FamilyStats, LevelStats, StallStats};
+use basalt::{BlobShare, BlobStats, Error, ErrorKind, FamilyStats, LevelStats, StallStats};
 
 fn report() -> Report {
     let level = |tables, bytes, target_bytes, entries| {
@@ -38,7 +38,8 @@ fn report() -> Report {
             stats.user_bytes_written = 100;
             stats.wal_bytes_written = 110;
             stats.flush_bytes_written = 90;
-            stats.read_only = Some("the device is full".into());
+            let full = Error::new(ErrorKind::NoSpace, "the device is full");
+            stats.read_only = Some(ReadOnlyReason::Halted(full));
             stats.blobs = {
                 let mut blobs = BlobStats::default();
                 blobs.files = 2;
@@ -69,16 +70,8 @@ fn report() -> Report {
             stats.stall_us = vec![(StallCause::Level0, 1500)];
             stats.stalls = vec![StallStats::new(StallCause::Level0, 2, 1500)];
             stats.budgets = vec![
-                BudgetUse {
-                    name: "open_files",
-                    used: 3,
-                    limit: 40,
-                },
-                BudgetUse {
-                    name: "background_io_bytes_per_s",
-                    used: 2048,
-                    limit: 0,
-                },
+                BudgetUse::new("open_files", 3, 40),
+                BudgetUse::new("background_io_bytes_per_s", 2048, 0),
             ];
             stats
         },
@@ -93,7 +86,7 @@ fn tables_show_shape_and_amplification() {
     let text = report().tables();
     for part in [
         "family default, 3 sorted runs",
-        "WRITES FAIL: the device is full",
+        "WRITES FAIL: no space: the device is full",
         "space, at most                 1.49",
         "write, since open              2.20",
         "L2",
@@ -123,7 +116,12 @@ fn tables_show_shape_and_amplification() {
 
 #[test]
 fn json_has_the_same_figures() {
+    let mut reading = report();
+    reading.engine.read_only = Some(ReadOnlyReason::OpenedForReading);
+    assert_eq!(reading.json()["read_only"], "opened for reading only");
+    assert!(!reading.tables().contains("WRITES FAIL"));
     let json = report().json();
+    assert_eq!(json["read_only"], "no space: the device is full");
     assert_eq!(json["amplification"]["space"], 1.49);
     assert_eq!(json["amplification"]["write_since_open"], 2.2);
     assert_eq!(

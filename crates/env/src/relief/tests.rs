@@ -94,3 +94,15 @@ fn a_holder_is_asked_before_memory_runs_out() {
     relief.look_ahead();
     assert_eq!(asked(&stores), [1, 0]);
 }
+
+/// With the largest budget, the sum of free and promised bytes overflowed.
+#[test]
+fn the_largest_budget_is_no_overflow() {
+    let ledger = MemoryLedger::new(u64::MAX);
+    let relief = Relief::new(ledger.clone());
+    let stores = [store(&ledger, &relief, 8 * MIB)];
+    let _promise = relief.promise(9 * MIB);
+    relief.look_ahead();
+    assert!(relief.ask(MIB), "promised bytes are outstanding");
+    assert_eq!(asked(&stores), [0]);
+}

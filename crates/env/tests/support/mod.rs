@@ -14,14 +14,7 @@ fn none<T>() -> Result<T> {
 
 impl FileSystem for NoFiles {
     fn info(&self) -> FsInfo {
-        FsInfo {
-            description: "no files".into(),
-            write_unit: 512,
-            read_backend: "memory",
-            direct: false,
-            own_memory: 0,
-            zeroed: true,
-        }
+        FsInfo::new("no files", 512)
     }
     fn create(&self, _: &Path) -> Result<Arc<dyn File>> {
         none()

@@ -249,6 +249,38 @@ fn savepoints_leave_the_batch_that_the_remaining_operations_encode_to() {
     assert!(rollbacks > 200 && refused > 50 && walked > 1_000 && compressed > 50);
 }
 
+/// A batch took an operation that its decoder refuses. The operation reached the log, and the
+/// insertion into the memtable panicked.
+#[test]
+fn an_operation_that_the_decoder_refuses_is_not_added() {
+    let kinds = (0..=u8::MAX).filter_map(Kind::from_u8);
+    let family = Family::detached(3).separating(100, Compression::None);
+    let (mut taken, mut refused) = (0, 0);
+    for kind in kinds {
+        for len in [0, 7, 8, 200, MAX_KEY_LEN + 1] {
+            for prefix in [0, len] {
+                let bytes = vec![7; len];
+                let (prefix, value) = bytes.split_at(prefix);
+                let mut batch = WriteBatch::new();
+                match batch.push(&family, kind, b"key", prefix, value) {
+                    Ok(()) => {
+                        let ops: Result<Vec<_>> = Ops::new(batch.payload()).collect();
+                        let ops = ops.unwrap_or_else(|e| panic!("{kind:?}, {len} bytes: {e}"));
+                        assert_eq!(ops[0].kind, kind);
+                        taken += 1;
+                    }
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+                        assert!(batch.is_empty() && batch.payload().is_empty());
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!((taken, refused), (44, 56));
+}
+
 #[test]
 fn one_operation_takes_exactly_the_memory_it_needs() {
     for len in [0, 100, 100_000, 1 << 20] {

@@ -29,7 +29,7 @@ mod span;
 mod tables;
 
 pub use level0::paid_by_reads;
-pub use levels::{LevelTargets, compaction_debt, level_targets, scores};
+pub use levels::{compaction_debt, level_targets, scores};
 pub use manual::{RangePlan, plan_range};
 pub(super) use plan::ENTRIES_A_RANGE;
 pub use plan::{Claim, CompactionReason, Plan};

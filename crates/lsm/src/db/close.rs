@@ -49,7 +49,7 @@ impl Engine {
         };
         self.ctx.jobs.drain();
         if self.ctx.env.jobs().is_stepped() {
-            self.ctx.events.wait(self.ctx.env.jobs());
+            self.ctx.events.wait();
         }
         self.ctx.tables.retry_removals();
         self.leave();

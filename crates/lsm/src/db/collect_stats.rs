@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::stall_cause::StallCause;
 use super::stats::{
-    BlobCompressionStats, BlobReadStats, FamilyStats, LevelStats, READING, StallStats, Stats,
+    BlobCompressionStats, BlobReadStats, FamilyStats, LevelStats, ReadOnlyReason, StallStats, Stats,
 };
 use super::view::View;
 use crate::compaction::{compaction_debt, level_targets, scores};
@@ -15,19 +15,19 @@ use std::sync::Arc;
 impl Engine {
     /// Returns the environment's budgets, and this store's own.
     fn budgets(&self, view: &View) -> Vec<BudgetUse> {
-        let memtable_sets = view.sealed.len() as u64 + 1;
+        let options = &self.ctx.options;
         let mut all = self.ctx.env.budgets();
         all.extend([
-            BudgetUse {
-                name: "write_buffer_bytes",
-                used: view.active.memory(),
-                limit: self.ctx.options.write_buffer_bytes,
-            },
-            BudgetUse {
-                name: "sealed_memtables",
-                used: memtable_sets - 1,
-                limit: self.ctx.options.max_sealed_memtables as u64,
-            },
+            BudgetUse::new(
+                "write_buffer_bytes",
+                view.active.memory(),
+                options.write_buffer_bytes,
+            ),
+            BudgetUse::new(
+                "sealed_memtables",
+                view.sealed.len() as u64,
+                options.max_sealed_memtables as u64,
+            ),
         ]);
         all
     }
@@ -70,23 +70,12 @@ impl Engine {
                 levels,
             });
         }
-        let full = self.pressure.fullness();
-        // A merge that lacked space is tried again, and writes go on until too much waits for it.
-        let is_stuck = self.tree.view().backlog.holds_writers();
-        let (live_logs, compactions, blobs, read_only) = {
+        let (live_logs, compactions, blobs) = {
             let s = self.tree.lock();
-            let health = &self.health;
-            let merge =
-                (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
-            let error = health.halted().or(health.flush_error()).or(merge);
             (
                 s.catalog().logs.keys().copied().collect::<Vec<_>>(),
                 s.jobs.compactions.len() as u64,
                 self.pressure.blob_stats(s.catalog(), &s.blobs, &view),
-                error
-                    .map(|e| e.to_string())
-                    .or(full)
-                    .or_else(|| self.ctx.read_only.then(|| READING.to_string())),
             )
         };
         let (events_lost, listeners_lost) = self.ctx.events.lost();
@@ -119,6 +108,7 @@ impl Engine {
             compaction_bytes_written: c.compaction_written.get(),
             commit_groups: c.commit_groups.get(),
             commits: c.commits.get(),
+            conflicts: c.conflicts.get(),
             log_syncs: c.log_syncs.get(),
             idle_releases: c.idle_releases.get(),
             stall_us: stalls.iter().map(|s| (s.cause, s.us)).collect(),
@@ -140,7 +130,24 @@ impl Engine {
             compaction_debt: debt,
             compactions,
             last_seq: self.tree.visible(),
-            read_only,
+            read_only: self.read_only_reason(),
         }
+    }
+
+    /// Returns why the store takes no writes, or `None` if it does.
+    fn read_only_reason(&self) -> Option<ReadOnlyReason> {
+        let health = &self.health;
+        if let Err(error) = health.check_jobs() {
+            return Some(ReadOnlyReason::Broken(error));
+        }
+        // A merge that lacked space is tried again, and writes go on until too much waits for it.
+        let is_stuck = self.tree.view().backlog.holds_writers();
+        let merge =
+            (health.compaction_error()).filter(|e| e.kind() != ErrorKind::NoSpace || is_stuck);
+        let error = health.halted().or(health.flush_error()).or(merge);
+        error
+            .or_else(|| self.pressure.fullness())
+            .map(ReadOnlyReason::Halted)
+            .or((self.ctx.read_only).then_some(ReadOnlyReason::OpenedForReading))
     }
 }

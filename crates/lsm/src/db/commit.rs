@@ -24,13 +24,10 @@ use super::throttle::Patience;
 use super::write_path::Writer;
 use super::write_path::apply::insert_group;
 use super::write_path::checks::Check;
-use super::write_path::queue::{
-    CommitGroup, GROUP_BATCHES, GROUP_BYTES, HeldSubmit, Leader, PendingBatch, Queue,
-};
+use super::write_path::queue::{CommitGroup, GROUP_BYTES, GroupWaitPlan, PendingBatch, Queue};
 use super::write_path::ticket_state::{Callback, Phase, TicketState, Waiter};
 use basalt_env::JobPriority;
-use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_env::sync::{MutexGuard, spin_loop};
+use basalt_env::sync::MutexGuard;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::batch::WriteBatch;
 use basalt_kv::key::SeqNo;
@@ -42,9 +39,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of times that a leader of unsynced batches checks whether the last group's writers are
-/// back.
-const GROUP_WAIT_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 /// Most groups that a leader commits in a row. It goes on only while at most `MAX_QUEUED_BYTES` are
 /// queued and the waiters sleep.
 const MAX_GROUPS_IN_A_ROW: u32 = 4;
@@ -52,15 +46,6 @@ const MAX_QUEUED_BYTES: usize = 64 << 10;
 /// Number of batches at the front of the queue among which the leader searches for a writer that is
 /// awake.
 const MAX_WAITERS_EXAMINED: usize = 16;
-/// The wait of a leader for the writers of the last group.
-struct GroupWaitPlan {
-    /// Number of batches in the queue that the leader waits for.
-    wanted: usize,
-    /// The longest time that the leader waits.
-    most: Duration,
-    /// True if the group is to be synced.
-    sync: bool,
-}
 
 /// The outcome of a group.
 enum GroupOutcome {
@@ -133,8 +118,7 @@ impl Engine {
     ) -> Result<SeqNo> {
         let mut own = PendingBatch::new(batch, sync, checks);
         let mut q = self.writes.queue().lock();
-        if q.leader != Leader::Active && q.pending.is_empty() {
-            q.leader = Leader::Active;
+        if q.is_empty() && q.begin_lead() {
             let own_batch = std::slice::from_ref(&own);
             let plan = self.plan_group_wait(&mut q, own_batch, Patience::Wait);
             drop(q);
@@ -145,7 +129,7 @@ impl Engine {
         }
         let ticket = TicketState::new(Phase::Queued, Waiter::Awake);
         own.ticket = Some(ticket.clone());
-        self.queue(q, own);
+        self.writes.queue().push(q, own);
         self.wait_for_ticket(&ticket)
     }
 
@@ -166,7 +150,7 @@ impl Engine {
         // A callback that waited would keep the commit lane from all stores.
         match patience == Patience::Wait && !InsideCallbacks::is_here() {
             true => self.queue_when_there_is_room(q, pending),
-            false => self.queue(q, pending),
+            false => self.writes.queue().push(q, pending),
         }
         ticket
     }
@@ -182,16 +166,13 @@ impl Engine {
     ) {
         let ledger = self.ctx.env.ledger();
         // A queue gets no notice of memory that other stores release, so the function looks here.
-        q.admit_held(ledger);
-        if q.held.is_empty() && !q.is_full(ledger) {
-            return self.queue(q, pending);
+        if q.has_room(ledger) {
+            return self.writes.queue().push(q, pending);
         }
         self.ctx.counters.submits_held.add(1);
-        let own = Arc::new(HeldSubmit::default());
-        q.held.push_back((pending, own.clone()));
-        while !own.admitted.load(SeqCst) {
-            if q.leader != Leader::Active {
-                q.leader = Leader::Active;
+        let own = q.hold(pending);
+        while !own.is_admitted() {
+            if q.begin_lead() {
                 drop(q);
                 let lead = || self.lead_groups(None, None, Patience::Wait, Callbacks::OnLane);
                 let led = catch_unwind(AssertUnwindSafe(lead));
@@ -199,36 +180,18 @@ impl Engine {
                 if let Err(panic) = led {
                     // The caller gets no ticket, so its batch must not stay in the queue before
                     // other batches.
-                    q.held.retain(|(_, thread)| !Arc::ptr_eq(thread, &own));
-                    let leader = q.leader;
-                    q.give_lead_back(leader, ledger);
+                    q.withdraw(&own, ledger);
                     drop(q);
                     resume_unwind(panic);
                 }
                 q.admit_held(ledger);
                 continue;
             }
-            own.woken.wait(&mut q);
-            #[cfg(test)]
-            self.writes.queue().wakes.fetch_add(1, SeqCst);
+            self.writes.queue().wait_while_held(&mut q, &own);
         }
         // While this thread led, the first held thread was this one, which did not wait. If no
         // thread leads now, the next one has to.
-        if q.leader != Leader::Active
-            && let Some((_, first)) = q.held.front()
-        {
-            first.woken.notify_one();
-        }
-    }
-
-    fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: PendingBatch) {
-        q.push(pending, false);
-        let all_there = q.pending.len() == q.wanted;
-        drop(q);
-        if all_there {
-            self.writes.queue().came.store(true, SeqCst);
-            self.writes.queue().all_there.notify_one();
-        }
+        q.wake_next_leader();
     }
 
     /// Returns the ticket of a batch that was refused.
@@ -239,15 +202,21 @@ impl Engine {
     /// Makes sure that the queued batches are committed even if no thread waits for them.
     pub(super) fn ensure_leader(self: &Arc<Self>) {
         let mut q = self.writes.queue().lock();
-        if q.leader == Leader::None && !q.pending.is_empty() {
-            q.leader = Leader::Scheduled;
+        if q.schedule_lead() {
             drop(q);
             self.spawn_leader(None);
         }
     }
 
+    /// Lets the commit lane lead, at once or after a delay. The caller has marked the lead as
+    /// scheduled.
     fn spawn_leader(self: &Arc<Self>, delay: Option<Duration>) {
         let (jobs, lane) = (&self.ctx.jobs, JobPriority::Commit);
+        // A delayed job may never run: closing drops it, and it does not keep the engine. A job
+        // without a delay answers every batch. If closing begins after this check, it takes the
+        // lead itself, because the lead is scheduled and not active. Today closing also waits for
+        // every leader that asks for a delay.
+        let delay = delay.filter(|_| !self.ctx.is_closing());
         match delay {
             None => {
                 let engine = self.clone();
@@ -320,7 +289,7 @@ impl Engine {
                         self.plan_group_wait(&mut q, &group, patience)
                     });
                     if let Some(plan) = plan {
-                        self.wait_for_group(plan);
+                        self.writes.queue().wait_for_group(plan);
                     }
                 }
                 let mut writer = self.writes.lock();
@@ -399,53 +368,19 @@ impl Engine {
             // No other thread is on the way, or the lane of all stores would wait.
             return None;
         }
-        let pending = q.pending.len() + own.len();
         let bytes: usize = own.iter().map(|p| p.len).sum();
-        if q.bytes + bytes >= GROUP_BYTES {
+        if q.bytes() + bytes >= GROUP_BYTES {
             return None;
         }
-        let sync = own.iter().any(|p| p.sync) || q.to_sync > 0;
+        let sync = own.iter().any(|p| p.sync) || q.syncs();
         if sync {
-            self.writes.queue().syncs.store(true, SeqCst);
+            self.writes.queue().begin_synced_group();
         }
-        if own.first().or(q.pending.front())?.is_conditional() {
+        if own.first().or(q.batches().next())?.is_conditional() {
             // The group is full: no other batch joins it.
             return None;
         }
-        let (wanted, most) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
-        let wanted = wanted - own.len();
-        q.wanted = wanted;
-        Some(GroupWaitPlan { wanted, most, sync })
-    }
-
-    /// Waits for the writers of the last group to come back, so that they share this sync.
-    fn wait_for_group(&self, GroupWaitPlan { wanted, most, sync }: GroupWaitPlan) {
-        let queue = self.writes.queue();
-        if !sync {
-            // A writer that has its answer is back sooner than a thread could fall asleep.
-            queue.came.store(false, SeqCst);
-        }
-        let mut q = queue.lock();
-        if sync {
-            // The leader sleeps: on a machine with few processors the other writers need this one.
-            while q.pending.len() < wanted {
-                if queue.all_there.wait_for(&mut q, most).timed_out() {
-                    break;
-                }
-            }
-        } else if q.pending.len() < wanted {
-            drop(q);
-            for _ in 0..GROUP_WAIT_SPINS {
-                if queue.came.load(SeqCst) {
-                    break;
-                }
-                spin_loop();
-            }
-            q = queue.lock();
-        }
-        q.wanted = usize::MAX;
-        let came = q.pending.len() >= wanted;
-        q.group_wait.note_wait(came, sync);
+        q.plan_wait(own.len(), sync)
     }
 
     /// Waits until a batch is committed, or has failed. Leads groups meanwhile if no other thread
@@ -466,19 +401,13 @@ impl Engine {
     /// Hands the lead to a writer that waits, or else to the lane, at once or after a delay.
     /// Returns false if the caller keeps the lead: it may go on (`once_more`) and all waiters
     /// sleep. Little work is done before a waiter would be awake.
-    fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
+    pub(super) fn hand_over(self: &Arc<Self>, delay: Option<Duration>, once_more: bool) -> bool {
         let mut q = self.writes.queue().lock();
-        if self.writes.queue().syncs.load(SeqCst) && q.to_sync == 0 {
-            self.writes.queue().syncs.store(false, SeqCst);
-        }
-        if q.pending.is_empty() {
-            q.give_lead_back(Leader::None, self.ctx.env.ledger());
-            return true;
-        }
-        let once_more = once_more && q.to_sync == 0 && q.bytes <= MAX_QUEUED_BYTES;
+        self.writes.queue().end_group(&q);
+        let once_more = once_more && !q.syncs() && q.bytes() <= MAX_QUEUED_BYTES;
         let mut awake_waiter = None;
         // Only the first few batches are searched, because the queue stands still meanwhile.
-        for p in q.pending.iter().take(MAX_WAITERS_EXAMINED) {
+        for p in q.batches().take(MAX_WAITERS_EXAMINED) {
             let ticket = p.ticket.as_ref().expect("what is queued has one");
             let mut slot = ticket.slot.lock();
             let free = matches!(slot.phase, Phase::Queued);
@@ -501,9 +430,11 @@ impl Engine {
             return true;
         }
         // The lane's own thread may be inside a held `submit`.
-        q.give_lead_back(Leader::Scheduled, self.ctx.env.ledger());
+        let queued = q.give_lead_back(self.ctx.env.ledger());
         drop(q);
-        self.spawn_leader(delay);
+        if queued {
+            self.spawn_leader(delay);
+        }
         true
     }
 
@@ -541,8 +472,7 @@ impl Engine {
             GroupRoom::Ready(active) => active,
             GroupRoom::Later(delay) => return Ok(GroupOutcome::Later(delay)),
         };
-        let first = writer.next_seq;
-        writer.next_seq += count;
+        let first = writer.take_seqs(count)?;
 
         let mut seq = first;
         let mut records: SmallVec<[Outgoing<'_>; 1]> = SmallVec::with_capacity(group.len());
@@ -564,7 +494,7 @@ impl Engine {
         drop(records);
         if let Some(began) = began {
             let took = self.ctx.env.clock().now() - began;
-            self.writes.queue().lock().group_wait.note_sync(took);
+            self.writes.queue().lock().note_sync(took);
         }
 
         insert_group(&active, group, first, bytes);

@@ -9,7 +9,6 @@ use super::view::View;
 use crate::compaction::{Claim, PickContext, Plan, RangePlan, plan_range};
 use crate::version::{FamilyVersion, LEVELS};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::this_thread;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::family::Family;
 use basalt_kv::key::SeqNo;
@@ -80,14 +79,14 @@ crate::options::setters! { CompactOptions {
 /// Guard of a call that closing waits for. The drop of the guard ends the wait.
 pub(crate) struct CallGuard<'a> {
     engine: &'a Arc<Engine>,
-    control: CompactControl,
+    /// Number of the call in the list of calls.
+    id: u64,
     exclusive: bool,
 }
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        let ours = |c: &CompactControl| Arc::ptr_eq(&c.0, &self.control.0);
-        self.engine.manual.0.lock().retain(|(_, c)| !ours(c));
+        self.engine.manual.end(self.id);
         // The thread that closes the store waits for this notification.
         self.engine.ctx.env.jobs().notify();
         if self.exclusive {
@@ -174,14 +173,14 @@ impl Engine {
     ///
     /// Errors: `Closed` if the store is closing or closed.
     pub fn note_call(self: &Arc<Self>, control: CompactControl) -> Result<CallGuard<'_>> {
-        self.manual.0.lock().push((this_thread(), control.clone()));
         let noted = CallGuard {
             engine: self,
-            control,
+            id: self.manual.begin(control),
             exclusive: false,
         };
-        // This check must follow the push. Closing first sets the closed mark and then reads the
-        // list of calls. So either this check sees the mark, or closing sees this call.
+        // This check must follow the call's entry in the list. Closing first sets the closed mark
+        // and then reads the list of calls. So either this check sees the mark, or closing sees
+        // this call.
         self.ctx.check_open()?;
         Ok(noted)
     }

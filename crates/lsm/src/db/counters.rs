@@ -31,6 +31,7 @@ pub(crate) struct CounterValues {
     pub relocated: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
+    pub conflicts: Counter,
     pub log_syncs: Counter,
     pub submits_held: Counter,
     pub idle_releases: Counter,
@@ -121,6 +122,11 @@ const ROWS: &[Row] = &[
     ),
     ("commit_groups_total", "Commit groups", |v| &v.commit_groups),
     ("commits_total", "Batches committed", |v| &v.commits),
+    (
+        "conflicts_total",
+        "Batches that were refused because a precondition did not hold",
+        |v| &v.conflicts,
+    ),
     ("log_syncs_total", "Syncs of the write-ahead log", |v| {
         &v.log_syncs
     }),

@@ -144,7 +144,7 @@ impl Iter {
         Ok(())
     }
 
-    /// Takes one step of a tailing cursor, as of now.
+    /// Takes one step of a tailing cursor that was sought before, as of now.
     fn step(&mut self) -> Result<()> {
         if self.shown.valid() {
             let engine = self.engine.upgrade().ok_or_else(closed)?;
@@ -160,7 +160,7 @@ impl Iter {
         }
         self.move_on()?;
         match self.tail.as_ref().expect("the cursor is tailing") {
-            TailPosition::Nowhere => panic!("next on an iterator that is not positioned"),
+            TailPosition::Nowhere => unreachable!("the caller has checked the place"),
             TailPosition::First => self.shown.seek_to_first(),
             TailPosition::At(key) => self.shown.continue_from(key, true),
             TailPosition::Behind(key) => self.shown.continue_from(key, false),
@@ -257,18 +257,29 @@ impl Iter {
     }
 
     /// Moves to the next key. Requires `valid`, or a tailing iterator that was sought before.
+    ///
+    /// Errors: `InvalidArgument` for a tailing iterator that was not sought since it was made or
+    /// refreshed; it stays as it is.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor in the field's words; it lends keys, which Iterator cannot"
     )]
     #[inline]
     pub fn next(&mut self) -> Result<()> {
-        self.state = IteratorState::Here;
-        if self.tail.is_none() {
-            return self.shown.next();
+        match self.tail {
+            None => {
+                self.state = IteratorState::Here;
+                self.shown.next()
+            }
+            Some(TailPosition::Nowhere) => Err(Error::invalid(
+                "next on a tailing iterator that is not positioned: call seek or seek_to_first first",
+            )),
+            Some(_) => {
+                self.state = IteratorState::Here;
+                let stepped = self.step();
+                self.moved(stepped)
+            }
         }
-        let stepped = self.step();
-        self.moved(stepped)
     }
 
     /// Moves to the previous key. Requires `valid`.
@@ -284,8 +295,8 @@ impl Iter {
         self.shown.key()
     }
 
-    /// Returns the current value, without its expiry. Requires `valid`. The value is not copied: it
-    /// lies in the block or memtable that holds it.
+    /// Returns the current value, without its expiry; empty with [`ReadOptions::keys_only`].
+    /// Requires `valid`. The value is not copied: it lies in the block or memtable that holds it.
     #[inline]
     pub fn value(&self) -> &[u8] {
         self.shown.value()
@@ -299,8 +310,8 @@ impl Iter {
         self.shown.value_at_hand()
     }
 
-    /// Returns the current value, pinned: it outlives the iterator, and is not copied. Requires
-    /// `valid`.
+    /// Returns the current value, pinned: it outlives the iterator, and is not copied. The value is
+    /// empty with [`ReadOptions::keys_only`]. Requires `valid`.
     pub fn pinned_value(&self) -> Bytes {
         self.shown.pinned_value()
     }
@@ -356,11 +367,8 @@ impl Iter {
         if !self.valid() {
             return Ok(None);
         }
-        let value = match self.options.keys_only {
-            true => Bytes::new(),
-            false => self.pinned_value(),
-        };
-        Ok(Some((Bytes::copy_from_slice(self.key()), value)))
+        let key = Bytes::copy_from_slice(self.key());
+        Ok(Some((key, self.pinned_value())))
     }
 }
 

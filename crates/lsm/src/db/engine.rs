@@ -2,7 +2,8 @@
 //!
 //! Each part owns its state, and no other part accesses that state. A part knows only the parts
 //! above it in this table. Operations on the store (commits, reads, jobs, checkpoints, ...) are
-//! methods of [`Engine`] in modules of their own, which use the parts.
+//! methods of [`Engine`] in modules of their own, which use the parts. Some state of [`Tree`] and
+//! [`WritePath`] has no methods: an operation that holds its lock uses the fields.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -94,7 +95,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "memtable_set::SeparatedRecords",
         "MemtableSet::booked",
         // Work that runs.
-        "manual_calls::CompactControl",
+        "manual_calls::CallList",
         "plan::Claim",
         "outcome::Outcome",
         "input::InputProgress",

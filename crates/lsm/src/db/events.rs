@@ -80,41 +80,40 @@ impl Events {
         drop(queue);
         let inner = self.0.clone();
         if basalt_env::thread::spawn("basalt-events", move || inner.deliver_all()).is_err() {
-            // No thread is available: the next event tries again, and so does a thread that waits
-            // for delivery.
+            // No thread is available: the next event tries again. A thread that waits for delivery
+            // delivers the events itself.
             self.0.queue.lock().is_delivering = false;
             self.0.delivered.notify_all();
         }
     }
 
-    /// Waits until all events queued so far were delivered or lost. Under a stepped scheduler the
-    /// caller delivers them now.
-    pub fn wait(&self, jobs: &Jobs) {
+    /// Waits until all events queued so far were delivered or lost. The caller delivers them now
+    /// under a stepped scheduler, and if no thread could be started for them.
+    pub fn wait(&self) {
         let mut queue = self.0.queue.lock();
-        if jobs.is_stepped() && !std::mem::replace(&mut queue.is_delivering, true) {
+        let upto = queue.queued;
+        while queue.done < upto {
+            if queue.is_delivering {
+                self.0.delivered.wait(&mut queue);
+                continue;
+            }
+            queue.is_delivering = true;
             drop(queue);
             self.0.deliver_all();
-            return;
-        }
-        let upto = queue.queued;
-        while queue.done < upto && queue.is_delivering {
-            self.0.delivered.wait(&mut queue);
+            queue = self.0.queue.lock();
         }
     }
 
     /// Ends the queue: no further event comes. Listeners are dropped once the queued events are
-    /// delivered.
+    /// delivered. The caller delivers them as in [`Events::wait`], but waits for no other thread.
     pub fn close(&self) {
         self.0.has_no_listeners.store(true, SeqCst);
         let mut queue = self.0.queue.lock();
         queue.closed = true;
-        let gone = if queue.is_delivering {
-            Vec::new()
-        } else {
-            std::mem::take(&mut queue.listeners)
-        };
-        drop(queue);
-        drop(gone);
+        if !std::mem::replace(&mut queue.is_delivering, true) {
+            drop(queue);
+            self.0.deliver_all();
+        }
     }
 
     /// Returns the number of events that were dropped because listeners were slow, and the number
@@ -126,6 +125,7 @@ impl Events {
 }
 
 impl Inner {
+    /// Delivers events until none waits. The caller has set `is_delivering`.
     fn deliver_all(&self) {
         loop {
             let mut queue = self.queue.lock();

@@ -36,7 +36,7 @@ use basalt_env::sync::{Mutex, named};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
-use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, user_key};
+use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, user_key};
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_table::{TableBuilder, TableMeta};
 use std::cmp::Ordering;
@@ -342,16 +342,6 @@ impl PreparedSet {
     }
 }
 
-/// Returns the first bytes of a key as text, for messages.
-fn readable_key(key: &[u8]) -> String {
-    let first: String = key.iter().take(32).map(|b| format!("{b:02x}")).collect();
-    match key.len() {
-        0 => "the empty key".into(),
-        1..=32 => first,
-        len => format!("{first}... ({len} bytes)"),
-    }
-}
-
 /// Returns the first and last user key of a prepared table.
 fn ends(meta: &TableMeta) -> (&[u8], &[u8]) {
     (user_key(&meta.smallest), user_key(&meta.largest))
@@ -431,8 +421,7 @@ impl Engine {
         engine.health.check_jobs()?;
         let view = engine.tree.view();
         engine.check_family(&view, family)?;
-        let seq = writer.next_seq;
-        writer.next_seq += 1;
+        let seq = writer.take_seqs(1)?;
         drop(writer);
         let family = view.families[&family.id()].clone();
         let numbers = engine.clone();
@@ -579,8 +568,7 @@ impl Engine {
         sets: &[&PreparedSet],
         tables: &[(&PreparedSet, &(u64, TableMeta))],
     ) -> Result<SeqNo> {
-        let seq = writer.next_seq;
-        writer.next_seq += 1;
+        let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
         {
             // A compaction that is chosen after this sees where these tables will be.

@@ -237,7 +237,7 @@ impl Engine {
             .add(log.writer.end().saturating_sub(before));
         if sync {
             log.synced = true;
-            self.ctx.counters.log_syncs.add(1);
+            self.ctx.counters.log_syncs.add(u64::from(result.is_ok()));
         }
         result.map_err(|e| self.halt(e))
     }
@@ -253,9 +253,10 @@ impl Engine {
         if log.writer.synced() >= log.writer.end() {
             return Ok(());
         }
-        self.ctx.counters.log_syncs.add(1);
         log.synced = true;
-        log.writer.sync().map_err(|e| self.halt(e))
+        log.writer.sync().map_err(|e| self.halt(e))?;
+        self.ctx.counters.log_syncs.add(1);
+        Ok(())
     }
 
     /// Syncs the logs that were left and records their ends. Nothing in a later log may be durable
@@ -267,10 +268,10 @@ impl Engine {
         writer.forget_removed_logs(&self.ctx, &self.tree);
         let mut edit = Edit::default();
         for log in &mut writer.left {
-            self.ctx.counters.log_syncs.add(1);
             if let Err(e) = log.writer.sync() {
                 return Err(self.halt(e));
             }
+            self.ctx.counters.log_syncs.add(1);
             edit.end_logs.push((log.number, log.writer.end()));
         }
         if !edit.end_logs.is_empty() {

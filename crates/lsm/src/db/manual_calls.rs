@@ -48,21 +48,55 @@ impl CompactControl {
     }
 }
 
+/// One running call.
+struct ManualCall {
+    /// Number of the call. Several calls may share one control.
+    id: u64,
+    thread: ThreadId,
+    control: CompactControl,
+}
+
+/// The calls of a store, and the number of the next one.
+#[derive(Default)]
+struct CallList {
+    next_id: u64,
+    running: Vec<ManualCall>,
+}
+
 /// List of the running calls that use the store's directory on their callers' threads: manual
 /// compactions and checkpoints. Closing cancels them and waits for their ends.
 #[derive(Default)]
-pub(crate) struct ManualCalls(pub(super) Mutex<Vec<(ThreadId, CompactControl)>>);
+pub(crate) struct ManualCalls(Mutex<CallList>);
 
 impl ManualCalls {
+    /// Adds a call of this thread, and returns its number.
+    pub fn begin(&self, control: CompactControl) -> u64 {
+        let mut calls = self.0.lock();
+        let id = calls.next_id;
+        calls.next_id += 1;
+        calls.running.push(ManualCall {
+            id,
+            thread: this_thread(),
+            control,
+        });
+        id
+    }
+
+    /// Removes the call with this number.
+    pub fn end(&self, id: u64) {
+        let mut calls = self.0.lock();
+        calls.running.retain(|call| call.id != id);
+    }
+
     /// Cancels every call, because the store closes.
     pub fn cancel_all(&self) {
-        self.0.lock().iter().for_each(|(_, c)| c.cancel());
+        (self.0.lock().running.iter()).for_each(|call| call.control.cancel());
     }
 
     /// Returns `true` while a call runs on another thread. Closing cannot wait for a call on its
     /// own thread, because that call's callback closes the store.
     pub fn runs_on_other_thread(&self) -> bool {
         let own = this_thread();
-        self.0.lock().iter().any(|(thread, _)| *thread != own)
+        (self.0.lock().running.iter()).any(|call| call.thread != own)
     }
 }

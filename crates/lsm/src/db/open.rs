@@ -26,7 +26,7 @@ use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::batch::Ops;
-use basalt_kv::key::{MAX_SEQ, SeqNo};
+use basalt_kv::key::{SEQ_LIMIT, SeqNo};
 use basalt_kv::merge;
 use basalt_records::{
     FileKind, RecordKind, RecordReader, StoredRecord, UNANNOUNCED, UNANNOUNCED_COMPRESSED,
@@ -187,7 +187,7 @@ pub(crate) fn check_record(
         return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
     }
     let end = record.first_seq.saturating_add(u64::from(record.count));
-    if record.first_seq <= last_seq || record.count == 0 || end > MAX_SEQ {
+    if record.first_seq <= last_seq || record.count == 0 || end > SEQ_LIMIT {
         return Err(bad(format!(
             "sequence number {} with {} operations after {last_seq}",
             record.first_seq, record.count

@@ -24,7 +24,11 @@ use basalt_env::sync::spin_loop;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::family::Family;
-use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::key::{Kind, SeqNo, readable_key};
+
+/// Most preconditions of one batch. The commit leader checks all of them while writers wait, so
+/// the limit bounds this wait, and the memory of a batch in the commit queue.
+pub const MAX_PRECONDITIONS: usize = 1 << 16;
 
 /// What must still hold for a batch of [`super::Db::write_if`] to be written.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +59,15 @@ impl<'a> Precondition<'a> {
 
 /// Takes a caller's preconditions for the queue.
 ///
-/// Errors: `InvalidArgument` for a key that no store can have.
+/// Errors: `InvalidArgument` for more than [`MAX_PRECONDITIONS`], and for a key that no store can
+/// have.
 fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
+    if preconditions.len() > MAX_PRECONDITIONS {
+        return Err(Error::invalid(format!(
+            "a batch has {} preconditions, at most {MAX_PRECONDITIONS} are allowed: check fewer keys",
+            preconditions.len()
+        )));
+    }
     let check = |p: &Precondition<'_>| {
         let Precondition::Unchanged { family, key, since } = *p;
         if key.len() > MAX_KEY_LEN {
@@ -73,20 +84,6 @@ fn checks_of(preconditions: &[Precondition<'_>]) -> Result<Box<[Check]>> {
         })
     };
     preconditions.iter().map(check).collect()
-}
-
-/// Returns the beginning of a key for a message.
-fn readable_key(key: &[u8]) -> String {
-    match key {
-        [first @ .., _] if key.len() > 64 => {
-            format!(
-                "\"{}...\" of {} bytes",
-                first[..64].escape_ascii(),
-                key.len()
-            )
-        }
-        _ => format!("\"{}\"", key.escape_ascii()),
-    }
 }
 
 /// Returns true if a compaction of these tables may drop the last entry of a key.
@@ -114,8 +111,8 @@ impl Engine {
     /// sequence number. Reads tables if they may have a newer entry. So little is left for the
     /// commit leader, which all writers wait for.
     ///
-    /// Errors: `InvalidArgument` for a key that no store can have; those of
-    /// [`Engine::check_preconditions`].
+    /// Errors: `InvalidArgument` for too many preconditions, and for a key that no store can have;
+    /// those of [`Engine::check_preconditions`].
     pub(super) fn take_preconditions(
         &self,
         preconditions: &[Precondition<'_>],
@@ -187,6 +184,8 @@ impl Engine {
         let may_be_older = !is_in_memory && found.as_ref().is_none_or(|f| f.kind == Kind::Delete);
         let found = found.map(|f| f.seq);
         let conflict = |what: String| {
+            // The first conflict ends the checks of a batch.
+            self.ctx.counters.conflicts.add(1);
             let message = format!(
                 "key {} of family {:?} {what}: nothing was written; read the key again and retry",
                 readable_key(key),

@@ -5,9 +5,33 @@ use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
 use basalt_blob::counts::{CompressionCounts, ReadCounts};
 use basalt_env::{BudgetUse, Env};
+use basalt_fs::Error;
+use std::fmt;
 
-/// Value of [`Stats::read_only`] for a store that was opened with [`super::Db::open_read_only`].
-pub const READING: &str = "opened for reading only";
+/// Reason why a store takes no writes. Its text is for people.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ReadOnlyReason {
+    /// The store was opened with [`super::Db::open_read_only`].
+    OpenedForReading,
+    /// Background work or the log failed with this error, or the disk is full. The store tries
+    /// again by itself, and takes writes when an attempt succeeds.
+    Halted(Error),
+    /// A commit or a background job stopped on a broken invariant. The store takes no more writes
+    /// until it is opened again.
+    Broken(Error),
+}
+
+impl fmt::Display for ReadOnlyReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadOnlyReason::OpenedForReading => f.write_str("opened for reading only"),
+            ReadOnlyReason::Halted(error) | ReadOnlyReason::Broken(error) => {
+                fmt::Display::fmt(error, f)
+            }
+        }
+    }
+}
 
 /// The tree's shape and counters, for people and scripts. See [`super::Db::stats`]. Counters start
 /// at 0 when the store is opened.
@@ -36,6 +60,8 @@ pub struct Stats {
     pub commit_groups: u64,
     /// Number of batches in the commit groups.
     pub commits: u64,
+    /// Number of batches that were refused with `Conflict` ([`super::Db::write_if`]).
+    pub conflicts: u64,
     /// Number of log syncs.
     pub log_syncs: u64,
     /// Number of times that the store was idle and gave back memtables and logs.
@@ -78,7 +104,7 @@ pub struct Stats {
     /// The newest visible sequence number.
     pub last_seq: u64,
     /// Reason why the store takes no writes; `None` if it does.
-    pub read_only: Option<String>,
+    pub read_only: Option<ReadOnlyReason>,
 }
 
 /// Statistics of a store's blob files, all families together.

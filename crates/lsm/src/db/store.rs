@@ -349,8 +349,10 @@ impl Db {
     /// since. With nothing but older tables it reads nothing.
     ///
     /// Errors: `Conflict` with the key and the newer sequence number; `NotFound` if a key's family
-    /// was dropped; `InvalidArgument` for a key that is too long, a family of another store or a
-    /// sequence number that the store has not reached; those of [`Ticket::wait`], and of a read.
+    /// was dropped; `InvalidArgument` for more than [`super::MAX_PRECONDITIONS`] preconditions, a
+    /// key that is too long, a family of another store or a sequence number that the store has not
+    /// reached; those of [`Ticket::wait`], and of a read. [`super::Stats::conflicts`] counts the
+    /// batches that end with `Conflict`.
     pub fn write_if(
         &self,
         batch: WriteBatch,
@@ -636,7 +638,7 @@ impl Db {
     /// this, because the call would wait for itself.
     pub fn wait_for_listeners(&self) {
         let engine = self.engine();
-        engine.ctx.events.wait(engine.ctx.env.jobs());
+        engine.ctx.events.wait();
     }
 
     /// Returns the shape of the tree and the counters of the store.

@@ -25,7 +25,8 @@ use super::context::StoreContext;
 use super::tree::Tree;
 use basalt_env::JobPriority;
 use basalt_env::sync::{Mutex, MutexGuard};
-use basalt_kv::key::SeqNo;
+use basalt_fs::{Error, Reach, Result};
+use basalt_kv::key::{SEQ_LIMIT, SeqNo};
 use log_space::{ActiveLog, LogSpace};
 use queue::CommitQueue;
 use std::sync::Arc;
@@ -98,6 +99,23 @@ impl WritePath {
 }
 
 impl Writer {
+    /// Takes `count` sequence numbers, and returns the first of them.
+    ///
+    /// Errors: `Unsupported` if the store has not as many numbers left.
+    pub fn take_seqs(&mut self, count: u64) -> Result<SeqNo> {
+        let first = self.next_seq;
+        match first.checked_add(count).filter(|next| *next <= SEQ_LIMIT) {
+            Some(next) => {
+                self.next_seq = next;
+                Ok(first)
+            }
+            None => Err(Error::unsupported(format!(
+                "the next sequence number is {first}, and {count} more reach the limit of {SEQ_LIMIT}: copy the data into a new store"
+            ))
+            .with_reach(Reach::Store)),
+        }
+    }
+
     /// Drops the handles of logs whose memtables are in tables.
     pub fn forget_removed_logs(&mut self, ctx: &StoreContext, tree: &Tree) {
         if self.left.is_empty() {

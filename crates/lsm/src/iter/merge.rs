@@ -90,7 +90,7 @@ impl MergingIter {
     fn update_prefix(&mut self, child: usize) {
         self.prefixes[child] = match self.cmp {
             Cmp::Bytewise => prefix_of(user_key(self.children[child].key())),
-            Cmp::Custom(_) => 0,
+            _ => 0,
         };
     }
 

@@ -240,14 +240,14 @@ impl UserIter {
         }
     }
 
-    /// Returns the current value without its expiry. Requires `valid`, and that a value in a blob
-    /// file was read.
+    /// Returns the current value without its expiry; empty if the iterator reads keys only.
+    /// Requires `valid`, and that a value in a blob file was read.
     pub fn value(&self) -> &[u8] {
-        self.assert_reads_values();
         match self.position {
             IterPosition::Invalid | IterPosition::Paused => {
                 panic!("value of an iterator that is not positioned")
             }
+            _ if self.reads_keys_only() => &[],
             IterPosition::OnEntry { prefix } => &self.iter.value()[prefix..],
             _ => {
                 assert!(self.lazy_value.is_none(), "the value was read");
@@ -259,11 +259,11 @@ impl UserIter {
     /// Returns the current value, pinned, without its expiry. Requires what [`UserIter::value`]
     /// requires.
     pub fn pinned_value(&self) -> Bytes {
-        self.assert_reads_values();
         match self.position {
             IterPosition::Invalid | IterPosition::Paused => {
                 panic!("value of an iterator that is not positioned")
             }
+            _ if self.reads_keys_only() => Bytes::new(),
             IterPosition::OnEntry { prefix } => self.iter.pinned_value().slice(prefix..),
             _ => {
                 assert!(self.lazy_value.is_none(), "the value was read");
@@ -272,15 +272,7 @@ impl UserIter {
         }
     }
 
-    /// Panics if the iterator reads keys only.
     #[inline]
-    fn assert_reads_values(&self) {
-        assert!(
-            !self.reads_keys_only(),
-            "the value of an iterator with ReadOptions::keys_only"
-        );
-    }
-
     fn reads_keys_only(&self) -> bool {
         self.blobs.as_ref().is_some_and(|b| b.keys_only)
     }

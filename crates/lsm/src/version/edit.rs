@@ -11,7 +11,7 @@ pub use blobs::AddBlob;
 use super::FileLocation;
 use basalt_blob::lineage::LineageGroup;
 use basalt_fs::{Error, ErrorKind, Result};
-use basalt_kv::key::{MAX_SEQ, SeqNo, TRAILER_LEN};
+use basalt_kv::key::{SEQ_LIMIT, SeqNo, TRAILER_LEN};
 pub use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_table::{References, TableMeta, decode_references, encode_references};
 use std::collections::BTreeMap;
@@ -483,7 +483,7 @@ impl Edit {
             _ => Ok(()),
         };
         most("next file number", self.next_file, MAX_FILE_NUMBER)?;
-        most("last sequence number", self.last_seq, MAX_SEQ)?;
+        most("last sequence number", self.last_seq, SEQ_LIMIT)?;
         most(
             "next family id",
             self.next_family.map(u64::from),
@@ -505,7 +505,7 @@ impl Edit {
         for t in &self.add_tables {
             let m = &t.meta;
             most("number of a table", Some(t.number), MAX_FILE_NUMBER)?;
-            most("a table's sequence number", Some(m.max_seq), MAX_SEQ)?;
+            most("a table's sequence number", Some(m.max_seq), SEQ_LIMIT)?;
             let quantities = [
                 m.size,
                 m.entries,

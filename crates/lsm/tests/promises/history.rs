@@ -528,7 +528,7 @@ pub fn prefix_of(extractor: &Prefixes, key: &[u8]) -> Option<Vec<u8>> {
             }
             None
         }
-        Prefixes::Custom(_) => unreachable!("not drawn"),
+        _ => unreachable!("not drawn"),
     }
 }
 

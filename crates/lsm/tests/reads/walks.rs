@@ -577,7 +577,8 @@ fn check(w: &mut Walker, fresh: bool) {
     {
         let shown = w.table[k].shown(w.now).expect("it is there");
         if w.read.keys_only {
-            assert_eq!(w.iter.expire_at_ms(), shown.1);
+            assert_eq!((w.iter.value(), w.iter.expire_at_ms()), (&[][..], shown.1));
+            assert!(w.iter.pinned_value().is_empty());
             return;
         }
         assert_eq!((w.iter.value(), w.iter.expire_at_ms()), shown);

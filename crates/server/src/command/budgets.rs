@@ -34,11 +34,7 @@ impl Executor {
                 options.pending_write_bytes as u64,
             ),
         ];
-        std::array::from_fn(|i| BudgetUse {
-            name: NAMES[i],
-            used: figures[i].0,
-            limit: figures[i].1,
-        })
+        std::array::from_fn(|i| BudgetUse::new(NAMES[i], figures[i].0, figures[i].1))
     }
 
     /// Sets the gauges.

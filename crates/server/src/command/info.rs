@@ -212,14 +212,8 @@ fn engine(e: &mut Executor, out: &mut String) {
         let age = e.env.clock().wall_ms().saturating_sub(count.counted_at_ms);
         line!(out, "keys_counted_ms_ago:{age}");
     }
-    line!(
-        out,
-        "read_only:{}",
-        s.read_only
-            .as_deref()
-            .unwrap_or("")
-            .replace(['\r', '\n'], " ")
-    );
+    let reason = (s.read_only.as_ref()).map_or_else(String::new, |reason| reason.to_string());
+    line!(out, "read_only:{}", reason.replace(['\r', '\n'], " "));
     line!(out, "user_bytes_written:{}", s.user_bytes_written);
     line!(out, "wal_bytes_written:{}", s.wal_bytes_written);
     line!(out, "flush_bytes_written:{}", s.flush_bytes_written);
@@ -233,6 +227,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "compaction_debt:{}", s.compaction_debt);
     line!(out, "commit_groups:{}", s.commit_groups);
     line!(out, "commits:{}", s.commits);
+    line!(out, "conflicts:{}", s.conflicts);
     line!(out, "log_syncs:{}", s.log_syncs);
     line!(out, "idle_releases:{}", s.idle_releases);
     line!(out, "memtable_bytes:{}", s.memtable_bytes);

@@ -412,13 +412,14 @@ impl BackPressure {
         Some((space, reserve))
     }
 
-    /// Returns the reason why writes are refused, as text for people.
-    pub fn fullness(&self) -> Option<String> {
+    /// Returns the error of writes that are refused because the disk is full, or `None` if they are
+    /// not.
+    pub fn fullness(&self) -> Option<Error> {
         self.disk_full.is_refusing().then(|| {
             let reserve = |space: Space| self.ctx.options.disk_reserve(space.total);
             match self.ctx.env.fs().space(&self.ctx.dir) {
-                Ok(space) => self.no_space(space, reserve(space)).to_string(),
-                Err(e) => e.to_string(),
+                Ok(space) => self.no_space(space, reserve(space)),
+                Err(e) => e,
             }
         })
     }

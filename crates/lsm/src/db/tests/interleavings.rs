@@ -172,6 +172,11 @@ fn a_panic_of_the_leader_fails_its_group_and_all_later_writes() {
     let e = db.put(&f, b"later", b"3", &WriteOptions::SYNC).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
     assert_eq!(db.sync().unwrap_err().kind(), ErrorKind::Poisoned);
+    let reason = db.stats().read_only;
+    assert!(
+        matches!(&reason, Some(ReadOnlyReason::Broken(e)) if e.kind() == ErrorKind::Poisoned),
+        "{reason:?}"
+    );
     assert_eq!(get(&db, b"good").unwrap(), b"1", "reads go on");
     assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Poisoned);
 }

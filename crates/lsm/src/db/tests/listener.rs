@@ -302,18 +302,45 @@ fn the_oldest_events_of_a_full_queue_are_dropped_and_counted() {
         recorder.seen.lock().is_empty(),
         "the waiting thread delivers the events"
     );
-    events.wait(env.jobs());
+    events.wait();
     assert_eq!(events.lost(), (5, 0));
     assert_eq!(told(5) as u64, most);
     // The queue has space again, and no more events are lost.
     for n in 0..100 {
         events.notify(env.jobs(), || event(n));
     }
-    events.wait(env.jobs());
+    events.wait();
     assert_eq!((told(0), events.lost()), (100, (5, 0)));
     events.close();
     events.notify(env.jobs(), || panic!("no listener is left"));
     assert_eq!(Arc::strong_count(&recorder), 1);
+}
+
+/// If no thread could be started for events, they stayed in the queue: a wait for listeners came
+/// back without their delivery, and a close dropped the listeners.
+#[test]
+fn events_without_a_thread_are_delivered_by_a_wait_and_by_a_close() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let event = || Event::MemtableSealed {
+        memtable_set: 1,
+        bytes: 1,
+    };
+    for waits in [true, false] {
+        let recorder = Arc::new(EventRecorder::default());
+        let events = events::Events::new(vec![recorder.clone()]);
+        // Stepped jobs start no thread.
+        events.notify(env.jobs(), event);
+        events.notify(env.jobs(), event);
+        if waits {
+            events.wait();
+            assert_eq!(recorder.seen.lock().len(), 2);
+            events.notify(env.jobs(), event);
+        }
+        events.close();
+        let delivered = if waits { 3 } else { 2 };
+        assert_eq!(recorder.seen.lock().len(), delivered);
+        assert_eq!(Arc::strong_count(&recorder), 1, "the listener is dropped");
+    }
 }
 
 /// A failing flush is reported as its end and as a background error, and the store recovers by

@@ -4,6 +4,7 @@
 use super::prelude::*;
 use crate::options::{ReadOptions, WriteOptions};
 use basalt_fs::FileSystem;
+use basalt_kv::key::SEQ_LIMIT;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::path::Path;
@@ -291,5 +292,39 @@ fn a_log_that_is_being_copied_is_not_recycled() {
             !engine.writes.logs().recycled().is_empty(),
             "no checkpoint links this log"
         );
+    }
+}
+
+/// A manifest could name the largest sequence number but one. Such a store opened, and the second
+/// write panicked with the number that does not exist.
+#[test]
+fn a_store_without_sequence_numbers_refuses_writes() {
+    let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
+    let db = Db::open(&env, "db", small()).unwrap();
+    put(&db, 0, &WriteOptions::SYNC);
+    db.engine().writes.lock().next_seq = SEQ_LIMIT - 2;
+    put(&db, 1, &WriteOptions::SYNC);
+    let refused = |db: &Db, operations: u32| {
+        let mut batch = WriteBatch::new();
+        let f = db.default_family();
+        for n in 0..operations {
+            batch.put(&f, &(100 + n).to_be_bytes(), b"value").unwrap();
+        }
+        let e = db.write(batch, &WriteOptions::SYNC).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    };
+    refused(&db, 2);
+    put(&db, 2, &WriteOptions::SYNC);
+    refused(&db, 1);
+    let e = db.prepare(&db.default_family()).expect_err("refused");
+    assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    assert_eq!(prefix(&db), 3);
+    // The next open finds the numbers in the log. A close writes them to the manifest.
+    db.abandon();
+    for _ in 0..2 {
+        let db = Db::open(&env, "db", small()).unwrap();
+        assert_eq!(prefix(&db), 3);
+        refused(&db, 1);
+        db.close().unwrap();
     }
 }

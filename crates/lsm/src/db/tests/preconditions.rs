@@ -107,6 +107,47 @@ fn a_change_of_any_kind_is_a_conflict_and_nothing_is_written() {
     assert_eq!(get(&db, &f, b"b"), Some(b"1".to_vec()));
 }
 
+/// A batch took any number of preconditions, which the commit leader checked while all writers
+/// waited. And no counter said how often batches were refused.
+#[test]
+fn preconditions_are_bounded_and_conflicts_are_counted() {
+    let (env, db) = opened();
+    let f = db.default_family();
+    let seq = db.put(&f, b"key", b"1", &FREE).unwrap();
+    let many = vec![Precondition::unchanged(&f, b"key", seq); MAX_PRECONDITIONS + 1];
+    for ticket in [false, true] {
+        let batch = value(&f, b"a", b"1");
+        let e = match ticket {
+            false => db.write_if(batch, &many, &FREE).unwrap_err(),
+            true => db.submit_if(batch, &many, &FREE).wait().unwrap_err(),
+        };
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        let text = e.to_string();
+        assert!(text.contains("65537") && text.contains("65536"), "{e}");
+    }
+    assert_eq!(get(&db, &f, b"a"), None);
+    db.write_if(value(&f, b"a", b"1"), &many[1..], &FREE)
+        .unwrap();
+    assert_eq!(db.stats().conflicts, 0);
+    refused(write_if(&db, b"key", seq - 1));
+    // This batch is refused by the commit leader: the key changes after the first check.
+    let unchanged = [Precondition::unchanged(&f, b"other", db.snapshot().seq())];
+    assert!(db.engine().writes.queue().lock().begin_lead());
+    let first = db.submit(value(&f, b"other", b"1"), &FREE);
+    let second = db.submit_if(value(&f, b"a", b"2"), &unchanged, &FREE);
+    db.engine().lead_group(None, throttle::Patience::Wait);
+    while env.jobs().step() {}
+    first.wait().unwrap();
+    refused(second.wait());
+    assert_eq!(db.stats().conflicts, 2);
+    let text = env.metrics().prometheus();
+    assert!(
+        text.contains("basalt_conflicts_total{store=\"db\"} 2\n"),
+        "{text}"
+    );
+    db.close().unwrap();
+}
+
 /// Opens a store whose jobs run only when a thread steps them.
 fn stepped_store() -> Db {
     let env = Env::builder(SimFs::new(SimOptions::default()))

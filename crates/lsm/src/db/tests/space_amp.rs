@@ -409,7 +409,7 @@ fn deletes_free_space_on_a_full_disk() {
             assert!(
                 db.stats()
                     .read_only
-                    .is_some_and(|why| why.contains("393216"))
+                    .is_some_and(|why| why.to_string().contains("393216"))
             );
             assert!(db.stats().memtable_bytes > 0, "not all is flushed yet");
             let read = ReadOptions::default();

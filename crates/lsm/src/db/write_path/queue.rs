@@ -7,7 +7,7 @@ use super::checks::Check;
 use super::group_wait::GroupWait;
 use super::ticket_state::TicketState;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex, MutexGuard};
+use basalt_env::sync::{Condvar, Mutex, MutexGuard, spin_loop};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{AlignedBuf, Bytes};
 use basalt_kv::batch::{BatchParts, WriteBatch};
@@ -15,6 +15,7 @@ use basalt_records::{RECORD_HEADER, Separated};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes at which a group ends.
 pub(crate) const GROUP_BYTES: usize = 1 << 20;
@@ -23,6 +24,10 @@ pub(crate) const GROUP_BATCHES: usize = 1024;
 /// Submitted bytes in the queue at which `submit` waits. The limit leaves the next groups always
 /// enough to take.
 pub(crate) const QUEUE_BYTES: usize = 16 * GROUP_BYTES;
+
+/// Number of times that a leader of unsynced batches checks whether the last group's writers are
+/// back.
+const GROUP_WAIT_SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 
 /// A batch that waits to be committed.
 pub(crate) struct PendingBatch {
@@ -99,11 +104,14 @@ impl PendingBatch {
     }
 }
 
+/// The state of the lead, which is the right to commit the next group.
 #[derive(PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Leader {
+enum Leader {
+    /// No thread leads, and no job will.
     None,
     /// A job on the commit lane will lead. A waiting writer may take the lead before it.
     Scheduled,
+    /// A thread leads.
     Active,
 }
 
@@ -111,43 +119,97 @@ pub(crate) enum Leader {
 #[derive(Default)]
 pub(crate) struct HeldSubmit {
     /// True once the batch is queued. The value changes under the queue's lock.
-    pub admitted: AtomicBool,
+    admitted: AtomicBool,
     /// Wakes this thread and no other.
-    pub woken: Condvar,
+    woken: Condvar,
 }
 
+impl HeldSubmit {
+    /// Returns true once the batch is queued. The caller has locked the queue.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.load(SeqCst)
+    }
+}
+
+/// The wait of a leader for the writers of the last group.
+pub(crate) struct GroupWaitPlan {
+    /// Number of batches in the queue that the leader waits for.
+    wanted: usize,
+    /// The longest time that the leader waits.
+    most: Duration,
+    /// True if the group is to be synced.
+    sync: bool,
+}
+
+/// The state of the commit queue: batches, who leads, and threads that wait for room.
 pub(crate) struct Queue {
-    pub pending: VecDeque<PendingBatch>,
-    pub leader: Leader,
+    pending: VecDeque<PendingBatch>,
+    leader: Leader,
     /// Bytes of the pending batches. `to_sync` is the number of those that are to be synced.
-    pub bytes: usize,
-    pub to_sync: usize,
+    bytes: usize,
+    to_sync: usize,
     /// Memory of the pending batches that were submitted, in bytes.
-    pub submitted_bytes: usize,
+    submitted_bytes: usize,
     /// Memory of all pending batches in the ledger.
-    pub booked: Reservation,
+    booked: Reservation,
     /// Batches whose `submit` waits until they fit the queue, in the order of their arrival.
-    pub held: VecDeque<(PendingBatch, Arc<HeldSubmit>)>,
-    pub group_wait: GroupWait,
+    held: VecDeque<(PendingBatch, Arc<HeldSubmit>)>,
+    group_wait: GroupWait,
     /// Number of batches that a leader waits for.
-    pub wanted: usize,
+    wanted: usize,
 }
 
 impl Queue {
-    pub fn push(&mut self, p: PendingBatch, first: bool) {
+    /// Takes the lead, unless a thread has it. Returns true if the caller now leads.
+    pub fn begin_lead(&mut self) -> bool {
+        let free = self.leader != Leader::Active;
+        self.leader = Leader::Active;
+        free
+    }
+
+    /// Notes that a job will lead the queued batches. Returns false, and changes nothing, if no
+    /// batch is queued, or if a thread leads or a job will.
+    pub fn schedule_lead(&mut self) -> bool {
+        let due = self.leader == Leader::None && !self.pending.is_empty();
+        if due {
+            self.leader = Leader::Scheduled;
+        }
+        due
+    }
+
+    /// Gives the lead back when the thread that led stops. Queues the held batches that fit. If a
+    /// batch is still held, the function wakes the thread of the first one to lead.
+    ///
+    /// Returns true if batches are queued. Then the caller must have a job lead them.
+    pub fn give_lead_back(&mut self, ledger: &MemoryLedger) -> bool {
+        // Batches that are admitted below have threads that lead, or call `schedule_lead`.
+        let queued = !self.pending.is_empty();
+        self.leader = match queued {
+            true => Leader::Scheduled,
+            false => Leader::None,
+        };
+        self.admit_held(ledger);
+        self.wake_first_held();
+        queued
+    }
+
+    /// Adds a batch at the end. Returns true if as many batches are queued now as a leader waits
+    /// for.
+    fn push(&mut self, p: PendingBatch) -> bool {
+        self.note_pushed(&p);
+        self.pending.push_back(p);
+        self.pending.len() == self.wanted
+    }
+
+    fn note_pushed(&mut self, p: &PendingBatch) {
         self.bytes += p.buf.len();
         self.to_sync += usize::from(p.sync);
         let memory = p.memory();
         self.booked.resize(self.booked.bytes() + memory as u64);
         self.submitted_bytes += if p.submitted { memory } else { 0 };
-        if first {
-            self.pending.push_front(p);
-        } else {
-            self.pending.push_back(p);
-        }
     }
 
-    pub fn pop(&mut self) -> Option<PendingBatch> {
+    fn pop(&mut self) -> Option<PendingBatch> {
         let p = self.pending.pop_front()?;
         self.bytes -= p.buf.len();
         self.to_sync -= usize::from(p.sync);
@@ -158,11 +220,52 @@ impl Queue {
         Some(p)
     }
 
+    /// Returns true if no batch is queued.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Returns the bytes of the queued batches.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns true if a queued batch is to be synced.
+    pub fn syncs(&self) -> bool {
+        self.to_sync > 0
+    }
+
+    /// Returns the queued batches, oldest first.
+    pub fn batches(&self) -> impl Iterator<Item = &PendingBatch> {
+        self.pending.iter()
+    }
+
     /// True if a submitted batch must wait. The size of the new batch does not count: otherwise a
     /// batch that is larger than the limit could never be queued.
-    pub fn is_full(&self, ledger: &MemoryLedger) -> bool {
+    fn is_full(&self, ledger: &MemoryLedger) -> bool {
         let full = self.submitted_bytes >= QUEUE_BYTES || ledger.free() == 0;
         self.submitted_bytes > 0 && full
+    }
+
+    /// Queues the held batches that fit. Returns true if another submitted batch fits behind them.
+    pub fn has_room(&mut self, ledger: &MemoryLedger) -> bool {
+        self.admit_held(ledger);
+        self.held.is_empty() && !self.is_full(ledger)
+    }
+
+    /// Adds a submitted batch behind the held ones. The caller waits with the returned value.
+    pub fn hold(&mut self, p: PendingBatch) -> Arc<HeldSubmit> {
+        let own = Arc::new(HeldSubmit::default());
+        self.held.push_back((p, own.clone()));
+        own
+    }
+
+    /// Removes a batch, if it is still held. Queues the held batches behind it that fit, and wakes
+    /// the thread of the first one that is still held.
+    pub fn withdraw(&mut self, own: &Arc<HeldSubmit>, ledger: &MemoryLedger) {
+        self.held.retain(|(_, thread)| !Arc::ptr_eq(thread, own));
+        self.admit_held(ledger);
+        self.wake_first_held();
     }
 
     /// Queues as many held batches as fit, in the order of their arrival. Wakes the threads of
@@ -171,35 +274,54 @@ impl Queue {
         while !self.is_full(ledger)
             && let Some((pending, thread)) = self.held.pop_front()
         {
-            self.push(pending, false);
+            self.push(pending);
             thread.admitted.store(true, SeqCst);
             thread.woken.notify_one();
         }
     }
 
-    /// Sets the leader when the thread that led stops, and queues the held batches that fit. If a
-    /// batch is still held, the function wakes the thread of the first one to lead.
-    pub fn give_lead_back(&mut self, leader: Leader, ledger: &MemoryLedger) {
-        self.leader = leader;
-        self.admit_held(ledger);
+    /// Wakes the thread of the first held batch, if no thread leads, so that it leads.
+    pub fn wake_next_leader(&self) {
+        if self.leader != Leader::Active {
+            self.wake_first_held();
+        }
+    }
+
+    fn wake_first_held(&self) {
         if let Some((_, first)) = self.held.front() {
             first.woken.notify_one();
         }
     }
+
+    /// Returns how a leader with `own` batches of its own waits for more of them, or `None` if it
+    /// does not wait.
+    pub fn plan_wait(&mut self, own: usize, sync: bool) -> Option<GroupWaitPlan> {
+        let pending = self.pending.len() + own;
+        let (wanted, most) = self.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
+        let wanted = wanted - own;
+        self.wanted = wanted;
+        Some(GroupWaitPlan { wanted, most, sync })
+    }
+
+    /// Notes the time that a group's append and sync took.
+    pub fn note_sync(&mut self, took: Duration) {
+        self.group_wait.note_sync(took);
+    }
 }
 
+/// The commit queue of a store.
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
     /// Wakes the leader when as many batches are queued as it waits for.
-    pub all_there: Condvar,
+    all_there: Condvar,
     /// True when these batches are queued. A leader that spins reads it.
-    pub came: AtomicBool,
+    came: AtomicBool,
     /// True while the leader commits a synced group. A writer that waits for such a group sleeps
     /// instead of spinning.
-    pub syncs: AtomicBool,
+    syncs: AtomicBool,
     /// Number of times that threads of held submits have woken up.
     #[cfg(test)]
-    pub wakes: basalt_env::sync::atomic::AtomicUsize,
+    wakes: basalt_env::sync::atomic::AtomicUsize,
 }
 
 impl CommitQueue {
@@ -235,14 +357,70 @@ impl CommitQueue {
         self.syncs.load(SeqCst)
     }
 
+    /// Notes that the coming group is synced.
+    pub fn begin_synced_group(&self) {
+        self.syncs.store(true, SeqCst);
+    }
+
+    /// Notes that a group has ended. The next one is not synced if no queued batch is to be.
+    pub fn end_group(&self, q: &Queue) {
+        if self.syncs.load(SeqCst) && q.to_sync == 0 {
+            self.syncs.store(false, SeqCst);
+        }
+    }
+
+    /// Adds a batch at the end of the locked queue, and releases the lock. Wakes a leader that
+    /// waits for this batch.
+    pub fn push(&self, mut q: MutexGuard<'_, Queue>, p: PendingBatch) {
+        let all_there = q.push(p);
+        drop(q);
+        if all_there {
+            self.came.store(true, SeqCst);
+            self.all_there.notify_one();
+        }
+    }
+
+    /// Waits for the writers of the last group to come back, so that they share this group.
+    pub fn wait_for_group(&self, GroupWaitPlan { wanted, most, sync }: GroupWaitPlan) {
+        if !sync {
+            // A writer that has its answer is back sooner than a thread could fall asleep.
+            self.came.store(false, SeqCst);
+        }
+        let mut q = self.queue.lock();
+        if sync {
+            // The leader sleeps: on a machine with few processors the other writers need this one.
+            while q.pending.len() < wanted {
+                if self.all_there.wait_for(&mut q, most).timed_out() {
+                    break;
+                }
+            }
+        } else if q.pending.len() < wanted {
+            drop(q);
+            for _ in 0..GROUP_WAIT_SPINS {
+                if self.came.load(SeqCst) {
+                    break;
+                }
+                spin_loop();
+            }
+            q = self.queue.lock();
+        }
+        q.wanted = usize::MAX;
+        let came = q.pending.len() >= wanted;
+        q.group_wait.note_wait(came, sync);
+    }
+
+    /// Waits until the batch of a held submit is queued, or its thread is to lead. The wait may end
+    /// early.
+    pub fn wait_while_held(&self, q: &mut MutexGuard<'_, Queue>, own: &HeldSubmit) {
+        own.woken.wait(q);
+        #[cfg(test)]
+        self.wakes.fetch_add(1, SeqCst);
+    }
+
     /// Takes the lead if batches are queued and no thread leads.
     pub fn try_lead(&self) -> bool {
         let mut q = self.queue.lock();
-        if q.leader == Leader::Active || q.pending.is_empty() {
-            return false;
-        }
-        q.leader = Leader::Active;
-        true
+        !q.is_empty() && q.begin_lead()
     }
 
     /// Puts a group back that was not admitted. The next leader takes it first.
@@ -251,7 +429,8 @@ impl CommitQueue {
         debug_assert!(q.leader == Leader::Active);
         for p in group.into_iter().rev() {
             debug_assert!(p.ticket.is_some(), "no thread would complete it");
-            q.push(p, true);
+            q.note_pushed(&p);
+            q.pending.push_front(p);
         }
     }
 
@@ -279,5 +458,11 @@ impl CommitQueue {
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.queue.lock().held.len()
+    }
+
+    /// Returns the number of times that threads of held submits have woken up.
+    #[cfg(test)]
+    pub fn wakes(&self) -> usize {
+        self.wakes.load(SeqCst)
     }
 }

@@ -6,7 +6,7 @@ use crate::version::FileLocation;
 use basalt_blob::lineage::LineageGroup;
 use basalt_blob::{BlobMeta, FamilyShare, IndexFile};
 use basalt_fs::Result;
-use basalt_kv::key::MAX_SEQ;
+use basalt_kv::key::SEQ_LIMIT;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn added(f: &mut Input<'_>) -> Result<AddBlob> {
     let data_end = below("a blob file's size", f.varint()?, MAX_QUANTITY)?;
     let size = below("a blob file's size", f.varint()?, MAX_QUANTITY)?;
     let min_seq = f.varint()?;
-    let max_seq = below("a blob file's sequence number", f.varint()?, MAX_SEQ)?;
+    let max_seq = below("a blob file's sequence number", f.varint()?, SEQ_LIMIT)?;
     let mut families = BTreeMap::new();
     let mut all = FamilyShare::default();
     for _ in 0..f.varint()? {

@@ -171,7 +171,7 @@ fn impossible_numbers_in_an_edit_are_damage() {
             ..Edit::default()
         },
         Edit {
-            last_seq: Some(MAX_SEQ),
+            last_seq: Some(SEQ_LIMIT),
             ..Edit::default()
         },
         Edit {

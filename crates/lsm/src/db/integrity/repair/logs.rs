@@ -14,7 +14,7 @@ use crate::version::catalog::LiveLog;
 use crate::version::edit::MAX_FAMILY;
 use basalt_fs::{ErrorKind, Result};
 use basalt_kv::batch::Ops;
-use basalt_kv::key::MAX_SEQ;
+use basalt_kv::key::SEQ_LIMIT;
 use basalt_records::StoredRecord;
 use basalt_records::salvage::{self, BAD_PAYLOAD, NO_RECORD, Part};
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ impl Repair<'_> {
                 let seqs = Some((f.first_seq, Some(last)));
                 self.lose_log(replay, &name, f.offset..f.end, seqs, &why);
             }
-            if f.first_seq > replay.last_seq && last <= MAX_SEQ {
+            if f.first_seq > replay.last_seq && last < SEQ_LIMIT {
                 replay.last_seq = last;
             }
         }
