@@ -80,7 +80,7 @@ pub fn check(args: args::Check) -> Outcome {
         for tail in &report.torn_tails {
             let _ = writeln!(
                 text,
-                "torn end of a log: {tail} (normal after a crash; the next open cuts it)"
+                "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
             );
         }
         let walked = format!(

@@ -19,7 +19,7 @@ const STORE: &[StoreRow] = &[
     }),
     (
         "sealed_memtables",
-        "Memtables that wait for their flush.",
+        "Sealed memtable sets that wait for their flush.",
         |s| s.sealed_memtables,
     ),
     ("snapshots", "Live snapshots.", |s| s.snapshots),

@@ -57,7 +57,8 @@ pub struct Stats {
     pub listeners_lost: u64,
     /// Number of live snapshots.
     pub snapshots: u64,
-    /// Number of sealed memtables that wait for their flush.
+    /// Number of sealed memtable sets that wait for their flush. A set has one memtable of each
+    /// family.
     pub sealed_memtables: u64,
     /// Bytes of memtables.
     pub memtable_bytes: u64,
