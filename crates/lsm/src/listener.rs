@@ -125,7 +125,8 @@ pub enum Event {
         /// Duration from begin to end.
         took: Duration,
         /// The error of a failed garbage collection. The store has then not changed, and repeats
-        /// the garbage collection. `Closed` is no failure of the store.
+        /// the garbage collection. `Closed` and `Cancelled` are no failures of the
+        /// store.
         error: Option<Error>,
     },
     /// The store has begun to hold writes back.

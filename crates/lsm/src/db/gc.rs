@@ -14,6 +14,7 @@
 
 use super::back_pressure::space_amp::{URGENT, allowed_collections, least_share};
 use super::blob_state::{MovedRecords, NewRecordPlace};
+use super::context::ended_early;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::tree::TreeState;
@@ -30,7 +31,7 @@ use basalt_blob::record::HEADER_LEN as RECORD_HEADER;
 use basalt_blob::{BlobMeta, BlobReader, Form, Name, Separator};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -424,7 +425,7 @@ impl Engine {
         let failed = done.err();
         match &failed {
             None => state.blobs.error = None,
-            Some(e) if e.kind() == ErrorKind::Closed => {}
+            Some(e) if ended_early(e) => {}
             Some(e) => {
                 let is_of = |n: &u64| {
                     let blob = state.catalog().blobs.get(n);
@@ -454,7 +455,7 @@ impl Engine {
                 .note_collection(freed, began, now, more);
         }
         drop(state);
-        if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
+        if let Some(error) = failed.filter(|e| !ended_early(e)) {
             self.background.retry_later();
             self.ctx.notify(|| Event::BackgroundError {
                 during: BackgroundErrorReason::Collection,
@@ -608,10 +609,10 @@ impl Engine {
     fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {
         match cancelled.load(SeqCst) {
             false => Ok(()),
-            true => Err(
-                Error::new(ErrorKind::Closed, "the collection was cancelled")
-                    .with_reach(Reach::Operation),
-            ),
+            true => Err(Error::new(
+                ErrorKind::Cancelled,
+                "the garbage collection was cancelled",
+            )),
         }
     }
 
@@ -621,18 +622,21 @@ impl Engine {
         let state = self.tree.lock();
         let view = self.tree.view();
         let set: &BlobSet = &view.version.blobs;
-        let one = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
+        let find = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
             let blob: &CatalogBlob = state.catalog().blobs.get(n)?;
             Some((set.files.get(n)?.clone(), blob.garbage.clone()))
         };
-        let files: Option<Vec<_>> = numbers.iter().map(one).collect();
-        let files = files.ok_or_else(|| {
-            // The file was removed with its family.
-            Error::new(
-                ErrorKind::Closed,
-                "a blob file that was to be collected does not exist",
-            )
-        })?;
+        let one = |n: &u64| {
+            find(n).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Cancelled,
+                    format!(
+                        "blob file {n} was removed with its family before the garbage collection read it"
+                    ),
+                )
+            })
+        };
+        let files: Vec<_> = numbers.iter().map(one).collect::<Result<_>>()?;
         let orders = (view.families.values())
             .map(|f| (f.id, f.options.comparator.clone()))
             .collect();
