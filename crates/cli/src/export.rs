@@ -72,11 +72,11 @@ pub fn export(args: args::Export) -> Outcome {
     }
     if counts.refused > 0 {
         eprintln!(
-            "basalt: {} not exported; `basalt export --format jsonl` takes any key",
+            "basalt: {} not exported; `basalt export --format jsonl` exports any key",
             count(
                 counts.refused,
-                "key is no file of a directory and was",
-                "keys are no files of a directory and were"
+                "key cannot be a file name and was",
+                "keys cannot be file names and were"
             )
         );
         return Ok(EXIT_NO);

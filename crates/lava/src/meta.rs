@@ -58,7 +58,11 @@ pub enum ApplyError {
     Loop,
     /// The file has a second name.
     HasLinks,
-    /// A number or a name is outside its limits.
+    /// The name is empty, has more than 255 bytes or a `/`, or is `.` or `..`.
+    BadName,
+    /// The image has the largest number of inodes or the largest size of names.
+    TooManyFiles,
+    /// A number of blocks or links is outside its limits.
     Limit,
     /// The record is not legal at this place.
     OutOfPlace,
@@ -75,6 +79,8 @@ impl ApplyError {
             ApplyError::NotEmpty => "a directory that is not empty",
             ApplyError::Loop => "a directory inside of itself",
             ApplyError::HasLinks => "a file with a second name",
+            ApplyError::BadName => "a name that no file can have",
+            ApplyError::TooManyFiles => "more inodes or names than the image can have",
             ApplyError::Limit => "a number outside its limits",
             ApplyError::OutOfPlace => "a record that has no place here",
         }
@@ -222,7 +228,7 @@ impl Meta {
         match self.free.iter().next() {
             Some(run) => Ok(run.start as Ino),
             None if self.inodes.len() < self.max_inodes => Ok(self.inodes.len() as Ino),
-            None => Err(ApplyError::Limit),
+            None => Err(ApplyError::TooManyFiles),
         }
     }
 

@@ -33,7 +33,7 @@ impl Meta {
     fn check_room(&self) -> Result<(), ApplyError> {
         match self.names.has_room() {
             true => Ok(()),
-            false => Err(ApplyError::Limit),
+            false => Err(ApplyError::TooManyFiles),
         }
     }
 
@@ -239,6 +239,6 @@ fn check_name(name: &str) -> Result<(), ApplyError> {
     let right = !name.is_empty() && name.len() <= MAX_NAME && !name.contains('/');
     match right && ![".", ".."].contains(&name) {
         true => Ok(()),
-        false => Err(ApplyError::Limit),
+        false => Err(ApplyError::BadName),
     }
 }

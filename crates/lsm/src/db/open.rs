@@ -184,12 +184,15 @@ pub(crate) fn check_record(
 ) -> Result<()> {
     let bad = |what: String| Error::new(ErrorKind::Corruption, what);
     if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
-        return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
+        return Err(bad(format!(
+            "expected a record of kind Batch or Ingestion, found {:?}",
+            record.kind
+        )));
     }
     let end = record.first_seq.saturating_add(u64::from(record.count));
     if record.first_seq <= last_seq || record.count == 0 || end > MAX_SEQ {
         return Err(bad(format!(
-            "sequence number {} with {} operations after {last_seq}",
+            "expected a record whose sequence numbers begin above {last_seq} and whose operations are 1 or more, found sequence number {} with {} operations",
             record.first_seq, record.count
         )));
     }
@@ -201,7 +204,7 @@ pub(crate) fn check_record(
         let op = op?;
         if op.family >= next_family {
             return Err(bad(format!(
-                "an operation of family {}, and the manifest knows none from {next_family} up",
+                "expected an operation of a family below {next_family}, the manifest's next family id, found family {}",
                 op.family
             )));
         }
@@ -216,7 +219,7 @@ pub(crate) fn check_record(
     match ops == record.count {
         true => Ok(()),
         false => Err(bad(format!(
-            "{ops} operations, the record's header says {}",
+            "expected {} operations, as the record's header says, found {ops}",
             record.count
         ))),
     }

@@ -167,7 +167,7 @@ impl Engine {
         self.check_family(view, family)?;
         if *since > now {
             return Err(Error::invalid(format!(
-                "a precondition says since sequence number {since}, and the newest of this store is {now}: take it from a snapshot or a write of this store"
+                "the precondition's sequence number {since} is above the store's newest, {now}; take it from a snapshot or a write of this store"
             )));
         }
         // After the view: a compaction raises the number before it installs its tables.

@@ -343,10 +343,15 @@ impl Edit {
                         _ => Some(References::default()),
                     };
                     let Some(references) = references else {
-                        return Err(Input::bad(&format!("references of table {number}")));
+                        return Err(Input::bad(&format!(
+                            "the references of table {number} do not decode"
+                        )));
                     };
                     if level as usize >= super::LEVELS {
-                        return Err(Input::bad(&format!("table {number} at level {level}")));
+                        return Err(Input::bad(&format!(
+                            "table {number} is at level {level}, but the lowest level is {}",
+                            super::LEVELS - 1
+                        )));
                     }
                     e.add_tables.push(AddTable {
                         family,
