@@ -95,7 +95,7 @@ pub use basalt_lsm::db::{
     ValueMeta, ValueWithExpiry, VerifyReport,
 };
 pub use basalt_lsm::listener::{
-    BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, CompactionInfo,
+    BackgroundErrorReason, BlobFileInfo, BlobFileReason, GcInfo, CompactionInfo,
     CompactionReason, Event, EventListener, QUEUED_EVENTS, StallCause, TableInfo, WriteCause,
 };
 pub use basalt_lsm::options::{

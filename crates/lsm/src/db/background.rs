@@ -22,7 +22,7 @@ pub(crate) const URGENT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The work that the engine does for [`Background`].
 pub(crate) trait BackgroundJobs: Send + Sync {
-    /// Queues the jobs that are due: a flush, compactions, collections.
+    /// Queues the jobs that are due: a flush, compactions, garbage collections.
     fn queue_due_jobs(self: Arc<Self>);
     /// Tries again what has failed.
     fn retry_failed(self: Arc<Self>);

@@ -486,7 +486,7 @@ impl Engine {
         self.note_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
         let blobs = BlobChange {
             dead: outcome.dead,
-            collected: None,
+            gc: None,
         };
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.note_dropped_tombstones(plan, &running.family);

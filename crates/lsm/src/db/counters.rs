@@ -21,13 +21,13 @@ pub(crate) struct CounterValues {
     pub ingestions: Counter,
     pub compaction_read: Counter,
     pub compaction_written: Counter,
-    pub collections: Counter,
-    pub collections_begun: Counter,
+    pub gcs: Counter,
+    pub gcs_begun: Counter,
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
-    pub collected_read: Counter,
-    pub collected_written: Counter,
+    pub gc_read: Counter,
+    pub gc_written: Counter,
     pub relocated: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
@@ -82,12 +82,12 @@ const ROWS: &[Row] = &[
     (
         "blob_collections_total",
         "Garbage collections of blob files that finished",
-        |v| &v.collections,
+        |v| &v.gcs,
     ),
     (
         "blob_collections_begun_total",
         "Garbage collections of blob files that began",
-        |v| &v.collections_begun,
+        |v| &v.gcs_begun,
     ),
     (
         "blob_names_made_total",
@@ -106,13 +106,13 @@ const ROWS: &[Row] = &[
     ),
     (
         "blob_collection_bytes_read_total",
-        "Bytes of blob files read by collections",
-        |v| &v.collected_read,
+        "Bytes of blob files read by garbage collections",
+        |v| &v.gc_read,
     ),
     (
         "blob_collection_bytes_written_total",
-        "Bytes of blob files written by collections",
-        |v| &v.collected_written,
+        "Bytes of blob files written by garbage collections",
+        |v| &v.gc_written,
     ),
     (
         "blob_relocated_bytes_total",
@@ -163,7 +163,7 @@ pub(crate) struct Counters {
     /// Offers `values` to the registry until the store is closed.
     source: Mutex<Option<MetricSource>>,
     /// Number of garbage collections that run.
-    pub collecting: Gauge,
+    pub gcs_running: Gauge,
     pub compression: Arc<CompressionCounts>,
     pub levels: Levels,
     /// The label of this store's metrics.
@@ -180,7 +180,7 @@ impl Counters {
         Counters {
             values,
             source: named("Counters::source", Mutex::new(Some(source))),
-            collecting: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
+            gcs_running: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
             compression: env.metrics().group(),
             levels: Levels::default(),
             label: name.to_string(),

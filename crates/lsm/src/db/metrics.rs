@@ -77,7 +77,7 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "blob_collections_write_share_percent",
-        "Of the bytes written in the last minute, those that collections wrote.",
+        "Of the bytes written in the last minute, those that garbage collections wrote.",
         |s| (s.blobs.collections_share() * 100.0) as u64,
     ),
     (

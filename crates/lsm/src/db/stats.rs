@@ -292,7 +292,7 @@ impl Stats {
                 (WriteCause::Ingest, of(self.ingested_bytes)),
                 (WriteCause::Compaction, of(self.compaction_bytes_written)),
                 (
-                    WriteCause::Collection,
+                    WriteCause::Gc,
                     of(self.blobs.collected_bytes_written),
                 ),
             ]

@@ -517,7 +517,7 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
     );
     assert!(
         all.collecting >= floor(2000),
-        "only {} states in the middle of a collection",
+        "only {} states in the middle of a garbage collection",
         all.collecting
     );
     assert!(

@@ -24,7 +24,7 @@ pub(crate) struct DrainRates {
     /// Time at which level 0 last gave tables away and still had work left. The next time is
     /// counted from here.
     busy_since: Mutex<Option<Duration>>,
-    /// Time at which a collection last ended while another one was wanted.
+    /// Time at which a garbage collection last ended while another one was wanted.
     collecting_since: Mutex<Option<Duration>>,
 }
 
@@ -56,10 +56,10 @@ impl DrainRates {
         learn(&self.level0, bytes, now.saturating_sub(from));
     }
 
-    /// Notes that a collection that began at `began` has made blob files so many bytes smaller.
-    /// `more` is true if other collections run or are waited for. Then the time until the next one
-    /// ends counts, because threads may be busy elsewhere meanwhile.
-    pub fn note_collection(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+    /// Notes that a garbage collection that began at `began` has made blob files so many bytes
+    /// smaller. `more` is true if other garbage collections run or are waited for. Then the time
+    /// until the next one ends counts, because threads may be busy elsewhere meanwhile.
+    pub fn note_gc(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.collecting_since.lock();
         let from = since.take().unwrap_or(began);
         *since = more.then_some(now);

@@ -330,7 +330,8 @@ fn a_compaction_filter_by_key_reads_no_blob_file() {
 }
 
 /// A flipped bit, on the disk or on the way from it, is found by a garbage collection. The file
-/// stays as it is, others are collected without it, and the collection is repeated by itself.
+/// stays as it is, others are collected without it, and the garbage collection is repeated by
+/// itself.
 #[test]
 fn an_unreadable_file_is_collected_later_and_blocks_no_other() {
     let disk = SimFs::new(SimOptions::default());

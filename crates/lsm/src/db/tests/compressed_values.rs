@@ -311,8 +311,8 @@ fn a_garbage_collection_moves_values_in_stored_form() {
                 "nothing is compressed again"
             );
             expect(&db, &as_of, &old);
-            // Values that were read before the last collection are in the cache, wherever their
-            // record is now.
+            // Values that were read before the last garbage collection are in the cache, wherever
+            // their record is now.
             let before = env.fs().stats().reads;
             expect(&db, &as_of, &old);
             assert_eq!(env.fs().stats().reads, before, "{codec:?}, round {round}");
