@@ -37,7 +37,7 @@ const MAX_PAGE: usize = 16 << 20;
 /// Number of reads for scans after which [`FileSource::extra_reads`] is called again.
 const SCANS_TOLD: u64 = 256;
 
-/// How a read uses the cache and the device.
+/// Settings of a read: its use of the cache and of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadMode {
     /// If true, blocks and records that are read go into the cache.

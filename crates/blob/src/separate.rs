@@ -33,7 +33,7 @@ pub struct Separator<'a> {
     may_compress: bool,
     /// True if entries get other sequence numbers than their records.
     prepares: bool,
-    /// Whether index pages go into the cache, and whether records do.
+    /// True if index pages go into the cache, and true if records do.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,

@@ -75,7 +75,7 @@ pub struct KeyspaceArgs {
     pub family: Option<String>,
 }
 
-/// When the server acknowledges a write.
+/// The moment at which the server acknowledges a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sync {
     /// When it survives a power cut; concurrent and pipelined writes share a sync

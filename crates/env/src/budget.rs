@@ -341,8 +341,8 @@ struct Limiter {
     passed: AtomicU64,
     /// Microseconds that requests have waited, by priority.
     waited_us: [AtomicU64; 2],
-    /// When [`RateLimiter::recent_rate`] last computed a rate, the bytes that had passed then, and
-    /// that rate.
+    /// Time at which [`RateLimiter::recent_rate`] last computed a rate, the bytes that had passed
+    /// then, and that rate.
     asked: Mutex<(Duration, u64, u64)>,
     bucket: Mutex<Bucket>,
 }

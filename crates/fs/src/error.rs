@@ -64,7 +64,7 @@ impl ErrorKind {
     }
 }
 
-/// How far a failure reaches.
+/// The extent of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// This call only. Everything else is as before.

@@ -135,7 +135,7 @@ enum Reader {
     Threads(Arc<pool::Pool>),
 }
 
-/// What a filesystem and its open files share.
+/// The state that a filesystem and its open files share.
 struct HostShared {
     /// The directory that relative paths start from.
     root: PathBuf,

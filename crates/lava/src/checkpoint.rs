@@ -102,7 +102,7 @@ pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -
     Ok(())
 }
 
-/// Where the journal begins behind a checkpoint.
+/// The place where the journal begins behind a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Jump {
     /// The first extent of the journal.

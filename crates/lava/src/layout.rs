@@ -72,7 +72,7 @@ pub struct Superblock {
     pub unknown: u32,
 }
 
-/// Why bytes are no usable superblock.
+/// The reason why bytes are no usable superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SuperblockError {
     /// Other content, or zeros.

@@ -32,7 +32,7 @@ use super::steps::count_steps;
 pub use checkpoint_records::MetaCopy;
 use inode::{ExtentLists, Inode, extents_of};
 
-/// What applying a record freed.
+/// Blocks that applying a record freed, and the file whose last name it removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ApplyEffect {
     /// Device blocks that were freed.
@@ -41,7 +41,7 @@ pub struct ApplyEffect {
     pub gone: Option<(Ino, Extents)>,
 }
 
-/// Why a record cannot be applied.
+/// The reason why a record cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyError {
     /// There is no such name or inode.

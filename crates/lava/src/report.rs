@@ -67,7 +67,7 @@ impl Usage {
     }
 }
 
-/// What the metadata has of a file or directory.
+/// The metadata of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileReport {

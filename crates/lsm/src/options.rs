@@ -319,7 +319,7 @@ impl FamilyOptions {
     }
 }
 
-/// What a compaction filter learns about an entry, besides key and value.
+/// Facts about an entry for a compaction filter, besides key and value.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct FilterContext<'a> {

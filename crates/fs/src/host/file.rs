@@ -28,7 +28,7 @@ use super::window::MappedWindow;
 use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
-/// How a handle may be used.
+/// The operations that a handle allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The handle is from `create`. The file grows with each append.

@@ -210,7 +210,7 @@ impl Background {
     }
 }
 
-/// When the commit groups of a store were last seen to change.
+/// The time at which the commit groups of a store were last seen to change.
 struct IdleSince(Mutex<Option<(u64, Duration)>>);
 
 impl Default for IdleSince {
@@ -257,7 +257,7 @@ impl Drop for AwaitedCompactions<'_> {
 
 #[derive(Clone, Copy)]
 struct LastFlush {
-    /// When the last flush ended.
+    /// Time at which the last flush ended.
     at: Duration,
     /// Time from the end of the flush before it.
     after: Duration,

@@ -221,7 +221,7 @@ impl Engine {
     }
 }
 
-/// What one step of a range compaction came to.
+/// The result of one step of a range compaction.
 enum Step {
     /// The level has more to do.
     Continue,

@@ -26,7 +26,7 @@ use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::family::Family;
 use basalt_kv::key::{Kind, SeqNo};
 
-/// What must still hold for a batch of [`super::Db::write_if`] to be written.
+/// A condition that must still hold for a batch of [`super::Db::write_if`] to be written.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Precondition<'a> {

@@ -109,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// Charges the writer for a group of so many bytes that was admitted.
+    /// Charges the writer for an admitted group of `bytes` bytes.
     pub fn charge(&self, writer: &mut Writer, bytes: u64) {
         // Without pressure the next check forgives the debt.
         writer.pace.owed += bytes as f64;

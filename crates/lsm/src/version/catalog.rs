@@ -64,7 +64,7 @@ pub struct CatalogTable {
     pub level: u32,
     /// The table's metadata.
     pub meta: Arc<TableMeta>,
-    /// Where the table's file is.
+    /// Location of the table's file.
     pub location: FileLocation,
 }
 

@@ -31,7 +31,7 @@ pub struct AddTable {
     pub number: u64,
     /// The table's metadata.
     pub meta: TableMeta,
-    /// Where the file is.
+    /// Location of the file.
     pub location: FileLocation,
 }
 

@@ -7,7 +7,7 @@
 
 use basalt_fs::{Error, Result};
 
-/// Where the bytes of a table or a blob file are.
+/// The location of the bytes of a table or a blob file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileLocation {

@@ -28,7 +28,7 @@ const DIR: &str = "store";
 #[derive(Default)]
 pub struct Transcript {
     said: Vec<(usize, String)>,
-    /// How often each effect really happened, by its name.
+    /// Number of times that each effect really happened, by its name.
     pub did: EffectCounts,
 }
 

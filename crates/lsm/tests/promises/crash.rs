@@ -36,7 +36,7 @@ struct CrashPoint {
 struct Recorded {
     crash_points: Vec<CrashPoint>,
     model: Model,
-    /// How often the store gave back its logs because it was idle.
+    /// Number of times that the store gave back its logs because it was idle.
     releases: u64,
     /// Number of operands written.
     appended: u64,

@@ -145,7 +145,7 @@ pub struct Runner {
     pub errors: u64,
     /// The last error, for messages.
     pub last_error: String,
-    /// How often an idle store gave back its logs.
+    /// Number of times that an idle store gave back its logs.
     pub releases: u64,
     /// Number of operands written.
     pub appended: u64,
@@ -153,7 +153,7 @@ pub struct Runner {
     pub ranges_deleted: u64,
     /// Number of compactions cancelled on their way.
     pub cancelled: u64,
-    /// How often prepared tables were added.
+    /// Number of times that prepared tables were added.
     pub ingested: u64,
     /// Counts of writes with preconditions.
     pub conditional: Conditional,

@@ -35,7 +35,7 @@ pub struct Lie {
     /// A part of the path of the file or, for a directory sync, of the directory. An empty text
     /// matches all.
     pub path: String,
-    /// Which of the matching calls the lie strikes.
+    /// The matching calls that the fault strikes.
     pub when: When,
 }
 

@@ -50,7 +50,8 @@ const TABLE_BYTES: u64 = 16 << 10;
 /// A filesystem allocates up to a 64th of the free space ahead of an append, and a group may be the
 /// first of a new log.
 const PREALLOCATION_DIVISOR: u64 = 32;
-/// Merges compare the free space with the need of a recovery after at most so many bytes.
+/// Bytes that merges write at most before they compare the free space again with the need of a
+/// recovery.
 const MERGED_BYTES_PER_CHECK: u64 = 4 << 20;
 
 impl Options {

@@ -273,8 +273,8 @@ impl SpaceAmp {
         f64::from_bits(self.pressure.load(Relaxed))
     }
 
-    /// Notes that a merge of a family's upper tables has met so many references, and so many older
-    /// versions below them.
+    /// Notes that a merge of a family's upper tables has met `references` references, and `hidden`
+    /// older versions below them.
     pub fn note_hits(&self, family: u32, references: u64, hidden: u64) {
         if references > 0 {
             let seen = (hidden as f64 / references as f64).min(1.0);

@@ -39,12 +39,12 @@ impl DrainRates {
         }
     }
 
-    /// Notes that a flush of so many bytes of memtables took so long.
+    /// Notes that a flush of `bytes` bytes of memtables took the time `took`.
     pub fn flushed(&self, bytes: u64, took: Duration) {
         learn(&self.memtables, bytes, took);
     }
 
-    /// Notes that a compaction that began at `began` has taken so many bytes out of level 0. `more`
+    /// Notes that a compaction that began at `began` has taken `bytes` bytes out of level 0. `more`
     /// is true if level 0 is still due for a compaction.
     pub fn note_level0_merge(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.busy_since.lock();
@@ -56,7 +56,7 @@ impl DrainRates {
         learn(&self.level0, bytes, now.saturating_sub(from));
     }
 
-    /// Notes that a garbage collection that began at `began` has made blob files so many bytes
+    /// Notes that a garbage collection that began at `began` has made blob files `bytes` bytes
     /// smaller. `more` is true if other garbage collections run or are waited for. Then the time
     /// until the next one ends counts, because threads may be busy elsewhere meanwhile.
     pub fn note_gc(&self, bytes: u64, began: Duration, now: Duration, more: bool) {

@@ -34,7 +34,7 @@ fn options(min_blob_size: usize) -> Options {
     }
 }
 
-/// A store whose background work runs one job in each of so many microseconds.
+/// A store whose background work runs one job in each period of a fixed number of microseconds.
 struct Paced {
     env: Env,
     disk: std::sync::Arc<SimFs>,

@@ -1,4 +1,4 @@
-//! Whether the leader of a commit group waits a moment for more writers, and how long.
+//! The wait of a commit group's leader for more writers: whether it waits, and how long.
 //!
 //! When a group has been answered, its writers come back a moment later. By then the next leader
 //! has begun a sync without them, so N writers get N/2 writes a sync. So a leader waits until as
@@ -34,7 +34,7 @@ struct Backoff {
 }
 
 impl GroupWait {
-    /// Notes that a group of so many batches was taken, and that so many more waited behind it.
+    /// Notes that a group of `group` batches was taken, and that `behind` batches waited behind it.
     pub fn note_group(&mut self, group: usize, behind: usize) {
         self.last = group + behind;
     }

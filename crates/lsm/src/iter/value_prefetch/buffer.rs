@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(in crate::iter) struct BufferedEntry {
     pub(super) key: Vec<u8>,
     pub(super) value: BufferedValue,
-    /// When the value expires, in milliseconds since 1970; `None` for never.
+    /// Time at which the value expires, in milliseconds since 1970; `None` for never.
     pub(in crate::iter) expire_at_ms: Option<u64>,
     /// Entries that the cursor could still skip here, and jumps that it had not counted yet.
     pub(in crate::iter) skips_left: (u64, u64),
@@ -72,7 +72,7 @@ impl BufferedEntry {
     }
 }
 
-/// Where the cursor that fills the buffer stands.
+/// The position of the cursor that fills the buffer.
 pub(super) enum FillState {
     /// On the last entry of the buffer.
     OnLast,

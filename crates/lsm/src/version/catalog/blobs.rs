@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct CatalogBlob {
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
-    /// Where the file is.
+    /// Location of the file.
     pub location: FileLocation,
     /// The marked records, which no reference reaches. Those of dropped families are not among
     /// them.

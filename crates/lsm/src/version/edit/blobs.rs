@@ -17,7 +17,7 @@ pub struct AddBlob {
     pub number: u64,
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
-    /// Where the file is, and its index if it is a log.
+    /// Location of the file, and of its index if it is a log.
     pub location: FileLocation,
 }
 
