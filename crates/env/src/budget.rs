@@ -112,7 +112,7 @@ impl Ledger {
         let before = self.by_kind[kind as usize].fetch_sub(bytes, Relaxed);
         assert!(
             before >= bytes,
-            "memory ledger: {bytes} bytes of {kind:?} released, {before} booked"
+            "memory ledger: {bytes} bytes of {kind:?} released, {before} reserved"
         );
     }
 }
@@ -126,7 +126,7 @@ impl Ledger {
 #[derive(Clone)]
 pub struct MemoryLedger(Arc<Ledger>);
 
-/// Bytes that are booked in a ledger. They are returned when the reservation is dropped.
+/// Bytes that are reserved in a ledger. They are returned when the reservation is dropped.
 pub struct Reservation {
     ledger: Arc<Ledger>,
     kind: MemoryKind,
@@ -143,7 +143,7 @@ impl MemoryLedger {
             others: AtomicU64::new(0),
         }))
     }
-    /// Books bytes if they fit the budget. Returns `None` if they do not.
+    /// Reserves bytes if they fit the budget. Returns `None` if they do not.
     pub fn try_reserve(&self, kind: MemoryKind, bytes: u64) -> Option<Reservation> {
         self.0.try_add(kind, bytes).then(|| Reservation {
             ledger: self.0.clone(),
@@ -151,7 +151,7 @@ impl MemoryLedger {
             bytes,
         })
     }
-    /// Books bytes even past the budget. It is for work that must not fail, such as applying a
+    /// Reserves bytes even past the budget. It is for work that must not fail, such as applying a
     /// write that is already durable.
     pub fn reserve(&self, kind: MemoryKind, bytes: u64) -> Reservation {
         self.0.add(kind, bytes);
@@ -178,7 +178,7 @@ impl MemoryLedger {
     pub fn over_budget(&self) -> u64 {
         (self.0.others.load(Relaxed) + self.0.cache_claim()).saturating_sub(self.0.budget)
     }
-    /// Returns the bytes that [`MemoryLedger::try_reserve`] may still book for anything but the
+    /// Returns the bytes that [`MemoryLedger::try_reserve`] may still reserve for anything but the
     /// cache.
     pub fn free(&self) -> u64 {
         self.0
@@ -189,11 +189,11 @@ impl MemoryLedger {
     pub fn room(&self) -> u64 {
         self.0.budget.saturating_sub(self.0.cache_claim())
     }
-    /// Books cache memory that readers keep. [`MemoryLedger::unpin`] returns it.
+    /// Reserves cache memory that readers keep. [`MemoryLedger::unpin`] returns it.
     pub(crate) fn pin(&self, bytes: u64) {
         self.0.add(MemoryKind::Pinned, bytes);
     }
-    /// Returns bytes that [`MemoryLedger::pin`] booked.
+    /// Returns bytes that [`MemoryLedger::pin`] reserved.
     pub(crate) fn unpin(&self, bytes: u64) {
         self.0.sub(MemoryKind::Pinned, bytes);
     }
@@ -237,7 +237,7 @@ impl Reservation {
             _booked: self,
         })
     }
-    /// Returns the number of booked bytes.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

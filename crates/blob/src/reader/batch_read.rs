@@ -87,7 +87,7 @@ impl<'a> Located<'a> {
         self.reader.counts()
     }
 
-    /// Returns the environment whose ledger books the memory.
+    /// Returns the environment whose ledger reserves the memory.
     pub fn env(&self) -> &Env {
         self.reader.env()
     }
@@ -373,7 +373,7 @@ impl InFlight {
         let coalesced = coalesce(located, missing);
         let mut booked = Vec::with_capacity(located.len());
         for span in &coalesced {
-            // The bytes between the values of a coalesced read are read and booked, too.
+            // The bytes between the values of a coalesced read are read and reserved, too.
             let len = span.place.end - span.place.start;
             let mut between = len.saturating_sub(span.wanted);
             for i in &span.values {

@@ -371,7 +371,7 @@ impl Engine {
 
     /// Prepares the store for a group before the group takes sequence numbers. A halted store is
     /// resumed, the group is held back as far as background work is behind, and a full memtable is
-    /// rotated. The bytes by which the memtables will grow are booked.
+    /// rotated. The bytes by which the memtables will grow are reserved.
     pub fn make_room(
         self: &Arc<Self>,
         writer: &mut Writer,
@@ -393,7 +393,7 @@ impl Engine {
             let active = view.active.clone();
             let memory = active.memory();
             // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
-            // next group books the exact size of the slots.
+            // next group reserves the exact size of the slots.
             let payload = group.memory + group.memory / 16;
             let growth = MemTable::growth(memory, payload, group.entries);
             let scarce = self.ctx.env.ledger().free() < growth && !alone;

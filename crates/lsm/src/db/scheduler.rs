@@ -1,5 +1,5 @@
-//! The engine as the one that does background work: which jobs are due, and in which order they are
-//! queued.
+//! The scheduler of background work: decides which jobs are due, and queues them in order of
+//! priority.
 
 use super::background::BackgroundJobs;
 use super::engine::Engine;
