@@ -88,8 +88,8 @@ impl Engine {
         let capacity = if reuse.is_some() { 0 } else { capacity };
         let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
-            // No manifest names either file. A file that cannot be removed is an orphan, which the
-            // next open removes.
+            // No manifest names either file. A file that cannot be removed is an unused file, which
+            // the next open removes.
             self.ctx.tables.remove_once(&path);
             if let Some(old) = &reuse {
                 self.ctx.tables.remove_once(old);

@@ -2,14 +2,14 @@
 //!
 //! Recovery changes no file that it reads until a fresh manifest is current. Recovery writes the
 //! content of the logs into new tables, then a new manifest that names them, then `CURRENT`. A
-//! crash at any step leaves the old state or the new one, and orphans.
+//! crash at any step leaves the old state or the new one, and unused files.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::write_table;
 use super::flush_values::Values;
 use super::memtable_set::MemtableSet;
-use super::store_dir::{check_can_open_or_create, is_data, remove_orphans, remove_unfinished};
+use super::store_dir::{check_can_open_or_create, is_data, remove_unused_files, remove_unfinished};
 use super::store_files::{LOCK, StoreFile};
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;
@@ -415,7 +415,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         number,
         &catalog.to_edit().encode(),
     )?;
-    remove_orphans(env, dir, &names, &catalog, number);
+    remove_unused_files(env, dir, &names, &catalog, number);
 
     let opened = OpenedTree {
         tables,
@@ -453,7 +453,7 @@ fn make_room_to_recover(
     names.push(name.to_string_lossy().into_owned());
     // If the manifest cannot be written, the recovery tries without the space.
     if Manifest::create(env, dir, store_id, number, &catalog.to_edit().encode()).is_ok() {
-        remove_orphans(env, dir, names, catalog, number);
+        remove_unused_files(env, dir, names, catalog, number);
     }
     Ok(())
 }

@@ -887,8 +887,8 @@ pub fn fits(model: &Model, commit: &Commit) -> bool {
     })
 }
 
-/// Checks that a cleanly closed store verifies, and has no orphans. That needs none of its merge
-/// operators.
+/// Checks that a cleanly closed store verifies, and has no unused files. That needs none of its
+/// merge operators.
 pub fn verify_closed(env: &Env) {
     let mut options = options(0);
     let families = options.families.values_mut();
@@ -903,9 +903,9 @@ pub fn verify_closed(env: &Env) {
         report.damage
     );
     assert!(
-        report.orphans.is_empty(),
-        "orphans after a clean close: {:?}",
-        report.orphans
+        report.unused_files.is_empty(),
+        "unused files after a clean close: {:?}",
+        report.unused_files
     );
     assert!(
         report.torn_tails.is_empty(),

@@ -75,7 +75,7 @@ pub(super) fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<
 pub(super) fn check(env: &Env, options: &Options) {
     let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
 }
 
 #[test]

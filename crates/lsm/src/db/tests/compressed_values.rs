@@ -83,7 +83,7 @@ fn expect(db: &Db, options: &ReadOptions, all: &All) {
 fn check(env: &Env, options: &Options) {
     let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
 }
 
 /// The log has the compressed values, stays as the blob file, and readers return the original

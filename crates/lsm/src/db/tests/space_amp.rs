@@ -141,7 +141,7 @@ impl Paced {
         self.db.close().unwrap();
         let report = Db::verify_store(&self.env, "db", options, &mut |_, _| ()).unwrap();
         assert!(report.damage.is_empty(), "{:?}", report.damage);
-        assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+        assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
         let db = Db::open(&self.env, "db", options.clone()).unwrap();
         let again = db.stats().blobs;
         assert_eq!(
@@ -442,7 +442,7 @@ fn deletes_free_space_on_a_full_disk() {
         db.close().unwrap();
         let report = Db::verify_store(&env, &dir, &options, &mut |_, _| ()).unwrap();
         assert!(
-            report.damage.is_empty() && report.orphans.is_empty(),
+            report.damage.is_empty() && report.unused_files.is_empty(),
             "{report:?}"
         );
     }
@@ -499,7 +499,7 @@ fn a_failed_file_removal_is_retried() {
     db.close().unwrap();
     let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
     assert!(
-        report.damage.is_empty() && report.orphans.is_empty(),
+        report.damage.is_empty() && report.unused_files.is_empty(),
         "{report:?}"
     );
 }
