@@ -12,8 +12,8 @@
 //! |---|---|
 //! | `layout` | header, directory, footer: the persisted numbers |
 //! | [`index`] | from a hash to a place |
-//! | `names` | names of the files |
-//! | [`counts`] | counters of reads and of compression, for a whole environment |
+//! | `file_names` | names of the files |
+//! | [`counters`] | counters of reads and of compression, for a whole environment |
 //! | `builder` | writes a blob file, or the index of a log |
 //! | `separate` | separates values on their way into tables |
 //! | `reader` | opens a file, finds and reads values; [`batch_read`] reads many at once |
@@ -39,7 +39,7 @@
 #![cfg(not(all(test, feature = "schedules")))]
 
 mod builder;
-pub mod counts;
+pub mod counters;
 pub mod derive;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -51,7 +51,7 @@ pub mod index;
 pub mod inspect;
 mod layout;
 pub mod lineage;
-mod names;
+mod file_names;
 mod reader;
 pub mod salvage;
 mod separate;
@@ -61,7 +61,7 @@ pub mod verify;
 
 pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
 pub use layout::{begins_index, begins_one};
-pub use names::{blob_name, blob_names, index_name, log_name};
+pub use file_names::{blob_name, blob_names, index_name, log_name};
 pub use reader::{BlobReader, BlobRecord, IndexLayout, ReadMode, batch_read};
 pub use separate::Separator;
 

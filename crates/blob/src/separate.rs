@@ -1,7 +1,7 @@
 //! Separates values on their way into tables: a flush or a merge passes large values and gets the
 //! references that the tables hold.
 
-use super::counts::CompressionCounts;
+use super::counters::CompressionCounters;
 use super::{
     BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, compressed, record,
 };
@@ -37,7 +37,7 @@ pub struct Separator<'a> {
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
-    counts: Arc<CompressionCounts>,
+    counts: Arc<CompressionCounters>,
 }
 
 impl<'a> Separator<'a> {

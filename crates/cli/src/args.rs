@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::location::{Make, StoreLocation};
-use crate::record::Format;
+use crate::text_entry::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use crate::directory::{DirectoryWriter, Refused, is_inside};
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::progress::{self, count, count_entries};
-use crate::record::Format;
+use crate::text_entry::Format;
 use crate::store::{Access, Cursor, Store, Value, argument};
 use indicatif::ProgressBar;
 use rustix::fs::{Mode, OFlags};

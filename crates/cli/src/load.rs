@@ -12,7 +12,7 @@ use crate::args;
 use crate::directory::{DirectoryWalk, LeftOut, open_named};
 use crate::failure::{Failure, Outcome};
 use crate::progress::{self, count_entries};
-use crate::record::{Format, KvRecord, Line, Lines, MAX_LINE};
+use crate::text_entry::{Format, KvRecord, Line, Lines, MAX_LINE};
 use crate::store::{Access, Limits, Store, argument};
 use basalt::{TableWriter, Ticket, WriteBatch, WriteOptions};
 use indicatif::ProgressBar;

@@ -5,7 +5,7 @@ use crate::directory::open_named;
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::output::print;
-use crate::record::{Format, KvRecord};
+use crate::text_entry::{Format, KvRecord};
 use crate::store::{Access, Limits, Store, Value, argument};
 use basalt::MAX_VALUE_LEN;
 use basalt::{WriteBatch, WriteOptions};

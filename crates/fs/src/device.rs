@@ -11,7 +11,7 @@
 
 mod discard;
 mod host;
-mod loops;
+mod loop_device;
 #[cfg(test)]
 mod tests;
 

@@ -9,7 +9,7 @@ use super::layout::{FIRST_BLOCK, Superblock};
 use super::load;
 use super::meta::Meta;
 use super::probe::{self, Probed};
-use super::record::{Ino, InodeKind, ROOT};
+use super::metadata_record::{Ino, InodeKind, ROOT};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, ErrorKind, Result};

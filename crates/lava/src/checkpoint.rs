@@ -7,7 +7,7 @@ use std::path::Path;
 use super::frame::{CheckpointPiece, PIECE_HEADER};
 use super::layout::{PIECE, Superblock, Uuid, max_inodes};
 use super::meta::{Meta, MetaCopy};
-use super::record::{JournalRecord, MetaRecordReader};
+use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::mounted::MountedFs;
 use super::open_inode::OpenInode;
-use super::record::InodeKind;
+use super::metadata_record::InodeKind;
 use super::runs::{BLOCK, MAX_FILE_BLOCKS};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Intent, Result};
 

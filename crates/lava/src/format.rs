@@ -8,7 +8,7 @@ use super::layout::{
     FIRST_BLOCK, MIN_DEVICE, SUPERBLOCKS, Superblock, Uuid, journal_blocks, max_inodes,
 };
 use super::meta::Meta;
-use super::record::JournalRecord;
+use super::metadata_record::JournalRecord;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use basalt_fs::device::{Device, Way};
 use basalt_fs::{Error, Result};

@@ -9,7 +9,7 @@ use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
 use super::options::LavaOptions;
 use super::probe::{self, Probed};
-use super::record::{JournalRecord, MetaRecordReader};
+use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::runs::BLOCK;
 use super::{check, format, journal};
 use basalt_fs::device::Device;

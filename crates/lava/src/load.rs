@@ -8,7 +8,7 @@ use super::free_space::FreeSpace;
 use super::journal::{self, JournalEnd, JournalSource};
 use super::layout::{FIRST_BLOCK, Superblock};
 use super::meta::{ApplyError, Meta};
-use super::record::{InodeKind, MetaRecordReader};
+use super::metadata_record::{InodeKind, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, Result};

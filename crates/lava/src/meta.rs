@@ -1,8 +1,8 @@
 //! All metadata, in memory: inodes, their extents and their names.
 //!
-//! Only a [`JournalRecord`](super::record::JournalRecord) changes the metadata. The same code
-//! applies a record when it is made and when a mount replays the journal, so a mount finds the same
-//! metadata.
+//! Only a [`JournalRecord`](super::metadata_record::JournalRecord) changes the metadata. The same
+//! code applies a record when it is made and when a mount replays the journal, so a mount finds the
+//! same metadata.
 //!
 //! An inode takes 24 bytes. A name takes 24 bytes and its text. Most files have one extent, which
 //! is part of the inode.
@@ -26,7 +26,7 @@ use super::cow_table::CowTable;
 use super::extents::{Allocated, Extents};
 use super::free_space::FreeSpace;
 use super::names::Names;
-use super::record::{Ino, InodeKind, ROOT};
+use super::metadata_record::{Ino, InodeKind, ROOT};
 use super::runs::Run;
 use super::steps::count_steps;
 pub use checkpoint_records::MetaCopy;

@@ -38,7 +38,7 @@ use super::layout::{Superblock, Uuid};
 use super::lock_table::LockTable;
 use super::runs::BLOCK;
 use super::state::MountState;
-use super::upkeep::Upkeep;
+use super::maintenance::Maintenance;
 use basalt_fs::device::{Device, DeviceFacts};
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -59,7 +59,7 @@ pub struct MountedFs {
     pub checkpointing: Mutex<()>,
     /// Held while the filesystem takes new blocks of the device.
     pub growing: Mutex<()>,
-    pub upkeep: Upkeep,
+    pub maintenance: Maintenance,
     /// Notified when a discard has ended.
     pub discarded: Condvar,
     pub counters: FsCounters,
@@ -217,7 +217,7 @@ impl MountedFs {
             flusher: Flusher::default(),
             checkpointing: Mutex::new(()),
             growing: Mutex::new(()),
-            upkeep: Upkeep::default(),
+            maintenance: Maintenance::default(),
             discarded: Condvar::new(),
             counters: parts.counters,
             buffers: parts.buffers,

@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::extents::Extents;
 use super::meta::InodeAttrs;
-use super::record::{Ino, InodeKind, JournalRecord};
+use super::metadata_record::{Ino, InodeKind, JournalRecord};
 use super::runs::BLOCK;
 use super::write_buffer::FileBuffers;
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use super::meta::ApplyError;
-use super::record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
+use super::metadata_record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
 use super::state::MountState;
 use basalt_fs::{Error, ErrorKind, Result};
 

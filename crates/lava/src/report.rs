@@ -5,7 +5,7 @@ use std::path::Path;
 use super::extents::Extent;
 use super::mounted::MountedFs;
 use super::paths::{apply_error, lookup};
-use super::record::InodeKind;
+use super::metadata_record::InodeKind;
 use super::runs::BLOCK;
 use basalt_fs::Result;
 

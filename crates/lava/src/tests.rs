@@ -7,9 +7,9 @@ mod misdirected_writes;
 mod out_of_space;
 mod power_cuts;
 mod threads;
-mod upkeep;
+mod maintenance;
 
-use super::record::JournalRecord;
+use super::metadata_record::JournalRecord;
 use super::runs::BLOCK;
 use super::*;
 use basalt_env::EnvBuilder;

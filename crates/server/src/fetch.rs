@@ -9,9 +9,9 @@
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
 //!
-//! Requests with very many names have fetches of another kind ([`many`]).
+//! Requests with very many names have fetches of another kind ([`many_names`]).
 
-pub(crate) mod many;
+pub(crate) mod many_names;
 
 use crate::layer::Layer;
 use crate::layout::{self, DataType};

@@ -15,8 +15,8 @@
 //! own runs, and none is while the writes on their way take all the room they may.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `many` and `assembling` (commands with very many names and their
-//! replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
+//! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and
+//! their replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
@@ -24,7 +24,7 @@ mod assembling;
 mod background;
 mod connection;
 mod fetching;
-mod many;
+mod many_names;
 mod replying;
 mod serving;
 mod stopping;
@@ -43,7 +43,7 @@ use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
-use many::{PreparedNames, Preparer};
+use many_names::{PreparedNames, Preparer};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;

@@ -24,7 +24,7 @@ mod crash;
 mod damage;
 mod disk;
 mod file;
-mod lies;
+mod silent_faults;
 mod on_lava;
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub use crash::CrashPolicy;
-pub use lies::{Lie, LieKind};
+pub use silent_faults::{Lie, LieKind};
 #[doc(hidden)]
 pub use on_lava::{all_tests_on_lava, is_wanted as is_on_lava};
 
@@ -46,7 +46,7 @@ use basalt_fs::{
 };
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
-use lies::Lies;
+use silent_faults::Lies;
 use on_lava::{Frozen, OnLava};
 
 /// Options of a simulated disk.

@@ -3,7 +3,7 @@
 //! for one. It also knows the lengths of the values before it reads any.
 
 use super::{BlobReader, ReadMode};
-use crate::counts::ReadCounts;
+use crate::counters::ReadCounters;
 use crate::index;
 use crate::record::{HEADER_LEN, Name};
 use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
@@ -83,7 +83,7 @@ impl<'a> Located<'a> {
     }
 
     /// Returns the counters of the file's reads.
-    pub fn counts(&self) -> &Arc<ReadCounts> {
+    pub fn counts(&self) -> &Arc<ReadCounters> {
         self.reader.counts()
     }
 

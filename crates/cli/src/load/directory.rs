@@ -7,7 +7,7 @@ use crate::directory::{DirectoryFile, DirectoryWalk, LeftOut, UnreadablePath, by
 use crate::escape::brief;
 use crate::failure::Failure;
 use crate::progress;
-use crate::record::KvRecord;
+use crate::text_entry::KvRecord;
 use crate::store::Limits;
 use basalt::ErrorKind;
 use std::io::Read;

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
-use super::window::MappedWindow;
+use super::mmap_append::MappedWindow;
 use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 

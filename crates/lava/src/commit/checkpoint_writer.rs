@@ -7,7 +7,7 @@ use crate::checkpoint::{self, CheckpointPieces};
 use crate::counters::WriteCause;
 use crate::layout::{MAX_CHECKPOINT_RUNS, SUPERBLOCKS, Superblock, max_inodes};
 use crate::mounted::MountedFs;
-use crate::record::JournalRecord;
+use crate::metadata_record::JournalRecord;
 use crate::runs::{BLOCK, MAX_BLOCKS, Run};
 use crate::state::{ExtentPurpose, MountState};
 use basalt_fs::device::Way;

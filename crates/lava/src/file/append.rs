@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use super::LavaFile;
 use crate::counters::WriteCause;
 use crate::open_inode::AppendTail;
-use crate::record::InodeKind;
+use crate::metadata_record::InodeKind;
 use crate::runs::BLOCK;
 use basalt_fs::device::Way;
 use basalt_fs::{Error, Intent, Result};

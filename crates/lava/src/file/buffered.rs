@@ -7,7 +7,7 @@ use super::LavaFile;
 use crate::buffer_pool::WriteJob;
 use crate::counters::WriteCause;
 use crate::open_inode::AppendTail;
-use crate::record::InodeKind;
+use crate::metadata_record::InodeKind;
 use crate::runs::BLOCK;
 use basalt_fs::{Error, Intent, Result};
 

@@ -2,7 +2,7 @@
 
 use super::inode::MAX_LINKS;
 use super::{ApplyEffect, ApplyError, Meta};
-use crate::record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
+use crate::metadata_record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
 use crate::runs::MAX_FILE_BLOCKS;
 
 impl Meta {

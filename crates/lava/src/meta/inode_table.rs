@@ -3,7 +3,7 @@
 use super::inode::{IN_LIST, INEXACT, Inode, extents_of};
 use super::{ApplyError, Meta};
 use crate::extents::{Allocated, Extents};
-use crate::record::{Ino, InodeKind};
+use crate::metadata_record::{Ino, InodeKind};
 use crate::runs::Run;
 
 impl Meta {

@@ -5,7 +5,7 @@
 
 use super::level_stats::Levels;
 use super::stall_cause::{STALL_CAUSES, StallCause};
-use basalt_blob::counts::CompressionCounts;
+use basalt_blob::counters::CompressionCounters;
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Counter, Env, Gauge, MetricSample, MetricSource, MetricValue};
 use std::ops::Deref;
@@ -164,7 +164,7 @@ pub(crate) struct Counters {
     source: Mutex<Option<MetricSource>>,
     /// Number of garbage collections that run.
     pub gcs_running: Gauge,
-    pub compression: Arc<CompressionCounts>,
+    pub compression: Arc<CompressionCounters>,
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,

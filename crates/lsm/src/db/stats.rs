@@ -3,7 +3,7 @@
 use super::space_bound::room_of;
 use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
-use basalt_blob::counts::{CompressionCounts, ReadCounts};
+use basalt_blob::counters::{CompressionCounters, ReadCounters};
 use basalt_env::{BudgetUse, Env};
 
 /// Value of [`Stats::read_only`] for a store that was opened with [`super::Db::open_read_only`].
@@ -160,7 +160,7 @@ pub struct BlobCompressionStats {
 
 impl BlobCompressionStats {
     pub(super) fn of(env: &Env) -> BlobCompressionStats {
-        let counts = env.metrics().group::<CompressionCounts>();
+        let counts = env.metrics().group::<CompressionCounters>();
         BlobCompressionStats {
             before: counts.before.get(),
             after: counts.after.get(),
@@ -193,7 +193,7 @@ pub struct BlobReadStats {
 
 impl BlobReadStats {
     pub(super) fn of(env: &Env) -> BlobReadStats {
-        let counts = env.metrics().group::<ReadCounts>();
+        let counts = env.metrics().group::<ReadCounters>();
         BlobReadStats {
             hits: counts.hits.get(),
             reads: counts.reads.get(),

@@ -5,7 +5,7 @@
 //! dependencies share a segment.
 
 use super::assembling::Assembly;
-use super::many::ManyCommand;
+use super::many_names::ManyCommand;
 use crate::command::store_error;
 use crate::epoch::Epochs;
 use crate::fetch::Need;

@@ -5,7 +5,7 @@ use super::MAX_BYTES;
 use crate::iter::AsyncReadPermit;
 use crate::iter::user::BlobAccess;
 use basalt_blob::batch_read::{InFlight, KeptIndexPages, Located, RecordPlace};
-use basalt_blob::counts::ReadCounts;
+use basalt_blob::counters::ReadCounters;
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::{Cmp, SeqNo};
@@ -94,7 +94,7 @@ pub(super) struct EntryBuffer {
     /// Reads of values of the last entries.
     pub(super) pending: Option<PendingReads>,
     /// Counters for values read in vain, once a value was read.
-    pub(super) counts: Option<Arc<ReadCounts>>,
+    pub(super) counts: Option<Arc<ReadCounters>>,
 }
 
 /// Reads that were submitted and whose values are not needed yet.
