@@ -1,6 +1,7 @@
 //! A disk that lies: it returns success for a sync that did nothing, writes a sector elsewhere or
 //! not at all, or loses a bit. It does so only if a test asks for it. The contract allows none of
-//! this. The table in `docs/testing/promises.md` says what an engine still owes on such a disk.
+//! this. The table of faults in `docs/testing/simulated-disk.md` says what an engine still owes on
+//! such a disk.
 
 use std::ops::Range;
 
