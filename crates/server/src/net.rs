@@ -8,11 +8,11 @@
 //! 4. Submit the open epoch as one batch, if its dependencies allow.
 //! 5. Write replies.
 //!
-//! So all clients that were ready in a turn share a commit, the engine's commit groups join the
-//! epochs in flight, and no client costs a thread. A turn is bounded in what it reads of the store
-//! (`serving`), and what a command needs beyond that is read by another thread while the request
-//! waits (`fetching`). A client is not read while its replies pile up or while a slow read of its
-//! own runs, and none is while the writes on their way take all the room they may.
+//! All clients that were ready in a turn share a commit. The engine's commit groups join the epochs
+//! in flight. No client costs a thread. A turn reads a bounded part of the store (`serving`). If a
+//! command needs more, another thread reads it while the request waits (`fetching`). The loop does
+//! not read from a client while the client's replies pile up or while a slow read of the client
+//! runs. It reads from no client while the writes in flight are at their limit.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
 //! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and

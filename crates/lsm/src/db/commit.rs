@@ -20,7 +20,7 @@
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::log::GroupRoom;
-use super::throttle::Patience;
+use super::throttle::WaitMode;
 use super::write_path::Writer;
 use super::write_path::apply::insert_group;
 use super::write_path::checks::Check;
@@ -55,9 +55,9 @@ const MAX_WAITERS_EXAMINED: usize = 16;
 /// The wait of a leader for the writers of the last group.
 struct GroupWaitPlan {
     /// Number of batches in the queue that the leader waits for.
-    wanted: usize,
+    target_batches: usize,
     /// The longest time that the leader waits.
-    most: Duration,
+    max_wait: Duration,
     /// True if the group is to be synced.
     sync: bool,
 }
@@ -136,10 +136,10 @@ impl Engine {
         if q.leader != Leader::Active && q.pending.is_empty() {
             q.leader = Leader::Active;
             let own_batch = std::slice::from_ref(&own);
-            let plan = self.plan_group_wait(&mut q, own_batch, Patience::Wait);
+            let plan = self.plan_group_wait(&mut q, own_batch, WaitMode::Wait);
             drop(q);
-            let (patience, run) = (Patience::Wait, Callbacks::Here);
-            let result = self.lead_groups(Some(own), Some(plan), patience, run);
+            let (wait_mode, run) = (WaitMode::Wait, Callbacks::Here);
+            let result = self.lead_groups(Some(own), Some(plan), wait_mode, run);
             return result
                 .expect("a leader's own batch is committed with the group, or fails with it");
         }
@@ -149,14 +149,14 @@ impl Engine {
         self.wait_for_ticket(&ticket)
     }
 
-    /// Queues a batch. An empty batch only syncs. With `Patience::Wait`, the function waits while
+    /// Queues a batch. An empty batch only syncs. With `WaitMode::Wait`, the function waits while
     /// the queue is full, except inside a callback.
     pub(super) fn enqueue(
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
         checks: Box<[Check]>,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Arc<TicketState> {
         let ticket = TicketState::new(Phase::Queued, Waiter::None);
         let mut pending = PendingBatch::new(batch, sync, checks);
@@ -164,7 +164,7 @@ impl Engine {
         pending.submitted = true;
         let q = self.writes.queue().lock();
         // A callback that waited would keep the commit lane from all stores.
-        match patience == Patience::Wait && !InsideCallbacks::is_here() {
+        match wait_mode == WaitMode::Wait && !InsideCallbacks::is_here() {
             true => self.queue_when_there_is_room(q, pending),
             false => self.queue(q, pending),
         }
@@ -193,7 +193,7 @@ impl Engine {
             if q.leader != Leader::Active {
                 q.leader = Leader::Active;
                 drop(q);
-                let lead = || self.lead_groups(None, None, Patience::Wait, Callbacks::OnLane);
+                let lead = || self.lead_groups(None, None, WaitMode::Wait, Callbacks::OnLane);
                 let led = catch_unwind(AssertUnwindSafe(lead));
                 q = self.writes.queue().lock();
                 if let Err(panic) = led {
@@ -223,11 +223,11 @@ impl Engine {
 
     fn queue(&self, mut q: MutexGuard<'_, Queue>, pending: PendingBatch) {
         q.push(pending, false);
-        let all_there = q.pending.len() == q.wanted;
+        let group_complete = q.pending.len() == q.target_batches;
         drop(q);
-        if all_there {
-            self.writes.queue().came.store(true, SeqCst);
-            self.writes.queue().all_there.notify_one();
+        if group_complete {
+            self.writes.queue().wake_requested.store(true, SeqCst);
+            self.writes.queue().group_complete.notify_one();
         }
     }
 
@@ -270,12 +270,12 @@ impl Engine {
             // Under a stepped scheduler no other store is kept waiting, and time moves only by
             // waiting.
             let stepped = self.ctx.env.jobs().is_stepped();
-            let patience = if stepped {
-                Patience::Wait
+            let wait_mode = if stepped {
+                WaitMode::Wait
             } else {
-                Patience::Return
+                WaitMode::Return
             };
-            self.lead_group(None, patience);
+            self.lead_group(None, wait_mode);
         }
     }
 
@@ -286,9 +286,9 @@ impl Engine {
     pub(super) fn lead_group(
         self: &Arc<Self>,
         own: Option<PendingBatch>,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Option<Result<SeqNo>> {
-        self.lead_groups(own, None, patience, Callbacks::Here)
+        self.lead_groups(own, None, wait_mode, Callbacks::Here)
     }
 
     /// Commits groups as [`Engine::lead_group`] does. `plan` is how the leader waits for other
@@ -297,18 +297,18 @@ impl Engine {
         self: &Arc<Self>,
         own: Option<PendingBatch>,
         mut plan: Option<Option<GroupWaitPlan>>,
-        patience: Patience,
+        wait_mode: WaitMode,
         run: Callbacks,
     ) -> Option<Result<SeqNo>> {
         let mut of_own = None;
         let mut own = own;
-        let may_stay = patience == Patience::Wait;
+        let may_stay = wait_mode == WaitMode::Wait;
         for turn in 1.. {
             // The caller's own batch is done, so the caller waits for nothing on behalf of others.
-            let patience = if turn == 1 {
-                patience
+            let wait_mode = if turn == 1 {
+                wait_mode
             } else {
-                Patience::Return
+                WaitMode::Return
             };
             let mut group: CommitGroup = own.take().into_iter().collect();
             // The lead is handed on and every ticket is answered in all cases, because other
@@ -317,7 +317,7 @@ impl Engine {
                 if turn == 1 {
                     let plan = plan.take().unwrap_or_else(|| {
                         let mut q = self.writes.queue().lock();
-                        self.plan_group_wait(&mut q, &group, patience)
+                        self.plan_group_wait(&mut q, &group, wait_mode)
                     });
                     if let Some(plan) = plan {
                         self.wait_for_group(plan);
@@ -327,7 +327,7 @@ impl Engine {
                 self.writes
                     .queue()
                     .take_group(&mut group, self.ctx.env.ledger());
-                self.commit_group(&mut writer, &mut group, patience)
+                self.commit_group(&mut writer, &mut group, wait_mode)
             }));
             let (result, mut panic) = match committed {
                 Ok(Ok(GroupOutcome::Later(delay))) => {
@@ -393,9 +393,9 @@ impl Engine {
         &self,
         q: &mut Queue,
         own: &[PendingBatch],
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Option<GroupWaitPlan> {
-        if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
+        if self.ctx.env.jobs().is_stepped() || wait_mode == WaitMode::Return {
             // No other thread is on the way, or the lane of all stores would wait.
             return None;
         }
@@ -412,54 +412,63 @@ impl Engine {
             // The group is full: no other batch joins it.
             return None;
         }
-        let (wanted, most) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
-        let wanted = wanted - own.len();
-        q.wanted = wanted;
-        Some(GroupWaitPlan { wanted, most, sync })
+        let (target_batches, max_wait) = q.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
+        let target_batches = target_batches - own.len();
+        q.target_batches = target_batches;
+        Some(GroupWaitPlan {
+            target_batches,
+            max_wait,
+            sync,
+        })
     }
 
     /// Waits for the writers of the last group to come back, so that they share this sync.
-    fn wait_for_group(&self, GroupWaitPlan { wanted, most, sync }: GroupWaitPlan) {
+    fn wait_for_group(&self, plan: GroupWaitPlan) {
+        let GroupWaitPlan {
+            target_batches,
+            max_wait,
+            sync,
+        } = plan;
         let queue = self.writes.queue();
         if !sync {
             // A writer that has its answer is back sooner than a thread could fall asleep.
-            queue.came.store(false, SeqCst);
+            queue.wake_requested.store(false, SeqCst);
         }
         let mut q = queue.lock();
         if sync {
             // The leader sleeps: on a machine with few processors the other writers need this one.
-            while q.pending.len() < wanted {
-                if queue.all_there.wait_for(&mut q, most).timed_out() {
+            while q.pending.len() < target_batches {
+                if queue.group_complete.wait_for(&mut q, max_wait).timed_out() {
                     break;
                 }
             }
-        } else if q.pending.len() < wanted {
+        } else if q.pending.len() < target_batches {
             drop(q);
             for _ in 0..GROUP_WAIT_SPINS {
-                if queue.came.load(SeqCst) {
+                if queue.wake_requested.load(SeqCst) {
                     break;
                 }
                 spin_loop();
             }
             q = queue.lock();
         }
-        q.wanted = usize::MAX;
-        let came = q.pending.len() >= wanted;
-        q.group_wait.note_wait(came, sync);
+        q.target_batches = usize::MAX;
+        let complete = q.pending.len() >= target_batches;
+        q.group_wait.note_wait(complete, sync);
     }
 
     /// Waits until a batch is committed, or has failed. Leads groups meanwhile if no other thread
     /// does.
     pub(super) fn wait_for_ticket(self: &Arc<Self>, ticket: &TicketState) -> Result<SeqNo> {
         ticket.wait(self.writes.queue(), &|| {
-            self.lead_group(None, Patience::Wait);
+            self.lead_group(None, WaitMode::Wait);
         })
     }
 
     /// Commits and answers the queued batches that no other thread will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
         while self.writes.queue().try_lead() {
-            self.lead_group(None, Patience::Wait);
+            self.lead_group(None, WaitMode::Wait);
         }
     }
 
@@ -513,7 +522,7 @@ impl Engine {
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &mut [PendingBatch],
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<GroupOutcome> {
         if let [one] = group {
             self.check_preconditions(&one.checks)?;
@@ -537,7 +546,7 @@ impl Engine {
             entries: count,
             has_compressed: raw > 0,
         };
-        let active = match self.make_room(writer, &size, patience)? {
+        let active = match self.make_room(writer, &size, wait_mode)? {
             GroupRoom::Ready(active) => active,
             GroupRoom::Later(delay) => return Ok(GroupOutcome::Later(delay)),
         };

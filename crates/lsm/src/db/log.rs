@@ -23,7 +23,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{MAX_MEMORY_WAIT, Patience, Room, ThrottleOutcome};
+use super::throttle::{MAX_MEMORY_WAIT, WaitMode, Room, ThrottleOutcome};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::{BackgroundErrorReason, Event};
@@ -376,12 +376,12 @@ impl Engine {
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &GroupSize,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<GroupRoom> {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
-        let mut next = match self.hold_back(writer, self.tree.view(), patience)? {
+        let mut next = match self.delay_writes(writer, self.tree.view(), wait_mode)? {
             ThrottleOutcome::Ready(view) => Some(view),
             ThrottleOutcome::Later(delay) => return Ok(GroupRoom::Later(delay)),
         };
@@ -418,7 +418,7 @@ impl Engine {
                 || self.pressure.memory().is_wanted(active.number)
                 || (preallocated_too_little && !active.is_empty());
             if full && !rotated {
-                if let Room::Later(delay) = self.wait_for_flush(patience)? {
+                if let Room::Later(delay) = self.wait_for_flush(wait_mode)? {
                     return Ok(GroupRoom::Later(delay));
                 }
                 self.rotate(writer)?;
@@ -430,7 +430,7 @@ impl Engine {
             if scarce {
                 let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
-                let room = self.wait_for_memory(growth, patience, rotated)?;
+                let room = self.wait_for_memory(growth, wait_mode, rotated)?;
                 if let Room::Later(delay) = room {
                     if now.saturating_sub(since) < MAX_MEMORY_WAIT {
                         return Ok(GroupRoom::Later(delay));
@@ -449,7 +449,7 @@ impl Engine {
                 continue;
             }
             if preallocated_too_little
-                && let Room::Later(delay) = self.make_recoverable(writer, group, patience)?
+                && let Room::Later(delay) = self.make_recoverable(writer, group, wait_mode)?
             {
                 return Ok(GroupRoom::Later(delay));
             }
@@ -472,9 +472,9 @@ impl Engine {
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &GroupSize,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<Room> {
-        if let later @ Room::Later(_) = self.wait_for_all_flushes(patience)? {
+        if let later @ Room::Later(_) = self.wait_for_all_flushes(wait_mode)? {
             return Ok(later);
         }
         writer.forget_removed_logs(&self.ctx, &self.tree);

@@ -83,7 +83,7 @@ fn learn(rate: &AtomicU64, bytes: u64, took: Duration) {
 #[derive(Default)]
 pub(crate) struct UnpaidBytes {
     /// Bytes that were admitted and not yet paid for.
-    pub owed: f64,
+    pub unpaid_bytes: f64,
     /// Time of the environment's clock up to which the debt was reduced.
     pub paid_until: Duration,
 }

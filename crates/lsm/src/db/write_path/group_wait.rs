@@ -49,11 +49,11 @@ impl GroupWait {
     pub fn wait_for(
         &mut self,
         pending: usize,
-        most: usize,
+        max_batches: usize,
         sync: bool,
     ) -> Option<(usize, Duration)> {
-        let wanted = self.last.min(most);
-        if pending >= wanted {
+        let target_batches = self.last.min(max_batches);
+        if pending >= target_batches {
             return None;
         }
         let backoff = &mut self.backoff[usize::from(sync)];
@@ -61,13 +61,13 @@ impl GroupWait {
             backoff.groups -= 1;
             return None;
         }
-        Some((wanted, (self.sync_time / 2).min(MAX_WAIT)))
+        Some((target_batches, (self.sync_time / 2).min(MAX_WAIT)))
     }
 
     /// Notes that a wait has ended, and whether all awaited writers came.
-    pub fn note_wait(&mut self, came: bool, sync: bool) {
+    pub fn note_wait(&mut self, complete: bool, sync: bool) {
         let backoff = &mut self.backoff[usize::from(sync)];
-        backoff.failed_waits = if came {
+        backoff.failed_waits = if complete {
             0
         } else {
             (backoff.failed_waits * 2 + 1).min(MAX_SKIPPED_GROUPS)

@@ -130,7 +130,7 @@ pub(crate) struct Queue {
     pub held: VecDeque<(PendingBatch, Arc<HeldSubmit>)>,
     pub group_wait: GroupWait,
     /// Number of batches that a leader waits for.
-    pub wanted: usize,
+    pub target_batches: usize,
 }
 
 impl Queue {
@@ -191,9 +191,9 @@ impl Queue {
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
     /// Wakes the leader when as many batches are queued as it waits for.
-    pub all_there: Condvar,
-    /// True when these batches are queued. A leader that spins reads it.
-    pub came: AtomicBool,
+    pub group_complete: Condvar,
+    /// True when the batches that the leader waits for are queued. A leader that spins reads it.
+    pub wake_requested: AtomicBool,
     /// True while the leader commits a synced group. A writer that waits for such a group sleeps
     /// instead of spinning.
     pub syncs: AtomicBool,
@@ -214,12 +214,12 @@ impl CommitQueue {
                 booked: ledger.reserve(MemoryKind::Buffer, 0),
                 held: VecDeque::new(),
                 group_wait: GroupWait::default(),
-                wanted: usize::MAX,
+                target_batches: usize::MAX,
             }),
-            all_there: Condvar::new(),
+            group_complete: Condvar::new(),
             #[cfg(test)]
             wakes: basalt_env::sync::atomic::AtomicUsize::new(0),
-            came: AtomicBool::new(false),
+            wake_requested: AtomicBool::new(false),
             syncs: AtomicBool::new(false),
         }
     }
