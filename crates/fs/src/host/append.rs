@@ -3,7 +3,7 @@
 //! | file | intent | bytes | way |
 //! |---|---|---|---|
 //! | log | `Sync` | position and total are multiples of the write unit | direct |
-//! | log | `Lazy` | up to 4 KiB, into space to be allocated | `mmap_append`: a copy into the page cache |
+//! | log | `Lazy` | up to 4 KiB, into space to be allocated | `mmap_append`, into the page cache |
 //! | log | any other | | page cache, the last page filled with zeros |
 //! | growing | `Sync` | position and total are multiples of the write unit | direct |
 //! | growing | any | position is, and at least 64 KiB of whole units | units direct, rest cached |

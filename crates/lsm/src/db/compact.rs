@@ -261,8 +261,8 @@ impl Engine {
         Some(result)
     }
 
-    /// Returns `e`, or `Cancelled` if the family was dropped meanwhile. An error in a dropped family
-    /// concerns no caller: its blob files may be gone.
+    /// Returns `e`, or `Cancelled` if the family was dropped meanwhile. An error in a dropped
+    /// family concerns no caller: its blob files may be gone.
     fn unless_dropped(&self, running: &Running, e: Error) -> Error {
         match self.tree.view().families.contains_key(&running.family.id) {
             true => e,
