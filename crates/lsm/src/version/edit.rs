@@ -182,6 +182,10 @@ impl<'a> Input<'a> {
     }
 }
 
+fn bad_references(table: u64) -> Error {
+    Input::bad(&format!("the references of table {table} do not decode"))
+}
+
 impl Edit {
     /// Returns the record's payload.
     pub fn encode(&self) -> Vec<u8> {
@@ -342,11 +346,7 @@ impl Edit {
                         21 => decode_references(f.bytes()?),
                         _ => Some(References::default()),
                     };
-                    let Some(references) = references else {
-                        return Err(Input::bad(&format!(
-                            "the references of table {number} do not decode"
-                        )));
-                    };
+                    let references = references.ok_or_else(|| bad_references(number))?;
                     if level as usize >= super::LEVELS {
                         return Err(Input::bad(&format!(
                             "table {number} is at level {level}, but the lowest level is {}",
