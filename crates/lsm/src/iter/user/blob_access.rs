@@ -1,4 +1,4 @@
-//! [`BlobAccess`]: how an iterator reads values that are in blob files.
+//! [`BlobAccess`]: the access of an iterator to values in blob files.
 
 use super::UserIter;
 use crate::iter::{InternalIter, ScanHistory};
