@@ -102,7 +102,11 @@ impl Garbage {
                 (Some(records), Some(bytes)) if records <= all.records && bytes <= all.bytes => {
                     *own = FamilyShare { records, bytes };
                 }
-                _ => return Err("a family would have more garbage than it has records or bytes in the file"),
+                _ => {
+                    return Err(
+                        "a family would have more garbage than it has records or bytes in the file",
+                    );
+                }
             }
         }
         self.families = families;

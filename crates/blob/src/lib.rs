@@ -41,6 +41,7 @@
 mod builder;
 pub mod counters;
 pub mod derive;
+mod file_names;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -51,7 +52,6 @@ pub mod index;
 pub mod inspect;
 mod layout;
 pub mod lineage;
-mod file_names;
 mod reader;
 pub mod salvage;
 mod separate;
@@ -60,8 +60,8 @@ mod tests;
 pub mod verify;
 
 pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
-pub use layout::{begins_index, begins_one};
 pub use file_names::{blob_name, blob_names, index_name, log_name};
+pub use layout::{begins_index, begins_one};
 pub use reader::{BlobReader, BlobRecord, IndexLayout, ReadMode, batch_read};
 pub use separate::Separator;
 

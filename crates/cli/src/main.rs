@@ -25,11 +25,11 @@ mod location;
 mod output;
 mod point;
 mod progress;
-mod text_entry;
 mod separation;
 mod serve;
 mod stats;
 mod store;
+mod text_entry;
 
 use args::Command;
 use clap::Parser;

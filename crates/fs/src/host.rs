@@ -19,16 +19,16 @@ mod append;
 mod file;
 mod fill;
 mod lock;
-mod read_pool;
+mod mmap_append;
 mod probe;
 mod read;
+mod read_pool;
 mod space;
 mod stage;
 mod sys;
 #[cfg(test)]
 mod tests;
 mod uring;
-mod mmap_append;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};

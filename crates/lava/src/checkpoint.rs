@@ -158,7 +158,11 @@ impl CheckpointReader<'_> {
 /// Reads a checkpoint. Returns the metadata, and where the journal begins.
 ///
 /// Errors: `Corruption` for a piece that does not belong to the superblock; those of the device.
-pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, JournalStart)> {
+pub fn read(
+    device: &dyn Device,
+    superblock: &Superblock,
+    name: &Path,
+) -> Result<(Meta, JournalStart)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
     let mut stream = CheckpointReader {
@@ -196,7 +200,9 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
                 return Err(damage("goes on behind its end".into()));
             }
             match record {
-                JournalRecord::Jump { run, seq, life } => start = Some(JournalStart { run, seq, life }),
+                JournalRecord::Jump { run, seq, life } => {
+                    start = Some(JournalStart { run, seq, life })
+                }
                 record => meta
                     .restore(&record)
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,

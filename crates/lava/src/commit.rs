@@ -17,9 +17,9 @@ mod discard;
 use std::path::Path;
 
 use super::counters::WriteCause;
+use super::maintenance::{BackgroundWork, Maintenance};
 use super::mounted::{JournalState, MountedFs};
 use super::state::{ExtentPurpose, MountState};
-use super::maintenance::{BackgroundWork, Maintenance};
 use basalt_fs::{Error, ErrorKind, Result};
 
 /// Ends all changes when it is dropped with a filesystem: records were taken from the queue but not

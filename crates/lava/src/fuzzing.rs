@@ -7,9 +7,9 @@
 use super::filesystem::LavaFs;
 use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
+use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::options::LavaOptions;
 use super::probe::{self, Probed};
-use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::runs::BLOCK;
 use super::{check, format, journal};
 use basalt_fs::device::Device;

@@ -59,7 +59,9 @@ mod journal;
 mod layout;
 mod load;
 mod lock_table;
+mod maintenance;
 mod meta;
+mod metadata_record;
 mod metrics;
 mod mount;
 mod mounted;
@@ -69,14 +71,12 @@ mod options;
 mod paths;
 mod probe;
 mod read_batch;
-mod metadata_record;
 mod report;
 mod runs;
 mod state;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod maintenance;
 mod write_buffer;
 
 pub use filesystem::LavaFs;

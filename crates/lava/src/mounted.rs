@@ -36,9 +36,9 @@ use super::flush::Flusher;
 use super::journal::JournalWriter;
 use super::layout::{Superblock, Uuid};
 use super::lock_table::LockTable;
+use super::maintenance::Maintenance;
 use super::runs::BLOCK;
 use super::state::MountState;
-use super::maintenance::Maintenance;
 use basalt_fs::device::{Device, DeviceFacts};
 use basalt_fs::{Error, ErrorKind, Result};
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::extents::Extent;
+use super::metadata_record::InodeKind;
 use super::mounted::MountedFs;
 use super::paths::{apply_error, lookup};
-use super::metadata_record::InodeKind;
 use super::runs::BLOCK;
 use basalt_fs::Result;
 

@@ -8,8 +8,8 @@ use super::allocator::Allocator;
 use super::extents::Extents;
 use super::layout::TRANSACTION_GOAL;
 use super::meta::{ApplyEffect, ApplyError, Meta};
-use super::open_inode::{LinkState, OpenInode};
 use super::metadata_record::{Ino, JournalRecord};
+use super::open_inode::{LinkState, OpenInode};
 use super::runs::{BLOCK, Run};
 
 /// Number of spare extents for the journal.

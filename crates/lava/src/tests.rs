@@ -3,11 +3,11 @@
 mod buffers;
 mod group_flush;
 mod images;
+mod maintenance;
 mod misdirected_writes;
 mod out_of_space;
 mod power_cuts;
 mod threads;
-mod maintenance;
 
 use super::metadata_record::JournalRecord;
 use super::runs::BLOCK;

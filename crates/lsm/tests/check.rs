@@ -176,7 +176,10 @@ fn files_that_damaged_metadata_may_name_are_not_called_unused() {
         if report.damage.is_empty() {
             continue;
         }
-        assert!(report.unused_files.is_empty(), "edit at {edit}: {report:#?}");
+        assert!(
+            report.unused_files.is_empty(),
+            "edit at {edit}: {report:#?}"
+        );
         unnamed += u32::from(report.unnamed.contains(&table));
     }
     assert!(unnamed > 0, "an edit of {manifest} names {table}");
@@ -217,6 +220,9 @@ fn files_that_damaged_metadata_may_name_are_not_called_unused() {
     let before = check(&fs).unused_files;
     fs.write_file(&path("000099.tbl"), b"unfinished").unwrap();
     let report = check(&fs);
-    assert_eq!(report.unused_files, [before, vec!["000099.tbl".into()]].concat());
+    assert_eq!(
+        report.unused_files,
+        [before, vec!["000099.tbl".into()]].concat()
+    );
     assert!(report.unnamed.is_empty() && report.damage.is_empty());
 }

@@ -24,8 +24,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::file::{AppendState, HostFile, Kind};
-use super::sys::Account;
 use super::mmap_append::{self, MappedWindow};
+use super::sys::Account;
 use crate::{Error, Intent, Result};
 
 /// Bytes of a page of the page cache.

@@ -22,9 +22,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::mmap_append::MappedWindow;
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
-use super::mmap_append::MappedWindow;
 use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 

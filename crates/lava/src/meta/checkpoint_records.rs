@@ -4,8 +4,8 @@ use super::Meta;
 use super::inode::{ExtentLists, Inode, extents_of};
 use crate::cow_table::CowTable;
 use crate::extents::Extent;
-use crate::names::NamesCopy;
 use crate::metadata_record::{Ino, InodeKind, JournalRecord};
+use crate::names::NamesCopy;
 use crate::runs::Run;
 
 /// Largest number of runs in one record.

@@ -180,7 +180,11 @@ impl Counters {
         Counters {
             values,
             source: named("Counters::source", Mutex::new(Some(source))),
-            gcs_running: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
+            gcs_running: (env.metrics()).gauge(
+                "blob_collections_running",
+                &[("store", name)],
+                help,
+            ),
             compression: env.metrics().group(),
             levels: Levels::default(),
             label: name.to_string(),

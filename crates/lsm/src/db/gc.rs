@@ -19,7 +19,7 @@ use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::tree::TreeState;
 use super::tree::blob_edits::{BlobChange, GcChange};
-use crate::listener::{BackgroundErrorReason, BlobFileInfo, BlobFileReason, GcInfo, Event};
+use crate::listener::{BackgroundErrorReason, BlobFileInfo, BlobFileReason, Event, GcInfo};
 use crate::options::Compression;
 use crate::version::FileLocation;
 use crate::version::catalog::CatalogBlob;
@@ -90,7 +90,8 @@ impl SourceFiles {
     fn reader(&self, number: u64) -> Result<&BlobReader> {
         let mut files = self.files.iter().map(|(f, _)| f);
         let file = files.find(|f| f.number == number);
-        file.expect("each live record came from one of the sources").reader()
+        file.expect("each live record came from one of the sources")
+            .reader()
     }
 
     /// Returns whether the cache has the index of a source, which means that readers use the file.
@@ -293,7 +294,8 @@ impl Engine {
             .filter(|(n, _)| state.blobs.may_collect(**n, now))
             .filter_map(|(n, b)| {
                 let live_bytes = catalog.alive(b).bytes;
-                let share = b.meta.size.saturating_sub(live_bytes) as f64 / b.meta.size.max(1) as f64;
+                let share =
+                    b.meta.size.saturating_sub(live_bytes) as f64 / b.meta.size.max(1) as f64;
                 let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > live_bytes;
                 // A file without a live record lost its last one during a garbage collection, which
                 // failed.
@@ -350,7 +352,8 @@ impl Engine {
                 .saturating_sub(fill.copying);
             most_live = most_live.min(spare);
             let all = std::mem::take(&mut candidates);
-            let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.live_bytes <= spare);
+            let (fit, others): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|c| c.live_bytes <= spare);
             candidates = fit;
             if candidates.is_empty() && state.blobs.running_gcs == 0 {
                 // No other work may ever free a byte. So the file with the fewest live bytes is
@@ -449,11 +452,8 @@ impl Engine {
             .update_pressure(state.catalog(), &state.blobs, &view);
         self.pressure.note_urgent(&view);
         if failed.is_none() {
-            let more =
-                state.blobs.running_gcs > 0 || self.pressure.space_amp().pressure() > 0.0;
-            self.pressure
-                .drain()
-                .note_gc(freed, began, now, more);
+            let more = state.blobs.running_gcs > 0 || self.pressure.space_amp().pressure() > 0.0;
+            self.pressure.drain().note_gc(freed, began, now, more);
         }
         drop(state);
         if let Some(error) = failed.filter(|e| !ended_early(e)) {
@@ -493,10 +493,7 @@ impl Engine {
         let SourceFiles { files, orders } = sources;
         let result = self.install_gc(&files, orders, moved, bytes_read)?;
         self.ctx.counters.gcs.add(1);
-        self.ctx
-            .counters
-            .gc_written
-            .add(result.bytes_written);
+        self.ctx.counters.gc_written.add(result.bytes_written);
         self.ctx.counters.gc_read.add(result.bytes_read);
         Ok(result)
     }
@@ -571,10 +568,7 @@ impl Engine {
         let written: u64 = made.iter().map(|(_, m)| m.size).sum();
         let result = GcResult {
             targets: (made.iter())
-                .map(|(number, meta)| {
-                    self.tree
-                        .blob_info(*number, meta, BlobFileReason::Gc)
-                })
+                .map(|(number, meta)| self.tree.blob_info(*number, meta, BlobFileReason::Gc))
                 .collect(),
             bytes_read,
             bytes_written: written,

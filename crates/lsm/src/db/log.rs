@@ -23,7 +23,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{MAX_MEMORY_WAIT, WaitMode, Room, ThrottleOutcome};
+use super::throttle::{MAX_MEMORY_WAIT, Room, ThrottleOutcome, WaitMode};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::{BackgroundErrorReason, Event};

@@ -9,7 +9,7 @@ use super::families::FamilyEntry;
 use super::flush::write_table;
 use super::flush_values::Values;
 use super::memtable_set::MemtableSet;
-use super::store_dir::{check_can_open_or_create, is_data, remove_unused_files, remove_unfinished};
+use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;

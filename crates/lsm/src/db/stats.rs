@@ -291,10 +291,7 @@ impl Stats {
                 (WriteCause::Flush, of(self.flush_bytes_written)),
                 (WriteCause::Ingest, of(self.ingested_bytes)),
                 (WriteCause::Compaction, of(self.compaction_bytes_written)),
-                (
-                    WriteCause::Gc,
-                    of(self.blobs.collected_bytes_written),
-                ),
+                (WriteCause::Gc, of(self.blobs.collected_bytes_written)),
             ]
         })
     }

@@ -248,7 +248,11 @@ impl Execution<'_> {
             let report = Db::verify_store(&self.env, &dir, &options, &mut |_, _| ())
                 .expect("a closed store can be walked");
             assert!(report.damage.is_empty(), "{dir}: {:?}", report.damage);
-            assert!(report.unused_files.is_empty(), "{dir}: {:?}", report.unused_files);
+            assert!(
+                report.unused_files.is_empty(),
+                "{dir}: {:?}",
+                report.unused_files
+            );
         }
     }
 

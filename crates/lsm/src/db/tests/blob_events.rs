@@ -2,7 +2,7 @@
 //! blob files.
 
 use super::prelude::*;
-use crate::listener::{BlobFileInfo, BlobFileReason, GcInfo, Event, EventListener};
+use crate::listener::{BlobFileInfo, BlobFileReason, Event, EventListener, GcInfo};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use parking_lot::Mutex;

@@ -188,7 +188,8 @@ fn add_gc_edits(
     // place.
     for source in &c.done.sources {
         let now = &catalog.blobs.get(source).ok_or_else(|| {
-            let what = format!("the garbage collection read blob file {source}, which does not exist");
+            let what =
+                format!("the garbage collection read blob file {source}, which does not exist");
             Error::new(ErrorKind::Corruption, what)
         })?;
         for run in now.garbage.runs() {
