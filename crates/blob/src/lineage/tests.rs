@@ -62,7 +62,7 @@ impl World {
         if picked.is_empty() {
             return;
         }
-        let mut done = GcResult {
+        let mut done = ReplacedFiles {
             sources: picked.clone(),
             targets: BTreeMap::new(),
         };
@@ -141,13 +141,13 @@ fn a_retired_number_resolves_after_any_number_of_moves() {
 #[test]
 fn a_retired_number_is_split_at_the_keys_of_its_targets() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
-    let collected = |sources: &[u64], targets: &[(&str, u64)]| GcResult {
+    let collected = |sources: &[u64], targets: &[(&str, u64)]| ReplacedFiles {
         sources: sources.to_vec(),
         targets: [(0, targets.iter().map(|(k, t)| (key(k), *t)).collect())].into(),
     };
     let mut lineage = Lineage::default();
     let cmp = |_| Cmp::Bytewise;
-    lineage.collect(
+    lineage.add_gc(
         &collected(&[1, 2], &[("b", 10), ("m", 11), ("t", 12)]),
         &cmp,
     );
@@ -176,7 +176,7 @@ fn a_retired_number_is_split_at_the_keys_of_its_targets() {
 #[should_panic(expected = "was collected before")]
 fn a_file_is_collected_once() {
     let mut lineage = Lineage::default();
-    let done = GcResult {
+    let done = ReplacedFiles {
         sources: vec![1],
         targets: BTreeMap::new(),
     };

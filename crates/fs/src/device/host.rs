@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loops};
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loop_device};
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsInfo, FsStats, HostFs, HostOptions,

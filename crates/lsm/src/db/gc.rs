@@ -26,7 +26,7 @@ use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
 use basalt_blob::garbage::Garbage;
-use basalt_blob::lineage::{GcResult, Targets};
+use basalt_blob::lineage::{ReplacedFiles, Targets};
 use basalt_blob::record::HEADER_LEN as RECORD_HEADER;
 use basalt_blob::{BlobMeta, BlobReader, Form, Name, Separator};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -156,7 +156,7 @@ struct RewrittenFiles {
     /// Numbers and contents of the new files, which are synced. Their names are not.
     files: Vec<(u64, BlobMeta)>,
     /// The new files that the old numbers mean from now on.
-    renamed: GcResult,
+    renamed: ReplacedFiles,
     places: MovedRecords,
     /// Old and new keys of values in the cache.
     cached: Vec<(CacheKey, CacheKey)>,
@@ -258,7 +258,7 @@ impl<'a> RecordMover<'a> {
         }
         Ok(RewrittenFiles {
             files: self.separator.finish()?,
-            renamed: GcResult {
+            renamed: ReplacedFiles {
                 sources: sources.to_vec(),
                 targets: self.targets,
             },

@@ -12,7 +12,7 @@ use crate::db::blob_state::{BlobStateUpdate, MovedRecords};
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::{Dead, Garbage};
-use basalt_blob::lineage::GcResult;
+use basalt_blob::lineage::ReplacedFiles;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ pub(crate) struct BlobChange {
 /// A garbage collection that is about to be installed.
 pub(crate) struct GcChange {
     /// Sources and targets.
-    pub done: GcResult,
+    pub done: ReplacedFiles,
     /// The new places of the records.
     pub moved: MovedRecords,
     /// The records that were marked in the sources when the garbage collection began.
