@@ -6,8 +6,8 @@
 mod escape;
 #[path = "../../crates/cli/src/fuzzing.rs"]
 mod fuzzing;
-#[path = "../../crates/cli/src/record.rs"]
-mod record;
+#[path = "../../crates/cli/src/text_entry.rs"]
+mod text_entry;
 
 use std::path::Path;
 

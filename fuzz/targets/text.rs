@@ -7,8 +7,8 @@
 mod escape;
 #[path = "../../crates/cli/src/fuzzing.rs"]
 mod fuzzing;
-#[path = "../../crates/cli/src/record.rs"]
-mod record;
+#[path = "../../crates/cli/src/text_entry.rs"]
+mod text_entry;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let name = env!("CARGO_BIN_NAME");

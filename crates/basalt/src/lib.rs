@@ -95,8 +95,8 @@ pub use basalt_lsm::db::{
     TableWriter, Ticket, UserRange, ValueMeta, ValueWithExpiry, VerifyReport,
 };
 pub use basalt_lsm::listener::{
-    BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, CompactionInfo,
-    CompactionReason, Event, EventListener, QUEUED_EVENTS, StallCause, TableInfo, WriteCause,
+    BackgroundErrorReason, BlobFileInfo, BlobFileReason, CompactionInfo, CompactionReason, Event,
+    EventListener, GcInfo, QUEUED_EVENTS, StallCause, TableInfo, WriteCause,
 };
 pub use basalt_lsm::options::{
     CompactionFilter, Durability, FamilyOptions, FilterContext, FilterDecision, KeyDecision,

@@ -79,7 +79,7 @@ impl EventListener for Listener {
                 is::<&BlobFileInfo>(info);
                 is::<BlobFileReason>(info.reason);
             }
-            Event::CollectionBegin(info) => is::<&CollectionInfo>(info),
+            Event::GcBegin(info) => is::<&GcInfo>(info),
             Event::StallBegin { cause, .. } => is::<&StallCause>(cause),
             Event::BackgroundError { during, error, .. } => {
                 is::<&BackgroundErrorReason>(during);

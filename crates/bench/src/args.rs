@@ -2,7 +2,7 @@
 
 use crate::compare::CompareArgs;
 use crate::files::FsArgs;
-use crate::page::ReportArgs;
+use crate::html_report::ReportArgs;
 use crate::workload::Workload;
 use clap::Subcommand;
 

@@ -7,9 +7,9 @@
 //! with a cold page cache.
 
 mod args;
-mod folder;
+mod directory;
 mod kind;
-mod one;
+mod run;
 mod space;
 mod store;
 mod summary;
@@ -29,8 +29,8 @@ use crate::report::round;
 use crate::workload::common_config;
 use basalt::env::Clock;
 use basalt::fs::FileSystem;
-use folder::Folder;
-use one::{ORDER, Order, merge, run_one};
+use directory::Folder;
+use run::{ORDER, Order, merge, run_one};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};

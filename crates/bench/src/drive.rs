@@ -32,7 +32,7 @@ pub struct Worker {
     tally: Tally,
 }
 
-/// What a thread has read and written, besides the number of its operations.
+/// Bytes that a thread has read and written, besides the number of its operations.
 #[derive(Default, Clone, Copy, Debug)]
 pub struct Tally {
     /// Bytes of keys and values that were read.
@@ -60,7 +60,7 @@ impl Tally {
     }
 }
 
-/// Whether a key must be there.
+/// The expectation of a read: whether its key must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The fill has put it, or it is never put.

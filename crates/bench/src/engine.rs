@@ -73,7 +73,7 @@ impl EngineName {
     }
 }
 
-/// What an engine does with the log of a write before the write returns.
+/// The step that an engine takes with the log of a write before the write returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
     /// The engine writes no log if it can work without one, else an unsynced log.
@@ -84,7 +84,7 @@ pub enum Log {
     Synced,
 }
 
-/// How the reads of an engine from the device can be counted.
+/// The way to count the reads of an engine from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// The engine's own filesystem layer counts them.

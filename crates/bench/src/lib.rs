@@ -10,7 +10,7 @@
 //! [`compare`] comparison of engines; [`files`] comparison of filesystems; [`device`] the device
 //! without an engine; [`counters`] bytes by the process's and by the kernel's counters;
 //! [`statistics`] medians and intervals; [`machine`] facts about the machine; [`report`] tables and
-//! JSON; [`page`] charts; [`flags`] values of flags; [`progress`] the progress line.
+//! JSON; [`html_report`] charts; [`flags`] values of flags; [`progress`] the progress line.
 
 #![deny(missing_docs)]
 
@@ -23,8 +23,8 @@ pub mod drive;
 pub mod engine;
 pub mod files;
 pub mod flags;
+pub mod html_report;
 pub mod machine;
-pub mod page;
 pub mod pick;
 pub mod progress;
 pub mod report;
@@ -43,7 +43,7 @@ use std::io::Write;
 pub fn run(args: Args) -> Result<u8, Stop> {
     let text = match &args.command {
         Command::Compare(asked) => compare::run(asked)?,
-        Command::Report(asked) => page::run(asked)?,
+        Command::Report(asked) => html_report::run(asked)?,
         Command::Fs(asked) => files::run(asked)?,
         Command::Workload(workload) => {
             let report = workload::run(workload)?;

@@ -58,7 +58,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Makes a distribution over so many ranks, at least 1.
+    /// Makes a distribution over `ranks` ranks, at least 1.
     pub fn new(ranks: u64) -> Zipf {
         let ranks = ranks.max(1);
         Zipf {

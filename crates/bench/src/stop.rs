@@ -1,6 +1,6 @@
-//! Why a run ended early.
+//! The reason why a run ended early.
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug)]
 pub struct Stop {
     /// One sentence that says what to do.

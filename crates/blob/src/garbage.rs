@@ -87,10 +87,10 @@ impl Garbage {
         file: &BTreeMap<u32, FamilyShare>,
     ) -> Result<(), &'static str> {
         if self.records != more.records {
-            return Err("and are of a file with another number of records");
+            return Err("the marks are for another number of records than the file has");
         }
         if !self.bits.iter().zip(&more.bits).all(|(a, b)| a & b == 0) {
-            return Err("some for the second time");
+            return Err("some of the records are marked already");
         }
         let mut families = self.families.clone();
         for (id, share) in &more.families {
@@ -102,7 +102,11 @@ impl Garbage {
                 (Some(records), Some(bytes)) if records <= all.records && bytes <= all.bytes => {
                     *own = FamilyShare { records, bytes };
                 }
-                _ => return Err("and together they are more than a family has in it"),
+                _ => {
+                    return Err(
+                        "a family would have more garbage than it has records or bytes in the file",
+                    );
+                }
             }
         }
         self.families = families;

@@ -12,8 +12,8 @@
 //! |---|---|
 //! | `layout` | header, directory, footer: the persisted numbers |
 //! | [`index`] | from a hash to a place |
-//! | `names` | names of the files |
-//! | [`counts`] | counters of reads and of compression, for a whole environment |
+//! | `file_names` | names of the files |
+//! | [`counters`] | counters of reads and of compression, for a whole environment |
 //! | `builder` | writes a blob file, or the index of a log |
 //! | `separate` | separates values on their way into tables |
 //! | `reader` | opens a file, finds and reads values; [`batch_read`] reads many at once |
@@ -39,8 +39,9 @@
 #![cfg(not(all(test, feature = "schedules")))]
 
 mod builder;
-pub mod counts;
+pub mod counters;
 pub mod derive;
+mod file_names;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -51,7 +52,6 @@ pub mod index;
 pub mod inspect;
 mod layout;
 pub mod lineage;
-mod names;
 mod reader;
 pub mod salvage;
 mod separate;
@@ -60,8 +60,8 @@ mod tests;
 pub mod verify;
 
 pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
+pub use file_names::{blob_name, blob_names, index_name, log_name};
 pub use layout::{begins_index, begins_one};
-pub use names::{blob_name, blob_names, index_name, log_name};
 pub use reader::{BlobReader, BlobRecord, IndexLayout, ReadMode, batch_read};
 pub use separate::Separator;
 

@@ -22,7 +22,7 @@ pub type Targets = Vec<(Arc<[u8]>, u64)>;
 /// The result of a garbage collection: the files that now have the live records of each family in
 /// its sources. A family without live records is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collected {
+pub struct ReplacedFiles {
     /// Numbers of the files that the garbage collection rewrote.
     pub sources: Vec<u64>,
     /// Targets by family.
@@ -88,7 +88,7 @@ impl Lineage {
     /// Adds a garbage collection, and returns the groups that it makes or changes. `cmp` gives the
     /// comparator of a family. Panics if a source is already a name, or if targets are out of
     /// order. Outputs are cut between user keys, never between versions of one key.
-    pub fn collect(&mut self, done: &Collected, cmp: &dyn Fn(u32) -> Cmp) -> Vec<u64> {
+    pub fn add_gc(&mut self, done: &ReplacedFiles, cmp: &dyn Fn(u32) -> Cmp) -> Vec<u64> {
         for source in &done.sources {
             assert!(
                 !self.names.contains_key(source),
@@ -184,7 +184,7 @@ fn covering(targets: &Targets, key: &[u8], cmp: &Cmp) -> Option<u64> {
 /// Returns the targets of a name, with the garbage collection's targets in place of its sources.
 fn replaced(
     families: &BTreeMap<u32, Targets>,
-    done: &Collected,
+    done: &ReplacedFiles,
     cmp: &dyn Fn(u32) -> Cmp,
 ) -> BTreeMap<u32, Targets> {
     let mut out = BTreeMap::new();

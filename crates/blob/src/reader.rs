@@ -9,7 +9,7 @@ mod index_pages;
 mod values;
 mod walk;
 
-use super::counts::ReadCounts;
+use super::counters::ReadCounters;
 use super::index::PLACES_A_PAGE;
 use super::layout::{
     BLOB_MAGIC, Directory, FOOTER_LEN, Footer, HEADER_LEN, INDEX_MAGIC, check_header,
@@ -37,7 +37,7 @@ const MAX_PAGE: usize = 16 << 20;
 /// Number of reads for scans after which [`FileSource::extra_reads`] is called again.
 const SCANS_TOLD: u64 = 256;
 
-/// How a read uses the cache and the device.
+/// Settings of a read: its use of the cache and of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadMode {
     /// If true, blocks and records that are read go into the cache.
@@ -180,7 +180,7 @@ pub(super) fn read_directory(
 /// An open blob file.
 pub struct BlobReader {
     env: Env,
-    counts: Arc<ReadCounts>,
+    counts: Arc<ReadCounters>,
     /// Returns the file with the records, and its path.
     records: Box<dyn FileSource>,
     records_path: PathBuf,
@@ -352,7 +352,7 @@ impl BlobReader {
     }
 
     /// Returns the counters of this file's reads.
-    pub(super) fn counts(&self) -> &Arc<ReadCounts> {
+    pub(super) fn counts(&self) -> &Arc<ReadCounters> {
         &self.counts
     }
 

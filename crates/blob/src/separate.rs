@@ -1,7 +1,7 @@
 //! Separates values on their way into tables: a flush or a merge passes large values and gets the
 //! references that the tables hold.
 
-use super::counts::CompressionCounts;
+use super::counters::CompressionCounters;
 use super::{
     BlobBuilder, BlobMeta, BlobOptions, Form, Name, Reference, blob_name, compressed, record,
 };
@@ -33,11 +33,11 @@ pub struct Separator<'a> {
     may_compress: bool,
     /// True if entries get other sequence numbers than their records.
     prepares: bool,
-    /// Whether index pages go into the cache, and whether records do.
+    /// True if index pages go into the cache, and true if records do.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
     payload: Vec<u8>,
-    counts: Arc<CompressionCounts>,
+    counts: Arc<CompressionCounters>,
 }
 
 impl<'a> Separator<'a> {

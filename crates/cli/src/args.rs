@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::location::{Make, StoreLocation};
-use crate::record::Format;
+use crate::text_entry::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,12 +75,12 @@ pub struct KeyspaceArgs {
     pub family: Option<String>,
 }
 
-/// When the server acknowledges a write.
+/// The moment at which the server acknowledges a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sync {
     /// When it survives a power cut; concurrent and pipelined writes share a sync
     Always,
-    /// At once; with a sync every second, so a power cut may take the last second
+    /// At once; with a sync every second, so a power cut may take about the last second
     Everysec,
     /// At once; with a sync when the store does one. Survives kill -9, not a power cut
     Never,
@@ -469,7 +469,8 @@ pub struct Checkpoint {
 #[command(after_help = "\
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
-Changes nothing. A torn end of a log is normal after a crash: the next open cuts it, and it is no damage. \
+Changes no data. Takes the store's lock, so the directory must be writable. A torn tail of a log is normal after a crash: \
+the next open cuts it, and it is no damage. \
 The entries counted are those stored: an overwritten or deleted key counts more than once until compactions have dropped \
 its old entries, and the server has a few entries of its own. For the number of keys use `redis-cli DBSIZE`, or count the lines of \
 `basalt scan --keys-only`.")]

@@ -53,7 +53,7 @@ pub fn check(args: args::Check) -> Outcome {
             "{:#}\n",
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
-                "entries": report.entries, "damage": damage, "orphans": report.orphans,
+                "entries": report.entries, "damage": damage, "orphans": report.unused_files,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
             })
         ))?;
@@ -62,7 +62,7 @@ pub fn check(args: args::Check) -> Outcome {
         for e in &report.damage {
             let _ = writeln!(text, "damage: {e}");
         }
-        for name in &report.orphans {
+        for name in &report.unused_files {
             let _ = writeln!(
                 text,
                 "unused file: {name} (harmless; the next open removes it)"
@@ -80,7 +80,7 @@ pub fn check(args: args::Check) -> Outcome {
         for tail in &report.torn_tails {
             let _ = writeln!(
                 text,
-                "torn end of a log: {tail} (normal after a crash; the next open cuts it)"
+                "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
             );
         }
         let walked = format!(

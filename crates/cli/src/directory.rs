@@ -22,7 +22,7 @@ fn identity(stat: &fs::Stat) -> Identity {
     (stat.st_dev, stat.st_ino)
 }
 
-/// What a walk leaves out.
+/// Kinds of entries that a walk leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Symbolic links that are not followed, and followed ones that lead back to a directory above.
@@ -52,7 +52,7 @@ pub struct DirectoryWalk {
     stack: Vec<OpenDirectory>,
     path: Vec<u8>,
     files: u64,
-    /// What was left out so far.
+    /// Numbers of entries that were left out so far.
     pub left_out: LeftOut,
 }
 

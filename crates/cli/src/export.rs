@@ -5,8 +5,8 @@ use crate::directory::{DirectoryWriter, Refused, is_inside};
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::progress::{self, count, count_entries};
-use crate::record::Format;
 use crate::store::{Access, Cursor, Store, Value, argument};
+use crate::text_entry::Format;
 use indicatif::ProgressBar;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -72,11 +72,11 @@ pub fn export(args: args::Export) -> Outcome {
     }
     if counts.refused > 0 {
         eprintln!(
-            "basalt: {} not exported; `basalt export --format jsonl` takes any key",
+            "basalt: {} not exported; `basalt export --format jsonl` exports any key",
             count(
                 counts.refused,
-                "key is no file of a directory and was",
-                "keys are no files of a directory and were"
+                "key cannot be a file name and was",
+                "keys cannot be file names and were"
             )
         );
         return Ok(EXIT_NO);

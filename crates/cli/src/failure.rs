@@ -18,7 +18,7 @@ pub const EXIT_NO: u8 = 1;
 /// Exit code for a command that could not do its work.
 pub const EXIT_FAILED: u8 = 2;
 
-/// Why a command stops.
+/// The reason why a command stops.
 #[derive(Debug)]
 pub enum Failure {
     /// The text to print, and the exit code.

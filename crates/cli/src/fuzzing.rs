@@ -3,7 +3,7 @@
 //! `docs/testing/fuzzing.md` lists the promise that each target checks.
 
 use crate::escape::{escape, unescape};
-use crate::record::{Format, Line, Lines};
+use crate::text_entry::{Format, Line, Lines};
 use basalt_sim::mutate::{Target, Verdict};
 
 /// Every target of the tool.

@@ -2,8 +2,8 @@
 //!
 //! The modules that all commands use, from below: `progress`, `location` (where a store lies),
 //! `failure` (how a command ends), `output` (results), `filesystem` (the disk or an image),
-//! `record` and `directory` (entries and files), `args` (the command line) and `store` (the entries
-//! of a store).
+//! `text_entry` and `directory` (entries and files), `args` (the command line) and `store` (the
+//! entries of a store).
 
 mod args;
 mod blob;
@@ -25,11 +25,11 @@ mod location;
 mod output;
 mod point;
 mod progress;
-mod record;
 mod separation;
 mod serve;
 mod stats;
 mod store;
+mod text_entry;
 
 use args::Command;
 use clap::Parser;

@@ -426,7 +426,7 @@ fn blob_files(e: &Stats) -> String {
             ("cost of the bound, last minute", bound_costs(&e.blobs)),
             ("names of collected files", e.blobs.names.to_string()),
             (
-                "collections read / wrote",
+                "garbage collection read/wrote",
                 format!(
                     "{} / {}",
                     human_bytes(e.blobs.collected_bytes_read),

@@ -11,7 +11,7 @@ use crate::filesystem;
 use crate::keyspace::{KEY_OVERHEAD, Keyspace, STRING_HEADER, VALUE_OVERHEAD};
 pub use crate::location::Access;
 use crate::location::StoreLocation;
-use crate::record::KvRecord;
+use crate::text_entry::KvRecord;
 use basalt::Iter;
 use basalt::env::{EnvBuilder, process_memory};
 use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};

@@ -147,12 +147,12 @@ fn a_failed_checkpoint_names_the_reason_and_leaves_no_files() {
     s.run("put", ["k", "v"]).ok();
     s.file("taken/notes.txt", "mine");
     s.run("checkpoint", ["taken"])
-        .fails(2, &["taken", "something has that name"]);
+        .fails(2, &["taken", "the target exists"]);
     s.file("file", "mine");
     s.run("checkpoint", ["file"])
-        .fails(2, &["file", "something has that name"]);
+        .fails(2, &["file", "the target exists"]);
     s.run("checkpoint", ["db"])
-        .fails(2, &["db", "something has that name"]);
+        .fails(2, &["db", "the target exists"]);
     s.run("checkpoint", ["no/such/place"])
         .fails(2, &["no/such", "make it first"]);
     // A foreign directory with the name of an unfinished checkpoint is not taken for a leftover.

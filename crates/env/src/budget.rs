@@ -113,7 +113,7 @@ impl Ledger {
         let before = self.by_kind[kind as usize].fetch_sub(bytes, Relaxed);
         assert!(
             before >= bytes,
-            "memory ledger: {bytes} bytes of {kind:?} released, {before} booked"
+            "memory ledger: {bytes} bytes of {kind:?} released, {before} reserved"
         );
     }
 }
@@ -127,7 +127,7 @@ impl Ledger {
 #[derive(Clone)]
 pub struct MemoryLedger(Arc<Ledger>);
 
-/// Bytes that are booked in a ledger. They are returned when the reservation is dropped.
+/// Bytes that are reserved in a ledger. They are returned when the reservation is dropped.
 pub struct Reservation {
     ledger: Arc<Ledger>,
     kind: MemoryKind,
@@ -144,7 +144,7 @@ impl MemoryLedger {
             others: AtomicU64::new(0),
         }))
     }
-    /// Books bytes if they fit the budget. Returns `None` if they do not.
+    /// Reserves bytes if they fit the budget. Returns `None` if they do not.
     pub fn try_reserve(&self, kind: MemoryKind, bytes: u64) -> Option<Reservation> {
         self.0.try_add(kind, bytes).then(|| Reservation {
             ledger: self.0.clone(),
@@ -152,7 +152,7 @@ impl MemoryLedger {
             bytes,
         })
     }
-    /// Books bytes even past the budget. It is for work that must not fail, such as applying a
+    /// Reserves bytes even past the budget. It is for work that must not fail, such as applying a
     /// write that is already durable.
     pub fn reserve(&self, kind: MemoryKind, bytes: u64) -> Reservation {
         self.0.add(kind, bytes);
@@ -179,7 +179,7 @@ impl MemoryLedger {
     pub fn over_budget(&self) -> u64 {
         (self.0.others.load(Relaxed) + self.0.cache_claim()).saturating_sub(self.0.budget)
     }
-    /// Returns the bytes that [`MemoryLedger::try_reserve`] may still book for anything but the
+    /// Returns the bytes that [`MemoryLedger::try_reserve`] may still reserve for anything but the
     /// cache.
     pub fn free(&self) -> u64 {
         self.0
@@ -190,11 +190,11 @@ impl MemoryLedger {
     pub fn room(&self) -> u64 {
         self.0.budget.saturating_sub(self.0.cache_claim())
     }
-    /// Books cache memory that readers keep. [`MemoryLedger::unpin`] returns it.
+    /// Reserves cache memory that readers keep. [`MemoryLedger::unpin`] returns it.
     pub(crate) fn pin(&self, bytes: u64) {
         self.0.add(MemoryKind::Pinned, bytes);
     }
-    /// Returns bytes that [`MemoryLedger::pin`] booked.
+    /// Returns bytes that [`MemoryLedger::pin`] reserved.
     pub(crate) fn unpin(&self, bytes: u64) {
         self.0.sub(MemoryKind::Pinned, bytes);
     }
@@ -238,7 +238,7 @@ impl Reservation {
             _booked: self,
         })
     }
-    /// Returns the number of booked bytes.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -351,8 +351,8 @@ struct Limiter {
     passed: AtomicU64,
     /// Microseconds that requests have waited, by priority.
     waited_us: [AtomicU64; 2],
-    /// When [`RateLimiter::recent_rate`] last computed a rate, the bytes that had passed then, and
-    /// that rate.
+    /// Time at which [`RateLimiter::recent_rate`] last computed a rate, the bytes that had passed
+    /// then, and that rate.
     asked: Mutex<(Duration, u64, u64)>,
     bucket: Mutex<Bucket>,
 }

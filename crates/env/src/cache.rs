@@ -167,7 +167,7 @@ impl CacheState {
 }
 
 impl BlockCache {
-    /// Returns a cache of `capacity` bytes. Its bytes are booked in `ledger` as
+    /// Returns a cache of `capacity` bytes. Its bytes are reserved in `ledger` as
     /// `MemoryKind::Cache`. A cache of 0 bytes keeps nothing.
     pub fn new(capacity: u64, ledger: MemoryLedger) -> BlockCache {
         let shards = shards_for(capacity);

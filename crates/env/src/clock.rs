@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Clock(ClockSource);
 
-/// Where a clock's time comes from.
+/// The source of a clock's time.
 #[derive(Clone)]
 enum ClockSource {
     System(Arc<SystemTimes>),

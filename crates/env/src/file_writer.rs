@@ -84,7 +84,7 @@ pub struct FileWriter {
     written: u64,
     digest: Xxh3Default,
     failed: Option<Error>,
-    /// The booking of the staging buffer's full size in the ledger, or of all buffers when the
+    /// The reservation of the staging buffer's full size in the ledger, or of all buffers when the
     /// writer writes behind.
     booked: Reservation,
 }

@@ -76,7 +76,7 @@ impl Changes {
     }
 }
 
-/// When foreground threads last used the device, and when the next background turn begins.
+/// Times: of the last use of the device by foreground threads, and of the next background turn.
 struct TurnState {
     small: Changes,
     large: Changes,

@@ -4,7 +4,7 @@
 //! The engine changes no setting of the allocator by default, because the allocator belongs to the
 //! program. The command line and the benchmark call [`keep_little`] before they start threads. They
 //! also set [`crate::EnvBuilder::trims_memory`]. With it, the environment calls
-//! [`give_back_unused`] when the process holds much more memory than the ledger has booked.
+//! [`give_back_unused`] when the process holds much more memory than the ledger has reserved.
 //! `docs/decisions/0031-memory.md` has the measurements.
 //!
 //! This is a leaf module with `unsafe`. Its invariant: the called functions take plain numbers,

@@ -463,7 +463,7 @@ fn skewed_reads_hit_more_often_than_with_lru() {
     }
 }
 
-/// Memory stays in the ledger while a reader holds it, and nothing stays booked afterwards.
+/// Memory stays in the ledger while a reader holds it, and nothing stays reserved afterwards.
 #[test]
 fn an_evicted_block_stays_in_the_ledger_while_it_is_read() {
     let (cache, ledger) = cache(1 << 20);

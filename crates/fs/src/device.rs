@@ -11,7 +11,7 @@
 
 mod discard;
 mod host;
-mod loops;
+mod loop_device;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +31,7 @@ pub enum Way {
     Cached,
 }
 
-/// Whether a device benefits from knowing which space is unused.
+/// The benefit that a device has from knowing which space is unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discards {
     /// A discard releases the space to other files, and the space is then no longer written ahead.
@@ -57,7 +57,7 @@ pub struct DeviceFacts {
     /// Largest read, in bytes, whose result lies in memory of its own, as
     /// [`crate::FsInfo::own_memory`].
     pub own_memory: usize,
-    /// When [`Device::discard`] is useful.
+    /// The benefit of [`Device::discard`].
     pub discards: Discards,
 }
 

@@ -64,7 +64,7 @@ impl ErrorKind {
     }
 }
 
-/// How far a failure reaches.
+/// The extent of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reach {

@@ -5,9 +5,9 @@
 //! directories), and with log space that is written before it is used. So a synced append into that
 //! space is one device write and one flush. The reasons are in `docs/decisions/0003`.
 //!
-//! - `file` one open file; `append` ways to the device, one of them `window`; `space` written log
-//!   space
-//! - `read` one read; `uring` and `pool` batches of reads
+//! - `file` one open file; `append` ways to the device, one of them `mmap_append`; `space` written
+//!   log space
+//! - `read` one read; `uring` and `read_pool` batches of reads
 //! - `stage` memory for direct transfers; `sys` the calls that move bytes
 //! - `probe` what the device can do; `lock` the store's lock
 //!
@@ -19,16 +19,16 @@ mod append;
 mod file;
 mod fill;
 mod lock;
-mod pool;
+mod mmap_append;
 mod probe;
 mod read;
+mod read_pool;
 mod space;
 mod stage;
 mod sys;
 #[cfg(test)]
 mod tests;
 mod uring;
-mod window;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -131,11 +131,11 @@ impl HostOptions {
 /// The implementation of batched reads.
 enum Reader {
     /// The rings, and the threads for when no further ring can be created.
-    Ring(uring::RingPool, Arc<pool::Pool>),
-    Threads(Arc<pool::Pool>),
+    Ring(uring::RingPool, Arc<read_pool::ReadPool>),
+    Threads(Arc<read_pool::ReadPool>),
 }
 
-/// What a filesystem and its open files share.
+/// The state that a filesystem and its open files share.
 struct HostShared {
     /// The directory that relative paths start from.
     root: PathBuf,
@@ -191,7 +191,7 @@ impl HostFs {
                 Err(reason) => refusal = reason,
             }
         }
-        let pool = pool::Pool::new(options.read_threads.max(1));
+        let pool = read_pool::ReadPool::new(options.read_threads.max(1));
         let ring = match options.read_backend {
             ReadBackend::Threads => None,
             ReadBackend::Auto => uring::RingPool::probe().ok(),

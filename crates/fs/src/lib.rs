@@ -62,7 +62,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the caller will do after an append. The filesystem chooses its way to the device by it.
+/// The next step of the caller after an append. The filesystem chooses its way to the device by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// A sync of these bytes follows at once, or the bytes are too many to wait in the page cache.

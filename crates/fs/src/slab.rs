@@ -57,7 +57,7 @@ use system::System;
 /// does not lock.
 const SHARDS: usize = 2;
 
-/// How long a block is expected to live. Blocks of different lifetimes share no unit.
+/// The expected lifetime of a block. Blocks of different lifetimes share no unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lifetime {
     /// The block lives as long as a memtable or an operation, as batches and buffers do.

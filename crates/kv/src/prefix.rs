@@ -40,7 +40,7 @@ pub trait PrefixExtractor: Send + Sync {
     fn prefix_len(&self, key: &[u8]) -> Option<usize>;
 }
 
-/// How a family cuts prefixes from its keys: by a built-in extractor, or by a user's.
+/// The way in which a family cuts prefixes from its keys: a built-in extractor, or a user's.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Prefixes {

@@ -179,8 +179,8 @@ impl Allocator {
         self.made_durable(self.durable);
     }
 
-    /// Notes that so many records are durable, and moves the blocks that they freed from awaiting
-    /// to idle or free.
+    /// Notes that the first `records` records are durable, and moves the blocks that they freed
+    /// from awaiting to idle or free.
     pub fn made_durable(&mut self, records: u64) {
         self.durable = self.durable.max(records);
         while let Some(first) = self.awaiting.first_entry()

@@ -9,9 +9,10 @@
 //! - Locks are taken in this order: the append lock of a file, the lock of its
 //!   [`FileBuffers`](super::write_buffer::FileBuffers), the lock of the pool. No other lock is
 //!   taken under the last two.
-//! - The memory of a buffer is booked in the environment's ledger before it is allocated. The first
-//!   [`MIN_BUFFERS`] buffers are booked even past the budget, because a memtable flush, which gives
-//!   memory back, needs them. If the ledger grants no more, a file writes appended bytes at once.
+//! - The memory of a buffer is reserved in the environment's ledger before it is allocated. The
+//!   first [`MIN_BUFFERS`] buffers are reserved even past the budget, because a memtable flush,
+//!   which gives memory back, needs them. If the ledger grants no more, a file writes appended
+//!   bytes at once.
 //! - Jobs of the environment's pool write full buffers. A caller that waits for the bytes of its
 //!   file, or for a free buffer, writes buffers that no job has begun. The caller may be on the
 //!   only thread of the pool that could run the job.
@@ -36,7 +37,7 @@ use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 const BUFFERS: usize = 64;
 /// Free buffers whose memory is kept for the next file.
 const KEPT: usize = 16;
-/// Buffers that are booked in the ledger even past its budget.
+/// Buffers that are reserved in the ledger even past its budget.
 const MIN_BUFFERS: usize = 4;
 /// Flush jobs wait for writes of buffers.
 const PRIORITY: JobPriority = JobPriority::Flush;
@@ -60,7 +61,7 @@ struct PoolState {
     free: Vec<AlignedBuf>,
     /// Buffers that files hold.
     out: usize,
-    /// The booked memory of the buffers that files hold and of the free ones.
+    /// The reserved memory of the buffers that files hold and of the free ones.
     booked: Option<Reservation>,
     /// The image was abandoned: nothing is written any more.
     stopped: bool,
@@ -90,8 +91,8 @@ impl Drop for BufferPool {
 }
 
 impl PoolState {
-    /// Books the memory of the present buffers and of `more` new ones. Returns `false`, with the
-    /// booking unchanged, if the ledger refuses.
+    /// Reserves the memory of the present buffers and of `more` new ones. Returns `false`, with the
+    /// reservation unchanged, if the ledger refuses.
     fn book(&mut self, more: usize) -> bool {
         let buffers = self.out + self.free.len() + more;
         let bytes = (buffers * BUFFER) as u64;
@@ -118,7 +119,7 @@ impl WriteQueue {
             }
             surplus => {
                 drop(surplus);
-                // A smaller booking is never refused.
+                // A smaller reservation is never refused.
                 pool.book(0);
             }
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::frame::{CheckpointPiece, PIECE_HEADER};
 use super::layout::{PIECE, Superblock, Uuid, max_inodes};
 use super::meta::{Meta, MetaCopy};
-use super::record::{JournalRecord, MetaRecordReader};
+use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, Result};
@@ -102,9 +102,10 @@ pub fn write(device: &dyn Device, runs: &[Run], mut at: u64, mut bytes: &[u8]) -
     Ok(())
 }
 
-/// Where the journal begins behind a checkpoint.
+/// The start of the journal that continues a checkpoint: a mount reads the checkpoint, then replays
+/// the journal from here.
 #[derive(Debug, Clone, Copy)]
-pub struct Jump {
+pub struct JournalStart {
     /// The first extent of the journal.
     pub run: Run,
     /// The number of the first transaction in the extent.
@@ -157,7 +158,11 @@ impl CheckpointReader<'_> {
 /// Reads a checkpoint. Returns the metadata, and where the journal begins.
 ///
 /// Errors: `Corruption` for a piece that does not belong to the superblock; those of the device.
-pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result<(Meta, Jump)> {
+pub fn read(
+    device: &dyn Device,
+    superblock: &Superblock,
+    name: &Path,
+) -> Result<(Meta, JournalStart)> {
     let unit = superblock.unit as usize;
     let runs = &superblock.checkpoint;
     let mut stream = CheckpointReader {
@@ -168,7 +173,7 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         read: 0,
     };
     let mut meta = Meta::new(max_inodes(superblock.blocks));
-    let mut jump = None;
+    let mut start = None;
     let mut index = 0;
     while stream.at < superblock.checkpoint_bytes {
         let offset = place(runs, stream.at).expect("it is part of the space").0;
@@ -191,11 +196,13 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         let mut records = MetaRecordReader(piece.records);
         while let Some(record) = records.next() {
             let record = record.map_err(|what| damage(format!("has {what}")))?;
-            if jump.is_some() {
+            if start.is_some() {
                 return Err(damage("goes on behind its end".into()));
             }
             match record {
-                JournalRecord::Jump { run, seq, life } => jump = Some(Jump { run, seq, life }),
+                JournalRecord::Jump { run, seq, life } => {
+                    start = Some(JournalStart { run, seq, life })
+                }
                 record => meta
                     .restore(&record)
                     .map_err(|r| damage(format!("has {}: {record:?}", r.text())))?,
@@ -208,8 +215,8 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
         let at = runs.first().map_or(0, |r| r.start * BLOCK);
         Error::corruption(name, at, format!("the checkpoint {what}"))
     };
-    let jump = jump.ok_or_else(|| damage("has no end".into()))?;
-    let seq = jump.seq;
+    let start = start.ok_or_else(|| damage("has no end".into()))?;
+    let seq = start.seq;
     if seq != superblock.checkpoint_seq + 1 {
         return Err(damage(format!(
             "leads to transaction {seq} of the journal, and it was made after {}",
@@ -221,5 +228,5 @@ pub fn read(device: &dyn Device, superblock: &Superblock, name: &Path) -> Result
             "has inode {lost}, which is in no directory"
         )));
     }
-    Ok((meta, jump))
+    Ok((meta, start))
 }

@@ -17,9 +17,9 @@ mod discard;
 use std::path::Path;
 
 use super::counters::WriteCause;
+use super::maintenance::{BackgroundWork, Maintenance};
 use super::mounted::{JournalState, MountedFs};
 use super::state::{ExtentPurpose, MountState};
-use super::upkeep::{BackgroundWork, Upkeep};
 use basalt_fs::{Error, ErrorKind, Result};
 
 /// Ends all changes when it is dropped with a filesystem: records were taken from the queue but not
@@ -129,7 +129,7 @@ impl MountedFs {
         self.progress.set_written(recorded, last);
         unwritten.0 = None;
         if journal.is_due() {
-            self.upkeep.request();
+            self.maintenance.request();
         }
         Ok(beside)
     }
@@ -245,7 +245,7 @@ impl MountedFs {
             state.made_durable(records);
             if state.blocks.has_idle() {
                 drop(state);
-                self.upkeep.request();
+                self.maintenance.request();
             }
             // This comes last: a thread that sees the number finds the freed blocks free.
             self.progress.set_durable_records(records);
@@ -278,8 +278,8 @@ impl MountedFs {
 }
 
 impl BackgroundWork for MountedFs {
-    fn upkeep(&self) -> &Upkeep {
-        &self.upkeep
+    fn maintenance(&self) -> &Maintenance {
+        &self.maintenance
     }
 
     fn work(&self) -> bool {

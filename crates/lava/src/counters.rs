@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::Clock;
 use basalt_fs::Histogram;
 
-/// Why bytes are written to the device.
+/// The reason why bytes are written to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCause {
     /// Appended bytes.
@@ -26,7 +26,7 @@ pub const CAUSES: [(WriteCause, &str); 4] = [
     (WriteCause::Superblock, "superblock"),
 ];
 
-/// What was counted since the image was mounted.
+/// Counters since the image was mounted.
 pub struct FsCounters {
     clock: Clock,
     /// Bytes written, by cause.
@@ -54,7 +54,7 @@ impl FsCounters {
         }
     }
 
-    /// Counts one write of so many bytes.
+    /// Counts one write of `bytes` bytes.
     pub fn add_write(&self, cause: WriteCause, bytes: u64) {
         self.written[cause as usize].fetch_add(bytes, SeqCst);
         self.writes[cause as usize].fetch_add(1, SeqCst);

@@ -1,4 +1,4 @@
-//! Where a file's blocks lie: packed extents in the file's order, eight bytes each.
+//! The blocks of a file: packed extents in the file's order, eight bytes each.
 //!
 //! An extent begins at a block of the file and ends where the next one begins. The last one ends
 //! with the file's space. An extent is one run on the device, or a hole. So eight bytes are enough:

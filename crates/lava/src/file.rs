@@ -18,9 +18,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::metadata_record::InodeKind;
 use super::mounted::MountedFs;
 use super::open_inode::OpenInode;
-use super::record::InodeKind;
 use super::runs::{BLOCK, MAX_FILE_BLOCKS};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Intent, Result};
 

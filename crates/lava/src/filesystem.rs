@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::counters::WriteCause;
 use super::file::LavaFile;
 use super::meta::ApplyError;
+use super::metadata_record::{Ino, InodeKind, JournalRecord};
 use super::mounted::MountedFs;
 use super::options::LavaOptions;
 use super::paths::{apply_error, check_dir, components, create, lookup, lookup_file, parent};
 use super::read_batch::{BatchedRead, ReadBatch};
-use super::record::{Ino, InodeKind, JournalRecord};
 use super::report::{FileReport, Usage};
 use super::runs::BLOCK;
 use super::state::MountState;
@@ -30,7 +30,7 @@ pub struct LavaFs {
 impl Drop for LavaFs {
     fn drop(&mut self) {
         // After this, the image is free once its files are closed.
-        self.shared.upkeep.end();
+        self.shared.maintenance.end();
     }
 }
 
@@ -55,7 +55,7 @@ impl LavaFs {
             && !options.read_only
         {
             let weak = Arc::downgrade(&shared);
-            shared.upkeep.begin(weak, env.jobs());
+            shared.maintenance.begin(weak, env.jobs());
         }
         Ok(Arc::new(LavaFs { shared }))
     }

@@ -8,7 +8,7 @@ use super::layout::{
     FIRST_BLOCK, MIN_DEVICE, SUPERBLOCKS, Superblock, Uuid, journal_blocks, max_inodes,
 };
 use super::meta::Meta;
-use super::record::JournalRecord;
+use super::metadata_record::JournalRecord;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 use basalt_fs::device::{Device, Way};
 use basalt_fs::{Error, Result};
@@ -24,7 +24,8 @@ pub fn format(device: &dyn Device, uuid: Uuid, sparse: bool, name: &Path) -> Res
     format_with_features(device, uuid, features, name)
 }
 
-/// How a filesystem treats the space of its device. This is fixed when the filesystem is made.
+/// The treatment of the space of a device by its filesystem. It is fixed when the filesystem is
+/// made.
 #[derive(Clone, Copy)]
 pub struct Features {
     /// The space was not written when the image was made ([`Superblock::sparse`]).

@@ -7,9 +7,9 @@
 use super::filesystem::LavaFs;
 use super::frame::{CheckpointPiece, ExtentHeader, Transaction};
 use super::layout::{SUPERBLOCKS, Superblock, Uuid, checksum};
+use super::metadata_record::{JournalRecord, MetaRecordReader};
 use super::options::LavaOptions;
 use super::probe::{self, Probed};
-use super::record::{JournalRecord, MetaRecordReader};
 use super::runs::BLOCK;
 use super::{check, format, journal};
 use basalt_fs::device::Device;
@@ -83,7 +83,7 @@ struct Sample {
     /// The written part of the first journal extent.
     journal: Vec<u8>,
     journal_at: u64,
-    jump: super::checkpoint::Jump,
+    journal_start: super::checkpoint::JournalStart,
     /// The records of each transaction.
     transactions: Vec<Vec<u8>>,
     /// The records of the checkpoint.
@@ -124,10 +124,10 @@ fn sample() -> &'static Sample {
         fs.sync_metadata(Path::new("")).expect("a sync");
         let superblock = fs.shared.journal.lock().superblock.clone();
         let device = device.cut(DeviceCut::All);
-        let (_, jump) =
+        let (_, journal_start) =
             super::checkpoint::read(&*device, &superblock, Path::new("")).expect("it is sound");
-        let journal_at = jump.run.start * BLOCK;
-        let all = device.peek(journal_at, (jump.run.len * BLOCK) as usize);
+        let journal_at = journal_start.run.start * BLOCK;
+        let all = device.peek(journal_at, (journal_start.run.len * BLOCK) as usize);
         let (mut at, mut transactions) = (UNIT, Vec::new());
         while let Some((t, size)) =
             Transaction::decode(&all[at..], &UUID, journal_at + at as u64, UNIT)
@@ -154,7 +154,7 @@ fn sample() -> &'static Sample {
         Sample {
             journal: all[..at].to_vec(),
             journal_at,
-            jump,
+            journal_start,
             superblock,
             transactions,
             checkpoint,
@@ -231,10 +231,10 @@ fn journal(input: &[u8]) -> Verdict {
         journal_blocks: sample.superblock.journal_blocks,
         name: Path::new("image"),
     };
-    let from = sample.jump.seq;
+    let from = sample.journal_start.seq;
     let read = || {
         let mut seen = Vec::new();
-        let tail = journal::replay(&source, sample.jump, |seq, _, records| {
+        let tail = journal::replay(&source, sample.journal_start, |seq, _, records| {
             assert_eq!(seq, from + seen.len() as u64, "in order");
             seen.push(records.to_vec());
             Ok(())
@@ -348,7 +348,7 @@ fn checkpoint(input: &[u8]) -> Verdict {
     while let Some(record) = reader.next() {
         last = record.ok();
     }
-    let honest = matches!(last, Some(JournalRecord::Jump { run, life, .. }) if run == sample.jump.run && life == sample.jump.life);
+    let honest = matches!(last, Some(JournalRecord::Jump { run, life, .. }) if run == sample.journal_start.run && life == sample.journal_start.life);
     exercise(&left, honest)
 }
 

@@ -33,7 +33,7 @@ const LOOK: u64 = 1 << 20;
 /// whole device would take hours.
 const SAMPLES: u64 = 1024;
 
-/// How an image is made.
+/// Options for making an image.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Format {

@@ -15,7 +15,7 @@
 use std::io::IoSlice;
 use std::path::Path;
 
-use super::checkpoint::Jump;
+use super::checkpoint::JournalStart;
 use super::frame::{ExtentHeader, Transaction};
 use super::layout::{FIRST_BLOCK, Uuid};
 use super::runs::{BLOCK, Run};
@@ -282,7 +282,7 @@ impl JournalSource<'_> {
 /// of the device.
 pub fn replay(
     source: &JournalSource<'_>,
-    from: Jump,
+    from: JournalStart,
     mut apply: impl FnMut(u64, u64, &[u8]) -> Result<()>,
 ) -> Result<JournalEnd> {
     let mut tail = JournalEnd {

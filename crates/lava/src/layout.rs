@@ -1,7 +1,7 @@
 //! The layout of the device, and the bytes of the superblock. `docs/format/lava.md` is the
 //! specification.
 
-use super::record::MAX_NAME;
+use super::metadata_record::MAX_NAME;
 use super::runs::{BLOCK, MAX_BLOCKS, Run};
 
 /// The random number of a filesystem. It is part of every checksum, so that a mount never takes
@@ -72,7 +72,7 @@ pub struct Superblock {
     pub unknown: u32,
 }
 
-/// Why bytes are no usable superblock.
+/// The reason why bytes are no usable superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SuperblockError {
     /// Other content, or zeros.

@@ -13,13 +13,13 @@
 //! | `runs`, `steps` | blocks of the device and runs of them; counted work, for tests |
 //! | `extents` | where the blocks of a file lie |
 //! | `cow_table`, `free_space` | a copy-on-write table; free runs by place and by length |
-//! | `record` | a record: one change of the metadata, and its bytes |
+//! | `metadata_record` | a record: one change of the metadata, and its bytes |
 //! | `names` | which directory has which name for which inode |
 //! | `layout`, `frame` | the superblock; the frames of the journal and of checkpoints |
 //! | `meta` | all metadata, and how a record changes it |
 //! | `checkpoint`, `journal` | the bytes of a checkpoint and of the journal, written and read |
 //! | `allocator` | the state of each block: used, freed but not durably, idle, free |
-//! | `flush`, `upkeep`, `counters` | shared flushes of the device; background jobs; counters |
+//! | `flush`, `maintenance`, `counters` | shared flushes of the device; background jobs; counters |
 //! | `write_buffer`, `open_inode` | bulk appends in memory; what the handles of a file share |
 //! | `state` | what changes under one lock: metadata, blocks, pending records, open inodes |
 //! | `buffer_pool`, `lock_table` | write buffers of all files and their jobs; locks on paths |
@@ -59,7 +59,9 @@ mod journal;
 mod layout;
 mod load;
 mod lock_table;
+mod maintenance;
 mod meta;
+mod metadata_record;
 mod metrics;
 mod mount;
 mod mounted;
@@ -69,14 +71,12 @@ mod options;
 mod paths;
 mod probe;
 mod read_batch;
-mod record;
 mod report;
 mod runs;
 mod state;
 mod steps;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 mod write_buffer;
 
 pub use filesystem::LavaFs;

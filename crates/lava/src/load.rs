@@ -8,7 +8,7 @@ use super::free_space::FreeSpace;
 use super::journal::{self, JournalEnd, JournalSource};
 use super::layout::{FIRST_BLOCK, Superblock};
 use super::meta::{ApplyError, Meta};
-use super::record::{InodeKind, MetaRecordReader};
+use super::metadata_record::{InodeKind, MetaRecordReader};
 use super::runs::{BLOCK, Run};
 use basalt_fs::device::Device;
 use basalt_fs::{Error, Result};
@@ -49,7 +49,7 @@ pub fn read(
     if superblock.blocks * BLOCK > facts.len {
         return Err(cut_short(name, facts.len, superblock.blocks * BLOCK));
     }
-    let (mut meta, jump) = checkpoint::read(device, superblock, name)?;
+    let (mut meta, start) = checkpoint::read(device, superblock, name)?;
     let source = JournalSource {
         device,
         uuid: superblock.uuid,
@@ -58,7 +58,7 @@ pub fn read(
         journal_blocks: superblock.journal_blocks,
         name,
     };
-    let tail = journal::replay(&source, jump, |seq, at, records| {
+    let tail = journal::replay(&source, start, |seq, at, records| {
         let damage = |what: String| {
             Error::corruption(
                 name,

@@ -1,8 +1,8 @@
 //! All metadata, in memory: inodes, their extents and their names.
 //!
-//! Only a [`JournalRecord`](super::record::JournalRecord) changes the metadata. The same code
-//! applies a record when it is made and when a mount replays the journal, so a mount finds the same
-//! metadata.
+//! Only a [`JournalRecord`](super::metadata_record::JournalRecord) changes the metadata. The same
+//! code applies a record when it is made and when a mount replays the journal, so a mount finds the
+//! same metadata.
 //!
 //! An inode takes 24 bytes. A name takes 24 bytes and its text. Most files have one extent, which
 //! is part of the inode.
@@ -25,14 +25,14 @@ use std::collections::BTreeSet;
 use super::cow_table::CowTable;
 use super::extents::{Allocated, Extents};
 use super::free_space::FreeSpace;
+use super::metadata_record::{Ino, InodeKind, ROOT};
 use super::names::Names;
-use super::record::{Ino, InodeKind, ROOT};
 use super::runs::Run;
 use super::steps::count_steps;
 pub use checkpoint_records::MetaCopy;
 use inode::{ExtentLists, Inode, extents_of};
 
-/// What applying a record freed.
+/// Blocks that applying a record freed, and the file whose last name it removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ApplyEffect {
     /// Device blocks that were freed.
@@ -41,7 +41,7 @@ pub struct ApplyEffect {
     pub gone: Option<(Ino, Extents)>,
 }
 
-/// Why a record cannot be applied.
+/// The reason why a record cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyError {
     /// There is no such name or inode.
@@ -58,7 +58,11 @@ pub enum ApplyError {
     Loop,
     /// The file has a second name.
     HasLinks,
-    /// A number or a name is outside its limits.
+    /// The name is empty, has more than 255 bytes or a `/`, or is `.` or `..`.
+    BadName,
+    /// The image has the largest number of inodes or the largest size of names.
+    TooManyFiles,
+    /// A number of blocks or links is outside its limits.
     Limit,
     /// The record is not legal at this place.
     OutOfPlace,
@@ -75,6 +79,8 @@ impl ApplyError {
             ApplyError::NotEmpty => "a directory that is not empty",
             ApplyError::Loop => "a directory inside of itself",
             ApplyError::HasLinks => "a file with a second name",
+            ApplyError::BadName => "a name that no file can have",
+            ApplyError::TooManyFiles => "more inodes or names than the image can have",
             ApplyError::Limit => "a number outside its limits",
             ApplyError::OutOfPlace => "a record that has no place here",
         }
@@ -222,7 +228,7 @@ impl Meta {
         match self.free.iter().next() {
             Some(run) => Ok(run.start as Ino),
             None if self.inodes.len() < self.max_inodes => Ok(self.inodes.len() as Ino),
-            None => Err(ApplyError::Limit),
+            None => Err(ApplyError::TooManyFiles),
         }
     }
 

@@ -36,9 +36,9 @@ use super::flush::Flusher;
 use super::journal::JournalWriter;
 use super::layout::{Superblock, Uuid};
 use super::lock_table::LockTable;
+use super::maintenance::Maintenance;
 use super::runs::BLOCK;
 use super::state::MountState;
-use super::upkeep::Upkeep;
 use basalt_fs::device::{Device, DeviceFacts};
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -59,7 +59,7 @@ pub struct MountedFs {
     pub checkpointing: Mutex<()>,
     /// Held while the filesystem takes new blocks of the device.
     pub growing: Mutex<()>,
-    pub upkeep: Upkeep,
+    pub maintenance: Maintenance,
     /// Notified when a discard has ended.
     pub discarded: Condvar,
     pub counters: FsCounters,
@@ -71,7 +71,7 @@ pub struct MountedFs {
     failure: OnceLock<Error>,
 }
 
-/// What the mount found, and from which a [`MountedFs`] is made.
+/// The findings of the mount, from which a [`MountedFs`] is made.
 pub struct MountParts {
     pub read_only: bool,
     pub facts: DeviceFacts,
@@ -84,7 +84,7 @@ pub struct MountParts {
     pub buffers: BufferPool,
 }
 
-/// How far records are written and durable.
+/// Numbers of records that are written and that are durable.
 #[derive(Default)]
 pub struct CommitProgress {
     /// Number of records that transactions have, and number of the last transaction.
@@ -126,7 +126,8 @@ impl CommitProgress {
         *self.written.lock()
     }
 
-    /// Notes that transactions have so many records, and the last transaction if one was written.
+    /// Notes that the transactions written so far have the first `records` records, and `seq` as
+    /// the number of the last transaction, if one was written.
     pub fn set_written(&self, records: u64, seq: Option<u64>) {
         let mut written = self.written.lock();
         written.0 = written.0.max(records);
@@ -138,7 +139,7 @@ impl CommitProgress {
         self.durable_records.load(SeqCst)
     }
 
-    /// Notes that so many records are durable.
+    /// Notes that the first `records` records are durable.
     pub fn set_durable_records(&self, records: u64) {
         self.durable_records.store(records, SeqCst);
     }
@@ -216,7 +217,7 @@ impl MountedFs {
             flusher: Flusher::default(),
             checkpointing: Mutex::new(()),
             growing: Mutex::new(()),
-            upkeep: Upkeep::default(),
+            maintenance: Maintenance::default(),
             discarded: Condvar::new(),
             counters: parts.counters,
             buffers: parts.buffers,

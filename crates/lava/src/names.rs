@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use std::sync::Arc;
 
 use super::cow_table::CowTable;
-use super::record::Ino;
+use super::metadata_record::Ino;
 use super::steps::count_steps;
 
 /// The index that ends a list of entries.

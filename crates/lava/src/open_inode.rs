@@ -21,12 +21,12 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::extents::Extents;
 use super::meta::InodeAttrs;
-use super::record::{Ino, InodeKind, JournalRecord};
+use super::metadata_record::{Ino, InodeKind, JournalRecord};
 use super::runs::BLOCK;
 use super::write_buffer::FileBuffers;
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 
-/// Whether an open inode still has a name.
+/// The state of the names of an open inode: it still has one, or none.
 pub enum LinkState {
     /// The inode has a name. The table of open inodes counts the handles.
     Linked,
@@ -41,7 +41,7 @@ pub enum LinkState {
     Recycled,
 }
 
-/// What the holder of the append lock changes.
+/// The state that the holder of the append lock changes.
 #[derive(Default)]
 pub struct AppendTail {
     /// Offset in the file up to which the last page of the page cache is filled.
@@ -51,7 +51,7 @@ pub struct AppendTail {
     pub hole_ahead: Option<u64>,
 }
 
-/// What all handles of one file share.
+/// The state that all handles of one file share.
 pub struct OpenInode {
     pub ino: Ino,
     pub link_state: Mutex<LinkState>,

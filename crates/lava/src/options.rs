@@ -1,10 +1,10 @@
-//! How an image is mounted.
+//! Options for mounting an image.
 
 use std::path::PathBuf;
 
 use basalt_env::EnvParts;
 
-/// How an image is mounted.
+/// Options for mounting an image.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LavaOptions {

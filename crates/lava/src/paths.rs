@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use super::meta::ApplyError;
-use super::record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
+use super::metadata_record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
 use super::state::MountState;
 use basalt_fs::{Error, ErrorKind, Result};
 
@@ -23,9 +23,17 @@ pub fn apply_error(e: ApplyError, path: &Path) -> Error {
             ErrorKind::InvalidArgument,
             "a log with a second name cannot be reused: the other name would lose its content",
         ),
+        ApplyError::BadName => (
+            ErrorKind::InvalidArgument,
+            "a name has 1 to 255 bytes, no `/`, and is neither `.` nor `..`",
+        ),
+        ApplyError::TooManyFiles => (
+            ErrorKind::InvalidArgument,
+            "the image has the most files and directories that its size allows (four for each block), or 4 GiB of names; remove some, or make it larger with `basalt fs grow`",
+        ),
         ApplyError::Limit => (
             ErrorKind::InvalidArgument,
-            "a name has at most 255 bytes, and an image has room for so many files only",
+            "a file has less than 2^30 blocks and less than 2^30 names",
         ),
         ApplyError::OutOfPlace => (ErrorKind::InvalidArgument, "it cannot be done here"),
     };

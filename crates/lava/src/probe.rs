@@ -7,7 +7,7 @@ use super::runs::BLOCK;
 use basalt_fs::device::{Device, DeviceRead, Way};
 use basalt_fs::{Error, ErrorKind, Result};
 
-/// What a device holds.
+/// The content of a device.
 pub enum Probed {
     /// Zeros where an image or other content would begin.
     Empty,

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::extents::Extent;
+use super::metadata_record::InodeKind;
 use super::mounted::MountedFs;
 use super::paths::{apply_error, lookup};
-use super::record::InodeKind;
 use super::runs::BLOCK;
 use basalt_fs::Result;
 
@@ -67,7 +67,7 @@ impl Usage {
     }
 }
 
-/// What the metadata has of a file or directory.
+/// The metadata of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileReport {

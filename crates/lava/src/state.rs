@@ -1,4 +1,4 @@
-//! What changes under one lock: the metadata, the blocks, the pending records, and the open inodes.
+//! The state under one lock: the metadata, the blocks, the pending records, and the open inodes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,8 +8,8 @@ use super::allocator::Allocator;
 use super::extents::Extents;
 use super::layout::TRANSACTION_GOAL;
 use super::meta::{ApplyEffect, ApplyError, Meta};
+use super::metadata_record::{Ino, JournalRecord};
 use super::open_inode::{LinkState, OpenInode};
-use super::record::{Ino, JournalRecord};
 use super::runs::{BLOCK, Run};
 
 /// Number of spare extents for the journal.
@@ -17,7 +17,7 @@ const SPARES: usize = 3;
 /// Number of spare extents that only a checkpoint may take. A checkpoint frees the whole journal.
 const LAST_SPARES: usize = 2;
 
-/// What journal extents are allocated for.
+/// The purpose for which journal extents are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentPurpose {
     /// A transaction, which leaves the spare extents that a checkpoint needs.
@@ -70,7 +70,7 @@ impl PendingRecords {
     }
 }
 
-/// What changes under one lock.
+/// The state of a mount that changes under one lock.
 pub struct MountState {
     pub meta: Meta,
     pub blocks: Allocator,
@@ -178,7 +178,7 @@ impl MountState {
         self.blocks.free_after(self.recorded, freed);
     }
 
-    /// Notes that so many records are durable, which frees the blocks that they freed.
+    /// Notes that the first `records` records are durable. The blocks that they freed can be used.
     pub fn made_durable(&mut self, records: u64) {
         self.blocks.made_durable(records);
     }

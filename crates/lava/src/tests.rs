@@ -3,13 +3,13 @@
 mod buffers;
 mod group_flush;
 mod images;
+mod maintenance;
 mod misdirected_writes;
 mod out_of_space;
 mod power_cuts;
 mod threads;
-mod upkeep;
 
-use super::record::JournalRecord;
+use super::metadata_record::JournalRecord;
 use super::runs::BLOCK;
 use super::*;
 use basalt_env::EnvBuilder;

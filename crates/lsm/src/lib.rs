@@ -13,8 +13,8 @@
 //!
 //! A module depends only on modules above it in this table, and on the crates below this one:
 //! `basalt-kv` has keys, batches and merge operators, `basalt-records` files of records,
-//! `basalt-table` sorted tables, `basalt-blob` files of separated values. The way of a write and of
-//! a read: `docs/architecture.md`.
+//! `basalt-table` sorted tables, `basalt-blob` files of separated values. The paths
+//! of a write and of a read are in `docs/architecture.md`.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the

@@ -110,13 +110,13 @@ pub enum Event {
         path: PathBuf,
     },
     /// A garbage collection has begun, which moves the live values of blob files into new ones.
-    CollectionBegin(CollectionInfo),
+    GcBegin(GcInfo),
     /// A garbage collection has ended. Unless it failed, its targets are durable and part of the
     /// store. It has no targets if no value was live any more.
     #[non_exhaustive]
-    CollectionEnd {
-        /// The garbage collection, as in `CollectionBegin`.
-        collection: CollectionInfo,
+    GcEnd {
+        /// The garbage collection, as in `GcBegin`.
+        gc: GcInfo,
         /// The new blob files.
         targets: Vec<BlobFileInfo>,
         /// Bytes read.
@@ -126,7 +126,8 @@ pub enum Event {
         /// Duration from begin to end.
         took: Duration,
         /// The error of a failed garbage collection. The store has then not changed, and repeats
-        /// the garbage collection. `Closed` is no failure of the store.
+        /// the garbage collection. `Closed` and `Cancelled` are no failures of the
+        /// store.
         error: Option<Error>,
     },
     /// The store has begun to hold writes back.
@@ -210,7 +211,7 @@ pub struct BlobFileInfo {
 /// A garbage collection. No two that run at the same time have a source in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CollectionInfo {
+pub struct GcInfo {
     /// Numbers of the blob files that the garbage collection empties.
     pub sources: Vec<u64>,
     /// Bytes of these files, indexes included.

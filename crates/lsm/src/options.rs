@@ -319,7 +319,7 @@ impl FamilyOptions {
     }
 }
 
-/// What a compaction filter learns about an entry, besides key and value.
+/// Facts about an entry for a compaction filter, besides key and value.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct FilterContext<'a> {
@@ -351,11 +351,11 @@ impl<'a> FilterContext<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterDecision {
-    /// It stays.
+    /// Keeps the entry.
     Keep,
-    /// It is deleted, older versions with it.
+    /// Deletes the entry and all older versions.
     Remove,
-    /// The entry gets this value.
+    /// Replaces the value of the entry.
     Change(Vec<u8>),
 }
 
@@ -363,9 +363,9 @@ pub enum FilterDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyDecision {
-    /// It stays.
+    /// Keeps the entry.
     Keep,
-    /// It is deleted, older versions with it.
+    /// Deletes the entry and all older versions.
     Remove,
 }
 

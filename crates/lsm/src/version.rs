@@ -470,9 +470,9 @@ impl FamilyVersion {
         b: &TableFile,
     ) -> std::result::Result<(), String> {
         match level {
-            0 if a.meta.max_seq < b.meta.max_seq => {
-                Err(format!("level 0: {a:?} before the newer {b:?}"))
-            }
+            0 if a.meta.max_seq < b.meta.max_seq => Err(format!(
+                "level 0 is out of order: table {a:?} stands before the newer table {b:?}"
+            )),
             1.. if !a.ends_before(b.smallest_user()) => {
                 Err(format!("level {level}: {a:?} and {b:?} overlap"))
             }

@@ -99,7 +99,7 @@ fn every_meaningful_byte_is_covered_by_a_check() {
         for name in files(&disk.kill()) {
             // The page on the store's directory says that the contents of the lock file are for
             // people.
-            if name == "LOCK" || reference.orphans.contains(&name) {
+            if name == "LOCK" || reference.unused_files.contains(&name) {
                 continue;
             }
             let bytes = disk.kill().read_all(&path(&name)).unwrap();
@@ -135,7 +135,7 @@ fn a_damaged_copy_is_repaired_and_kept_aside() {
         for at in [20, 300, 450] {
             let fs = disk.kill();
             let reference = check(&fs);
-            let named = |n: &&String| n.contains(part) && !reference.orphans.contains(n);
+            let named = |n: &&String| n.contains(part) && !reference.unused_files.contains(n);
             let name = files(&fs).iter().find(named).unwrap().clone();
             fs.flip_bit(&path(&name), at, 2).unwrap();
             let env = Env::for_tests(fs.clone(), 5);
@@ -176,7 +176,10 @@ fn files_that_damaged_metadata_may_name_are_not_called_unused() {
         if report.damage.is_empty() {
             continue;
         }
-        assert!(report.orphans.is_empty(), "edit at {edit}: {report:#?}");
+        assert!(
+            report.unused_files.is_empty(),
+            "edit at {edit}: {report:#?}"
+        );
         unnamed += u32::from(report.unnamed.contains(&table));
     }
     assert!(unnamed > 0, "an edit of {manifest} names {table}");
@@ -202,7 +205,7 @@ fn files_that_damaged_metadata_may_name_are_not_called_unused() {
         apply_damage(&fs);
         let report = check(&fs);
         assert!(!report.damage.is_empty(), "{what}");
-        assert!(report.orphans.is_empty(), "{what}: {report:#?}");
+        assert!(report.unused_files.is_empty(), "{what}: {report:#?}");
         assert_eq!(report.foreign, ["notes.txt"], "{what}");
         let unnamed = |name: &String| report.unnamed.contains(name);
         match *what {
@@ -212,11 +215,14 @@ fn files_that_damaged_metadata_may_name_are_not_called_unused() {
             _ => assert!(unnamed(&table), "{what}: {report:#?}"),
         }
     }
-    // A table of unfinished work is an orphan, and the catalog is whole.
+    // A table of unfinished work is an unused file, and the catalog is whole.
     let fs = disk.kill();
-    let before = check(&fs).orphans;
+    let before = check(&fs).unused_files;
     fs.write_file(&path("000099.tbl"), b"unfinished").unwrap();
     let report = check(&fs);
-    assert_eq!(report.orphans, [before, vec!["000099.tbl".into()]].concat());
+    assert_eq!(
+        report.unused_files,
+        [before, vec!["000099.tbl".into()]].concat()
+    );
     assert!(report.unnamed.is_empty() && report.damage.is_empty());
 }

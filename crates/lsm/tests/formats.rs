@@ -712,7 +712,7 @@ fn a_closed_store_of_version_1_opens_and_reads() {
     let (_, env, expected) = golden("closed");
     let report = Db::verify_store(&env, DIR, &golden_options(), &mut |_, _| {}).unwrap();
     assert!(report.damage.is_empty(), "{:#?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:#?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:#?}", report.unused_files);
     check_golden(&env, &expected);
     check_golden(&env, &expected);
 }

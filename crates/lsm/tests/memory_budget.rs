@@ -62,7 +62,7 @@ fn many_stores_keep_to_their_memory_budget_and_release_it() {
         }
     }
     basalt_sim::campaign!("budget={BUDGET} most_booked={most_booked} most_held={most_held}");
-    // Buffers of flushes and compactions are booked past the budget: a piece for each background
+    // Buffers of flushes and compactions are reserved past the budget: a piece for each background
     // thread.
     assert!(most_booked <= BUDGET + (16 << 20), "{most_booked}");
     assert!(

@@ -66,7 +66,7 @@ pub struct RecordReader {
     damage: Option<Error>,
 }
 
-/// What the reader found where the records end.
+/// The bytes that the reader found where the records end.
 #[derive(Debug, Clone)]
 struct Ending {
     /// Description of the bytes that are there instead of a record.

@@ -73,7 +73,7 @@ impl AnswerSlots {
 }
 
 /// The answers for the names of a request (see the module). A fetch fills them in
-/// ([`crate::fetch::many`]).
+/// ([`crate::fetch::many_names`]).
 pub(crate) struct Answers {
     names: Arc<Names>,
     /// Answers by name. Only the last name of each key has one.

@@ -60,7 +60,7 @@ impl Cursors {
         self.spare.is_none() && self.end - self.next <= CURSOR_BLOCK / 2
     }
 
-    /// Skips so many numbers.
+    /// Skips `n` numbers.
     #[cfg(test)]
     pub fn skip(&mut self, n: u64) {
         self.next += n;

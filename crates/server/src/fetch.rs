@@ -9,9 +9,9 @@
 //! keys that the overlay does not have, and [`Fetch::forget`] drops the answer for a key that is
 //! written meanwhile; the command then reads that key anew.
 //!
-//! Requests with very many names have fetches of another kind ([`many`]).
+//! Requests with very many names have fetches of another kind ([`many_names`]).
 
-pub(crate) mod many;
+pub(crate) mod many_names;
 
 use crate::layer::Layer;
 use crate::layout::{self, DataType};
@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = (size_of::<(NameHash, FetchedName)>() + 1) * 8 / 7;
 /// Bytes that an answer with a value takes besides the value.
 const BOXED_BYTES: usize = size_of::<Value>() + 16;
 
-/// What a command needs of its keys.
+/// The part of its keys' entries that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Type and expiry.

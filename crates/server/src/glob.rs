@@ -23,8 +23,8 @@ pub struct Pattern {
     elements: Vec<Set>,
     /// The elements between stars; none is empty.
     segments: Vec<Range<usize>>,
-    /// Whether the pattern has a star, has one before the first segment, and has one behind the
-    /// last.
+    /// True if the pattern has a star, true if it has one before the first segment, and true if it
+    /// has one behind the last.
     has_star: bool,
     starts_with_star: bool,
     ends_with_star: bool,

@@ -33,7 +33,7 @@
 
 use crate::catalog::DATABASE;
 use crate::epoch::{EpochLimits, Epochs, SLOTS};
-use crate::fetch::many::ManyFetch;
+use crate::fetch::many_names::ManyFetch;
 use crate::fetch::{self, Fetch};
 use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType};

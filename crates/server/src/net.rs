@@ -8,15 +8,15 @@
 //! 4. Submit the open epoch as one batch, if its dependencies allow.
 //! 5. Write replies.
 //!
-//! So all clients that were ready in a turn share a commit, the engine's commit groups join the
-//! epochs in flight, and no client costs a thread. A turn is bounded in what it reads of the store
-//! (`serving`), and what a command needs beyond that is read by another thread while the request
-//! waits (`fetching`). A client is not read while its replies pile up or while a slow read of its
-//! own runs, and none is while the writes on their way take all the room they may.
+//! All clients that were ready in a turn share a commit. The engine's commit groups join the epochs
+//! in flight. No client costs a thread. A turn reads a bounded part of the store (`serving`). If a
+//! command needs more, another thread reads it while the request waits (`fetching`). The loop does
+//! not read from a client while the client's replies pile up or while a slow read of the client
+//! runs. It reads from no client while the writes in flight are at their limit.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `many` and `assembling` (commands with very many names and their
-//! replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
+//! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and
+//! their replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
 //! `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
@@ -24,7 +24,7 @@ mod assembling;
 mod background;
 mod connection;
 mod fetching;
-mod many;
+mod many_names;
 mod replying;
 mod serving;
 mod stopping;
@@ -43,7 +43,7 @@ use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
-use many::{PreparedNames, Preparer};
+use many_names::{PreparedNames, Preparer};
 use mio::net::{TcpListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use parking_lot::Mutex;

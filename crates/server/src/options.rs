@@ -18,17 +18,17 @@ pub fn engine_defaults() -> basalt::Options {
         .default_family(basalt::FamilyOptions::default().min_blob_size(Some(MIN_BLOB_SIZE)))
 }
 
-/// When the server acknowledges a write.
+/// The moment at which the server acknowledges a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncPolicy {
-    /// When the write survives a power cut. Pipelined and concurrent writes share syncs.
+    /// As soon as the write survives a power cut. Pipelined and concurrent writes share syncs.
     #[default]
     Always,
-    /// When the write survives the death of the process. A power cut may take the writes of about
-    /// the last second.
+    /// As soon as the write survives the death of the process. A power cut may take the writes of
+    /// about the last second.
     EverySecond,
-    /// When the write survives the death of the process. A power cut may take the writes that the
-    /// engine has not yet written out.
+    /// As soon as the write survives the death of the process. A power cut may take the writes that
+    /// the engine has not yet written out.
     Never,
 }
 
@@ -62,7 +62,7 @@ pub struct ServerOptions {
     /// True to allow an address that other machines reach, although there is no password. Default
     /// false.
     pub unprotected: bool,
-    /// When the server acknowledges a write. Default `always`.
+    /// The moment at which the server acknowledges a write. Default `always`.
     pub sync: SyncPolicy,
     /// Number of clients at a time. Default 10,000. Lowered if the process may not open so many
     /// files.

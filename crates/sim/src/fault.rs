@@ -96,7 +96,7 @@ pub struct Fault {
     pub op: Option<OpKind>,
     /// A part of the path (of one of the paths, if a call has several). An empty text matches all.
     pub path: String,
-    /// Which of the matching calls fail.
+    /// The matching calls that fail.
     pub when: When,
     /// The effect on these calls.
     pub kind: FaultKind,

@@ -34,7 +34,7 @@ impl Dump<'_> {
             self.at += n;
         }
     }
-    /// A line of so many bytes for each.
+    /// Adds a line for each field: its length in bytes, and what it is.
     pub fn lines(&mut self, fields: &[(usize, &str)]) {
         for (len, what) in fields {
             self.line(*len, what);

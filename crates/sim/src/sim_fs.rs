@@ -24,8 +24,8 @@ mod crash;
 mod damage;
 mod disk;
 mod file;
-mod lies;
 mod on_lava;
+mod silent_faults;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,9 +34,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub use crash::CrashPolicy;
-pub use lies::{Lie, LieKind};
 #[doc(hidden)]
 pub use on_lava::{all_tests_on_lava, is_wanted as is_on_lava};
+pub use silent_faults::{Lie, LieKind};
 
 use crate::OpKind;
 use crate::content::CHUNK;
@@ -46,8 +46,8 @@ use basalt_fs::{
 };
 use disk::{Disk, FileNode, Ino, NameEffect, Node, refused, taken};
 use file::{SimFile, SimReads};
-use lies::Lies;
 use on_lava::{Frozen, OnLava};
+use silent_faults::Lies;
 
 /// Options of a simulated disk.
 #[derive(Debug, Clone, Copy)]

@@ -241,7 +241,7 @@ impl TableMeta {
     }
 }
 
-/// How a reader uses the cache and the device.
+/// Settings of a reader: its use of the cache and of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPattern {
     /// Blocks that are read go into the cache. Sequential reads are read ahead in growing steps.

@@ -113,7 +113,7 @@ pub struct TableReader {
     pub(super) properties: Properties,
     pub(super) pins: PinnedMeta,
     pub(super) ranges: Fragments,
-    /// The booking of `ranges` in the ledger.
+    /// The reservation of `ranges` in the ledger.
     _booked: Reservation,
     /// A read keeps a multiple of this many bytes alive; 1 if nothing is rounded.
     unit: u64,
@@ -662,14 +662,14 @@ impl TableReader {
         Ok(self.keep(kind, handle, payload, booked, fill_cache))
     }
 
-    /// Books the memory of a block before it is read.
+    /// Reserves the memory of a block before it is read.
     pub(super) fn book_read(&self, handle: &BlockHandle) -> Reservation {
         let bytes = handle.disk_len() as u64 + u64::from(handle.raw);
         self.env.ledger().reserve(MemoryKind::Pinned, bytes)
     }
 
     /// Puts a payload that was read into the cache if `fill_cache` is true. The returned payload
-    /// carries the booking of its memory.
+    /// carries the reservation of its memory.
     pub(super) fn keep(
         &self,
         kind: BlockKind,

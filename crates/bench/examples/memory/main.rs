@@ -1,4 +1,4 @@
-//! Memory of many stores in one process: what the ledger books, what is allocated, and what the
+//! Memory of many stores in one process: what the ledger reserves, what is allocated, and what the
 //! process holds.
 //!
 //! ```sh

@@ -403,7 +403,7 @@ impl Kind {
     }
 }
 
-/// How the operations of a run choose their keys.
+/// The way in which the operations of a run choose their keys.
 #[derive(Clone, Copy)]
 struct KeyChoice {
     how: Distribution,

@@ -62,7 +62,7 @@ impl World {
         if picked.is_empty() {
             return;
         }
-        let mut done = Collected {
+        let mut done = ReplacedFiles {
             sources: picked.clone(),
             targets: BTreeMap::new(),
         };
@@ -86,7 +86,7 @@ impl World {
             self.live.insert(r, target);
             last = Some(here);
         }
-        self.lineage.collect(&done, &|_| Cmp::Bytewise);
+        self.lineage.add_gc(&done, &|_| Cmp::Bytewise);
     }
 
     fn check(&self) {
@@ -141,17 +141,17 @@ fn a_retired_number_resolves_after_any_number_of_moves() {
 #[test]
 fn a_retired_number_is_split_at_the_keys_of_its_targets() {
     let key = |k: &str| Arc::<[u8]>::from(k.as_bytes());
-    let collected = |sources: &[u64], targets: &[(&str, u64)]| Collected {
+    let collected = |sources: &[u64], targets: &[(&str, u64)]| ReplacedFiles {
         sources: sources.to_vec(),
         targets: [(0, targets.iter().map(|(k, t)| (key(k), *t)).collect())].into(),
     };
     let mut lineage = Lineage::default();
     let cmp = |_| Cmp::Bytewise;
-    lineage.collect(
+    lineage.add_gc(
         &collected(&[1, 2], &[("b", 10), ("m", 11), ("t", 12)]),
         &cmp,
     );
-    lineage.collect(&collected(&[11, 3], &[("a", 20), ("p", 21)]), &cmp);
+    lineage.add_gc(&collected(&[11, 3], &[("a", 20), ("p", 21)]), &cmp);
     let of = |k: &str| lineage.resolve(1, 0, k.as_bytes(), &Cmp::Bytewise);
     let found = ["a", "b", "l", "m", "o", "p", "s", "t", "z"].map(of);
     assert_eq!(
@@ -176,12 +176,12 @@ fn a_retired_number_is_split_at_the_keys_of_its_targets() {
 #[should_panic(expected = "was collected before")]
 fn a_file_is_collected_once() {
     let mut lineage = Lineage::default();
-    let done = Collected {
+    let done = ReplacedFiles {
         sources: vec![1],
         targets: BTreeMap::new(),
     };
-    lineage.collect(&done, &|_| Cmp::Bytewise);
-    lineage.collect(&done, &|_| Cmp::Bytewise);
+    lineage.add_gc(&done, &|_| Cmp::Bytewise);
+    lineage.add_gc(&done, &|_| Cmp::Bytewise);
 }
 
 #[test]

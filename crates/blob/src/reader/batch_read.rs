@@ -3,7 +3,7 @@
 //! for one. It also knows the lengths of the values before it reads any.
 
 use super::{BlobReader, ReadMode};
-use crate::counts::ReadCounts;
+use crate::counters::ReadCounters;
 use crate::index;
 use crate::record::{HEADER_LEN, Name};
 use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
@@ -83,11 +83,11 @@ impl<'a> Located<'a> {
     }
 
     /// Returns the counters of the file's reads.
-    pub fn counts(&self) -> &Arc<ReadCounts> {
+    pub fn counts(&self) -> &Arc<ReadCounters> {
         self.reader.counts()
     }
 
-    /// Returns the environment whose ledger books the memory.
+    /// Returns the environment whose ledger reserves the memory.
     pub fn env(&self) -> &Env {
         self.reader.env()
     }
@@ -373,7 +373,7 @@ impl InFlight {
         let coalesced = coalesce(located, missing);
         let mut booked = Vec::with_capacity(located.len());
         for span in &coalesced {
-            // The bytes between the values of a coalesced read are read and booked, too.
+            // The bytes between the values of a coalesced read are read and reserved, too.
             let len = span.place.end - span.place.start;
             let mut between = len.saturating_sub(span.wanted);
             for i in &span.values {

@@ -166,8 +166,8 @@ impl BlobReader {
         Ok(head)
     }
 
-    /// Verifies a record as it was read, and returns its value, which carries the booking of its
-    /// memory.
+    /// Verifies a record as it was read, and returns its value, which carries the reservation of
+    /// its memory.
     ///
     /// The record goes into the cache if `how` says so; a compressed one goes there decompressed,
     /// as it is returned. If other records were read into the same memory, `with_others` is true,

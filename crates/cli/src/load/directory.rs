@@ -7,8 +7,8 @@ use crate::directory::{DirectoryFile, DirectoryWalk, LeftOut, UnreadablePath, by
 use crate::escape::brief;
 use crate::failure::Failure;
 use crate::progress;
-use crate::record::KvRecord;
 use crate::store::Limits;
+use crate::text_entry::KvRecord;
 use basalt::ErrorKind;
 use std::io::Read;
 use std::path::Path;

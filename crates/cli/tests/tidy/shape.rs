@@ -12,7 +12,7 @@ const LONG_FUNCTION: usize = 120;
 /// Lines of a file, tests and comments included, above which it counts as long.
 const LONG_FILE: usize = 1000;
 
-/// What a crate has of long code. The numbers only shrink.
+/// Numbers that tell how much long code a crate has. They only shrink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ceiling {
     /// Functions of more than [`LONG_FUNCTION`] lines, tests not among them.

@@ -11,7 +11,7 @@ use basalt_sim::{campaign, repeat};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a thread learns of the signal.
+/// The way in which a thread learns of the signal.
 #[derive(Clone, Copy)]
 enum Watch {
     /// It waits without a limit.

@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::Bytes;
 use std::sync::Arc;
 
-/// The booking of a block's memory after the eviction. It books nothing before.
+/// The reservation of a block's memory after the eviction. It reserves nothing before.
 struct PinBooking {
     ledger: MemoryLedger,
     bytes: u64,
@@ -24,7 +24,7 @@ impl Drop for PinBooking {
 /// Owns a block's memory for all holders of a part of it.
 struct BlockMemory {
     bytes: Bytes,
-    /// The booking, which is dropped with the memory.
+    /// The reservation, which is dropped with the memory.
     _booking: Arc<PinBooking>,
 }
 
@@ -34,7 +34,7 @@ impl AsRef<[u8]> for BlockMemory {
     }
 }
 
-/// Bytes of a booking and an owner, their reference counts included.
+/// Bytes of a reservation and an owner, their reference counts included.
 pub(super) const BYTES: usize =
     size_of::<PinBooking>() + size_of::<BlockMemory>() + 4 * size_of::<usize>();
 

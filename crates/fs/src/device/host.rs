@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loops};
+use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loop_device};
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsInfo, FsStats, HostFs, HostOptions,
@@ -141,7 +141,7 @@ impl HostDevice {
         let path = &options.path;
         let (cached, facts) = open_cached(options, more)?;
         lock(path, &cached, &facts, options.read_only)?;
-        let below = loops::claim(path, &facts, options.read_only)?;
+        let below = loop_device::claim(path, &facts, options.read_only)?;
         // While this call waited, the lock's former holder may have given the name to another file.
         check_name(path, &facts)?;
         let exclusive = match facts.is_block_device && !options.read_only {
@@ -383,7 +383,7 @@ fn open_exclusive(options: &DeviceOptions, facts: &FileFacts) -> Result<OwnedFd>
         }
         Err(e) => return Err(open_error(path, e)),
     };
-    match loops::is_read_only(facts) {
+    match loop_device::is_read_only(facts) {
         true => Err(Error::new(ErrorKind::ReadOnly, "the device is set read-only").in_file(path)),
         false => Ok(fd),
     }

@@ -3,7 +3,7 @@
 //! | file | intent | bytes | way |
 //! |---|---|---|---|
 //! | log | `Sync` | position and total are multiples of the write unit | direct |
-//! | log | `Lazy` | up to 4 KiB, into space to be allocated | `window` of the page cache |
+//! | log | `Lazy` | up to 4 KiB, into space to be allocated | `mmap_append`, into the page cache |
 //! | log | any other | | page cache, the last page filled with zeros |
 //! | growing | `Sync` | position and total are multiples of the write unit | direct |
 //! | growing | any | position is, and at least 64 KiB of whole units | units direct, rest cached |
@@ -24,8 +24,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::file::{AppendState, HostFile, Kind};
+use super::mmap_append::{self, MappedWindow};
 use super::sys::Account;
-use super::window::{self, MappedWindow};
 use crate::{Error, Intent, Result};
 
 /// Bytes of a page of the page cache.
@@ -212,7 +212,7 @@ impl HostFile {
         }
         // Each page of a window goes to the device with the next sync, so the first windows are
         // small.
-        let most = window_most(window::open_bytes());
+        let most = window_most(mmap_append::open_bytes());
         let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
         let len = len.min(state.fresh_to - start);

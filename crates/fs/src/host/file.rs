@@ -22,13 +22,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::mmap_append::MappedWindow;
 use super::probe::{DirectAlign, FileFacts};
 use super::sys::Sys;
-use super::window::MappedWindow;
 use super::{HostShared, read};
 use crate::{Bytes, Error, ErrorKind, File, Intent, Result};
 
-/// How a handle may be used.
+/// The operations that a handle allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The handle is from `create`. The file grows with each append.

@@ -12,7 +12,7 @@ use basalt_fs::Bytes;
 pub struct BatchOp<'a> {
     /// The id of the operation's family: [`crate::family::Family::id`] of the handle.
     pub family: u32,
-    /// What the operation does: `Put`, `PutTtl`, `Delete`, `Merge` or `RangeDelete`.
+    /// The kind of the operation: `Put`, `PutTtl`, `Delete`, `Merge` or `RangeDelete`.
     pub kind: Kind,
     /// The user key. For a `RangeDelete` the first key of the range.
     pub key: &'a [u8],

@@ -7,7 +7,7 @@
 use super::WriteBatch;
 use basalt_fs::{Error, Result};
 
-/// How long a batch and the tables beside it were.
+/// Lengths of a batch and of the tables beside it at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Savepoint {
     /// Bytes of the record, its header among them.

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 
 use super::LavaFile;
 use crate::counters::WriteCause;
+use crate::metadata_record::InodeKind;
 use crate::open_inode::AppendTail;
-use crate::record::InodeKind;
 use crate::runs::BLOCK;
 use basalt_fs::device::Way;
 use basalt_fs::{Error, Intent, Result};

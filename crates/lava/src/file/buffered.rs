@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::LavaFile;
 use crate::buffer_pool::WriteJob;
 use crate::counters::WriteCause;
+use crate::metadata_record::InodeKind;
 use crate::open_inode::AppendTail;
-use crate::record::InodeKind;
 use crate::runs::BLOCK;
 use basalt_fs::{Error, Intent, Result};
 

@@ -1,4 +1,4 @@
-//! Where the bytes of an open file lie, and reads of them.
+//! Places of the bytes of an open file, and reads of them.
 
 use std::ops::Range;
 

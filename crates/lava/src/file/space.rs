@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::LavaFile;
+use crate::metadata_record::JournalRecord;
 use crate::open_inode::AppendTail;
-use crate::record::JournalRecord;
 use crate::runs::{BLOCK, MAX_FILE_BLOCKS};
 use crate::state::ExtentChange;
 use basalt_fs::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Syncs of open files.
 
 use super::LavaFile;
-use crate::record::JournalRecord;
+use crate::metadata_record::JournalRecord;
 use crate::runs::BLOCK;
 use crate::state::ExtentChange;
 use basalt_fs::{Error, ErrorKind, Result};

@@ -2,7 +2,7 @@
 
 use super::inode::MAX_LINKS;
 use super::{ApplyEffect, ApplyError, Meta};
-use crate::record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
+use crate::metadata_record::{Ino, InodeKind, JournalRecord, MAX_NAME, ROOT};
 use crate::runs::MAX_FILE_BLOCKS;
 
 impl Meta {
@@ -33,7 +33,7 @@ impl Meta {
     fn check_room(&self) -> Result<(), ApplyError> {
         match self.names.has_room() {
             true => Ok(()),
-            false => Err(ApplyError::Limit),
+            false => Err(ApplyError::TooManyFiles),
         }
     }
 
@@ -239,6 +239,6 @@ fn check_name(name: &str) -> Result<(), ApplyError> {
     let right = !name.is_empty() && name.len() <= MAX_NAME && !name.contains('/');
     match right && ![".", ".."].contains(&name) {
         true => Ok(()),
-        false => Err(ApplyError::Limit),
+        false => Err(ApplyError::BadName),
     }
 }

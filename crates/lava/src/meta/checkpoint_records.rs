@@ -4,8 +4,8 @@ use super::Meta;
 use super::inode::{ExtentLists, Inode, extents_of};
 use crate::cow_table::CowTable;
 use crate::extents::Extent;
+use crate::metadata_record::{Ino, InodeKind, JournalRecord};
 use crate::names::NamesCopy;
-use crate::record::{Ino, InodeKind, JournalRecord};
 use crate::runs::Run;
 
 /// Largest number of runs in one record.
@@ -31,8 +31,8 @@ impl Meta {
     /// Returns an upper bound of the size of a checkpoint, in bytes.
     pub fn checkpoint_bound(&self) -> u64 {
         let (names, text) = self.names.size();
-        // The longest records of each kind (see `record`), and a quarter more for free space at the
-        // ends of pieces.
+        // The longest records of each kind (see `metadata_record`), and a quarter more for free
+        // space at the ends of pieces.
         let records = self.used as u64 * 42 + names * 13 + text + self.allocated.extents * 30;
         records + records / 4 + 4096
     }

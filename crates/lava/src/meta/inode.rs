@@ -2,7 +2,7 @@
 
 use crate::cow_table::CowTable;
 use crate::extents::Extents;
-use crate::record::InodeKind;
+use crate::metadata_record::InodeKind;
 
 /// Bit of [`Inode::first`]: the extents are a list of [`ExtentLists`].
 pub(super) const IN_LIST: u64 = 1 << 63;

@@ -3,17 +3,17 @@
 use super::inode::{IN_LIST, INEXACT, Inode, extents_of};
 use super::{ApplyError, Meta};
 use crate::extents::{Allocated, Extents};
-use crate::record::{Ino, InodeKind};
+use crate::metadata_record::{Ino, InodeKind};
 use crate::runs::Run;
 
 impl Meta {
     /// Makes an inode without a name.
     ///
-    /// Errors: `Exists` for a number in use, `Limit` for a number that is too large.
+    /// Errors: `Exists` for a number in use, `TooManyFiles` for a number that is too large.
     pub(super) fn make(&mut self, ino: Ino, kind: InodeKind, len: u64) -> Result<(), ApplyError> {
         let place = ino as usize;
         if place >= self.max_inodes {
-            return Err(ApplyError::Limit);
+            return Err(ApplyError::TooManyFiles);
         }
         if self.inode(ino).is_ok() {
             return Err(ApplyError::Exists);

@@ -1,7 +1,7 @@
 //! Tests of the cost of metadata operations.
 
 use super::*;
-use crate::record::{InodeKind, JournalRecord};
+use crate::metadata_record::{InodeKind, JournalRecord};
 use crate::steps::steps;
 
 /// Regression test: a mount climbed from each directory to the root. With 20,000 nested directories

@@ -3,7 +3,7 @@
 use super::*;
 use super::{by_hand, fresh};
 use crate::check::check;
-use crate::record::InodeKind;
+use crate::metadata_record::InodeKind;
 use basalt_fs::Intent;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::io::IoSlice;

@@ -151,7 +151,7 @@ fn model(totals: &Counts) {
     db.close().expect("closes");
     let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).expect("walks");
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
     assert_eq!(blobs.live_records, KEYS as u64, "{blobs:?} {tables:?}");
     assert_eq!(
         (report.blob_bytes, report.referred_bytes),

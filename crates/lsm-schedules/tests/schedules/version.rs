@@ -208,9 +208,9 @@ fn model(totals: &Counts) {
     let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).expect("walks");
     assert!(report.damage.is_empty(), "{:?}", report.damage);
     assert!(
-        report.orphans.is_empty(),
+        report.unused_files.is_empty(),
         "left behind: {:?}",
-        report.orphans
+        report.unused_files
     );
 }
 

@@ -215,7 +215,7 @@ impl<'a> DroppedRefs<'a> {
             let names: Vec<Name<'_>> = of_file.iter().map(|(_, _, name)| *name).collect();
             let places = file.places_from_records(&names, &mut || self.job.check_cancelled());
             let places = places.map_err(|e| match e.kind() {
-                ErrorKind::Closed => e,
+                ErrorKind::Cancelled => e,
                 _ => self.unreadable[&file.number].clone(),
             })?;
             for ((_, hash, name), place) in of_file.iter().zip(places) {

@@ -54,7 +54,7 @@ pub(crate) struct MergeRules<'a> {
     pub(crate) family: &'a str,
     /// Output level, for the filter.
     pub(crate) level: usize,
-    /// The merge ends with `Closed` soon after this is set.
+    /// The merge ends with `Cancelled` soon after this is set.
     pub(crate) cancelled: &'a AtomicBool,
     /// Range tombstones of the inputs.
     pub(crate) deleted: &'a Fragments,
@@ -563,7 +563,7 @@ fn out_of_order(version: &KeyVersion<'_>) -> Error {
 ///
 /// Errors: errors of `input` and `sink`; `Corruption` for entries that are not valid or out of
 /// order, `Unsupported` for reserved kinds, `Invalid` for values of a filter that are too long, and
-/// `Closed` after a cancellation.
+/// `Cancelled` after a cancellation.
 pub(crate) fn merge(
     rules: &MergeRules<'_>,
     mut input: MergingIter,

@@ -18,7 +18,7 @@ use basalt_blob::BlobMeta;
 use basalt_env::Env;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
-use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::merge::Merging;
 use basalt_kv::ranges::Fragments;
@@ -45,7 +45,7 @@ pub struct CompactionJob<'a> {
     pub now_ms: u64,
     /// Returns the number of the next new file.
     pub new_file_number: &'a (dyn Fn() -> u64 + Sync),
-    /// The job ends with `Closed` soon after this is set.
+    /// The job ends with `Cancelled` soon after this is set.
     pub cancelled: &'a AtomicBool,
     /// Returns the blob files of the present version.
     pub blobs: &'a (dyn Fn() -> Arc<BlobSet> + Sync),
@@ -57,7 +57,7 @@ pub struct CompactionJob<'a> {
 }
 
 impl CompactionJob<'_> {
-    /// Fails with `Closed` once the job is cancelled.
+    /// Fails with `Cancelled` once the job is cancelled.
     pub(super) fn check_cancelled(&self) -> Result<()> {
         match self.cancelled.load(Atomic::Relaxed) {
             false => Ok(()),
@@ -76,7 +76,7 @@ impl CompactionJob<'_> {
 
 /// Returns the error of a cancelled compaction, which ends this operation only.
 pub(super) fn cancelled() -> Error {
-    Error::new(ErrorKind::Closed, "the compaction was cancelled").with_reach(Reach::Operation)
+    Error::new(ErrorKind::Cancelled, "the compaction was cancelled")
 }
 
 /// Cursors over the tables that a job reads, with the progress of each.
@@ -129,7 +129,7 @@ fn is_left_out(t: &TableFile, dropped: &RangeDelFilter<'_>) -> bool {
 ///
 /// Errors: errors of reading and writing; `Corruption`, with the table's path, if entries are out
 /// of order, of unknown kind, or not as many as the manifest records; `Unsupported` for reserved
-/// kinds; `Closed`, which ends this operation only, if the job is cancelled. After an error the
+/// kinds; `Cancelled`, which ends this operation only, if the job is cancelled. After an error the
 /// files that the job made are removed.
 pub fn run(job: &CompactionJob<'_>) -> Result<Outcome> {
     assert!(

@@ -1,4 +1,4 @@
-//! Whether the disk has space for data that is about to be written.
+//! Admission: the check that the disk has space for data that is about to be written.
 
 use super::engine::Engine;
 use basalt_fs::Result;

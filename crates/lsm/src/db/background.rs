@@ -22,7 +22,7 @@ pub(crate) const URGENT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The work that the engine does for [`Background`].
 pub(crate) trait BackgroundJobs: Send + Sync {
-    /// Queues the jobs that are due: a flush, compactions, collections.
+    /// Queues the jobs that are due: a flush, compactions, garbage collections.
     fn queue_due_jobs(self: Arc<Self>);
     /// Tries again what has failed.
     fn retry_failed(self: Arc<Self>);
@@ -210,7 +210,7 @@ impl Background {
     }
 }
 
-/// When the commit groups of a store were last seen to change.
+/// The time at which the commit groups of a store were last seen to change.
 struct IdleSince(Mutex<Option<(u64, Duration)>>);
 
 impl Default for IdleSince {
@@ -257,7 +257,7 @@ impl Drop for AwaitedCompactions<'_> {
 
 #[derive(Clone, Copy)]
 struct LastFlush {
-    /// When the last flush ended.
+    /// Time at which the last flush ended.
     at: Duration,
     /// Time from the end of the flush before it.
     after: Duration,

@@ -5,8 +5,8 @@ use crate::compaction::compaction_debt;
 use crate::version::Version;
 use std::collections::BTreeMap;
 
-/// How far the tree is behind its writers. It is part of a [`View`](super::view::View) and is
-/// computed when the tree changes. 0 is no backlog; at 1 writers wait.
+/// The backlog: how far the tree is behind its writers. It is part of a [`View`](super::view::View)
+/// and is computed when the tree changes. 0 is no backlog; at 1 writers wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Backlog {
     /// Pressure of the tables in level 0.

@@ -60,7 +60,7 @@ pub(crate) struct BlobState {
     /// Files whose values a compaction moves along.
     pub relocating: BTreeSet<u64>,
     /// Number of garbage collections that run or are queued.
-    pub running_collections: usize,
+    pub running_gcs: usize,
     /// The error of the last garbage collection, unless one of its sources caused it.
     pub error: Option<Error>,
     /// Earliest time of the next garbage collection after `error`.
@@ -246,7 +246,7 @@ pub(crate) struct BlobStateUpdate {
 }
 
 impl BlobStateUpdate {
-    pub fn is_a_collection(&self) -> bool {
+    pub fn is_gc(&self) -> bool {
         self.moved.is_some()
     }
 }

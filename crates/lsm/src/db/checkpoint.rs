@@ -129,7 +129,7 @@ impl Engine {
         let taken = || {
             Error::new(
                 ErrorKind::AlreadyExists,
-                "something has that name; give another",
+                "cannot make the checkpoint: the target exists; choose another directory",
             )
             .in_file(target)
         };

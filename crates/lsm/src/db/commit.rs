@@ -20,7 +20,7 @@
 use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::log::GroupRoom;
-use super::throttle::Patience;
+use super::throttle::WaitMode;
 use super::write_path::Writer;
 use super::write_path::apply::insert_group;
 use super::write_path::checks::Check;
@@ -120,10 +120,10 @@ impl Engine {
         let mut q = self.writes.queue().lock();
         if q.is_empty() && q.begin_lead() {
             let own_batch = std::slice::from_ref(&own);
-            let plan = self.plan_group_wait(&mut q, own_batch, Patience::Wait);
+            let plan = self.plan_group_wait(&mut q, own_batch, WaitMode::Wait);
             drop(q);
-            let (patience, run) = (Patience::Wait, Callbacks::Here);
-            let result = self.lead_groups(Some(own), Some(plan), patience, run);
+            let (wait_mode, run) = (WaitMode::Wait, Callbacks::Here);
+            let result = self.lead_groups(Some(own), Some(plan), wait_mode, run);
             return result
                 .expect("a leader's own batch is committed with the group, or fails with it");
         }
@@ -133,14 +133,14 @@ impl Engine {
         self.wait_for_ticket(&ticket)
     }
 
-    /// Queues a batch. An empty batch only syncs. With `Patience::Wait`, the function waits while
+    /// Queues a batch. An empty batch only syncs. With `WaitMode::Wait`, the function waits while
     /// the queue is full, except inside a callback.
     pub(super) fn enqueue(
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
         checks: Box<[Check]>,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Arc<TicketState> {
         let ticket = TicketState::new(Phase::Queued, Waiter::None);
         let mut pending = PendingBatch::new(batch, sync, checks);
@@ -148,7 +148,7 @@ impl Engine {
         pending.submitted = true;
         let q = self.writes.queue().lock();
         // A callback that waited would keep the commit lane from all stores.
-        match patience == Patience::Wait && !InsideCallbacks::is_here() {
+        match wait_mode == WaitMode::Wait && !InsideCallbacks::is_here() {
             true => self.queue_when_there_is_room(q, pending),
             false => self.writes.queue().push(q, pending),
         }
@@ -174,7 +174,7 @@ impl Engine {
         while !own.is_admitted() {
             if q.begin_lead() {
                 drop(q);
-                let lead = || self.lead_groups(None, None, Patience::Wait, Callbacks::OnLane);
+                let lead = || self.lead_groups(None, None, WaitMode::Wait, Callbacks::OnLane);
                 let led = catch_unwind(AssertUnwindSafe(lead));
                 q = self.writes.queue().lock();
                 if let Err(panic) = led {
@@ -239,12 +239,12 @@ impl Engine {
             // Under a stepped scheduler no other store is kept waiting, and time moves only by
             // waiting.
             let stepped = self.ctx.env.jobs().is_stepped();
-            let patience = if stepped {
-                Patience::Wait
+            let wait_mode = if stepped {
+                WaitMode::Wait
             } else {
-                Patience::Return
+                WaitMode::Return
             };
-            self.lead_group(None, patience);
+            self.lead_group(None, wait_mode);
         }
     }
 
@@ -255,9 +255,9 @@ impl Engine {
     pub(super) fn lead_group(
         self: &Arc<Self>,
         own: Option<PendingBatch>,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Option<Result<SeqNo>> {
-        self.lead_groups(own, None, patience, Callbacks::Here)
+        self.lead_groups(own, None, wait_mode, Callbacks::Here)
     }
 
     /// Commits groups as [`Engine::lead_group`] does. `plan` is how the leader waits for other
@@ -266,18 +266,18 @@ impl Engine {
         self: &Arc<Self>,
         own: Option<PendingBatch>,
         mut plan: Option<Option<GroupWaitPlan>>,
-        patience: Patience,
+        wait_mode: WaitMode,
         run: Callbacks,
     ) -> Option<Result<SeqNo>> {
         let mut of_own = None;
         let mut own = own;
-        let may_stay = patience == Patience::Wait;
+        let may_stay = wait_mode == WaitMode::Wait;
         for turn in 1.. {
             // The caller's own batch is done, so the caller waits for nothing on behalf of others.
-            let patience = if turn == 1 {
-                patience
+            let wait_mode = if turn == 1 {
+                wait_mode
             } else {
-                Patience::Return
+                WaitMode::Return
             };
             let mut group: CommitGroup = own.take().into_iter().collect();
             // The lead is handed on and every ticket is answered in all cases, because other
@@ -286,7 +286,7 @@ impl Engine {
                 if turn == 1 {
                     let plan = plan.take().unwrap_or_else(|| {
                         let mut q = self.writes.queue().lock();
-                        self.plan_group_wait(&mut q, &group, patience)
+                        self.plan_group_wait(&mut q, &group, wait_mode)
                     });
                     if let Some(plan) = plan {
                         self.writes.queue().wait_for_group(plan);
@@ -296,7 +296,7 @@ impl Engine {
                 self.writes
                     .queue()
                     .take_group(&mut group, self.ctx.env.ledger());
-                self.commit_group(&mut writer, &mut group, patience)
+                self.commit_group(&mut writer, &mut group, wait_mode)
             }));
             let (result, mut panic) = match committed {
                 Ok(Ok(GroupOutcome::Later(delay))) => {
@@ -362,9 +362,9 @@ impl Engine {
         &self,
         q: &mut Queue,
         own: &[PendingBatch],
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Option<GroupWaitPlan> {
-        if self.ctx.env.jobs().is_stepped() || patience == Patience::Return {
+        if self.ctx.env.jobs().is_stepped() || wait_mode == WaitMode::Return {
             // No other thread is on the way, or the lane of all stores would wait.
             return None;
         }
@@ -387,14 +387,14 @@ impl Engine {
     /// does.
     pub(super) fn wait_for_ticket(self: &Arc<Self>, ticket: &TicketState) -> Result<SeqNo> {
         ticket.wait(self.writes.queue(), &|| {
-            self.lead_group(None, Patience::Wait);
+            self.lead_group(None, WaitMode::Wait);
         })
     }
 
     /// Commits and answers the queued batches that no other thread will lead.
     pub(super) fn lead_all(self: &Arc<Self>) {
         while self.writes.queue().try_lead() {
-            self.lead_group(None, Patience::Wait);
+            self.lead_group(None, WaitMode::Wait);
         }
     }
 
@@ -444,7 +444,7 @@ impl Engine {
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &mut [PendingBatch],
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<GroupOutcome> {
         if let [one] = group {
             self.check_preconditions(&one.checks)?;
@@ -468,7 +468,7 @@ impl Engine {
             entries: count,
             has_compressed: raw > 0,
         };
-        let active = match self.make_room(writer, &size, patience)? {
+        let active = match self.make_room(writer, &size, wait_mode)? {
             GroupRoom::Ready(active) => active,
             GroupRoom::Later(delay) => return Ok(GroupOutcome::Later(delay)),
         };

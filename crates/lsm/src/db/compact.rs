@@ -6,6 +6,7 @@
 //! again after a pause that doubles. Meanwhile reads and writes go on, until level 0 is full and
 //! writers receive the error.
 
+use super::context::ended_early;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
@@ -23,7 +24,7 @@ use crate::version::edit::{AddBlob, AddTable, Edit};
 use basalt_env::JobPriority;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::AtomicBool;
-use basalt_fs::{Error, ErrorKind, Reach, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 use basalt_table::TableMeta;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -260,19 +261,18 @@ impl Engine {
         Some(result)
     }
 
-    /// Returns `e`, or `Closed` if the family was dropped meanwhile. An error in a dropped family
-    /// concerns no caller: its blob files may be gone.
+    /// Returns `e`, or `Cancelled` if the family was dropped meanwhile. An error in a dropped
+    /// family concerns no caller: its blob files may be gone.
     fn unless_dropped(&self, running: &Running, e: Error) -> Error {
         match self.tree.view().families.contains_key(&running.family.id) {
             true => e,
             false => Error::new(
-                ErrorKind::Closed,
+                ErrorKind::Cancelled,
                 format!(
                     "the compaction ended with family {:?}, which was dropped",
                     running.family.name
                 ),
-            )
-            .with_reach(Reach::Operation),
+            ),
         }
     }
 
@@ -321,7 +321,7 @@ impl Engine {
                 self.health.compaction_succeeded();
                 self.pressure.note_urgent(&self.tree.view());
             }
-            Err(e) if e.kind() == ErrorKind::Closed => {}
+            Err(e) if ended_early(&e) => {}
             // This compaction is optional: the store is as good as before, and the reads that paid
             // for it are spent.
             Err(_) if running.plan.reason == CompactionReason::Reads => {
@@ -359,7 +359,7 @@ impl Engine {
                 self.ctx.notify(|| Event::TableCreated(t.clone()));
             }
         }
-        let failed = error.clone().filter(|e| e.kind() != ErrorKind::Closed);
+        let failed = error.clone().filter(|e| !ended_early(e));
         self.ctx.notify(|| Event::CompactionEnd {
             compaction: running.info(),
             outputs: done.outputs,
@@ -486,7 +486,7 @@ impl Engine {
         self.note_hits(plan, outcome.dead.len() as u64 - outcome.moved_records);
         let blobs = BlobChange {
             dead: outcome.dead,
-            collected: None,
+            gc: None,
         };
         let made: Vec<u64> = edit.add_blobs.iter().map(|b| b.number).collect();
         self.note_dropped_tombstones(plan, &running.family);
@@ -517,7 +517,7 @@ impl Engine {
             .note_hits(plan.family, references, hidden);
     }
 
-    /// Runs a plan on the calling thread. If `cancelled` is set, the run ends with `Closed`.
+    /// Runs a plan on the calling thread. If `cancelled` is set, the run ends with `Cancelled`.
     /// `table_begun` is called with each table that the run begins.
     pub(super) fn run_on_this_thread(
         self: &Arc<Self>,

@@ -1,6 +1,7 @@
 //! Manual compactions: a range is compacted out of every level, with progress, and can be
 //! cancelled.
 
+use super::context::ended_early;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::manual_calls::{CompactControl, CompactProgress, ManualProgress};
@@ -211,16 +212,15 @@ impl Engine {
             first_new_number: self.tree.next_file_number(),
         };
         let result = compaction.run();
-        // A cancelled merge ends with `Closed`, whether the caller or the closing store cancelled
-        // it.
+        // The error of a merge does not tell whether the caller or the closing store cancelled it.
         match result {
-            Err(e) if e.kind() == ErrorKind::Closed => Err(self.cancelled()),
+            Err(e) if ended_early(&e) => Err(self.cancelled()),
             other => other,
         }
     }
 }
 
-/// What one step of a range compaction came to.
+/// The result of one step of a range compaction.
 enum Step {
     /// The level has more to do.
     Continue,

@@ -14,6 +14,12 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Returns true if a job ended with `e` because it was cancelled or the store was closed. Such an
+/// end is no failure of the store.
+pub(super) fn ended_early(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Cancelled | ErrorKind::Closed)
+}
+
 /// The parts of an open store that every other part may use.
 pub(crate) struct StoreContext {
     /// The environment that the store was opened in.

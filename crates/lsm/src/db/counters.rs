@@ -5,7 +5,7 @@
 
 use super::level_stats::Levels;
 use super::stall_cause::{STALL_CAUSES, StallCause};
-use basalt_blob::counts::CompressionCounts;
+use basalt_blob::counters::CompressionCounters;
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Counter, Env, Gauge, MetricSample, MetricSource, MetricValue};
 use std::ops::Deref;
@@ -21,13 +21,13 @@ pub(crate) struct CounterValues {
     pub ingestions: Counter,
     pub compaction_read: Counter,
     pub compaction_written: Counter,
-    pub collections: Counter,
-    pub collections_begun: Counter,
+    pub gcs: Counter,
+    pub gcs_begun: Counter,
     pub names_made: Counter,
     pub names_forgotten: Counter,
     pub blob_bytes_added: Counter,
-    pub collected_read: Counter,
-    pub collected_written: Counter,
+    pub gc_read: Counter,
+    pub gc_written: Counter,
     pub relocated: Counter,
     pub commit_groups: Counter,
     pub commits: Counter,
@@ -83,12 +83,12 @@ const ROWS: &[Row] = &[
     (
         "blob_collections_total",
         "Garbage collections of blob files that finished",
-        |v| &v.collections,
+        |v| &v.gcs,
     ),
     (
         "blob_collections_begun_total",
         "Garbage collections of blob files that began",
-        |v| &v.collections_begun,
+        |v| &v.gcs_begun,
     ),
     (
         "blob_names_made_total",
@@ -107,13 +107,13 @@ const ROWS: &[Row] = &[
     ),
     (
         "blob_collection_bytes_read_total",
-        "Bytes of blob files read by collections",
-        |v| &v.collected_read,
+        "Bytes of blob files read by garbage collections",
+        |v| &v.gc_read,
     ),
     (
         "blob_collection_bytes_written_total",
-        "Bytes of blob files written by collections",
-        |v| &v.collected_written,
+        "Bytes of blob files written by garbage collections",
+        |v| &v.gc_written,
     ),
     (
         "blob_relocated_bytes_total",
@@ -169,8 +169,8 @@ pub(crate) struct Counters {
     /// Offers `values` to the registry until the store is closed.
     source: Mutex<Option<MetricSource>>,
     /// Number of garbage collections that run.
-    pub collecting: Gauge,
-    pub compression: Arc<CompressionCounts>,
+    pub gcs_running: Gauge,
+    pub compression: Arc<CompressionCounters>,
     pub levels: Levels,
     /// The label of this store's metrics.
     pub label: String,
@@ -186,7 +186,11 @@ impl Counters {
         Counters {
             values,
             source: named("Counters::source", Mutex::new(Some(source))),
-            collecting: (env.metrics()).gauge("blob_collections_running", &[("store", name)], help),
+            gcs_running: (env.metrics()).gauge(
+                "blob_collections_running",
+                &[("store", name)],
+                help,
+            ),
             compression: env.metrics().group(),
             levels: Levels::default(),
             label: name.to_string(),

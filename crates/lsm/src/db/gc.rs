@@ -12,25 +12,26 @@
 //! records must add up to the sum that the file was written with. Otherwise the garbage collection
 //! is not installed.
 
-use super::back_pressure::space_amp::{URGENT, allowed_collections, least_share};
+use super::back_pressure::space_amp::{URGENT, allowed_gcs, least_share};
 use super::blob_state::{MovedRecords, NewRecordPlace};
+use super::context::ended_early;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::tree::TreeState;
-use super::tree::blob_edits::{BlobChange, Collection};
-use crate::listener::{BackgroundErrorReason, BlobFileInfo, BlobFileReason, CollectionInfo, Event};
+use super::tree::blob_edits::{BlobChange, GcChange};
+use crate::listener::{BackgroundErrorReason, BlobFileInfo, BlobFileReason, Event, GcInfo};
 use crate::options::Compression;
 use crate::version::FileLocation;
 use crate::version::catalog::CatalogBlob;
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::{BlobFile, BlobSet};
 use basalt_blob::garbage::Garbage;
-use basalt_blob::lineage::{Collected, Targets};
+use basalt_blob::lineage::{ReplacedFiles, Targets};
 use basalt_blob::record::HEADER_LEN as RECORD_HEADER;
 use basalt_blob::{BlobMeta, BlobReader, Form, Name, Separator};
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::{CacheKey, IoPriority, JobPriority, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -89,7 +90,8 @@ impl SourceFiles {
     fn reader(&self, number: u64) -> Result<&BlobReader> {
         let mut files = self.files.iter().map(|(f, _)| f);
         let file = files.find(|f| f.number == number);
-        file.expect("what is alive came from one of them").reader()
+        file.expect("each live record came from one of the sources")
+            .reader()
     }
 
     /// Returns whether the cache has the index of a source, which means that readers use the file.
@@ -121,9 +123,10 @@ impl GcPick {
 /// A file that garbage collection may take.
 struct Candidate {
     number: u64,
-    /// Share of the file that is garbage.
+    /// Share of the file that is garbage, from 0 to 1.
     share: f64,
-    alive: u64,
+    /// Bytes of live records in the file.
+    live_bytes: u64,
     /// Age class of the file, see [`age_class`].
     age: u32,
     /// Tables that refer to it.
@@ -153,7 +156,7 @@ struct RewrittenFiles {
     /// Numbers and contents of the new files, which are synced. Their names are not.
     files: Vec<(u64, BlobMeta)>,
     /// The new files that the old numbers mean from now on.
-    renamed: Collected,
+    renamed: ReplacedFiles,
     places: MovedRecords,
     /// Old and new keys of values in the cache.
     cached: Vec<(CacheKey, CacheKey)>,
@@ -255,7 +258,7 @@ impl<'a> RecordMover<'a> {
         }
         Ok(RewrittenFiles {
             files: self.separator.finish()?,
-            renamed: Collected {
+            renamed: ReplacedFiles {
                 sources: sources.to_vec(),
                 targets: self.targets,
             },
@@ -268,7 +271,7 @@ impl<'a> RecordMover<'a> {
 
 impl Engine {
     /// Returns the error that keeps a due garbage collection from running.
-    pub(super) fn collections_fail(&self, state: &TreeState) -> Option<Error> {
+    pub(super) fn gc_failure(&self, state: &TreeState) -> Option<Error> {
         let amp = self.ctx.options.max_space_amp;
         let fill = || {
             self.pressure
@@ -276,7 +279,7 @@ impl Engine {
         };
         let failure = state.blobs.failure();
         failure
-            .filter(|_| fill().pressure_on_collections(amp, false) >= 0.6)
+            .filter(|_| fill().gc_pressure(amp, false) >= 0.6)
             .cloned()
     }
 
@@ -290,16 +293,17 @@ impl Engine {
         let mut all: Vec<Candidate> = (catalog.blobs.iter())
             .filter(|(n, _)| state.blobs.may_collect(**n, now))
             .filter_map(|(n, b)| {
-                let alive = catalog.alive(b).bytes;
-                let share = b.meta.size.saturating_sub(alive) as f64 / b.meta.size.max(1) as f64;
-                let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > alive;
+                let live_bytes = catalog.alive(b).bytes;
+                let share =
+                    b.meta.size.saturating_sub(live_bytes) as f64 / b.meta.size.max(1) as f64;
+                let marked = b.meta.families.values().map(|f| f.bytes).sum::<u64>() > live_bytes;
                 // A file without a live record lost its last one during a garbage collection, which
                 // failed.
-                let worth = alive == 0 || (marked && share >= least);
+                let worth = live_bytes == 0 || (marked && share >= least);
                 worth.then(|| Candidate {
                     number: *n,
                     share,
-                    alive,
+                    live_bytes,
                     age: age_class(last, b.meta.max_seq),
                     tables: spread.get(n).copied().unwrap_or(0),
                 })
@@ -328,10 +332,10 @@ impl Engine {
         let slowed = self.pressure.space_amp().pressure() > 0.0;
         let pressure = match full {
             true => f64::INFINITY,
-            false => fill.pressure_on_collections(amp, slowed),
+            false => fill.gc_pressure(amp, slowed),
         };
         let most = self.ctx.max_compactions();
-        if state.blobs.running_collections >= allowed_collections(pressure, most) {
+        if state.blobs.running_gcs >= allowed_gcs(pressure, most) {
             return None;
         }
         let least = match full {
@@ -339,7 +343,7 @@ impl Engine {
             false => least_share(fill.urgency(amp), amp),
         };
         let mut candidates = self.candidates(state, least);
-        let mut most_live = LIVE_BYTES.min(fill.max_collection_output(&self.ctx.options));
+        let mut most_live = LIVE_BYTES.min(fill.max_gc_output(&self.ctx.options));
         if full {
             let spare = self
                 .pressure
@@ -348,14 +352,15 @@ impl Engine {
                 .saturating_sub(fill.copying);
             most_live = most_live.min(spare);
             let all = std::mem::take(&mut candidates);
-            let (fit, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.alive <= spare);
+            let (fit, others): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|c| c.live_bytes <= spare);
             candidates = fit;
-            if candidates.is_empty() && state.blobs.running_collections == 0 {
+            if candidates.is_empty() && state.blobs.running_gcs == 0 {
                 // No other work may ever free a byte. So the file with the fewest live bytes is
                 // taken, if the disk has room for them.
-                let least = others.into_iter().min_by_key(|c| c.alive);
+                let least = others.into_iter().min_by_key(|c| c.live_bytes);
                 candidates.extend(
-                    least.filter(|c| c.alive < self.pressure.disk_full().free_bytes() / 8 * 7),
+                    least.filter(|c| c.live_bytes < self.pressure.disk_full().free_bytes() / 8 * 7),
                 );
             }
         }
@@ -364,11 +369,11 @@ impl Engine {
         for c in &candidates {
             // Other files join while their share of garbage is about as high.
             let enough = c.share < first.share * MIN_RELATIVE_GARBAGE || files.len() == SOURCES;
-            if enough || (!files.is_empty() && live + c.alive > most_live) {
+            if enough || (!files.is_empty() && live + c.live_bytes > most_live) {
                 break;
             }
-            if c.age == first.age || c.alive == 0 || first.alive == 0 {
-                live += c.alive;
+            if c.age == first.age || c.live_bytes == 0 || first.live_bytes == 0 {
+                live += c.live_bytes;
                 files.push(c.number);
             }
         }
@@ -376,7 +381,7 @@ impl Engine {
     }
 
     /// Queues garbage collections while they are due and more may run.
-    pub fn schedule_collections(self: &Arc<Self>) {
+    pub fn schedule_gc(self: &Arc<Self>) {
         loop {
             self.pressure.update_free_space();
             let mut state = self.tree.lock();
@@ -391,11 +396,11 @@ impl Engine {
                 return;
             };
             state.blobs.collecting.extend(&pick.files);
-            state.blobs.running_collections += 1;
+            state.blobs.running_gcs += 1;
             self.pressure
                 .update_pressure(state.catalog(), &state.blobs, &self.tree.view());
             drop(state);
-            self.ctx.counters.collections_begun.add(1);
+            self.ctx.counters.gcs_begun.add(1);
             // The jobs run behind compactions, which hand out a turn in [`basalt_env`], and beside
             // them near the bound.
             let priority = match pick.pressure >= URGENT {
@@ -405,26 +410,26 @@ impl Engine {
             let engine = self.clone();
             self.ctx.jobs.spawn(priority, move || {
                 let began = engine.ctx.env.clock().now();
-                engine.ctx.counters.collecting.add(1);
-                let done = engine.collect_and_notify(&pick, engine.ctx.closing());
-                engine.ctx.counters.collecting.add(-1);
-                engine.end_collection(&pick.files, began, done);
+                engine.ctx.counters.gcs_running.add(1);
+                let done = engine.run_gc_and_notify(&pick, engine.ctx.closing());
+                engine.ctx.counters.gcs_running.add(-1);
+                engine.end_gc(&pick.files, began, done);
             });
         }
     }
 
-    fn end_collection(self: &Arc<Self>, sources: &[u64], began: Duration, done: Result<u64>) {
+    fn end_gc(self: &Arc<Self>, sources: &[u64], began: Duration, done: Result<u64>) {
         let mut state = self.tree.lock();
         for n in sources {
             state.blobs.collecting.remove(n);
         }
-        state.blobs.running_collections -= 1;
+        state.blobs.running_gcs -= 1;
         let now = self.ctx.env.clock().now();
         let freed = *done.as_ref().unwrap_or(&0);
         let failed = done.err();
         match &failed {
             None => state.blobs.error = None,
-            Some(e) if e.kind() == ErrorKind::Closed => {}
+            Some(e) if ended_early(e) => {}
             Some(e) => {
                 let is_of = |n: &u64| {
                     let blob = state.catalog().blobs.get(n);
@@ -447,17 +452,14 @@ impl Engine {
             .update_pressure(state.catalog(), &state.blobs, &view);
         self.pressure.note_urgent(&view);
         if failed.is_none() {
-            let more =
-                state.blobs.running_collections > 0 || self.pressure.space_amp().pressure() > 0.0;
-            self.pressure
-                .drain()
-                .note_collection(freed, began, now, more);
+            let more = state.blobs.running_gcs > 0 || self.pressure.space_amp().pressure() > 0.0;
+            self.pressure.drain().note_gc(freed, began, now, more);
         }
         drop(state);
-        if let Some(error) = failed.filter(|e| e.kind() != ErrorKind::Closed) {
+        if let Some(error) = failed.filter(|e| !ended_early(e)) {
             self.background.retry_later();
             self.ctx.notify(|| Event::BackgroundError {
-                during: BackgroundErrorReason::Collection,
+                during: BackgroundErrorReason::Gc,
                 error: error.clone(),
             });
         }
@@ -466,7 +468,7 @@ impl Engine {
     }
 
     /// Rewrites the live records of some files, which the caller has registered as being collected.
-    pub(super) fn collect(
+    pub(super) fn run_gc(
         self: &Arc<Self>,
         pick: &GcPick,
         cancelled: &AtomicBool,
@@ -489,13 +491,10 @@ impl Engine {
         let bytes_read = bytes_read + moved.bytes_read;
         // The source files stay open until their cached values have moved.
         let SourceFiles { files, orders } = sources;
-        let result = self.install_collection(&files, orders, moved, bytes_read)?;
-        self.ctx.counters.collections.add(1);
-        self.ctx
-            .counters
-            .collected_written
-            .add(result.bytes_written);
-        self.ctx.counters.collected_read.add(result.bytes_read);
+        let result = self.install_gc(&files, orders, moved, bytes_read)?;
+        self.ctx.counters.gcs.add(1);
+        self.ctx.counters.gc_written.add(result.bytes_written);
+        self.ctx.counters.gc_read.add(result.bytes_read);
         Ok(result)
     }
 
@@ -549,7 +548,7 @@ impl Engine {
 
     /// Makes the names of the new files durable, and replaces the source files by them in one
     /// edit. If the names cannot be made durable, the new files are removed.
-    fn install_collection(
+    fn install_gc(
         &self,
         sources: &[(Arc<BlobFile>, Arc<Garbage>)],
         orders: BTreeMap<u32, Cmp>,
@@ -569,10 +568,7 @@ impl Engine {
         let written: u64 = made.iter().map(|(_, m)| m.size).sum();
         let result = GcResult {
             targets: (made.iter())
-                .map(|(number, meta)| {
-                    self.tree
-                        .blob_info(*number, meta, BlobFileReason::Collection)
-                })
+                .map(|(number, meta)| self.tree.blob_info(*number, meta, BlobFileReason::Gc))
                 .collect(),
             bytes_read,
             bytes_written: written,
@@ -590,7 +586,7 @@ impl Engine {
         };
         let change = BlobChange {
             dead: Vec::new(),
-            collected: Some(Collection {
+            gc: Some(GcChange {
                 done: moved.renamed,
                 moved: moved.places,
                 marked: (sources.iter())
@@ -608,10 +604,10 @@ impl Engine {
     fn check_cancelled(&self, cancelled: &AtomicBool) -> Result<()> {
         match cancelled.load(SeqCst) {
             false => Ok(()),
-            true => Err(
-                Error::new(ErrorKind::Closed, "the collection was cancelled")
-                    .with_reach(Reach::Operation),
-            ),
+            true => Err(Error::new(
+                ErrorKind::Cancelled,
+                "the garbage collection was cancelled",
+            )),
         }
     }
 
@@ -621,18 +617,21 @@ impl Engine {
         let state = self.tree.lock();
         let view = self.tree.view();
         let set: &BlobSet = &view.version.blobs;
-        let one = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
+        let find = |n: &u64| -> Option<(Arc<BlobFile>, Arc<Garbage>)> {
             let blob: &CatalogBlob = state.catalog().blobs.get(n)?;
             Some((set.files.get(n)?.clone(), blob.garbage.clone()))
         };
-        let files: Option<Vec<_>> = numbers.iter().map(one).collect();
-        let files = files.ok_or_else(|| {
-            // The file was removed with its family.
-            Error::new(
-                ErrorKind::Closed,
-                "a blob file that was to be collected does not exist",
-            )
-        })?;
+        let one = |n: &u64| {
+            find(n).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Cancelled,
+                    format!(
+                        "blob file {n} was removed with its family before the garbage collection read it"
+                    ),
+                )
+            })
+        };
+        let files: Vec<_> = numbers.iter().map(one).collect::<Result<_>>()?;
         let orders = (view.families.values())
             .map(|f| (f.id, f.options.comparator.clone()))
             .collect();
@@ -703,23 +702,22 @@ impl Engine {
     }
 
     /// Runs a garbage collection and reports it to the listener. Returns the number of bytes freed.
-    pub(super) fn collect_and_notify(
+    pub(super) fn run_gc_and_notify(
         self: &Arc<Self>,
         pick: &GcPick,
         cancelled: &AtomicBool,
     ) -> Result<u64> {
-        let collection = self.collection_info(&pick.files);
-        self.ctx
-            .notify(|| Event::CollectionBegin(collection.clone()));
+        let gc = self.gc_info(&pick.files);
+        self.ctx.notify(|| Event::GcBegin(gc.clone()));
         let began = self.ctx.env.clock().now();
-        let ended = self.collect(pick, cancelled);
+        let ended = self.run_gc(pick, cancelled);
         self.ctx.notify(|| {
             let (done, error) = match &ended {
                 Ok(done) => (Some(done), None),
                 Err(e) => (None, Some(e.clone())),
             };
-            Event::CollectionEnd {
-                collection,
+            Event::GcEnd {
+                gc,
                 targets: done.map_or_else(Vec::new, |d| d.targets.clone()),
                 bytes_read: done.map_or(0, |d| d.bytes_read),
                 bytes_written: done.map_or(0, |d| d.bytes_written),
@@ -730,10 +728,10 @@ impl Engine {
         ended.map(|done| done.freed)
     }
 
-    fn collection_info(&self, sources: &[u64]) -> CollectionInfo {
+    fn gc_info(&self, sources: &[u64]) -> GcInfo {
         let state = self.tree.lock();
         let catalog = &state.catalog();
-        let mut info = CollectionInfo {
+        let mut info = GcInfo {
             sources: sources.to_vec(),
             source_bytes: 0,
             live_bytes: 0,

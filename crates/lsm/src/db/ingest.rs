@@ -19,7 +19,7 @@ use super::commit::panic_text;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
-use super::throttle::Patience;
+use super::throttle::WaitMode;
 use super::view::View;
 use super::write_path::Writer;
 use crate::compaction::{OutputRange, internal_key_of, level_targets, table_options};
@@ -479,8 +479,8 @@ impl Engine {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(&mut writer)?;
-        // With `Patience::Wait`, the call returns when there is room, or fails.
-        let _ = self.hold_back(&mut writer, self.tree.view(), Patience::Wait)?;
+        // With `WaitMode::Wait`, the call returns when there is room, or fails.
+        let _ = self.delay_writes(&mut writer, self.tree.view(), WaitMode::Wait)?;
         self.pressure.release_writers();
         let view = self.tree.view();
         for set in &sets {

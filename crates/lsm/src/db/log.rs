@@ -23,7 +23,7 @@ use super::back_pressure::GroupSize;
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::memtable_set::{MemtableSet, MemtableSetLog};
-use super::throttle::{MAX_MEMORY_WAIT, Patience, Room, ThrottleOutcome};
+use super::throttle::{MAX_MEMORY_WAIT, Room, ThrottleOutcome, WaitMode};
 use super::write_path::Writer;
 use super::write_path::log_space::{ActiveLog, SpareLogs, log_path};
 use crate::listener::{BackgroundErrorReason, Event};
@@ -88,8 +88,8 @@ impl Engine {
         let capacity = if reuse.is_some() { 0 } else { capacity };
         let made = self.begin_log(number, &path, unit, capacity, reuse.as_deref());
         if made.is_err() {
-            // No manifest names either file. A file that cannot be removed is an orphan, which the
-            // next open removes.
+            // No manifest names either file. A file that cannot be removed is an unused file, which
+            // the next open removes.
             self.ctx.tables.remove_once(&path);
             if let Some(old) = &reuse {
                 self.ctx.tables.remove_once(old);
@@ -372,17 +372,17 @@ impl Engine {
 
     /// Prepares the store for a group before the group takes sequence numbers. A halted store is
     /// resumed, the group is held back as far as background work is behind, and a full memtable is
-    /// rotated. The bytes by which the memtables will grow are booked.
+    /// rotated. The bytes by which the memtables will grow are reserved.
     pub fn make_room(
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &GroupSize,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<GroupRoom> {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         self.resume_if_halted(writer)?;
-        let mut next = match self.hold_back(writer, self.tree.view(), patience)? {
+        let mut next = match self.delay_writes(writer, self.tree.view(), wait_mode)? {
             ThrottleOutcome::Ready(view) => Some(view),
             ThrottleOutcome::Later(delay) => return Ok(GroupRoom::Later(delay)),
         };
@@ -394,7 +394,7 @@ impl Engine {
             let active = view.active.clone();
             let memory = active.memory();
             // A batch that a memtable keeps takes a slot, which is about a sixteenth larger. The
-            // next group books the exact size of the slots.
+            // next group reserves the exact size of the slots.
             let payload = group.memory + group.memory / 16;
             let growth = MemTable::growth(memory, payload, group.entries);
             let scarce = self.ctx.env.ledger().free() < growth && !alone;
@@ -419,7 +419,7 @@ impl Engine {
                 || self.pressure.memory().is_wanted(active.number)
                 || (preallocated_too_little && !active.is_empty());
             if full && !rotated {
-                if let Room::Later(delay) = self.wait_for_flush(patience)? {
+                if let Room::Later(delay) = self.wait_for_flush(wait_mode)? {
                     return Ok(GroupRoom::Later(delay));
                 }
                 self.rotate(writer)?;
@@ -431,7 +431,7 @@ impl Engine {
             if scarce {
                 let now = self.ctx.env.clock().now();
                 let since = *writer.short_of_memory.get_or_insert(now);
-                let room = self.wait_for_memory(growth, patience, rotated)?;
+                let room = self.wait_for_memory(growth, wait_mode, rotated)?;
                 if let Room::Later(delay) = room {
                     if now.saturating_sub(since) < MAX_MEMORY_WAIT {
                         return Ok(GroupRoom::Later(delay));
@@ -450,7 +450,7 @@ impl Engine {
                 continue;
             }
             if preallocated_too_little
-                && let Room::Later(delay) = self.make_recoverable(writer, group, patience)?
+                && let Room::Later(delay) = self.make_recoverable(writer, group, wait_mode)?
             {
                 return Ok(GroupRoom::Later(delay));
             }
@@ -473,9 +473,9 @@ impl Engine {
         self: &Arc<Self>,
         writer: &mut Writer,
         group: &GroupSize,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<Room> {
-        if let later @ Room::Later(_) = self.wait_for_all_flushes(patience)? {
+        if let later @ Room::Later(_) = self.wait_for_all_flushes(wait_mode)? {
             return Ok(later);
         }
         writer.forget_removed_logs(&self.ctx, &self.tree);

@@ -28,7 +28,7 @@ struct SeparatedRecord {
     value_len: u32,
 }
 
-/// What [`SeparatedRecords`] know of one record.
+/// The place and length of one record of [`SeparatedRecords`].
 pub(crate) struct RecordRange {
     /// Position of the record.
     pub place: Range<u64>,
@@ -218,8 +218,8 @@ impl MemtableSet {
         self.book(self.memory());
     }
 
-    /// Books so many bytes in the memory ledger. Before a group is inserted, they are the most that
-    /// it will need; [`Self::book_memory`] corrects the amount later.
+    /// Reserves `bytes` bytes in the memory ledger. Before a group is inserted, they are the most
+    /// that it will need; [`Self::book_memory`] corrects the amount later.
     pub fn book(&self, bytes: u64) {
         self.booked.lock().resize(bytes);
     }

@@ -19,7 +19,7 @@ const STORE: &[StoreRow] = &[
     }),
     (
         "sealed_memtables",
-        "Memtables that wait for their flush.",
+        "Sealed memtable sets that wait for their flush.",
         |s| s.sealed_memtables,
     ),
     ("snapshots", "Live snapshots.", |s| s.snapshots),
@@ -77,7 +77,7 @@ const STORE: &[StoreRow] = &[
     ),
     (
         "blob_collections_write_share_percent",
-        "Of the bytes written in the last minute, those that collections wrote.",
+        "Of the bytes written in the last minute, those that garbage collections wrote.",
         |s| (s.blobs.collections_share() * 100.0) as u64,
     ),
     (

@@ -2,14 +2,14 @@
 //!
 //! Recovery changes no file that it reads until a fresh manifest is current. Recovery writes the
 //! content of the logs into new tables, then a new manifest that names them, then `CURRENT`. A
-//! crash at any step leaves the old state or the new one, and orphans.
+//! crash at any step leaves the old state or the new one, and unused files.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::write_table;
 use super::flush_values::Values;
 use super::memtable_set::MemtableSet;
-use super::store_dir::{check_can_open_or_create, is_data, remove_orphans, remove_unfinished};
+use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;
@@ -184,12 +184,15 @@ pub(crate) fn check_record(
 ) -> Result<()> {
     let bad = |what: String| Error::new(ErrorKind::Corruption, what);
     if !matches!(record.kind, RecordKind::Batch | RecordKind::Ingestion) {
-        return Err(bad(format!("a record of kind {:?} in a log", record.kind)));
+        return Err(bad(format!(
+            "expected a record of kind Batch or Ingestion, found {:?}",
+            record.kind
+        )));
     }
     let end = record.first_seq.saturating_add(u64::from(record.count));
     if record.first_seq <= last_seq || record.count == 0 || end > SEQ_LIMIT {
         return Err(bad(format!(
-            "sequence number {} with {} operations after {last_seq}",
+            "expected a record whose sequence numbers begin above {last_seq} and whose operations are 1 or more, found sequence number {} with {} operations",
             record.first_seq, record.count
         )));
     }
@@ -201,7 +204,7 @@ pub(crate) fn check_record(
         let op = op?;
         if op.family >= next_family {
             return Err(bad(format!(
-                "an operation of family {}, and the manifest knows none from {next_family} up",
+                "expected an operation of a family below {next_family}, the manifest's next family id, found family {}",
                 op.family
             )));
         }
@@ -216,7 +219,7 @@ pub(crate) fn check_record(
     match ops == record.count {
         true => Ok(()),
         false => Err(bad(format!(
-            "{ops} operations, the record's header says {}",
+            "expected {} operations, as the record's header says, found {ops}",
             record.count
         ))),
     }
@@ -412,7 +415,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         number,
         &catalog.to_edit().encode(),
     )?;
-    remove_orphans(env, dir, &names, &catalog, number);
+    remove_unused_files(env, dir, &names, &catalog, number);
 
     let opened = OpenedTree {
         tables,
@@ -450,7 +453,7 @@ fn make_room_to_recover(
     names.push(name.to_string_lossy().into_owned());
     // If the manifest cannot be written, the recovery tries without the space.
     if Manifest::create(env, dir, store_id, number, &catalog.to_edit().encode()).is_ok() {
-        remove_orphans(env, dir, names, catalog, number);
+        remove_unused_files(env, dir, names, catalog, number);
     }
     Ok(())
 }

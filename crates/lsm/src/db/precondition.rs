@@ -30,7 +30,7 @@ use basalt_kv::key::{Kind, SeqNo, readable_key};
 /// the limit bounds this wait, and the memory of a batch in the commit queue.
 pub const MAX_PRECONDITIONS: usize = 1 << 16;
 
-/// What must still hold for a batch of [`super::Db::write_if`] to be written.
+/// A condition that must still hold for a batch of [`super::Db::write_if`] to be written.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Precondition<'a> {
@@ -164,7 +164,7 @@ impl Engine {
         self.check_family(view, family)?;
         if *since > now {
             return Err(Error::invalid(format!(
-                "a precondition says since sequence number {since}, and the newest of this store is {now}: take it from a snapshot or a write of this store"
+                "the precondition's sequence number {since} is above the store's newest, {now}; take it from a snapshot or a write of this store"
             )));
         }
         // After the view: a compaction raises the number before it installs its tables.

@@ -1,5 +1,5 @@
-//! The engine as the one that does background work: which jobs are due, and in which order they are
-//! queued.
+//! The scheduler of background work: decides which jobs are due, and queues them in order of
+//! priority.
 
 use super::background::BackgroundJobs;
 use super::engine::Engine;
@@ -24,7 +24,7 @@ impl BackgroundJobs for Engine {
         }
         drop(state);
         self.schedule_compactions();
-        self.schedule_collections();
+        self.schedule_gc();
     }
 
     fn retry_failed(self: Arc<Self>) {
@@ -84,7 +84,7 @@ impl Engine {
             let state = self.tree.lock();
             if let Some(e) = self.health.first_error().or_else(|| {
                 let error = state.blobs.error.as_ref();
-                error.and_then(|_| self.collections_fail(&state))
+                error.and_then(|_| self.gc_failure(&state))
             }) {
                 return Err(e);
             }
@@ -94,7 +94,7 @@ impl Engine {
                 && self.pick_plan(&state).is_none()
                 && self.pick_sources(&state).is_none()
             {
-                return self.collections_fail(&state).map_or(Ok(()), Err);
+                return self.gc_failure(&state).map_or(Ok(()), Err);
             }
         }
     }

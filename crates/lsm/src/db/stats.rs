@@ -3,7 +3,7 @@
 use super::space_bound::room_of;
 use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
-use basalt_blob::counts::{CompressionCounts, ReadCounts};
+use basalt_blob::counters::{CompressionCounters, ReadCounters};
 use basalt_env::{BudgetUse, Env};
 use basalt_fs::Error;
 use std::fmt;
@@ -83,7 +83,8 @@ pub struct Stats {
     pub listeners_lost: u64,
     /// Number of live snapshots.
     pub snapshots: u64,
-    /// Number of sealed memtables that wait for their flush.
+    /// Number of sealed memtable sets that wait for their flush. A set has one memtable of each
+    /// family.
     pub sealed_memtables: u64,
     /// Bytes of memtables.
     pub memtable_bytes: u64,
@@ -185,7 +186,7 @@ pub struct BlobCompressionStats {
 
 impl BlobCompressionStats {
     pub(super) fn of(env: &Env) -> BlobCompressionStats {
-        let counts = env.metrics().group::<CompressionCounts>();
+        let counts = env.metrics().group::<CompressionCounters>();
         BlobCompressionStats {
             before: counts.before.get(),
             after: counts.after.get(),
@@ -218,7 +219,7 @@ pub struct BlobReadStats {
 
 impl BlobReadStats {
     pub(super) fn of(env: &Env) -> BlobReadStats {
-        let counts = env.metrics().group::<ReadCounts>();
+        let counts = env.metrics().group::<ReadCounters>();
         BlobReadStats {
             hits: counts.hits.get(),
             reads: counts.reads.get(),
@@ -316,10 +317,7 @@ impl Stats {
                 (WriteCause::Flush, of(self.flush_bytes_written)),
                 (WriteCause::Ingest, of(self.ingested_bytes)),
                 (WriteCause::Compaction, of(self.compaction_bytes_written)),
-                (
-                    WriteCause::Collection,
-                    of(self.blobs.collected_bytes_written),
-                ),
+                (WriteCause::Gc, of(self.blobs.collected_bytes_written)),
             ]
         })
     }

@@ -14,7 +14,7 @@ use super::integrity::repair;
 use super::integrity::report::RepairReport;
 use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
-use super::throttle::Patience;
+use super::throttle::WaitMode;
 use super::ticket::Ticket;
 use super::{open, read_only};
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
@@ -278,7 +278,7 @@ impl Db {
     /// This call never runs a callback. Inside a callback of [`Ticket::on_complete`] this call
     /// never waits; it then acts as [`Db::submit_nowait`]. Errors are reported by the ticket.
     pub fn submit(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        self.queue_batch(batch, &[], options, Patience::Wait)
+        self.queue_batch(batch, &[], options, WaitMode::Wait)
     }
 
     /// Queues a batch as [`Db::submit`] does. It is written if all preconditions hold when its turn
@@ -289,14 +289,14 @@ impl Db {
         preconditions: &[Precondition<'_>],
         options: &WriteOptions,
     ) -> Ticket {
-        self.queue_batch(batch, preconditions, options, Patience::Wait)
+        self.queue_batch(batch, preconditions, options, WaitMode::Wait)
     }
 
     /// Queues a batch as [`Db::submit`] does, but never waits, even if the queue is full. The
     /// memory is reserved in the ledger, beyond the budget if necessary. This call is for a thread
     /// that must not wait, such as an event loop, and that limits its own submissions.
     pub fn submit_nowait(&self, batch: WriteBatch, options: &WriteOptions) -> Ticket {
-        self.queue_batch(batch, &[], options, Patience::Return)
+        self.queue_batch(batch, &[], options, WaitMode::Return)
     }
 
     fn queue_batch(
@@ -304,13 +304,13 @@ impl Db {
         batch: WriteBatch,
         preconditions: &[Precondition<'_>],
         options: &WriteOptions,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Ticket {
         let engine = self.engine();
         let checked = self.check_batch(&batch);
         let checks = checked.and_then(|()| engine.take_preconditions(preconditions));
         let state = match checks {
-            Ok(checks) => engine.enqueue(batch, options.needs_sync(), checks, patience),
+            Ok(checks) => engine.enqueue(batch, options.needs_sync(), checks, wait_mode),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();

@@ -179,7 +179,7 @@ pub(crate) fn remove_unfinished(env: &Env, dir: &Path, names: &[String], next_fi
 }
 
 /// Removes what no catalog names any more. Names that are not a store's are left alone.
-pub(crate) fn remove_orphans(
+pub(crate) fn remove_unused_files(
     env: &Env,
     dir: &Path,
     names: &[String],

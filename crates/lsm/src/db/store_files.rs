@@ -66,7 +66,7 @@ impl StoreFile {
 }
 
 /// The files that belong to a store, as its catalog and `CURRENT` say. All other files with names
-/// of a store's files are orphans.
+/// of a store's files are unused files.
 pub(crate) struct NamedFiles<'a> {
     catalog: &'a Catalog,
     /// Numbers of the index files of logs that are blob files.

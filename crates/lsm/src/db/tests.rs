@@ -353,7 +353,7 @@ impl crate::Comparator for Backwards {
 }
 
 /// Regression test: a file had a manifest's name and was none. A store that was made beside it
-/// deleted it as an orphan.
+/// deleted it as an unused file.
 #[test]
 fn a_foreign_file_with_a_manifest_name_is_not_deleted() {
     for name in ["MANIFEST-000001", "20240101.log", "000007.tbl"] {

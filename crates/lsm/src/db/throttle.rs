@@ -34,7 +34,7 @@ const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 /// The behaviour of a thread whose group is not admitted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitMode {
     /// The thread waits: it is a writer's own thread.
     Wait,
     /// The thread returns and the group is tried again later: the lane is shared by all stores.
@@ -55,7 +55,7 @@ pub(crate) enum Room {
     Later(Duration),
 }
 
-/// The answer of [`Engine::hold_back`].
+/// The answer of [`Engine::delay_writes`].
 #[must_use]
 pub(crate) enum ThrottleOutcome {
     /// The group may go on. The view is the newest one.
@@ -68,21 +68,21 @@ impl Engine {
     /// Slows a group down as the backlogs ask. `view` is the newest view before the wait, and the
     /// answer has the newest view after it. No view is held during a wait: it would keep flushed
     /// memtables, removed logs and obsolete tables, and the wait may be for their memory or space.
-    pub fn hold_back(
+    pub fn delay_writes(
         self: &Arc<Self>,
         writer: &mut Writer,
         mut view: Arc<View>,
-        patience: Patience,
+        wait_mode: WaitMode,
     ) -> Result<ThrottleOutcome> {
         let clock = self.ctx.env.clock();
         loop {
             let Some((cause, pressure, rate)) = self.pressure.pressure(&view) else {
-                writer.pace.owed = 0.0;
+                writer.pace.unpaid_bytes = 0.0;
                 return Ok(ThrottleOutcome::Ready(view));
             };
             if pressure >= 1.0 {
                 drop(view);
-                return Ok(match self.wait_for_relief(cause, patience)? {
+                return Ok(match self.wait_for_relief(cause, wait_mode)? {
                     Room::Ready => ThrottleOutcome::Ready(self.tree.view()),
                     Room::Later(delay) => ThrottleOutcome::Later(delay),
                 });
@@ -90,33 +90,33 @@ impl Engine {
             let now = clock.now();
             let pace = &mut writer.pace;
             let paid = now.saturating_sub(pace.paid_until).as_secs_f64() * rate;
-            pace.owed = (pace.owed - paid).max(0.0);
+            pace.unpaid_bytes = (pace.unpaid_bytes - paid).max(0.0);
             pace.paid_until = now;
-            let wait = Duration::from_secs_f64(pace.owed / rate);
+            let wait = Duration::from_secs_f64(pace.unpaid_bytes / rate);
             if wait < MIN_SLEEP {
                 return Ok(ThrottleOutcome::Ready(view));
             }
-            let nap = wait.min(MAX_SLEEP);
-            self.pressure.note_stall(cause, nap);
-            if patience == Patience::Return {
-                return Ok(ThrottleOutcome::Later(nap));
+            let sleep = wait.min(MAX_SLEEP);
+            self.pressure.note_stall(cause, sleep);
+            if wait_mode == WaitMode::Return {
+                return Ok(ThrottleOutcome::Later(sleep));
             }
             drop(view);
-            clock.sleep(nap);
+            clock.sleep(sleep);
             self.ctx.check_open()?;
             self.health.check_jobs()?;
             view = self.tree.view();
         }
     }
 
-    /// Charges the writer for a group of so many bytes that was admitted.
+    /// Charges the writer for an admitted group of `bytes` bytes.
     pub fn charge(&self, writer: &mut Writer, bytes: u64) {
         // Without pressure the next check forgives the debt.
-        writer.pace.owed += bytes as f64;
+        writer.pace.unpaid_bytes += bytes as f64;
     }
 
     /// Waits until a compaction has brought the pressure below 1, or cannot.
-    fn wait_for_relief(self: &Arc<Self>, cause: StallCause, patience: Patience) -> Result<Room> {
+    fn wait_for_relief(self: &Arc<Self>, cause: StallCause, wait_mode: WaitMode) -> Result<Room> {
         let relieved = || {
             let b = self.tree.view().backlog;
             let pressure = match cause {
@@ -131,14 +131,14 @@ impl Engine {
             let error = error.filter(|_| state.jobs.compactions.is_empty());
             error.map(|e| e.context(cause.failing_work_text()))
         };
-        self.wait_for(cause, patience, &relieved, &stuck)
+        self.wait_for(cause, wait_mode, &relieved, &stuck)
     }
 
     /// Waits until `relieved` returns true, or until `stuck` returns the error that prevents it.
     fn wait_for(
         self: &Arc<Self>,
         cause: StallCause,
-        patience: Patience,
+        wait_mode: WaitMode,
         relieved: &dyn Fn() -> bool,
         stuck: &dyn Fn() -> Option<Error>,
     ) -> Result<Room> {
@@ -149,7 +149,7 @@ impl Engine {
             let _urgent = self.ctx.env.foreground_io().urgent();
             self.background.schedule();
             let mut moved = true;
-            if patience == Patience::Wait {
+            if wait_mode == WaitMode::Wait {
                 let started = self.ctx.env.clock().now();
                 moved = self.ctx.env.jobs().wait_until(None, &mut || {
                     relieved()
@@ -168,7 +168,7 @@ impl Engine {
             if let Some(e) = stuck() {
                 return Err(e);
             }
-            if patience == Patience::Return {
+            if wait_mode == WaitMode::Return {
                 // The caller asks again. Background work is urgent until the tree changes, which
                 // decides anew.
                 self.pressure.make_urgent();
@@ -195,15 +195,15 @@ impl Engine {
     }
 
     /// Waits until one more memtable may be sealed.
-    pub fn wait_for_flush(self: &Arc<Self>, patience: Patience) -> Result<Room> {
+    pub fn wait_for_flush(self: &Arc<Self>, wait_mode: WaitMode) -> Result<Room> {
         let has_room = || self.tree.view().sealed.len() < self.ctx.options.max_sealed_memtables;
-        self.wait_for_memtables(StallCause::Memtables, patience, &has_room)
+        self.wait_for_memtables(StallCause::Memtables, wait_mode, &has_room)
     }
 
     /// Waits until no sealed memtable is left to flush.
-    pub fn wait_for_all_flushes(self: &Arc<Self>, patience: Patience) -> Result<Room> {
+    pub fn wait_for_all_flushes(self: &Arc<Self>, wait_mode: WaitMode) -> Result<Room> {
         let has_room = || self.tree.view().sealed.is_empty();
-        self.wait_for_memtables(StallCause::Memtables, patience, &has_room)
+        self.wait_for_memtables(StallCause::Memtables, wait_mode, &has_room)
     }
 
     /// Waits until `bytes` more fit the memory budget. The wait also ends when no store has sealed
@@ -213,7 +213,7 @@ impl Engine {
     pub fn wait_for_memory(
         self: &Arc<Self>,
         bytes: u64,
-        patience: Patience,
+        wait_mode: WaitMode,
         rotated: bool,
     ) -> Result<Room> {
         let begun = self.ctx.env.clock().now();
@@ -225,7 +225,7 @@ impl Engine {
                     && self.ctx.env.clock().now().saturating_sub(begun) >= MAX_MEMORY_WAIT)
                 || (view.sealed.is_empty() && self.ctx.env.relief().coming() == 0)
         };
-        match self.wait_for_memtables(StallCause::MemoryBudget, patience, &has_room) {
+        match self.wait_for_memtables(StallCause::MemoryBudget, wait_mode, &has_room) {
             // Under a stepped scheduler, the memory that another store has promised does not come.
             Err(e) if e.kind() == ErrorKind::Busy && self.tree.view().sealed.is_empty() => {
                 Ok(Room::Ready)
@@ -237,9 +237,9 @@ impl Engine {
     fn wait_for_memtables(
         self: &Arc<Self>,
         cause: StallCause,
-        patience: Patience,
+        wait_mode: WaitMode,
         has_room: &dyn Fn() -> bool,
     ) -> Result<Room> {
-        self.wait_for(cause, patience, has_room, &|| self.flush_is_stuck())
+        self.wait_for(cause, wait_mode, has_room, &|| self.flush_is_stuck())
     }
 }

@@ -357,10 +357,10 @@ impl Tree {
     }
 
     /// Reports the blob files that a durable edit added to the listener.
-    pub(super) fn notify_blob_events(&self, edit: &Edit, collected: bool) {
+    pub(super) fn notify_blob_events(&self, edit: &Edit, by_gc: bool) {
         let ingested = edit.add_tables.iter().any(|t| t.meta.shift > 0);
-        let reason = match (collected, edit.remove_tables.is_empty()) {
-            (true, _) => BlobFileReason::Collection,
+        let reason = match (by_gc, edit.remove_tables.is_empty()) {
+            (true, _) => BlobFileReason::Gc,
             (false, false) => BlobFileReason::Compaction,
             (false, true) if ingested => BlobFileReason::Ingest,
             (false, true) => BlobFileReason::Flush,

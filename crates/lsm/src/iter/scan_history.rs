@@ -1,5 +1,7 @@
-//! [`ScanHistory`]: how many values the last scans of a family read. Programs scan alike: as many
-//! as each of the last eight scans read, the next one most likely reads, too, and may read at once.
+//! [`ScanHistory`]: the number of values that each of the last eight scans of a family read.
+//!
+//! Scans of one program are alike. So the next scan most likely reads at least the smallest of
+//! these numbers, and the engine reads that many values together.
 
 use basalt_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;

@@ -2,11 +2,10 @@
 //!
 //! Below it is a merged cursor over all versions of all keys. Where the merged cursor stands
 //! depends on the direction:
-//! - On the way up, it stands on the entry of the current key, so that key and value are read in
-//!   place.
-//! - On the way down, it stands before all entries of the current key, because the newest version
-//!   of a key comes last on the way down. Key and pinned value are kept here.
-//! - On the way up, if the newest version of the current key is an operand, it stands behind the
+//! - Forward, it stands on the entry of the current key, so that key and value are read in place.
+//! - Backward, it stands before all entries of the current key, because the newest version of a key
+//!   comes last in this direction. Key and pinned value are kept here.
+//! - Forward, if the newest version of the current key is an operand, it stands behind the
 //!   operands. Key and merged value are kept here.
 //!
 //! A movement does not read a value that is in a blob file. [`UserIter::read_value`] reads it;
@@ -58,7 +57,7 @@ pub struct IterBounds {
     pub now_ms: u64,
 }
 
-/// Where the current key and value are, and where the merged cursor stands.
+/// The places of the current key and value, and of the merged cursor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IterPosition {
     /// The iterator is not positioned.

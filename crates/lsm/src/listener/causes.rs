@@ -56,7 +56,7 @@ causes! {
         /// A compaction.
         Compaction = "compaction",
         /// A garbage collection of blob files.
-        Collection = "collection",
+        Gc = "collection",
         /// An append to the write-ahead log, or a sync of it.
         Log = "log",
         /// An edit of the manifest.
@@ -98,7 +98,7 @@ causes! {
         /// A compaction.
         Compaction = "compaction",
         /// A garbage collection of blob files.
-        Collection = "collection",
+        Gc = "collection",
         /// An ingestion of prepared tables.
         Ingest = "ingest",
     }
@@ -116,6 +116,6 @@ causes! {
         /// Compactions.
         Compaction = "compaction",
         /// Garbage collections of blob files.
-        Collection = "collection",
+        Gc = "collection",
     }
 }

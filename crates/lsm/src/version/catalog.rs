@@ -64,7 +64,7 @@ pub struct CatalogTable {
     pub level: u32,
     /// The table's metadata.
     pub meta: Arc<TableMeta>,
-    /// Where the table's file is.
+    /// Location of the table's file.
     pub location: FileLocation,
 }
 
@@ -189,7 +189,7 @@ impl Catalog {
         for (id, name, comparator) in &edit.add_families {
             if self.families.values().any(|f| f.name == *name) || (*id == 0) != (name == DEFAULT) {
                 return Err(bad(format!(
-                    "family {id} is added with the name {name:?}, which another has"
+                    "the edit adds family {id} with the name {name:?}, which another family has"
                 )));
             }
             let family = CatalogFamily {
@@ -200,7 +200,8 @@ impl Catalog {
             };
             if *id >= self.next_family || self.families.insert(*id, family).is_some() {
                 return Err(bad(format!(
-                    "family {id} ({name:?}) is added twice or out of order"
+                    "the edit adds family {id} ({name:?}), which already exists or is not below the next family id, {}",
+                    self.next_family
                 )));
             }
         }
@@ -210,7 +211,7 @@ impl Catalog {
                 Some(operator) if operator == name => {}
                 _ => {
                     return Err(bad(format!(
-                        "family {id} gets the merge operator {name:?} and has another one, or does not exist"
+                        "the edit gives family {id} the merge operator {name:?}, but the family has another one or does not exist"
                     )));
                 }
             }
@@ -218,7 +219,7 @@ impl Catalog {
         for id in &edit.drop_families {
             if *id == 0 || self.families.remove(id).is_none() {
                 return Err(bad(format!(
-                    "family {id} is dropped and does not exist, or is the one that every store has"
+                    "the edit drops family {id}, which does not exist or is the family {DEFAULT:?} of every store"
                 )));
             }
         }
@@ -236,7 +237,7 @@ impl Catalog {
                 Some(table) if table.level == *level => {}
                 _ => {
                     return Err(bad(format!(
-                        "table {number} leaves level {level} of family {family} and is not there"
+                        "the edit removes table {number} from level {level} of family {family}, but that level does not have it"
                     )));
                 }
             }
@@ -244,18 +245,23 @@ impl Catalog {
         for t in &edit.add_tables {
             if let Some(other) = self.family_of(t.number) {
                 return Err(bad(format!(
-                    "table {} enters family {} and is in family {other}",
+                    "the edit adds table {} to family {}, but family {other} has it already",
                     t.number, t.family
                 )));
             }
             let Some(f) = self.families.get_mut(&t.family) else {
                 return Err(bad(format!(
-                    "table {} enters family {}, which does not exist",
+                    "the edit adds table {} to family {}, which does not exist",
                     t.number, t.family
                 )));
             };
             if t.level as usize >= LEVELS {
-                return Err(bad(format!("table {} enters level {}", t.number, t.level)));
+                return Err(bad(format!(
+                    "the edit adds table {} to level {}, but the lowest level is {}",
+                    t.number,
+                    t.level,
+                    LEVELS - 1
+                )));
             }
             let table = CatalogTable {
                 level: t.level,
@@ -272,7 +278,9 @@ impl Catalog {
     fn apply_logs(&mut self, edit: &Edit) -> Result<()> {
         for (number, file_id) in &edit.add_logs {
             if self.logs.insert(*number, LiveLog::open(*file_id)).is_some() {
-                return Err(bad(format!("log {number} is added twice")));
+                return Err(bad(format!(
+                    "the edit adds log {number}, which already exists"
+                )));
             }
         }
         for (number, end) in &edit.left_logs {
@@ -282,7 +290,7 @@ impl Catalog {
                 }
                 _ => {
                     return Err(bad(format!(
-                        "log {number} is left at {end} and is not live, or ended elsewhere"
+                        "the edit leaves log {number} at offset {end}, but that log is not live or ends at another offset"
                     )));
                 }
             }
@@ -294,14 +302,16 @@ impl Catalog {
                 }
                 _ => {
                     return Err(bad(format!(
-                        "log {number} ends at {end} and is not live, or ended elsewhere"
+                        "the edit ends log {number} at offset {end}, but that log is not live or ends at another offset"
                     )));
                 }
             }
         }
         for number in &edit.remove_logs {
             if self.logs.remove(number).is_none() {
-                return Err(bad(format!("log {number} is removed and is not live")));
+                return Err(bad(format!(
+                    "the edit removes log {number}, which is not live"
+                )));
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ pub struct AddTable {
     pub number: u64,
     /// The table's metadata.
     pub meta: TableMeta,
-    /// Where the file is.
+    /// Location of the file.
     pub location: FileLocation,
 }
 
@@ -180,6 +180,10 @@ impl<'a> Input<'a> {
             Err(Self::bad("bytes left over in a field"))
         }
     }
+}
+
+fn bad_references(table: u64) -> Error {
+    Input::bad(&format!("the references of table {table} do not decode"))
 }
 
 impl Edit {
@@ -342,11 +346,12 @@ impl Edit {
                         21 => decode_references(f.bytes()?),
                         _ => Some(References::default()),
                     };
-                    let Some(references) = references else {
-                        return Err(Input::bad(&format!("references of table {number}")));
-                    };
+                    let references = references.ok_or_else(|| bad_references(number))?;
                     if level as usize >= super::LEVELS {
-                        return Err(Input::bad(&format!("table {number} at level {level}")));
+                        return Err(Input::bad(&format!(
+                            "table {number} is at level {level}, but the lowest level is {}",
+                            super::LEVELS - 1
+                        )));
                     }
                     e.add_tables.push(AddTable {
                         family,

@@ -1,4 +1,4 @@
-//! [`FileLocation`]: where the bytes of a table or a blob file are.
+//! [`FileLocation`]: the location of the bytes of a table or a blob file.
 //!
 //! This version keeps all files of a store in its directory. The manifest has a field for files
 //! outside of it, so that a later version can keep some on other storage. This version refuses such
@@ -7,7 +7,7 @@
 
 use basalt_fs::{Error, Result};
 
-/// Where the bytes of a table or a blob file are.
+/// The location of the bytes of a table or a blob file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileLocation {

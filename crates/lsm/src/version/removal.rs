@@ -3,7 +3,7 @@
 //! Every removal first checks that the directory still belongs to the store. A reader may outlive
 //! its store, and the next store in the directory may use the same file numbers again. A file that
 //! is removed by its path alone would then be the next store's. A file that is left this way is an
-//! orphan, and the next open removes it.
+//! unused file, and the next open removes it.
 //!
 //! A removal that fails is tried again until it succeeds. Otherwise its space would be lost to a
 //! store that is never closed.

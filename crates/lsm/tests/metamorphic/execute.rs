@@ -28,7 +28,7 @@ const DIR: &str = "store";
 #[derive(Default)]
 pub struct Transcript {
     said: Vec<(usize, String)>,
-    /// How often each effect really happened, by its name.
+    /// Number of times that each effect really happened, by its name.
     pub did: EffectCounts,
 }
 
@@ -240,7 +240,7 @@ impl Execution<'_> {
         }
     }
 
-    /// Checks that a closed store verifies and has no orphans, and so do its copies.
+    /// Checks that a closed store verifies and has no unused files, and so do its copies.
     fn verify(&mut self) {
         let options = self.settings.options(self.lives);
         let copies = (0..self.copies).map(copies::name);
@@ -248,7 +248,11 @@ impl Execution<'_> {
             let report = Db::verify_store(&self.env, &dir, &options, &mut |_, _| ())
                 .expect("a closed store can be walked");
             assert!(report.damage.is_empty(), "{dir}: {:?}", report.damage);
-            assert!(report.orphans.is_empty(), "{dir}: {:?}", report.orphans);
+            assert!(
+                report.unused_files.is_empty(),
+                "{dir}: {:?}",
+                report.unused_files
+            );
         }
     }
 

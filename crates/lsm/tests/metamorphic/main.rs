@@ -36,7 +36,8 @@ const SETS: u64 = 51;
 /// Operations of a history.
 const OPERATIONS: usize = 300;
 
-/// How often the effect of each operation must really have happened, in all executions at scale 1.
+/// Least number of times that the effect of each operation must really have happened, in all
+/// executions at scale 1.
 const FLOORS: [(&str, u64); 30] = [
     ("executions", 4 * (SETS - 1)),
     ("operands", 12_000),

@@ -397,7 +397,7 @@ impl Draw {
     }
 }
 
-/// How often each kind of operation comes, in the order of [`Draw::op`].
+/// Weight of each kind of operation, in the order of [`Draw::op`].
 const WEIGHTS: [u64; 33] = [
     28, 5, 10, 4, 7, 4, 4, 9, 2, 4, 3, 3, 1, 2, 4, 3, 2, 2, 4, 1, 3, 2, 3, 6, 4, 4, 2, 8, 2, 2, 2,
     2, 2,

@@ -12,7 +12,7 @@ use basalt_lsm::{MergeOperator, MergeRefusal, PrefixExtractor, Prefixes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How often the user's operator computed a value, and how often it made one operand of many.
+/// Number of times that the user's operator computed a value, and that it made one operand of many.
 pub static FULL: AtomicU64 = AtomicU64::new(0);
 pub static PARTIAL: AtomicU64 = AtomicU64::new(0);
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Counts of the reads.
 #[derive(Default, Clone, Copy)]
-pub struct ReadCounts {
+pub struct ReadCounters {
     /// Number of stores that were checked.
     pub stores: u64,
     /// Number of existing keys, read by a point lookup, by a lookup of many, and walking backwards.
@@ -21,8 +21,8 @@ pub struct ReadCounts {
     pub prefixes: u64,
 }
 
-impl ReadCounts {
-    pub fn add(&mut self, other: ReadCounts) {
+impl ReadCounters {
+    pub fn add(&mut self, other: ReadCounters) {
         self.stores += other.stores;
         self.keys += other.keys;
         self.absent += other.absent;
@@ -31,13 +31,13 @@ impl ReadCounts {
 }
 
 /// Reads the store, which was opened with the options of this seed, in every way.
-pub fn reads_agree(db: &Db, options_seed: u64) -> ReadCounts {
+pub fn reads_agree(db: &Db, options_seed: u64) -> ReadCounters {
     let clock = db.env().clock().clone();
     let before = clock.wall_ms();
     let shown = read_all(db).expect("it was read before");
-    let mut agreed = ReadCounts {
+    let mut agreed = ReadCounters {
         stores: 1,
-        ..ReadCounts::default()
+        ..ReadCounters::default()
     };
     for (name, table) in &shown {
         let family = db.family(name).expect("listed");
@@ -54,7 +54,7 @@ pub fn reads_agree(db: &Db, options_seed: u64) -> ReadCounts {
 }
 
 /// Looks up existing and absent keys, one by one and together.
-fn points(db: &Db, family: &Family, table: &Table, agreed: &mut ReadCounts) {
+fn points(db: &Db, family: &Family, table: &Table, agreed: &mut ReadCounters) {
     let read = ReadOptions::default();
     let absent = table.keys().map(|k| [k, &b"?"[..]].concat());
     let absent: BTreeSet<Vec<u8>> = absent.filter(|k| !table.contains_key(k)).collect();
@@ -93,7 +93,7 @@ fn prefixes(
     family: &Family,
     table: &Table,
     of: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
-    agreed: &mut ReadCounts,
+    agreed: &mut ReadCounters,
 ) {
     let mut by_prefix: BTreeMap<Vec<u8>, Rows<'_>> = BTreeMap::new();
     for (key, entry) in table {

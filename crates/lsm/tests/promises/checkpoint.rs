@@ -119,7 +119,7 @@ fn check(model: &Model, m: &CrashPoint, policy: CrashPolicy, rng: u64, tally: &m
         let report = Db::verify_store(db.env(), target, &options(0), &mut |_, _| ())
             .expect("a copy can be walked");
         assert!(
-            report.damage.is_empty() && report.orphans.is_empty(),
+            report.damage.is_empty() && report.unused_files.is_empty(),
             "{report:?}"
         );
         // A manifest's length is a hint after a crash; `CURRENT` guarantees all contents that

@@ -3,7 +3,7 @@
 //! and P8. A tenth of the states lose power again inside the recovery, and a hundredth once more
 //! inside that one.
 
-use crate::agreement::{ReadCounts, reads_agree};
+use crate::agreement::{ReadCounters, reads_agree};
 use crate::history::{
     End, Item, LARGE_BUFFER, Op, Shape, What, collecting, history, options, overwrite_history,
 };
@@ -36,7 +36,7 @@ struct CrashPoint {
 struct Recorded {
     crash_points: Vec<CrashPoint>,
     model: Model,
-    /// How often the store gave back its logs because it was idle.
+    /// Number of times that the store gave back its logs because it was idle.
     releases: u64,
     /// Number of operands written.
     appended: u64,
@@ -103,7 +103,7 @@ struct Tally {
     /// Counts of blob files, and of states in which a garbage collection ran.
     collected: Collected,
     collecting: u64,
-    agreed: ReadCounts,
+    agreed: ReadCounters,
     depth2: u64,
     depth3: u64,
     calls: BTreeMap<&'static str, u64>,
@@ -242,7 +242,7 @@ fn recover(
 
 /// Checks one state completely. Returns the number of commits that the store shows, and the counts
 /// of reads in all ways.
-fn check(recorded: &Recorded, state: &State) -> (usize, ReadCounts) {
+fn check(recorded: &Recorded, state: &State) -> (usize, ReadCounters) {
     let _repeat = repeat!(
         a_power_cut_after_every_disk_change_keeps_the_promises,
         "{}",
@@ -297,7 +297,7 @@ fn check(recorded: &Recorded, state: &State) -> (usize, ReadCounts) {
     };
     let agreed = match state.rng % 4 {
         1 => reads_agree(&db, (state.rng ^ 1) % 7),
-        _ => ReadCounts::default(),
+        _ => ReadCounters::default(),
     };
     // P7: the store takes new writes, and opening it again shows the same contents and these
     // writes.
@@ -517,7 +517,7 @@ fn a_power_cut_after_every_disk_change_keeps_the_promises() {
     );
     assert!(
         all.collecting >= floor(2000),
-        "only {} states in the middle of a collection",
+        "only {} states in the middle of a garbage collection",
         all.collecting
     );
     assert!(

@@ -11,7 +11,7 @@ use basalt_sim::{campaign, repeat};
 struct Counts {
     /// Number of operands written.
     appended: u64,
-    /// How often prepared tables were added.
+    /// Number of times that prepared tables were added.
     ingested: u64,
     conditional: Conditional,
     collected: Collected,

@@ -83,7 +83,7 @@ fn a_slow_call_changes_no_answer() {
 /// A gate where the slow call stands still, until the test opens it.
 #[derive(Default)]
 struct Gate {
-    /// Whether a call stands here, and whether the gate is open.
+    /// True if a call stands here, and true if the gate is open.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }

@@ -145,7 +145,7 @@ pub struct Runner {
     pub errors: u64,
     /// The last error, for messages.
     pub last_error: String,
-    /// How often an idle store gave back its logs.
+    /// Number of times that an idle store gave back its logs.
     pub releases: u64,
     /// Number of operands written.
     pub appended: u64,
@@ -153,7 +153,7 @@ pub struct Runner {
     pub ranges_deleted: u64,
     /// Number of compactions cancelled on their way.
     pub cancelled: u64,
-    /// How often prepared tables were added.
+    /// Number of times that prepared tables were added.
     pub ingested: u64,
     /// Counts of writes with preconditions.
     pub conditional: Conditional,
@@ -887,8 +887,8 @@ pub fn fits(model: &Model, commit: &Commit) -> bool {
     })
 }
 
-/// Checks that a cleanly closed store verifies, and has no orphans. That needs none of its merge
-/// operators.
+/// Checks that a cleanly closed store verifies, and has no unused files. That needs none of its
+/// merge operators.
 pub fn verify_closed(env: &Env) {
     let mut options = options(0);
     let families = options.families.values_mut();
@@ -903,9 +903,9 @@ pub fn verify_closed(env: &Env) {
         report.damage
     );
     assert!(
-        report.orphans.is_empty(),
-        "orphans after a clean close: {:?}",
-        report.orphans
+        report.unused_files.is_empty(),
+        "unused files after a clean close: {:?}",
+        report.unused_files
     );
     assert!(
         report.torn_tails.is_empty(),

@@ -26,11 +26,11 @@ fn options(min_blob_size: Option<usize>) -> Options {
     )
 }
 
-/// Checks that the store is sound and has no orphans.
+/// Checks that the store is sound and has no unused files.
 fn verify(env: &Env, options: &Options) -> basalt_lsm::db::VerifyReport {
     let report = Db::verify_store(env, DIR, options, &mut |_, _| ()).expect("it can be walked");
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
     report
 }
 

@@ -269,7 +269,7 @@ fn values_of_many_keys_are_read_together_and_within_the_budget() {
     // One of the values was in the cache.
     assert_eq!(sizes, [63, 64, 22], "{batches:?}");
     assert!(batches.iter().all(|b| b.files == 3), "{batches:?}");
-    // Bytes that a reader holds beside the cache are booked.
+    // Bytes that a reader holds beside the cache are reserved.
     assert!(pinned() - before >= 149 * LEN as u64, "{}", pinned());
     drop(got);
     assert_eq!(pinned(), before);

@@ -119,7 +119,7 @@ struct Store {
     disk: SimSnapshot,
     model: Model,
     files: Vec<(String, u64)>,
-    /// Names that belong to the store; the others are orphans.
+    /// Names that belong to the store; the others are unused files.
     live: BTreeSet<String>,
 }
 
@@ -227,7 +227,7 @@ impl Store {
         let live = files
             .iter()
             .map(|f| f.0.clone())
-            .filter(|n| !verified.orphans.contains(n))
+            .filter(|n| !verified.unused_files.contains(n))
             .collect();
         Store {
             seed,
@@ -649,8 +649,8 @@ fn repair_reports_all_of_several_damages() {
             }
         }
         let verified = Db::verify_store(&env(&fs, 1), DIR, &options(seed), &mut |_, _| {}).unwrap();
-        // A table on disk that no version names any more is an orphan, not data.
-        hit.retain(|name| !verified.orphans.contains(name));
+        // A table on disk that no version names any more is an unused file, not data.
+        hit.retain(|name| !verified.unused_files.contains(name));
         for name in &hit {
             let named = verified
                 .damage

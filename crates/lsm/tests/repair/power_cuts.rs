@@ -9,7 +9,7 @@ use basalt_sim::repeat;
 enum Work {
     Flush,
     Compaction,
-    Collection,
+    Gc,
 }
 
 /// The damage beside the power cut.
@@ -86,7 +86,7 @@ impl Interrupted {
                     db.compact_range(family, None, None).unwrap();
                 }
             }
-            Work::Collection => {
+            Work::Gc => {
                 for family in &families {
                     db.compact_range(family, None, None).unwrap();
                 }
@@ -232,7 +232,7 @@ fn repair_survives_a_power_cut_and_one_damage() {
             repair_survives_a_power_cut_and_one_damage,
             "BASALT_CASE={case}"
         );
-        let work = [Work::Flush, Work::Compaction, Work::Collection][case as usize % 3];
+        let work = [Work::Flush, Work::Compaction, Work::Gc][case as usize % 3];
         let seed = 603 + case / 3;
         let store = Interrupted::new(seed, work);
         let r = Random::from_seed(case);

@@ -23,7 +23,7 @@ impl BudgetGauges {
 }
 
 impl Executor {
-    /// Returns the budgets with so many clients connected.
+    /// Returns the budgets while `clients` clients are connected.
     pub fn budgets(&self, clients: usize) -> [BudgetUse; 3] {
         let options = &self.options;
         let figures = [

@@ -2,7 +2,7 @@
 
 use super::{Keyspace, PlacedLayer};
 use crate::epoch::Epochs;
-use crate::fetch::many::ManyFetch;
+use crate::fetch::many_names::ManyFetch;
 use crate::layer::{HeldLayer, Layer};
 use std::sync::Arc;
 

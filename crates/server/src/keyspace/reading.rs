@@ -5,7 +5,7 @@ use super::Keyspace;
 use crate::answers::{AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
-use crate::fetch::many::{ManyFetch, ManyPiece, ManyRead};
+use crate::fetch::many_names::{ManyFetch, ManyPiece, ManyRead};
 use crate::fetch::{self, Answer, Fetch, Need, PIECE_BYTES, PIECE_NAMES, Piece};
 use crate::layout::{self, DataType};
 use crate::names::{KeyHash, Names};

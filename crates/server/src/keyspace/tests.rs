@@ -10,7 +10,7 @@ mod reads;
 use super::*;
 use crate::answers::{ManyAnswer, places};
 use crate::fetch::Need;
-use crate::fetch::many::{ManyPiece, read_many};
+use crate::fetch::many_names::{ManyPiece, read_many};
 use crate::names::Names;
 use crate::resp::request::Request;
 use crate::store::memory::MemoryStore;

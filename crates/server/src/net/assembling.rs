@@ -1,5 +1,5 @@
-//! Replies of commands with very many names ([`super::many`]), made in pieces: each turn of the
-//! loop adds the answers of some names to a reply.
+//! Replies of commands with very many names ([`super::many_names`]), made in pieces: each turn of
+//! the loop adds the answers of some names to a reply.
 
 use super::connection::Connection;
 use super::{Server, enqueue};

@@ -5,7 +5,7 @@
 //! dependencies share a segment.
 
 use super::assembling::Assembly;
-use super::many::ManyCommand;
+use super::many_names::ManyCommand;
 use crate::command::store_error;
 use crate::epoch::Epochs;
 use crate::fetch::Need;
@@ -95,7 +95,7 @@ pub(crate) struct Connection {
     untaken_since: Option<Duration>,
     /// Time of the last bytes to or from the client.
     pub active: Duration,
-    /// Bytes as last booked in the ledger.
+    /// Bytes as last reserved in the ledger.
     pub accounted: usize,
     /// Set to report to the thread of slow reads that this client has disconnected.
     pub gone: Option<Arc<AtomicBool>>,

@@ -10,7 +10,7 @@ use super::background::{Requester, start};
 use super::connection::Connection;
 use super::{Event, LoopHandle, Server, enqueue};
 use crate::command::table;
-use crate::fetch::many::{ManyPiece, ManyRead, read_many};
+use crate::fetch::many_names::{ManyPiece, ManyRead, read_many};
 use crate::fetch::{Answer, Need, PIECE_NAMES, Piece, read};
 use crate::resp::request::Request;
 use crate::store::Store;

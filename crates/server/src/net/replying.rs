@@ -1,5 +1,5 @@
 //! Results: ended epochs and slow reads release replies, replies go to their sockets, and the
-//! memory of all clients is booked within its bound.
+//! memory of all clients is reserved within its bound.
 
 use super::background::SlowResult;
 use super::connection::{Connection, Progress};
@@ -193,8 +193,8 @@ impl Server {
         }
     }
 
-    /// Books the memory in the ledger, and disconnects the client that holds most if all hold too
-    /// much.
+    /// Reserves the memory in the ledger, and disconnects the client that holds most if all hold
+    /// too much.
     pub(super) fn book(&mut self) {
         while self.exec.client_bytes > self.exec.options.client_memory_bytes {
             let clients = self.connections.iter().enumerate();

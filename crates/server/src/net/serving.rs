@@ -2,7 +2,7 @@
 
 use super::background::Requester;
 use super::connection::{Connection, Progress};
-use super::many::ManyCommand;
+use super::many_names::ManyCommand;
 use super::{Server, enqueue};
 use crate::command::{Action, Executed, Outcome, table};
 use crate::epoch::Epochs;

@@ -38,7 +38,7 @@ fn a_checkpoint_taken_during_writes_can_be_served() {
     // The target exists now.
     let again = c.call(&["BASALT", "CHECKPOINT", target.to_str().unwrap()]);
     assert!(
-        again.starts_with("-ERR") && again.contains("something has that name"),
+        again.starts_with("-ERR") && again.contains("the target exists"),
         "{again}"
     );
     stop.store(true, SeqCst);
@@ -84,7 +84,7 @@ fn a_checkpoint_that_cannot_be_made_is_an_error_and_the_server_goes_on() {
     );
     let store = server.dir.join("store");
     let reply = c.call(&["BASALT", "CHECKPOINT", store.to_str().unwrap()]);
-    assert!(reply.contains("something has that name"), "{reply}");
+    assert!(reply.contains("the target exists"), "{reply}");
     for wrong in [
         "BASALT",
         "BASALT CHECKPOINT",

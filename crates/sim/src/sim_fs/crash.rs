@@ -56,7 +56,7 @@ struct Cut {
     policy: CrashPolicy,
     /// Sequence number of the change at the moment of the cut, for `Prefix` and `Suffix`.
     seq: u64,
-    /// How many changes in a hundred survive, for `AnySubset`.
+    /// Percentage of the changes that survive, for `AnySubset`.
     percent: u64,
 }
 

@@ -214,7 +214,7 @@ impl TableIter {
                 foreground_io.foreground_read();
                 None
             };
-            // Readers may keep values, which are slices of these bytes: the booking stays with
+            // Readers may keep values, which are slices of these bytes: the reservation stays with
             // them.
             ahead.bytes = booked.hold(read_exact(
                 &*table.file()?,

@@ -18,7 +18,7 @@ pub struct SeekRead {
     len: usize,
 }
 
-/// Bytes of a table's file as they were read, booked in the ledger.
+/// Bytes of a table's file as they were read, reserved in the ledger.
 pub struct SeekBlock {
     pub(crate) handle: BlockHandle,
     pub(crate) bytes: Bytes,

@@ -66,7 +66,7 @@ impl NotedLock {
     }
 }
 
-/// How a lock was taken.
+/// The way in which a lock was taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     /// The thread may have waited for it.

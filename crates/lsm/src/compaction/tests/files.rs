@@ -359,7 +359,7 @@ fn a_cancelled_merge_leaves_no_file() {
         cancelled: &cancelled,
         range: None,
     });
-    assert_eq!(result.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);
     assert_eq!(made.load(Ordering::SeqCst), 3);
     assert_eq!(fixture.files(), before);
 }

@@ -316,7 +316,7 @@ fn damaged_entries_and_cancellation_fail_the_merge() {
     }
     let yes = AtomicBool::new(true);
     let e = run_merge(&plain(&yes), vec![vec![put("k", 5)]], &[]).unwrap_err();
-    assert_eq!(e.kind(), ErrorKind::Closed);
+    assert_eq!(e.kind(), ErrorKind::Cancelled);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! When less than the reserve is free, batches that add data are refused with `NoSpace`. Reads go
 //! on, and so do batches that only delete, down to half of the reserve. Memtables are flushed, and
 //! logs kept for their space are deleted. Compactions run where tombstones hide something, and
-//! collections take every file whose garbage is worth anything. When more is free again, writes are
-//! accepted again without reopening the store.
+//! garbage collections take every file whose garbage is worth anything. When more is free again,
+//! writes are accepted again without reopening the store.
 //!
 //! The filesystem reports the free space, so stores on one disk share the reserve, and other
 //! processes that fill the disk can use it up. Then the log's own `NoSpace` halts the store, until
@@ -50,7 +50,8 @@ const TABLE_BYTES: u64 = 16 << 10;
 /// A filesystem allocates up to a 64th of the free space ahead of an append, and a group may be the
 /// first of a new log.
 const PREALLOCATION_DIVISOR: u64 = 32;
-/// Merges compare the free space with the need of a recovery after at most so many bytes.
+/// Bytes that merges write at most before they compare the free space again with the need of a
+/// recovery.
 const MERGED_BYTES_PER_CHECK: u64 = 4 << 20;
 
 impl Options {
@@ -93,8 +94,8 @@ impl DiskFull {
         self.refusing.load(SeqCst)
     }
 
-    /// Returns the bytes that all collections on a full disk may write. Half of the reserve is kept
-    /// for flushes and merges, or three quarters of the free space if that is less.
+    /// Returns the bytes that all garbage collections on a full disk may write. Half of the reserve
+    /// is kept for flushes and merges, or three quarters of the free space if that is less.
     pub fn spare(&self) -> u64 {
         let free = self.free_bytes();
         let beyond_half = free.saturating_sub(self.reserve.load(SeqCst) / 2);
@@ -390,7 +391,7 @@ impl BackPressure {
         Some((space, reserve))
     }
 
-    /// Reads the free space before collections are chosen on a full disk.
+    /// Reads the free space before garbage collections are chosen on a full disk.
     pub fn update_free_space(&self) {
         if self.disk_full.is_refusing() {
             self.free();

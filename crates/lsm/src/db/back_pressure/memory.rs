@@ -50,7 +50,7 @@ impl StoreMemory {
         KeepPromises(self)
     }
 
-    /// Notes that the active memtables hold so many bytes.
+    /// Notes that the active memtables hold `bytes` bytes.
     pub fn note_memory(&self, bytes: u64) {
         if let Some(holder) = self.holder.get() {
             holder.set(bytes);

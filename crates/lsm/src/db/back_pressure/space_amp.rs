@@ -1,11 +1,12 @@
 //! The bound on the space of blob files. This module computes how much of the space is garbage, how
-//! urgent collections are, and how much writers are slowed as the last resort (decision 0021).
+//! urgent garbage collections are, and how much writers are slowed as the last resort (decision
+//! 0021).
 //!
-//! The bound applies to blob files, to the output of running collections, and to what memtables are
-//! about to add. Their sum stays under [`crate::Options::max_space_amp`] times the reachable bytes,
-//! or under the reachable bytes plus [`Options::space_slack`], whichever is more. The difference to
-//! the reachable bytes is the *room* for garbage. Exposed garbage (marked) is collected. Hidden
-//! garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
+//! The bound applies to blob files, to the output of running garbage collections, and to what
+//! memtables are about to add. Their sum stays under [`crate::Options::max_space_amp`] times the
+//! reachable bytes, or under the reachable bytes plus [`Options::space_slack`], whichever is more.
+//! The difference to the reachable bytes is the *room* for garbage. Exposed garbage (marked) is
+//! collected. Hidden garbage (estimated, [`HiddenGarbageModel`]) is exposed by compactions.
 
 use super::BackPressure;
 use crate::compaction::HiddenGarbageModel;
@@ -36,12 +37,12 @@ const FULL_PRESSURE_THRESHOLD: f64 = 0.95;
 /// The highest pressure of the bound. Writers then get a small part of the rate at which space
 /// comes back, and are never stopped.
 const MAX_PRESSURE: f64 = 0.97;
-/// Part of the room for garbage above which collections give way to the I/O of users only.
+/// Part of the room for garbage above which garbage collections give way to the I/O of users only.
 pub(crate) const URGENT: f64 = 0.9;
 /// Part of the room that hidden garbage may take before key compactions are made for it.
 const HIDDEN_SHARE: f64 = 0.1;
-/// The window over which bytes written by collections and by everything else are remembered, and
-/// the length of its steps.
+/// The window over which bytes written by garbage collections and by everything else are
+/// remembered, and the length of its steps.
 const WINDOW: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_secs(2);
 
@@ -69,9 +70,9 @@ pub(crate) struct BlobSpaceUse {
     pub guessed: bool,
     /// Bytes marked as garbage, or of dropped families, in files that may be collected.
     pub marked: u64,
-    /// Bytes of garbage in files that no collection takes yet.
+    /// Bytes of garbage in files that no garbage collection takes yet.
     pub idle: u64,
-    /// Bytes that running collections write at most.
+    /// Bytes that running garbage collections write at most.
     pub copying: u64,
     /// Bytes that memtables will add.
     pub coming: u64,
@@ -92,8 +93,8 @@ impl BlobSpaceUse {
     }
 
     /// Returns the part of the room that `exposed` bytes of garbage take together with hidden
-    /// garbage. Hidden garbage counts for at most half of the room, because collections cannot
-    /// reduce it.
+    /// garbage. Hidden garbage counts for at most half of the room, because garbage collections
+    /// cannot reduce it.
     fn part(&self, exposed: u64, amp: f64) -> f64 {
         let room = (amp - 1.0) * self.reachable() as f64;
         let used = exposed as f64 + (self.hidden as f64).min(room / 2.0);
@@ -103,8 +104,8 @@ impl BlobSpaceUse {
         }
     }
 
-    /// Returns how urgent another collection is: the part of the room that is taken by garbage that
-    /// no running collection takes. 1 is the bound.
+    /// Returns how urgent another garbage collection is: the part of the room that is taken by
+    /// garbage that no running garbage collection takes. 1 is the bound.
     pub fn urgency(&self, amp: f64) -> f64 {
         self.part(self.idle, amp)
     }
@@ -112,8 +113,8 @@ impl BlobSpaceUse {
     /// Returns [`BlobSpaceUse::urgency`] with the garbage that is being collected. If writers are
     /// slowed, the value is at least `URGENT`: they are slowed for copies and for data on its way,
     /// too, so no thread may rest. The exception is garbage that is mostly hidden, which merges
-    /// reduce and collections do not.
-    pub fn pressure_on_collections(&self, amp: f64, writers_are_slowed: bool) -> f64 {
+    /// reduce and garbage collections do not.
+    pub fn gc_pressure(&self, amp: f64, writers_are_slowed: bool) -> f64 {
         let part = self.part(self.garbage(), amp);
         match writers_are_slowed && self.marked > self.hidden {
             true => part.max(URGENT),
@@ -128,8 +129,8 @@ impl BlobSpaceUse {
         (all - reachable).min(self.can_go() as f64) / room(options, reachable)
     }
 
-    /// Returns the bytes that a collection or a compaction can give back, or is giving back.
-    /// Writers need not wait for any other bytes.
+    /// Returns the bytes that a garbage collection or a compaction can give back, or is giving
+    /// back. Writers need not wait for any other bytes.
     fn can_go(&self) -> u64 {
         self.marked + self.hidden + self.copying + self.will_hide
     }
@@ -147,10 +148,10 @@ impl BlobSpaceUse {
         (self.left(options) / 2).max(least)
     }
 
-    /// Returns the bytes that one collection may write. Several collections run at once near the
-    /// bound, and their copies take room from garbage, so files would have to be collected sooner.
-    /// The limit is not too small, or files would become smaller and smaller.
-    pub fn max_collection_output(&self, options: &Options) -> u64 {
+    /// Returns the bytes that one garbage collection may write. Several garbage collections run at
+    /// once near the bound, and their copies take room from garbage, so files would have to be
+    /// collected sooner. The limit is not too small, or files would become smaller and smaller.
+    pub fn max_gc_output(&self, options: &Options) -> u64 {
         let least = room(options, self.reachable() as f64) as u64 / 64;
         (self.left(options) / 4).max(least)
     }
@@ -169,9 +170,9 @@ fn room(options: &Options, reachable: f64) -> f64 {
 }
 
 /// Returns the least share of garbage, from 0 to 1, of a file that may be collected at this
-/// urgency. While there is room, collections wait for files that are nearly empty. At the bound
-/// every file is taken whose garbage is worth it: if all files were below the last share, the bound
-/// would be kept.
+/// urgency. While there is room, garbage collections wait for files that are nearly empty. At the
+/// bound every file is taken whose garbage is worth it: if all files were below the last share, the
+/// bound would be kept.
 pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     let floor = (1.0 - 1.0 / amp) / 3.0;
     match urgency {
@@ -181,8 +182,8 @@ pub(crate) fn least_share(urgency: f64, amp: f64) -> f64 {
     }
 }
 
-/// Returns how many collections of at most `most` may run at this pressure.
-pub(crate) fn allowed_collections(pressure: f64, most: usize) -> usize {
+/// Returns how many garbage collections of at most `most` may run at this pressure.
+pub(crate) fn allowed_gcs(pressure: f64, most: usize) -> usize {
     match pressure {
         p if p < 0.85 => 1,
         p if p < URGENT => 2.min(most),
@@ -190,20 +191,20 @@ pub(crate) fn allowed_collections(pressure: f64, most: usize) -> usize {
     }
 }
 
-/// Bytes written up to one moment, in total and by collections.
+/// Bytes written up to one moment, in total and by garbage collections.
 #[derive(Debug, Clone, Copy, Default)]
 struct Written {
     at: Duration,
     all: u64,
-    by_collections: u64,
-    read_by_collections: u64,
+    by_gc: u64,
+    read_by_gc: u64,
     added: u64,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// Reachable bytes as the bound counts them for writers. They follow the bytes that collections
-    /// free with a delay, see [`BackPressure::update_pressure`].
+    /// Reachable bytes as the bound counts them for writers. They follow the bytes that garbage
+    /// collections free with a delay, see [`BackPressure::update_pressure`].
     eased_reachable: f64,
     /// Bytes of blob files when they were last compared with the bound.
     disk: u64,
@@ -272,8 +273,8 @@ impl SpaceAmp {
         f64::from_bits(self.pressure.load(Relaxed))
     }
 
-    /// Notes that a merge of a family's upper tables has met so many references, and so many older
-    /// versions below them.
+    /// Notes that a merge of a family's upper tables has met `references` references, and `hidden`
+    /// older versions below them.
     pub fn note_hits(&self, family: u32, references: u64, hidden: u64) {
         if references > 0 {
             let seen = (hidden as f64 / references as f64).min(1.0);
@@ -318,7 +319,7 @@ fn hidden_garbage_of(own: &FamilyBlobs, hits: f64) -> HiddenGarbageModel {
 }
 
 /// Returns the space that blob files take, without hidden garbage. The cost grows with the number
-/// of files that collections have taken, not with all files.
+/// of files that garbage collections have taken, not with all files.
 fn blob_files(catalog: &Catalog, blobs: &BlobState, now: Duration) -> BlobSpaceUse {
     let totals = catalog.blobs.totals();
     let mut fill = BlobSpaceUse {
@@ -449,7 +450,7 @@ impl BackPressure {
     ///
     /// Writers are not held for space that a bulk delete, an expiry or a snapshot's end has turned
     /// to garbage. For writers the reachable bytes stay what they were, and from then on fall by
-    /// half of what collections free. So at least half of what is freed stays free, and
+    /// half of what garbage collections free. So at least half of what is freed stays free, and
     /// [`BlobSpaceUse::debt`] ends.
     pub fn update_pressure(&self, catalog: &Catalog, blobs: &BlobState, view: &View) {
         if catalog.blobs.is_empty() {
@@ -476,16 +477,16 @@ impl BackPressure {
 
     fn written(&self) -> Written {
         let c = &self.ctx.counters;
-        let by_collections = c.collected_written.get();
+        let by_gc = c.gc_written.get();
         Written {
             at: self.ctx.env.clock().now(),
             all: c.wal_bytes.get()
                 + c.flush_bytes.get()
                 + c.ingested_bytes.get()
                 + c.compaction_written.get()
-                + by_collections,
-            by_collections,
-            read_by_collections: c.collected_read.get(),
+                + by_gc,
+            by_gc,
+            read_by_gc: c.gc_read.get(),
             added: c.blob_bytes_added.get(),
         }
     }
@@ -524,16 +525,16 @@ impl BackPressure {
             names: catalog.lineage.names().len() as u64,
             names_made: c.names_made.get(),
             names_forgotten: c.names_forgotten.get(),
-            collections: c.collections.get(),
-            collecting: blobs.running_collections as u64,
-            collected_bytes_read: c.collected_read.get(),
-            collected_bytes_written: c.collected_written.get(),
+            collections: c.gcs.get(),
+            collecting: blobs.running_gcs as u64,
+            collected_bytes_read: c.gc_read.get(),
+            collected_bytes_written: c.gc_written.get(),
             relocated_bytes: c.relocated.get(),
             recent_seconds: now.at.saturating_sub(since.at).as_secs_f64(),
             recent_bytes_written: now.all - since.all,
             recent_bytes_added: now.added - since.added,
-            recent_collection_bytes_written: now.by_collections - since.by_collections,
-            recent_collection_bytes_read: now.read_by_collections - since.read_by_collections,
+            recent_collection_bytes_written: now.by_gc - since.by_gc,
+            recent_collection_bytes_read: now.read_by_gc - since.read_by_gc,
             max_space_amp: self.ctx.options.max_space_amp,
             error: blobs.failure().map(|e| e.to_string()),
             ..BlobStats::default()

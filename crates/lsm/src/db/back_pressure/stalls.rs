@@ -24,7 +24,7 @@ pub(crate) struct DrainRates {
     /// Time at which level 0 last gave tables away and still had work left. The next time is
     /// counted from here.
     busy_since: Mutex<Option<Duration>>,
-    /// Time at which a collection last ended while another one was wanted.
+    /// Time at which a garbage collection last ended while another one was wanted.
     collecting_since: Mutex<Option<Duration>>,
 }
 
@@ -39,12 +39,12 @@ impl DrainRates {
         }
     }
 
-    /// Notes that a flush of so many bytes of memtables took so long.
+    /// Notes that a flush of `bytes` bytes of memtables took the time `took`.
     pub fn flushed(&self, bytes: u64, took: Duration) {
         learn(&self.memtables, bytes, took);
     }
 
-    /// Notes that a compaction that began at `began` has taken so many bytes out of level 0. `more`
+    /// Notes that a compaction that began at `began` has taken `bytes` bytes out of level 0. `more`
     /// is true if level 0 is still due for a compaction.
     pub fn note_level0_merge(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.busy_since.lock();
@@ -56,10 +56,10 @@ impl DrainRates {
         learn(&self.level0, bytes, now.saturating_sub(from));
     }
 
-    /// Notes that a collection that began at `began` has made blob files so many bytes smaller.
-    /// `more` is true if other collections run or are waited for. Then the time until the next one
-    /// ends counts, because threads may be busy elsewhere meanwhile.
-    pub fn note_collection(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
+    /// Notes that a garbage collection that began at `began` has made blob files `bytes` bytes
+    /// smaller. `more` is true if other garbage collections run or are waited for. Then the time
+    /// until the next one ends counts, because threads may be busy elsewhere meanwhile.
+    pub fn note_gc(&self, bytes: u64, began: Duration, now: Duration, more: bool) {
         let mut since = self.collecting_since.lock();
         let from = since.take().unwrap_or(began);
         *since = more.then_some(now);
@@ -83,7 +83,7 @@ fn learn(rate: &AtomicU64, bytes: u64, took: Duration) {
 #[derive(Default)]
 pub(crate) struct UnpaidBytes {
     /// Bytes that were admitted and not yet paid for.
-    pub owed: f64,
+    pub unpaid_bytes: f64,
     /// Time of the environment's clock up to which the debt was reduced.
     pub paid_until: Duration,
 }

@@ -50,7 +50,7 @@ pub struct VerifyReport {
     pub damage: Vec<Error>,
     /// Names of store files that no edit names. Unfinished work left them, and the next open
     /// removes them.
-    pub orphans: Vec<String>,
+    pub unused_files: Vec<String>,
     /// Names of store files that the readable metadata does not name, if the manifest or `CURRENT`
     /// is damaged or cut short. They may hold live data that a repair needs.
     pub unnamed: Vec<String>,
@@ -138,7 +138,7 @@ pub(super) fn walk(
         let list = match StoreFile::parse(name) {
             None => &mut w.report.foreign,
             Some(file) if named.has(file) => continue,
-            Some(_) if certain => &mut w.report.orphans,
+            Some(_) if certain => &mut w.report.unused_files,
             Some(_) => &mut w.report.unnamed,
         };
         list.push(name.clone());

@@ -18,8 +18,8 @@
 //!    anew.
 //! 6. Damaged files durably get a second name in the directory `lost`. Then a fresh manifest
 //!    becomes current, and then the first names are removed. A crash before the fresh manifest is
-//!    current leaves the damaged store as it was, with orphans. A later crash leaves the repaired
-//!    store.
+//!    current leaves the damaged store as it was, with unused files. A later crash leaves the
+//!    repaired store.
 
 mod blobs;
 mod logs;
@@ -213,7 +213,7 @@ impl Repair<'_> {
             .filter(|n| matches!(StoreFile::parse(n), Some(StoreFile::Manifest(_))));
         for name in self.replaced.iter().chain(manifests) {
             if !moved.contains(name) && self.dir.join(name) != manifest_path(self.dir, number) {
-                // A file that remains is an orphan, which the next open removes.
+                // A file that remains is an unused file, which the next open removes.
                 let _ = fs.remove(&self.dir.join(name));
             }
         }

@@ -2,7 +2,7 @@
 //! blob files.
 
 use super::prelude::*;
-use crate::listener::{BlobFileInfo, BlobFileReason, CollectionInfo, Event, EventListener};
+use crate::listener::{BlobFileInfo, BlobFileReason, Event, EventListener, GcInfo};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ fn round(db: &Db, n: u64) {
 struct ReportedFiles {
     files: BTreeMap<u64, BlobFileInfo>,
     deleted: BTreeSet<u64>,
-    running: Vec<CollectionInfo>,
+    running: Vec<GcInfo>,
     reasons: BTreeMap<BlobFileReason, u64>,
     collections: u64,
     failed: u64,
@@ -86,21 +86,21 @@ impl ReportedFiles {
                     assert!(self.files.remove(&number).is_some());
                     self.deleted.insert(number);
                 }
-                Event::CollectionBegin(c) => {
+                Event::GcBegin(c) => {
                     let of = |n: &u64| self.files[n].bytes;
                     assert_eq!(c.sources.iter().map(of).sum::<u64>(), c.source_bytes);
                     assert!(c.live_bytes < c.source_bytes, "{c:?}");
                     self.running.push(c);
                 }
-                Event::CollectionEnd {
-                    collection,
+                Event::GcEnd {
+                    gc,
                     targets,
                     bytes_read,
                     bytes_written,
                     error,
                     ..
                 } => {
-                    let at = self.running.iter().position(|c| *c == collection);
+                    let at = self.running.iter().position(|c| *c == gc);
                     self.running.remove(at.expect("it had begun"));
                     if error.is_some() {
                         assert!(targets.is_empty() && bytes_written == 0);
@@ -111,10 +111,7 @@ impl ReportedFiles {
                     (self.read, self.written) =
                         (self.read + bytes_read, self.written + bytes_written);
                     assert_eq!(targets.iter().map(|t| t.bytes).sum::<u64>(), bytes_written);
-                    assert!(
-                        bytes_read >= collection.live_bytes
-                            && bytes_written >= collection.live_bytes
-                    );
+                    assert!(bytes_read >= gc.live_bytes && bytes_written >= gc.live_bytes);
                     for t in targets {
                         // The file may have lost its last value since.
                         let there = self.files.get(&t.number);
@@ -162,7 +159,7 @@ fn events_report_every_change_of_blob_files() {
         reported.expect(&db);
     }
     assert!(reported.collections > 2 && !reported.deleted.is_empty());
-    let known = [BlobFileReason::Collection, BlobFileReason::Flush];
+    let known = [BlobFileReason::Gc, BlobFileReason::Flush];
     assert!(
         known.iter().all(|r| reported.reasons.contains_key(r)),
         "{:?}",

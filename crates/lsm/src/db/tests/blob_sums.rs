@@ -76,7 +76,7 @@ fn garbage_marks_beyond_the_records_of_a_family_are_damage() {
             let e = opened.map(|_| ()).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
             assert_eq!((e.path(), e.offset()), (Some(&*path), Some(last)), "{e}");
-            assert!(e.to_string().contains("more than a family has"), "{e}");
+            assert!(e.to_string().contains("more garbage than it has"), "{e}");
         };
         refused(Db::open(&env, "db", options()));
         refused(Db::open_read_only(&env, "db", options()));
@@ -133,10 +133,10 @@ fn garbage_marks_within_the_records_of_a_family_add_up() {
     all.absorb(&mark(1, 1, 40), &file).unwrap();
     let before = all.clone();
     let refused = [
-        (mark(1, 2, 1), "second time"),
-        (mark(2, 1, 1), "more than a family has"),
-        (mark(2, 2, 51), "more than a family has"),
-        (mark(2, 3, 1), "more than a family has"),
+        (mark(1, 2, 1), "marked already"),
+        (mark(2, 1, 1), "more garbage than it has"),
+        (mark(2, 2, 51), "more garbage than it has"),
+        (mark(2, 3, 1), "more garbage than it has"),
         (Garbage::none(5), "another number of records"),
     ];
     for (more, why) in refused {

@@ -75,7 +75,7 @@ pub(super) fn expect(db: &Db, f: &Family, options: &ReadOptions, all: &BTreeMap<
 pub(super) fn check(env: &Env, options: &Options) {
     let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
 }
 
 #[test]
@@ -329,7 +329,8 @@ fn a_compaction_filter_by_key_reads_no_blob_file() {
 }
 
 /// A flipped bit, on the disk or on the way from it, is found by a garbage collection. The file
-/// stays as it is, others are collected without it, and the collection is repeated by itself.
+/// stays as it is, others are collected without it, and the garbage collection is repeated by
+/// itself.
 #[test]
 fn an_unreadable_file_is_collected_later_and_blocks_no_other() {
     let disk = SimFs::new(SimOptions::default());

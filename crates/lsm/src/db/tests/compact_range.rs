@@ -156,7 +156,7 @@ fn a_cancelled_compaction_loses_no_entry_and_leaves_no_file() {
         db.close().unwrap();
         let report = Db::verify_store(&env, "db", &small(), &mut |_, _| ()).unwrap();
         assert!(
-            report.damage.is_empty() && report.orphans.is_empty(),
+            report.damage.is_empty() && report.unused_files.is_empty(),
             "{report:?}"
         );
         if ended {
@@ -341,7 +341,7 @@ fn closing_waits_for_a_manual_compaction() {
     db.close().unwrap();
     let report = Db::verify_store(&env, "db", &small(), &mut |_, _| ()).unwrap();
     assert!(
-        report.damage.is_empty() && report.orphans.is_empty(),
+        report.damage.is_empty() && report.unused_files.is_empty(),
         "{report:?}"
     );
 }

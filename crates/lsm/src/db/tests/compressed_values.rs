@@ -83,7 +83,7 @@ fn expect(db: &Db, options: &ReadOptions, all: &All) {
 fn check(env: &Env, options: &Options) {
     let report = Db::verify_store(env, "db", options, &mut |_, _| ()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
-    assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+    assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
 }
 
 /// The log has the compressed values, stays as the blob file, and readers return the original
@@ -311,8 +311,8 @@ fn a_garbage_collection_moves_values_in_stored_form() {
                 "nothing is compressed again"
             );
             expect(&db, &as_of, &old);
-            // Values that were read before the last collection are in the cache, wherever their
-            // record is now.
+            // Values that were read before the last garbage collection are in the cache, wherever
+            // their record is now.
             let before = env.fs().stats().reads;
             expect(&db, &as_of, &old);
             assert_eq!(env.fs().stats().reads, before, "{codec:?}, round {round}");

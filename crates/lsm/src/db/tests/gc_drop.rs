@@ -59,9 +59,9 @@ fn acting_disk() -> (Arc<FaultFs>, Arc<Mutex<Option<Action>>>) {
 
 /// Regression test: a garbage collection has read the live values of a family's only blob file and
 /// is about to rewrite them. A merge then drops references to some of the records, and the family
-/// itself is dropped. The targets of the collection hold nothing else, so its edit leaves them out.
-/// The marks of the merge were looked up in these missing files: a false corruption, which stopped
-/// garbage collection.
+/// itself is dropped. The targets of the garbage collection hold nothing else, so its edit leaves
+/// them out. The marks of the merge were looked up in these missing files: a false corruption,
+/// which stopped garbage collection.
 #[test]
 fn dropping_a_family_during_its_collection_is_not_damage() {
     let (faulty, action) = acting_disk();
@@ -76,7 +76,7 @@ fn dropping_a_family_during_its_collection_is_not_damage() {
     let dropped: Arc<Mutex<bool>> = Arc::default();
     let was_dropped = dropped.clone();
     let when_collecting: Action = Box::new(move || {
-        assert_eq!(other.engine().tree.lock().blobs.running_collections, 1);
+        assert_eq!(other.engine().tree.lock().blobs.running_gcs, 1);
         let marked = |db: &Db| -> u64 {
             let state = db.engine().tree.lock();
             let all = state.catalog().blobs.values();
@@ -91,7 +91,7 @@ fn dropping_a_family_during_its_collection_is_not_damage() {
         other.drop_family(&family).unwrap();
         *was_dropped.lock() = true;
     });
-    // The first new blob file from here on is the collection's: the merge makes none.
+    // The first new blob file from here on is the garbage collection's: the merge makes none.
     *action.lock() = Some(when_collecting);
     faulty.inject(Fault {
         op: Some(OpKind::Create),
@@ -101,7 +101,7 @@ fn dropping_a_family_during_its_collection_is_not_damage() {
     });
     db.compact_range(&passing, None, None).unwrap();
     db.wait_idle().unwrap();
-    assert!(*dropped.lock(), "a collection wrote");
+    assert!(*dropped.lock(), "a garbage collection wrote");
     let stats = db.stats().blobs;
     assert!(stats.error.is_none(), "{:?}", stats.error);
     assert_eq!((stats.collections, stats.files), (1, 1), "{stats:?}");

@@ -1,4 +1,4 @@
-//! Which threads count as waiting for the device, and when background work stops waiting for them.
+//! Tests of the threads that count as waiting for the device, and of the end of waiting for them.
 
 use super::prelude::*;
 use crate::options::WriteOptions;

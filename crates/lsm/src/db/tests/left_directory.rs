@@ -48,7 +48,7 @@ fn expect(db: &Db, all: &Entries) {
     }
 }
 
-/// How a store ends while a reader lives on.
+/// The way in which a store ends while a reader lives on.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Close,

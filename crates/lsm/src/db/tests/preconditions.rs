@@ -135,7 +135,7 @@ fn preconditions_are_bounded_and_conflicts_are_counted() {
     assert!(db.engine().writes.queue().lock().begin_lead());
     let first = db.submit(value(&f, b"other", b"1"), &FREE);
     let second = db.submit_if(value(&f, b"a", b"2"), &unchanged, &FREE);
-    db.engine().lead_group(None, throttle::Patience::Wait);
+    db.engine().lead_group(None, throttle::WaitMode::Wait);
     while env.jobs().step() {}
     first.wait().unwrap();
     refused(second.wait());

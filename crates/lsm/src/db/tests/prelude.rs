@@ -1,4 +1,4 @@
-//! What the tests of the engine use of the crate.
+//! The names of the crate that the tests of the engine use.
 
 pub(in crate::db::tests) use crate::db::*;
 pub(in crate::db::tests) use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};

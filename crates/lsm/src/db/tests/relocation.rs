@@ -101,7 +101,7 @@ impl Store {
         self.db.close().unwrap();
         let report = Db::verify_store(&self.env, "db", &options, &mut |_, _| ()).unwrap();
         assert!(report.damage.is_empty(), "{:?}", report.damage);
-        assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+        assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
     }
 }
 

@@ -54,7 +54,7 @@ fn a_retired_number_is_kept_while_a_job_may_write_it() {
     let db = Db::open(&env, "db", options()).unwrap();
     round(&db, 0);
     // The job itself is not needed: the store only has to know that one began before the
-    // collections.
+    // garbage collections.
     let epoch = db.engine().tree.lock().blobs.begin();
     for n in 1..6 {
         round(&db, n);
@@ -133,7 +133,7 @@ fn a_record_moved_during_a_job_is_marked_at_its_new_place() {
     assert!(!there(file), "the file was not collected");
     let change = BlobChange {
         dead: vec![dead],
-        collected: None,
+        gc: None,
     };
     // The test does not install the edit: the store stays as it is.
     let mut edit = Edit::default();

@@ -34,7 +34,7 @@ fn options(min_blob_size: usize) -> Options {
     }
 }
 
-/// A store whose background work runs one job in each of so many microseconds.
+/// A store whose background work runs one job in each period of a fixed number of microseconds.
 struct Paced {
     env: Env,
     disk: std::sync::Arc<SimFs>,
@@ -141,7 +141,7 @@ impl Paced {
         self.db.close().unwrap();
         let report = Db::verify_store(&self.env, "db", options, &mut |_, _| ()).unwrap();
         assert!(report.damage.is_empty(), "{:?}", report.damage);
-        assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+        assert!(report.unused_files.is_empty(), "{:?}", report.unused_files);
         let db = Db::open(&self.env, "db", options.clone()).unwrap();
         let again = db.stats().blobs;
         assert_eq!(
@@ -362,7 +362,7 @@ fn endless_compactions_do_not_starve_garbage_collections() {
     db.flush().unwrap();
     db.compact_range(&f, None, None).unwrap();
     let collected = || db.stats().blobs.collections > 0;
-    // The time has no limit: a collection that is starved hangs here.
+    // The time has no limit: a garbage collection that is starved hangs here.
     env.jobs().wait_until(None, &mut { collected });
     end.store(true, Ordering::SeqCst);
     owner.drain();
@@ -442,7 +442,7 @@ fn deletes_free_space_on_a_full_disk() {
         db.close().unwrap();
         let report = Db::verify_store(&env, &dir, &options, &mut |_, _| ()).unwrap();
         assert!(
-            report.damage.is_empty() && report.orphans.is_empty(),
+            report.damage.is_empty() && report.unused_files.is_empty(),
             "{report:?}"
         );
     }
@@ -499,7 +499,7 @@ fn a_failed_file_removal_is_retried() {
     db.close().unwrap();
     let report = Db::verify_store(&env, "db", &options, &mut |_, _| ()).unwrap();
     assert!(
-        report.damage.is_empty() && report.orphans.is_empty(),
+        report.damage.is_empty() && report.unused_files.is_empty(),
         "{report:?}"
     );
 }
@@ -646,8 +646,8 @@ fn an_ingestion_is_counted_as_garbage_until_one_merge_only() {
     s.reconcile(&options);
 }
 
-/// A file with more live values than a collection may take into memory is collected all the same.
-/// The rest is read a second time.
+/// A file with more live values than a garbage collection may take into memory is collected all the
+/// same. The rest is read a second time.
 #[test]
 fn a_garbage_collection_without_memory_reads_values_twice() {
     let mut options = options(500);
@@ -697,8 +697,8 @@ fn a_garbage_collection_without_memory_reads_values_twice() {
 /// run.
 #[test]
 fn garbage_collections_leave_half_of_the_disk_reserve() {
-    // Files that are larger than the spare space, and many small files that one collection could
-    // take.
+    // Files that are larger than the spare space, and many small files that one garbage collection
+    // could take.
     full_disk(55_000, 1.25);
     full_disk(14_000, 3.0);
 }
@@ -754,7 +754,7 @@ fn full_disk(value: usize, max_space_amp: f64) {
         let free = env.fs().space(std::path::Path::new("db")).unwrap().free;
         if fill.copying > 0 {
             seen += 1;
-            // A single collection may take more space if no other work is left.
+            // A single garbage collection may take more space if no other work is left.
             let alone = engine.tree.lock().blobs.collecting.len() == 1;
             let spare = match alone {
                 true => free / 8 * 7,
@@ -768,7 +768,7 @@ fn full_disk(value: usize, max_space_amp: f64) {
         }
         env.jobs().step();
     }
-    assert!(seen > 3, "{seen} moments with collections");
+    assert!(seen > 3, "{seen} moments with garbage collections");
     db.put(&f, b"again", &[8; VALUE], &FREE).unwrap();
     db.close().unwrap();
 }

@@ -2,7 +2,7 @@
 //! and no thread waits for itself.
 
 use super::prelude::*;
-use crate::db::throttle::Patience;
+use crate::db::throttle::WaitMode;
 use crate::db::write_path::queue::QUEUE_BYTES;
 use basalt_env::EnvBuilder;
 use basalt_sim::{SimFs, SimOptions};
@@ -302,7 +302,7 @@ fn a_callback_that_submits_does_not_block_the_commit_lane() {
     let (answer, queued) = rx.recv().expect("the callback ran");
     answer.unwrap();
     assert!(queued.try_result().is_none());
-    full.engine().lead_group(None, Patience::Wait);
+    full.engine().lead_group(None, WaitMode::Wait);
     while env.jobs().step() {}
     queued.try_result().expect("committed").unwrap();
     full.close().unwrap();
@@ -338,7 +338,7 @@ fn a_full_queue_admits_held_submits_in_order() {
             }
         }
         // A leader takes one batch of this size in each group.
-        engine.lead_group(None, Patience::Wait);
+        engine.lead_group(None, WaitMode::Wait);
         let mut seqs = Vec::new();
         for _ in 0..HELD {
             let completed = is_done.recv_timeout(PATIENCE);

@@ -356,7 +356,7 @@ fn memory_that_readers_pin_is_booked_until_release() {
         let scan = (more.cache + more.pinned) - (before.cache + before.pinned);
         assert!(
             scan >= count * 100_000 - (2 << 20),
-            "{scan} bytes booked for a scan kept"
+            "{scan} bytes reserved for a scan kept"
         );
         drop((kept, fetched, scanned, iter));
         assert_eq!(env.ledger().usage().pinned, 0, "fill_cache {fill_cache}");

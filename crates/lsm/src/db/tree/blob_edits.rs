@@ -12,7 +12,7 @@ use crate::db::blob_state::{BlobStateUpdate, MovedRecords};
 use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
 use crate::version::edit::Edit;
 use basalt_blob::garbage::{Dead, Garbage};
-use basalt_blob::lineage::Collected;
+use basalt_blob::lineage::ReplacedFiles;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +24,13 @@ pub(crate) struct BlobChange {
     /// Records that lose their references.
     pub dead: Vec<Dead>,
     /// The result of a garbage collection, if the edit installs one.
-    pub collected: Option<Collection>,
+    pub gc: Option<GcChange>,
 }
 
 /// A garbage collection that is about to be installed.
-pub(crate) struct Collection {
+pub(crate) struct GcChange {
     /// Sources and targets.
-    pub done: Collected,
+    pub done: ReplacedFiles,
     /// The new places of the records.
     pub moved: MovedRecords,
     /// The records that were marked in the sources when the garbage collection began.
@@ -63,7 +63,7 @@ impl Tree {
         count_references(catalog, edit, &mut update.references);
         let touched = !update.references.is_empty()
             || !change.dead.is_empty()
-            || change.collected.is_some()
+            || change.gc.is_some()
             || !edit.add_blobs.is_empty();
         if !touched && (edit.drop_families.is_empty() || catalog.blobs.is_empty()) {
             return Ok(update);
@@ -81,8 +81,8 @@ impl Tree {
             !dead
         });
         let mut marks = Marks::default();
-        if let Some(c) = change.collected {
-            collected(catalog, edit, &c, &gone, &mut marks)?;
+        if let Some(c) = change.gc {
+            add_gc_edits(catalog, edit, &c, &gone, &mut marks)?;
             update.moved = Some((c.done.sources, c.moved));
         }
         let latest = update.moved.as_ref().map(|(_, m)| m);
@@ -170,16 +170,16 @@ fn lost(dead: &Dead, what: &str) -> Error {
 
 /// Adds the effects of a garbage collection to its edit. `gone` returns whether a family was
 /// dropped.
-fn collected(
+fn add_gc_edits(
     catalog: &Catalog,
     edit: &mut Edit,
-    c: &Collection,
+    c: &GcChange,
     gone: &dyn Fn(&u32) -> bool,
     marks: &mut Marks,
 ) -> Result<()> {
     let mut lineage = (*catalog.lineage).clone();
     let order = |family: u32| c.orders.get(&family).cloned().unwrap_or_default();
-    for id in lineage.collect(&c.done, &order) {
+    for id in lineage.add_gc(&c.done, &order) {
         let group = lineage.groups().get(&id).expect("it was just set");
         edit.lineage.push((id, (**group).clone()));
     }
@@ -188,7 +188,8 @@ fn collected(
     // place.
     for source in &c.done.sources {
         let now = &catalog.blobs.get(source).ok_or_else(|| {
-            let what = format!("blob file {source} was collected, and is not there");
+            let what =
+                format!("the garbage collection read blob file {source}, which does not exist");
             Error::new(ErrorKind::Corruption, what)
         })?;
         for run in now.garbage.runs() {

@@ -56,7 +56,7 @@ impl Tree {
         }
         self.drop_removed_families(&mut edit, &files);
         self.drop_ended(&mut edit);
-        let collected = blobs.collected.is_some();
+        let by_gc = blobs.gc.is_some();
         let update = match self.add_blob_edits(&mut edit, blobs) {
             Ok(update) => update,
             Err(e) => {
@@ -65,7 +65,7 @@ impl Tree {
             }
         };
         self.ctx.remove_files(&update.unnamed);
-        let added = match update.is_a_collection() {
+        let added = match update.is_gc() {
             true => 0,
             false => edit.add_blobs.iter().map(|b| b.meta.size).sum(),
         };
@@ -125,7 +125,7 @@ impl Tree {
         // Objects that only the former tree held are freed without the `state` lock: a commit group
         // waits for that lock.
         drop((former, now));
-        self.notify_blob_events(&edit, collected);
+        self.notify_blob_events(&edit, by_gc);
         Ok(())
     }
 

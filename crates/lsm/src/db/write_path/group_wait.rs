@@ -1,4 +1,4 @@
-//! Whether the leader of a commit group waits a moment for more writers, and how long.
+//! The wait of a commit group's leader for more writers: whether it waits, and how long.
 //!
 //! When a group has been answered, its writers come back a moment later. By then the next leader
 //! has begun a sync without them, so N writers get N/2 writes a sync. So a leader waits until as
@@ -34,7 +34,7 @@ struct Backoff {
 }
 
 impl GroupWait {
-    /// Notes that a group of so many batches was taken, and that so many more waited behind it.
+    /// Notes that a group of `group` batches was taken, and that `behind` batches waited behind it.
     pub fn note_group(&mut self, group: usize, behind: usize) {
         self.last = group + behind;
     }
@@ -49,11 +49,11 @@ impl GroupWait {
     pub fn wait_for(
         &mut self,
         pending: usize,
-        most: usize,
+        max_batches: usize,
         sync: bool,
     ) -> Option<(usize, Duration)> {
-        let wanted = self.last.min(most);
-        if pending >= wanted {
+        let target_batches = self.last.min(max_batches);
+        if pending >= target_batches {
             return None;
         }
         let backoff = &mut self.backoff[usize::from(sync)];
@@ -61,13 +61,13 @@ impl GroupWait {
             backoff.groups -= 1;
             return None;
         }
-        Some((wanted, (self.sync_time / 2).min(MAX_WAIT)))
+        Some((target_batches, (self.sync_time / 2).min(MAX_WAIT)))
     }
 
     /// Notes that a wait has ended, and whether all awaited writers came.
-    pub fn note_wait(&mut self, came: bool, sync: bool) {
+    pub fn note_wait(&mut self, complete: bool, sync: bool) {
         let backoff = &mut self.backoff[usize::from(sync)];
-        backoff.failed_waits = if came {
+        backoff.failed_waits = if complete {
             0
         } else {
             (backoff.failed_waits * 2 + 1).min(MAX_SKIPPED_GROUPS)

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A log ends at so many times the size of the write buffer, whatever the memtables hold. Small
-/// synced writes are padded to the write unit, so they fill a log faster than a memtable.
+/// The size at which a log ends, in write buffers, whatever the memtables hold. Small synced writes
+/// are padded to the write unit, so they fill a log faster than a memtable.
 const LOG_PER_BUFFER: u64 = 2;
 /// Number of old logs kept for reuse.
 const RECYCLED_LOGS: usize = 2;

@@ -134,9 +134,9 @@ impl HeldSubmit {
 /// The wait of a leader for the writers of the last group.
 pub(crate) struct GroupWaitPlan {
     /// Number of batches in the queue that the leader waits for.
-    wanted: usize,
+    target_batches: usize,
     /// The longest time that the leader waits.
-    most: Duration,
+    max_wait: Duration,
     /// True if the group is to be synced.
     sync: bool,
 }
@@ -156,7 +156,7 @@ pub(crate) struct Queue {
     held: VecDeque<(PendingBatch, Arc<HeldSubmit>)>,
     group_wait: GroupWait,
     /// Number of batches that a leader waits for.
-    wanted: usize,
+    target_batches: usize,
 }
 
 impl Queue {
@@ -198,7 +198,7 @@ impl Queue {
     fn push(&mut self, p: PendingBatch) -> bool {
         self.note_pushed(&p);
         self.pending.push_back(p);
-        self.pending.len() == self.wanted
+        self.pending.len() == self.target_batches
     }
 
     fn note_pushed(&mut self, p: &PendingBatch) {
@@ -297,10 +297,14 @@ impl Queue {
     /// does not wait.
     pub fn plan_wait(&mut self, own: usize, sync: bool) -> Option<GroupWaitPlan> {
         let pending = self.pending.len() + own;
-        let (wanted, most) = self.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
-        let wanted = wanted - own;
-        self.wanted = wanted;
-        Some(GroupWaitPlan { wanted, most, sync })
+        let (target_batches, max_wait) = self.group_wait.wait_for(pending, GROUP_BATCHES, sync)?;
+        let target_batches = target_batches - own;
+        self.target_batches = target_batches;
+        Some(GroupWaitPlan {
+            target_batches,
+            max_wait,
+            sync,
+        })
     }
 
     /// Notes the time that a group's append and sync took.
@@ -313,9 +317,9 @@ impl Queue {
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
     /// Wakes the leader when as many batches are queued as it waits for.
-    all_there: Condvar,
+    group_complete: Condvar,
     /// True when these batches are queued. A leader that spins reads it.
-    came: AtomicBool,
+    wake_requested: AtomicBool,
     /// True while the leader commits a synced group. A writer that waits for such a group sleeps
     /// instead of spinning.
     syncs: AtomicBool,
@@ -336,12 +340,12 @@ impl CommitQueue {
                 booked: ledger.reserve(MemoryKind::Buffer, 0),
                 held: VecDeque::new(),
                 group_wait: GroupWait::default(),
-                wanted: usize::MAX,
+                target_batches: usize::MAX,
             }),
-            all_there: Condvar::new(),
+            group_complete: Condvar::new(),
             #[cfg(test)]
             wakes: basalt_env::sync::atomic::AtomicUsize::new(0),
-            came: AtomicBool::new(false),
+            wake_requested: AtomicBool::new(false),
             syncs: AtomicBool::new(false),
         }
     }
@@ -372,41 +376,48 @@ impl CommitQueue {
     /// Adds a batch at the end of the locked queue, and releases the lock. Wakes a leader that
     /// waits for this batch.
     pub fn push(&self, mut q: MutexGuard<'_, Queue>, p: PendingBatch) {
-        let all_there = q.push(p);
+        let group_complete = q.push(p);
         drop(q);
-        if all_there {
-            self.came.store(true, SeqCst);
-            self.all_there.notify_one();
+        if group_complete {
+            self.wake_requested.store(true, SeqCst);
+            self.group_complete.notify_one();
         }
     }
 
     /// Waits for the writers of the last group to come back, so that they share this group.
-    pub fn wait_for_group(&self, GroupWaitPlan { wanted, most, sync }: GroupWaitPlan) {
+    pub fn wait_for_group(
+        &self,
+        GroupWaitPlan {
+            target_batches,
+            max_wait,
+            sync,
+        }: GroupWaitPlan,
+    ) {
         if !sync {
             // A writer that has its answer is back sooner than a thread could fall asleep.
-            self.came.store(false, SeqCst);
+            self.wake_requested.store(false, SeqCst);
         }
         let mut q = self.queue.lock();
         if sync {
             // The leader sleeps: on a machine with few processors the other writers need this one.
-            while q.pending.len() < wanted {
-                if self.all_there.wait_for(&mut q, most).timed_out() {
+            while q.pending.len() < target_batches {
+                if self.group_complete.wait_for(&mut q, max_wait).timed_out() {
                     break;
                 }
             }
-        } else if q.pending.len() < wanted {
+        } else if q.pending.len() < target_batches {
             drop(q);
             for _ in 0..GROUP_WAIT_SPINS {
-                if self.came.load(SeqCst) {
+                if self.wake_requested.load(SeqCst) {
                     break;
                 }
                 spin_loop();
             }
             q = self.queue.lock();
         }
-        q.wanted = usize::MAX;
-        let came = q.pending.len() >= wanted;
-        q.group_wait.note_wait(came, sync);
+        q.target_batches = usize::MAX;
+        let complete = q.pending.len() >= target_batches;
+        q.group_wait.note_wait(complete, sync);
     }
 
     /// Waits until the batch of a held submit is queued, or its thread is to lead. The wait may end

@@ -11,8 +11,8 @@ use basalt_fs::Result;
 use basalt_kv::key::SeqNo;
 use std::sync::Arc;
 
-/// How often a writer checks for its turn before it yields the processor, and how often after that
-/// before it sleeps.
+/// Number of times that a writer checks for its turn before it yields the processor, and number of
+/// times after that before it sleeps.
 const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 const YIELDS: u32 = if cfg!(feature = "schedules") { 1 } else { 50 };
 
@@ -27,7 +27,8 @@ pub(crate) enum Phase {
     Done(Result<SeqNo>),
 }
 
-/// Whether a thread waits that can be given the lead, or its batch to insert.
+/// The state of the thread that waits for a batch. A waiting thread can be given the lead, or its
+/// batch to insert.
 #[derive(PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Waiter {
     /// No thread waits yet, or none ever will.

@@ -1,4 +1,4 @@
-//! [`BlobAccess`]: how an iterator reads values that are in blob files.
+//! [`BlobAccess`]: the access of an iterator to values in blob files.
 
 use super::UserIter;
 use crate::iter::{InternalIter, ScanHistory};
@@ -61,9 +61,11 @@ impl UserIter {
 
     /// Returns the access to blob files. Fails with `Unsupported` if the iterator has none.
     fn required_blobs(&self) -> Result<&BlobAccess> {
-        self.blobs
-            .as_ref()
-            .ok_or_else(|| Error::unsupported("a reference to a value without the store it is of"))
+        self.blobs.as_ref().ok_or_else(|| {
+            Error::unsupported(
+                "cannot read a separated value: this iterator has no access to blob files",
+            )
+        })
     }
 
     /// Returns the payload, with its expiry, of the blob record that the merged cursor's entry

@@ -16,7 +16,7 @@ pub(super) struct EntryClass {
     pub(super) merge: bool,
     /// Bytes of expiry before the value.
     pub(super) prefix: usize,
-    /// When the value expires, in milliseconds since 1970; `None` for never.
+    /// Time at which the value expires, in milliseconds since 1970; `None` for never.
     pub(super) expire_at_ms: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use super::MAX_BYTES;
 use crate::iter::AsyncReadPermit;
 use crate::iter::user::BlobAccess;
 use basalt_blob::batch_read::{InFlight, KeptIndexPages, Located, RecordPlace};
-use basalt_blob::counts::ReadCounts;
+use basalt_blob::counters::ReadCounters;
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::{Cmp, SeqNo};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(in crate::iter) struct BufferedEntry {
     pub(super) key: Vec<u8>,
     pub(super) value: BufferedValue,
-    /// When the value expires, in milliseconds since 1970; `None` for never.
+    /// Time at which the value expires, in milliseconds since 1970; `None` for never.
     pub(in crate::iter) expire_at_ms: Option<u64>,
     /// Entries that the cursor could still skip here, and jumps that it had not counted yet.
     pub(in crate::iter) skips_left: (u64, u64),
@@ -72,7 +72,7 @@ impl BufferedEntry {
     }
 }
 
-/// Where the cursor that fills the buffer stands.
+/// The position of the cursor that fills the buffer.
 pub(super) enum FillState {
     /// On the last entry of the buffer.
     OnLast,
@@ -94,7 +94,7 @@ pub(super) struct EntryBuffer {
     /// Reads of values of the last entries.
     pub(super) pending: Option<PendingReads>,
     /// Counters for values read in vain, once a value was read.
-    pub(super) counts: Option<Arc<ReadCounts>>,
+    pub(super) counts: Option<Arc<ReadCounters>>,
 }
 
 /// Reads that were submitted and whose values are not needed yet.

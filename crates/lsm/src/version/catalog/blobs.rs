@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct CatalogBlob {
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
-    /// Where the file is.
+    /// Location of the file.
     pub location: FileLocation,
     /// The marked records, which no reference reaches. Those of dropped families are not among
     /// them.
@@ -53,7 +53,7 @@ impl Catalog {
             };
             if self.lineage.is_name(*number) || self.blobs.insert(*number, blob).is_some() {
                 return Err(bad(format!(
-                    "blob file {number} enters, and was there before"
+                    "the edit adds blob file {number}, which already exists or has a retired number"
                 )));
             }
         }
@@ -62,39 +62,40 @@ impl Catalog {
             (self.blobs).change(number, |blob| blob.made_ms = Some(*made_ms));
         }
         for (number, marks) in &edit.mark_blobs {
-            let wrong = |what| {
-                Err(bad(format!(
-                    "records of blob file {number} are marked, {what}"
-                )))
-            };
             let absorbed = self.blobs.change(number, |blob| {
                 let families = &blob.meta.families;
                 match Garbage::decode(marks, families) {
-                    None => Err("and not as records are marked"),
+                    None => Err("the marks do not decode"),
                     Some(more) => Arc::make_mut(&mut blob.garbage).absorb(&more, families),
                 }
             });
-            if let Err(what) = absorbed.unwrap_or(Err("which is not there")) {
-                return wrong(what);
+            if let Err(why) = absorbed.unwrap_or(Err("that file does not exist")) {
+                return Err(bad(format!(
+                    "the edit marks garbage in blob file {number}, but {why}"
+                )));
             }
         }
         for number in &edit.remove_blobs {
             if self.blobs.remove(number).is_none() {
-                return Err(bad(format!("blob file {number} leaves and is not there")));
+                return Err(bad(format!(
+                    "the edit removes blob file {number}, which does not exist"
+                )));
             }
         }
         for (id, group) in &edit.lineage {
             let file = group.names.iter().find(|n| self.blobs.contains_key(n));
             if file.is_some() || !Arc::make_mut(&mut self.lineage).restore(*id, group.clone()) {
                 return Err(bad(format!(
-                    "names {:?} of group {id} are another group's, or a file's",
+                    "lineage group {id} has retired file numbers {:?}; at least one is in another group or names an existing file",
                     group.names
                 )));
             }
         }
         for name in &edit.forget_names {
             if !self.lineage.is_name(*name) {
-                return Err(bad(format!("{name} is forgotten as a name, and is none")));
+                return Err(bad(format!(
+                    "the edit removes the retired file number {name}, which does not exist"
+                )));
             }
             Arc::make_mut(&mut self.lineage).forget(*name);
         }

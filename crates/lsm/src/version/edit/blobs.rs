@@ -17,7 +17,7 @@ pub struct AddBlob {
     pub number: u64,
     /// The file's metadata.
     pub meta: Arc<BlobMeta>,
-    /// Where the file is, and its index if it is a log.
+    /// Location of the file, and of its index if it is a log.
     pub location: FileLocation,
 }
 
@@ -138,7 +138,9 @@ fn added(f: &mut Input<'_>) -> Result<AddBlob> {
         all.bytes = all.bytes.saturating_add(of.bytes);
         let last = families.last_key_value();
         if of.records == 0 || last.is_some_and(|(last, _)| *last >= id) {
-            return Err(Input::bad(&format!("families of blob file {number}")));
+            return Err(Input::bad(&format!(
+                "family {id} of blob file {number} has no records in it, or is not above the family before it"
+            )));
         }
         families.insert(id, of);
     }
@@ -154,7 +156,7 @@ fn added(f: &mut Input<'_>) -> Result<AddBlob> {
     let records = all.records;
     if !(1..1 << 32).contains(&records) || all.bytes > data_end || min_seq > max_seq {
         return Err(Input::bad(&format!(
-            "blob file {number} of {records} records in {} of {data_end} bytes",
+            "blob file {number} has {records} records of {} bytes in {data_end} bytes of data, with sequence numbers from {min_seq} to {max_seq}: expected 1 to 2^32 - 1 records that fit, and ascending sequence numbers",
             all.bytes
         )));
     }
@@ -197,7 +199,9 @@ fn group(f: &mut Input<'_>) -> Result<LineageGroup> {
         }
         let last = group.targets.last_key_value();
         if targets.is_empty() || last.is_some_and(|(last, _)| *last >= family) {
-            return Err(Input::bad("lineage of a family without targets, or twice"));
+            return Err(Input::bad(&format!(
+                "the lineage of family {family} has no targets, or is not above the family before it"
+            )));
         }
         group.targets.insert(family, targets);
     }

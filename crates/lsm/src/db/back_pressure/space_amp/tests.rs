@@ -14,9 +14,7 @@ fn slowed_writers_start_all_useful_collections() {
         hidden,
         ..BlobSpaceUse::default()
     };
-    let at_once = |fill: BlobSpaceUse, slowed| {
-        allowed_collections(fill.pressure_on_collections(1.25, slowed), 4)
-    };
+    let at_once = |fill: BlobSpaceUse, slowed| allowed_gcs(fill.gc_pressure(1.25, slowed), 4);
     // Garbage takes seven tenths of the room, and data on its way takes the rest.
     assert_eq!(at_once(fill(170, 5), false), 1);
     assert_eq!(at_once(fill(170, 5), true), 4);
@@ -24,6 +22,6 @@ fn slowed_writers_start_all_useful_collections() {
     // hidden.
     assert_eq!(at_once(fill(60, 110), false), 1);
     assert_eq!(at_once(fill(60, 110), true), 1);
-    // Near the bound all collections run, whether or not writers are slowed.
+    // Near the bound all garbage collections run, whether or not writers are slowed.
     assert_eq!(at_once(fill(240, 0), false), 4);
 }

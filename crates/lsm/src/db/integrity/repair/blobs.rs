@@ -21,7 +21,7 @@ use crate::version::catalog::{CatalogBlob, CatalogTable};
 use crate::version::{BlobFile, TableFile, blob_name, index_name, log_name};
 use basalt_blob::garbage::Garbage;
 use basalt_blob::inspect;
-use basalt_blob::lineage::{Collected, Lineage};
+use basalt_blob::lineage::{Lineage, ReplacedFiles};
 use basalt_blob::salvage::{Salvaged, salvage, salvage_log};
 use basalt_blob::{BlobBuilder, BlobMeta, BlobOptions, BlobRecord, Name, Reference};
 use basalt_env::IoPriority;
@@ -309,7 +309,7 @@ impl Repair<'_> {
                 .families
                 .keys()
                 .map(|id| (*id, vec![(all.clone(), new)]));
-            let done = Collected {
+            let done = ReplacedFiles {
                 sources: vec![number],
                 targets: targets.collect(),
             };
@@ -318,7 +318,7 @@ impl Repair<'_> {
                 let name = families.get(&id).map_or("", |f| &f.name);
                 self.options.family(name).comparator.clone()
             };
-            self.blobs.lineage.collect(&done, &order);
+            self.blobs.lineage.add_gc(&done, &order);
         }
         let source = BlobSource {
             known: None,

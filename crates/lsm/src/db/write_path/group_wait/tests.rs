@@ -19,11 +19,11 @@ fn the_group_wait_is_at_most_half_a_sync() {
     for _ in 0..100 {
         c.note_sync(Duration::from_micros(800));
     }
-    let (wanted, most) = c.wait_for(1, 100, true).unwrap();
-    assert_eq!(wanted, 4);
+    let (target_batches, max_wait) = c.wait_for(1, 100, true).unwrap();
+    assert_eq!(target_batches, 4);
     assert!(
-        most > Duration::from_micros(390) && most <= Duration::from_micros(400),
-        "{most:?}"
+        max_wait > Duration::from_micros(390) && max_wait <= Duration::from_micros(400),
+        "{max_wait:?}"
     );
     assert_eq!(c.wait_for(4, 100, true), None, "all are there");
     assert_eq!(c.wait_for(2, 2, true), None, "a group takes no more");

@@ -249,5 +249,5 @@ impl<R: BufRead> Lines<R> {
 
 // The fuzz crate includes this file by its path, so its tests need theirs.
 #[cfg(test)]
-#[path = "record/tests.rs"]
+#[path = "text_entry/tests.rs"]
 mod tests;

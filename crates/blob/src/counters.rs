@@ -5,7 +5,7 @@ use basalt_env::{Counter, CounterGroup, CounterRow};
 
 /// Counters of reads.
 #[derive(Default)]
-pub struct ReadCounts {
+pub struct ReadCounters {
     /// Values found in the cache.
     pub hits: Counter,
     /// Values read from the device.
@@ -22,14 +22,14 @@ pub struct ReadCounts {
 
 /// Counters of value compression.
 #[derive(Default)]
-pub struct CompressionCounts {
+pub struct CompressionCounters {
     /// Bytes of values before they were compressed.
     pub before: Counter,
     /// Bytes of the same values afterwards.
     pub after: Counter,
 }
 
-impl CompressionCounts {
+impl CompressionCounters {
     /// Counts a value that was compressed from `before` to `after` bytes.
     pub fn note(&self, before: usize, after: usize) {
         self.before.add(before as u64);
@@ -37,7 +37,7 @@ impl CompressionCounts {
     }
 }
 
-impl CounterGroup for CompressionCounts {
+impl CounterGroup for CompressionCounters {
     const ROWS: &'static [CounterRow<Self>] = &[
         (
             "blob_value_bytes_before_compression_total",
@@ -52,7 +52,7 @@ impl CounterGroup for CompressionCounts {
     ];
 }
 
-impl CounterGroup for ReadCounts {
+impl CounterGroup for ReadCounters {
     const ROWS: &'static [CounterRow<Self>] = &[
         (
             "blob_value_hits_total",

@@ -33,7 +33,7 @@ const WARM_BUFFERS: u64 = 6;
 /// A store that fits into the cache is read whole before it is measured, for at most this time.
 const WARM_ALL: Duration = Duration::from_secs(120);
 
-/// A warm-up ends after so many seconds without a running compaction. A compaction that the reads
+/// Seconds without a running compaction after which a warm-up ends. A compaction that the reads
 /// caused may still be waiting to begin.
 const WARM_QUIET: u64 = 5;
 /// The longest warm-up for compactions, in seconds.

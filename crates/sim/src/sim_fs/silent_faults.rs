@@ -1,7 +1,7 @@
 //! A disk that lies: it returns success for a sync that did nothing, writes a sector elsewhere or
 //! not at all, or loses a bit. It does so only if a test asks for it. The contract allows none of
-//! this. The documentation's table of faults and promises says what an engine still owes on such a
-//! disk.
+//! this. The table of faults in `docs/testing/simulated-disk.md` says what an engine still owes on
+//! such a disk.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub struct Lie {
     /// A part of the path of the file or, for a directory sync, of the directory. An empty text
     /// matches all.
     pub path: String,
-    /// Which of the matching calls the lie strikes.
+    /// The matching calls that the fault strikes.
     pub when: When,
 }
 

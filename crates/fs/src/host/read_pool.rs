@@ -27,7 +27,7 @@ struct PoolState {
 }
 
 /// The threads of one filesystem.
-pub(super) struct Pool {
+pub(super) struct ReadPool {
     state: Mutex<PoolState>,
     wake: Condvar,
     /// Most threads.
@@ -101,9 +101,9 @@ impl Batch {
     }
 }
 
-impl Pool {
-    pub(super) fn new(max: usize) -> Arc<Pool> {
-        Arc::new(Pool {
+impl ReadPool {
+    pub(super) fn new(max: usize) -> Arc<ReadPool> {
+        Arc::new(ReadPool {
             state: Mutex::new(PoolState::default()),
             wake: Condvar::new(),
             max,
@@ -111,7 +111,7 @@ impl Pool {
     }
 
     /// Starts a batch; every file is a [`HostFile`].
-    pub(super) fn start(self: &Arc<Pool>, reads: Vec<ReadRequest>) -> PoolBatch {
+    pub(super) fn start(self: &Arc<ReadPool>, reads: Vec<ReadRequest>) -> PoolBatch {
         let n = reads.len();
         let batch = Arc::new(Batch::default());
         batch.state.lock().todo = reads.into_iter().enumerate().collect();
@@ -136,7 +136,7 @@ impl Pool {
         clippy::disallowed_types,
         reason = "these threads only move bytes for a kernel without io_uring; they decide nothing a test could own"
     )]
-    fn spawn(self: &Arc<Pool>) -> bool {
+    fn spawn(self: &Arc<ReadPool>) -> bool {
         let pool = Arc::clone(self);
         std::thread::Builder::new()
             .name("basalt-read".into())

@@ -1,4 +1,4 @@
-//! Unit tests of `record`.
+//! Unit tests of `metadata_record`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of the module `many`.
+//! Tests of the module `many_names`.
 
 use super::*;
 use crate::options::ServerOptions;

@@ -3,7 +3,7 @@
 //! Such a command is atomic, and each of its steps on the loop handles a bounded number of names:
 //! 1. Another thread makes a table of the names ([`Names`]).
 //! 2. For all commands but MSET, the fetch reads the names piece by piece, and the answers follow
-//!    writes ([`crate::fetch::many`]).
+//!    writes ([`crate::fetch::many_names`]).
 //! 3. When every name has an answer, the command takes effect, in one step. The writes of DEL,
 //!    UNLINK, MSET and MSETNX are one [`Layer`] of the open epoch.
 //! 4. Then the counts and the reply are made in pieces ([`super::assembling`]).

@@ -1,4 +1,4 @@
-//! Tests of the module `record`.
+//! Tests of the module `text_entry`.
 
 use super::*;
 

@@ -16,7 +16,7 @@ const PRIORITY: JobPriority = JobPriority::Flush;
 /// A filesystem with background work.
 pub trait BackgroundWork: Send + Sync + 'static {
     /// Returns the requests for the work.
-    fn upkeep(&self) -> &Upkeep;
+    fn maintenance(&self) -> &Maintenance;
 
     /// Does one piece of work. Returns `true` if more is left.
     fn work(&self) -> bool;
@@ -40,12 +40,12 @@ struct UpkeepProgress {
 /// The requests for background work of one filesystem. Without a queue they wait until there is
 /// one.
 #[derive(Default)]
-pub struct Upkeep {
+pub struct Maintenance {
     queue: OnceLock<JobQueue>,
     progress: Mutex<UpkeepProgress>,
 }
 
-impl Upkeep {
+impl Maintenance {
     /// Runs requested work in jobs of this pool from now on.
     pub fn begin(&self, fs: Weak<dyn BackgroundWork>, jobs: &Jobs) {
         let queue = JobQueue {
@@ -106,10 +106,10 @@ impl JobQueue {
         let fs = self.fs.clone();
         let job = move || {
             if let Some(fs) = fs.upgrade() {
-                let upkeep = fs.upkeep();
-                if upkeep.start() {
+                let maintenance = fs.maintenance();
+                if maintenance.start() {
                     let more = fs.work();
-                    upkeep.finish(more);
+                    maintenance.finish(more);
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! Tests of the module `page`.
+//! Tests of the module `html_report`.
 
 use super::*;
 use serde_json::json;

@@ -43,7 +43,7 @@ fn write_buffers_are_in_the_ledger() {
         assert_eq!(f.read(0, 2000).unwrap(), vec![i as u8; 1000]);
     }
     assert_eq!(fs.shared.buffers.bytes(), 0);
-    assert_eq!(booked(), 16, "buffers for the next files are booked, too");
+    assert_eq!(booked(), 16, "buffers for the next files are reserved, too");
     drop((files, fs));
     assert_eq!(booked(), 0);
 }
