@@ -626,7 +626,7 @@ impl Engine {
                 Error::new(
                     ErrorKind::Cancelled,
                     format!(
-                        "blob file {n} was removed with its family before the garbage collection read it"
+                        "blob file {n} was removed before the garbage collection read it"
                     ),
                 )
             })

@@ -1,10 +1,15 @@
 //! A family that is dropped while a garbage collection rewrites its blob files.
 
 use super::prelude::*;
+use crate::db::blob_state::MovedRecords;
 use crate::db::tests::blobs::{FREE, check, expect};
+use crate::db::tree::blob_edits::{BlobChange, GcChange};
+use crate::version::edit::Edit;
+use basalt_blob::lineage::ReplacedFiles;
 use basalt_env::sync::Mutex;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, SimFs, SimOptions, When};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,4 +121,31 @@ fn dropping_a_family_during_its_collection_is_not_damage() {
     expect(&db, &stays, &ReadOptions::default(), &all.collect());
     db.close().unwrap();
     check(&env, &options());
+}
+
+/// An install that removed a blob file without a live record did not know of a garbage collection
+/// of the file that had just begun. The collection then ended as damage of a store that was sound.
+#[test]
+fn a_source_that_is_gone_ends_its_garbage_collection_and_is_no_damage() {
+    let fs = SimFs::new(SimOptions::default());
+    let db = Db::open(&Env::for_tests(fs, 1), "db", options()).unwrap();
+    put_all(&db, &db.default_family(), 0..20, 1);
+    let change = BlobChange {
+        dead: Vec::new(),
+        gc: Some(GcChange {
+            done: ReplacedFiles {
+                sources: vec![12_345],
+                targets: BTreeMap::new(),
+            },
+            moved: MovedRecords::default(),
+            marked: BTreeMap::new(),
+            orders: BTreeMap::new(),
+        }),
+    };
+    let installed = (db.engine().tree).install_with(Edit::default(), Vec::new(), change, |_, _| ());
+    let e = installed.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Cancelled, "{e}");
+    put_all(&db, &db.default_family(), 0..20, 2);
+    assert!(db.stats().read_only.is_none());
+    db.close().unwrap();
 }

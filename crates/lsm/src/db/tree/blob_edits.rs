@@ -187,10 +187,13 @@ fn add_gc_edits(
     // A record that lost its reference while the garbage collection ran was marked at its old
     // place.
     for source in &c.done.sources {
+        // Another install takes its copy of `collecting` when it begins. If this garbage collection
+        // began after that, the install may have removed a source without a live record.
         let now = &catalog.blobs.get(source).ok_or_else(|| {
-            let what =
-                format!("the garbage collection read blob file {source}, which does not exist");
-            Error::new(ErrorKind::Corruption, what)
+            let what = format!(
+                "blob file {source} was removed before its garbage collection was installed"
+            );
+            Error::new(ErrorKind::Cancelled, what)
         })?;
         for run in now.garbage.runs() {
             for ordinal in run.filter(|o| !c.marked[source].has(*o)) {
