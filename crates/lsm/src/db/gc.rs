@@ -625,9 +625,7 @@ impl Engine {
             find(n).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Cancelled,
-                    format!(
-                        "blob file {n} was removed before the garbage collection read it"
-                    ),
+                    format!("blob file {n} was removed before the garbage collection read it"),
                 )
             })
         };
