@@ -30,6 +30,38 @@ pub fn get_varint(bytes: &[u8], at: &mut usize, max_bits: u32) -> Option<u64> {
     None
 }
 
+/// Reads a varint of at most 64 bits. Returns `None` if it is cut off, too long, or longer than
+/// necessary.
+#[inline]
+pub fn get_varint64(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let mut n = 0u64;
+    for shift in (0..64).step_by(7) {
+        let b = *bytes.get(*at)?;
+        *at += 1;
+        let part = u64::from(b & 0x7f);
+        if shift == 63 && part > 1 {
+            return None;
+        }
+        n |= part << shift;
+        if b < 0x80 {
+            return (b != 0 || shift == 0).then_some(n);
+        }
+    }
+    None
+}
+
+/// Maps signed numbers to unsigned ones so that numbers near 0 become small.
+#[inline]
+pub fn zigzag(n: i64) -> u64 {
+    (n << 1 ^ n >> 63) as u64
+}
+
+/// Undoes [`zigzag`].
+#[inline]
+pub fn unzigzag(n: u64) -> i64 {
+    (n >> 1) as i64 ^ -((n & 1) as i64)
+}
+
 /// Reads 4 little-endian bytes. Panics if there are fewer.
 pub fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"))

@@ -35,6 +35,7 @@ pub mod prefix;
 pub mod ranges;
 pub mod separated;
 pub mod snapshot;
+pub mod write_options;
 
 pub use batch::WriteBatch;
 pub use codec::Compression;

@@ -12,6 +12,7 @@ pub use basalt_kv::codec::Compression;
 use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::merge::MergeOperator;
 use basalt_kv::prefix::Prefixes;
+pub use basalt_kv::write_options::{Durability, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -385,59 +386,6 @@ pub trait CompactionFilter: Send + Sync {
     /// Returns the decision about an entry.
     fn filter(&self, context: &FilterContext<'_>, key: &[u8], value: &[u8]) -> FilterDecision;
 }
-
-/// The failures that a write survives once it is acknowledged. More may be added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[non_exhaustive]
-pub enum Durability {
-    /// The death of the process may lose the write. LavaKV appends each write to its log before it
-    /// acknowledges the write. So such a write has what [`Durability::Process`] promises.
-    None,
-    /// The write survives the death of the process. A power cut, or the death of the operating
-    /// system, may lose the last writes. It never loses a write and keeps a later one.
-    #[default]
-    Process,
-    /// The write survives a power cut. The log is synced to the device before the write is
-    /// acknowledged. All batches of a commit group share the sync.
-    Device,
-}
-
-/// Settings of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct WriteOptions {
-    /// Failures that the batch survives once it is acknowledged. Default [`Durability::Process`].
-    pub durability: Durability,
-}
-
-impl WriteOptions {
-    /// Options with [`Durability::Device`]: the batch survives a power cut when it is acknowledged.
-    pub const SYNC: WriteOptions = WriteOptions {
-        durability: Durability::Device,
-    };
-    /// Options with [`Durability::Process`]: the batch survives the death of the process when it is
-    /// acknowledged, and a power cut some time later.
-    pub const UNSYNCED: WriteOptions = WriteOptions {
-        durability: Durability::Process,
-    };
-
-    /// Returns [`WriteOptions::SYNC`] if `sync` is `true`, else [`WriteOptions::UNSYNCED`].
-    pub const fn synced(sync: bool) -> WriteOptions {
-        match sync {
-            true => WriteOptions::SYNC,
-            false => WriteOptions::UNSYNCED,
-        }
-    }
-
-    /// Returns `true` if the write is acknowledged only after a sync of the log.
-    pub(crate) fn needs_sync(&self) -> bool {
-        self.durability == Durability::Device
-    }
-}
-
-setters! { WriteOptions {
-    durability: Durability,
-} }
 
 /// Settings of a read.
 #[derive(Clone)]

@@ -37,6 +37,7 @@
 // The unit tests of this crate are tests of the ordinary build, without a scheduler's locks.
 #![cfg(not(all(test, feature = "schedules")))]
 
+pub mod entries;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -56,6 +57,7 @@ mod writer;
 pub use basalt_kv::batch::{RECORD_HEADER, Separated};
 pub use header::{COMPRESSED_VALUES, LARGEST_UNIT, begins_one};
 pub use reader::{Expect, RecordReader};
+pub use record::{open_record, record_len};
 pub use separated::{UNANNOUNCED, UNANNOUNCED_COMPRESSED, payload_crc, separated};
 pub use writer::RecordWriter;
 
@@ -85,6 +87,14 @@ pub enum RecordKind {
     /// In a log, a mark that prepared tables were added with this sequence number. Their edit of
     /// the manifest was durable before. The record has no payload.
     Ingestion = 3,
+    /// Entries of logical logs: [`entries`].
+    Entries = 4,
+    /// Operations of the log engine on its logical logs.
+    LogOps = 5,
+    /// The entries of a file of the datalog by log and LSN, for garbage collection.
+    ReverseIndex = 6,
+    /// A part of a checkpoint of the log engine.
+    Checkpoint = 7,
 }
 
 /// The header at the start of a file of records.
@@ -130,7 +140,8 @@ pub struct Outgoing<'a> {
     pub first_seq: u64,
     /// Number of operations.
     pub count: u32,
-    /// CRC-32C of the payload, which the submitting thread computes: [`payload_crc`].
+    /// CRC-32C of the payload, which the submitting thread computes: [`payload_crc`]. The writer
+    /// computes it for records of kind [`RecordKind::Entries`].
     pub payload_crc: u32,
     /// Blob records in the payload. The writer gives them sequence numbers and header checksums.
     pub separated: &'a [Separated],
@@ -173,6 +184,15 @@ pub struct StoredRecord {
     pub compressed: bool,
     /// The payload.
     pub payload: Bytes,
+}
+
+/// A point of a file between two records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// Offset of the end of the record before.
+    pub offset: u64,
+    /// Header checksum of the record before, which the next record names; 0 if there is none.
+    pub chain: u32,
 }
 
 /// The end of a file of records.

@@ -22,7 +22,8 @@
 use super::record::{COMPRESSED, Life, RecordHeader, SEPARATED, flags_are_known, kind_of};
 use super::separated::verify;
 use super::{
-    FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord, Tail, header,
+    FileHeader, FileKind, RECORD_ALIGN, RECORD_HEADER, RecordKind, ResumePoint, StoredRecord, Tail,
+    entries, header,
 };
 use basalt_fs::{Bytes, Error, File, Result};
 use std::path::{Path, PathBuf};
@@ -58,7 +59,8 @@ pub struct RecordReader {
     unit: u64,
     /// Offset of the end of the last good record, padding included: a multiple of [`RECORD_ALIGN`].
     end: u64,
-    chain: u32,
+    /// Header checksum that the next record must name; `None` if any is right.
+    chain: Option<u32>,
     /// Largest offset that the records so far prove to have been synced.
     proven: u64,
     /// The end of the file, once it is known.
@@ -148,7 +150,7 @@ impl RecordReader {
                         end: u64::from(h.write_unit),
                         header: h,
                         source,
-                        chain: 0,
+                        chain: Some(0),
                         proven: 0,
                         ending: None,
                         damage: None,
@@ -179,6 +181,28 @@ impl RecordReader {
             }
         }
         Ok(None)
+    }
+
+    /// Moves to a point that the writer of the file named ([`super::RecordWriter::resume_point`]).
+    /// Must be called before the first record is read. The records before the point are not read,
+    /// and all of them count as synced.
+    pub fn resume_at(&mut self, point: &ResumePoint) {
+        self.end = self.end.max(point.offset);
+        self.chain = Some(point.chain);
+        self.proven = self.proven.max(self.end);
+    }
+
+    /// Sets the checksum that the file's first record continues, as
+    /// [`super::RecordWriter::follow`] does, or `None` if any is right. Must be called before the
+    /// first record is read. A record that continues another one counts as lost.
+    pub fn follow(&mut self, chain: Option<u32>) {
+        self.chain = chain;
+    }
+
+    /// Returns the header checksum of the last record that was read, as the writer returned it.
+    /// Returns that of [`RecordReader::follow`] before the first record.
+    pub fn chain(&self) -> Option<u32> {
+        self.chain
     }
 
     /// Returns the header.
@@ -269,10 +293,10 @@ impl RecordReader {
         let Some(head) = self.life.open(&b, offset) else {
             return Ok(PlaceContent::Nothing);
         };
-        if head.chain != self.chain {
+        if let Some(chain) = self.chain.filter(|chain| *chain != head.chain) {
             return Ok(PlaceContent::Unchained(format!(
-                "one at {offset} that follows a record with checksum {:08x}, not {:08x}",
-                head.chain, self.chain
+                "one at {offset} that follows a record with checksum {:08x}, not {chain:08x}",
+                head.chain
             )));
         }
         let at = offset + RECORD_HEADER as u64;
@@ -287,6 +311,14 @@ impl RecordReader {
             if !verify(id, &payload, at, head.first_seq, head.payload_crc) {
                 return Ok(PlaceContent::Broken(format!(
                     "one at {offset} with separated values whose checksums do not fit"
+                )));
+            }
+            return Ok(PlaceContent::Good(head, payload));
+        }
+        if head.kind == RecordKind::Entries as u8 {
+            if !entries::verify(self.life, &payload, at, head.payload_crc) {
+                return Ok(PlaceContent::Broken(format!(
+                    "one at {offset} with log entries whose checksums do not fit"
                 )));
             }
             return Ok(PlaceContent::Good(head, payload));
@@ -314,7 +346,7 @@ impl RecordReader {
         };
         let len = RECORD_HEADER as u64 + u64::from(head.len);
         self.end = offset + len.next_multiple_of(RECORD_ALIGN as u64);
-        self.chain = head.crc;
+        self.chain = Some(head.crc);
         self.proven = self.proven.max(head.synced);
         Ok(StoredRecord {
             offset,

@@ -114,6 +114,10 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
         1 => Some(RecordKind::Batch),
         2 => Some(RecordKind::Edit),
         3 => Some(RecordKind::Ingestion),
+        4 => Some(RecordKind::Entries),
+        5 => Some(RecordKind::LogOps),
+        6 => Some(RecordKind::ReverseIndex),
+        7 => Some(RecordKind::Checkpoint),
         _ => None,
     }
 }
@@ -124,4 +128,46 @@ pub(super) fn flags_are_known(kind: RecordKind, flags: u8) -> bool {
         0 => true,
         _ => flags & !COMPRESSED == SEPARATED && kind == RecordKind::Batch,
     }
+}
+
+/// Verifies a record's header that was read from `offset` of the file with this id, and returns the
+/// bytes of the payload behind it.
+///
+/// Errors: a description of what is wrong with the bytes.
+pub fn record_len(file_id: u128, offset: u64, header: &[u8]) -> Result<u32, String> {
+    let head = match header.len() >= RECORD_HEADER {
+        true => Life::new(file_id).open(header, offset),
+        false => None,
+    };
+    let head = head.ok_or("expected a record, found bytes without a record's header")?;
+    Ok(head.len)
+}
+
+/// Verifies a whole record that was read from `offset` of the file with this id, and returns its
+/// kind. The payload lies behind the first [`RECORD_HEADER`] bytes. It is for records without
+/// separated values whose place is known from elsewhere.
+///
+/// Errors: a description of what is wrong with the bytes.
+pub fn open_record(file_id: u128, offset: u64, bytes: &[u8]) -> Result<RecordKind, String> {
+    let head = match bytes.len() >= RECORD_HEADER {
+        true => Life::new(file_id).open(bytes, offset),
+        false => None,
+    };
+    let head = head.ok_or("expected a record, found bytes without a record's header")?;
+    let payload = &bytes[RECORD_HEADER..];
+    if head.len as usize != payload.len() {
+        return Err(format!(
+            "expected a record of {} bytes, found one of {}",
+            payload.len(),
+            head.len
+        ));
+    }
+    let crc = crc32c::crc32c(payload);
+    if crc != head.payload_crc {
+        return Err(format!(
+            "payload checksum is {crc:08x}, expected {:08x}",
+            head.payload_crc
+        ));
+    }
+    kind_of(head.kind).ok_or_else(|| format!("a record of unknown kind {}", head.kind))
 }

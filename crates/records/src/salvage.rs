@@ -8,7 +8,7 @@
 use super::record::{COMPRESSED, SEPARATED};
 use super::record::{Life, RecordHeader, flags_are_known, kind_of};
 use super::separated::verify;
-use super::{RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord};
+use super::{RECORD_ALIGN, RECORD_HEADER, RecordKind, StoredRecord, entries};
 use basalt_fs::{Bytes, Error, File, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -209,6 +209,9 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
 fn fits(file_id: u128, head: &RecordHeader, payload: &[u8], at: u64) -> bool {
     match head.flags & SEPARATED {
         SEPARATED => verify(file_id, payload, at, head.first_seq, head.payload_crc),
+        _ if head.kind == RecordKind::Entries as u8 => {
+            entries::verify(Life::new(file_id), payload, at, head.payload_crc)
+        }
         _ => crc32c::crc32c(payload) == head.payload_crc,
     }
 }

@@ -14,7 +14,10 @@
 use super::header::UNITS;
 use super::record::{Life, RecordHeader};
 use super::separated::{flags, payload_crc, seal};
-use super::{FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, header};
+use super::{
+    FileHeader, LARGEST_UNIT, Outgoing, RECORD_ALIGN, RECORD_HEADER, RecordKind, ResumePoint,
+    entries, header,
+};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -67,6 +70,7 @@ pub struct RecordWriter {
     staging: AlignedBuf,
     quiet: u32,
     poisoned: Option<Error>,
+    sync_failed: bool,
 }
 
 /// A part of an append.
@@ -133,6 +137,7 @@ impl RecordWriter {
             staging: AlignedBuf::zeroed_direct(0),
             quiet: 0,
             poisoned: None,
+            sync_failed: false,
         })
     }
 
@@ -160,9 +165,9 @@ impl RecordWriter {
                 ))
                 .in_file(&self.path));
             }
-            debug_assert_eq!(
-                payload_crc(&r.buf[RECORD_HEADER..], r.separated),
-                r.payload_crc,
+            debug_assert!(
+                r.kind == RecordKind::Entries
+                    || payload_crc(&r.buf[RECORD_HEADER..], r.separated) == r.payload_crc,
                 "payload checksum"
             );
         }
@@ -177,10 +182,22 @@ impl RecordWriter {
         if !self.dirty {
             return Ok(());
         }
-        let done = self.file.sync_data();
-        self.poison_on_error(done)?;
-        self.note_synced();
-        Ok(())
+        let done = self.sync_file();
+        self.poison_on_error(done)
+    }
+
+    /// Has the first record name the header checksum of another file's last record. A reader that
+    /// follows the same checksum finds out if that record was lost. Must be called before the first
+    /// record is appended.
+    pub fn follow(&mut self, chain: u32) {
+        debug_assert_eq!(self.end, self.unit, "no record was appended");
+        self.chain = chain;
+    }
+
+    /// Returns true if the call that poisoned the writer was a sync. Then bytes that were appended
+    /// since the sync before may be lost, although reads return them.
+    pub fn sync_failed(&self) -> bool {
+        self.sync_failed
     }
 
     /// Records a sync of the file by the caller, together with other files, that covers all bytes
@@ -200,6 +217,14 @@ impl RecordWriter {
     /// and the manifest may state it once the file is synced.
     pub fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Returns the point from which a reader can read what is appended from now on.
+    pub fn resume_point(&self) -> ResumePoint {
+        ResumePoint {
+            offset: self.end,
+            chain: self.chain,
+        }
     }
 
     /// Returns the bytes of the file if its unit were the smallest, and the further bytes that it
@@ -296,13 +321,12 @@ impl RecordWriter {
             record.offset = offset;
             let (first_seq, separated) = (record.first_seq, record.separated);
             let payload = &mut record.buf[RECORD_HEADER..];
-            seal(
-                self.life,
-                payload,
-                offset + RECORD_HEADER as u64,
-                first_seq,
-                separated,
-            );
+            let payload_at = offset + RECORD_HEADER as u64;
+            if record.kind == RecordKind::Entries {
+                record.payload_crc = entries::seal(self.life, payload, payload_at);
+            } else {
+                seal(self.life, payload, payload_at, first_seq, separated);
+            }
             self.chain = self.life.seal(
                 record.buf,
                 offset,
@@ -339,9 +363,16 @@ impl RecordWriter {
             let len = self.end - from;
             let in_units = |unit: u32| len.next_multiple_of(u64::from(unit));
             self.more_in_blocks += in_units(LARGEST_UNIT) - in_units(*UNITS.start());
-            self.file.sync_data()?;
-            self.note_synced();
+            self.sync_file()?;
         }
+        Ok(())
+    }
+
+    fn sync_file(&mut self) -> Result<()> {
+        let done = self.file.sync_data();
+        self.sync_failed |= done.is_err();
+        done?;
+        self.note_synced();
         Ok(())
     }
 

@@ -14,6 +14,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("table", &["fs", "env", "kv"]),
     ("blob", &["fs", "env", "kv", "records", "table"]),
     ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
+    ("log", &["fs", "env", "kv", "records"]),
     // These build the sources of six crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),

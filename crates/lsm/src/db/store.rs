@@ -310,7 +310,7 @@ impl Db {
         let checked = self.check_batch(&batch);
         let checks = checked.and_then(|()| engine.take_preconditions(preconditions));
         let state = match checks {
-            Ok(checks) => engine.enqueue(batch, options.needs_sync(), checks, wait_mode),
+            Ok(checks) => engine.enqueue(batch, options.is_synced(), checks, wait_mode),
             Err(e) => Engine::failed_ticket(e),
         };
         engine.ensure_leader();
@@ -361,7 +361,7 @@ impl Db {
     ) -> Result<SeqNo> {
         self.check_batch(&batch)?;
         let checks = self.engine().take_preconditions(preconditions)?;
-        self.engine().write(batch, options.needs_sync(), checks)
+        self.engine().write(batch, options.is_synced(), checks)
     }
 
     /// Sets one key to a value. Returns the sequence number of the write. Durability and errors are

@@ -1,0 +1,309 @@
+//! The way of an append through the datalog: checked, written with its group, added to the indexes.
+//!
+//! The removal of a range that is no trim goes through the same queue, so that it has its place
+//! among the appends.
+
+use crate::apply::add_entry;
+use crate::engine::{Engine, L0_ENTRIES};
+use crate::mapping::Location;
+use crate::options::Duplicates;
+use crate::physical::ReadableFile;
+use crate::queue::{Commit, Queued, TicketState};
+use crate::request::{DataRequest, PendingEntry};
+use crate::reverse_index::ReverseEntry;
+use crate::writer::PhysicalWriter;
+use basalt_env::JobPriority;
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Engine {
+    /// Commits a request to the datalog, and waits for it.
+    pub fn run_data(&self, request: DataRequest) -> Result<()> {
+        self.check_open()?;
+        let queued = queued(request, TicketState::new());
+        self.data_queue.run(queued, &DataCommit(self))
+    }
+
+    /// Queues a request to the datalog.
+    pub fn submit_data(&self, request: DataRequest) -> Arc<TicketState> {
+        if let Err(e) = self.check_open() {
+            return TicketState::done(Err(e));
+        }
+        let ticket = TicketState::new();
+        self.data_queue
+            .submit(queued(request, ticket.clone()), &DataCommit(self));
+        ticket
+    }
+
+    /// Waits for a request that was submitted.
+    pub fn wait_data(&self, ticket: &Arc<TicketState>) -> Result<()> {
+        self.data_queue.wait(ticket, &DataCommit(self))
+    }
+}
+
+fn queued(request: DataRequest, ticket: Arc<TicketState>) -> Queued<DataRequest> {
+    let bytes = match &request {
+        DataRequest::Append { buf, .. } => buf.len(),
+        DataRequest::Remove { .. } | DataRequest::Sync => RECORD_HEADER,
+    };
+    Queued {
+        request,
+        ticket,
+        bytes,
+    }
+}
+
+/// Commits groups of the datalog's queue.
+pub(crate) struct DataCommit<'a>(pub &'a Engine);
+
+impl Commit<DataRequest> for DataCommit<'_> {
+    fn commit(&self, group: &mut [Queued<DataRequest>]) -> Vec<Result<()>> {
+        let mut writer = self.0.data.lock();
+        let mut results = Vec::with_capacity(group.len());
+        let mut rest = group;
+        while !rest.is_empty() {
+            let removes = |q: &Queued<DataRequest>| matches!(q.request, DataRequest::Remove { .. });
+            let n = rest.iter().position(removes).unwrap_or(rest.len());
+            let (appends, behind) = rest.split_at_mut(n);
+            self.0.commit_appends(&mut writer, appends, &mut results);
+            rest = match behind.split_first_mut() {
+                Some((first, behind)) => {
+                    results.push(self.0.commit_remove(&mut writer, &first.request));
+                    behind
+                }
+                None => &mut [],
+            };
+        }
+        results
+    }
+
+    fn lead_in_background(&self) {
+        self.0.in_background(JobPriority::Commit, |engine| {
+            engine.data_queue.lead_one(&DataCommit(engine));
+        });
+    }
+}
+
+impl Engine {
+    fn commit_appends(
+        &self,
+        writer: &mut PhysicalWriter,
+        group: &mut [Queued<DataRequest>],
+        results: &mut Vec<Result<()>>,
+    ) {
+        if group.is_empty() {
+            return;
+        }
+        let begun = results.len();
+        let mut seen = Seen::default();
+        for queued in group.iter() {
+            results.push(match &queued.request {
+                DataRequest::Append { entries, .. } => seen.check(entries),
+                DataRequest::Remove { .. } | DataRequest::Sync => Ok(()),
+            });
+        }
+        let refused = |i: usize| results[begun + i].is_err();
+        let refused: SmallVec<[bool; 16]> = (0..group.len()).map(refused).collect();
+        let written = self.write_appends(writer, group, &refused);
+        for queued in group.iter() {
+            forget_committing(&queued.request);
+        }
+        match written {
+            Ok(placed) => {
+                for record in placed.records {
+                    // The reverse index is of the file as it is, whatever is live in it.
+                    if let DataRequest::Append { entries, .. } = &group[record.request].request
+                        && let Some(file) = &placed.file
+                    {
+                        writer.note_entries(entries.iter().map(|entry| ReverseEntry {
+                            log: entry.log.number,
+                            lsn: entry.lsn,
+                            location: record.location_of(file, entry),
+                        }));
+                        self.add_to_indexes(entries, file, &record);
+                    }
+                }
+            }
+            Err(e) => {
+                for result in &mut results[begun..] {
+                    if result.is_ok() {
+                        *result = Err(e.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_appends(
+        &self,
+        writer: &mut PhysicalWriter,
+        group: &mut [Queued<DataRequest>],
+        refused: &[bool],
+    ) -> Result<Placed> {
+        let mut sync = false;
+        let mut records = Vec::with_capacity(group.len());
+        let mut of = Vec::with_capacity(group.len());
+        for (i, queued) in group.iter_mut().enumerate() {
+            match &mut queued.request {
+                DataRequest::Append {
+                    buf,
+                    entries,
+                    sync: synced,
+                } if !refused[i] && !entries.is_empty() => {
+                    sync |= *synced;
+                    of.push(i);
+                    records.push(Outgoing {
+                        buf,
+                        kind: RecordKind::Entries,
+                        first_seq: self.next_seq.fetch_add(1, SeqCst),
+                        count: entries.len() as u32,
+                        payload_crc: 0,
+                        separated: &[],
+                        offset: 0,
+                    });
+                }
+                DataRequest::Sync => sync = true,
+                _ => {}
+            }
+        }
+        if records.is_empty() {
+            if sync {
+                writer.sync()?;
+            }
+            return Ok(Placed::default());
+        }
+        let file = writer.append(&mut records, sync)?;
+        self.note_appended(records.iter().map(|r| r.buf.len() as u64).sum());
+        self.tend_writer(writer, |engine| &engine.data);
+        let placed = records.iter().zip(of).map(|(r, request)| PlacedRecord {
+            request,
+            offset: r.offset,
+            seq: r.first_seq,
+        });
+        Ok(Placed {
+            file: Some(file),
+            records: placed.collect(),
+        })
+    }
+
+    fn add_to_indexes(
+        &self,
+        entries: &[PendingEntry],
+        file: &Arc<ReadableFile>,
+        record: &PlacedRecord,
+    ) {
+        for entry in entries {
+            let location = record.location_of(file, entry);
+            file.add_live(u64::from(entry.len));
+            let freed = add_entry(&entry.log, record.seq, entry.lsn, location, &|page| {
+                self.load_page(&entry.log, page)
+            });
+            if freed.count > 0 {
+                self.has_replaced.store(true, SeqCst);
+            }
+            self.note_freed(&freed);
+            let mut inner = entry.log.lock();
+            if inner.index.in_memory() > L0_ENTRIES && !std::mem::replace(&mut inner.flushing, true)
+            {
+                drop(inner);
+                let log = entry.log.clone();
+                self.in_background(JobPriority::Flush, move |engine| engine.flush_index(&log));
+            }
+        }
+    }
+
+    fn commit_remove(&self, writer: &mut PhysicalWriter, request: &DataRequest) -> Result<()> {
+        let DataRequest::Remove { log, op } = request else {
+            unreachable!("the caller found a removal");
+        };
+        // Nothing that was appended before may be durable later than the removal.
+        writer.sync()?;
+        self.run_op(log, op.clone(), true)
+    }
+}
+
+/// Where the records of a group are.
+#[derive(Default)]
+struct Placed {
+    file: Option<Arc<ReadableFile>>,
+    records: Vec<PlacedRecord>,
+}
+
+struct PlacedRecord {
+    /// Index of the request in the group.
+    request: usize,
+    offset: u64,
+    seq: u64,
+}
+
+impl PlacedRecord {
+    fn location_of(&self, file: &ReadableFile, entry: &PendingEntry) -> Location {
+        Location {
+            file: file.number,
+            offset: self.offset + u64::from(entry.at),
+            len: entry.len,
+        }
+    }
+}
+
+fn forget_committing(request: &DataRequest) {
+    if let DataRequest::Append { entries, .. } = request {
+        for entry in entries {
+            entry.log.lock().committing = None;
+        }
+    }
+}
+
+/// The LSNs of a group's batches that were checked so far.
+#[derive(Default)]
+struct Seen {
+    /// Log numbers and LSNs of entries that were not above all others of their log.
+    late: BTreeSet<(u64, u64)>,
+    all: Vec<(u64, u64)>,
+}
+
+impl Seen {
+    /// Returns an error if an append of a batch must be refused.
+    fn check(&mut self, entries: &[PendingEntry]) -> Result<()> {
+        let begun = self.all.len();
+        let checked = entries.iter().try_for_each(|entry| self.check_one(entry));
+        if checked.is_err() {
+            self.all.truncate(begun);
+        }
+        checked
+    }
+
+    fn check_one(&mut self, entry: &PendingEntry) -> Result<()> {
+        let log = &entry.log;
+        let mut inner = log.lock();
+        if inner.deleted {
+            return Err(log.deleted());
+        }
+        if let Some(trimmed) = inner.trimmed.filter(|trimmed| entry.lsn <= *trimmed) {
+            return Err(Error::invalid(format!(
+                "LSN {} of log {:?} is not above {trimmed}, up to which the log was trimmed",
+                entry.lsn, log.name
+            )));
+        }
+        let highest = inner.index.last().max(inner.committing);
+        if highest.is_some_and(|highest| entry.lsn <= highest)
+            && log.options.duplicates == Duplicates::Refuse
+        {
+            let here = (log.number, entry.lsn);
+            let in_group = self.all.contains(&here) || self.late.contains(&here);
+            if in_group || inner.index.find(entry.lsn).is_some() {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!("log {:?} has a record with LSN {}", log.name, entry.lsn),
+                ));
+            }
+        }
+        inner.committing = highest.max(Some(entry.lsn));
+        self.all.push((log.number, entry.lsn));
+        Ok(())
+    }
+}

@@ -1,0 +1,396 @@
+//! The open log engine: its parts, and the two ways of a write.
+//!
+//! An append goes through the queue of the datalog. Its leader checks the group's LSNs, writes all
+//! batches with one device write and one sync, and then adds them to the indexes. An operation on a
+//! log goes through the queue of the metalog in the same way: it is durable before the index
+//! changes (pageserver 5.2).
+//!
+//! A trim and an append of the same log may run at the same time. The trim's limit only rises, and
+//! every append up to it is refused or dropped, in whatever order the two are done. The removal of
+//! other ranges is no such operation. It goes through the queue of the datalog, so that it has its
+//! place among the appends; recovery finds the place by sequence numbers.
+//!
+//! Locks, in the order in which a thread may take them: the writer of the datalog, that of the
+//! metalog, that of moved records, a left file, the manifest, then one logical log, then the
+//! namespace or the list of files.
+
+use crate::catalog::{Change, CheckpointFile, Role};
+use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
+use crate::index::{Freed, PageLocation};
+use crate::log_ops::LogOp;
+use crate::mapping::Mapping;
+use crate::namespace::{LogState, Namespace};
+use crate::pages;
+use crate::physical::{PhysicalLogs, ReadableFile};
+use crate::queue::CoalescingQueue;
+use crate::request::{DataRequest, MetaRequest};
+use crate::writer::PhysicalWriter;
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_env::{Env, JobOwner, JobPriority};
+use basalt_fs::{Error, ErrorKind, LockGuard, Result};
+use std::sync::{Arc, Weak};
+
+/// Entries of L0 above which a log's oldest entries move to pages.
+pub(crate) const L0_ENTRIES: u64 = if cfg!(test) { 40 } else { 1024 };
+/// Entries that stay in L0 then: the newest, which are read and trimmed soonest.
+const L0_KEPT: u64 = if cfg!(test) { 10 } else { 256 };
+
+/// Least bytes of all physical logs between two checkpoints, unless files are small. Recovery reads
+/// them in a few milliseconds.
+const LEAST_REPLAY: u64 = 16 << 20;
+/// The next checkpoint is due after this many times the bytes of the last one, so that checkpoints
+/// are a small part of what is written.
+const CHECKPOINT_PART: u64 = if cfg!(test) { 1 } else { 32 };
+/// It is also due only after this part of the live bytes was appended.
+const LIVE_PART: u64 = 8;
+/// The engine behind all handles.
+pub(crate) struct Engine {
+    pub env: Env,
+    pub number: u64,
+    pub logs: Arc<PhysicalLogs>,
+    pub namespace: Namespace,
+    pub data_queue: CoalescingQueue<DataRequest>,
+    pub meta_queue: CoalescingQueue<MetaRequest>,
+    pub data: Mutex<PhysicalWriter>,
+    pub meta: Mutex<PhysicalWriter>,
+    pub moved: Mutex<PhysicalWriter>,
+    /// The head of the newest checkpoint.
+    pub head: Mutex<CheckpointHead>,
+    pub max_space_amp: f64,
+    pub next_seq: AtomicU64,
+    next_log: AtomicU64,
+    closed: AtomicBool,
+    /// Largest bytes of a file.
+    file_bytes: u64,
+    /// Bytes of all physical logs between the last checkpoint and the next one.
+    checkpoint_due: AtomicU64,
+    /// Bytes that were appended to all physical logs since the last checkpoint began.
+    since_checkpoint: AtomicU64,
+    /// True while a job makes a checkpoint, or is to.
+    checkpointing: AtomicBool,
+    /// True while a job collects garbage, or is to.
+    pub collecting: AtomicBool,
+    /// True while a job removes files of which nothing is live, or is to.
+    removing: AtomicBool,
+    /// True if a record was replaced by another one with its LSN.
+    pub has_replaced: AtomicBool,
+    jobs: JobOwner,
+    this: Weak<Engine>,
+    /// Released when the engine is closed.
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
+}
+
+/// What recovery hands to an engine.
+pub(crate) struct Recovered {
+    pub number: u64,
+    pub logs: Arc<PhysicalLogs>,
+    pub namespace: Namespace,
+    pub data: PhysicalWriter,
+    pub meta: PhysicalWriter,
+    pub moved: PhysicalWriter,
+    pub max_space_amp: f64,
+    pub head: CheckpointHead,
+    pub next_seq: u64,
+    pub next_log: u64,
+    pub file_bytes: u64,
+    pub lock: Box<dyn LockGuard>,
+}
+
+impl Engine {
+    pub fn new(env: &Env, recovered: Recovered) -> Arc<Engine> {
+        Arc::new_cyclic(|this| Engine {
+            env: env.clone(),
+            number: recovered.number,
+            logs: recovered.logs,
+            namespace: recovered.namespace,
+            data_queue: CoalescingQueue::new(),
+            meta_queue: CoalescingQueue::new(),
+            data: Mutex::new(recovered.data),
+            meta: Mutex::new(recovered.meta),
+            moved: Mutex::new(recovered.moved),
+            head: Mutex::new(recovered.head),
+            max_space_amp: recovered.max_space_amp,
+            next_seq: AtomicU64::new(recovered.next_seq),
+            next_log: AtomicU64::new(recovered.next_log),
+            closed: AtomicBool::new(false),
+            file_bytes: recovered.file_bytes,
+            checkpoint_due: AtomicU64::new(LEAST_REPLAY.min(recovered.file_bytes / 4)),
+            since_checkpoint: AtomicU64::new(0),
+            checkpointing: AtomicBool::new(false),
+            collecting: AtomicBool::new(false),
+            removing: AtomicBool::new(false),
+            has_replaced: AtomicBool::new(false),
+            jobs: env.jobs().new_owner(),
+            this: this.clone(),
+            lock: Mutex::new(Some(recovered.lock)),
+        })
+    }
+
+    /// Returns an error if the engine was closed.
+    pub fn check_open(&self) -> Result<()> {
+        match self.closed.load(SeqCst) {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Closed, "the log engine was closed")),
+        }
+    }
+
+    /// Returns a number for a new log.
+    pub fn new_log_number(&self) -> u64 {
+        self.next_log.fetch_add(1, SeqCst)
+    }
+
+    /// Commits what is queued, syncs, and releases the directory. Later calls fail with `Closed`.
+    pub fn close(&self) -> Result<()> {
+        if self.closed.swap(true, SeqCst) {
+            return Ok(());
+        }
+        self.jobs.drain();
+        let error = Error::new(ErrorKind::Closed, "the log engine was closed");
+        let synced = self.data.lock().end_all();
+        let synced = synced.and(self.meta.lock().end_all());
+        let synced = synced.and(self.moved.lock().end_all());
+        // With a checkpoint the next open reads nothing else.
+        let synced = synced.and_then(|()| self.checkpoint());
+        self.data_queue.fail_all(&error);
+        self.meta_queue.fail_all(&error);
+        for log in self.namespace.all() {
+            log.wake_all();
+        }
+        self.logs.release_recycled();
+        *self.lock.lock() = None;
+        synced
+    }
+
+    /// Drops the jobs that are queued, as a power cut does.
+    #[cfg(test)]
+    pub fn cut_power(&self) {
+        self.closed.store(true, SeqCst);
+        self.jobs.cancel();
+    }
+
+    pub fn in_background(&self, priority: JobPriority, run: impl FnOnce(&Engine) + Send + 'static) {
+        let this = self.this.clone();
+        self.jobs.spawn(priority, move || {
+            if let Some(engine) = this.upgrade() {
+                run(&engine);
+            }
+        });
+    }
+
+    /// Subtracts garbage from the live bytes of the files that have it. A file of which nothing is
+    /// live is removed soon.
+    pub fn note_freed(&self, freed: &Freed) {
+        for (file, bytes) in freed.records.iter().chain(freed.pages.iter()) {
+            if let Some(file) = self.logs.get(file)
+                && file.subtract_live(bytes)
+                && file.role != Role::Meta
+                && file.end().is_some()
+            {
+                self.schedule_removal();
+            }
+        }
+    }
+
+    fn schedule_removal(&self) {
+        if !self.removing.swap(true, SeqCst) {
+            self.in_background(JobPriority::Housekeeping, |engine| {
+                engine.removing.store(false, SeqCst);
+                // A file that stays is removed with the next one, or after the next checkpoint.
+                let _ = engine.remove_dead_records();
+            });
+        }
+    }
+
+    /// Removes ended files of records of which nothing is live. Recovery needs none of them.
+    fn remove_dead_records(&self) -> Result<()> {
+        let is_dead = |file: &Arc<ReadableFile>| {
+            file.role != Role::Meta && file.end().is_some() && file.live.load(SeqCst) == 0
+        };
+        let dead: Vec<u64> = (self.logs.all().iter().filter(|f| is_dead(f)))
+            .map(|file| file.number)
+            .collect();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        // What made the records garbage must be as durable as their removal: trims, and records
+        // that replaced or moved them.
+        self.meta.lock().sync()?;
+        if self.has_replaced.load(SeqCst) {
+            self.data.lock().sync()?;
+        }
+        self.moved.lock().sync()?;
+        let recycle = !self.closed.load(SeqCst);
+        dead.into_iter()
+            .try_for_each(|file| self.logs.remove(file, recycle))
+    }
+
+    /// Has jobs do what a writer needs after an append: end full files, and prepare the next one.
+    pub fn tend_writer(
+        &self,
+        writer: &mut PhysicalWriter,
+        of: fn(&Engine) -> &Mutex<PhysicalWriter>,
+    ) {
+        if let Some(left) = writer.oldest_left()
+            && left.claim()
+        {
+            self.in_background(JobPriority::Flush, move |engine| {
+                // After an error the file stays as it is, and a close or a recovery ends it.
+                if left.end(&engine.logs).is_ok() {
+                    of(engine).lock().forget_left(&left);
+                }
+            });
+        }
+        if let Some(plan) = writer.plan_spare() {
+            self.in_background(JobPriority::Housekeeping, move |engine| {
+                // A failure is not lost: the writer that needs the file tries again.
+                let made = plan.prepare(&engine.logs).ok();
+                let unused = of(engine).lock().take_spare(made);
+                if let Some(number) = unused {
+                    let _ = engine.logs.remove(number, true);
+                }
+            });
+        }
+    }
+}
+
+impl Engine {
+    /// Counts bytes of a physical log, and schedules a checkpoint if enough were appended since the
+    /// last one.
+    pub fn note_appended(&self, bytes: u64) {
+        let since = self.since_checkpoint.fetch_add(bytes, SeqCst) + bytes;
+        if since >= self.checkpoint_due.load(SeqCst) && !self.checkpointing.swap(true, SeqCst) {
+            self.in_background(JobPriority::Flush, |engine| {
+                // Without a checkpoint recovery takes longer, and files stay. The next one is due
+                // after as many bytes.
+                let _ = engine.checkpoint();
+                engine.checkpointing.store(false, SeqCst);
+                // A page that cannot be read stays where it is.
+                let _ = engine.compact_metalog();
+                engine.schedule_gc();
+            });
+        }
+    }
+
+    /// Writes a checkpoint, and removes the files that recovery then no longer needs.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.since_checkpoint.store(0, SeqCst);
+        for writer in [&self.data, &self.meta, &self.moved] {
+            writer.lock().retry_left();
+        }
+        let head = {
+            // Everything before these points is in the indexes: a group is applied under the lock.
+            let data = self.data.lock();
+            let meta = self.meta.lock();
+            let moved = self.moved.lock();
+            CheckpointHead {
+                next_seq: self.next_seq.load(SeqCst),
+                next_log: self.next_log.load(SeqCst),
+                meta: meta.position(),
+                data: data.position(),
+                moved: moved.position(),
+            }
+        };
+        let dead = self.dead_files(&head);
+        let (number, store_id) = self.logs.new_file();
+        let path = checkpoint_path(self.logs.dir(), number);
+        let all = self.namespace.all();
+        let installed = checkpoint::write(&self.env, &path, number, store_id, &head, &all)
+            .and_then(|(file_id, end)| {
+                // The checkpoint has records and removals that are younger than its points. They
+                // must be as durable as it is.
+                self.sync_all()?;
+                self.env.fs().sync_metadata(self.logs.dir())?;
+                let before = self.logs.checkpoint();
+                let checkpoint = CheckpointFile {
+                    number,
+                    file_id,
+                    end,
+                };
+                self.logs.install(&[Change::Checkpoint(checkpoint)])?;
+                *self.head.lock() = head;
+                let least = LEAST_REPLAY.min(self.file_bytes / 4);
+                let most = least.max(self.file_bytes / 4);
+                let due = (self.logs.live_bytes() / LIVE_PART).clamp(least, most);
+                self.checkpoint_due
+                    .store(due.max(end * CHECKPOINT_PART), SeqCst);
+                Ok(before)
+            });
+        match installed {
+            Ok(before) => {
+                if let Some(before) = before {
+                    let old = checkpoint_path(self.logs.dir(), before.number);
+                    // A file that stays is unused, and the next open removes it.
+                    let _ = self.env.fs().remove(&old);
+                }
+                let recycle = !self.closed.load(SeqCst);
+                dead.into_iter()
+                    .try_for_each(|file| self.logs.remove(file, recycle))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes everything in all physical logs durable.
+    pub fn sync_all(&self) -> Result<()> {
+        self.data.lock().sync()?;
+        self.meta.lock().sync()?;
+        self.moved.lock().sync()
+    }
+
+    /// Returns the next sequence number.
+    pub fn new_seq(&self) -> u64 {
+        self.next_seq.fetch_add(1, SeqCst)
+    }
+
+    /// Returns the files of which nothing is live, and which no replay from a checkpoint with this
+    /// head reads.
+    fn dead_files(&self, head: &CheckpointHead) -> Vec<u64> {
+        let is_dead = |file: &Arc<ReadableFile>| {
+            let replayed_from = match file.role {
+                Role::Meta => head.meta.file,
+                Role::Data => head.data.file,
+                Role::Moved => head.moved.file,
+            };
+            file.number < replayed_from && file.end().is_some() && file.live.load(SeqCst) == 0
+        };
+        let all = self.logs.all();
+        all.iter()
+            .filter(|f| is_dead(f))
+            .map(|f| f.number)
+            .collect()
+    }
+
+    /// Moves the oldest entries of a log's L0 to pages (MetaFlush, pageserver 5.2).
+    pub fn flush_index(&self, log: &Arc<LogState>) {
+        loop {
+            let mut inner = log.lock();
+            let page = match inner.deleted {
+                true => None,
+                false => inner.index.next_page(L0_KEPT),
+            };
+            let Some(mapping) = page else {
+                inner.flushing = false;
+                return;
+            };
+            drop(inner);
+            let op = LogOp::Page {
+                log: log.number,
+                mapping,
+            };
+            // A power cut may lose the page. Then recovery finds the entries in the datalog.
+            if self.run_op(log, op, false).is_err() {
+                // The metalog takes nothing more, or the engine was closed. L0 keeps the entries.
+                log.lock().flushing = false;
+                return;
+            }
+        }
+    }
+
+    /// Returns the entries of a page, or `None` if the page cannot be read.
+    pub fn load_page(&self, log: &LogState, at: PageLocation) -> Option<Mapping> {
+        pages::load(&self.env, &self.logs, log.number, at)
+            .ok()
+            .flatten()
+    }
+}

@@ -1,0 +1,174 @@
+//! The log engine as its users see it.
+
+use crate::batch::LogBatch;
+use crate::engine::Engine;
+use crate::log::Log;
+use crate::log_ops::{LARGEST_NAME, LogOp};
+use crate::namespace::LogState;
+use crate::options::{LogEngineOptions, LogOptions};
+use crate::recovery;
+use crate::request::DataRequest;
+use crate::stats::LogEngineStats;
+use crate::ticket::LogTicket;
+use basalt_env::Env;
+use basalt_env::sync::Mutex;
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::write_options::WriteOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A store of logical logs, which share a few physical ones (pageserver 5). Cloning is cheap, and
+/// all clones are the same store.
+///
+/// A record that was acknowledged with [`WriteOptions::SYNC`] is never lost. Records of one batch
+/// are all there after a crash, or none of them.
+#[derive(Clone)]
+pub struct LogEngine {
+    engine: Arc<Engine>,
+    /// Held while a log is created, so that a name is given once.
+    creating: Arc<Mutex<()>>,
+}
+
+impl LogEngine {
+    /// Opens the store in a directory of the environment's filesystem.
+    ///
+    /// Errors: `NotFound` if there is no store and the options do not create one; `Busy` if another
+    /// process has it open; `Corruption` if a file is damaged or missing; `Unsupported` for a store
+    /// of a later version; `InvalidArgument` for a wrong option.
+    pub fn open(env: &Env, path: impl AsRef<Path>, options: LogEngineOptions) -> Result<LogEngine> {
+        options.validate()?;
+        let recovered = recovery::open(env, path.as_ref(), &options)?;
+        Ok(LogEngine {
+            engine: Engine::new(env, recovered),
+            creating: Arc::new(Mutex::new(())),
+        })
+    }
+
+    /// Creates a log. It survives a power cut when the call returns.
+    ///
+    /// Errors: `AlreadyExists` if the name is taken; `InvalidArgument` for an empty name, or one of
+    /// more than 1,024 bytes.
+    pub fn create(&self, name: &str, options: LogOptions) -> Result<Log> {
+        if name.is_empty() || name.len() > LARGEST_NAME {
+            return Err(Error::invalid(format!(
+                "the name of a log has {} bytes; it must have 1 to {LARGEST_NAME}",
+                name.len()
+            )));
+        }
+        let _creating = self.creating.lock();
+        if self.engine.namespace.by_name(name).is_some() {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("log {name:?} exists"),
+            ));
+        }
+        let number = self.engine.new_log_number();
+        let state = LogState::new(self.engine.number, number, name.to_string(), options);
+        let op = LogOp::Create {
+            log: number,
+            name: name.to_string(),
+            options,
+        };
+        self.engine.run_op(&state, op, true)?;
+        Ok(Log::new(&self.engine, state))
+    }
+
+    /// Returns a log.
+    ///
+    /// Errors: `NotFound` if there is none with this name.
+    pub fn log(&self, name: &str) -> Result<Log> {
+        self.engine.check_open()?;
+        let state = self.engine.namespace.by_name(name).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("there is no log {name:?}; create it first"),
+            )
+        })?;
+        Ok(Log::new(&self.engine, state))
+    }
+
+    /// Returns a log, which is created if there is none with this name.
+    pub fn open_or_create(&self, name: &str, options: LogOptions) -> Result<Log> {
+        match self.create(name, options) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => self.log(name),
+            created => created,
+        }
+    }
+
+    /// Deletes a log and all its records, durably. Its handles fail with `NotFound` from then on.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let log = self.log(name)?;
+        let op = LogOp::Delete {
+            log: log.state().number,
+        };
+        self.engine.run_op(log.state(), op, true)
+    }
+
+    /// Returns the names of all logs, sorted.
+    pub fn list(&self) -> Vec<String> {
+        let all = self.engine.namespace.all();
+        all.into_iter().map(|log| log.name.clone()).collect()
+    }
+
+    /// Commits a batch and waits for it. Errors are those of [`Log::append`]; then no record of the
+    /// batch was appended.
+    pub fn write(&self, batch: LogBatch, options: &WriteOptions) -> Result<()> {
+        self.check_batch(&batch)?;
+        self.engine.run_data(DataRequest::of_batch(batch, options))
+    }
+
+    /// Queues a batch. Batches are committed in the order of their submission, so one thread keeps
+    /// many in flight.
+    pub fn submit(&self, batch: LogBatch, options: &WriteOptions) -> Result<LogTicket> {
+        self.check_batch(&batch)?;
+        let request = DataRequest::of_batch(batch, options);
+        Ok(LogTicket {
+            state: self.engine.submit_data(request),
+            engine: self.engine.clone(),
+        })
+    }
+
+    /// Makes everything acknowledged so far survive a power cut.
+    pub fn sync(&self) -> Result<()> {
+        self.engine.run_data(DataRequest::Sync)
+    }
+
+    /// Returns what the logs have and what they cost.
+    pub fn stats(&self) -> LogEngineStats {
+        self.engine.stats()
+    }
+
+    /// Closes the store: commits what was submitted, syncs, and releases the directory. Later calls
+    /// on its handles fail with `Closed`. Without the call, the drop of the last handle releases
+    /// the directory, and no acknowledged record is lost either.
+    pub fn close(&self) -> Result<()> {
+        self.engine.close()
+    }
+
+    fn check_batch(&self, batch: &LogBatch) -> Result<()> {
+        let engine = self.engine.number;
+        match batch
+            .entries
+            .iter()
+            .find(|entry| entry.log.engine != engine)
+        {
+            None => Ok(()),
+            Some(entry) => Err(Error::invalid(format!(
+                "log {:?} of the batch is of another store",
+                entry.log.name
+            ))),
+        }
+    }
+
+    /// Returns the engine, for tests that look at its parts.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Drops all background work, as a power cut does.
+    #[cfg(test)]
+    pub(crate) fn cut_power(&self) {
+        self.engine.cut_power();
+    }
+}

@@ -1,0 +1,144 @@
+//! The way of an operation on a log through the metalog: it is durable before the index changes
+//! (pageserver 5.2).
+
+use crate::apply::{PlacedOp, apply_to_log};
+use crate::engine::Engine;
+use crate::index::PageLocation;
+use crate::log_ops::LogOp;
+use crate::namespace::LogState;
+use crate::queue::{Commit, Queued, TicketState};
+use crate::request::MetaRequest;
+use basalt_env::JobPriority;
+use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_fs::{AlignedBuf, Result};
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+impl Engine {
+    /// Commits an operation on a log, and waits for it.
+    pub fn run_op(&self, log: &Arc<LogState>, op: LogOp, sync: bool) -> Result<()> {
+        self.check_open()?;
+        let request = MetaRequest {
+            log: log.clone(),
+            op,
+            sync,
+        };
+        let queued = Queued {
+            bytes: 64,
+            request,
+            ticket: TicketState::new(),
+        };
+        self.meta_queue.run(queued, &MetaCommit(self))
+    }
+}
+
+/// Commits groups of the metalog's queue.
+pub(crate) struct MetaCommit<'a>(pub &'a Engine);
+
+/// A record of the metalog that is about to be written.
+struct MetaRecord {
+    buf: AlignedBuf,
+    /// Indexes of the requests in the group whose operations the record has.
+    requests: SmallVec<[usize; 4]>,
+}
+
+impl Commit<MetaRequest> for MetaCommit<'_> {
+    fn commit(&self, group: &mut [Queued<MetaRequest>]) -> Vec<Result<()>> {
+        let engine = self.0;
+        let mut writer = engine.meta.lock();
+        let mut metas = meta_records(group);
+        let sync = group.iter().any(|queued| queued.request.sync);
+        let mut records: Vec<Outgoing<'_>> = metas
+            .iter_mut()
+            .map(|meta| Outgoing {
+                kind: RecordKind::LogOps,
+                first_seq: engine.next_seq.fetch_add(1, SeqCst),
+                count: meta.requests.len() as u32,
+                payload_crc: basalt_records::payload_crc(&meta.buf[RECORD_HEADER..], &[]),
+                separated: &[],
+                offset: 0,
+                buf: &mut meta.buf,
+            })
+            .collect();
+        let lens: Vec<usize> = records.iter().map(|r| r.buf.len()).collect();
+        let file = match writer.append(&mut records, sync) {
+            Ok(file) => file,
+            Err(e) => return group.iter().map(|_| Err(e.clone())).collect(),
+        };
+        engine.note_appended(lens.iter().map(|len| *len as u64).sum());
+        engine.tend_writer(&mut writer, |engine| &engine.meta);
+        let places: Vec<(u64, PageLocation)> = (records.iter().zip(lens))
+            .map(|(record, len)| {
+                let at = PageLocation {
+                    file: file.number,
+                    offset: record.offset,
+                    len: len as u32,
+                };
+                (record.first_seq, at)
+            })
+            .collect();
+        drop(records);
+        for (meta, (seq, at)) in metas.iter().zip(places) {
+            for i in &meta.requests {
+                let MetaRequest { log, op, .. } = &group[*i].request;
+                engine.apply_op(log, &PlacedOp { op, seq, at });
+            }
+        }
+        group.iter().map(|_| Ok(())).collect()
+    }
+
+    fn lead_in_background(&self) {
+        self.0.in_background(JobPriority::Commit, |engine| {
+            engine.meta_queue.lead_one(&MetaCommit(engine));
+        });
+    }
+}
+
+/// Encodes the operations of a group: each page as a record of its own, whose place the index
+/// keeps, and all others as one.
+fn meta_records(group: &[Queued<MetaRequest>]) -> Vec<MetaRecord> {
+    let mut all: Vec<MetaRecord> = Vec::new();
+    let mut shared: Option<(SmallVec<[usize; 4]>, Vec<u8>)> = None;
+    let record = |requests, payload: &[u8]| {
+        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+        buf.resize(RECORD_HEADER, 0);
+        buf.extend_from_slice(payload);
+        MetaRecord { buf, requests }
+    };
+    for (i, queued) in group.iter().enumerate() {
+        if matches!(queued.request.op, LogOp::Page { .. }) {
+            let mut payload = Vec::new();
+            queued.request.op.encode(&mut payload);
+            all.push(record(SmallVec::from_slice(&[i]), &payload));
+        } else {
+            let (requests, payload) = shared.get_or_insert_default();
+            requests.push(i);
+            queued.request.op.encode(payload);
+        }
+    }
+    all.extend(shared.map(|(requests, payload)| record(requests, &payload)));
+    all
+}
+
+impl Engine {
+    /// Applies an operation that is in the metalog.
+    fn apply_op(&self, log: &Arc<LogState>, placed: &PlacedOp<'_>) {
+        match placed.op {
+            LogOp::Create { .. } => {
+                // The caller of the creation has made sure that the name is free.
+                let added = self.namespace.add(log.clone());
+                debug_assert!(added.is_ok(), "{added:?}");
+            }
+            LogOp::Delete { log } => self.namespace.remove(*log),
+            LogOp::Page { .. } => {
+                if let Some(file) = self.logs.get(placed.at.file) {
+                    file.add_live(u64::from(placed.at.len));
+                }
+            }
+            LogOp::Trim { .. } | LogOp::Remove { .. } => {}
+        }
+        let freed = apply_to_log(log, placed, &|page| self.load_page(log, page));
+        self.note_freed(&freed);
+    }
+}

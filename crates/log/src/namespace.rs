@@ -1,0 +1,164 @@
+//! The logical logs of a store, by name and by number, and the state of each.
+
+use crate::index::LogIndex;
+use crate::options::LogOptions;
+use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock};
+use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// What changes in a logical log.
+pub(crate) struct LogInner {
+    pub index: LogIndex,
+    /// The largest LSN up to which the log was trimmed. Appends up to it are refused.
+    pub trimmed: Option<u64>,
+    /// The largest LSN that the group being committed appends, while it is written.
+    pub committing: Option<u64>,
+    /// Sequence number of the last batch or removal that the index has. A replay skips those up to
+    /// it. Only the datalog's leader raises it, in the order of the numbers.
+    pub applied_seq: u64,
+    /// True while a job moves entries from L0 to pages.
+    pub flushing: bool,
+    pub deleted: bool,
+    /// Threads that sleep until the log has a new record.
+    sleeping: u32,
+    /// Wakers of tasks that wait for that.
+    wakers: Vec<Waker>,
+}
+
+impl LogInner {
+    /// Has a task woken when the log has a new record, was deleted, or its engine was closed.
+    pub fn add_waker(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|other| other.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+}
+
+/// A logical log.
+pub(crate) struct LogState {
+    /// Number of the open engine that the log is of.
+    pub engine: u64,
+    /// Number of the log, which no other log of the store ever has.
+    pub number: u64,
+    pub name: String,
+    pub options: LogOptions,
+    inner: Mutex<LogInner>,
+    /// Signalled when the log has a new record and threads sleep.
+    changed: Condvar,
+}
+
+impl LogState {
+    pub fn new(engine: u64, number: u64, name: String, options: LogOptions) -> Arc<LogState> {
+        Arc::new(LogState {
+            engine,
+            number,
+            name,
+            options,
+            inner: Mutex::new(LogInner {
+                index: LogIndex::default(),
+                trimmed: None,
+                committing: None,
+                applied_seq: 0,
+                flushing: false,
+                deleted: false,
+                sleeping: 0,
+                wakers: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Unlocks the state, and wakes all who wait for a record.
+    pub fn wake(&self, mut inner: MutexGuard<'_, LogInner>) {
+        if inner.sleeping > 0 {
+            self.changed.notify_all();
+        }
+        if !inner.wakers.is_empty() {
+            let wakers = std::mem::take(&mut inner.wakers);
+            // A waker may run code of the task's executor.
+            drop(inner);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Wakes all who wait for a record.
+    pub fn wake_all(&self) {
+        self.wake(self.lock());
+    }
+
+    /// Waits for a change of the log. The caller has found under the lock that there is nothing to
+    /// read. Returns false if `limit` has passed.
+    pub fn wait(&self, inner: &mut MutexGuard<'_, LogInner>, limit: Duration) -> bool {
+        inner.sleeping += 1;
+        let timed_out = self.changed.wait_for(inner, limit).timed_out();
+        inner.sleeping -= 1;
+        !timed_out
+    }
+
+    /// Locks the state. No I/O happens under the lock.
+    pub fn lock(&self) -> MutexGuard<'_, LogInner> {
+        self.inner.lock()
+    }
+
+    /// Returns the error of an operation on a log that was deleted.
+    pub fn deleted(&self) -> Error {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("log {:?} was deleted", self.name),
+        )
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    by_name: BTreeMap<String, Arc<LogState>>,
+    by_number: BTreeMap<u64, Arc<LogState>>,
+}
+
+/// All logical logs of a store.
+#[derive(Default)]
+pub(crate) struct Namespace {
+    names: RwLock<Names>,
+}
+
+impl Namespace {
+    pub fn by_name(&self, name: &str) -> Option<Arc<LogState>> {
+        self.names.read().by_name.get(name).cloned()
+    }
+
+    pub fn by_number(&self, number: u64) -> Option<Arc<LogState>> {
+        self.names.read().by_number.get(&number).cloned()
+    }
+
+    /// Returns all logs in the order of their names.
+    pub fn all(&self) -> Vec<Arc<LogState>> {
+        self.names.read().by_name.values().cloned().collect()
+    }
+
+    /// Adds a log.
+    ///
+    /// Errors: `AlreadyExists` if the name is taken.
+    pub fn add(&self, log: Arc<LogState>) -> Result<()> {
+        let mut names = self.names.write();
+        if names.by_name.contains_key(&log.name) {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("log {:?} exists", log.name),
+            ));
+        }
+        names.by_number.insert(log.number, log.clone());
+        names.by_name.insert(log.name.clone(), log);
+        Ok(())
+    }
+
+    /// Removes a log.
+    pub fn remove(&self, number: u64) {
+        let mut names = self.names.write();
+        if let Some(log) = names.by_number.remove(&number) {
+            names.by_name.remove(&log.name);
+        }
+    }
+}

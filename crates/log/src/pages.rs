@@ -1,0 +1,50 @@
+//! Pages of the index: MetaFlush records in the metalog (pageserver 5.2), read through the cache.
+
+use crate::index::PageLocation;
+use crate::log_ops::LogOp;
+use crate::mapping::Mapping;
+use crate::physical::PhysicalLogs;
+use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_fs::{AlignedBuf, Error, Result, slot_size};
+use basalt_records::{RECORD_HEADER, RecordKind, open_record};
+
+/// Reads a page of a log.
+///
+/// Errors: `Corruption` names file and offset. `Ok(None)` if the file was removed, because no page
+/// in it was needed any more.
+pub(crate) fn load(
+    env: &Env,
+    logs: &PhysicalLogs,
+    log: u64,
+    at: PageLocation,
+) -> Result<Option<Mapping>> {
+    let Some(file) = logs.get(at.file) else {
+        return Ok(None);
+    };
+    let key = CacheKey {
+        file: file.file_id,
+        offset: at.offset,
+    };
+    let bytes = match env.cache().get(key) {
+        Some(bytes) => bytes,
+        None => {
+            let read = file.read(at.offset, at.len as usize)?;
+            let bytes = AlignedBuf::cached_copy(&read);
+            let charge = slot_size(bytes.len());
+            env.cache().insert(key, bytes, charge, CachePriority::High)
+        }
+    };
+    let found = open_record(file.file_id, at.offset, &bytes).and_then(|kind| match kind {
+        RecordKind::LogOps => Ok(LogOp::decode(&bytes, &mut RECORD_HEADER.clone())),
+        kind => Err(format!("expected a page, found a record of kind {kind:?}")),
+    });
+    match found {
+        Ok(Some(LogOp::Page { log: of, mapping })) if of == log => Ok(Some(mapping)),
+        Ok(_) => Err(Error::corruption(
+            &file.path,
+            at.offset,
+            format!("expected a page of the index of log {log}, found something else"),
+        )),
+        Err(what) => Err(Error::corruption(&file.path, at.offset, what)),
+    }
+}

@@ -1,0 +1,418 @@
+//! Physical logs: the files that all logical logs share. One of each role is being written; the
+//! others have ended and are read, until nothing in them is live. How they are written:
+//! [`crate::writer`].
+
+use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
+use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::{Mutex, RwLock};
+use basalt_fs::{Bytes, Error, ErrorKind, File, LogOptions, Result};
+use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
+use basalt_records::{FileHeader, FileKind, RecordWriter, ResumePoint};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A file has this part of all live bytes, within bounds, so that a file that is half garbage is a
+/// small part of the space.
+const LIVE_PART: u64 = 16;
+/// Bytes of a file if little is live, and of all files of the metalog.
+const SMALL_FILE: u64 = 16 << 20;
+/// Removed files whose space waits for the next files.
+const MOST_RECYCLED: usize = 2;
+/// A manifest is written anew when it has this many times the bytes that it began with, and this
+/// many bytes.
+const MANIFEST_GROWTH: u64 = 4;
+const MANIFEST_LEAST: u64 = 64 << 10;
+
+/// A point of a physical log from which on it is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ReplayStart {
+    /// Number of the file. Files with smaller numbers are not replayed.
+    pub file: u64,
+    /// Offset of the end of the last record that is not replayed; 0 for the whole file.
+    pub offset: u64,
+    /// Header checksum of that record.
+    pub chain: u32,
+}
+
+impl ReplayStart {
+    /// Returns the point in a file with this number, or `None` for a file that is replayed whole.
+    pub fn point_in(&self, file: u64) -> Option<ResumePoint> {
+        let (offset, chain) = (self.offset, self.chain);
+        (self.file == file && offset > 0).then_some(ResumePoint { offset, chain })
+    }
+}
+
+/// A physical log that can be read.
+pub(crate) struct ReadableFile {
+    pub number: u64,
+    pub file_id: u128,
+    pub role: Role,
+    pub path: PathBuf,
+    file: Arc<dyn File>,
+    /// Bytes of live records or pages.
+    pub live: AtomicU64,
+    /// The end of its records, once the file takes no more.
+    end: Mutex<Option<FileEnd>>,
+}
+
+impl ReadableFile {
+    /// Reads exactly `len` bytes.
+    ///
+    /// Errors: `Corruption` if the file ends before.
+    pub fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
+        let bytes = self.file.read(offset, len)?;
+        if bytes.len() != len {
+            return Err(Error::corruption(
+                &self.path,
+                offset,
+                format!("expected {len} bytes, found {}", bytes.len()),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the end of the file's records, or `None` while it is being written.
+    pub fn end(&self) -> Option<FileEnd> {
+        *self.end.lock()
+    }
+
+    /// Returns the file, for a reader of all its records.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Adds live bytes.
+    pub fn add_live(&self, bytes: u64) {
+        self.live.fetch_add(bytes, Relaxed);
+    }
+
+    /// Subtracts live bytes. Returns true if nothing in the file is live any more.
+    pub fn subtract_live(&self, bytes: u64) -> bool {
+        let before = self.live.fetch_sub(bytes, Relaxed);
+        debug_assert!(
+            before >= bytes,
+            "live bytes of {} fall below 0",
+            self.number
+        );
+        before == bytes
+    }
+}
+
+/// The manifest, and what it says.
+struct Manifested {
+    manifest: Manifest,
+    catalog: Catalog,
+}
+
+/// All physical logs of a store.
+///
+/// Locks: the manifest's, then that of the list of files, a leaf.
+pub(crate) struct PhysicalLogs {
+    env: Env,
+    dir: PathBuf,
+    store_id: u128,
+    /// Largest bytes of a file.
+    file_bytes: u64,
+    manifested: Mutex<Manifested>,
+    files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
+    /// Removed files, whose space the next files take over.
+    recycled: Mutex<Vec<PathBuf>>,
+}
+
+impl PhysicalLogs {
+    /// Takes over the files that a manifest names. A fresh manifest with the same content becomes
+    /// the current one.
+    pub fn open(
+        env: &Env,
+        dir: &Path,
+        mut catalog: Catalog,
+        file_bytes: u64,
+    ) -> Result<PhysicalLogs> {
+        // Files that no manifest names are removed later. Until then their names are taken.
+        for entry in env.fs().list(dir)? {
+            if let Some(number) = number_of(&entry.name) {
+                catalog.next_file = catalog.next_file.max(number.saturating_add(1));
+            }
+        }
+        let number = catalog.next_file;
+        catalog.next_file += 1;
+        let state = catalog::encode(&catalog.changes());
+        let manifest = Manifest::create(env, dir, catalog.store_id, number, &state)?;
+        let mut files = BTreeMap::new();
+        for (n, file) in &catalog.files {
+            let path = file_path(dir, *n, file.role);
+            let opened = env.fs().open(&path).map_err(|e| match e.is_not_found() {
+                true => missing(&path),
+                false => e,
+            });
+            files.insert(*n, readable(opened?, &path, *n, file));
+        }
+        Ok(PhysicalLogs {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            store_id: catalog.store_id,
+            file_bytes,
+            manifested: Mutex::new(Manifested { manifest, catalog }),
+            files: RwLock::new(files),
+            recycled: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Returns a file, or `None` if it was removed.
+    pub fn get(&self, number: u64) -> Option<Arc<ReadableFile>> {
+        self.files.read().get(&number).cloned()
+    }
+
+    /// Returns all files, by number.
+    pub fn all(&self) -> Vec<Arc<ReadableFile>> {
+        self.files.read().values().cloned().collect()
+    }
+
+    /// Returns a number for a new file, and the id of the store.
+    pub fn new_file(&self) -> (u64, u128) {
+        let mut m = self.manifested.lock();
+        let number = m.catalog.next_file;
+        m.catalog.next_file += 1;
+        (number, self.store_id)
+    }
+
+    /// Returns a number below which all files of today are.
+    pub fn next_number(&self) -> u64 {
+        self.manifested.lock().catalog.next_file
+    }
+
+    /// Returns the newest checkpoint.
+    pub fn checkpoint(&self) -> Option<CheckpointFile> {
+        self.manifested.lock().catalog.checkpoint
+    }
+
+    /// Returns the time of the environment's clock.
+    pub fn now(&self) -> Duration {
+        self.env.clock().now()
+    }
+
+    /// Returns the bytes that the next file of a role is to have.
+    pub fn target_bytes(&self, role: Role) -> u64 {
+        let least = SMALL_FILE.min(self.file_bytes);
+        match role {
+            Role::Meta => least,
+            Role::Data | Role::Moved => {
+                (self.live_bytes() / LIVE_PART).clamp(least, self.file_bytes)
+            }
+        }
+    }
+
+    /// Returns the live bytes of all files with records.
+    pub fn live_bytes(&self) -> u64 {
+        let files = self.files.read();
+        let with_records = files.values().filter(|file| file.role != Role::Meta);
+        with_records.map(|file| file.live.load(Relaxed)).sum()
+    }
+
+    /// Returns the directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes changes of the catalog durable.
+    pub fn install(&self, changes: &[Change]) -> Result<()> {
+        self.install_into(&mut self.manifested.lock(), changes)
+    }
+
+    fn install_into(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
+        let mut catalog = m.catalog.clone();
+        catalog.apply(changes)?;
+        let grown = m.manifest.bytes() > MANIFEST_LEAST.max(m.manifest.begun() * MANIFEST_GROWTH);
+        if grown || m.manifest.in_doubt() {
+            let number = catalog.next_file;
+            catalog.next_file += 1;
+            let state = catalog::encode(&catalog.changes());
+            // After a failure either manifest may be the current one.
+            let old = m.manifest.number();
+            m.manifest.doubt();
+            m.manifest = Manifest::create(&self.env, &self.dir, self.store_id, number, &state)?;
+            // An old manifest that stays is removed by the next open.
+            let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
+        } else {
+            m.manifest.append(&catalog::encode(changes))?;
+        }
+        m.catalog = catalog;
+        Ok(())
+    }
+
+    /// Begins a file of a role with `capacity` bytes of written space, or less on a full disk. With
+    /// a capacity, it takes over the space of a removed file if there is one.
+    pub fn begin(&self, role: Role, capacity: u64) -> Result<(RecordWriter, Arc<ReadableFile>)> {
+        let recycled = match capacity {
+            0 => None,
+            _ => self.recycled.lock().pop(),
+        };
+        if let Some(old) = recycled {
+            // To ask for more than the old file's space would zero the difference now.
+            match self.begin_in(role, 0, Some(&old)) {
+                Ok(begun) => return Ok(begun),
+                // The old file has a second name, or was removed by hand. It is an unused file in
+                // any case, and the next open removes it.
+                Err(_) => self.env.fs().remove(&old).unwrap_or(()),
+            }
+        }
+        match self.begin_in(role, capacity, None) {
+            Err(e) if e.kind() == ErrorKind::NoSpace && capacity > 0 => {
+                self.begin_in(role, 0, None)
+            }
+            begun => begun,
+        }
+    }
+
+    fn begin_in(
+        &self,
+        role: Role,
+        capacity: u64,
+        reuse: Option<&Path>,
+    ) -> Result<(RecordWriter, Arc<ReadableFile>)> {
+        // The manifest is not locked while space is written.
+        let (number, _) = self.new_file();
+        let path = file_path(&self.dir, number, role);
+        let file_id = self.env.random().next_u128();
+        let fs = self.env.fs();
+        let options = LogOptions { capacity, reuse };
+        let begun = fs.create_log(&path, options).and_then(|file| {
+            let header = FileHeader {
+                kind: FileKind::Log,
+                file_id,
+                store_id: self.store_id,
+                number,
+                write_unit: fs.info().write_unit as u32,
+                compatible: 0,
+                incompatible: 0,
+                previous: None,
+            };
+            let mut writer = RecordWriter::create(file, &path, &header)?;
+            // The header is durable before the manifest names the file. From then on a missing
+            // header is damage.
+            writer.sync()?;
+            fs.sync_metadata(&self.dir)?;
+            let entry = PhysicalFile {
+                file_id,
+                role,
+                end: None,
+            };
+            let readable = readable(writer.file().clone(), &path, number, &entry);
+            self.install(&[Change::Add(number, entry)])?;
+            Ok((writer, readable))
+        });
+        if begun.is_err() {
+            // The manifest may name the file only if it is in doubt. Then the next one does not.
+            let _ = fs.remove(&path);
+        }
+        let (writer, readable) = begun?;
+        self.files.write().insert(number, readable.clone());
+        Ok((writer, readable))
+    }
+
+    /// Records the ends of files that were being written.
+    pub fn end_files(&self, ends: &[(u64, FileEnd)]) -> Result<()> {
+        let changes: Vec<Change> = ends.iter().map(|(n, end)| Change::End(*n, *end)).collect();
+        self.install(&changes)?;
+        for (n, end) in ends {
+            if let Some(file) = self.get(*n) {
+                *file.end.lock() = Some(*end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a file of which nothing is live. Readers that have it go on reading. With `recycle`,
+    /// the next file may take over its space.
+    pub fn remove(&self, number: u64, recycle: bool) -> Result<()> {
+        let mut m = self.manifested.lock();
+        let Some(file) = self.get(number) else {
+            return Ok(());
+        };
+        self.install_into(&mut m, &[Change::Remove(number)])?;
+        self.files.write().remove(&number);
+        drop(m);
+        let path = file.path.clone();
+        // A reader that still has the file must not find the records of the next one in it.
+        let is_unread = Arc::into_inner(file).is_some();
+        let mut recycled = self.recycled.lock();
+        if recycle && is_unread && recycled.len() < MOST_RECYCLED {
+            recycled.push(path);
+            return Ok(());
+        }
+        drop(recycled);
+        // A file that cannot be removed is unused, and the next open removes it.
+        let _ = self.env.fs().remove(&path);
+        Ok(())
+    }
+
+    /// Gives back the space of removed files that waits for the next files.
+    pub fn release_recycled(&self) {
+        for path in std::mem::take(&mut *self.recycled.lock()) {
+            let _ = self.env.fs().remove(&path);
+        }
+    }
+}
+
+fn readable(
+    file: Arc<dyn File>,
+    path: &Path,
+    number: u64,
+    entry: &PhysicalFile,
+) -> Arc<ReadableFile> {
+    Arc::new(ReadableFile {
+        number,
+        file_id: entry.file_id,
+        role: entry.role,
+        path: path.to_path_buf(),
+        file,
+        live: AtomicU64::new(0),
+        end: Mutex::new(entry.end),
+    })
+}
+
+/// Returns the number in the name of a file of a log store, whatever file it is.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    let stem = name.strip_prefix("MANIFEST-").or(name.split('.').next());
+    stem.and_then(|stem| stem.parse().ok())
+}
+
+/// Returns the path of a physical log.
+pub(crate) fn file_path(dir: &Path, number: u64, role: Role) -> PathBuf {
+    dir.join(format!("{number:06}.{}", role.extension()))
+}
+
+/// Reads the catalog that `CURRENT` leads to. Returns `None` if there is no store.
+pub(crate) fn load(env: &Env, dir: &Path) -> Result<Option<(Current, Catalog)>> {
+    let Some(current) = basalt_records::manifest::read_current(env, dir)? else {
+        return Ok(None);
+    };
+    let mut catalog = Catalog::default();
+    basalt_records::manifest::replay(env, dir, &current, |edit| {
+        catalog.apply(&catalog::decode(edit)?)
+    })?;
+    if catalog.store_id != current.store_id {
+        return Err(Error::corruption(
+            &manifest_path(dir, current.number),
+            0,
+            format!(
+                "the manifest's state is of store {:032x}, {CURRENT} names {:032x}",
+                catalog.store_id, current.store_id
+            ),
+        ));
+    }
+    catalog.next_file = catalog.next_file.max(current.number + 1);
+    Ok(Some((current, catalog)))
+}
+
+/// Returns the error of a file that a manifest names and that does not exist.
+pub(crate) fn missing(path: &Path) -> Error {
+    Error::new(
+        ErrorKind::Corruption,
+        "the manifest names this file, and it is missing",
+    )
+    .at(path, 0)
+}

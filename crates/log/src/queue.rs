@@ -1,0 +1,300 @@
+//! The coalescing queue of a physical log: requests of all threads become one write and one sync
+//! (pageserver 5.1).
+//!
+//! A thread that waits for its request takes the lead if no thread leads. The leader takes what is
+//! queued as one group, and commits it. Then it hands the lead to the first waiter in the queue, or
+//! to a job of the commit lane if the requests there have no waiter.
+//!
+//! Locks: the queue's, then a ticket's slot. Neither is held while a group is committed.
+
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex, spin_loop, yield_now};
+use basalt_fs::{Error, Result};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How often a waiter checks its ticket before it yields the processor, and how often after that
+/// before it sleeps. A group without a sync takes about as long.
+const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
+const YIELDS: u32 = if cfg!(feature = "schedules") { 1 } else { 50 };
+/// Groups that a leader commits in a row while the waiters behind it sleep: a thread takes tens of
+/// times as long to wake up as a group takes.
+const GROUPS_IN_A_ROW: u32 = 4;
+
+type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// The result of a request that is still to come.
+pub(crate) struct TicketState {
+    slot: Mutex<Slot>,
+    changed: Condvar,
+    /// True if the slot has changed since the waiter read it. The waiter watches it without the
+    /// lock.
+    moved: AtomicBool,
+}
+
+#[derive(Default)]
+struct Slot {
+    result: Option<Result<()>>,
+    /// True if the waiter is to lead the next group.
+    lead: bool,
+    /// True if a thread sleeps until the slot changes.
+    asleep: bool,
+    /// True if a thread waits, asleep or awake.
+    waits: bool,
+    then: Option<Callback>,
+}
+
+impl TicketState {
+    pub fn new() -> Arc<TicketState> {
+        Arc::new(TicketState {
+            slot: Mutex::new(Slot::default()),
+            changed: Condvar::new(),
+            moved: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns a ticket whose result is known.
+    pub fn done(result: Result<()>) -> Arc<TicketState> {
+        let ticket = TicketState::new();
+        ticket.slot.lock().result = Some(result);
+        ticket
+    }
+
+    /// Returns the result if there is one.
+    pub fn result(&self) -> Option<Result<()>> {
+        self.slot.lock().result.clone()
+    }
+
+    /// Sets the result. Returns the callback that now must run.
+    fn complete(&self, result: Result<()>) -> Option<(Callback, Result<()>)> {
+        let mut slot = self.slot.lock();
+        debug_assert!(slot.result.is_none(), "a request is answered once");
+        slot.result = Some(result.clone());
+        self.moved.store(true, SeqCst);
+        if slot.asleep {
+            self.changed.notify_one();
+        }
+        slot.then.take().map(|then| (then, result))
+    }
+
+    /// Gives the lead to the thread that waits for this ticket. Returns false if none waits.
+    fn give_lead(&self) -> bool {
+        let mut slot = self.slot.lock();
+        if !slot.waits || slot.result.is_some() {
+            return false;
+        }
+        slot.lead = true;
+        self.moved.store(true, SeqCst);
+        if slot.asleep {
+            self.changed.notify_one();
+        }
+        true
+    }
+
+    /// Calls `then` with the result, at once or when the request is complete.
+    pub fn on_complete(&self, then: Callback) {
+        let mut slot = self.slot.lock();
+        match slot.result.clone() {
+            Some(result) => {
+                drop(slot);
+                then(result);
+            }
+            None => slot.then = Some(then),
+        }
+    }
+
+    /// Waits for the result or the lead. Returns `None` if the caller is to lead.
+    fn wait(&self) -> Option<Result<()>> {
+        for _ in 0..SPINS {
+            if self.moved.load(SeqCst) {
+                break;
+            }
+            spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if self.moved.load(SeqCst) {
+                break;
+            }
+            yield_now();
+        }
+        let mut slot = self.slot.lock();
+        loop {
+            if slot.result.is_some() {
+                return slot.result.clone();
+            }
+            if std::mem::take(&mut slot.lead) {
+                self.moved.store(false, SeqCst);
+                return None;
+            }
+            slot.asleep = true;
+            self.changed.wait(&mut slot);
+            slot.asleep = false;
+        }
+    }
+}
+
+/// A request in the queue, with its ticket.
+pub(crate) struct Queued<T> {
+    pub request: T,
+    pub ticket: Arc<TicketState>,
+    /// Bytes of memory and of the write, for the size of groups.
+    pub bytes: usize,
+}
+
+struct QueueState<T> {
+    pending: VecDeque<Queued<T>>,
+    led: bool,
+}
+
+/// Commits the groups of a queue.
+pub(crate) trait Commit<T> {
+    /// Commits a group. Returns one result for each request, in their order.
+    fn commit(&self, group: &mut [Queued<T>]) -> Vec<Result<()>>;
+    /// Has a job lead a group of the queue soon: the requests have no waiter.
+    fn lead_in_background(&self);
+}
+
+/// Most bytes and most requests of a group.
+const GROUP_BYTES: usize = 1 << 20;
+const GROUP_REQUESTS: usize = 1024;
+
+/// The queue of one physical log.
+pub(crate) struct CoalescingQueue<T> {
+    queue: Mutex<QueueState<T>>,
+}
+
+impl<T> CoalescingQueue<T> {
+    pub fn new() -> CoalescingQueue<T> {
+        CoalescingQueue {
+            queue: Mutex::new(QueueState {
+                pending: VecDeque::new(),
+                led: false,
+            }),
+        }
+    }
+
+    /// Queues a request whose submitter does not wait yet. Groups are committed in the background
+    /// until a thread waits.
+    pub fn submit(&self, queued: Queued<T>, by: &impl Commit<T>) {
+        let mut q = self.queue.lock();
+        q.pending.push_back(queued);
+        let first = !q.led && q.pending.len() == 1;
+        drop(q);
+        if first {
+            by.lead_in_background();
+        }
+    }
+
+    /// Queues a request and waits for its result. Leads its group if no thread leads.
+    pub fn run(&self, queued: Queued<T>, by: &impl Commit<T>) -> Result<()> {
+        let ticket = queued.ticket.clone();
+        ticket.slot.lock().waits = true;
+        let mut q = self.queue.lock();
+        q.pending.push_back(queued);
+        let leads = !std::mem::replace(&mut q.led, true);
+        drop(q);
+        if leads {
+            self.lead(by);
+        }
+        self.wait_for(&ticket, by)
+    }
+
+    /// Waits for the result of a request that was submitted.
+    pub fn wait(&self, ticket: &Arc<TicketState>, by: &impl Commit<T>) -> Result<()> {
+        ticket.slot.lock().waits = true;
+        if ticket.result().is_none() && self.try_lead() {
+            self.lead(by);
+        }
+        self.wait_for(ticket, by)
+    }
+
+    fn wait_for(&self, ticket: &Arc<TicketState>, by: &impl Commit<T>) -> Result<()> {
+        loop {
+            match ticket.wait() {
+                Some(result) => return result,
+                None => self.lead(by),
+            }
+        }
+    }
+
+    fn try_lead(&self) -> bool {
+        let mut q = self.queue.lock();
+        if q.led || q.pending.is_empty() {
+            return false;
+        }
+        q.led = true;
+        true
+    }
+
+    /// Leads one group, for a job.
+    pub fn lead_one(&self, by: &impl Commit<T>) {
+        if self.try_lead() {
+            self.lead(by);
+        }
+    }
+
+    /// Commits groups and hands the lead on. The caller has the lead.
+    fn lead(&self, by: &impl Commit<T>) {
+        let mut callbacks = Vec::new();
+        for turn in 1.. {
+            let mut group = self.take_group();
+            if !group.is_empty() {
+                let results = by.commit(&mut group);
+                debug_assert_eq!(results.len(), group.len());
+                for (queued, result) in group.drain(..).zip(results) {
+                    callbacks.extend(queued.ticket.complete(result));
+                }
+            }
+            if self.hand_on(turn < GROUPS_IN_A_ROW, by) {
+                break;
+            }
+        }
+        for (then, result) in callbacks {
+            then(result);
+        }
+    }
+
+    fn take_group(&self) -> Vec<Queued<T>> {
+        let mut q = self.queue.lock();
+        let (mut n, mut bytes) = (0, 0);
+        while let Some(next) = q.pending.get(n)
+            && n < GROUP_REQUESTS
+            && (n == 0 || bytes + next.bytes <= GROUP_BYTES)
+        {
+            bytes += next.bytes;
+            n += 1;
+        }
+        q.pending.drain(..n).collect()
+    }
+
+    /// Hands the lead on. Returns false if the caller keeps it for one more group.
+    fn hand_on(&self, may_keep: bool, by: &impl Commit<T>) -> bool {
+        let mut q = self.queue.lock();
+        if q.pending.is_empty() {
+            q.led = false;
+            return true;
+        }
+        if may_keep {
+            return false;
+        }
+        // The lead stays taken until the thread or the job that gets it begins.
+        let next = q.pending.iter().take(16).find(|p| p.ticket.give_lead());
+        let given = next.is_some();
+        q.led = given;
+        drop(q);
+        if !given {
+            by.lead_in_background();
+        }
+        true
+    }
+
+    /// Takes every request out of the queue and answers it with an error.
+    pub fn fail_all(&self, error: &Error) {
+        let pending = std::mem::take(&mut self.queue.lock().pending);
+        for queued in pending {
+            if let Some((then, result)) = queued.ticket.complete(Err(error.clone())) {
+                then(result);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The reverse index of a file of the datalog: which log and LSN each entry is of (pageserver 5.3).
+//!
+//! It is written among the records, a segment for each [`SEGMENT`] entries, so that the writer's
+//! memory stays small. The last segment ends the file and has the offsets of all others.
+//!
+//! A segment is the number of other segments and their offsets (0 except in the last one), then its
+//! entries: log, LSN, offset minus end of the entry before, length. All numbers are varints; the
+//! LSN is a zigzag distance from the last one of the segment.
+
+use crate::mapping::Location;
+use basalt_kv::encoding::{get_varint64, put_varint, unzigzag, zigzag};
+
+/// Entries of a segment.
+pub(crate) const SEGMENT: usize = if cfg!(test) { 32 } else { 4096 };
+
+/// An entry of a file: its log, its LSN and its location.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReverseEntry {
+    pub log: u64,
+    pub lsn: u64,
+    pub location: Location,
+}
+
+/// Builds the reverse index of a file while the file is written.
+#[derive(Default)]
+pub(crate) struct ReverseIndexBuilder {
+    entries: Vec<ReverseEntry>,
+    segments: Vec<u64>,
+}
+
+impl ReverseIndexBuilder {
+    /// Adds an entry, which lies behind all others.
+    pub fn add(&mut self, entry: ReverseEntry) {
+        self.entries.push(entry);
+    }
+
+    /// Returns true if a segment is due.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= SEGMENT
+    }
+
+    /// Returns true if nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.segments.is_empty()
+    }
+
+    /// Returns the bytes of the next segment, and forgets its entries.
+    pub fn take_segment(&mut self, last: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let others: &[u64] = if last { &self.segments } else { &[] };
+        put_varint(&mut out, others.len() as u64);
+        others
+            .iter()
+            .for_each(|offset| put_varint(&mut out, *offset));
+        let (mut lsn, mut end) = (0i64, 0);
+        for entry in self.entries.drain(..) {
+            put_varint(&mut out, entry.log);
+            put_varint(&mut out, zigzag((entry.lsn as i64).wrapping_sub(lsn)));
+            put_varint(&mut out, entry.location.offset - end);
+            put_varint(&mut out, u64::from(entry.location.len));
+            lsn = entry.lsn as i64;
+            end = entry.location.offset + u64::from(entry.location.len);
+        }
+        out
+    }
+
+    /// Notes where a segment was written.
+    pub fn note_segment(&mut self, offset: u64) {
+        self.segments.push(offset);
+    }
+}
+
+/// Decodes a segment of the file with this number: the offsets of other segments, and the entries.
+/// Returns `None` if the bytes are no segment.
+pub(crate) fn decode(bytes: &[u8], file: u64) -> Option<(Vec<u64>, Vec<ReverseEntry>)> {
+    let mut at = 0;
+    let mut others = Vec::new();
+    for _ in 0..get_varint64(bytes, &mut at)? {
+        others.push(get_varint64(bytes, &mut at)?);
+    }
+    let (mut entries, mut lsn, mut end) = (Vec::new(), 0i64, 0u64);
+    while at < bytes.len() {
+        let log = get_varint64(bytes, &mut at)?;
+        lsn = lsn.wrapping_add(unzigzag(get_varint64(bytes, &mut at)?));
+        let offset = end.checked_add(get_varint64(bytes, &mut at)?)?;
+        let len = u32::try_from(get_varint64(bytes, &mut at)?).ok()?;
+        end = offset.checked_add(u64::from(len))?;
+        entries.push(ReverseEntry {
+            log,
+            lsn: lsn as u64,
+            location: Location { file, offset, len },
+        });
+    }
+    Some((others, entries))
+}
+
+#[cfg(test)]
+mod tests;

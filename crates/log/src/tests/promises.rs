@@ -1,0 +1,221 @@
+//! Histories against a model, and the promises of single calls.
+
+use super::*;
+
+#[test]
+fn histories_agree_with_a_model() {
+    let mut refused = 0;
+    for seed in 0..60 * basalt_sim::campaign::scale() {
+        let random = Random::from_seed(seed);
+        let mut store = Store::open(&disk(seed)).unwrap();
+        let mut model = Model::new();
+        for step in history(&random, 120) {
+            match model.refusal(&step) {
+                Some(kind) => {
+                    let e = store.run(&step).expect_err("the model refuses it");
+                    assert_eq!(e.kind(), kind, "seed {seed}: {step:?}: {e}");
+                    refused += 1;
+                }
+                None => {
+                    store
+                        .run(&step)
+                        .unwrap_or_else(|e| panic!("seed {seed}: {step:?}: {e}"));
+                    model.apply(&step);
+                }
+            }
+            if random.one_in(8) {
+                check_reads(&store, &model, &random);
+            }
+        }
+        check_reads(&store, &model, &random);
+    }
+    println!("log histories: refused={refused}");
+    assert!(refused > 100);
+}
+
+#[test]
+fn a_deleted_log_is_gone_and_its_name_is_free() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    log.append(1, b"old", SYNC).unwrap();
+    engine.delete("a").unwrap();
+    assert_eq!(
+        log.append(2, b"x", SYNC).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(log.read(1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(engine.log("a").err().unwrap().kind(), ErrorKind::NotFound);
+    let again = engine.create("a", LogOptions::default()).unwrap();
+    again.append(7, b"new", SYNC).unwrap();
+    engine.create("b", LogOptions::default()).unwrap();
+    engine.close().unwrap();
+    let engine = open(&fs).unwrap();
+    assert_eq!(engine.list(), ["a", "b"]);
+    let a = engine.log("a").unwrap();
+    assert_eq!((a.first(), a.count()), (Some(7), 1));
+    assert_eq!(a.read(7).unwrap().as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_their_reason() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 7);
+    let missing = LogEngineOptions::default().create_if_missing(false);
+    let e = LogEngine::open(&env, DIR, missing).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    for wrong in [
+        LogEngineOptions::default().file_bytes(5),
+        LogEngineOptions::default().max_space_amp(f64::NAN),
+    ] {
+        let e = LogEngine::open(&env, DIR, wrong).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
+    let engine = open(&fs).unwrap();
+    assert_eq!(open(&fs).err().unwrap().kind(), ErrorKind::Busy);
+    for name in ["".to_string(), "x".repeat(1025)] {
+        let e = engine.create(&name, LogOptions::default()).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let e = log.append(u64::MAX, b"", SYNC).unwrap_err();
+    assert!(e.to_string().contains("above the largest"), "{e}");
+    let other_disk = disk(2);
+    let other = open(&other_disk).unwrap();
+    let mut batch = LogBatch::new();
+    batch.append(&log, 1, b"").unwrap();
+    let e = other.write(batch, SYNC).unwrap_err();
+    assert!(e.to_string().contains("of another store"), "{e}");
+    engine.close().unwrap();
+    assert_eq!(
+        log.append(1, b"", SYNC).unwrap_err().kind(),
+        ErrorKind::Closed
+    );
+    assert_eq!(log.read(1).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A batch with one wrong append appends nothing.
+#[test]
+fn a_refused_batch_changes_nothing() {
+    let engine = open(&disk(1)).unwrap();
+    let a = engine.create("a", LogOptions::default()).unwrap();
+    let b = engine.create("b", LogOptions::default()).unwrap();
+    b.append(5, b"there", UNSYNCED).unwrap();
+    let mut batch = LogBatch::new();
+    batch.append(&a, 1, b"one").unwrap();
+    batch.append(&b, 5, b"again").unwrap();
+    let e = engine.write(batch, SYNC).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::AlreadyExists);
+    assert_eq!((a.count(), b.count()), (0, 1));
+    // The refused LSN of the other log is free.
+    a.append(1, b"later", SYNC).unwrap();
+}
+
+#[test]
+fn submitted_batches_are_committed_in_their_order_without_a_waiter() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs, 7);
+    let engine = LogEngine::open(&env, DIR, LogEngineOptions::default()).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let done: Arc<basalt_env::sync::Mutex<Vec<u64>>> = Arc::default();
+    for lsn in 1..=50 {
+        let mut batch = LogBatch::new();
+        batch.append(&log, lsn, b"data").unwrap();
+        let done = done.clone();
+        let ticket = engine.submit(batch, SYNC).unwrap();
+        ticket.on_complete(move |result| {
+            result.unwrap();
+            done.lock().push(lsn);
+        });
+    }
+    assert_eq!(log.count(), 0);
+    let syncs = env.fs().stats().syncs;
+    while env.jobs().step() {}
+    assert!(done.lock().iter().copied().eq(1..=50));
+    assert_eq!(log.count(), 50);
+    let syncs = env.fs().stats().syncs - syncs;
+    assert!(
+        syncs < 6,
+        "{syncs} syncs for 50 batches that were queued together"
+    );
+}
+
+#[test]
+fn threads_append_to_their_logs_at_the_same_time() {
+    let fs = disk(1);
+    let env = basalt_env::EnvBuilder::new(fs.clone()).build();
+    let engine = LogEngine::open(&env, DIR, LogEngineOptions::default()).unwrap();
+    let logs: Vec<Log> = (0..8)
+        .map(|i| {
+            engine
+                .create(&format!("{i}"), LogOptions::default())
+                .unwrap()
+        })
+        .collect();
+    basalt_env::thread::scope(|scope| {
+        for (i, log) in logs.iter().enumerate() {
+            scope.spawn(move || {
+                for lsn in 1..=300u64 {
+                    let data = format!("{i}/{lsn}");
+                    log.append(lsn, data.as_bytes(), &WriteOptions::synced(lsn % 50 == 0))
+                        .unwrap();
+                    if lsn % 40 == 0 {
+                        log.trim(lsn - 20, UNSYNCED).unwrap();
+                    }
+                    assert_eq!(log.read(lsn).unwrap().unwrap(), data.as_bytes());
+                }
+            });
+        }
+    });
+    for log in &logs {
+        assert_eq!(
+            (log.first(), log.last(), log.count()),
+            (Some(261), Some(300), 40)
+        );
+    }
+    engine.close().unwrap();
+}
+
+/// One log is never trimmed, and another one out of order, beside a log that is trimmed closely.
+/// The bound on space holds, and the live records are read.
+#[test]
+fn a_log_that_is_never_trimmed_pins_no_space() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(32 << 10)).unwrap();
+    let log = |name: &str| engine.create(name, LogOptions::default()).unwrap();
+    let (fast, stuck, holes) = (log("fast"), log("stuck"), log("holes"));
+    for lsn in 1..=6000u64 {
+        fast.append(lsn, &[1; 400], UNSYNCED).unwrap();
+        if lsn % 10 == 0 {
+            stuck.append(lsn, &[2; 400], UNSYNCED).unwrap();
+        }
+        if lsn % 5 == 0 {
+            holes.append(lsn, &[3; 400], UNSYNCED).unwrap();
+        }
+        if lsn % 50 == 0 {
+            fast.trim(lsn.saturating_sub(100), UNSYNCED).unwrap();
+            holes.remove(lsn - 25..=lsn - 6).unwrap();
+            while env.jobs().step() {}
+            let stats = engine.stats();
+            // The files that no checkpoint is younger than are not collected yet.
+            let young = 6 * (32 << 10);
+            let bound = 1.3 * stats.ended_live_bytes as f64 + f64::from(young);
+            assert!(stats.ended_bytes as f64 <= bound, "at LSN {lsn}: {stats:?}");
+        }
+    }
+    assert_eq!((stuck.count(), holes.count()), (600, 1200 - 120 * 4));
+    for (log, byte) in [(&stuck, 2), (&holes, 3)] {
+        let right = |item: Result<(u64, _)>| item.unwrap().1 == vec![byte; 400];
+        assert!(log.iter(0).all(right));
+    }
+    let stats = engine.stats();
+    assert!(
+        stats.index_pages > 2 && stats.space_amp() < 1.6,
+        "{stats:?}"
+    );
+    engine.close().unwrap();
+    let again = open(&fs).unwrap();
+    assert_eq!(again.log("stuck").unwrap().count(), 600);
+    assert_eq!(again.stats().live_bytes, stats.live_bytes);
+}

@@ -1,0 +1,443 @@
+//! The writer of the physical logs of one role.
+//!
+//! A file's life:
+//!
+//! - *prepared*: its space is written or recycled, its header synced, its name in the manifest;
+//! - *active*: it takes records;
+//! - *left*: it is full, and the next record goes to the next file. Nothing waits for a sync;
+//! - *ended*: a job has written the rest of its reverse index and synced it, and the manifest has
+//!   its end;
+//! - *removed*, when nothing in it is live and no recovery reads it. Its space is recycled.
+//!
+//! The first record of a file names the last record of the file before. So a file that lost its
+//! tail in a power cut takes the records of later files with it, and what is left is a prefix. A
+//! synced append syncs the files that were left first. So only unsynced records are lost in this
+//! way.
+//!
+//! Locks: the writer's own is its user's; then that of a left file, then the manifest's.
+
+use crate::catalog::{FileEnd, Role};
+use crate::physical::{PhysicalLogs, ReadableFile, ReplayStart};
+use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of written space of the first file that synced appends need.
+const FIRST_BYTES: u64 = 256 << 10;
+/// Time from a failed append to the next attempt to write.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// A file that takes records, or took them until it was full.
+struct WrittenFile {
+    writer: RecordWriter,
+    file: Arc<ReadableFile>,
+    reverse: ReverseIndexBuilder,
+    /// The end of the last record that was acknowledged.
+    acknowledged: ResumePoint,
+    /// True if an append to the file was synced.
+    has_synced: bool,
+}
+
+impl WrittenFile {
+    /// Writes the next segment of the reverse index, and returns its offset.
+    fn write_segment(&mut self, last: bool) -> Result<u64> {
+        let payload = self.reverse.take_segment(last);
+        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+        buf.resize(RECORD_HEADER, 0);
+        buf.extend_from_slice(&payload);
+        let mut records = [Outgoing {
+            buf: &mut buf,
+            kind: RecordKind::ReverseIndex,
+            first_seq: 0,
+            count: 1,
+            payload_crc: basalt_records::payload_crc(&payload, &[]),
+            separated: &[],
+            offset: 0,
+        }];
+        self.writer.append(&mut records, false)?;
+        let offset = records[0].offset;
+        self.acknowledged = self.writer.resume_point();
+        Ok(offset)
+    }
+
+    /// Returns true if acknowledged records may be lost although they can be read: a sync that
+    /// should have covered them has failed.
+    fn is_in_doubt(&self) -> bool {
+        self.writer.sync_failed() && self.writer.synced() < self.acknowledged.offset
+    }
+
+    /// Makes all acknowledged records durable, also if an append behind them has failed.
+    fn sync(&mut self) -> Result<()> {
+        if self.writer.synced() >= self.acknowledged.offset {
+            return Ok(());
+        }
+        match self.writer.sync() {
+            Err(e) if e.kind() == ErrorKind::Poisoned && !self.writer.sync_failed() => {
+                self.writer.file().sync_data()
+            }
+            done => done,
+        }
+    }
+
+    /// Ends the file.
+    fn end(&mut self, logs: &PhysicalLogs) -> Result<()> {
+        let segment = match self.reverse.is_empty() {
+            true => None,
+            // Without the segment a garbage collection reads the whole file.
+            false => self.write_segment(true).ok(),
+        };
+        self.sync()?;
+        // The space behind the end is released, and the length becomes exact. The records do not
+        // depend on it.
+        let _ = self.writer.file().sync_all();
+        let end = FileEnd {
+            offset: self.acknowledged.offset,
+            reverse_index: segment,
+        };
+        logs.end_files(&[(self.file.number, end)])
+    }
+}
+
+/// A full file that has not ended yet.
+pub(crate) struct LeftFile {
+    number: u64,
+    /// True if a job ends the file, or is to.
+    claimed: AtomicBool,
+    inner: Mutex<WrittenFile>,
+}
+
+impl LeftFile {
+    /// Returns true once: to the caller that has a job end the file.
+    pub fn claim(&self) -> bool {
+        !self.claimed.swap(true, SeqCst)
+    }
+
+    /// Ends the file. After an error it stays as it is, and recovery finds its end.
+    pub fn end(&self, logs: &PhysicalLogs) -> Result<()> {
+        let mut inner = self.inner.lock();
+        match inner.file.end() {
+            Some(_) => Ok(()),
+            None => inner.end(logs),
+        }
+    }
+}
+
+/// A file that was prepared before it is needed.
+pub(crate) struct SpareFile {
+    writer: RecordWriter,
+    file: Arc<ReadableFile>,
+}
+
+/// A file that is to be prepared.
+pub(crate) struct SparePlan {
+    role: Role,
+    capacity: u64,
+}
+
+impl SparePlan {
+    /// Prepares the file.
+    pub fn prepare(&self, logs: &PhysicalLogs) -> Result<SpareFile> {
+        let (writer, file) = logs.begin(self.role, self.capacity)?;
+        Ok(SpareFile { writer, file })
+    }
+}
+
+/// Why a writer takes no records.
+struct Broken {
+    error: Error,
+    /// True if acknowledged records may be lost. Only recovery finds out which.
+    in_doubt: bool,
+    /// Time from which on the writer may try again.
+    retry_at: Duration,
+}
+
+/// The writer of the files of one role, used by one thread at a time.
+pub(crate) struct PhysicalWriter {
+    logs: Arc<PhysicalLogs>,
+    role: Role,
+    active: Option<WrittenFile>,
+    /// Full files that have not ended, the oldest first.
+    left: VecDeque<Arc<LeftFile>>,
+    spare: Option<SpareFile>,
+    /// While a job prepares a file: a number that the file's number is not below.
+    preparing: Option<u64>,
+    /// Header checksum of the last record before the next file.
+    chain: u32,
+    /// Bytes at which the active file is full.
+    target: u64,
+    broken: Option<Broken>,
+}
+
+impl PhysicalWriter {
+    pub fn new(logs: &Arc<PhysicalLogs>, role: Role) -> PhysicalWriter {
+        PhysicalWriter {
+            logs: logs.clone(),
+            role,
+            active: None,
+            left: VecDeque::new(),
+            spare: None,
+            preparing: None,
+            chain: 0,
+            target: 0,
+            broken: None,
+        }
+    }
+
+    /// Appends records, and syncs them if `sync` is true. Returns the file that has them. The
+    /// records know their offsets.
+    ///
+    /// After an error none of the records counts as appended, but a power cut soon after may leave
+    /// some of them whole. Later calls try to go on in another file. If a failed sync leaves it
+    /// unknown which earlier records are durable, they fail with `Poisoned`.
+    pub fn append(
+        &mut self,
+        records: &mut [Outgoing<'_>],
+        sync: bool,
+    ) -> Result<Arc<ReadableFile>> {
+        self.make_room()?;
+        if sync {
+            self.sync_left()?;
+        }
+        let active = self.active.as_mut().expect("just made");
+        active.has_synced |= sync;
+        let done = active.writer.append(records, sync);
+        if done.is_ok() {
+            active.acknowledged = active.writer.resume_point();
+        }
+        let file = active.file.clone();
+        self.note(done)?;
+        Ok(file)
+    }
+
+    /// Makes all records so far durable.
+    pub fn sync(&mut self) -> Result<()> {
+        self.resume()?;
+        self.sync_left()?;
+        let done = self.active.as_mut().map_or(Ok(()), WrittenFile::sync);
+        self.note(done)
+    }
+
+    fn sync_left(&mut self) -> Result<()> {
+        let synced = self
+            .left
+            .iter()
+            .try_for_each(|left| left.inner.lock().sync());
+        synced.map_err(|e| self.break_off(e, true))
+    }
+
+    /// Adds entries of the last append to the file's reverse index.
+    pub fn note_entries(&mut self, entries: impl IntoIterator<Item = ReverseEntry>) {
+        if let Some(active) = &mut self.active {
+            entries
+                .into_iter()
+                .for_each(|entry| active.reverse.add(entry));
+        }
+    }
+
+    fn note<T>(&mut self, done: Result<T>) -> Result<T> {
+        done.map_err(|e| {
+            let in_doubt = self.active.as_ref().is_some_and(WrittenFile::is_in_doubt);
+            self.break_off(e, in_doubt)
+        })
+    }
+
+    fn break_off(&mut self, error: Error, in_doubt: bool) -> Error {
+        if error.kind() == ErrorKind::NoSpace {
+            self.logs.release_recycled();
+        }
+        self.broken = Some(Broken {
+            error: error.clone(),
+            in_doubt,
+            retry_at: self.logs.now() + RETRY_PAUSE,
+        });
+        error
+    }
+
+    /// Tries to go on after a failed append: the file ends behind its last acknowledged record.
+    fn resume(&mut self) -> Result<()> {
+        let Some(broken) = &self.broken else {
+            return Ok(());
+        };
+        if broken.in_doubt {
+            return Err(Error::new(
+                ErrorKind::Poisoned,
+                format!(
+                    "a sync of a physical log failed ({}), and records that were not synced may be lost; open the store again",
+                    broken.error
+                ),
+            ));
+        }
+        if self.logs.now() < broken.retry_at {
+            return Err(broken.error.clone());
+        }
+        let ended = match &mut self.active {
+            Some(active) => {
+                let known = active.file.end().is_some();
+                let done = if known {
+                    Ok(())
+                } else {
+                    active.end(&self.logs)
+                };
+                done.map_err(|e| (e, active.is_in_doubt()))
+            }
+            None => Ok(()),
+        };
+        if let Err((e, in_doubt)) = ended {
+            return Err(self.break_off(e, in_doubt));
+        }
+        // The manifest has the end of the file before, so nothing needs its last record.
+        self.active = None;
+        self.broken = None;
+        Ok(())
+    }
+
+    /// Leaves a full file, and begins the next one.
+    fn make_room(&mut self) -> Result<()> {
+        self.resume()?;
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.writer.end() >= self.target)
+        {
+            self.leave();
+        }
+        if self.active.is_none() {
+            self.begin()?;
+        }
+        let active = self.active.as_mut().expect("just made");
+        if active.reverse.is_full() {
+            let segment = active.write_segment(false);
+            let at = self.note(segment)?;
+            let active = self.active.as_mut().expect("just made");
+            active.reverse.note_segment(at);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        if let Some(active) = self.active.take() {
+            self.chain = active.acknowledged.chain;
+            self.left.push_back(Arc::new(LeftFile {
+                number: active.file.number,
+                claimed: AtomicBool::new(false),
+                inner: Mutex::new(active),
+            }));
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.target = self.logs.target_bytes(self.role);
+        // Nothing was acknowledged in a file that could not be begun.
+        let spare = match self.spare.take() {
+            Some(spare) => spare,
+            None => {
+                let plan = SparePlan {
+                    role: self.role,
+                    capacity: FIRST_BYTES.min(self.target),
+                };
+                plan.prepare(&self.logs)?
+            }
+        };
+        let SpareFile { mut writer, file } = spare;
+        writer.follow(self.chain);
+        self.active = Some(WrittenFile {
+            acknowledged: writer.resume_point(),
+            writer,
+            file,
+            reverse: ReverseIndexBuilder::default(),
+            has_synced: false,
+        });
+        Ok(())
+    }
+
+    /// Returns the next file, if it is time to prepare it. The caller has a job prepare it, and
+    /// hands it to [`PhysicalWriter::take_spare`].
+    pub fn plan_spare(&mut self) -> Option<SparePlan> {
+        let active = self.active.as_ref()?;
+        if active.writer.end() < self.target / 2
+            || self.spare.is_some()
+            || self.preparing.is_some()
+            || self.broken.is_some()
+        {
+            return None;
+        }
+        self.preparing = Some(self.logs.next_number());
+        // Space that is written before costs twice as many bytes, and makes synced appends twice as
+        // fast. Other appends gain nothing.
+        let capacity = match active.has_synced {
+            true => self.logs.target_bytes(self.role),
+            false => 0,
+        };
+        Some(SparePlan {
+            role: self.role,
+            capacity,
+        })
+    }
+
+    /// Takes the file that was prepared. Returns the file's number if it is not needed any more.
+    pub fn take_spare(&mut self, made: Option<SpareFile>) -> Option<u64> {
+        self.preparing = None;
+        let made = made?;
+        let newest = self.active.as_ref().map(|active| active.file.number);
+        if newest.is_none_or(|newest| newest > made.file.number) || self.spare.is_some() {
+            return Some(made.file.number);
+        }
+        self.spare = Some(made);
+        None
+    }
+
+    /// Returns the oldest full file that has not ended.
+    pub fn oldest_left(&self) -> Option<Arc<LeftFile>> {
+        self.left.front().cloned()
+    }
+
+    /// Lets a job try again to end a full file whose end has failed.
+    pub fn retry_left(&self) {
+        for left in &self.left {
+            left.claimed.store(false, SeqCst);
+        }
+    }
+
+    /// Forgets a full file that has ended.
+    pub fn forget_left(&mut self, ended: &LeftFile) {
+        self.left.retain(|left| left.number != ended.number);
+    }
+
+    /// Ends all files, for a store that closes.
+    pub fn end_all(&mut self) -> Result<()> {
+        if let Some(broken) = &mut self.broken {
+            broken.retry_at = Duration::ZERO;
+        }
+        self.resume()?;
+        self.leave();
+        while let Some(left) = self.oldest_left() {
+            left.end(&self.logs)?;
+            self.forget_left(&left);
+        }
+        Ok(())
+    }
+
+    /// Returns the point from which on the log has what is appended from now on.
+    pub fn position(&self) -> ReplayStart {
+        match &self.active {
+            Some(active) => ReplayStart {
+                file: active.file.number,
+                offset: active.acknowledged.offset,
+                chain: active.acknowledged.chain,
+            },
+            None => {
+                let spare = self.spare.as_ref().map(|spare| spare.file.number);
+                let next = spare.or(self.preparing);
+                ReplayStart {
+                    file: next.unwrap_or_else(|| self.logs.next_number()),
+                    ..ReplayStart::default()
+                }
+            }
+        }
+    }
+}
