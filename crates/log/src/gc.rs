@@ -174,7 +174,8 @@ impl Engine {
             separated: &[],
             offset: 0,
         }];
-        let file = writer.append(&mut records, false)?;
+        // If the copies are not durable, the records stay where they are.
+        let file = writer.append(&mut records, true)?;
         let offset = records[0].offset;
         let location = |(at, len): (u64, u32)| Location {
             file: file.number,

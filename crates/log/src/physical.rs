@@ -4,7 +4,7 @@
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use basalt_env::Env;
-use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use basalt_env::sync::{Mutex, RwLock};
 use basalt_fs::{Bytes, Error, ErrorKind, File, LogOptions, Result};
 use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
@@ -56,6 +56,8 @@ pub(crate) struct ReadableFile {
     pub live: AtomicU64,
     /// The end of its records, once the file takes no more.
     end: Mutex<Option<FileEnd>>,
+    /// True if a write or a sync of the file has failed. Its space is not used again.
+    has_failed: AtomicBool,
 }
 
 impl ReadableFile {
@@ -77,6 +79,11 @@ impl ReadableFile {
     /// Returns the end of the file's records, or `None` while it is being written.
     pub fn end(&self) -> Option<FileEnd> {
         *self.end.lock()
+    }
+
+    /// Notes that a write or a sync of the file has failed.
+    pub fn note_failure(&self) {
+        self.has_failed.store(true, Relaxed);
     }
 
     /// Returns the file, for a reader of all its records.
@@ -229,6 +236,8 @@ impl PhysicalLogs {
         if grown || m.manifest.in_doubt() {
             let number = catalog.next_file;
             catalog.next_file += 1;
+            // If the attempt fails, the name is taken.
+            m.catalog.next_file = catalog.next_file;
             let state = catalog::encode(&catalog.changes());
             // After a failure either manifest may be the current one.
             let old = m.manifest.number();
@@ -313,6 +322,11 @@ impl PhysicalLogs {
         Ok((writer, readable))
     }
 
+    /// Makes everything in a file durable, through a handle of its own.
+    pub fn sync_file(&self, file: &ReadableFile) -> Result<()> {
+        self.env.fs().open(&file.path)?.sync_data()
+    }
+
     /// Records the ends of files that were being written.
     pub fn end_files(&self, ends: &[(u64, FileEnd)]) -> Result<()> {
         let changes: Vec<Change> = ends.iter().map(|(n, end)| Change::End(*n, *end)).collect();
@@ -337,9 +351,9 @@ impl PhysicalLogs {
         drop(m);
         let path = file.path.clone();
         // A reader that still has the file must not find the records of the next one in it.
-        let is_unread = Arc::into_inner(file).is_some();
+        let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.into_inner());
         let mut recycled = self.recycled.lock();
-        if recycle && is_unread && recycled.len() < MOST_RECYCLED {
+        if recycle && is_sound && recycled.len() < MOST_RECYCLED {
             recycled.push(path);
             return Ok(());
         }
@@ -371,6 +385,7 @@ fn readable(
         file,
         live: AtomicU64::new(0),
         end: Mutex::new(entry.end),
+        has_failed: AtomicBool::new(false),
     })
 }
 

@@ -2,17 +2,20 @@
 
 mod crash;
 mod damage;
+mod faults;
 mod promises;
+mod tails;
 
 use crate::catalog::Role;
 use crate::{Duplicates, Log, LogBatch, LogEngine, LogEngineOptions, LogOptions, WriteOptions};
 use basalt_env::{Env, Random};
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{ErrorKind, FileSystem, Result};
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const DIR: &str = "logs";
 const UNSYNCED: &WriteOptions = &WriteOptions::UNSYNCED;
@@ -203,13 +206,18 @@ struct Store {
 impl Store {
     fn open(fs: &Arc<SimFs>) -> Result<Store> {
         // Each run of a program draws other random numbers.
-        let env = Env::for_tests(fs.clone(), fs.op_count());
+        Store::open_on(fs, fs.clone(), fs.op_count())
+    }
+
+    /// Opens a store on a filesystem over a disk.
+    fn open_on(disk: &Arc<SimFs>, fs: Arc<dyn FileSystem>, seed: u64) -> Result<Store> {
+        let env = Env::for_tests(fs, seed);
         let engine = LogEngine::open(&env, DIR, options())?;
         let logs = (0..LOGS)
             .map(|i| engine.open_or_create(&log_name(i), log_options(i)))
             .collect::<Result<_>>()?;
         Ok(Store {
-            fs: fs.clone(),
+            fs: disk.clone(),
             env,
             engine,
             logs,
@@ -261,6 +269,11 @@ impl Store {
                 Ok(())
             }
         }
+    }
+
+    fn pass_time(&self, time: Duration) {
+        let clock = self.env.clock().as_manual().expect("tests set the clock");
+        clock.advance(time);
     }
 
     /// Adds the numbers of pages and of files with moved records to `seen`.

@@ -41,6 +41,8 @@ struct WrittenFile {
     acknowledged: ResumePoint,
     /// True if an append to the file was synced.
     has_synced: bool,
+    /// True if a sync through another handle than the writer's has failed.
+    sync_failed: bool,
 }
 
 impl WrittenFile {
@@ -68,17 +70,25 @@ impl WrittenFile {
     /// Returns true if acknowledged records may be lost although they can be read: a sync that
     /// should have covered them has failed.
     fn is_in_doubt(&self) -> bool {
-        self.writer.sync_failed() && self.writer.synced() < self.acknowledged.offset
+        (self.sync_failed || self.writer.sync_failed())
+            && self.writer.synced() < self.acknowledged.offset
     }
 
     /// Makes all acknowledged records durable, also if an append behind them has failed.
-    fn sync(&mut self) -> Result<()> {
+    fn sync(&mut self, logs: &PhysicalLogs) -> Result<()> {
         if self.writer.synced() >= self.acknowledged.offset {
             return Ok(());
         }
-        match self.writer.sync() {
-            Err(e) if e.kind() == ErrorKind::Poisoned && !self.writer.sync_failed() => {
-                self.writer.file().sync_data()
+        let done = self.writer.sync();
+        if done.is_err() {
+            self.file.note_failure();
+        }
+        match done {
+            Err(e) if e.kind() == ErrorKind::Poisoned && !self.is_in_doubt() => {
+                // The handle of a failed append takes no more calls. Another one syncs the file.
+                let done = logs.sync_file(&self.file);
+                self.sync_failed |= done.is_err();
+                done
             }
             done => done,
         }
@@ -91,7 +101,7 @@ impl WrittenFile {
             // Without the segment a garbage collection reads the whole file.
             false => self.write_segment(true).ok(),
         };
-        self.sync()?;
+        self.sync(logs)?;
         // The space behind the end is released, and the length becomes exact. The records do not
         // depend on it.
         let _ = self.writer.file().sync_all();
@@ -206,8 +216,9 @@ impl PhysicalWriter {
         let active = self.active.as_mut().expect("just made");
         active.has_synced |= sync;
         let done = active.writer.append(records, sync);
-        if done.is_ok() {
-            active.acknowledged = active.writer.resume_point();
+        match &done {
+            Ok(()) => active.acknowledged = active.writer.resume_point(),
+            Err(_) => active.file.note_failure(),
         }
         let file = active.file.clone();
         self.note(done)?;
@@ -218,7 +229,8 @@ impl PhysicalWriter {
     pub fn sync(&mut self) -> Result<()> {
         self.resume()?;
         self.sync_left()?;
-        let done = self.active.as_mut().map_or(Ok(()), WrittenFile::sync);
+        let logs = self.logs.clone();
+        let done = (self.active.as_mut()).map_or(Ok(()), |active| active.sync(&logs));
         self.note(done)
     }
 
@@ -226,7 +238,7 @@ impl PhysicalWriter {
         let synced = self
             .left
             .iter()
-            .try_for_each(|left| left.inner.lock().sync());
+            .try_for_each(|left| left.inner.lock().sync(&self.logs));
         synced.map_err(|e| self.break_off(e, true))
     }
 
@@ -351,6 +363,7 @@ impl PhysicalWriter {
             file,
             reverse: ReverseIndexBuilder::default(),
             has_synced: false,
+            sync_failed: false,
         });
         Ok(())
     }

@@ -1,0 +1,108 @@
+//! Readers that follow the tail of a log.
+
+use super::*;
+use basalt_env::EnvBuilder;
+use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Longer than any test waits.
+const LONG: Duration = Duration::from_secs(60);
+
+fn threaded() -> (LogEngine, Log) {
+    let env = EnvBuilder::new(disk(1)).build();
+    let engine = LogEngine::open(&env, DIR, options()).unwrap();
+    let log = engine.create("tail", LogOptions::default()).unwrap();
+    (engine, log)
+}
+
+#[test]
+fn a_reader_waits_for_records_and_misses_none() {
+    let (engine, log) = threaded();
+    basalt_env::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let mut iter = log.iter(1);
+                scope.spawn(move || {
+                    for lsn in 1..=500u64 {
+                        let (found, data) = iter.next_timeout(LONG).unwrap().unwrap();
+                        assert_eq!((found, &data[..]), (lsn, &lsn.to_le_bytes()[..]));
+                    }
+                })
+            })
+            .collect();
+        for lsn in 1..=500u64 {
+            let options = WriteOptions::synced(lsn % 100 == 0);
+            log.append(lsn, &lsn.to_le_bytes(), &options).unwrap();
+        }
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
+    });
+    engine.close().unwrap();
+}
+
+#[test]
+fn a_reader_stops_waiting_at_its_time_a_deletion_or_a_close() {
+    let (engine, log) = threaded();
+    log.append(5, b"five", UNSYNCED).unwrap();
+    let mut iter = log.iter(3);
+    let short = Duration::from_millis(5);
+    assert_eq!(iter.next_timeout(short).unwrap().unwrap().0, 5);
+    assert!(iter.next_timeout(short).unwrap().is_none());
+    // A late record below the position is not returned; one behind it is.
+    log.append(2, b"two", UNSYNCED).unwrap();
+    assert!(iter.next_timeout(short).unwrap().is_none());
+    log.append(6, b"six", UNSYNCED).unwrap();
+    assert_eq!(iter.next_timeout(short).unwrap().unwrap().0, 6);
+
+    let other = engine.create("other", LogOptions::default()).unwrap();
+    basalt_env::thread::scope(|scope| {
+        let mut of_deleted = other.iter(0);
+        let deleted = scope.spawn(move || of_deleted.next_timeout(LONG).unwrap_err().kind());
+        let mut of_closed = log.iter(7);
+        let closed = scope.spawn(move || of_closed.next_timeout(LONG).unwrap_err().kind());
+        engine.delete("other").unwrap();
+        assert_eq!(deleted.join().unwrap(), ErrorKind::NotFound);
+        engine.close().unwrap();
+        assert_eq!(closed.join().unwrap(), ErrorKind::Closed);
+    });
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn a_task_is_woken_once_for_a_record() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let log = engine.create("tail", LogOptions::default()).unwrap();
+    let woken = Arc::new(Counter::default());
+    let waker = Waker::from(woken.clone());
+    let mut cx = Context::from_waker(&waker);
+    let mut iter = log.iter(1);
+    assert!(iter.poll_next(&mut cx).is_pending());
+    assert!(iter.poll_next(&mut cx).is_pending());
+    log.append(1, b"one", UNSYNCED).unwrap();
+    log.append(2, b"two", UNSYNCED).unwrap();
+    assert_eq!(woken.0.load(SeqCst), 1, "asked twice, woken once");
+    for lsn in 1..=2 {
+        let Poll::Ready(Ok((found, _))) = iter.poll_next(&mut cx) else {
+            panic!("LSN {lsn} is there");
+        };
+        assert_eq!(found, lsn);
+    }
+    assert!(iter.poll_next(&mut cx).is_pending());
+    engine.delete("tail").unwrap();
+    assert_eq!(woken.0.load(SeqCst), 2);
+    let Poll::Ready(Err(e)) = iter.poll_next(&mut cx) else {
+        panic!("the log was deleted");
+    };
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+}
