@@ -10,9 +10,7 @@
 //! other ranges is no such operation. It goes through the queue of the datalog, so that it has its
 //! place among the appends; recovery finds the place by sequence numbers.
 //!
-//! Locks, in the order in which a thread may take them: the writer of the datalog, that of the
-//! metalog, that of moved records, a left file, the manifest, then one logical log, then the
-//! namespace or the list of files.
+//! `LOCK_ORDER` has all locks of this crate.
 
 use crate::catalog::{Change, CheckpointFile, Role};
 use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
@@ -25,25 +23,65 @@ use crate::physical::{PhysicalLogs, ReadableFile};
 use crate::queue::CoalescingQueue;
 use crate::request::{DataRequest, MetaRequest};
 use crate::writer::PhysicalWriter;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+#[cfg(feature = "schedules")]
+use basalt_env::sync::lock_log::CrateLocks;
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobOwner, JobPriority};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::sync::{Arc, Weak};
 
+/// True in tests, which have small logs.
+const IS_SMALL: bool = cfg!(any(test, feature = "schedules"));
+
 /// Entries of L0 above which a log's oldest entries move to pages.
-pub(crate) const L0_ENTRIES: u64 = if cfg!(test) { 40 } else { 1024 };
+pub(crate) const L0_ENTRIES: u64 = if IS_SMALL { 40 } else { 1024 };
 /// Entries that stay in L0 then: the newest, which are read and trimmed soonest.
-const L0_KEPT: u64 = if cfg!(test) { 10 } else { 256 };
+const L0_KEPT: u64 = if IS_SMALL { 10 } else { 256 };
 
 /// Least bytes of all physical logs between two checkpoints, unless files are small. Recovery reads
 /// them in a few milliseconds.
 const LEAST_REPLAY: u64 = 16 << 20;
 /// The next checkpoint is due after this many times the bytes of the last one, so that checkpoints
 /// are a small part of what is written.
-const CHECKPOINT_PART: u64 = if cfg!(test) { 1 } else { 32 };
+const CHECKPOINT_PART: u64 = if IS_SMALL { 1 } else { 32 };
 /// It is also due only after this part of the live bytes was appended.
 const LIVE_PART: u64 = 8;
+/// All locks of this crate, for tests under the scheduler: `docs/testing/schedules.md`.
+///
+/// | lock | what it serialises | held over |
+/// |---|---|---|
+/// | `LogEngine::creating` | the names of new logs | the commit of the creation |
+/// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
+/// | `WrittenFile` | a file that was left | its end, or a sync of it |
+/// | `Manifested` | the manifest and the catalog | one edit |
+/// | `LogInner` | the index of one log, and who waits for it | no I/O |
+/// | `Names` | the logs by name | no I/O |
+/// | `QueueState` | the queue of a physical log | no I/O |
+/// | `Slot` | the result of one request | no I/O |
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: CrateLocks = CrateLocks {
+    order: &[
+        "LogEngine::creating",
+        "Engine::data",
+        "Engine::meta",
+        "Engine::moved",
+        "writer::WrittenFile",
+        "physical::Manifested",
+        "namespace::LogInner",
+        "namespace::Names",
+        "queue::QueueState",
+        "queue::Slot",
+    ],
+    leaves: &[
+        "PhysicalLogs::files",
+        "PhysicalLogs::recycled",
+        "ReadableFile::end",
+        "checkpoint::CheckpointHead",
+        "Engine::lock",
+    ],
+};
+
 /// The engine behind all handles.
 pub(crate) struct Engine {
     pub env: Env,
@@ -106,9 +144,9 @@ impl Engine {
             namespace: recovered.namespace,
             data_queue: CoalescingQueue::new(),
             meta_queue: CoalescingQueue::new(),
-            data: Mutex::new(recovered.data),
-            meta: Mutex::new(recovered.meta),
-            moved: Mutex::new(recovered.moved),
+            data: named("Engine::data", Mutex::new(recovered.data)),
+            meta: named("Engine::meta", Mutex::new(recovered.meta)),
+            moved: named("Engine::moved", Mutex::new(recovered.moved)),
             head: Mutex::new(recovered.head),
             max_space_amp: recovered.max_space_amp,
             next_seq: AtomicU64::new(recovered.next_seq),
@@ -123,7 +161,7 @@ impl Engine {
             has_replaced: AtomicBool::new(false),
             jobs: env.jobs().new_owner(),
             this: this.clone(),
-            lock: Mutex::new(Some(recovered.lock)),
+            lock: named("Engine::lock", Mutex::new(Some(recovered.lock))),
         })
     }
 

@@ -36,6 +36,8 @@ mod ticket;
 mod writer;
 
 pub use batch::{LogBatch, MAX_BATCH_BYTES, MAX_LSN};
+#[cfg(feature = "schedules")]
+pub use engine::LOCK_ORDER;
 pub use iter::LogIter;
 pub use log::Log;
 pub use log_engine::LogEngine;

@@ -11,7 +11,7 @@ use crate::request::DataRequest;
 use crate::stats::LogEngineStats;
 use crate::ticket::LogTicket;
 use basalt_env::Env;
-use basalt_env::sync::Mutex;
+use basalt_env::sync::{Mutex, named};
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::write_options::WriteOptions;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl LogEngine {
         let recovered = recovery::open(env, path.as_ref(), &options)?;
         Ok(LogEngine {
             engine: Engine::new(env, recovered),
-            creating: Arc::new(Mutex::new(())),
+            creating: Arc::new(named("LogEngine::creating", Mutex::new(()))),
         })
     }
 

@@ -5,7 +5,7 @@
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use basalt_env::sync::{Mutex, RwLock};
+use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_fs::{Bytes, Error, ErrorKind, File, LogOptions, Result};
 use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
 use basalt_records::{FileHeader, FileKind, RecordWriter, ResumePoint};
@@ -163,8 +163,8 @@ impl PhysicalLogs {
             store_id: catalog.store_id,
             file_bytes,
             manifested: Mutex::new(Manifested { manifest, catalog }),
-            files: RwLock::new(files),
-            recycled: Mutex::new(Vec::new()),
+            files: named("PhysicalLogs::files", RwLock::new(files)),
+            recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
         })
     }
 
@@ -351,7 +351,7 @@ impl PhysicalLogs {
         drop(m);
         let path = file.path.clone();
         // A reader that still has the file must not find the records of the next one in it.
-        let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.into_inner());
+        let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.load(Relaxed));
         let mut recycled = self.recycled.lock();
         if recycle && is_sound && recycled.len() < MOST_RECYCLED {
             recycled.push(path);
@@ -384,7 +384,7 @@ fn readable(
         path: path.to_path_buf(),
         file,
         live: AtomicU64::new(0),
-        end: Mutex::new(entry.end),
+        end: named("ReadableFile::end", Mutex::new(entry.end)),
         has_failed: AtomicBool::new(false),
     })
 }

@@ -8,7 +8,7 @@
 //! Locks: the queue's, then a ticket's slot. Neither is held while a group is committed.
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex, spin_loop, yield_now};
+use basalt_env::sync::{Condvar, Mutex, named, spin_loop, yield_now};
 use basalt_fs::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -166,10 +166,13 @@ pub(crate) struct CoalescingQueue<T> {
 impl<T> CoalescingQueue<T> {
     pub fn new() -> CoalescingQueue<T> {
         CoalescingQueue {
-            queue: Mutex::new(QueueState {
-                pending: VecDeque::new(),
-                led: false,
-            }),
+            queue: named(
+                "queue::QueueState",
+                Mutex::new(QueueState {
+                    pending: VecDeque::new(),
+                    led: false,
+                }),
+            ),
         }
     }
 

@@ -11,7 +11,11 @@ use crate::mapping::Location;
 use basalt_kv::encoding::{get_varint64, put_varint, unzigzag, zigzag};
 
 /// Entries of a segment.
-pub(crate) const SEGMENT: usize = if cfg!(test) { 32 } else { 4096 };
+pub(crate) const SEGMENT: usize = if cfg!(any(test, feature = "schedules")) {
+    32
+} else {
+    4096
+};
 
 /// An entry of a file: its log, its LSN and its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("blob", &["fs", "env", "kv", "records", "table"]),
     ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
     ("log", &["fs", "env", "kv", "records"]),
-    // These build the sources of six crates again, for tests alone.
+    // These build the sources of seven crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
     ("records-schedules", &["fs", "env", "kv"]),
@@ -25,6 +25,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "lsm-schedules",
         &["fs", "env", "kv", "records", "table", "blob"],
     ),
+    ("log-schedules", &["fs", "env", "kv", "records"]),
     ("basalt", &["fs", "env", "kv", "lava", "lsm"]),
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
