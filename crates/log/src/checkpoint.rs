@@ -239,3 +239,46 @@ pub(crate) fn read(
         .collect::<Result<_>>()?;
     Ok((head, logs))
 }
+
+/// Returns a first record and a record of a log.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn examples(index: LogIndex) -> Vec<Vec<u8>> {
+    let start = |file| ReplayStart {
+        file,
+        offset: 70_000,
+        chain: 5,
+    };
+    let head = CheckpointHead {
+        next_seq: 1000,
+        next_log: 9,
+        meta: start(3),
+        data: start(4),
+        moved: start(5),
+    };
+    let log = LogState::new(1, 8, "eight".to_string(), LogOptions::default());
+    log.lock().index = index;
+    log.lock().trimmed = Some(6);
+    vec![head.encode(), encode_log(&log).expect("it was not deleted")]
+}
+
+/// Returns false if the bytes are no record of a checkpoint. Panics if what was read is not written
+/// back to the same record.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn reads_as_written(bytes: &[u8]) -> bool {
+    let head = CheckpointHead::decode(bytes);
+    if let Some(head) = &head {
+        assert_eq!(CheckpointHead::decode(&head.encode()).as_ref(), Some(head));
+    }
+    let log = decode_log(bytes, 1);
+    if let Some(log) = &log {
+        let again = encode_log(log).expect("it was not deleted");
+        let again = decode_log(&again, 1).expect("it was just written");
+        assert_eq!((again.number, &again.name), (log.number, &log.name));
+        let (a, b) = (again.lock(), log.lock());
+        assert_eq!(
+            (&a.index, a.trimmed, a.applied_seq),
+            (&b.index, b.trimmed, b.applied_seq)
+        );
+    }
+    head.is_some() || log.is_some()
+}

@@ -671,7 +671,8 @@ impl LogIndex {
         let (mut from_before, mut reach) = (0, 0);
         for _ in 0..get_varint64(bytes, at)? {
             let page = decode_page(bytes, at)?;
-            if page.from < from_before || page.lsns.first()? < page.from {
+            let fits = page.from >= from_before && page.lsns.first()? >= page.from;
+            if !fits || page.lsns.count() > PAGE {
                 return None;
             }
             from_before = page.from;

@@ -11,6 +11,9 @@ mod batch;
 mod catalog;
 mod checkpoint;
 mod engine;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gc;
 mod index;
 mod iter;
@@ -53,6 +56,7 @@ pub use basalt_kv::write_options::{Durability, WriteOptions};
 fn every_log_engine_test_passes_on_lava() {
     let without_io = [
         "catalog::",
+        "fuzzing::",
         "index::",
         "log_ops::",
         "lsn_set::",
