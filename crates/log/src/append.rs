@@ -124,6 +124,9 @@ impl Engine {
                             lsn: entry.lsn,
                             location: record.location_of(file, entry),
                         }));
+                        let counters = &self.logs.counters;
+                        counters.batches.add(1);
+                        counters.records.add(entries.len() as u64);
                         self.add_to_indexes(entries, file, &record);
                     }
                 }
@@ -177,7 +180,9 @@ impl Engine {
             return Ok(Placed::default());
         }
         let file = writer.append(&mut records, sync)?;
-        self.note_appended(records.iter().map(|r| r.buf.len() as u64).sum());
+        let bytes = records.iter().map(|r| r.buf.len() as u64).sum();
+        self.logs.counters.groups.add(1);
+        self.note_appended(bytes);
         self.tend_writer(writer, |engine| &engine.data);
         let placed = records.iter().zip(of).map(|(r, request)| PlacedRecord {
             request,
@@ -196,8 +201,10 @@ impl Engine {
         file: &Arc<ReadableFile>,
         record: &PlacedRecord,
     ) {
+        let mut user_bytes = 0;
         for entry in entries {
             let location = record.location_of(file, entry);
+            user_bytes += u64::from(entry.data_len);
             file.add_live(u64::from(entry.len));
             let freed = add_entry(&entry.log, record.seq, entry.lsn, location, &|page| {
                 self.load_page(&entry.log, page)
@@ -214,6 +221,7 @@ impl Engine {
                 self.in_background(JobPriority::Flush, move |engine| engine.flush_index(&log));
             }
         }
+        self.logs.counters.user_bytes.add(user_bytes);
     }
 
     fn commit_remove(&self, writer: &mut PhysicalWriter, request: &DataRequest) -> Result<()> {

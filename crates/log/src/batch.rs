@@ -53,6 +53,7 @@ impl LogBatch {
             lsn,
             at: at as u32,
             len: (self.buf.len() - at) as u32,
+            data_len: data.len() as u32,
         });
         Ok(())
     }

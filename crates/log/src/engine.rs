@@ -27,7 +27,7 @@ use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 #[cfg(feature = "schedules")]
 use basalt_env::sync::lock_log::CrateLocks;
 use basalt_env::sync::{Mutex, named};
-use basalt_env::{Env, JobOwner, JobPriority};
+use basalt_env::{Env, JobOwner, JobPriority, MetricSource};
 use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::sync::{Arc, Weak};
 
@@ -79,6 +79,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "ReadableFile::end",
         "checkpoint::CheckpointHead",
         "Engine::lock",
+        "Engine::metric_sources",
     ],
 };
 
@@ -115,6 +116,8 @@ pub(crate) struct Engine {
     pub has_replaced: AtomicBool,
     jobs: JobOwner,
     this: Weak<Engine>,
+    /// Offers the counters and the statistics until the engine is closed.
+    metric_sources: Mutex<Vec<MetricSource>>,
     /// Released when the engine is closed.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
@@ -161,8 +164,24 @@ impl Engine {
             has_replaced: AtomicBool::new(false),
             jobs: env.jobs().new_owner(),
             this: this.clone(),
+            metric_sources: named("Engine::metric_sources", Mutex::default()),
             lock: named("Engine::lock", Mutex::new(Some(recovered.lock))),
         })
+    }
+
+    /// Offers the engine's metrics to the environment's registry. Their label `store` names the
+    /// directory.
+    pub fn offer_metrics(self: &Arc<Self>) {
+        let store = self.logs.dir().display().to_string();
+        let counters = self.logs.counters.offer(&self.env, &store);
+        // The registry does not keep the engine open.
+        let engine = self.this.clone();
+        let gauges = self.env.metrics().source(move |out| {
+            if let Some(engine) = engine.upgrade() {
+                engine.stats().samples(&store, out);
+            }
+        });
+        *self.metric_sources.lock() = vec![counters, gauges];
     }
 
     /// Returns an error if the engine was closed.
@@ -196,6 +215,9 @@ impl Engine {
             log.wake_all();
         }
         self.logs.release_recycled();
+        let sources = std::mem::take(&mut *self.metric_sources.lock());
+        // A drop takes the lock of the registry.
+        drop(sources);
         *self.lock.lock() = None;
         synced
     }
@@ -352,6 +374,9 @@ impl Engine {
                 let due = (self.logs.live_bytes() / LIVE_PART).clamp(least, most);
                 self.checkpoint_due
                     .store(due.max(end * CHECKPOINT_PART), SeqCst);
+                let counters = &self.logs.counters;
+                counters.checkpoints.add(1);
+                counters.checkpoint_bytes.add(end);
                 Ok(before)
             });
         match installed {

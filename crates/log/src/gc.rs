@@ -117,6 +117,7 @@ impl Engine {
         if victim.live.load(SeqCst) > 0 {
             return Ok(false);
         }
+        self.logs.counters.gcs.add(1);
         self.logs.remove(victim.number, true)?;
         Ok(true)
     }
@@ -176,6 +177,7 @@ impl Engine {
         }];
         // If the copies are not durable, the records stay where they are.
         let file = writer.append(&mut records, true)?;
+        self.logs.counters.gc_records.add(live.len() as u64);
         let offset = records[0].offset;
         let location = |(at, len): (u64, u32)| Location {
             file: file.number,

@@ -10,6 +10,7 @@ mod apply;
 mod batch;
 mod catalog;
 mod checkpoint;
+mod counters;
 mod engine;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -38,8 +38,10 @@ impl LogEngine {
     pub fn open(env: &Env, path: impl AsRef<Path>, options: LogEngineOptions) -> Result<LogEngine> {
         options.validate()?;
         let recovered = recovery::open(env, path.as_ref(), &options)?;
+        let engine = Engine::new(env, recovered);
+        engine.offer_metrics();
         Ok(LogEngine {
-            engine: Engine::new(env, recovered),
+            engine,
             creating: Arc::new(named("LogEngine::creating", Mutex::new(()))),
         })
     }

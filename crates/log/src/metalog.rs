@@ -66,6 +66,12 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
             Ok(file) => file,
             Err(e) => return group.iter().map(|_| Err(e.clone())).collect(),
         };
+        let counters = &engine.logs.counters;
+        counters.operations.add(group.len() as u64);
+        let is_page = |q: &&Queued<MetaRequest>| matches!(q.request.op, LogOp::Page { .. });
+        counters
+            .pages
+            .add(group.iter().filter(is_page).count() as u64);
         engine.note_appended(lens.iter().map(|len| *len as u64).sum());
         engine.tend_writer(&mut writer, |engine| &engine.meta);
         let places: Vec<(u64, PageLocation)> = (records.iter().zip(lens))

@@ -3,6 +3,7 @@
 //! [`crate::writer`].
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
+use crate::counters::Counters;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use basalt_env::sync::{Mutex, RwLock, named};
@@ -121,6 +122,7 @@ pub(crate) struct PhysicalLogs {
     env: Env,
     dir: PathBuf,
     store_id: u128,
+    pub counters: Arc<Counters>,
     /// Largest bytes of a file.
     file_bytes: u64,
     manifested: Mutex<Manifested>,
@@ -161,6 +163,7 @@ impl PhysicalLogs {
             env: env.clone(),
             dir: dir.to_path_buf(),
             store_id: catalog.store_id,
+            counters: Arc::default(),
             file_bytes,
             manifested: Mutex::new(Manifested { manifest, catalog }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
@@ -349,6 +352,7 @@ impl PhysicalLogs {
         self.install_into(&mut m, &[Change::Remove(number)])?;
         self.files.write().remove(&number);
         drop(m);
+        self.counters.removed_files.add(1);
         let path = file.path.clone();
         // A reader that still has the file must not find the records of the next one in it.
         let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.load(Relaxed));

@@ -14,6 +14,8 @@ pub(crate) struct PendingEntry {
     pub at: u32,
     /// Bytes of the entry, head included.
     pub len: u32,
+    /// Bytes of the record.
+    pub data_len: u32,
 }
 
 /// A request to the datalog.

@@ -3,6 +3,7 @@
 use crate::catalog::Role;
 use crate::engine::Engine;
 use basalt_env::sync::atomic::Ordering::SeqCst;
+use basalt_env::{MetricSample, MetricValue};
 
 /// What the logs of a store have, and what it costs. All numbers are of one moment, but not of the
 /// same one.
@@ -36,6 +37,55 @@ impl LogEngineStats {
             0 => 1.0,
             live => self.ended_bytes as f64 / live as f64,
         }
+    }
+}
+
+/// Name and help text of a gauge, and its value.
+type Row = (&'static str, &'static str, fn(&LogEngineStats) -> u64);
+
+const GAUGES: &[Row] = &[
+    ("logs", "Logical logs", |s| s.logs),
+    ("log_records", "Records of all logs", |s| s.records),
+    ("log_live_bytes", "Bytes of all records of all logs", |s| {
+        s.live_bytes
+    }),
+    (
+        "log_ended_bytes",
+        "Bytes of files with records that take no more of them",
+        |s| s.ended_bytes,
+    ),
+    (
+        "log_ended_live_bytes",
+        "Live bytes in files with records that take no more of them",
+        |s| s.ended_live_bytes,
+    ),
+    ("log_data_files", "Files with records of logs", |s| {
+        s.data_files
+    }),
+    (
+        "log_meta_files",
+        "Files with operations and pages of indexes",
+        |s| s.meta_files,
+    ),
+    ("log_index_bytes", "Bytes of memory of the indexes", |s| {
+        s.index_bytes
+    }),
+    ("log_index_pages", "Pages of the indexes", |s| s.index_pages),
+    (
+        "log_space_amp_percent",
+        "Bytes of ended files for each hundred live ones in them",
+        |s| (s.space_amp() * 100.0) as u64,
+    ),
+];
+
+impl LogEngineStats {
+    /// Appends the statistics as gauges.
+    pub(crate) fn samples(&self, store: &str, out: &mut Vec<MetricSample>) {
+        let labels = [("store", store)];
+        out.extend(GAUGES.iter().map(|(name, help, value)| {
+            let value = i64::try_from(value(self)).unwrap_or(i64::MAX);
+            MetricSample::new(name, &labels, help, MetricValue::Gauge(value))
+        }));
     }
 }
 

@@ -215,7 +215,16 @@ impl PhysicalWriter {
         }
         let active = self.active.as_mut().expect("just made");
         active.has_synced |= sync;
+        let begun = active.writer.position();
         let done = active.writer.append(records, sync);
+        let counters = &self.logs.counters;
+        let bytes = match self.role {
+            Role::Data => &counters.data_bytes,
+            Role::Moved => &counters.moved_bytes,
+            Role::Meta => &counters.meta_bytes,
+        };
+        bytes.add(active.writer.position() - begun);
+        counters.syncs.add(u64::from(sync));
         match &done {
             Ok(()) => active.acknowledged = active.writer.resume_point(),
             Err(_) => active.file.note_failure(),

@@ -1,6 +1,7 @@
 //! Histories against a model, and the promises of single calls.
 
 use super::*;
+use basalt_env::{MetricSample, MetricValue};
 
 #[test]
 fn histories_agree_with_a_model() {
@@ -218,4 +219,54 @@ fn a_log_that_is_never_trimmed_pins_no_space() {
     let again = open(&fs).unwrap();
     assert_eq!(again.log("stuck").unwrap().count(), 600);
     assert_eq!(again.stats().live_bytes, stats.live_bytes);
+}
+
+#[test]
+fn metrics_count_what_was_done() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs, 1);
+    let engine = LogEngine::open(&env, DIR, options()).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=200 {
+        log.append(lsn, &[1; 100], &WriteOptions::synced(lsn % 50 == 0))
+            .unwrap();
+        while env.jobs().step() {}
+    }
+    log.trim(150, UNSYNCED).unwrap();
+    while env.jobs().step() {}
+    let value = |name: &str| {
+        let all = env.metrics().snapshot();
+        let found = all.iter().find(|s| s.name.ends_with(name));
+        match found.map(|s| s.value.clone()) {
+            Some(MetricValue::Counter(n)) => n,
+            Some(MetricValue::Gauge(n)) => n as u64,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    assert_eq!(value("log_records_total"), 200);
+    assert_eq!(value("log_user_bytes_total"), 20_000);
+    assert_eq!(value("log_batches_total"), 200);
+    assert_eq!(value("log_records"), 50);
+    assert!(value("log_data_bytes_total") >= 20_000 + 200 * 48);
+    for name in [
+        "log_groups_total",
+        "log_operations_total",
+        "log_syncs_total",
+        "log_meta_bytes_total",
+        "log_pages_total",
+        "log_checkpoints_total",
+        "log_checkpoint_bytes_total",
+        "log_removed_files_total",
+        "log_data_files",
+        "log_index_bytes",
+    ] {
+        assert!(value(name) > 0, "{name} is 0");
+    }
+    engine.close().unwrap();
+    let left = env.metrics().snapshot();
+    let of_logs = |s: &&MetricSample| s.name.contains("log_records");
+    assert!(
+        left.iter().find(of_logs).is_none(),
+        "a closed store has no metrics"
+    );
 }
