@@ -135,7 +135,8 @@ pub(crate) struct Recovered {
     pub next_seq: u64,
     pub next_log: u64,
     pub file_bytes: u64,
-    pub lock: Box<dyn LockGuard>,
+    /// `None` for a store that is read where no lock file is.
+    pub lock: Option<Box<dyn LockGuard>>,
 }
 
 impl Engine {
@@ -165,7 +166,7 @@ impl Engine {
             jobs: env.jobs().new_owner(),
             this: this.clone(),
             metric_sources: named("Engine::metric_sources", Mutex::default()),
-            lock: named("Engine::lock", Mutex::new(Some(recovered.lock))),
+            lock: named("Engine::lock", Mutex::new(recovered.lock)),
         })
     }
 
@@ -208,7 +209,10 @@ impl Engine {
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
         // With a checkpoint the next open reads nothing else.
-        let synced = synced.and_then(|()| self.checkpoint());
+        let synced = synced.and_then(|()| match self.logs.is_read_only() {
+            true => Ok(()),
+            false => self.checkpoint(),
+        });
         self.data_queue.fail_all(&error);
         self.meta_queue.fail_all(&error);
         for log in self.namespace.all() {

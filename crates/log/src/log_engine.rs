@@ -46,6 +46,27 @@ impl LogEngine {
         })
     }
 
+    /// Opens the store in a directory for reading. Nothing is written, not even a lock file, and
+    /// other readers may have the store open at the same time. While they do, no process can open
+    /// it to change it. All calls that change a log fail with `ReadOnly`.
+    ///
+    /// Errors: `NotFound` if there is no store; `Busy` if a process has it open to change it;
+    /// `Corruption`, `Unsupported` and `InvalidArgument` as in [`LogEngine::open`].
+    pub fn open_read_only(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: LogEngineOptions,
+    ) -> Result<LogEngine> {
+        options.validate()?;
+        let recovered = recovery::open_read_only(env, path.as_ref(), &options)?;
+        let engine = Engine::new(env, recovered);
+        engine.offer_metrics();
+        Ok(LogEngine {
+            engine,
+            creating: Arc::new(named("LogEngine::creating", Mutex::new(()))),
+        })
+    }
+
     /// Creates a log. It survives a power cut when the call returns.
     ///
     /// Errors: `AlreadyExists` if the name is taken; `InvalidArgument` for an empty name, or one of

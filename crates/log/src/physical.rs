@@ -125,6 +125,8 @@ pub(crate) struct PhysicalLogs {
     pub counters: Arc<Counters>,
     /// Largest bytes of a file.
     file_bytes: u64,
+    /// True if the store was opened for reading only.
+    read_only: bool,
     manifested: Mutex<Manifested>,
     files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
     /// Removed files, whose space the next files take over.
@@ -150,6 +152,30 @@ impl PhysicalLogs {
         catalog.next_file += 1;
         let state = catalog::encode(&catalog.changes());
         let manifest = Manifest::create(env, dir, catalog.store_id, number, &state)?;
+        PhysicalLogs::of_catalog(env, dir, catalog, manifest, file_bytes, false)
+    }
+
+    /// Takes over the files that a manifest with this number names, and writes nothing, now or
+    /// later.
+    pub fn open_read_only(
+        env: &Env,
+        dir: &Path,
+        catalog: Catalog,
+        number: u64,
+        file_bytes: u64,
+    ) -> Result<PhysicalLogs> {
+        let manifest = Manifest::unwritten(dir, number, catalog.store_id);
+        PhysicalLogs::of_catalog(env, dir, catalog, manifest, file_bytes, true)
+    }
+
+    fn of_catalog(
+        env: &Env,
+        dir: &Path,
+        catalog: Catalog,
+        manifest: Manifest,
+        file_bytes: u64,
+        read_only: bool,
+    ) -> Result<PhysicalLogs> {
         let mut files = BTreeMap::new();
         for (n, file) in &catalog.files {
             let path = file_path(dir, *n, file.role);
@@ -165,6 +191,7 @@ impl PhysicalLogs {
             store_id: catalog.store_id,
             counters: Arc::default(),
             file_bytes,
+            read_only,
             manifested: Mutex::new(Manifested { manifest, catalog }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
             recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
@@ -227,12 +254,29 @@ impl PhysicalLogs {
         &self.dir
     }
 
+    /// Returns true if the store was opened for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Returns `ReadOnly` if the store was opened for reading only.
+    fn check_writable(&self) -> Result<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the store was opened for reading only; open it with `LogEngine::open` to change it",
+            )),
+        }
+    }
+
     /// Makes changes of the catalog durable.
     pub fn install(&self, changes: &[Change]) -> Result<()> {
         self.install_into(&mut self.manifested.lock(), changes)
     }
 
     fn install_into(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
+        self.check_writable()?;
         let mut catalog = m.catalog.clone();
         catalog.apply(changes)?;
         let grown = m.manifest.bytes() > MANIFEST_LEAST.max(m.manifest.begun() * MANIFEST_GROWTH);
@@ -285,6 +329,7 @@ impl PhysicalLogs {
         capacity: u64,
         reuse: Option<&Path>,
     ) -> Result<(RecordWriter, Arc<ReadableFile>)> {
+        self.check_writable()?;
         // The manifest is not locked while space is written.
         let (number, _) = self.new_file();
         let path = file_path(&self.dir, number, role);
@@ -334,12 +379,17 @@ impl PhysicalLogs {
     pub fn end_files(&self, ends: &[(u64, FileEnd)]) -> Result<()> {
         let changes: Vec<Change> = ends.iter().map(|(n, end)| Change::End(*n, *end)).collect();
         self.install(&changes)?;
+        self.note_ends(ends);
+        Ok(())
+    }
+
+    /// Notes the ends of files in memory alone.
+    pub fn note_ends(&self, ends: &[(u64, FileEnd)]) {
         for (n, end) in ends {
             if let Some(file) = self.get(*n) {
                 *file.end.lock() = Some(*end);
             }
         }
-        Ok(())
     }
 
     /// Removes a file of which nothing is live. Readers that have it go on reading. With `recycle`,

@@ -17,7 +17,7 @@ use crate::physical::{self, PhysicalLogs, ReadableFile, ReplayStart};
 use crate::writer::PhysicalWriter;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use basalt_records::entries::entries;
 use basalt_records::manifest::{CURRENT, manifest_path};
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
@@ -29,7 +29,7 @@ use std::sync::Arc;
 type Applied = std::result::Result<(), String>;
 
 /// Name of the file whose lock says that a process has the store open.
-const LOCK: &str = "LOCK";
+pub(crate) const LOCK: &str = "LOCK";
 /// Extensions of files that a log store makes.
 const OWN: [&str; 4] = ["data", "moved", "meta", "checkpoint"];
 
@@ -70,10 +70,72 @@ pub(crate) fn open(env: &Env, dir: &Path, options: &LogEngineOptions) -> Result<
         catalog.clone(),
         options.file_bytes,
     )?);
+    let (recovered, ends) = replay(env, &catalog, &logs, options, Some(lock))?;
+    if !ends.is_empty() {
+        logs.end_files(&ends)?;
+    }
+    remove_unused(env, dir, &logs)?;
+    Ok(recovered)
+}
+
+/// Opens the store in a directory without permission, or intent, to change a byte. The lock that a
+/// writer holds alone is shared by readers.
+pub(crate) fn open_read_only(
+    env: &Env,
+    dir: &Path,
+    options: &LogEngineOptions,
+) -> Result<Recovered> {
+    let fs = env.fs();
+    if !fs.exists(dir)? {
+        return Err(no_store(dir));
+    }
+    let lock = fs.lock_shared(&dir.join(LOCK))?;
+    let Some((current, catalog)) = physical::load(env, dir)? else {
+        check_is_empty(env, dir)?;
+        return Err(no_store(dir));
+    };
+    replay_read_only(env, dir, catalog, current.number, options, lock)
+}
+
+/// Replays the files of a catalog, which the manifest with this number has. Changes nothing.
+pub(crate) fn replay_read_only(
+    env: &Env,
+    dir: &Path,
+    catalog: Catalog,
+    manifest: u64,
+    options: &LogEngineOptions,
+    lock: Option<Box<dyn LockGuard>>,
+) -> Result<Recovered> {
+    let logs =
+        PhysicalLogs::open_read_only(env, dir, catalog.clone(), manifest, options.file_bytes)?;
+    let logs = Arc::new(logs);
+    let (recovered, ends) = replay(env, &catalog, &logs, options, lock)?;
+    logs.note_ends(&ends);
+    Ok(recovered)
+}
+
+/// Returns the error for a directory that holds no store.
+pub(crate) fn no_store(dir: &Path) -> Error {
+    Error::new(ErrorKind::NotFound, "no store here").in_file(dir)
+}
+
+/// Ends of files, by number.
+type Ends = Vec<(u64, FileEnd)>;
+
+/// Replays what the files of a catalog have. Also returns the ends of files that were being written
+/// when the store was last open.
+fn replay(
+    env: &Env,
+    catalog: &Catalog,
+    logs: &Arc<PhysicalLogs>,
+    options: &LogEngineOptions,
+    lock: Option<Box<dyn LockGuard>>,
+) -> Result<(Recovered, Ends)> {
+    let dir = logs.dir();
     let mut state = RecoveredLogs {
         env,
         engine: ENGINES.fetch_add(1, Relaxed),
-        logs: &logs,
+        logs,
         namespace: Namespace::default(),
         deleted: BTreeSet::new(),
         ordered: BTreeMap::new(),
@@ -100,24 +162,21 @@ pub(crate) fn open(env: &Env, dir: &Path, options: &LogEngineOptions) -> Result<
     state.finish()?;
     let (ends, next_seq, next_log) = (state.ends, state.next_seq, state.next_log);
     let (number, namespace, head) = (state.engine, state.namespace, state.head);
-    if !ends.is_empty() {
-        logs.end_files(&ends)?;
-    }
-    remove_unused(env, dir, &logs)?;
-    Ok(Recovered {
+    let recovered = Recovered {
         number,
         namespace,
-        data: PhysicalWriter::new(&logs, Role::Data),
-        meta: PhysicalWriter::new(&logs, Role::Meta),
-        moved: PhysicalWriter::new(&logs, Role::Moved),
-        logs,
+        data: PhysicalWriter::new(logs, Role::Data),
+        meta: PhysicalWriter::new(logs, Role::Meta),
+        moved: PhysicalWriter::new(logs, Role::Moved),
+        logs: logs.clone(),
         next_seq,
         next_log,
         file_bytes: options.file_bytes,
         max_space_amp: options.max_space_amp,
         head,
         lock,
-    })
+    };
+    Ok((recovered, ends))
 }
 
 /// Refuses to make a store in a directory that has files of one, but no manifest.
@@ -286,7 +345,9 @@ impl RecoveredLogs<'_> {
         }
         if end.is_none() {
             // The bytes may only be in the page cache, if just the process died.
-            file.file().sync_data()?;
+            if !self.logs.is_read_only() {
+                file.file().sync_data()?;
+            }
             let end = FileEnd {
                 offset: reader.tail().end,
                 reverse_index: None,
