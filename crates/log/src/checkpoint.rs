@@ -76,7 +76,7 @@ impl CheckpointHead {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<CheckpointHead> {
+    pub fn decode(bytes: &[u8]) -> Option<CheckpointHead> {
         let mut at = 0;
         let head = CheckpointHead {
             next_seq: get_varint64(bytes, &mut at)?,
@@ -107,7 +107,7 @@ fn encode_log(log: &LogState) -> Option<Vec<u8>> {
     Some(out)
 }
 
-fn decode_log(bytes: &[u8], engine: u64) -> Option<Arc<LogState>> {
+pub(crate) fn decode_log(bytes: &[u8], engine: u64) -> Option<Arc<LogState>> {
     let mut at = 0;
     let number = get_varint64(bytes, &mut at)?;
     let duplicates = Duplicates::of_number(*bytes.get(at)?)?;

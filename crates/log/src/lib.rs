@@ -17,6 +17,7 @@ mod engine;
 pub mod fuzzing;
 mod gc;
 mod index;
+mod integrity;
 mod iter;
 mod log;
 mod log_engine;
@@ -42,6 +43,8 @@ mod writer;
 pub use batch::{LogBatch, MAX_BATCH_BYTES, MAX_LSN};
 #[cfg(feature = "schedules")]
 pub use engine::LOCK_ORDER;
+pub use integrity::report::{LogLoss, LogRepairReport, LogVerifyReport};
+pub use integrity::verify::LogVerification;
 pub use iter::LogIter;
 pub use log::Log;
 pub use log_engine::LogEngine;

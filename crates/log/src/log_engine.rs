@@ -2,6 +2,9 @@
 
 use crate::batch::LogBatch;
 use crate::engine::Engine;
+use crate::integrity::report::{LogRepairReport, LogVerifyReport};
+use crate::integrity::verify::LogVerification;
+use crate::integrity::{check, repair};
 use crate::log::Log;
 use crate::log_ops::{LARGEST_NAME, LogOp};
 use crate::namespace::LogState;
@@ -159,6 +162,42 @@ impl LogEngine {
     /// Returns what the logs have and what they cost.
     pub fn stats(&self) -> LogEngineStats {
         self.engine.stats()
+    }
+
+    /// Reads and verifies all live records and all pages of the indexes, from the device, in the
+    /// background and beside all other calls. `progress(done, total)` is called, with bytes of
+    /// records, after each step; it must not block. Damage is listed in the report that
+    /// [`LogVerification::wait`] returns.
+    pub fn verify(&self, progress: impl FnMut(u64, u64) + Send + 'static) -> LogVerification {
+        LogVerification::begin(&self.engine, Box::new(progress))
+    }
+
+    /// Reads and verifies every byte of a closed store. Nothing is changed, and damage is listed in
+    /// the report. The call fails only if the store cannot be read at all. `progress(done, total)`
+    /// is called, with bytes, as the files are read.
+    ///
+    /// Errors: `NotFound` if there is no store; `Busy` if a process has it open to change it; `Io`.
+    pub fn check(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &LogEngineOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<LogVerifyReport> {
+        check::check(env, path.as_ref(), options, progress)
+    }
+
+    /// Salvages from a damaged, closed store all records that verify, and reports exactly the loss.
+    /// Damaged files are moved to the store's directory `lost`, never deleted. A sound store is not
+    /// changed. Takes some 100 bytes of memory for each live record of a damaged store.
+    ///
+    /// Errors: those of [`LogEngine::check`], and `Unsupported` for a store of a later version.
+    pub fn repair(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &LogEngineOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<LogRepairReport> {
+        repair::repair(env, path.as_ref(), options, progress)
     }
 
     /// Closes the store: commits what was submitted, syncs, and releases the directory. Later calls

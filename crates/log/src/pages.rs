@@ -3,7 +3,7 @@
 use crate::index::PageLocation;
 use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
-use crate::physical::PhysicalLogs;
+use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{AlignedBuf, Error, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
@@ -34,12 +34,29 @@ pub(crate) fn load(
             env.cache().insert(key, bytes, charge, CachePriority::High)
         }
     };
-    let found = open_record(file.file_id, at.offset, &bytes).and_then(|kind| match kind {
-        RecordKind::LogOps => Ok(LogOp::decode(&bytes, &mut RECORD_HEADER.clone())),
+    decode(&file, log, at, &bytes).map(Some)
+}
+
+/// Reads a page of a log from the device, past the cache. Errors and result are those of [`load`].
+pub(crate) fn load_uncached(
+    logs: &PhysicalLogs,
+    log: u64,
+    at: PageLocation,
+) -> Result<Option<Mapping>> {
+    let Some(file) = logs.get(at.file) else {
+        return Ok(None);
+    };
+    let bytes = file.read(at.offset, at.len as usize)?;
+    decode(&file, log, at, &bytes).map(Some)
+}
+
+fn decode(file: &ReadableFile, log: u64, at: PageLocation, bytes: &[u8]) -> Result<Mapping> {
+    let found = open_record(file.file_id, at.offset, bytes).and_then(|kind| match kind {
+        RecordKind::LogOps => Ok(LogOp::decode(bytes, &mut RECORD_HEADER.clone())),
         kind => Err(format!("expected a page, found a record of kind {kind:?}")),
     });
     match found {
-        Ok(Some(LogOp::Page { log: of, mapping })) if of == log => Ok(Some(mapping)),
+        Ok(Some(LogOp::Page { log: of, mapping })) if of == log => Ok(mapping),
         Ok(_) => Err(Error::corruption(
             &file.path,
             at.offset,

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod integrity;
 mod promises;
 mod tails;
 

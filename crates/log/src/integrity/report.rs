@@ -1,0 +1,126 @@
+//! The reports of a check and of a repair.
+
+use basalt_fs::{Error, ErrorKind, Result};
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+
+/// The result of [`crate::LogEngine::check`] and of [`crate::LogVerification`]: what was walked,
+/// and the damage that was found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct LogVerifyReport {
+    /// Number of files read.
+    pub files: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Number of logical logs.
+    pub logs: u64,
+    /// Number of live records that were read.
+    pub records: u64,
+    /// Number of index pages that were read.
+    pub pages: u64,
+    /// Bytes of live records, their heads included.
+    pub live_bytes: u64,
+    /// All damage that was found, with the damage that keeps the store from opening first. Empty if
+    /// the store is sound. An error names file and offset, and log and LSN if these are known.
+    pub damage: Vec<Error>,
+    /// Names of store files that no edit names. Unfinished work left them, and the next open
+    /// removes them.
+    pub unused_files: Vec<String>,
+    /// Names of store files that the readable metadata does not name, if the manifest or `CURRENT`
+    /// is damaged. They may hold live records that a repair needs.
+    pub unnamed: Vec<String>,
+    /// Files that are not a store's. They are left alone.
+    pub foreign: Vec<String>,
+    /// Torn tails of physical logs that a recovery will cut: normal after a crash.
+    pub torn_tails: Vec<String>,
+}
+
+impl LogVerifyReport {
+    /// Adds an error to the findings if it is damage, a missing file or an unsupported feature.
+    /// Returns every other error, which ends the walk.
+    pub(super) fn note(&mut self, e: Error) -> Result<()> {
+        match e.kind() {
+            ErrorKind::Corruption | ErrorKind::Unsupported | ErrorKind::NotFound => {
+                self.damage.push(e);
+                Ok(())
+            }
+            _ => Err(e),
+        }
+    }
+}
+
+/// One thing that is lost, exactly.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogLoss {
+    /// The file, by its name in the store's directory before the repair. Empty if no file is known
+    /// to have had it.
+    pub file: String,
+    /// Bytes of it that cannot be read, or that were read and cannot be used.
+    pub bytes: Range<u64>,
+    /// The name of the log; `None` when the loss is not of one log.
+    pub log: Option<String>,
+    /// The LSNs of lost records. `None` if the loss is of metadata, or if LSNs are not known.
+    pub lsns: Option<RangeInclusive<u64>>,
+    /// The damage that caused the loss.
+    pub reason: String,
+}
+
+impl LogLoss {
+    pub(super) fn of_file(file: &str, bytes: Range<u64>, reason: &str) -> LogLoss {
+        LogLoss {
+            file: file.to_string(),
+            bytes,
+            reason: reason.to_string(),
+            ..LogLoss::default()
+        }
+    }
+}
+
+impl fmt::Display for LogLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            let Range { start, end } = self.bytes;
+            write!(f, "{}, bytes {start} to {end}: ", self.file)?;
+        }
+        match &self.lsns {
+            Some(lsns) if lsns.start() == lsns.end() => write!(f, "LSN {}", lsns.start())?,
+            Some(lsns) => write!(f, "LSNs {} to {}", lsns.start(), lsns.end())?,
+            None => {}
+        }
+        match (&self.log, &self.lsns) {
+            (Some(name), Some(_)) => write!(f, " of log {name:?}: ")?,
+            (Some(name), None) => write!(f, "log {name:?}: ")?,
+            (None, _) => {}
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// The result of [`crate::LogEngine::repair`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct LogRepairReport {
+    /// True if no damage was found, and nothing was changed.
+    pub sound: bool,
+    /// Number of physical logs kept as they are.
+    pub files_kept: u64,
+    /// Number of physical logs written, with the readable records of damaged ones.
+    pub files_written: u64,
+    /// Number of logical logs of the repaired store.
+    pub logs: u64,
+    /// Number of records of the repaired store.
+    pub records_kept: u64,
+    /// Exactly what is lost, a sentence each.
+    pub lost: Vec<String>,
+    /// The losses of `lost` as data, in the same order.
+    pub losses: Vec<LogLoss>,
+    /// Records that were trimmed, removed or deleted and may show again, a sentence each, because
+    /// the operations that removed them are lost.
+    pub reappearing: Vec<String>,
+    /// Further facts for callers that rely on the data, a sentence each.
+    pub notes: Vec<String>,
+    /// Paths to which damaged files were moved, relative to the store's directory.
+    pub set_aside: Vec<String>,
+}

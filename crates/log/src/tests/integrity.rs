@@ -1,0 +1,447 @@
+//! Check, verification and repair: of sound stores, and of every kind of damage.
+
+use super::*;
+use crate::{LogRepairReport, LogVerifyReport};
+use basalt_fs::FileSystem;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+fn env(fs: &Arc<SimFs>) -> Env {
+    Env::for_tests(fs.clone(), fs.op_count())
+}
+
+fn check(fs: &Arc<SimFs>) -> Result<LogVerifyReport> {
+    LogEngine::check(&env(fs), DIR, &options(), &mut |_, _| ())
+}
+
+fn repair(fs: &Arc<SimFs>) -> Result<LogRepairReport> {
+    LogEngine::repair(&env(fs), DIR, &options(), &mut |_, _| ())
+}
+
+/// Makes a store with pages, moved records and a trimmed log. Returns what its logs have. An open
+/// store is left as the death of the process would leave it.
+fn store(fs: &Arc<SimFs>, close: bool) -> Content {
+    let random = Random::from_seed(3);
+    let mut store = Store::open(fs).unwrap();
+    for step in history(&random, 60) {
+        let _ = store.run(&step);
+    }
+    // A log that stays beside one that is trimmed: garbage collections move its records.
+    let (stays, goes) = (store.logs[0].clone(), store.logs[1].clone());
+    let mut from = [stays.last().unwrap_or(0), goes.last().unwrap_or(0)];
+    for n in 0..90u64 {
+        from = from.map(|lsn| lsn + 1);
+        stays.append(from[0], &[n as u8; 40], UNSYNCED).unwrap();
+        goes.append(from[1], &[n as u8; 700], UNSYNCED).unwrap();
+        if n % 20 == 19 {
+            goes.trim(from[1] - 3, SYNC).unwrap();
+        }
+        while store.env.jobs().step() {}
+    }
+    store.engine.sync().unwrap();
+    let mut structure = Structure::default();
+    store.note_structure(&mut structure);
+    assert!(structure.pages > 0 && structure.moved > 0, "{structure:?}");
+    let content = store.content().unwrap();
+    match close {
+        true => store.engine.close().unwrap(),
+        false => store.engine.cut_power(),
+    }
+    content
+}
+
+fn files(fs: &Arc<SimFs>) -> Vec<PathBuf> {
+    let names = fs.list(Path::new(DIR)).unwrap().into_iter();
+    let names = names.filter(|e| !e.is_dir && e.name != "LOCK");
+    names.map(|e| Path::new(DIR).join(e.name)).collect()
+}
+
+fn bytes(fs: &Arc<SimFs>) -> Vec<(PathBuf, Vec<u8>)> {
+    let read = |path: PathBuf| {
+        let bytes = fs.read_all(&path).unwrap();
+        (path, bytes)
+    };
+    files(fs).into_iter().map(read).collect()
+}
+
+fn content(fs: &Arc<SimFs>) -> Content {
+    let store = Store::open(fs).unwrap();
+    let mut content = store.content().unwrap();
+    // A log whose creation is lost has another name after a repair.
+    for (i, records) in content.iter_mut().enumerate() {
+        if let Ok(log) = store.engine.log(&recovered_name(i)) {
+            let all = log.iter(0).map(|item| item.unwrap());
+            records.extend(all.map(|(lsn, data)| (lsn, data.to_vec())));
+        }
+    }
+    content
+}
+
+fn recovered_name(i: usize) -> String {
+    format!("recovered-{}", i + 1)
+}
+
+/// Asserts that a repaired store has all records but those that the report names as lost, and none
+/// that was not there, unless the report says so. Returns whether all losses had their LSNs.
+fn compare(before: &Content, after: &Content, report: &LogRepairReport, say: &str) -> bool {
+    let mut lost = BTreeSet::new();
+    let unknown = |note: &String| {
+        note.starts_with("no manifest is readable") || note.contains("a torn tail is cut")
+    };
+    let mut exact = !report.notes.iter().any(unknown);
+    for loss in &report.losses {
+        match (&loss.log, &loss.lsns) {
+            (Some(name), Some(lsns)) => {
+                let i = (0..LOGS).find(|i| *name == log_name(*i) || *name == recovered_name(*i));
+                let i = i.unwrap_or_else(|| panic!("{say}: no log is named {name}: {report:?}"));
+                lost.extend(lsns.clone().map(|lsn| (i, lsn)));
+            }
+            _ => exact = false,
+        }
+    }
+    let may_reappear = !report.reappearing.is_empty();
+    for (i, (had, has)) in before.iter().zip(after).enumerate() {
+        for (lsn, data) in had {
+            match has.get(lsn) {
+                Some(found) => assert_eq!(found, data, "{say}: LSN {lsn} of log {i}: {report:?}"),
+                None if lost.contains(&(i, *lsn)) => {}
+                None => assert!(!exact, "{say}: LSN {lsn} of log {i} is gone: {report:?}"),
+            }
+        }
+        let back: Vec<_> = has.keys().filter(|lsn| !had.contains_key(lsn)).collect();
+        assert!(
+            back.is_empty() || may_reappear,
+            "{say}: LSNs {back:?} of log {i} are back: {report:?}"
+        );
+    }
+    exact
+}
+
+/// Asserts that only the last records of the logs are gone.
+fn assert_is_cut(before: &Content, after: &Content, say: &str) {
+    for (had, has) in before.iter().zip(after) {
+        let kept = had.iter().filter(|(lsn, _)| has.contains_key(lsn));
+        assert!(kept.eq(has.iter()), "{say}: wrong records");
+        assert!(
+            had.len() - has.len() <= 1,
+            "{say}: several records are gone"
+        );
+    }
+}
+
+/// What a campaign over damaged stores has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    harmless: u64,
+    /// Damage that looks like a torn tail.
+    cut: u64,
+    repaired: u64,
+    /// Repairs that lost nothing.
+    whole: u64,
+    /// Repairs whose losses all had log and LSN.
+    exact: u64,
+    reappearing: u64,
+    /// Findings of checks that named a log and an LSN.
+    named: u64,
+}
+
+impl Seen {
+    /// Checks and repairs a damaged store.
+    fn judge(&mut self, damaged: &Arc<SimFs>, before: &Content, say: &str) {
+        let untouched = bytes(damaged);
+        let found = check(damaged).unwrap_or_else(|e| panic!("{say}: {e}"));
+        assert_eq!(bytes(damaged), untouched, "{say}: the check changed a file");
+        if found.damage.is_empty() {
+            let report = repair(damaged).unwrap();
+            assert!(report.sound, "{say}: {report:?}");
+            let after = content(damaged);
+            if !found.torn_tails.is_empty() && after != *before {
+                // Nothing proves that the last record of a file was synced.
+                assert_is_cut(before, &after, say);
+                self.cut += 1;
+                return;
+            }
+            assert_eq!(&after, before, "{say}: no damage was found");
+            self.harmless += 1;
+            return;
+        }
+        let unsupported = |e: &basalt_fs::Error| e.kind() == ErrorKind::Unsupported;
+        if found.damage.iter().any(unsupported) {
+            assert_eq!(repair(damaged).unwrap_err().kind(), ErrorKind::Unsupported);
+            return;
+        }
+        let named = |e: &basalt_fs::Error| e.to_string().contains("LSN");
+        self.named += u64::from(found.damage.iter().any(named));
+        let report = repair(damaged).unwrap_or_else(|e| panic!("{say}: {e}; {found:?}"));
+        assert!(!report.sound, "{say}: {found:?}");
+        let again = check(damaged).unwrap();
+        assert!(
+            again.damage.is_empty(),
+            "{say}: after repair: {again:?} {report:?}"
+        );
+        let untouched = bytes(damaged);
+        assert!(repair(damaged).unwrap().sound, "{say}");
+        assert_eq!(
+            bytes(damaged),
+            untouched,
+            "{say}: a second repair changed a file"
+        );
+        for (path, damaged_bytes) in report.set_aside.iter().map(|name| {
+            let path = Path::new(DIR).join(name);
+            let bytes = damaged.read_all(&path);
+            (path, bytes)
+        }) {
+            assert!(damaged_bytes.is_ok(), "{say}: {path:?} is gone");
+        }
+        let exact = compare(before, &content(damaged), &report, say);
+        self.repaired += 1;
+        self.whole += u64::from(report.lost.is_empty());
+        self.exact += u64::from(exact && !report.lost.is_empty());
+        self.reappearing += u64::from(!report.reappearing.is_empty());
+        // A repaired store takes appends, and is opened again.
+        let store = Store::open(damaged).unwrap();
+        let lsn = store.logs[0].last().unwrap_or(0) + 1;
+        store.logs[0]
+            .append(lsn, b"after the repair", SYNC)
+            .unwrap();
+        store.engine.close().unwrap();
+        assert_eq!(content(damaged)[0][&lsn], b"after the repair");
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_found_or_harmless_and_repaired() {
+    let scale = basalt_sim::campaign::scale();
+    for close in [true, false] {
+        let fs = disk(1);
+        let before = store(&fs, close);
+        let mut seen = Seen::default();
+        let snapshot = fs.snapshot();
+        for path in files(&fs) {
+            let len = fs.read_all(&path).unwrap().len() as u64;
+            let step = 1 + len / (60 * scale);
+            let begin = (len / 2) % step;
+            for at in (begin..len).step_by(step as usize) {
+                let damaged = snapshot.kill();
+                damaged.flip_bit(&path, at, (at % 8) as u8).unwrap();
+                let say = format!("closed {close}: byte {at} of {}", path.display());
+                seen.judge(&damaged, &before, &say);
+            }
+        }
+        println!("log flips, closed {close}: {seen:?}");
+        assert!(seen.repaired > 100 && seen.named > 20, "{seen:?}");
+        assert!(seen.whole > 10 && seen.exact > 10, "{seen:?}");
+    }
+}
+
+#[test]
+fn missing_and_truncated_files_are_found_and_repaired() {
+    for close in [true, false] {
+        let fs = disk(1);
+        let before = store(&fs, close);
+        let mut seen = Seen::default();
+        let snapshot = fs.snapshot();
+        for path in files(&fs) {
+            let say = format!("closed {close}: {}", path.display());
+            let damaged = snapshot.kill();
+            damaged.remove(&path).unwrap();
+            seen.judge(&damaged, &before, &format!("{say} is missing"));
+            let whole = fs.read_all(&path).unwrap();
+            for part in [0, 1, 2, 3] {
+                let damaged = snapshot.kill();
+                let len = whole.len() * part / 4;
+                damaged.remove(&path).unwrap();
+                let file = damaged.create(&path).unwrap();
+                let half = std::io::IoSlice::new(&whole[..len]);
+                file.append(&[half], basalt_fs::Intent::Sync).unwrap();
+                file.sync_all().unwrap();
+                seen.judge(&damaged, &before, &format!("{say} has {len} bytes"));
+            }
+        }
+        println!("log files missing or cut, closed {close}: {seen:?}");
+        assert!(seen.repaired > 20 && seen.reappearing > 0, "{seen:?}");
+    }
+}
+
+/// Two damaged files at a time, the metadata among them.
+#[test]
+fn several_damaged_files_at_once_are_repaired() {
+    let random = Random::from_seed(5);
+    let fs = disk(1);
+    let before = store(&fs, false);
+    let mut seen = Seen::default();
+    let snapshot = fs.snapshot();
+    let all = files(&fs);
+    for case in 0..150 * basalt_sim::campaign::scale() {
+        let damaged = snapshot.kill();
+        let mut say = format!("case {case}:");
+        for _ in 0..2 + random.below(3) {
+            let path = &all[random.below(all.len() as u64) as usize];
+            let Ok(now) = damaged.read_all(path) else {
+                continue;
+            };
+            let at = random.below(now.len().max(1) as u64);
+            say += &format!(" {at} of {}", path.display());
+            if random.one_in(5) || now.is_empty() {
+                damaged.remove(path).unwrap();
+            } else {
+                damaged.flip_bit(path, at, (at % 8) as u8).unwrap();
+            }
+        }
+        seen.judge(&damaged, &before, &say);
+    }
+    println!("log stores with several damaged files: {seen:?}");
+    assert!(seen.repaired > 100 && seen.whole > 5, "{seen:?}");
+}
+
+#[test]
+fn a_sound_store_is_called_sound_and_nothing_is_changed() {
+    for close in [true, false] {
+        let fs = disk(1);
+        let before = store(&fs, close);
+        let untouched = bytes(&fs);
+        let mut shown = Vec::new();
+        let report = LogEngine::check(&env(&fs), DIR, &options(), &mut |done, total| {
+            shown.push((done, total));
+        })
+        .unwrap();
+        assert!(report.damage.is_empty(), "{report:?}");
+        let records: usize = before.iter().map(BTreeMap::len).sum();
+        assert_eq!((report.logs, report.records), (3, records as u64));
+        assert!(report.pages > 0 && report.live_bytes > 0, "{report:?}");
+        assert!(shown.iter().all(|(done, total)| done <= total), "{shown:?}");
+        assert!(shown.is_sorted() || shown.len() > 3);
+        assert!(repair(&fs).unwrap().sound);
+        assert_eq!(bytes(&fs), untouched);
+        // Readers share the store, keep writers out, and change nothing.
+        let readers =
+            [(); 2].map(|()| LogEngine::open_read_only(&env(&fs), DIR, options()).unwrap());
+        for reader in &readers {
+            let log = reader.log(&log_name(0)).unwrap();
+            assert_eq!(log.count(), before[0].len() as u64);
+            let e = log.append(1 << 40, b"", SYNC).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::ReadOnly, "{e}");
+            let e = log.trim(5, SYNC).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::ReadOnly, "{e}");
+        }
+        assert_eq!(open(&fs).err().unwrap().kind(), ErrorKind::Busy);
+        readers.iter().for_each(|reader| reader.close().unwrap());
+        assert_eq!(bytes(&fs), untouched);
+        assert_eq!(content(&fs), before);
+    }
+}
+
+#[test]
+fn no_store_is_an_error_and_leaves_no_file() {
+    let fs = disk(1);
+    for found in [
+        check(&fs).err(),
+        repair(&fs).err(),
+        LogEngine::open_read_only(&env(&fs), DIR, options()).err(),
+    ] {
+        assert_eq!(found.unwrap().kind(), ErrorKind::NotFound);
+    }
+    assert!(!fs.exists(Path::new(DIR)).unwrap());
+    fs.create_dir(Path::new(DIR)).unwrap();
+    assert_eq!(check(&fs).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(repair(&fs).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(files(&fs).is_empty());
+}
+
+/// A verification of an open store finds damage that came after the open, in records and in pages,
+/// though the pages are in the block cache.
+#[test]
+fn an_open_store_is_verified_in_the_background() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=200 {
+        log.append(lsn, &[lsn as u8; 100], UNSYNCED).unwrap();
+    }
+    engine.sync().unwrap();
+    let env = &engine.engine().env;
+    while env.jobs().step() {}
+    assert!(engine.stats().index_pages > 0);
+    assert_eq!(log.iter(0).filter(|item| item.is_ok()).count(), 200);
+    let calls: Arc<basalt_env::sync::Mutex<Vec<(u64, u64)>>> = Arc::default();
+    let verify = |engine: &LogEngine| {
+        let calls = calls.clone();
+        engine.verify(move |done, total| calls.lock().push((done, total)))
+    };
+    let running = verify(&engine);
+    while env.jobs().step() {}
+    assert!(running.is_done());
+    let report = running.wait().unwrap();
+    assert!(report.damage.is_empty(), "{report:?}");
+    assert_eq!((report.logs, report.records), (1, 200));
+    assert_eq!(calls.lock().last(), Some(&(log.bytes(), log.bytes())));
+
+    let location = log.location(199).unwrap();
+    let path = format!("{DIR}/{:06}.data", location.file);
+    fs.flip_bit(Path::new(&path), location.offset + 50, 3)
+        .unwrap();
+    let report = verify(&engine).wait().unwrap();
+    assert_eq!((report.damage.len(), report.records), (1, 199));
+    let text = report.damage[0].to_string();
+    assert!(
+        text.contains("LSN 199 of log \"a\"") && text.contains(&path),
+        "{text}"
+    );
+
+    let Some(crate::index::EntryPlace::OnPage(page)) = log.state().lock().index.find(1) else {
+        panic!("the first records are on a page");
+    };
+    let path = format!("{DIR}/{:06}.meta", page.file);
+    fs.flip_bit(Path::new(&path), page.offset + 60, 3).unwrap();
+    let report = verify(&engine).wait().unwrap();
+    let text = report.damage[0].to_string();
+    assert!(text.contains("page of the index of log \"a\""), "{text}");
+    assert!(text.contains(&path), "{text}");
+
+    let cancelled = verify(&engine);
+    cancelled.cancel();
+    assert_eq!(cancelled.wait().unwrap_err().kind(), ErrorKind::Cancelled);
+    let closed = verify(&engine);
+    engine.close().unwrap();
+    assert_eq!(closed.wait().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A trim that the metalog has holds after a repair without checkpoint and manifest. So do
+/// deletions and removals.
+#[test]
+fn a_repair_brings_nothing_back_that_the_metalog_says_is_gone() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let a = engine.create("a", LogOptions::default()).unwrap();
+    let b = engine.create("b", LogOptions::default()).unwrap();
+    for lsn in 1..=30 {
+        a.append(lsn, &[1; 50], SYNC).unwrap();
+        b.append(lsn, &[2; 50], SYNC).unwrap();
+    }
+    a.trim(10, SYNC).unwrap();
+    a.remove(15..=16).unwrap();
+    a.truncate_suffix(26).unwrap();
+    a.append(27, b"again", SYNC).unwrap();
+    engine.delete("b").unwrap();
+    engine.engine().cut_power();
+    drop((a, b, engine));
+    for path in files(&fs) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove(&path).unwrap();
+        }
+    }
+    let report = repair(&fs).unwrap();
+    assert_eq!(report.lost, [""; 0], "{report:?}");
+    assert_eq!(report.reappearing, [""; 0], "{report:?}");
+    let engine = open(&fs).unwrap();
+    assert_eq!(engine.list(), ["a"]);
+    let a = engine.log("a").unwrap();
+    let lsns: Vec<u64> = a.iter(0).map(|item| item.unwrap().0).collect();
+    let kept: Vec<u64> = (11..=14).chain(17..=25).chain([27]).collect();
+    assert_eq!(lsns, kept);
+    assert_eq!(a.trimmed(), Some(10));
+    assert_eq!(a.read(27).unwrap().as_deref(), Some(&b"again"[..]));
+    let e = a.append(10, b"", SYNC).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+}
