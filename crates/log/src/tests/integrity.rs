@@ -228,9 +228,14 @@ fn every_flipped_byte_is_found_or_harmless_and_repaired() {
                 seen.judge(&damaged, &before, &say);
             }
         }
-        println!("log flips, closed {close}: {seen:?}");
-        assert!(seen.repaired > 100 && seen.named > 20, "{seen:?}");
-        assert!(seen.whole > 10 && seen.exact > 10, "{seen:?}");
+        basalt_sim::campaign!("log flips, closed {close}: {seen:?}");
+        let floor = |n| scale.floor(n);
+        assert!(seen.repaired >= floor(200), "{seen:?}");
+        assert!(
+            seen.named >= floor(60) && seen.exact >= floor(60),
+            "{seen:?}"
+        );
+        assert!(seen.whole >= floor(100), "{seen:?}");
     }
 }
 
@@ -258,7 +263,7 @@ fn missing_and_truncated_files_are_found_and_repaired() {
                 seen.judge(&damaged, &before, &format!("{say} has {len} bytes"));
             }
         }
-        println!("log files missing or cut, closed {close}: {seen:?}");
+        basalt_sim::campaign!("log files missing or cut, closed {close}: {seen:?}");
         assert!(seen.repaired > 20 && seen.reappearing > 0, "{seen:?}");
     }
 }
@@ -290,8 +295,12 @@ fn several_damaged_files_at_once_are_repaired() {
         }
         seen.judge(&damaged, &before, &say);
     }
-    println!("log stores with several damaged files: {seen:?}");
-    assert!(seen.repaired > 100 && seen.whole > 5, "{seen:?}");
+    basalt_sim::campaign!("log stores with several damaged files: {seen:?}");
+    let floor = |n| basalt_sim::campaign::scale().floor(n);
+    assert!(
+        seen.repaired >= floor(100) && seen.whole >= floor(40),
+        "{seen:?}"
+    );
 }
 
 #[test]
