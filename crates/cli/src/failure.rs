@@ -27,6 +27,9 @@ pub enum Failure {
     ReaderGone,
 }
 
+/// Words before the process that has a store or an image open.
+const IN_USE: &str = " is in use by ";
+
 /// The result of a command: its exit code if it ran.
 pub type Outcome = Result<u8, Failure>;
 
@@ -98,6 +101,48 @@ impl Failure {
             },
             _ => format!("{e} (store in {place})"),
         })
+    }
+
+    /// Makes the failure of an engine error on a store of logs, with the advice for its kind.
+    /// `argument` is the location on the command line.
+    pub fn log_store(place: &StoreLocation, argument: &str, e: basalt::Error) -> Failure {
+        Failure::new(match e.kind() {
+            ErrorKind::Busy => match holder(&e.to_string()) {
+                Some(holder) => format!(
+                    "the log store in {place}{IN_USE}{holder}; a store has one owner at a time, so stop that process and try again"
+                ),
+                None => words(&e),
+            },
+            ErrorKind::NotFound => format!(
+                "there is no log store in {place}; name another, or make one with `basalt log append {argument} LOG`"
+            ),
+            ErrorKind::Corruption => format!(
+                "the log store in {place} is damaged: {}; run `basalt log check {argument}` to see all of it, and keep a copy before `basalt log repair`",
+                strip_repair_advice(&e.to_string())
+            ),
+            ErrorKind::NoSpace => format!(
+                "{e}; make space under {} and run it again; nothing that was acknowledged is lost",
+                place.on_disk().display()
+            ),
+            ErrorKind::Unsupported => {
+                format!("{e}; the log store in {place} needs a newer version of basalt")
+            }
+            ErrorKind::InvalidArgument => words(&e),
+            _ => format!("{e} (log store in {place})"),
+        })
+    }
+
+    /// Returns true if another process has the store or the image open.
+    pub fn is_busy(&self) -> bool {
+        self.sentence().contains(IN_USE)
+    }
+
+    /// Returns what is printed, without the name of the program.
+    pub fn sentence(&self) -> &str {
+        match self {
+            Failure::Message(sentence, _) => sentence,
+            Failure::ReaderGone => "",
+        }
     }
 
     /// Makes the failure of an error on an image.

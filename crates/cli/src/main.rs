@@ -22,6 +22,7 @@ mod fuzzing;
 mod keyspace;
 mod load;
 mod location;
+mod log;
 mod output;
 mod point;
 mod progress;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Export(a) => export::export(a),
         Command::Stats(a) => stats::stats(a),
         Command::Blob(a) => blob::blob(a),
+        Command::Log(a) => log::log(a),
         Command::Compact(a) => compact::compact(a),
         Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),

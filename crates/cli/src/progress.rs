@@ -1,8 +1,13 @@
 //! Progress on a terminal: amount, rate and remaining time. Silent if standard error is not a
 //! terminal.
 
+use basalt::env::Clock;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Commands that are done within this time show no bar.
+const DELAY: Duration = Duration::from_secs(2);
 
 /// Returns true if standard error is a terminal.
 pub fn watched() -> bool {
@@ -27,6 +32,47 @@ pub fn entries(what: &'static str, total: Option<u64>) -> ProgressBar {
         "{msg} [{bar:32}] {human_pos}/{human_len} {per_sec}, {eta} left",
         "{msg} {human_pos} entries {per_sec}, {elapsed}",
     )
+}
+
+/// A bar over bytes that is shown from two seconds on.
+pub struct DelayedBar {
+    what: &'static str,
+    clock: Clock,
+    began: Duration,
+    bar: Option<ProgressBar>,
+}
+
+impl DelayedBar {
+    pub fn new(what: &'static str) -> DelayedBar {
+        let clock = Clock::system();
+        DelayedBar {
+            what,
+            began: clock.now(),
+            clock,
+            bar: None,
+        }
+    }
+
+    /// Moves the bar.
+    pub fn at(&mut self, done: u64, total: u64) {
+        if self.bar.is_none() && self.clock.now() - self.began < DELAY {
+            return;
+        }
+        let bar = self
+            .bar
+            .get_or_insert_with(|| bytes(self.what, Some(total)));
+        if bar.length() != Some(total) {
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+
+    /// Removes the bar.
+    pub fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
 }
 
 fn bar(what: &'static str, total: Option<u64>, known: &str, unknown: &str) -> ProgressBar {

@@ -30,8 +30,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
     ("bench", &["kv", "table", "lsm", "basalt"]),
-    // The command `blob` reads blob files without their store.
-    ("cli", &["blob", "basalt", "server", "bench"]),
+    // The command `blob` reads blob files without their store, and `log` stores of logs.
+    ("cli", &["blob", "log", "basalt", "server", "bench"]),
 ];
 
 /// The crate of simulated disks and injected faults. No binary contains it. Other crates depend on

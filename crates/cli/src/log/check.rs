@@ -1,0 +1,173 @@
+//! `log check` and `log repair`.
+
+use super::LogPlace;
+use super::show::image;
+use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
+use crate::output::print;
+use crate::progress::{DelayedBar, count, human_bytes};
+use crate::store::Access;
+use basalt_log::{LogEngine, LogEngineOptions, LogVerifyReport};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::io::{BufRead, IsTerminal};
+
+/// Runs `basalt log check`.
+pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
+    let (env, path) = place.environment(Access::Read)?;
+    place.check_directory(&env, &path, Access::Read)?;
+    let mut bar = DelayedBar::new("checking");
+    let options = LogEngineOptions::default();
+    let report = LogEngine::check(&env, &path, &options, &mut |done, total| {
+        bar.at(done, total)
+    });
+    bar.end();
+    let report = report.map_err(|e| place.failure(e))?;
+    let sound = report.damage.is_empty();
+    print(&match as_json {
+        true => format!("{:#}\n", json_of(place, &report)),
+        false => text_of(place, &report),
+    })?;
+    Ok(if sound { 0 } else { EXIT_NO })
+}
+
+fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
+    let damage = report.damage.iter().map(|e| {
+        json!({
+            "kind": e.kind().name(), "message": e.to_string(),
+            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
+        })
+    });
+    let damage: Vec<Value> = damage.collect();
+    json!({
+        "dir": place.store.directory(), "image": image(place), "sound": report.damage.is_empty(),
+        "files": report.files, "bytes": report.bytes, "logs": report.logs,
+        "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
+        "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
+        "foreign": report.foreign, "torn_tails": report.torn_tails,
+    })
+}
+
+fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
+    let mut text = String::new();
+    for e in &report.damage {
+        let _ = writeln!(text, "damage: {e}");
+    }
+    for name in &report.unused_files {
+        let _ = writeln!(
+            text,
+            "unused file: {name} (harmless; the next open removes it)"
+        );
+    }
+    for name in &report.unnamed {
+        let _ = writeln!(
+            text,
+            "not named by readable metadata: {name} (repair may need it; do not remove it)"
+        );
+    }
+    for name in &report.foreign {
+        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
+    }
+    for tail in &report.torn_tails {
+        let _ = writeln!(
+            text,
+            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
+        );
+    }
+    let walked = format!(
+        "{}, {}",
+        count(report.files, "file", "files"),
+        human_bytes(report.bytes)
+    );
+    let _ = match report.damage.len() {
+        0 => writeln!(
+            text,
+            "{} is sound: {walked}, {} in {}",
+            place.store,
+            count(report.records, "record", "records"),
+            count(report.logs, "log", "logs")
+        ),
+        n => writeln!(
+            text,
+            "{} is damaged in {}: {walked}; {}, then run `basalt log repair {}`",
+            place.store,
+            count(n as u64, "place", "places"),
+            place.store.copy_first(),
+            place.argument
+        ),
+    };
+    text
+}
+
+/// Runs `basalt log repair`.
+pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
+    if !yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::new(format!(
+                "repair changes the store in {}; {} first, then run it with --yes",
+                place.store,
+                place.store.copy_first()
+            )));
+        }
+        eprint!(
+            "Repair keeps what verifies in {} and moves damaged files aside. Is there a copy of it? Go on? [y/N] ",
+            place.store
+        );
+        let mut answer = String::new();
+        (std::io::stdin().lock().read_line(&mut answer))
+            .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::Message("nothing was changed".into(), EXIT_FAILED));
+        }
+    }
+    let (env, path) = place.environment(Access::Remove)?;
+    place.check_directory(&env, &path, Access::Remove)?;
+    let mut bar = DelayedBar::new("repairing");
+    let options = LogEngineOptions::default();
+    let report = LogEngine::repair(&env, &path, &options, &mut |done, total| {
+        bar.at(done, total)
+    });
+    bar.end();
+    let report = report.map_err(|e| place.failure(e))?;
+    let whole = report.lost.is_empty() && report.reappearing.is_empty();
+    if as_json {
+        print(&format!(
+            "{:#}\n",
+            json!({
+                "dir": place.store.directory(), "image": image(place), "whole": whole,
+                "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
+                "files_kept": report.files_kept, "files_written": report.files_written,
+                "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
+                "set_aside": report.set_aside,
+            })
+        ))?;
+        return Ok(if whole { 0 } else { EXIT_NO });
+    }
+    let mut text = String::new();
+    for lost in &report.lost {
+        let _ = writeln!(text, "lost: {lost}");
+    }
+    for back in &report.reappearing {
+        let _ = writeln!(text, "may show again: {back}");
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for name in &report.set_aside {
+        let _ = writeln!(text, "moved aside: {name}");
+    }
+    let _ = writeln!(
+        text,
+        "{} in {} kept, in {} kept as they were and {} written anew; {}",
+        count(report.records_kept, "record", "records"),
+        count(report.logs, "log", "logs"),
+        count(report.files_kept, "file", "files"),
+        report.files_written,
+        match (report.sound, whole) {
+            (true, _) => "the store was sound, and nothing was changed",
+            (false, true) => "nothing is lost",
+            (false, false) => "the losses are listed above",
+        }
+    );
+    print(&text)?;
+    Ok(if whole { 0 } else { EXIT_NO })
+}

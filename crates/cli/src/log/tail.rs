@@ -1,0 +1,133 @@
+//! `log tail`: the last records of a log, and those that follow.
+
+use super::records::RecordPrinter;
+use super::{LogPlace, Tail};
+use crate::failure::{Failure, Outcome};
+use crate::store::Access;
+use basalt::Env;
+use basalt::env::Clock;
+use basalt_log::{Log, MAX_LSN};
+use std::path::Path;
+use std::time::Duration;
+
+/// The pause between two looks at a store that is followed.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Runs `basalt log tail`.
+pub fn tail(args: &Tail) -> Outcome {
+    let place = LogPlace::new(&args.path);
+    let mut printer = RecordPrinter::new(args.format.format());
+    let mut follower = Follower {
+        place: &place,
+        log: &args.log,
+        next: 0,
+        version: Vec::new(),
+    };
+    follower.print_last(args.count, &mut printer)?;
+    if !args.follow {
+        return Ok(0);
+    }
+    let clock = Clock::system();
+    let mut told = false;
+    loop {
+        clock.sleep(PAUSE);
+        match follower.print_new(&mut printer) {
+            Ok(()) => told = false,
+            // Another process appends. Its records are there when it closes the store.
+            Err(e) if e.is_busy() => {
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!("basalt: {}; waiting until it is free", e.sentence());
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A log that is followed. The store is open only while records are read.
+struct Follower<'a> {
+    place: &'a LogPlace,
+    log: &'a str,
+    /// The LSN at which the next record may be.
+    next: u64,
+    /// The content of `CURRENT` when the store was last read. Each owner writes another one.
+    version: Vec<u8>,
+}
+
+impl Follower<'_> {
+    /// Prints the last records.
+    fn print_last(&mut self, count: u64, printer: &mut RecordPrinter) -> Result<(), Failure> {
+        let (env, path) = self.place.environment(Access::Read)?;
+        self.with_log(&env, &path, |follower, log| {
+            let mut from = log.last().map_or(0, |last| last + 1);
+            follower.next = from;
+            let (limit, mut damage) = (usize::try_from(count).unwrap_or(usize::MAX), None);
+            for record in log.iter_back(MAX_LSN).take(limit) {
+                match record {
+                    Ok((lsn, _)) => from = lsn,
+                    Err(e) => damage = Some(e),
+                }
+            }
+            follower.print_from(log, from, printer)?;
+            damage.map_or(Ok(()), |e| Err(follower.place.failure(e)))
+        })
+    }
+
+    /// Prints the records behind the last one that was printed, if another process had the store
+    /// since.
+    fn print_new(&mut self, printer: &mut RecordPrinter) -> Result<(), Failure> {
+        let (env, path) = self.place.environment(Access::Read)?;
+        let version = version(&env, &path).map_err(|e| self.place.failure(e))?;
+        if version == self.version {
+            return Ok(());
+        }
+        self.with_log(&env, &path, |follower, log| {
+            follower.print_from(log, follower.next, printer)
+        })
+    }
+
+    fn print_from(
+        &mut self,
+        log: &Log,
+        from: u64,
+        printer: &mut RecordPrinter,
+    ) -> Result<(), Failure> {
+        for record in log.iter(from) {
+            match record {
+                Ok((lsn, data)) => {
+                    printer.print(lsn, &data)?;
+                    self.next = self.next.max(lsn + 1);
+                }
+                Err(e) => {
+                    printer.flush()?;
+                    return Err(self.place.failure(e));
+                }
+            }
+        }
+        printer.flush()
+    }
+
+    /// Opens the store for reading, and closes it when `read` has returned.
+    fn with_log(
+        &mut self,
+        env: &Env,
+        path: &Path,
+        read: impl FnOnce(&mut Self, &Log) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let engine = self.place.open_in(env, path, Access::Read)?;
+        // An owner that comes between the two reads leaves another version, which is noticed next.
+        self.version = version(env, path).map_err(|e| self.place.failure(e))?;
+        let log = self.place.log(&engine, self.log)?;
+        let done = read(self, &log);
+        drop(log);
+        engine.close().map_err(|e| self.place.failure(e))?;
+        done
+    }
+}
+
+/// Returns the content of the file that every owner of a store writes.
+fn version(env: &Env, path: &Path) -> basalt::Result<Vec<u8>> {
+    let file = env.fs().open(&path.join("CURRENT"))?;
+    let len = usize::try_from(file.len()).unwrap_or(usize::MAX).min(4096);
+    Ok(file.read(0, len)?.to_vec())
+}
