@@ -291,6 +291,8 @@ fn scan(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     };
     let reader = RecordReader::open_expecting(file.file().clone(), &file.path, &expect)?;
     let mut reader = reader.ok_or_else(|| crate::physical::missing(&file.path))?;
+    // The file has ended, so its first record is right.
+    reader.follow(None);
     let mut all = Vec::new();
     while let Some(record) = reader.next(end)? {
         if record.kind != RecordKind::Entries {

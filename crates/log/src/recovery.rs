@@ -157,7 +157,7 @@ fn replay(
         if role == Role::Moved {
             state.apply_all_ordered();
         }
-        state.read_role(&catalog, role)?;
+        state.read_role(catalog, role)?;
     }
     state.finish()?;
     let (ends, next_seq, next_log) = (state.ends, state.next_seq, state.next_log);

@@ -83,10 +83,12 @@ impl Salvaged {
     pub fn parts(&self, start: u64, limit: u64, synced: u64) -> Vec<Part<'_>> {
         let (mut parts, mut at) = (Vec::new(), start);
         for f in self.found.iter().take_while(|f| f.offset < limit) {
-            if (!f.follows || !f.whole) && at >= synced {
+            // The first record may continue a record of another file.
+            let follows = f.follows || (at == start && f.offset == start);
+            if (!follows || !f.whole) && at >= synced {
                 break;
             }
-            if !f.follows {
+            if !follows {
                 parts.push(Part::Hole(at..f.offset));
             }
             parts.push(match f.whole {

@@ -280,6 +280,8 @@ impl StoreWalk<'_, '_> {
         };
         let reader = RecordReader::open_expecting(records.file.clone(), path, &expect)?;
         let mut reader = reader.ok_or_else(|| physical::missing(path))?;
+        // Recovery knows which record the first one continues. Without that, any is right.
+        reader.follow(None);
         let mut reverse = ReverseCheck::default();
         while let Some(record) = reader.next(end.unwrap_or(0))? {
             let checked = check_record(file, &record, &mut reverse);

@@ -3,7 +3,8 @@
 
 use super::live_read::{IndexedRecord, RecordFile, read_all};
 use super::report::LogVerifyReport;
-use crate::engine::{Engine, place_of};
+use crate::apply::place_of;
+use crate::engine::Engine;
 use crate::index::{EntryPlace, PageLocation};
 use crate::mapping::{Location, Mapping};
 use crate::namespace::LogState;
