@@ -51,7 +51,7 @@ pub enum Command {
     /// List, verify or explain the blob files that hold large values
     Blob(Blob),
     /// List, print, append to, follow, trim, check and repair the logs of a log store
-    Log(crate::log::Log),
+    Log(crate::log_args::Log),
     /// Merge a closed store's tables, so that deleted and overwritten data takes no space
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space

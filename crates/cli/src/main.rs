@@ -23,6 +23,7 @@ mod keyspace;
 mod load;
 mod location;
 mod log;
+mod log_args;
 mod output;
 mod point;
 mod progress;

@@ -14,6 +14,7 @@ use crate::location::StoreLocation;
 use crate::text_entry::KvRecord;
 use basalt::Iter;
 use basalt::env::{EnvBuilder, process_memory};
+use basalt::fs::DirEntry;
 use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};
 use basalt::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_server::catalog::{self, Retired};
@@ -103,6 +104,57 @@ pub enum Value {
 /// Returns an environment for a command, and the store's directory in it. Without a budget, the
 /// environment has the default one.
 pub fn environment(
+    place: &StoreLocation,
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<(Env, PathBuf), Failure> {
+    let (env, path) = any_environment(place, access, budget)?;
+    let entries = env.fs().list(&path).unwrap_or_default();
+    if kind_of_store(&entries) == Some(StoreKind::Logs) {
+        // A repair of keys would set the manifest of the logs aside.
+        return Err(Failure::new(format!(
+            "{place} holds a store of logs, not of keys; `basalt log` works on it"
+        )));
+    }
+    Ok((env, path))
+}
+
+/// Returns an environment for a command on a store of logs, and the store's directory in it.
+pub fn environment_for_logs(
+    place: &StoreLocation,
+    access: Access,
+) -> Result<(Env, PathBuf), Failure> {
+    any_environment(place, access, None)
+}
+
+/// The kinds of stores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreKind {
+    /// Tables, and the logs that are written before them.
+    Keys,
+    /// Logical logs alone.
+    Logs,
+}
+
+/// Returns the kind of the store whose directory has these entries, if their names tell.
+pub fn kind_of_store(entries: &[DirEntry]) -> Option<StoreKind> {
+    let has = |extensions: &[&str]| {
+        let mut names = entries.iter().filter(|e| !e.is_dir);
+        names.any(|e| {
+            let parts = e.name.split_once('.');
+            parts.is_some_and(|(stem, extension)| {
+                stem.parse::<u64>().is_ok() && extensions.contains(&extension)
+            })
+        })
+    };
+    match (has(&["tbl", "log"]), has(&["data", "meta", "checkpoint"])) {
+        (true, _) => Some(StoreKind::Keys),
+        (false, true) => Some(StoreKind::Logs),
+        (false, false) => None,
+    }
+}
+
+fn any_environment(
     place: &StoreLocation,
     access: Access,
     budget: Option<&Budget>,

@@ -1,10 +1,11 @@
 //! `log append` and `log trim`.
 
+use super::LogPlace;
 use super::show::image;
-use super::{Append, LogPlace, Trim};
 use crate::directory::open_named;
 use crate::escape::{escape, unescape};
 use crate::failure::{EXIT_FAILED, Failure, Outcome};
+use crate::log_args::{Append, Trim};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, argument};
@@ -21,7 +22,7 @@ const HEADS: usize = 256;
 
 /// Runs `basalt log append`.
 pub fn append(args: &Append) -> Outcome {
-    let place = LogPlace::new(&args.path);
+    let place = LogPlace::making(&args.path, args.make())?;
     // The record is read before the store is opened: nothing is made for a missing file.
     let record = match (&args.data, &args.file) {
         (Some(data), _) if data != "-" => Some(argument(data, args.escaped)?),

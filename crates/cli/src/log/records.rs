@@ -2,24 +2,12 @@
 
 use crate::escape::escape_into;
 use crate::failure::Failure;
+use crate::log_args::RecordFormat;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{BufWriter, StdoutLock, Write};
-
-/// The form of a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RecordFormat {
-    /// LSN, tab, escaped bytes.
-    Text,
-    /// LSN, tab, hexadecimal digits.
-    Hex,
-    /// The bytes alone.
-    Raw,
-    /// A JSON object a line.
-    Json,
-}
 
 /// Prints records to standard output.
 pub struct RecordPrinter {

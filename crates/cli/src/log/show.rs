@@ -1,9 +1,10 @@
 //! `log ls`, `log stat` and `log dump`.
 
+use super::LogPlace;
 use super::records::RecordPrinter;
-use super::{Dump, LogPlace};
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
+use crate::log_args::Dump;
 use crate::output::{print, table};
 use crate::progress::{count, human_bytes};
 use crate::store::Access;

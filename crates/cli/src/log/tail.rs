@@ -1,8 +1,9 @@
 //! `log tail`: the last records of a log, and those that follow.
 
+use super::LogPlace;
 use super::records::RecordPrinter;
-use super::{LogPlace, Tail};
 use crate::failure::{Failure, Outcome};
+use crate::log_args::Tail;
 use crate::store::Access;
 use basalt::Env;
 use basalt::env::Clock;

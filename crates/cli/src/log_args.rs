@@ -1,0 +1,279 @@
+//! The command line of `log`.
+
+use crate::location::Make;
+use basalt_bench::flags::parse_size;
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Examples:
+  basalt log append ./logs orders 'first order'
+  seq 1000 | basalt log append ./logs orders
+  basalt log ls ./logs
+  basalt log dump ./logs orders --from 10 --limit 3
+  basalt log tail -f ./logs orders
+  basalt log trim ./logs orders --up-to 900
+  basalt log check ./logs
+  basalt log ls store.lava:logs
+
+PATH is the directory of a log store. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
+which is larger than those before it unless --lsn says otherwise. A store has one owner at a time; commands that only read change nothing, \
+may run side by side, and keep owners out while they run.
+
+Exit codes: 0 done; 1 damage was found, or records are lost; 2 not done.";
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Log {
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+#[derive(Subcommand)]
+pub enum Action {
+    /// List the logs of a store, with their first and last records
+    Ls(Ls),
+    /// Show the cost and the shape of a store, or of one of its logs
+    Stat(Stat),
+    /// Print records of a log in the order of their LSNs
+    Dump(Dump),
+    /// Append records, durably; makes a missing store and a missing log
+    Append(Append),
+    /// Print the last records of a log, and with -f those that follow
+    Tail(Tail),
+    /// Remove the records of a log up to an LSN, for good
+    Trim(Trim),
+    /// Verify every byte of a closed store that has a meaning
+    Check(Check),
+    /// Salvage a damaged, closed store and say exactly what is lost
+    Repair(Repair),
+}
+
+#[derive(Args)]
+pub struct Ls {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Stat {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log [default: the whole store]
+    #[arg(value_name = "LOG")]
+    pub log: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The form in which a record is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordFormat {
+    /// LSN, tab, escaped bytes.
+    Text,
+    /// LSN, tab, hexadecimal digits.
+    Hex,
+    /// The bytes alone.
+    Raw,
+    /// A JSON object a line.
+    Json,
+}
+
+/// The flags for the form of records.
+#[derive(Args, Clone, Copy)]
+pub struct FormatFlags {
+    /// Print each record as hexadecimal digits
+    #[arg(long, conflicts_with_all = ["raw", "json"])]
+    pub hex: bool,
+    /// Print the bytes of the records alone, with nothing between them
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+    /// Print a JSON object a line: {"lsn": 7, "data": "..."}, or data_b64 for bytes that are no
+    /// text
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl FormatFlags {
+    /// Returns the form that the flags choose.
+    pub fn format(self) -> RecordFormat {
+        match (self.hex, self.raw, self.json) {
+            (true, ..) => RecordFormat::Hex,
+            (_, true, _) => RecordFormat::Raw,
+            (.., true) => RecordFormat::Json,
+            _ => RecordFormat::Text,
+        }
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log dump ./logs orders
+  basalt log dump ./logs orders --from 100 --to 199
+  basalt log dump ./logs orders --from 7 --limit 1 --raw > record
+  basalt log dump ./logs orders --json | jq .data
+
+A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN; `append -e` reads them.")]
+pub struct Dump {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// Begin with this LSN
+    #[arg(long, value_name = "LSN", default_value_t = 0)]
+    pub from: u64,
+    /// End with this LSN [default: the last one]
+    #[arg(long, value_name = "LSN")]
+    pub to: Option<u64>,
+    /// Print at most this many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub format: FormatFlags,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log append ./logs orders 'first order'
+  seq 1000 | basalt log append ./logs orders
+  basalt log append ./logs images --file logo.png
+  basalt log append ./logs orders 'late' --lsn 17
+  basalt log append store.lava:logs orders hello --size 1G
+
+Without DATA and --file, each line of standard input is a record. Prints the LSNs of the records. All records survive a power cut when the command \
+returns. Without --lsn the first record gets the LSN behind the last one.")]
+pub struct Append {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// The record; without it, or as -, lines of standard input are records
+    #[arg(value_name = "DATA", allow_negative_numbers = true)]
+    pub data: Option<OsString>,
+    /// Append the content of this file as one record
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub file: Option<PathBuf>,
+    /// Give the first record this LSN, and each further one the next
+    #[arg(long, value_name = "N")]
+    pub lsn: Option<u64>,
+    /// Read the escapes that `dump` prints: \t \n \r \\ \xNN
+    #[arg(short, long, conflicts_with = "file")]
+    pub escaped: bool,
+    /// Make a missing store even in a directory that holds other files
+    #[arg(long)]
+    pub allow_nonempty_dir: bool,
+    /// Make a missing image of this many bytes, such as 20G
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log tail ./logs orders
+  basalt log tail -n 100 --json ./logs orders
+  basalt log tail -f ./logs orders
+
+With -f, records behind the last one are printed as they are appended, until Ctrl-C. The store is open only while records are read, \
+so that other commands can append. While another process has the store open, the command waits: a store has one owner at a time. \
+A record that is appended late, with an LSN below one that was printed, is not printed.")]
+pub struct Tail {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// Print this many records
+    #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
+    pub count: u64,
+    /// Go on with records that are appended later
+    #[arg(short, long)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub format: FormatFlags,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log trim ./logs orders --up-to 900
+  basalt log trim ./logs orders --up-to 900 --yes
+
+Says what will go, and asks. Records up to the LSN are gone for good, and later appends of such LSNs are refused.")]
+pub struct Trim {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// Remove records up to this LSN, which is removed as well
+    #[arg(long, value_name = "LSN")]
+    pub up_to: u64,
+    /// Trim without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Print one JSON object
+    #[arg(long, requires = "yes")]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
+
+Changes nothing. Damage is printed with file and offset, and with log and LSN where they are known. A torn tail is normal after a crash: \
+the next open cuts it, and it is no damage.")]
+pub struct Check {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Make a copy of the directory first if you can. Damaged files are moved aside inside the store, never deleted.
+
+Exit codes: 0 nothing is lost; 1 records are lost or may show again, and the report names them; 2 the store could not be repaired.")]
+pub struct Repair {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Repair without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Append {
+    /// Returns the flags for making a store.
+    pub fn make(&self) -> Make {
+        Make {
+            allow_nonempty_dir: self.allow_nonempty_dir,
+            size: self.size,
+            sparse: false,
+        }
+    }
+}

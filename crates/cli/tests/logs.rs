@@ -1,0 +1,416 @@
+//! `log` with the real binary: records in and out, trims, a followed log, check and repair, in
+//! directories and in images.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests damage and look at the host's files by hand"
+)]
+
+mod harness;
+use basalt::Env;
+use basalt::fs::{HostFs, HostOptions};
+use basalt_log::{LogEngine, LogEngineOptions, LogOptions, WriteOptions};
+use harness::{Ran, Scratch, ended, fs, json, tree};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+fn command(s: &Scratch, args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+    c.current_dir(&s.dir).arg("log").args(args);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    c
+}
+
+fn log(s: &Scratch, args: &[&str]) -> Ran {
+    ended(command(s, args).spawn().expect("the tool starts"))
+}
+
+fn log_with(s: &Scratch, args: &[&str], input: &[u8]) -> Ran {
+    let mut child = command(s, args).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input).unwrap();
+    drop(stdin);
+    ended(child)
+}
+
+/// Opens the store in `l` in this process.
+fn open(s: &Scratch) -> LogEngine {
+    let path = s.path("l");
+    let env = Env::builder(HostFs::new(HostOptions::new(&path)).unwrap()).build();
+    LogEngine::open(&env, &path, LogEngineOptions::default()).unwrap()
+}
+
+/// Runs the commands of a transcript, `$ ` before each, and compares what they print. Standard
+/// error comes first, and the exit code last if it is not 0.
+fn transcript(s: &Scratch, text: &str) {
+    let mut found = String::new();
+    for shown in text.lines().filter(|line| line.starts_with("$ ")) {
+        let line = &shown[2..];
+        let (line, input) = match line.split_once(" < ") {
+            Some((line, input)) => (line, input.replace("\\n", "\n")),
+            None => (line, String::new()),
+        };
+        let args: Vec<&str> = line.split(' ').collect();
+        let ran = log_with(s, &args, input.as_bytes());
+        let out = String::from_utf8(ran.out).unwrap();
+        found += &format!("{shown}\n{}{}", ran.err, out);
+        if ran.code != Some(0) {
+            found += &format!("[{}]\n", ran.code.unwrap());
+        }
+    }
+    assert_eq!(found, text);
+}
+
+#[test]
+fn records_go_in_and_come_out() {
+    let s = Scratch::new("log-transcript");
+    transcript(
+        &s,
+        "\
+$ append l a one
+basalt: made the log a in l
+1
+$ append l a < two\\nthree\\n
+2 to 3
+$ append l a nine --lsn 9
+9
+$ append l b -e x\\ty\\x00
+basalt: made the log b in l
+1
+$ ls l
+  log  records  first  last  bytes
+  a          4      1     9   43 B
+  b          1      1     1   11 B
+$ stat l a
+a: 4 records, 43 B with their heads
+LSNs 1 to 9; 5 of them are missing, in 1 gap
+never trimmed
+an append of an LSN that is there is refused
+$ dump l a
+1\tone
+2\ttwo
+3\tthree
+9\tnine
+$ dump l a --from 2 --to 8
+2\ttwo
+3\tthree
+$ dump l a --from 3 --limit 1 --hex
+3\t7468726565
+$ dump l b
+1\tx\\ty\\x00
+$ dump l b --json
+{\"lsn\":1,\"data\":\"x\\ty\\u0000\"}
+$ tail l a -n 2
+3\tthree
+9\tnine
+$ append l a again --lsn 9
+basalt: log \"a\" has a record with LSN 9; `basalt log stat l a` shows which LSNs are used
+[2]
+$ dump l c
+basalt: there is no log c in l; `basalt log ls l` lists them
+[2]
+$ dump l a --from 5 --to 4
+basalt: --to 4 lies before --from 5
+[2]
+$ trim l a --up-to 2
+basalt: trim removes records: 2 records of 4 of a go for good, LSNs 1 to 2; run it with --yes
+[2]
+$ trim l a --up-to 2 --yes
+2 records trimmed, 20 B; 2 left
+$ dump l a
+3\tthree
+9\tnine
+$ append l a late --lsn 2
+basalt: LSN 2 of log \"a\" is not above 2, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used
+[2]
+$ trim l a --up-to 20 --yes
+2 records trimmed, 23 B; 0 left
+$ append l a next
+21
+$ dump l a
+21\tnext
+$ ls none
+basalt: there is no log store in none; name another, or make one with `basalt log append none LOG`
+[2]
+$ check none
+basalt: there is no log store in none; name another, or make one with `basalt log append none LOG`
+[2]
+",
+    );
+}
+
+#[test]
+fn scripts_get_json_and_raw_bytes() {
+    let s = Scratch::new("log-json");
+    let bytes: Vec<u8> = (0..=255).collect();
+    s.file("record", &bytes);
+    let report = json(log(&s, &["append", "l", "a", "--file", "record", "--json"]));
+    assert_eq!(
+        (&report["first"], &report["records"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(log(&s, &["dump", "l", "a", "--raw"]).ok(), bytes);
+    let line = log(&s, &["dump", "l", "a", "--json"]).ok();
+    let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
+    assert!(
+        line["data_b64"].as_str().unwrap().starts_with("AAEC"),
+        "{line}"
+    );
+    // What `dump` prints can be appended again.
+    let text = String::from_utf8(log(&s, &["dump", "l", "a"]).ok()).unwrap();
+    let (_, record) = text.trim_end().split_once('\t').unwrap();
+    let input = format!("{record}\n");
+    log_with(&s, &["append", "l", "again", "-e"], input.as_bytes()).ok();
+    assert_eq!(log(&s, &["dump", "l", "again", "--raw"]).ok(), bytes);
+
+    let list = json(log(&s, &["ls", "l", "--json"]));
+    assert_eq!(list["logs"][0]["name"], "a");
+    assert_eq!(list["logs"][1]["last"], 1);
+    let stat = json(log(&s, &["stat", "l", "--json"]));
+    assert_eq!((&stat["logs"], &stat["records"]), (&2.into(), &2.into()));
+    let stat = json(log(&s, &["stat", "l", "a", "--json"]));
+    assert_eq!(
+        (&stat["gaps"], &stat["duplicates"]),
+        (&0.into(), &"refuse".into())
+    );
+    let trimmed = json(log(
+        &s,
+        &["trim", "l", "a", "--up-to", "5", "--yes", "--json"],
+    ));
+    assert_eq!(trimmed["trimmed_records"], 1);
+    let check = json(log(&s, &["check", "l", "--json"]));
+    assert_eq!(
+        (&check["sound"], &check["records"]),
+        (&true.into(), &1.into())
+    );
+    // Nothing is made for input that cannot be read.
+    log(&s, &["append", "m", "a", "--file", "missing"]).fails(2, &["cannot open missing"]);
+    log_with(&s, &["append", "l", "a", "-e"], b"bad \\q\n").fails(2, &["line 1", "\\q is unknown"]);
+    assert!(!s.path("m").exists());
+}
+
+#[test]
+fn commands_that_read_change_nothing() {
+    let s = Scratch::new("log-read");
+    let input: String = (0..500).map(|n| format!("record {n}\n")).collect();
+    log_with(&s, &["append", "l", "a"], input.as_bytes()).ok();
+    let before = tree(&s.path("l"));
+    for args in [
+        &["ls", "l"][..],
+        &["stat", "l"],
+        &["stat", "l", "a"],
+        &["dump", "l", "a"],
+        &["tail", "l", "a"],
+        &["check", "l"],
+        &["repair", "l", "--yes"],
+    ] {
+        let ran = log(&s, args);
+        assert_eq!(ran.err, "", "no terminal, so no progress is shown");
+        ran.ok();
+    }
+    assert_eq!(tree(&s.path("l")), before);
+    let dump = log(&s, &["dump", "l", "a"]).ok();
+    assert_eq!(dump.iter().filter(|b| **b == b'\n').count(), 500);
+}
+
+#[test]
+fn a_store_has_one_owner_at_a_time() {
+    let s = Scratch::new("log-busy");
+    log(&s, &["append", "l", "a", "one"]).ok();
+    let engine = open(&s);
+    for args in [
+        &["ls", "l"][..],
+        &["append", "l", "a", "x"],
+        &["tail", "-f", "l", "a"],
+        &["trim", "l", "a", "--up-to", "1", "--yes"],
+        &["check", "l"],
+        &["repair", "l", "--yes"],
+    ] {
+        log(&s, args).fails(2, &["the log store in l is in use by process", "stop"]);
+    }
+    engine.close().unwrap();
+    log(&s, &["ls", "l"]).ok();
+}
+
+/// Reads lines of a running command.
+fn next_line(out: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn a_followed_log_shows_what_others_append() {
+    let s = Scratch::new("log-follow");
+    let first: String = (1..=20).map(|n| format!("{n}\n")).collect();
+    log_with(&s, &["append", "l", "a"], first.as_bytes()).ok();
+    let mut child: Child = command(&s, &["tail", "-f", "-n", "2", "l", "a"])
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    assert_eq!(next_line(&mut out), "19\t19\n");
+    assert_eq!(next_line(&mut out), "20\t20\n");
+    // The command that follows may be reading just now. Then this one is told that it is busy.
+    let append = |data: &str| {
+        while log(&s, &["append", "l", "a", data]).code != Some(0) {}
+    };
+    append("twenty-one");
+    assert_eq!(next_line(&mut out), "21\ttwenty-one\n");
+    // A process that keeps the store open is waited for.
+    let engine = loop {
+        let path = s.path("l");
+        let env = Env::builder(HostFs::new(HostOptions::new(&path)).unwrap()).build();
+        match LogEngine::open(&env, &path, LogEngineOptions::default()) {
+            Ok(engine) => break engine,
+            Err(e) => assert_eq!(e.kind(), basalt::ErrorKind::Busy, "{e}"),
+        }
+    };
+    let held = engine.log("a").unwrap();
+    held.append(30, b"thirty", &WriteOptions::SYNC).unwrap();
+    let line = next_line(&mut err);
+    assert!(
+        line.contains("in use by process") && line.contains("waiting"),
+        "{line}"
+    );
+    engine.close().unwrap();
+    drop((held, engine));
+    assert_eq!(next_line(&mut out), "30\tthirty\n");
+    append("last");
+    assert_eq!(next_line(&mut out), "31\tlast\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn damage_is_named_and_repaired() {
+    let s = Scratch::new("log-damage");
+    let engine = open(&s);
+    for name in ["a", "b"] {
+        let log = engine.create(name, LogOptions::default()).unwrap();
+        for lsn in 1..=50u64 {
+            let data = format!("{name}-{lsn}-").repeat(20);
+            log.append(lsn, data.as_bytes(), &WriteOptions::SYNC)
+                .unwrap();
+        }
+    }
+    engine.close().unwrap();
+    let mut files = tree(&s.path("l")).into_iter();
+    let (name, mut bytes) = files
+        .find(|(name, _)| name.extension().is_some_and(|e| e == "data"))
+        .unwrap();
+    let wanted = b"b-33-b-33-";
+    let at = bytes
+        .windows(wanted.len())
+        .position(|w| w == wanted)
+        .unwrap();
+    bytes[at] ^= 4;
+    std::fs::write(s.path("l").join(&name), &bytes).unwrap();
+    let before = tree(&s.path("l"));
+
+    let ran = log(&s, &["check", "l"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in [
+        "LSN 33 of log \"b\"",
+        &name.display().to_string(),
+        "basalt log repair l",
+    ] {
+        assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
+    }
+    let report = log(&s, &["check", "l", "--json"]);
+    assert_eq!(report.code, Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&report.out).unwrap();
+    assert_eq!(report["sound"], false);
+    assert!(report["damage"][0]["offset"].as_u64().is_some(), "{report}");
+    assert_eq!(tree(&s.path("l")), before);
+
+    // Records before the damaged one are printed, and the error names it.
+    let ran = log(&s, &["dump", "l", "b"]);
+    assert_eq!(ran.text().lines().count(), 32);
+    ran.fails(2, &["LSN 33 of log \"b\"", "basalt log check l"]);
+
+    log(&s, &["repair", "l"]).fails(2, &["copy the directory", "--yes"]);
+    assert_eq!(tree(&s.path("l")), before);
+    let ran = log(&s, &["repair", "l", "--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in [
+        "LSN 33 of log \"b\"",
+        "99 records in 2 logs kept",
+        "moved aside: lost/",
+    ] {
+        assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
+    }
+    log(&s, &["check", "l"]).ok();
+    let dump = log(&s, &["dump", "l", "b"]).ok();
+    assert_eq!(dump.iter().filter(|b| **b == b'\n').count(), 49);
+    let again = log(&s, &["repair", "l", "--yes"]);
+    assert!(again.text().contains("nothing was changed"), "{again:?}");
+    again.ok();
+}
+
+#[test]
+fn images_have_log_stores_too() {
+    let s = Scratch::new("log-image");
+    log(&s, &["append", "i:logs", "a", "x"]).fails(2, &["there is no image i", "--size 20G"]);
+    log(&s, &["append", "i", "a", "x", "--size", "64M"])
+        .fails(2, &["name the store in it", "i:logs"]);
+    let ran = log(&s, &["append", "i:logs", "a", "one", "--size", "64M"]);
+    assert!(ran.err.contains("made i, 64.00 MiB"), "{}", ran.err);
+    ran.ok();
+    assert_eq!(log(&s, &["append", "i:logs", "a", "two"]).ok(), b"2\n");
+    assert_eq!(log(&s, &["dump", "i:logs", "a"]).ok(), b"1\tone\n2\ttwo\n");
+    assert_eq!(
+        log(&s, &["tail", "-n", "1", "i:logs", "a"]).ok(),
+        b"2\ttwo\n"
+    );
+    let report = json(log(&s, &["check", "i:logs", "--json"]));
+    assert_eq!(
+        (&report["dir"], &report["image"]),
+        (&"logs".into(), &"i".into())
+    );
+    log(&s, &["trim", "i:logs", "a", "--up-to", "1", "--yes"]).ok();
+    log(&s, &["check", "i:logs"]).ok();
+    log(&s, &["ls", "i:other"]).fails(2, &["no store other in i"]);
+    log(&s, &["ls", "i"]).fails(2, &["i is not a directory", "i:PATH"]);
+    fs(&s, &["check", "i"]).ok();
+    fs(&s, &["cp", "i:logs", "copy"]).ok();
+    assert_eq!(log(&s, &["dump", "copy", "a"]).ok(), b"2\ttwo\n");
+}
+
+/// A store of keys is no store of logs, and the other way round: neither is damaged by a command
+/// for the other kind.
+#[test]
+fn stores_of_keys_and_of_logs_are_told_apart() {
+    let s = Scratch::new("log-kinds");
+    s.run("put", ["k", "v"]).ok();
+    log(&s, &["append", "l", "a", "x"]).ok();
+    let before = tree(&s.dir);
+    for args in [
+        &["ls", "db"][..],
+        &["append", "db", "a", "x"],
+        &["check", "db"],
+        &["repair", "db", "--yes"],
+    ] {
+        log(&s, args).fails(2, &["holds a store of keys", "basalt scan"]);
+    }
+    let keys = |command: &str, args: &[&str]| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+        c.current_dir(&s.dir)
+            .arg(command)
+            .args(["--dir", "l"])
+            .args(args);
+        let c = c.stdin(Stdio::null()).stdout(Stdio::piped());
+        ended(c.stderr(Stdio::piped()).spawn().unwrap())
+    };
+    keys("check", &[]).fails(2, &["l holds a store of logs", "basalt log"]);
+    keys("repair", &["--yes"]).fails(2, &["holds a store of logs"]);
+    keys("put", &["k", "v"]).fails(2, &["holds a store of logs"]);
+    keys("get", &["k"]).fails(2, &["holds a store of logs"]);
+    assert_eq!(tree(&s.dir), before);
+    s.file("other/x", b"x");
+    log(&s, &["append", "other", "a", "x"])
+        .fails(2, &["other files, such as x", "--allow-nonempty-dir"]);
+    log(&s, &["append", "other", "a", "x", "--allow-nonempty-dir"]).ok();
+    log(&s, &["append", "other", "a", "y"]).ok();
+}
