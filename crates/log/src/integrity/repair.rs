@@ -7,8 +7,9 @@
 //! 3. Records in damaged files are written again, to files of moved records.
 //! 4. A checkpoint with all logs begins behind all files, so that nothing is replayed.
 //! 5. Damaged files durably get a second name in the directory `lost`. Then a fresh manifest
-//!    becomes current, and then the first names are removed. A crash before the manifest is current leaves
-//!    the damaged store as it was, with unused files. A later crash leaves the repaired store.
+//!    becomes current, and then the first names are removed. A crash before the manifest is
+//!    current leaves the damaged store as it was, with unused files. A later crash leaves the
+//!    repaired store.
 
 use super::check::{WalkProgress, Walked, walk};
 use super::known_files::{KnownFiles, is_own, parse_manifest};
