@@ -3,6 +3,7 @@
 use crate::compare::CompareArgs;
 use crate::files::FsArgs;
 use crate::html_report::ReportArgs;
+use crate::logs::LogArgs;
 use crate::workload::Workload;
 use clap::Subcommand;
 
@@ -40,6 +41,8 @@ pub enum Command {
     Workload(Workload),
     /// Compare engines on one budget, in interleaved pairs, with ratios and their intervals
     Compare(Box<CompareArgs>),
+    /// Compare log engines: appends, trims, reads, recovery
+    Log(Box<LogArgs>),
     /// Compare filesystems: LavaFS in an image, and the kernel's
     Fs(FsArgs),
     /// Write one page with charts from results saved with --json

@@ -9,10 +9,10 @@
 mod args;
 mod directory;
 mod kind;
-mod run;
-mod space;
-mod store;
-mod summary;
+pub(crate) mod run;
+pub(crate) mod space;
+pub(crate) mod store;
+pub(crate) mod summary;
 mod targets;
 
 pub use args::{CompareArgs, FsName};
@@ -38,11 +38,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of the file that the device is measured on.
-const DEVICE_FILE: u64 = 256 << 20;
+pub(crate) const DEVICE_FILE: u64 = 256 << 20;
 /// Time for which the device is measured before each run and after the last one.
-const DEVICE_PROBE: Duration = Duration::from_millis(500);
+pub(crate) const DEVICE_PROBE: Duration = Duration::from_millis(500);
 /// Background threads of each engine (RocksDB's jobs) if no flag sets them.
-const BACKGROUND: usize = 4;
+pub(crate) const BACKGROUND: usize = 4;
 
 /// A workload with its flags, as a run gets it.
 pub struct RunRequest<'a> {
@@ -214,38 +214,17 @@ impl Bench<'_> {
                 self.prepare(engine, kind)?;
             }
         }
-        let runs = order_of_runs(engines.len(), self.args.pairs);
-        let mut before = self.yardstick(kind, threads)?;
-        for (i, &(pair, e)) in runs.iter().enumerate() {
-            let label = format!(
-                "{}/{} {} x{threads} {}",
-                i + 1,
-                runs.len(),
-                kind.word(),
-                engines[e].word()
-            );
-            let mut row = self.measured(engines[e], kind, threads, pair, label)?;
-            let after = self.yardstick(kind, threads)?;
-            if let (Some((what, a)), Some((_, b))) = (&before, &after) {
-                let mut both = a.clone();
-                both.add(b);
-                let rate = row["ops_per_s"].as_f64().unwrap_or(0.0);
-                let ratio = round(rate / both.rate().max(1e-9));
-                merge(
-                    &mut row,
-                    json!({
-                        "device_ratio": ratio,
-                        "device": {
-                            "what": what, "ops_per_s": round(both.rate()),
-                            "p50_us": round(both.latency.quantile(0.5) as f64 / 1e3),
-                            "p99_us": round(both.latency.quantile(0.99) as f64 / 1e3),
-                        },
-                    }),
-                );
-            }
-            before = after;
-            comparison.rows.push(row);
-        }
+        let rows = interleaved(engines.len(), self.args.pairs, self, |bench, step| {
+            let (pair, e, at) = match step {
+                Step::Device => return bench.yardstick(kind, threads).map(Done::Device),
+                Step::Run { pair, engine, at } => (pair, engine, at),
+            };
+            let label = format!("{at} {} x{threads} {}", kind.word(), engines[e].word());
+            bench
+                .measured(engines[e], kind, threads, pair, label)
+                .map(Done::Run)
+        })?;
+        comparison.rows.extend(rows);
         Ok(())
     }
 
@@ -320,22 +299,8 @@ impl Bench<'_> {
         Ok(row)
     }
 
-    /// Runs this program again, with the same arguments and an order.
     fn process(&self, order: &Order) -> Result<Value, Stop> {
-        let failed =
-            |what: String| Stop::new(format!("the run of {} failed: {what}", order.engine.word()));
-        let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-        let out = Command::new(program)
-            .args(std::env::args_os().skip(1))
-            .env(ORDER, order.text())
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|e| failed(e.to_string()))?;
-        if !out.status.success() {
-            return Err(failed(format!("{} (its reason is above)", out.status)));
-        }
-        serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
+        process(order.engine.word(), ORDER, &order.text())
     }
 
     /// Measures the device's rate of the operation that limits the workload. The result is `None`
@@ -362,6 +327,94 @@ impl Bench<'_> {
             _ => None,
         })
     }
+}
+
+/// A step of a comparison.
+pub(crate) enum Step {
+    /// Measure the device, if an operation of it corresponds to one of the workload.
+    Device,
+    /// Run an engine.
+    Run {
+        /// Number of the pair, from 0.
+        pair: u64,
+        /// Number of the engine.
+        engine: usize,
+        /// The position among the runs, for people: "3/10".
+        at: String,
+    },
+}
+
+/// The result of a step.
+pub(crate) enum Done {
+    /// The name of the operation of the device, and its measurement.
+    Device(Option<(&'static str, Measured)>),
+    /// The results of a run.
+    Run(Value),
+}
+
+/// Runs engines in interleaved pairs, with a measurement of the device before and after each run.
+/// Returns the results of the runs, each with its ratio to the device.
+pub(crate) fn interleaved<B>(
+    engines: usize,
+    pairs: u64,
+    bench: &mut B,
+    mut step: impl FnMut(&mut B, Step) -> Result<Done, Stop>,
+) -> Result<Vec<Value>, Stop> {
+    let runs = order_of_runs(engines, pairs);
+    let mut rows = Vec::with_capacity(runs.len());
+    let device = |bench: &mut B, step: &mut dyn FnMut(&mut B, Step) -> Result<Done, Stop>| {
+        Ok::<_, Stop>(match step(bench, Step::Device)? {
+            Done::Device(measured) => measured,
+            Done::Run(_) => None,
+        })
+    };
+    let mut before = device(bench, &mut step)?;
+    for (i, &(pair, engine)) in runs.iter().enumerate() {
+        let at = format!("{}/{}", i + 1, runs.len());
+        let run = Step::Run { pair, engine, at };
+        let Done::Run(mut row) = step(bench, run)? else {
+            continue;
+        };
+        let after = device(bench, &mut step)?;
+        if let (Some((what, a)), Some((_, b))) = (&before, &after) {
+            let mut both = a.clone();
+            both.add(b);
+            let rate = row["ops_per_s"].as_f64().unwrap_or(0.0);
+            let ratio = round(rate / both.rate().max(1e-9));
+            merge(
+                &mut row,
+                json!({
+                    "device_ratio": ratio,
+                    "device": {
+                        "what": what, "ops_per_s": round(both.rate()),
+                        "p50_us": round(both.latency.quantile(0.5) as f64 / 1e3),
+                        "p99_us": round(both.latency.quantile(0.99) as f64 / 1e3),
+                    },
+                }),
+            );
+        }
+        before = after;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Runs this program again, with the same arguments and an order in the environment. Returns the
+/// results that it prints.
+pub(crate) fn process(engine: &str, variable: &str, order: &str) -> Result<Value, Stop> {
+    let failed = |what: String| Stop::new(format!("the run of {engine} failed: {what}"));
+    let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
+    let out = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(variable, order)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| failed(e.to_string()))?;
+    if !out.status.success() {
+        return Err(failed(format!("{} (its reason is above)", out.status)));
+    }
+    serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
 }
 
 /// Returns the order of the runs as pairs of pair and engine. Every second pair runs in reverse, so

@@ -261,5 +261,11 @@ pub fn peak_rss() -> Option<u64> {
     Some(field(&text, "VmHWM:")? * 1024)
 }
 
+/// Returns the resident memory that no file backs, in bytes.
+pub fn anonymous_rss() -> Option<u64> {
+    let text = read_kernel_file(Path::new("/proc/self/status"))?;
+    Some(field(&text, "RssAnon:")? * 1024)
+}
+
 #[cfg(test)]
 mod tests;

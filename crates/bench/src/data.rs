@@ -176,6 +176,24 @@ impl Data {
         }
     }
 
+    /// Returns true if `value` is the value of key number `n` with this version.
+    pub fn is_value(&self, n: u64, version: u64, value: &[u8]) -> bool {
+        if !self.is_value_of(n, value) {
+            return false;
+        }
+        let mut rest = &value[STAMP.min(value.len())..];
+        let mut at = (mix(n ^ mix(version ^ self.seed)) % self.pool.len() as u64) as usize;
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(self.pool.len() - at));
+            if *part != self.pool[at..at + part.len()] {
+                return false;
+            }
+            rest = behind;
+            at = 0;
+        }
+        true
+    }
+
     /// Returns true if `value` can be a value of key number `n`.
     pub fn is_value_of(&self, n: u64, value: &[u8]) -> bool {
         let len = self.value_len(n);

@@ -168,6 +168,27 @@ impl Device {
         Ok(m)
     }
 
+    /// Reads 1 MiB again and again for `time`, in order.
+    pub fn sequential_reads(&self, time: Duration) -> Result<Measured, Stop> {
+        let mut buf = AlignedBuf::zeroed_direct(SEQUENTIAL);
+        let mut m = Measured::default();
+        let start = self.clock.now();
+        let (mut last, mut at) = (start, 0);
+        while last - start < time {
+            if at + SEQUENTIAL as u64 > self.bytes {
+                at = 0;
+            }
+            read_at(&self.fd, &mut buf, at).map_err(|e| self.fail("read", e))?;
+            at += SEQUENTIAL as u64;
+            let now = self.clock.now();
+            m.latency.record((now - last).as_nanos() as u64);
+            m.ops += 1;
+            last = now;
+        }
+        m.time = last - start;
+        Ok(m)
+    }
+
     /// Reads 4 KiB at random offsets on `threads` threads for `time`.
     pub fn random_reads(&self, threads: usize, time: Duration) -> Result<Measured, Stop> {
         let mut running = Vec::new();

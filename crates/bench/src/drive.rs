@@ -235,12 +235,23 @@ impl Worker {
     }
 }
 
+/// The state of one thread of a group.
+pub trait GroupWorker: Send + 'static {
+    /// Returns the bytes and counts so far.
+    fn tally(&self) -> &Tally;
+}
+
+impl GroupWorker for Worker {
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+}
+
 /// One operation. The number says how many operations of the group came before it.
-pub type Operation = dyn Fn(&mut Worker, u64) -> Result<(), Stop> + Send + Sync;
+pub type Operation<W = Worker> = dyn Fn(&mut W, u64) -> Result<(), Stop> + Send + Sync;
 
 /// Threads with one operation.
-#[derive(Clone)]
-pub struct Group {
+pub struct Group<W = Worker> {
     /// Number of threads.
     pub threads: usize,
     /// Operations of all threads together. The run ends earlier if its time has passed.
@@ -248,7 +259,16 @@ pub struct Group {
     /// Limit of the bytes a second that all threads put together; 0 for no limit.
     pub write_rate: u64,
     /// The operation.
-    pub op: Arc<Operation>,
+    pub op: Arc<Operation<W>>,
+}
+
+impl<W> Clone for Group<W> {
+    fn clone(&self) -> Group<W> {
+        Group {
+            op: self.op.clone(),
+            ..*self
+        }
+    }
 }
 
 /// The results of a group.
@@ -295,106 +315,118 @@ pub struct Driver<'a> {
 impl Driver<'_> {
     /// Runs groups at once until the first is done or `time` is over.
     pub fn run(&self, groups: &[Group], time: Option<Duration>) -> Result<Vec<Driven>, Stop> {
-        let stop = Arc::new(AtomicU64::new(0));
-        let start = self.clock.now();
-        let mut running = Vec::new();
-        let mut started = Ok(());
-        for (g, group) in groups.iter().enumerate() {
-            let next = Arc::new(AtomicU64::new(0));
-            let bytes = Arc::new(AtomicU64::new(0));
-            let (send, receive) = std::sync::mpsc::channel();
-            let mut handles = Vec::new();
-            for t in 0..group.threads as u64 {
-                let thread = Thread {
-                    clock: self.clock.clone(),
-                    group: group.clone(),
-                    leads: g == 0,
-                    start,
-                    time,
-                    next: next.clone(),
-                    bytes: bytes.clone(),
-                    stop: stop.clone(),
-                };
-                let worker = Worker {
-                    random: Random::from_seed(self.seed ^ ((g as u64) << 40) ^ (t << 20)),
-                    data: self.data.clone(),
-                    engine: self.engine.clone(),
-                    added: self.added.clone(),
-                    key: Vec::new(),
-                    value: Vec::new(),
-                    batch: Vec::new(),
-                    keys: Vec::new(),
-                    tally: Tally::default(),
-                };
-                let send = send.clone();
-                let spawned = basalt::env::thread::spawn("bench-worker", move || {
-                    let _ = send.send(thread.run(worker));
-                });
-                match spawned {
-                    Ok(handle) => handles.push(handle),
-                    Err(e) => {
-                        stop.fetch_max(FAILED, Relaxed);
-                        started = Err(Stop::new(format!(
-                            "cannot start a thread: {e}; ask for fewer --threads"
-                        )));
-                    }
-                }
-            }
-            running.push((handles, receive, next));
-        }
-        let leading = running[0].2.clone();
-        let mut out = Vec::with_capacity(groups.len());
-        let mut failed = started.err();
-        for (handles, receive, _) in running {
-            let mut all = Driven::default();
-            let mut longest = Duration::ZERO;
-            for _ in 0..handles.len() {
-                let ended = loop {
-                    match receive.recv_timeout(Duration::from_millis(500)) {
-                        Ok(ended) => break ended,
-                        Err(RecvTimeoutError::Timeout) => {
-                            let done = leading.load(Relaxed).min(groups[0].ops);
-                            let passed = self.clock.now().saturating_sub(start);
-                            self.progress.update(done, groups[0].ops, passed, time);
-                        }
-                        Err(RecvTimeoutError::Disconnected) => {
-                            stop.fetch_max(FAILED, Relaxed);
-                            break Err(Stop::new("a thread of the workload panicked"));
-                        }
-                    }
-                };
-                match ended {
-                    Err(e) => {
-                        stop.fetch_max(FAILED, Relaxed);
-                        failed = failed.or(Some(e));
-                    }
-                    Ok(one) => {
-                        longest = longest.max(one.measured.time);
-                        all.measured.add(&one.measured);
-                        all.tally.add(&one.tally);
-                        if all.windows.len() < one.windows.len() {
-                            all.windows.resize(one.windows.len(), 0);
-                        }
-                        for (sum, n) in all.windows.iter_mut().zip(&one.windows) {
-                            *sum += n;
-                        }
-                    }
-                }
-            }
-            for handle in handles {
-                let _ = handle.join();
-            }
-            all.measured.time = longest;
-            out.push(all);
-        }
-        self.progress.clear();
-        failed.map_or(Ok(out), Err)
+        run_groups(self.clock, self.progress, groups, time, &|g, t| Worker {
+            random: Random::from_seed(self.seed ^ (g << 40) ^ (t << 20)),
+            data: self.data.clone(),
+            engine: self.engine.clone(),
+            added: self.added.clone(),
+            key: Vec::new(),
+            value: Vec::new(),
+            batch: Vec::new(),
+            keys: Vec::new(),
+            tally: Tally::default(),
+        })
     }
 }
 
-struct Thread {
+/// Runs groups at once until the first is done or `time` is over. `make` returns the state of a
+/// thread from the numbers of its group and of the thread in it.
+pub fn run_groups<W: GroupWorker>(
+    clock: &Clock,
+    progress: &Progress,
+    groups: &[Group<W>],
+    time: Option<Duration>,
+    make: &dyn Fn(u64, u64) -> W,
+) -> Result<Vec<Driven>, Stop> {
+    let stop = Arc::new(AtomicU64::new(0));
+    let start = clock.now();
+    let mut running = Vec::new();
+    let mut started = Ok(());
+    for (g, group) in groups.iter().enumerate() {
+        let next = Arc::new(AtomicU64::new(0));
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (send, receive) = std::sync::mpsc::channel();
+        let mut handles = Vec::new();
+        for t in 0..group.threads as u64 {
+            let thread = Thread {
+                clock: clock.clone(),
+                group: group.clone(),
+                leads: g == 0,
+                start,
+                time,
+                next: next.clone(),
+                bytes: bytes.clone(),
+                stop: stop.clone(),
+            };
+            let worker = make(g as u64, t);
+            let send = send.clone();
+            let spawned = basalt::env::thread::spawn("bench-worker", move || {
+                let _ = send.send(thread.run(worker));
+            });
+            match spawned {
+                Ok(handle) => handles.push(handle),
+                Err(e) => {
+                    stop.fetch_max(FAILED, Relaxed);
+                    started = Err(Stop::new(format!(
+                        "cannot start a thread: {e}; ask for fewer --threads"
+                    )));
+                }
+            }
+        }
+        running.push((handles, receive, next));
+    }
+    let leading = running[0].2.clone();
+    let mut out = Vec::with_capacity(groups.len());
+    let mut failed = started.err();
+    for (handles, receive, _) in running {
+        let mut all = Driven::default();
+        let mut longest = Duration::ZERO;
+        for _ in 0..handles.len() {
+            let ended = loop {
+                match receive.recv_timeout(Duration::from_millis(500)) {
+                    Ok(ended) => break ended,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let done = leading.load(Relaxed).min(groups[0].ops);
+                        let passed = clock.now().saturating_sub(start);
+                        progress.update(done, groups[0].ops, passed, time);
+                    }
+                    Err(RecvTimeoutError::Disconnected) => {
+                        stop.fetch_max(FAILED, Relaxed);
+                        break Err(Stop::new("a thread of the workload panicked"));
+                    }
+                }
+            };
+            match ended {
+                Err(e) => {
+                    stop.fetch_max(FAILED, Relaxed);
+                    failed = failed.or(Some(e));
+                }
+                Ok(one) => {
+                    longest = longest.max(one.measured.time);
+                    all.measured.add(&one.measured);
+                    all.tally.add(&one.tally);
+                    if all.windows.len() < one.windows.len() {
+                        all.windows.resize(one.windows.len(), 0);
+                    }
+                    for (sum, n) in all.windows.iter_mut().zip(&one.windows) {
+                        *sum += n;
+                    }
+                }
+            }
+        }
+        for handle in handles {
+            let _ = handle.join();
+        }
+        all.measured.time = longest;
+        out.push(all);
+    }
+    progress.clear();
+    failed.map_or(Ok(out), Err)
+}
+
+struct Thread<W> {
     clock: Clock,
-    group: Group,
+    group: Group<W>,
     leads: bool,
     start: Duration,
     time: Option<Duration>,
@@ -403,8 +435,8 @@ struct Thread {
     stop: Arc<AtomicU64>,
 }
 
-impl Thread {
-    fn run(self, mut worker: Worker) -> Result<Driven, Stop> {
+impl<W: GroupWorker> Thread<W> {
+    fn run(self, mut worker: W) -> Result<Driven, Stop> {
         let ended = self.operations(&mut worker);
         let why = match &ended {
             Err(_) => FAILED,
@@ -415,12 +447,12 @@ impl Thread {
         let (measured, windows) = ended?;
         Ok(Driven {
             measured,
-            tally: worker.tally,
+            tally: *worker.tally(),
             windows,
         })
     }
 
-    fn operations(&self, worker: &mut Worker) -> Result<(Measured, Vec<u64>), Stop> {
+    fn operations(&self, worker: &mut W) -> Result<(Measured, Vec<u64>), Stop> {
         let mut m = Measured::default();
         let mut windows = Vec::new();
         let mut last = self.clock.now();
@@ -447,10 +479,10 @@ impl Thread {
             if n >= self.group.ops {
                 break;
             }
-            let before = worker.tally.write_bytes;
+            let before = worker.tally().write_bytes;
             (self.group.op)(worker, n)?;
             if self.group.write_rate > 0 {
-                let put = worker.tally.write_bytes - before;
+                let put = worker.tally().write_bytes - before;
                 self.bytes.fetch_add(put, Relaxed);
             }
             let now = self.clock.now();

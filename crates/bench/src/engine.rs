@@ -18,7 +18,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use basalt::environment;
 pub use budget::{Budget, Compression};
+#[cfg(feature = "peer-rocksdb")]
+pub(crate) use rocksdb::options_file;
 
 /// The engines of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -170,11 +173,12 @@ pub fn open(
     match engine {
         EngineName::Basalt => {
             let fs = host_directory(dir, budget.direct)?;
-            let env = basalt::environment(budget).with_fs(fs);
+            let env =
+                environment(budget.memory, budget.cache, budget.background_threads).with_fs(fs);
             Ok(Arc::new(basalt::Basalt::open(env, name, budget)?))
         }
         EngineName::BasaltLava => {
-            let env = basalt::environment(budget);
+            let env = environment(budget.memory, budget.cache, budget.background_threads);
             let fs = image(&dir.join(name), budget.image_size, &env)?;
             let env = env.with_fs(fs);
             Ok(Arc::new(basalt::Basalt::open(env, "store", budget)?))
@@ -196,8 +200,12 @@ pub fn open(
 }
 
 /// Returns the version of a peer's crate in this build.
-#[cfg(feature = "peer-fjall")]
-fn locked_version(name: &str) -> &'static str {
+#[cfg(any(
+    feature = "peer-fjall",
+    feature = "peer-raft-engine",
+    feature = "peer-raft-log"
+))]
+pub(crate) fn locked_version(name: &str) -> &'static str {
     let name = format!("name = \"{name}\"");
     let mut lines = include_str!("../../../Cargo.lock").lines();
     lines.find(|l| *l == name);
@@ -214,7 +222,7 @@ pub fn host_directory(dir: &Path, direct: Switch) -> Result<Arc<dyn FileSystem>,
 }
 
 /// Opens the image in the directory `dir`, and makes it if it is missing.
-fn image(
+pub(crate) fn image(
     dir: &Path,
     size: u64,
     env: &::basalt::env::EnvParts,

@@ -45,7 +45,7 @@ td,th{overflow-wrap:normal}td:first-child,th:first-child{text-align:left;overflo
 .no{color:var(--c1);font-weight:600}pre{white-space:pre-wrap;font-size:.75em}summary{cursor:pointer}";
 
 /// Metrics of the table below the charts, and their headings.
-const METRICS: [(&str, &str); 17] = [
+const METRICS: [(&str, &str); 20] = [
     ("ops_per_s", "operations/s"),
     ("p50_us", "p50, us"),
     ("p99_us", "p99, us"),
@@ -58,6 +58,9 @@ const METRICS: [(&str, &str); 17] = [
     ("device_reads_per_op", "device reads/operation"),
     ("cpu_us_per_op", "CPU, us/operation"),
     ("peak_rss_bytes", "peak memory, bytes"),
+    ("user_mb_per_s", "MB/s of records"),
+    ("memory_per_live_byte", "index memory/live byte"),
+    ("rss_per_live_byte", "growth of memory/live byte"),
     ("stall_seconds", "stalled, s"),
     ("debt_bytes_start", "compaction debt before, bytes"),
     ("debt_bytes_end", "compaction debt after, bytes"),

@@ -7,7 +7,7 @@
 //! Modules: [`args`] the whole command line, of which each module below defines its own flags;
 //! [`engine`] the interface of engines; [`data`] keys and values by seed, with [`sizes`] and
 //! [`pick`]; [`drive`] threads that run operations; [`workload`] workloads on one engine;
-//! [`compare`] comparison of engines; [`files`] comparison of filesystems; [`device`] the device
+//! [`compare`] comparison of engines; [`logs`] of log engines; [`files`] comparison of filesystems; [`device`] the device
 //! without an engine; [`counters`] bytes by the process's and by the kernel's counters;
 //! [`statistics`] medians and intervals; [`machine`] facts about the machine; [`report`] tables and
 //! JSON; [`html_report`] charts; [`flags`] values of flags; [`progress`] the progress line.
@@ -24,6 +24,7 @@ pub mod engine;
 pub mod files;
 pub mod flags;
 pub mod html_report;
+pub mod logs;
 pub mod machine;
 pub mod pick;
 pub mod progress;
@@ -43,6 +44,7 @@ use std::io::Write;
 pub fn run(args: Args) -> Result<u8, Stop> {
     let text = match &args.command {
         Command::Compare(asked) => compare::run(asked)?,
+        Command::Log(asked) => logs::run(asked)?,
         Command::Report(asked) => html_report::run(asked)?,
         Command::Fs(asked) => files::run(asked)?,
         Command::Workload(workload) => {

@@ -272,10 +272,11 @@ impl Run<'_> {
         let fs = host_directory(&common.dir, common.budget.direct)?;
         let watched = kind
             .writes()
-            .then(|| SpaceWatch::begin(fs.clone(), &self.order.store));
+            .then(|| SpaceWatch::begin(fs.clone(), &self.order.store, || 0));
         let watched = watched.transpose()?;
         let mut driven = self.drive(&engine, 6, &groups, time)?;
         let samples = watched.map_or_else(Vec::new, SpaceWatch::end);
+        let samples: Vec<u64> = samples.iter().map(|s| s.disk_bytes).collect();
         let at_end = Process::now().since(&process);
         let own_at_end = engine.accounting();
         let stats_at_end = engine.stats();
@@ -390,31 +391,34 @@ impl Run<'_> {
         known.then(|| round(on_disk as f64 / live.max(1) as f64))
     }
 
-    /// Returns the rate, the latency and the windows of a group.
     fn metrics(&self, d: &Driven) -> Value {
-        let m = &d.measured;
-        let seconds = m.time.as_secs_f64().max(1e-9);
-        let units = self.units(d);
-        let each = units as f64 / m.ops.max(1) as f64;
-        let windows: Vec<f64> = d.whole_windows().iter().map(|n| n * each).collect();
-        let us = |q| round(m.latency.quantile(q) as f64 / 1e3);
-        json!({
-            "ops": units,
-            "seconds": round(seconds),
-            "ops_per_s": round(units as f64 / seconds),
-            "mean_us": round(m.latency.sum() as f64 / 1e3 / m.ops.max(1) as f64),
-            "p50_us": us(0.5),
-            "p99_us": us(0.99),
-            "p999_us": us(0.999),
-            "p9999_us": us(0.9999),
-            "max_us": round(m.latency.max() as f64 / 1e3),
-            "latency_us": curve(&m.latency),
-            "window_deviation": relative_deviation(&windows).map(round),
-            "windows": windows.iter().map(|n| n.round()).collect::<Vec<_>>(),
-            "puts": d.tally.puts,
-            "gets": d.tally.gets,
-        })
+        metrics(d, self.units(d))
     }
+}
+
+/// Returns the rate, the latency and the windows of a group. Rates count `units`.
+pub fn metrics(d: &Driven, units: u64) -> Value {
+    let m = &d.measured;
+    let seconds = m.time.as_secs_f64().max(1e-9);
+    let each = units as f64 / m.ops.max(1) as f64;
+    let windows: Vec<f64> = d.whole_windows().iter().map(|n| n * each).collect();
+    let us = |q| round(m.latency.quantile(q) as f64 / 1e3);
+    json!({
+        "ops": units,
+        "seconds": round(seconds),
+        "ops_per_s": round(units as f64 / seconds),
+        "mean_us": round(m.latency.sum() as f64 / 1e3 / m.ops.max(1) as f64),
+        "p50_us": us(0.5),
+        "p99_us": us(0.99),
+        "p999_us": us(0.999),
+        "p9999_us": us(0.9999),
+        "max_us": round(m.latency.max() as f64 / 1e3),
+        "latency_us": curve(&m.latency),
+        "window_deviation": relative_deviation(&windows).map(round),
+        "windows": windows.iter().map(|n| n.round()).collect::<Vec<_>>(),
+        "puts": d.tally.puts,
+        "gets": d.tally.gets,
+    })
 }
 
 /// Returns the latency at rising quantiles, as the points of a curve.

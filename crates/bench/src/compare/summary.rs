@@ -9,13 +9,13 @@ use std::fmt::Write;
 
 /// The metrics of a row in the summary: name, heading in the table, decimal digits, and whether the
 /// metric gets a ratio.
-const METRICS: [(&str, &str, usize, bool); 21] = [
+const METRICS: [(&str, &str, usize, bool); 25] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
     ("p50_us", "p50 us", 1, true),
     ("p99_us", "p99 us", 1, true),
     ("p999_us", "p99.9 us", 1, true),
-    ("p9999_us", "p99.99 us", 0, false),
+    ("p9999_us", "p99.99 us", 0, true),
     ("max_us", "max us", 0, false),
     ("window_deviation", "deviation", 3, true),
     ("write_amp", "write amp", 2, true),
@@ -25,6 +25,10 @@ const METRICS: [(&str, &str, usize, bool); 21] = [
     ("device_read_bytes_per_op", "read B/op", 0, false),
     ("cpu_us_per_op", "CPU us/op", 2, true),
     ("peak_rss_bytes", "RSS MiB", 0, true),
+    ("user_mb_per_s", "MB/s", 1, false),
+    ("memory_per_live_byte", "memory/live B", 5, true),
+    ("rss_per_live_byte", "RSS/live B", 4, true),
+    ("live_bytes", "live MiB", 0, false),
     ("stall_seconds", "stalled s", 2, false),
     ("debt_bytes_start", "debt before MiB", 0, false),
     ("debt_bytes_end", "debt after MiB", 0, false),
@@ -162,6 +166,17 @@ impl Comparison {
             .iter()
             .find(|c| c.workload == workload && c.threads == threads)?;
         statistics::median(&cell.values(figure))
+    }
+
+    /// Returns workload, threads, and the engine whose ratios are taken, for each of them.
+    pub(super) fn first_engines(&self) -> Vec<(&str, u64, &str)> {
+        let mut out: Vec<(&str, u64, &str)> = Vec::new();
+        for cell in self.cells() {
+            if !(out.iter()).any(|o| (o.0, o.1) == (cell.workload, cell.threads)) {
+                out.push((cell.workload, cell.threads, cell.engine));
+            }
+        }
+        out
     }
 
     /// Returns the engines by name, each with its configuration.

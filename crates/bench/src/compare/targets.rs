@@ -1,4 +1,4 @@
-//! The targets of the engine in comparison with RocksDB, and whether a comparison reaches them.
+//! The targets of the engines in comparison with their peers, and whether a comparison reaches them.
 
 use super::Comparison;
 use super::summary::Compared;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 /// The quantity that a target bounds.
 #[derive(Clone, Copy, PartialEq)]
 enum ComparedWith {
-    /// The ratio to RocksDB.
-    Peer,
+    /// The ratio to the best one of the peers whose names begin in this way.
+    Peer(&'static [&'static str]),
     /// The metric itself.
     Itself,
 }
@@ -40,7 +40,7 @@ const fn peer(
         workload,
         threads,
         figure,
-        of: ComparedWith::Peer,
+        of: ComparedWith::Peer(&["rocksdb"]),
         bound,
     }
 }
@@ -56,6 +56,22 @@ const fn itself(
         threads,
         figure,
         of: ComparedWith::Itself,
+        bound,
+    }
+}
+
+const fn peers(
+    workload: &'static str,
+    threads: u64,
+    figure: &'static str,
+    names: &'static [&'static str],
+    bound: Bound,
+) -> Target {
+    Target {
+        workload,
+        threads: Some(threads),
+        figure,
+        of: ComparedWith::Peer(names),
         bound,
     }
 }
@@ -114,6 +130,40 @@ const LARGE_VALUES: &[Target] = &[
 /// Values of at least this many bytes have the targets of large values.
 const LARGE_VALUE: u64 = 8 << 10;
 
+/// The targets of the log engine. Those for its own metrics are judged without a peer, too.
+const LOGS: &[Target] = &[
+    peer("one-writer", Some(1), "mean_us", AtMost(0.5)),
+    peer("one-writer", Some(1), "p9999_us", AtMost(0.3)),
+    peers("one-writer", 1, "mean_us", RAFT_ENGINE, AtMost(0.8)),
+    peers("one-writer", 1, "p9999_us", RAFT_ENGINE, AtMost(0.8)),
+    itself("one-writer", Some(1), "device_ratio", AtLeast(0.9)),
+    peers("many-writers", 64, "ops_per_s", LOG_PEERS, AtLeast(1.5)),
+    peers(
+        "one-writer-unsynced",
+        1,
+        "ops_per_s",
+        LOG_PEERS,
+        AtLeast(2.0),
+    ),
+    peers(
+        "many-writers-unsynced",
+        4,
+        "ops_per_s",
+        LOG_PEERS,
+        AtLeast(2.0),
+    ),
+    itself("many-logs", None, "write_amp", AtMost(1.15)),
+    itself("many-logs", None, "memory_per_live_byte", AtMost(0.005)),
+    itself("stuck-log", None, "space_amp_max", AtMost(1.3)),
+    itself("read", None, "device_reads_per_op", AtMost(1.02)),
+    itself("iterate", None, "device_ratio", AtLeast(0.8)),
+    itself("recover", None, "mean_us", AtMost(2e6)),
+    peer("recover", None, "mean_us", AtMost(0.2)),
+    itself("gaps", None, "mean_us", AtMost(10_000.0)),
+];
+const RAFT_ENGINE: &[&str] = &["raft-engine"];
+const LOG_PEERS: &[&str] = &["rocksdb", "raft-engine", "raft-log"];
+
 /// A target and the result of a comparison for it.
 pub(super) struct Outcome {
     name: String,
@@ -132,35 +182,28 @@ impl Bound {
     }
 }
 
-/// Selects, for each metric, the ratio to the best one of several configurations of RocksDB.
-fn to_the_best<'a>(ratios: &'a [Compared<'a>], targets: &[Target]) -> Vec<&'a Compared<'a>> {
-    let mut best: Vec<&Compared<'_>> = Vec::new();
-    for r in ratios {
-        if !(r.engine.starts_with("basalt") && r.against.starts_with("rocksdb")) {
-            continue;
-        }
-        let target = (targets.iter()).find(|t| {
-            t.of == ComparedWith::Peer && t.workload == r.workload && t.figure == r.figure
-        });
-        let same = |b: &&Compared<'_>| {
-            (b.engine, b.workload, b.threads, b.figure)
-                == (r.engine, r.workload, r.threads, r.figure)
+impl Target {
+    /// Returns the ratio that the target bounds: to the peer that is nearest to missing it.
+    fn ratio<'a>(&self, of_cell: &[&'a Compared<'a>]) -> Option<&'a Compared<'a>> {
+        let ComparedWith::Peer(names) = self.of else {
+            return None;
         };
-        match (best.iter().position(same), target) {
-            (None, _) => best.push(r),
-            (Some(at), Some(t))
-                if t.bound
-                    .is_closer_to_bound(r.ratio.ratio, best[at].ratio.ratio) =>
-            {
-                best[at] = r;
+        let mut best: Option<&Compared<'_>> = None;
+        for r in of_cell {
+            if r.figure != self.figure || !names.iter().any(|n| r.against.starts_with(n)) {
+                continue;
             }
-            (Some(_), _) => {}
+            let is_closer =
+                |b: &Compared<'_>| (self.bound).is_closer_to_bound(r.ratio.ratio, b.ratio.ratio);
+            if best.is_none_or(is_closer) {
+                best = Some(r);
+            }
         }
+        best
     }
-    best
 }
 
-/// Returns the results for the targets that a comparison of Basalt with RocksDB has metrics for.
+/// Returns the results for the targets that a comparison of Basalt with its peers has metrics for.
 pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
     let value_size = &comparison.config["value_size"];
     let targets = match value_size.as_u64() {
@@ -169,24 +212,34 @@ pub(super) fn of(comparison: &Comparison) -> Vec<Outcome> {
     };
     let ratios = comparison.ratios();
     let mut out = Vec::new();
-    for r in to_the_best(&ratios, targets) {
-        let here = |t: &&Target| {
-            t.workload == r.workload && t.threads.is_none_or(|threads| threads == r.threads)
-        };
-        for t in targets.iter().filter(here) {
-            if t.of == ComparedWith::Peer && t.figure == r.figure {
+    for (workload, threads, engine) in comparison.first_engines() {
+        if !engine.starts_with("basalt") {
+            continue;
+        }
+        let here = |r: &&Compared<'_>| r.workload == workload && r.threads == threads;
+        let of_cell: Vec<&Compared<'_>> = ratios.iter().filter(here).collect();
+        let beside_rocksdb = of_cell.iter().any(|r| r.against.starts_with("rocksdb"));
+        let of_engine = targets.iter().map(|t| (t, beside_rocksdb));
+        let of_log = LOGS.iter().map(|t| (t, true));
+        for (t, judged) in of_engine.chain(of_log) {
+            if t.workload != workload || t.threads.is_some_and(|n| n != threads) {
+                continue;
+            }
+            if let Some(r) = t.ratio(&of_cell) {
                 out.push(Outcome {
-                    name: format!("{} x{}: ratio of {}", r.workload, r.threads, r.figure),
+                    name: format!(
+                        "{workload} x{threads}: ratio of {} to {}",
+                        t.figure, r.against
+                    ),
                     figure: r.ratio.ratio,
                     bound: t.bound,
                     interval: r.ratio.interval,
                 });
             }
-            // A target for Basalt's own metric is judged once, beside the first ratio.
-            if t.of == ComparedWith::Itself && r.figure == "ops_per_s" {
-                let figure = comparison.median_of_first(r.workload, r.threads, t.figure);
+            if t.of == ComparedWith::Itself && judged {
+                let figure = comparison.median_of_first(workload, threads, t.figure);
                 out.extend(figure.map(|figure| Outcome {
-                    name: format!("{} x{}: {}", r.workload, r.threads, t.figure),
+                    name: format!("{workload} x{threads}: {}", t.figure),
                     figure,
                     bound: t.bound,
                     interval: None,
@@ -229,8 +282,11 @@ impl Outcome {
             AtLeast(target) => format!("at least {target}"),
             AtMost(target) => format!("at most {target}"),
         };
+        let interval = self
+            .interval
+            .map_or_else(String::new, |(low, high)| format!(" [{low:.2}, {high:.2}]"));
         format!(
-            "target {verdict}: {} {:.3}, {bound}",
+            "target {verdict}: {} {:.3}{interval}, {bound}",
             self.name, self.figure
         )
     }

@@ -15,12 +15,13 @@ pub(super) struct Basalt {
     configuration: Value,
 }
 
-/// Returns the parts of the environment within this budget.
-pub(super) fn environment(budget: &Budget) -> EnvParts {
+/// Returns the parts of an environment with this many bytes of memory and of cache, and background
+/// threads (0 for the default).
+pub(crate) fn environment(memory: u64, cache: u64, background_threads: usize) -> EnvParts {
     let env = EnvBuilder::without_fs()
-        .memory_bytes(budget.memory)
-        .cache_bytes(budget.cache);
-    match budget.background_threads {
+        .memory_bytes(memory)
+        .cache_bytes(cache);
+    match background_threads {
         0 => env.parts(),
         n => env.threads(n).parts(),
     }

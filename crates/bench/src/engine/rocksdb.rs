@@ -161,7 +161,7 @@ impl Rocks {
 }
 
 /// Returns the text of the file in which RocksDB keeps all its options.
-fn options_file(path: &Path) -> Result<String, Stop> {
+pub(crate) fn options_file(path: &Path) -> Result<String, Stop> {
     let fs = host_directory(path, Switch::Off)?;
     let mut names: Vec<_> = fs
         .list(Path::new(""))?

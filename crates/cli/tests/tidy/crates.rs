@@ -29,7 +29,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("basalt", &["fs", "env", "kv", "lava", "lsm"]),
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
-    ("bench", &["kv", "table", "lsm", "basalt"]),
+    ("bench", &["kv", "table", "lsm", "log", "basalt"]),
     // The command `blob` reads blob files without their store, and `log` stores of logs.
     ("cli", &["blob", "log", "basalt", "server", "bench"]),
 ];

@@ -1,0 +1,1 @@
+//! Tests of the module `workload`, with an engine in memory.
