@@ -210,3 +210,6 @@ impl Bench<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -219,16 +219,7 @@ impl Run<'_> {
         let store = self.open()?;
         let mut worker = self.worker(&store, 1, 0, 1);
         match content {
-            Prepared::Gaps => {
-                let holes = self.holes();
-                let mut next = 1;
-                for hole in holes.all() {
-                    worker.append_many(0, hole.start() - next)?;
-                    next = hole.end() + 1;
-                    self.logs.log(0).next.store(next, Relaxed);
-                }
-                worker.append_many(0, holes.lsns + 1 - next)?;
-            }
+            Prepared::Gaps => worker.fill_with_holes()?,
             Prepared::Closed | Prepared::Crashed => {
                 // Logs grow together, so that records of all of them lie side by side.
                 let each = self.records_of_log() - 1;
@@ -352,9 +343,10 @@ impl Run<'_> {
             (LogWorkload::Read, Read::Calls, ..) => Some(at_end.read_calls),
             _ => None,
         };
-        let own_written = start.own.zip(own_at_close).map(|(then, now)| {
-            now.bytes_written + now.bytes_prewritten - then.bytes_written - then.bytes_prewritten
-        });
+        let own = start.own.zip(own_at_close);
+        let prewritten = own.map(|(then, now)| now.bytes_prewritten - then.bytes_prewritten);
+        let own_written = own.map(|(then, now)| now.bytes_written - then.bytes_written);
+        let own_written = own_written.zip(prewritten).map(|(a, b)| a + b);
         let put_bytes = lead.tally.write_bytes;
         let units = self.units(&lead);
         let per_put = |bytes: u64| (put_bytes > 0).then(|| round(bytes as f64 / put_bytes as f64));
@@ -379,6 +371,7 @@ impl Run<'_> {
             "device_reads": device_reads,
             "device_reads_per_op": device_reads.map(per_op),
             "engine_write_bytes": own_written,
+            "engine_prewritten_bytes": prewritten,
             "block_device_write_bytes": device.map(|d| d.write_bytes),
             "block_device_read_bytes": device.map(|d| d.read_bytes),
             "block_device_reads": device.map(|d| d.reads),

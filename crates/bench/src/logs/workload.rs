@@ -461,6 +461,17 @@ impl LogWorker {
         Ok(())
     }
 
+    /// Fills the log of `gaps`.
+    pub fn fill_with_holes(&mut self) -> Result<(), Stop> {
+        let mut next = 1;
+        for hole in self.holes.all() {
+            self.append_many(0, hole.start() - next)?;
+            next = hole.end() + 1;
+            self.logs.log(0).next.store(next, Relaxed);
+        }
+        self.append_many(0, self.holes.lsns + 1 - next)
+    }
+
     fn gaps(&mut self) -> Result<(), Stop> {
         let found = self.store.gaps(0, 1..=self.holes.lsns)?;
         if found != self.holes.all() {
@@ -509,6 +520,3 @@ impl Holes {
         (0..self.holes).map(hole).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,8 @@
 
 use super::LogStore;
 use crate::Stop;
-use crate::engine::{Read, locked_version};
+use crate::engine::{Read, host_directory, locked_version};
+use crate::flags::Switch;
 use crate::logs::LogBudget;
 use basalt::env::sync::Mutex;
 use raft_log::api::raft_log_writer::RaftLogWriter;
@@ -45,6 +46,8 @@ fn wrong(e: io::Error) -> Stop {
 
 impl RaftLogLog {
     pub(super) fn open(path: &Path, budget: &LogBudget) -> Result<RaftLogLog, Stop> {
+        // raft-log makes no directory.
+        host_directory(path, Switch::Off)?;
         let mut config = Config::new(path.display());
         // A single writer has nothing to wait for.
         config.wal.flush_batch_wait = Some(Duration::ZERO);

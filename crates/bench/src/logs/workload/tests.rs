@@ -1,1 +1,0 @@
-//! Tests of the module `workload`, with an engine in memory.
