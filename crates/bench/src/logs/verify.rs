@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Records that are read at random places.
 const SAMPLES: u64 = 2000;
 /// Logs that are read whole, if they are short.
-const WHOLE: u64 = 16;
+const WHOLE: u64 = 4;
 /// Most records of a log that is read whole.
-const SHORT: u64 = 100_000;
+const SHORT: u64 = 20_000;
 
 /// Reads records of all logs and compares them with what was appended. Trimmed and removed records
 /// must be gone.
