@@ -1,4 +1,9 @@
-//! The real program runs every workload on logs, small, and its report has the rows of the table.
+//! The real `basalt-bench log` on tiny stores: every workload runs, and its report has the rows of
+//! the table. No test here depends on speed.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests make and look at directories of the host by hand"
+)]
 
 mod scratch;
 
