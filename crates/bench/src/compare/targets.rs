@@ -1,4 +1,5 @@
-//! The targets of the engines in comparison with their peers, and whether a comparison reaches them.
+//! The targets of the engines in comparison with their peers, and whether a comparison reaches
+//! them.
 
 use super::Comparison;
 use super::summary::Compared;

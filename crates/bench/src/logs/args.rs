@@ -63,8 +63,8 @@ pub struct LogArgs {
     /// recycling them
     #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = parse_size)]
     pub fill: u64,
-    /// Make records this many bytes long, at least 8 [default: 1K; 256 with --sync off; 256 to 4K in
-    /// many-logs and stuck-log]
+    /// Make records this many bytes long, at least 8 [default: 1K; 256 with --sync off; 256 to 4K
+    /// in many-logs and stuck-log]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub record_size: Option<u64>,
     /// Fill the stores of read and recover with this many records; gaps has ten times as many

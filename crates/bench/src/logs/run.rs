@@ -8,6 +8,7 @@ use super::workload::{Case, Holes, LogWorker, LogWorkload, Logs};
 use crate::Stop;
 use crate::compare::run::{merge, metrics};
 use crate::compare::space::{SpaceSample, SpaceWatch};
+use crate::compare::store::forget_tree;
 use crate::counters::{Counters, Disk, Process, anonymous_rss, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::device::{Measured, SEQUENTIAL};
@@ -298,13 +299,18 @@ impl Run<'_> {
             return self.recovered(store, took, counted_before);
         }
         let empty_rss = anonymous_rss();
-        if matches!(case.workload, LogWorkload::Read | LogWorkload::Iterate) {
+        let fs = host_directory(&self.args.dir, self.args.budget.direct)?;
+        let reads_filled = matches!(case.workload, LogWorkload::Read | LogWorkload::Iterate);
+        if reads_filled {
             self.expect_filled();
         }
         let groups = case.groups(self.args, &self.clock);
         self.warm(&store, &groups)?;
+        if reads_filled {
+            // Engines that read all of their files in the open would find them in the page cache.
+            forget_tree(fs.as_ref(), &self.args.dir, Path::new(&self.order.store))?;
+        }
         let start = self.start(store.as_ref());
-        let fs = host_directory(&self.args.dir, self.args.budget.direct)?;
         let logs = self.logs.clone();
         let live = move || logs.live_bytes.load(Relaxed);
         let watched = case
@@ -370,6 +376,7 @@ impl Run<'_> {
             "device_read_bytes": whole.read_bytes,
             "device_reads": device_reads,
             "device_reads_per_op": device_reads.map(per_op),
+            "device_read_bytes_per_op": reads_filled.then(|| per_op(at_end.read_bytes)),
             "engine_write_bytes": own_written,
             "engine_prewritten_bytes": prewritten,
             "block_device_write_bytes": device.map(|d| d.write_bytes),
