@@ -80,3 +80,21 @@ fn live_bytes_are_the_sum_of_keys_and_values() {
     }
     assert_eq!(d.live_bytes(), sum);
 }
+
+#[test]
+fn a_value_is_that_of_its_key_and_version_alone() {
+    for len in [8, 9, 100, 3 << 20] {
+        let data = Data::new(3, 1000, 8, len, 0.5);
+        let mut value = Vec::new();
+        data.value(5, 7, &mut value);
+        assert!(data.is_value(5, 7, &value));
+        assert!(!data.is_value(6, 7, &value));
+        assert!(!data.is_value(5, 7, &value[1..]));
+        assert_eq!(data.is_value(5, 8, &value), len == 8);
+        for at in [0, 7, len / 2, len - 1] {
+            value[at] ^= 1;
+            assert!(!data.is_value(5, 7, &value), "byte {at} of {len}");
+            value[at] ^= 1;
+        }
+    }
+}

@@ -101,3 +101,62 @@ fn large_values_are_compared_with_the_best_rocksdb_configuration() {
     assert_eq!(of(&c, "ops_per_s"), rate, "the order does not matter");
     assert_eq!(of(&c, "p99_us"), p99);
 }
+
+/// The targets of logs name their peers. The peer that is nearest to missing one counts.
+#[test]
+fn targets_of_logs_are_judged_beside_the_peers_that_they_name() {
+    let row = |workload: &str, engine: &str, figures: Value| {
+        let mut row = json!({"workload": workload, "threads": 1, "engine": engine, "pair": 0});
+        crate::compare::run::merge(&mut row, figures);
+        row
+    };
+    let c = Comparison {
+        machine: json!({}),
+        config: json!({}),
+        rows: vec![
+            row(
+                "one-writer",
+                "basalt 1",
+                json!({"mean_us": 60, "device_ratio": 0.95}),
+            ),
+            row("one-writer", "rocksdb 2", json!({"mean_us": 100})),
+            row("one-writer", "raft-engine 3", json!({"mean_us": 80})),
+            row("one-writer-unsynced", "basalt 1", json!({"ops_per_s": 500})),
+            row(
+                "one-writer-unsynced",
+                "rocksdb 2",
+                json!({"ops_per_s": 100}),
+            ),
+            row(
+                "one-writer-unsynced",
+                "raft-engine 3",
+                json!({"ops_per_s": 300}),
+            ),
+            row("stuck-log", "basalt 1", json!({"space_amp_max": 1.31})),
+            row("many-logs", "rocksdb 2", json!({"write_amp": 1.0})),
+        ],
+    };
+    let json = c.json();
+    let found: Vec<(&str, f64, bool)> = (json["targets"].as_array().unwrap().iter())
+        .map(|t| {
+            let name = t["name"].as_str().unwrap();
+            (name, t["figure"].as_f64().unwrap(), t["reached"] == true)
+        })
+        .collect();
+    let expected = [
+        ("one-writer x1: ratio of mean_us to rocksdb 2", 0.6, false),
+        (
+            "one-writer x1: ratio of mean_us to raft-engine 3",
+            0.75,
+            true,
+        ),
+        ("one-writer x1: device_ratio", 0.95, true),
+        (
+            "one-writer-unsynced x1: ratio of ops_per_s to raft-engine 3",
+            1.667,
+            false,
+        ),
+        ("stuck-log x1: space_amp_max", 1.31, false),
+    ];
+    assert_eq!(found, expected);
+}
