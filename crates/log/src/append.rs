@@ -24,7 +24,7 @@ impl Engine {
     /// Commits a request to the datalog, and waits for it.
     pub fn run_data(&self, request: DataRequest) -> Result<()> {
         self.check_open()?;
-        let queued = queued(request, TicketState::new());
+        let queued = queued(request);
         self.data_queue.run(queued, &DataCommit(self))
     }
 
@@ -33,9 +33,9 @@ impl Engine {
         if let Err(e) = self.check_open() {
             return TicketState::done(Err(e));
         }
-        let ticket = TicketState::new();
-        self.data_queue
-            .submit(queued(request, ticket.clone()), &DataCommit(self));
+        let queued = queued(request);
+        let ticket = queued.ticket.clone();
+        self.data_queue.submit(queued, &DataCommit(self));
         ticket
     }
 
@@ -45,14 +45,14 @@ impl Engine {
     }
 }
 
-fn queued(request: DataRequest, ticket: Arc<TicketState>) -> Queued<DataRequest> {
-    let bytes = match &request {
-        DataRequest::Append { buf, .. } => buf.len(),
-        DataRequest::Remove { .. } | DataRequest::Sync => RECORD_HEADER,
+fn queued(request: DataRequest) -> Queued<DataRequest> {
+    let (bytes, syncs) = match &request {
+        DataRequest::Append { buf, sync, .. } => (buf.len(), *sync),
+        DataRequest::Remove { .. } | DataRequest::Sync => (RECORD_HEADER, true),
     };
     Queued {
         request,
-        ticket,
+        ticket: TicketState::new(syncs),
         bytes,
     }
 }

@@ -27,7 +27,7 @@ impl Engine {
         let queued = Queued {
             bytes: 64,
             request,
-            ticket: TicketState::new(),
+            ticket: TicketState::new(sync),
         };
         self.meta_queue.run(queued, &MetaCommit(self))
     }

@@ -25,6 +25,9 @@ type Callback = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The result of a request that is still to come.
 pub(crate) struct TicketState {
+    /// True if the result takes as long as a sync. A waiter then sleeps at once: with many writers,
+    /// those that yield take half of the processors from the leader.
+    waits_for_device: bool,
     slot: Mutex<Slot>,
     changed: Condvar,
     /// True if the slot has changed since the waiter read it. The waiter watches it without the
@@ -45,8 +48,10 @@ struct Slot {
 }
 
 impl TicketState {
-    pub fn new() -> Arc<TicketState> {
+    /// Returns the ticket of a request. `waits_for_device` is true if the request needs a sync.
+    pub fn new(waits_for_device: bool) -> Arc<TicketState> {
         Arc::new(TicketState {
+            waits_for_device,
             slot: Mutex::new(Slot::default()),
             changed: Condvar::new(),
             moved: AtomicBool::new(false),
@@ -55,7 +60,7 @@ impl TicketState {
 
     /// Returns a ticket whose result is known.
     pub fn done(result: Result<()>) -> Arc<TicketState> {
-        let ticket = TicketState::new();
+        let ticket = TicketState::new(false);
         ticket.slot.lock().result = Some(result);
         ticket
     }
@@ -105,13 +110,17 @@ impl TicketState {
 
     /// Waits for the result or the lead. Returns `None` if the caller is to lead.
     fn wait(&self) -> Option<Result<()>> {
-        for _ in 0..SPINS {
+        let (spins, yields) = match self.waits_for_device {
+            true => (0, 0),
+            false => (SPINS, YIELDS),
+        };
+        for _ in 0..spins {
             if self.moved.load(SeqCst) {
                 break;
             }
             spin_loop();
         }
-        for _ in 0..YIELDS {
+        for _ in 0..yields {
             if self.moved.load(SeqCst) {
                 break;
             }
