@@ -4,6 +4,8 @@
 //! The modules are in `docs/architecture.md`, from the bottom up.
 
 #![deny(missing_docs)]
+// The unit tests of this crate are tests of the ordinary build, without a scheduler's locks.
+#![cfg(not(all(test, feature = "schedules")))]
 
 mod append;
 mod apply;
