@@ -1,14 +1,44 @@
 //! Iterators over the records of a logical log.
 
-use crate::index::EntryPlace;
+use crate::index::{EntryPlace, PageLocation};
 use crate::log::Log;
+use crate::mapping::{Location, Mapping};
 use basalt_fs::{Bytes, Result};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Entries that an iterator takes from the index at once.
-const AHEAD: usize = 64;
+const AHEAD: usize = 256;
+/// Bytes of the first read, apart from those of its record.
+const FIRST_READ: u64 = 16 << 10;
+/// Most bytes of one read, unless one record is longer.
+const LARGEST_READ: u64 = 1 << 20;
+/// Bytes between two records of the log that are read along with them.
+const GAP: u64 = 16 << 10;
+/// A record that takes a smaller part of the bytes that were read with it is copied, so that a user
+/// who keeps it does not keep the others.
+const COPIED_PART: usize = 8;
+
+/// Bytes of a file that several records of the log lie in.
+struct Window {
+    file: u64,
+    file_id: u128,
+    path: PathBuf,
+    offset: u64,
+    bytes: Bytes,
+}
+
+impl Window {
+    /// Returns the bytes of a record if they are here.
+    fn get(&self, at: Location) -> Option<Bytes> {
+        let from = at.offset.checked_sub(self.offset)?;
+        let end = from + u64::from(at.len);
+        (at.file == self.file && end <= self.bytes.len() as u64)
+            .then(|| self.bytes.slice(from as usize..end as usize))
+    }
+}
 
 /// An iterator over the records of a log, as [`Log::iter`] and [`Log::iter_back`] return it. An
 /// item is an LSN and the record. After an error the iterator goes on behind the record.
@@ -18,6 +48,11 @@ pub struct LogIter {
     /// The LSN at which the iterator goes on, or `None` at the end of all LSNs.
     at: Option<u64>,
     taken: VecDeque<(u64, EntryPlace)>,
+    /// The page of the index that the last record was on.
+    page: Option<(PageLocation, Mapping)>,
+    window: Option<Window>,
+    /// Bytes of the next read. They double as long as reads follow one another.
+    read_bytes: u64,
 }
 
 impl Log {
@@ -40,6 +75,9 @@ impl LogIter {
             forward: true,
             at: Some(from),
             taken: VecDeque::new(),
+            page: None,
+            window: None,
+            read_bytes: FIRST_READ,
         }
     }
 
@@ -54,6 +92,7 @@ impl LogIter {
     pub fn seek(&mut self, lsn: u64) {
         self.at = Some(lsn);
         self.taken.clear();
+        self.read_bytes = FIRST_READ;
     }
 
     fn next_record(&mut self) -> Result<Option<(u64, Bytes)>> {
@@ -72,7 +111,7 @@ impl LogIter {
                 false => lsn.checked_sub(1),
             };
             // The record may have been moved or removed since the index was read.
-            let data = match self.log.read_at(lsn, place)? {
+            let data = match self.read_ahead(lsn, place)? {
                 Some(data) => Some(data),
                 None => {
                     self.taken.clear();
@@ -87,6 +126,92 @@ impl LogIter {
 }
 
 impl LogIter {
+    /// Returns the record at a place, or `None` if it is not there any more. Reads records that
+    /// follow in the same file along with it.
+    fn read_ahead(&mut self, lsn: u64, place: EntryPlace) -> Result<Option<Bytes>> {
+        let Some(at) = self.locate(lsn, place)? else {
+            return Ok(None);
+        };
+        let known = self.window.as_ref().and_then(|window| window.get(at));
+        if known.is_none() {
+            let Some(window) = self.read_window(at)? else {
+                return Ok(None);
+            };
+            self.window = Some(window);
+            self.read_bytes = (self.read_bytes * 2).min(LARGEST_READ);
+        }
+        let window = self.window.as_ref().expect("just read");
+        let bytes = window.get(at).expect("the window begins with the record");
+        let data = self
+            .log
+            .open_record(lsn, window.file_id, at.offset, &bytes)
+            .map_err(|what| self.log.damaged(lsn, &window.path, at.offset, what))?;
+        let data = bytes.slice(data);
+        match data.len() < window.bytes.len() / COPIED_PART {
+            true => Ok(Some(Bytes::copy_from_slice(&data))),
+            false => Ok(Some(data)),
+        }
+    }
+
+    /// Returns the location of a record, or `None` if its page is gone.
+    fn locate(&mut self, lsn: u64, place: EntryPlace) -> Result<Option<Location>> {
+        let page = match place {
+            EntryPlace::Known(location) => return Ok(Some(location)),
+            EntryPlace::OnPage(page) => page,
+        };
+        if self.page.as_ref().is_none_or(|(at, _)| *at != page) {
+            let Some(mapping) = self.log.load_page(lsn, page)? else {
+                return Ok(None);
+            };
+            self.page = Some((page, mapping));
+        }
+        let (_, mapping) = self.page.as_ref().expect("just loaded");
+        Ok(mapping.get(lsn))
+    }
+
+    /// Reads a record, and those of the next ones that lie near behind it.
+    fn read_window(&mut self, first: Location) -> Result<Option<Window>> {
+        let Some(file) = self.log.engine().logs.get(first.file) else {
+            return Ok(None);
+        };
+        let (mut from, mut to) = (first.offset, first.offset + u64::from(first.len));
+        for (lsn, place) in &self.taken {
+            let next = match place {
+                EntryPlace::Known(location) => Some(*location),
+                // Entries on another page are read when it is their turn.
+                EntryPlace::OnPage(at) => match &self.page {
+                    Some((page, mapping)) if page == at => mapping.get(*lsn),
+                    _ => None,
+                },
+            };
+            let Some(next) = next.filter(|next| next.file == first.file) else {
+                break;
+            };
+            let end = next.offset + u64::from(next.len);
+            let is_near = next.offset <= to + GAP && end + GAP >= from;
+            let (wider_from, wider_to) = (from.min(next.offset), to.max(end));
+            if !is_near || wider_to - wider_from > self.read_bytes {
+                break;
+            }
+            (from, to) = (wider_from, wider_to);
+        }
+        let bytes = match file.read(from, (to - from) as usize) {
+            Err(_) if to - from > u64::from(first.len) => {
+                // The error is not the record's if the record alone can be read.
+                from = first.offset;
+                file.read(from, first.len as usize)?
+            }
+            read => read?,
+        };
+        Ok(Some(Window {
+            file: file.number,
+            file_id: file.file_id,
+            path: file.path.clone(),
+            offset: from,
+            bytes,
+        }))
+    }
+
     /// Returns the next record, or waits for it up to `timeout`. Returns `None` if there is none by
     /// then. Records that are appended below the iterator's position are not returned. A backward
     /// iterator does not wait.

@@ -3,10 +3,11 @@
 use crate::apply::place_of;
 use crate::batch::{LogBatch, MAX_LSN};
 use crate::engine::Engine;
-use crate::index::EntryPlace;
+use crate::index::{EntryPlace, PageLocation};
 use crate::log_ops::LogOp;
 #[cfg(test)]
 use crate::mapping::Location;
+use crate::mapping::Mapping;
 use crate::namespace::{LogInner, LogState};
 use crate::options::LogOptions;
 use crate::pages;
@@ -14,7 +15,8 @@ use crate::request::DataRequest;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::write_options::WriteOptions;
 use basalt_records::entries::open_entry;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A logical log of a [`crate::LogEngine`]. Cloning is cheap, and all clones are the same log.
@@ -134,12 +136,7 @@ impl Log {
         let location = match place {
             EntryPlace::Known(location) => location,
             EntryPlace::OnPage(page) => {
-                let number = self.state.number;
-                let found = pages::load(&self.engine.env, &self.engine.logs, number, page)
-                    .map_err(|e| {
-                        e.context(format!("reading LSN {lsn} of log {:?}", self.name()))
-                    })?;
-                match found.and_then(|page| page.get(lsn)) {
+                match self.load_page(lsn, page)?.and_then(|page| page.get(lsn)) {
                     Some(location) => location,
                     None => return Ok(None),
                 }
@@ -149,22 +146,40 @@ impl Log {
             return Ok(None);
         };
         let bytes = file.read(location.offset, location.len as usize)?;
-        let opened = open_entry(file.file_id, location.offset, &bytes);
-        let data = opened
-            .and_then(
-                |(head, data)| match (head.log, head.lsn) == (self.state.number, lsn) {
-                    true => Ok(data),
-                    false => Err(format!(
-                        "expected LSN {lsn} of log {}, found LSN {} of log {}",
-                        self.state.number, head.lsn, head.log
-                    )),
-                },
-            )
-            .map_err(|what| {
-                Error::corruption(&file.path, location.offset, what)
-                    .context(format!("reading LSN {lsn} of log {:?}", self.state.name))
-            })?;
+        let data = self
+            .open_record(lsn, file.file_id, location.offset, &bytes)
+            .map_err(|what| self.damaged(lsn, &file.path, location.offset, what))?;
         Ok(Some(bytes.slice(data)))
+    }
+
+    /// Returns the entries of the page that has a record, or `None` if the page is gone.
+    pub(crate) fn load_page(&self, lsn: u64, page: PageLocation) -> Result<Option<Mapping>> {
+        pages::load(&self.engine.env, &self.engine.logs, self.state.number, page)
+            .map_err(|e| e.context(format!("reading LSN {lsn} of log {:?}", self.name())))
+    }
+
+    /// Verifies the bytes of a record, and returns the range of its data in them.
+    pub(crate) fn open_record(
+        &self,
+        lsn: u64,
+        file_id: u128,
+        offset: u64,
+        bytes: &[u8],
+    ) -> std::result::Result<Range<usize>, String> {
+        let (head, data) = open_entry(file_id, offset, bytes)?;
+        match (head.log, head.lsn) == (self.state.number, lsn) {
+            true => Ok(data),
+            false => Err(format!(
+                "expected LSN {lsn} of log {}, found LSN {} of log {}",
+                self.state.number, head.lsn, head.log
+            )),
+        }
+    }
+
+    /// Returns the error of a damaged record.
+    pub(crate) fn damaged(&self, lsn: u64, path: &Path, offset: u64, what: String) -> Error {
+        Error::corruption(path, offset, what)
+            .context(format!("reading LSN {lsn} of log {:?}", self.state.name))
     }
 
     /// Returns the smallest LSN, or `None` if the log is empty.

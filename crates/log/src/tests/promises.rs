@@ -270,3 +270,40 @@ fn metrics_count_what_was_done() {
         "a closed store has no metrics"
     );
 }
+
+/// An iteration reads many records with one read of the device, from pages and from memory.
+#[test]
+fn an_iteration_reads_ahead() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let other = engine.create("b", LogOptions::default()).unwrap();
+    let data = |lsn: u64| vec![lsn as u8; 100 + lsn as usize % 50];
+    for lsn in 1..=2000u64 {
+        log.append(lsn, &data(lsn), UNSYNCED).unwrap();
+        if lsn % 4 == 0 {
+            other.append(lsn, &data(lsn), UNSYNCED).unwrap();
+        }
+        while env.jobs().step() {}
+    }
+    assert!(engine.stats().index_pages > 4);
+    let reads = || env.fs().stats().reads;
+    for forward in [true, false] {
+        let before = reads();
+        let iter = match forward {
+            true => log.iter(0),
+            false => log.iter_back(u64::MAX),
+        };
+        let mut n = 0;
+        for (item, lsn) in iter.zip(1..) {
+            let lsn = if forward { lsn } else { 2001 - lsn };
+            assert_eq!(item.unwrap(), (lsn, data(lsn).into()));
+            n += 1;
+        }
+        let reads = reads() - before;
+        assert_eq!(n, 2000);
+        // In tests a page has some thirty entries, and is read once.
+        assert!(reads < 200, "{reads} reads for 2,000 records");
+    }
+}
