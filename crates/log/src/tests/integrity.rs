@@ -454,3 +454,55 @@ fn a_repair_brings_nothing_back_that_the_metalog_says_is_gone() {
     let e = a.append(10, b"", SYNC).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
 }
+
+/// A collection has moved records after the newest checkpoint, and has removed their files. A
+/// repair finds the copies, with the checkpoint and without it.
+#[test]
+fn a_repair_finds_records_that_were_moved_since_the_checkpoint() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let kept = engine.create("kept", LogOptions::default()).unwrap();
+    let gone = engine.create("gone", LogOptions::default()).unwrap();
+    for lsn in 1..=60 {
+        kept.append(lsn, &[lsn as u8; 50], UNSYNCED).unwrap();
+        gone.append(lsn, &[0; 700], UNSYNCED).unwrap();
+    }
+    engine.engine().checkpoint().unwrap();
+    gone.trim(55, SYNC).unwrap();
+    kept.remove(20..=22).unwrap();
+    engine.engine().collect_garbage().unwrap();
+    engine.engine().sync_all().unwrap();
+    let moved = |role| {
+        let all = engine.engine().logs.all();
+        all.iter().filter(|f| f.role == role).count()
+    };
+    assert!(moved(Role::Moved) > 0 && kept.location(1).is_none_or(|at| at.file > 2));
+    engine.engine().cut_power();
+    drop((kept, gone, engine));
+    let snapshot = fs.snapshot();
+    for without_checkpoint in [false, true] {
+        let damaged = snapshot.kill();
+        damaged.remove(&Path::new(DIR).join("CURRENT")).unwrap();
+        for path in files(&damaged) {
+            if without_checkpoint && path.extension().is_some_and(|e| e == "checkpoint") {
+                damaged.remove(&path).unwrap();
+            }
+        }
+        let report = repair(&damaged).unwrap();
+        assert_eq!(report.lost, [""; 0], "{report:?}");
+        let engine = open(&damaged).unwrap();
+        let lsns = |name: &str| -> Vec<u64> {
+            let log = engine.log(name).unwrap();
+            log.iter(0).map(|item| item.unwrap().0).collect()
+        };
+        let left: Vec<u64> = (1..=19).chain(23..=60).collect();
+        assert_eq!(lsns("kept"), left, "{report:?}");
+        assert_eq!(lsns("gone"), [56, 57, 58, 59, 60], "{report:?}");
+        // Without the checkpoint, removals before what is left may be missing.
+        assert_eq!(
+            report.reappearing.is_empty(),
+            !without_checkpoint,
+            "{report:?}"
+        );
+    }
+}
