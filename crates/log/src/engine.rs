@@ -51,6 +51,7 @@ const LIVE_PART: u64 = 8;
 ///
 /// | lock | what it serialises | held over |
 /// |---|---|---|
+/// | `Run` | a verification | the reads of a step |
 /// | `LogEngine::creating` | the names of new logs | the commit of the creation |
 /// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
 /// | `WrittenFile` | a file that was left | its end, or a sync of it |
@@ -62,6 +63,7 @@ const LIVE_PART: u64 = 8;
 #[cfg(feature = "schedules")]
 pub const LOCK_ORDER: CrateLocks = CrateLocks {
     order: &[
+        "verify::Run",
         "LogEngine::creating",
         "Engine::data",
         "Engine::meta",

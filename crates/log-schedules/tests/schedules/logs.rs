@@ -189,6 +189,12 @@ fn look(world: &Arc<World>) {
     }
 }
 
+/// Verifies the live records beside everything else.
+fn verify(world: &Arc<World>) {
+    let report = world.engine.verify(|_, _| ()).wait().unwrap();
+    assert!(report.damage.is_empty(), "{report:?}");
+}
+
 fn cut_the_power(world: &World, disk: &Arc<SimFs>) {
     let known = world.journal.lock().unwrap().clone();
     let policy = CrashPolicy::ALL[below(CrashPolicy::ALL.len() as u64) as usize];
@@ -273,6 +279,9 @@ fn model(totals: &Counts) {
         let cut = below(4);
         for i in 0..3 {
             look(&reader);
+            if percent(30) {
+                verify(&reader);
+            }
             if cut == i {
                 cut_the_power(&reader, &of_reader);
             }
