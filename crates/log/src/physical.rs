@@ -336,6 +336,7 @@ impl PhysicalLogs {
         let file_id = self.env.random().next_u128();
         let fs = self.env.fs();
         let options = LogOptions { capacity, reuse };
+        let mut may_be_named = false;
         let begun = fs.create_log(&path, options).and_then(|file| {
             let header = FileHeader {
                 kind: FileKind::Log,
@@ -358,11 +359,14 @@ impl PhysicalLogs {
                 end: None,
             };
             let readable = readable(writer.file().clone(), &path, number, &entry);
+            may_be_named = true;
             self.install(&[Change::Add(number, entry)])?;
             Ok((writer, readable))
         });
-        if begun.is_err() {
-            // The manifest may name the file only if it is in doubt. Then the next one does not.
+        if begun.is_err() && !may_be_named {
+            // Otherwise the manifest is in doubt: it may name the file, and a process that opens the
+            // store before the next manifest is written must find it. The next open removes a file
+            // that no manifest names.
             let _ = fs.remove(&path);
         }
         let (writer, readable) = begun?;
