@@ -139,6 +139,16 @@ impl Engine {
                 }
             }
         }
+        let syncs = |q: &Queued<DataRequest>| matches!(q.request, DataRequest::Sync);
+        if group.iter().any(syncs) {
+            // Trims and creations are made durable, too.
+            let synced = self.meta.lock().sync();
+            for (queued, result) in group.iter().zip(&mut results[begun..]) {
+                if syncs(queued) && result.is_ok() {
+                    *result = synced.clone();
+                }
+            }
+        }
     }
 
     fn write_appends(

@@ -37,8 +37,11 @@ struct WrittenFile {
     writer: RecordWriter,
     file: Arc<ReadableFile>,
     reverse: ReverseIndexBuilder,
-    /// The end of the last record that was acknowledged.
+    /// The end of the last record that was acknowledged, or of a segment of the reverse index
+    /// behind it.
     acknowledged: ResumePoint,
+    /// The end of the last record that was acknowledged. Nobody misses a segment that is lost.
+    promised: ResumePoint,
     /// True if an append to the file was synced.
     has_synced: bool,
     /// True if a sync through another handle than the writer's has failed.
@@ -71,12 +74,18 @@ impl WrittenFile {
     /// should have covered them has failed.
     fn is_in_doubt(&self) -> bool {
         (self.sync_failed || self.writer.sync_failed())
-            && self.writer.synced() < self.acknowledged.offset
+            && self.writer.synced() < self.promised.offset
     }
 
     /// Makes all acknowledged records durable, also if an append behind them has failed.
     fn sync(&mut self, logs: &PhysicalLogs) -> Result<()> {
         if self.writer.synced() >= self.acknowledged.offset {
+            return Ok(());
+        }
+        let has_failed = self.sync_failed || self.writer.sync_failed();
+        if has_failed && !self.is_in_doubt() {
+            // The segment behind the last record may be lost. Then the file ends before it.
+            self.acknowledged = self.promised;
             return Ok(());
         }
         let done = self.writer.sync();
@@ -226,7 +235,10 @@ impl PhysicalWriter {
         bytes.add(active.writer.position() - begun);
         counters.syncs.add(u64::from(sync));
         match &done {
-            Ok(()) => active.acknowledged = active.writer.resume_point(),
+            Ok(()) => {
+                active.acknowledged = active.writer.resume_point();
+                active.promised = active.acknowledged;
+            }
             Err(_) => active.file.note_failure(),
         }
         let file = active.file.clone();
@@ -296,6 +308,8 @@ impl PhysicalWriter {
         if self.logs.now() < broken.retry_at {
             return Err(broken.error.clone());
         }
+        // No record of this file may be durable before those of the files before it.
+        self.sync_left()?;
         let ended = match &mut self.active {
             Some(active) => {
                 let known = active.file.end().is_some();
@@ -368,6 +382,7 @@ impl PhysicalWriter {
         writer.follow(self.chain);
         self.active = Some(WrittenFile {
             acknowledged: writer.resume_point(),
+            promised: writer.resume_point(),
             writer,
             file,
             reverse: ReverseIndexBuilder::default(),
