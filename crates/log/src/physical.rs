@@ -364,9 +364,9 @@ impl PhysicalLogs {
             Ok((writer, readable))
         });
         if begun.is_err() && !may_be_named {
-            // Otherwise the manifest is in doubt: it may name the file, and a process that opens the
-            // store before the next manifest is written must find it. The next open removes a file
-            // that no manifest names.
+            // Otherwise the manifest is in doubt: it may name the file, and a process that opens
+            // the store before the next manifest is written must find it. The next open removes a
+            // file that no manifest names.
             let _ = fs.remove(&path);
         }
         let (writer, readable) = begun?;

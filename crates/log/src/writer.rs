@@ -40,7 +40,7 @@ struct WrittenFile {
     /// The end of the last record that was acknowledged, or of a segment of the reverse index
     /// behind it.
     acknowledged: ResumePoint,
-    /// The end of the last record that was acknowledged. Nobody misses a segment that is lost.
+    /// The end of the last record that was acknowledged. A segment that is lost is not missed.
     promised: ResumePoint,
     /// True if an append to the file was synced.
     has_synced: bool,
