@@ -49,14 +49,18 @@ impl BytesByFile {
         }
     }
 
-    /// Subtracts bytes of a file, which must be there.
-    fn subtract(&mut self, file: u64, bytes: u64) {
-        let at = self.0.iter().position(|(f, _)| *f == file);
-        let at = at.expect("the bytes of the file are counted");
-        self.0[at].1 -= bytes;
+    /// Subtracts bytes of a file. Returns how many of them were counted: fewer only if a file of the
+    /// store says other lengths than the page itself.
+    fn subtract(&mut self, file: u64, bytes: u64) -> u64 {
+        let Some(at) = self.0.iter().position(|(f, _)| *f == file) else {
+            return 0;
+        };
+        let counted = bytes.min(self.0[at].1);
+        self.0[at].1 -= counted;
         if self.0[at].1 == 0 {
             self.0.swap_remove(at);
         }
+        counted
     }
 
     /// Returns the files and their bytes.
@@ -350,9 +354,9 @@ impl LogIndex {
                 None => share_of(&page.files, gone, page.lsns.count()),
             };
             for (file, bytes) in lost.iter() {
-                page.files.subtract(file, bytes);
+                let counted = page.files.subtract(file, bytes);
+                freed.records.add(file, counted);
             }
-            freed.records.add_all(&lost);
             page.lsns.remove(range);
         }
         if emptied {
@@ -454,6 +458,7 @@ impl LogIndex {
         to: Location,
     ) -> bool {
         let at = self.chunk_of(lsn);
+        let mut counted = u64::from(from.len);
         if let Some(found) = self.chunks.get(at).and_then(|chunk| chunk.get(lsn)) {
             if found != from {
                 return false;
@@ -472,10 +477,10 @@ impl LogIndex {
             };
             let page = &mut self.pages[i];
             page.lsns.remove(&(lsn..=lsn));
-            page.files.subtract(from.file, u64::from(from.len));
+            counted = page.files.subtract(from.file, counted);
             self.insert_in_chunk(lsn, to);
         }
-        self.bytes = self.bytes - u64::from(from.len) + u64::from(to.len);
+        self.bytes = self.bytes - counted + u64::from(to.len);
         true
     }
 

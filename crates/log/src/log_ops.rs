@@ -109,7 +109,8 @@ impl LogOp {
             DELETE => LogOp::Delete { log },
             TRIM => LogOp::Trim {
                 log,
-                up_to: get_varint64(bytes, at)?,
+                // The number above the largest LSN has other meanings.
+                up_to: get_varint64(bytes, at).filter(|up_to| *up_to < u64::MAX)?,
             },
             REMOVE => {
                 let start = get_varint64(bytes, at)?;

@@ -258,6 +258,9 @@ fn decode(
         0 => u32::try_from(get_varint64(bytes, at)?).ok()?,
         _ => of.len,
     };
+    // Sums of offsets and lengths do not overflow.
+    let end = offset.checked_add(u64::from(len))?;
+    i64::try_from(end).ok()?;
     Some((lsn, Location { file, offset, len }))
 }
 

@@ -99,13 +99,10 @@ impl ReadableFile {
 
     /// Subtracts live bytes. Returns true if nothing in the file is live any more.
     pub fn subtract_live(&self, bytes: u64) -> bool {
-        let before = self.live.fetch_sub(bytes, Relaxed);
-        debug_assert!(
-            before >= bytes,
-            "live bytes of {} fall below 0",
-            self.number
-        );
-        before == bytes
+        // A damaged store may have counted fewer bytes than its pages say.
+        let subtract = |live: u64| Some(live.saturating_sub(bytes));
+        let before = self.live.fetch_update(Relaxed, Relaxed, subtract);
+        before.is_ok_and(|before| before > 0 && before <= bytes)
     }
 }
 

@@ -62,3 +62,12 @@ fn bytes_that_are_no_operation_are_refused() {
     }
     assert!(refused > 1000, "only {refused} were refused");
 }
+
+#[test]
+fn a_trim_behind_all_lsns_is_refused() {
+    for (up_to, is_one) in [(u64::MAX - 1, true), (u64::MAX, false)] {
+        let mut bytes = Vec::new();
+        LogOp::Trim { log: 1, up_to }.encode(&mut bytes);
+        assert_eq!(LogOp::decode(&bytes, &mut 0).is_some(), is_one);
+    }
+}

@@ -116,3 +116,21 @@ fn bytes_that_are_no_mapping_are_refused() {
     assert!(accepted > 100, "only {accepted} were accepted");
     assert_eq!(Mapping::decode(&[], 0), None, "no mapping is empty");
 }
+
+#[test]
+fn records_behind_all_offsets_are_refused() {
+    let limit = i64::MAX as u64 & !7;
+    for (offset, is_one) in [(limit - 104, true), (limit - 88, false), (limit + 8, false)] {
+        let location = Location {
+            file: 1,
+            offset,
+            len: 100,
+        };
+        let mapping = Mapping::of([(5, location)]);
+        assert_eq!(
+            Mapping::decode(mapping.bytes(), 1).is_some(),
+            is_one,
+            "{offset}"
+        );
+    }
+}
