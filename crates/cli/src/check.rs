@@ -39,16 +39,7 @@ pub fn check(args: args::Check) -> Outcome {
     }
     let sound = report.damage.is_empty();
     if args.json {
-        let damage: Vec<_> = report
-            .damage
-            .iter()
-            .map(|e| {
-                json!({
-                    "kind": e.kind().name(), "message": e.to_string(),
-                    "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
-                })
-            })
-            .collect();
+        let damage = damage_json(&report.damage);
         print(&format!(
             "{:#}\n",
             json!({
@@ -58,31 +49,13 @@ pub fn check(args: args::Check) -> Outcome {
             })
         ))?;
     } else {
-        let mut text = String::new();
-        for e in &report.damage {
-            let _ = writeln!(text, "damage: {e}");
-        }
-        for name in &report.unused_files {
-            let _ = writeln!(
-                text,
-                "unused file: {name} (harmless; the next open removes it)"
-            );
-        }
-        for name in &report.unnamed {
-            let _ = writeln!(
-                text,
-                "not named by readable metadata: {name} (repair may need it; do not remove it)"
-            );
-        }
-        for name in &report.foreign {
-            let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
-        }
-        for tail in &report.torn_tails {
-            let _ = writeln!(
-                text,
-                "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
-            );
-        }
+        let mut text = findings(&Findings {
+            damage: &report.damage,
+            unused_files: &report.unused_files,
+            unnamed: &report.unnamed,
+            foreign: &report.foreign,
+            torn_tails: &report.torn_tails,
+        });
         let walked = format!(
             "{}, {}, {} as stored (older versions of a key, deletions and the server's own count too)",
             count(report.files, "file", "files"),
@@ -256,4 +229,59 @@ pub fn repair(args: args::Repair) -> Outcome {
         Some(e) => Err(e),
         None => Ok(if whole { 0 } else { EXIT_NO }),
     }
+}
+
+/// What a check of a store of any kind has found.
+pub struct Findings<'a> {
+    /// Damage.
+    pub damage: &'a [basalt::Error],
+    /// Files that the next open removes.
+    pub unused_files: &'a [String],
+    /// Files that no readable metadata names.
+    pub unnamed: &'a [String],
+    /// Files that are not a store's.
+    pub foreign: &'a [String],
+    /// Places behind which a crash has left a part of a record.
+    pub torn_tails: &'a [String],
+}
+
+/// Returns a line for each finding.
+pub fn findings(found: &Findings<'_>) -> String {
+    let mut text = String::new();
+    for e in found.damage {
+        let _ = writeln!(text, "damage: {e}");
+    }
+    for name in found.unused_files {
+        let _ = writeln!(
+            text,
+            "unused file: {name} (harmless; the next open removes it)"
+        );
+    }
+    for name in found.unnamed {
+        let _ = writeln!(
+            text,
+            "not named by readable metadata: {name} (repair may need it; do not remove it)"
+        );
+    }
+    for name in found.foreign {
+        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
+    }
+    for tail in found.torn_tails {
+        let _ = writeln!(
+            text,
+            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
+        );
+    }
+    text
+}
+
+/// Returns damage as `--json` shows it.
+pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
+    let one = |e: &basalt::Error| {
+        json!({
+            "kind": e.kind().name(), "message": e.to_string(),
+            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
+        })
+    };
+    damage.iter().map(one).collect()
 }

@@ -19,13 +19,11 @@ use crate::index::LogIndex;
 use crate::log_ops::LARGEST_NAME;
 use crate::namespace::LogState;
 use crate::options::{Duplicates, LogOptions};
-use crate::physical::{ReplayStart, missing};
+use crate::physical::{ReplayStart, append_payload, log_header, missing};
 use basalt_env::Env;
-use basalt_fs::{AlignedBuf, Error, Result};
+use basalt_fs::{Error, Result};
 use basalt_kv::encoding::{get_varint64, put_varint};
-use basalt_records::{
-    Expect, FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
-};
+use basalt_records::{Expect, FileKind, RecordKind, RecordReader, RecordWriter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -146,16 +144,7 @@ pub(crate) fn write(
 ) -> Result<(u128, u64)> {
     let fs = env.fs();
     let file_id = env.random().next_u128();
-    let header = FileHeader {
-        kind: FileKind::Log,
-        file_id,
-        store_id,
-        number,
-        write_unit: fs.info().write_unit as u32,
-        compatible: 0,
-        incompatible: 0,
-        previous: None,
-    };
+    let header = log_header(env, file_id, store_id, number);
     let mut writer = RecordWriter::create(fs.create(path)?, path, &header)?;
     append(&mut writer, &head.encode())?;
     let mut count = 0;
@@ -174,19 +163,7 @@ pub(crate) fn write(
 }
 
 fn append(writer: &mut RecordWriter, payload: &[u8]) -> Result<()> {
-    let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
-    buf.resize(RECORD_HEADER, 0);
-    buf.extend_from_slice(payload);
-    let record = Outgoing {
-        buf: &mut buf,
-        kind: RecordKind::Checkpoint,
-        first_seq: 0,
-        count: 1,
-        payload_crc: basalt_records::payload_crc(payload, &[]),
-        separated: &[],
-        offset: 0,
-    };
-    writer.append(&mut [record], false)
+    append_payload(writer, RecordKind::Checkpoint, payload).map(|_| ())
 }
 
 /// Reads a checkpoint that the manifest names.

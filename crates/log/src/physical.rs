@@ -7,9 +7,11 @@ use crate::counters::Counters;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use basalt_env::sync::{Mutex, RwLock, named};
-use basalt_fs::{Bytes, Error, ErrorKind, File, LogOptions, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, LogOptions, Result};
 use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
-use basalt_records::{FileHeader, FileKind, RecordWriter, ResumePoint};
+use basalt_records::{
+    FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -335,16 +337,7 @@ impl PhysicalLogs {
         let options = LogOptions { capacity, reuse };
         let mut may_be_named = false;
         let begun = fs.create_log(&path, options).and_then(|file| {
-            let header = FileHeader {
-                kind: FileKind::Log,
-                file_id,
-                store_id: self.store_id,
-                number,
-                write_unit: fs.info().write_unit as u32,
-                compatible: 0,
-                incompatible: 0,
-                previous: None,
-            };
+            let header = log_header(&self.env, file_id, self.store_id, number);
             let mut writer = RecordWriter::create(file, &path, &header)?;
             // The header is durable before the manifest names the file. From then on a missing
             // header is damage.
@@ -444,7 +437,7 @@ fn readable(
     })
 }
 
-/// Returns the number in the name of a file of a log store, whatever file it is.
+/// Returns the number in the name of a file of a log store, for files of all kinds.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
     let stem = name.strip_prefix("MANIFEST-").or(name.split('.').next());
     stem.and_then(|stem| stem.parse().ok())
@@ -476,6 +469,43 @@ pub(crate) fn load(env: &Env, dir: &Path) -> Result<Option<(Current, Catalog)>> 
     }
     catalog.next_file = catalog.next_file.max(current.number + 1);
     Ok(Some((current, catalog)))
+}
+
+/// Returns the header of a file of records with this id and number.
+pub(crate) fn log_header(env: &Env, file_id: u128, store_id: u128, number: u64) -> FileHeader {
+    FileHeader {
+        kind: FileKind::Log,
+        file_id,
+        store_id,
+        number,
+        write_unit: env.fs().info().write_unit as u32,
+        compatible: 0,
+        incompatible: 0,
+        previous: None,
+    }
+}
+
+/// Appends a record with this payload, unsynced, and returns its offset. The record has no place in
+/// the history of the logs.
+pub(crate) fn append_payload(
+    writer: &mut RecordWriter,
+    kind: RecordKind,
+    payload: &[u8],
+) -> Result<u64> {
+    let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+    buf.resize(RECORD_HEADER, 0);
+    buf.extend_from_slice(payload);
+    let mut records = [Outgoing {
+        buf: &mut buf,
+        kind,
+        first_seq: 0,
+        count: 1,
+        payload_crc: basalt_records::payload_crc(payload, &[]),
+        separated: &[],
+        offset: 0,
+    }];
+    writer.append(&mut records, false)?;
+    Ok(records[0].offset)
 }
 
 /// Returns the error of a file that a manifest names and that does not exist.

@@ -17,12 +17,12 @@
 //! Locks: the writer's own is its user's; then that of a left file, then the manifest's.
 
 use crate::catalog::{FileEnd, Role};
-use crate::physical::{PhysicalLogs, ReadableFile, ReplayStart};
+use crate::physical::{PhysicalLogs, ReadableFile, ReplayStart, append_payload};
 use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
-use basalt_records::{Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint};
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_records::{Outgoing, RecordKind, RecordWriter, ResumePoint};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,20 +52,7 @@ impl WrittenFile {
     /// Writes the next segment of the reverse index, and returns its offset.
     fn write_segment(&mut self, last: bool) -> Result<u64> {
         let payload = self.reverse.take_segment(last);
-        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
-        buf.resize(RECORD_HEADER, 0);
-        buf.extend_from_slice(&payload);
-        let mut records = [Outgoing {
-            buf: &mut buf,
-            kind: RecordKind::ReverseIndex,
-            first_seq: 0,
-            count: 1,
-            payload_crc: basalt_records::payload_crc(&payload, &[]),
-            separated: &[],
-            offset: 0,
-        }];
-        self.writer.append(&mut records, false)?;
-        let offset = records[0].offset;
+        let offset = append_payload(&mut self.writer, RecordKind::ReverseIndex, &payload)?;
         self.acknowledged = self.writer.resume_point();
         Ok(offset)
     }

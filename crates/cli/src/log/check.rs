@@ -2,6 +2,7 @@
 
 use super::LogPlace;
 use super::show::image;
+use crate::check::{Findings, damage_json, findings};
 use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
 use crate::output::print;
 use crate::progress::{DelayedBar, count, human_bytes};
@@ -31,13 +32,7 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
 }
 
 fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
-    let damage = report.damage.iter().map(|e| {
-        json!({
-            "kind": e.kind().name(), "message": e.to_string(),
-            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
-        })
-    });
-    let damage: Vec<Value> = damage.collect();
+    let damage = damage_json(&report.damage);
     json!({
         "dir": place.store.directory(), "image": image(place), "sound": report.damage.is_empty(),
         "files": report.files, "bytes": report.bytes, "logs": report.logs,
@@ -48,31 +43,13 @@ fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
 }
 
 fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
-    let mut text = String::new();
-    for e in &report.damage {
-        let _ = writeln!(text, "damage: {e}");
-    }
-    for name in &report.unused_files {
-        let _ = writeln!(
-            text,
-            "unused file: {name} (harmless; the next open removes it)"
-        );
-    }
-    for name in &report.unnamed {
-        let _ = writeln!(
-            text,
-            "not named by readable metadata: {name} (repair may need it; do not remove it)"
-        );
-    }
-    for name in &report.foreign {
-        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
-    }
-    for tail in &report.torn_tails {
-        let _ = writeln!(
-            text,
-            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
-        );
-    }
+    let mut text = findings(&Findings {
+        damage: &report.damage,
+        unused_files: &report.unused_files,
+        unnamed: &report.unnamed,
+        foreign: &report.foreign,
+        torn_tails: &report.torn_tails,
+    });
     let walked = format!(
         "{}, {}",
         count(report.files, "file", "files"),

@@ -22,16 +22,14 @@ use crate::index::Inserted;
 use crate::mapping::Location;
 use crate::namespace::LogState;
 use crate::options::LogEngineOptions;
-use crate::physical::{ReplayStart, file_path};
+use crate::physical::{ReplayStart, append_payload, file_path, log_header};
 use crate::recovery::{self, LOCK};
 use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
 use basalt_env::Env;
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, open_entry, push_entry};
 use basalt_records::manifest::{CURRENT, Manifest, manifest_path};
-use basalt_records::{
-    FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter, payload_crc,
-};
+use basalt_records::{Outgoing, RECORD_HEADER, RecordKind, RecordWriter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -300,16 +298,7 @@ impl Repair<'_> {
         let path = file_path(self.dir, number, Role::Moved);
         let fs = self.env.fs();
         let file_id = self.env.random().next_u128();
-        let header = FileHeader {
-            kind: FileKind::Log,
-            file_id,
-            store_id,
-            number,
-            write_unit: fs.info().write_unit as u32,
-            compatible: 0,
-            incompatible: 0,
-            previous: None,
-        };
+        let header = log_header(self.env, file_id, store_id, number);
         self.report.files_written += 1;
         Ok(CopyWriter {
             number,
@@ -502,20 +491,7 @@ impl CopyWriter {
 
     fn segment(&mut self, last: bool) -> Result<u64> {
         let payload = self.reverse.take_segment(last);
-        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
-        buf.resize(RECORD_HEADER, 0);
-        buf.extend_from_slice(&payload);
-        let mut records = [Outgoing {
-            buf: &mut buf,
-            kind: RecordKind::ReverseIndex,
-            first_seq: 0,
-            count: 1,
-            payload_crc: payload_crc(&payload, &[]),
-            separated: &[],
-            offset: 0,
-        }];
-        self.writer.append(&mut records, false)?;
-        Ok(records[0].offset)
+        append_payload(&mut self.writer, RecordKind::ReverseIndex, &payload)
     }
 
     fn finish(mut self) -> Result<(u64, PhysicalFile)> {
