@@ -115,7 +115,7 @@ impl Engine {
         match written {
             Ok(placed) => {
                 for record in placed.records {
-                    // The reverse index is of the file as it is, whatever is live in it.
+                    // The reverse index has all records of the file, live or not.
                     if let DataRequest::Append { entries, .. } = &group[record.request].request
                         && let Some(file) = &placed.file
                     {

@@ -49,8 +49,8 @@ impl BytesByFile {
         }
     }
 
-    /// Subtracts bytes of a file. Returns how many of them were counted: fewer only if a file of the
-    /// store says other lengths than the page itself.
+    /// Subtracts bytes of a file. Returns how many of them were counted: fewer only if a page says
+    /// other lengths than the checkpoint.
     fn subtract(&mut self, file: u64, bytes: u64) -> u64 {
         let Some(at) = self.0.iter().position(|(f, _)| *f == file) else {
             return 0;

@@ -192,7 +192,7 @@ impl LogArgs {
             for synced in syncs {
                 let threads = match &self.threads[..] {
                     [] => vec![workload.threads(synced)],
-                    // These have one thread, whatever the flag says.
+                    // These workloads have one thread. The flag does not change that.
                     _ if !workload.has_threads() => vec![1],
                     asked => asked.to_vec(),
                 };

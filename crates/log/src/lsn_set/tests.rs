@@ -95,7 +95,7 @@ fn bytes_that_are_no_set_are_refused() {
         }
         let mut at = 0;
         if let Some(set) = LsnSet::decode(&bytes, &mut at) {
-            // Whatever is accepted is a set, and its own encoding.
+            // Bytes that are accepted are a set, and its own encoding.
             let mut again = Vec::new();
             set.encode(&mut again);
             assert_eq!(again, bytes[..at]);
