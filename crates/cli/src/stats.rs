@@ -182,7 +182,7 @@ impl Report {
                 "budget_bytes": self.memory.budget, "total_bytes": self.memory.total(),
                 "memtable_bytes": self.memory.memtable, "cache_bytes": self.memory.cache,
                 "pinned_bytes": self.memory.pinned, "buffer_bytes": self.memory.buffer,
-                "client_bytes": self.memory.client,
+                "client_bytes": self.memory.client, "index_bytes": self.memory.index,
             },
         })
     }

@@ -25,6 +25,8 @@ pub enum MemoryKind {
     Buffer,
     /// Requests and replies of a server's clients.
     Client,
+    /// Indexes that an engine keeps in memory beside the cache, such as those of logs.
+    Index,
 }
 
 /// Bytes in use by kind, and the budget.
@@ -41,6 +43,8 @@ pub struct LedgerUse {
     pub buffer: u64,
     /// Bytes of requests and replies.
     pub client: u64,
+    /// Bytes of indexes.
+    pub index: u64,
     /// Bytes of the budget.
     pub budget: u64,
 }
@@ -48,7 +52,7 @@ pub struct LedgerUse {
 impl LedgerUse {
     /// Returns the bytes of all kinds together.
     pub fn total(&self) -> u64 {
-        self.memtable + self.cache + self.pinned + self.buffer + self.client
+        self.memtable + self.cache + self.pinned + self.buffer + self.client + self.index
     }
 }
 
@@ -60,7 +64,7 @@ struct Ledger {
     /// the cache is still filling, because the cache would then have to grow past the budget.
     cache_part: AtomicU64,
     /// Bytes in use by kind.
-    by_kind: [AtomicU64; 5],
+    by_kind: [AtomicU64; 6],
     /// Bytes of all kinds but the cache, together.
     others: AtomicU64,
 }
@@ -171,6 +175,7 @@ impl MemoryLedger {
             pinned: of(MemoryKind::Pinned),
             buffer: of(MemoryKind::Buffer),
             client: of(MemoryKind::Client),
+            index: of(MemoryKind::Index),
             budget: self.0.budget,
         }
     }

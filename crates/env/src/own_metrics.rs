@@ -56,12 +56,13 @@ const FS_COUNTERS: &Rows<FsStats> = &[
 ];
 
 type Kind = (&'static str, fn(&LedgerUse) -> u64);
-const MEMORY_KINDS: [Kind; 5] = [
+const MEMORY_KINDS: [Kind; 6] = [
     ("memtable", |u| u.memtable),
     ("cache", |u| u.cache),
     ("pinned", |u| u.pinned),
     ("buffer", |u| u.buffer),
     ("client", |u| u.client),
+    ("index", |u| u.index),
 ];
 
 const PRIORITIES: [&str; 5] = ["commit", "flush", "housekeeping", "compaction", "gc"];

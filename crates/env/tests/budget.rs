@@ -10,12 +10,13 @@ use basalt_sim::campaign::scale;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-const KINDS: [MemoryKind; 5] = [
+const KINDS: [MemoryKind; 6] = [
     MemoryKind::Memtable,
     MemoryKind::Cache,
     MemoryKind::Pinned,
     MemoryKind::Buffer,
     MemoryKind::Client,
+    MemoryKind::Index,
 ];
 
 #[test]
@@ -55,7 +56,7 @@ fn the_ledger_is_exact_and_bounded_under_many_threads() {
                 let random = Random::from_seed(seed);
                 let mut held = Vec::new();
                 for _ in 0..20_000 * scale() {
-                    let kind = KINDS[random.below(5) as usize];
+                    let kind = KINDS[random.below(KINDS.len() as u64) as usize];
                     match random.below(4) {
                         0 | 1 => held.extend(ledger.try_reserve(kind, random.below(200))),
                         2 if !held.is_empty() => {

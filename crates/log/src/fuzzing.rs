@@ -208,7 +208,7 @@ fn segment() -> Vec<u8> {
             ..location
         };
         let log = lsn % 3;
-        builder.add(ReverseEntry { log, lsn, location });
+        builder.add_all([ReverseEntry { log, lsn, location }]);
     }
     builder.take_segment(true)
 }
@@ -220,7 +220,7 @@ fn reverse_index(bytes: &[u8]) -> Verdict {
     };
     let mut builder = ReverseIndexBuilder::default();
     others.iter().for_each(|at| builder.note_segment(*at));
-    entries.iter().for_each(|entry| builder.add(*entry));
+    builder.add_all(entries.iter().copied());
     let again = reverse_index::decode(&builder.take_segment(true), 7);
     assert_eq!(again, Some((others, entries)));
     Verdict::Accepted

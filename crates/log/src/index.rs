@@ -13,11 +13,11 @@
 //! file. The counts are exact. If a page loses only some of its entries, the caller provides the
 //! page, whose entries say how long the records are.
 
+use crate::counted_deque::{CountedDeque, HeapBytes};
 use crate::lsn_set::LsnSet;
 use crate::mapping::{Location, Mapping};
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 /// Most entries of a chunk. A lookup decodes half of a chunk in the mean.
@@ -121,11 +121,23 @@ struct Page {
     files: BytesByFile,
 }
 
+impl HeapBytes for Page {
+    fn heap_bytes(&self) -> usize {
+        self.lsns.memory() + self.files.heap()
+    }
+}
+
+impl HeapBytes for Mapping {
+    fn heap_bytes(&self) -> usize {
+        self.memory()
+    }
+}
+
 /// The index of one logical log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LogIndex {
-    chunks: VecDeque<Mapping>,
-    pages: VecDeque<Page>,
+    chunks: CountedDeque<Mapping>,
+    pages: CountedDeque<Page>,
     count: u64,
     bytes: u64,
 }
@@ -165,8 +177,14 @@ impl LogIndex {
         self.pages.len()
     }
 
-    /// Returns the bytes of memory beyond the struct.
+    /// Returns the bytes of memory beyond the struct. Costs no walk.
     pub fn memory(&self) -> usize {
+        self.chunks.memory() + self.pages.memory()
+    }
+
+    /// Returns the same bytes, counted by a walk over chunks and pages.
+    #[cfg(test)]
+    pub fn walked_memory(&self) -> usize {
         let of_page = |p: &Page| p.lsns.memory() + p.files.heap();
         self.chunks.capacity() * size_of::<Mapping>()
             + self.chunks.iter().map(Mapping::memory).sum::<usize>()
@@ -177,7 +195,7 @@ impl LogIndex {
     /// Returns the smallest LSN.
     pub fn first(&self) -> Option<u64> {
         let mut first = self.chunks.front().map(Mapping::first);
-        for page in &self.pages {
+        for page in self.pages.iter() {
             if first.is_some_and(|first| first <= page.from) {
                 break;
             }
@@ -242,7 +260,12 @@ impl LogIndex {
         let has_space = |chunk: Option<&Mapping>| chunk.is_some_and(|c| c.count() < CHUNK);
         let precedes = self.chunks.get(at).is_none_or(|chunk| lsn < chunk.first());
         if precedes && has_space(at.checked_sub(1).and_then(|at| self.chunks.get(at))) {
-            return self.chunks[at - 1].push(lsn, location);
+            return self.chunks.change(at - 1, |chunk| {
+                chunk.push(lsn, location);
+                if chunk.count() == CHUNK {
+                    chunk.shrink();
+                }
+            });
         }
         if precedes && !has_space(self.chunks.get(at)) {
             return self.chunks.insert(at, Mapping::of([(lsn, location)]));
@@ -255,7 +278,7 @@ impl LogIndex {
             true => entries.split_off(entries.len() / 2),
             false => Vec::new(),
         };
-        self.chunks[at] = Mapping::of(entries);
+        self.chunks.set(at, Mapping::of(entries));
         if !half.is_empty() {
             self.chunks.insert(at + 1, Mapping::of(half));
         }
@@ -309,17 +332,13 @@ impl LogIndex {
                     kept.push(lsn, location);
                 }
             }
-            self.chunks[at] = kept;
+            kept.shrink();
+            self.chunks.set(at, kept);
             at += 1;
         }
-        if at == begin {
-            return;
+        if at > begin {
+            self.chunks.retain(|c| c.count() > 0);
         }
-        // Most calls trim the front, from which chunks are removed without moving the others.
-        while self.chunks.front().is_some_and(|c| c.count() == 0) {
-            self.chunks.pop_front();
-        }
-        self.chunks.retain(|c| c.count() > 0);
     }
 
     fn remove_from_pages(
@@ -330,7 +349,8 @@ impl LogIndex {
     ) {
         let begin = self.pages.partition_point(|p| p.reach < *range.start());
         let (mut emptied, mut cut_behind) = (false, false);
-        for page in self.pages.range_mut(begin..) {
+        for i in begin..self.pages.len() {
+            let page = &self.pages[i];
             if page.from > *range.end() {
                 break;
             }
@@ -343,7 +363,8 @@ impl LogIndex {
             if gone == page.lsns.count() {
                 freed.records.add_all(&page.files);
                 freed.pages.add(page.at.file, u64::from(page.at.len));
-                page.lsns = LsnSet::from_rising([]);
+                self.pages
+                    .change(i, |page| page.lsns = LsnSet::from_rising([]));
                 emptied = true;
                 continue;
             }
@@ -353,16 +374,15 @@ impl LogIndex {
                 }),
                 None => share_of(&page.files, gone, page.lsns.count()),
             };
-            for (file, bytes) in lost.iter() {
-                let counted = page.files.subtract(file, bytes);
-                freed.records.add(file, counted);
-            }
-            page.lsns.remove(range);
+            self.pages.change(i, |page| {
+                for (file, bytes) in lost.iter() {
+                    let counted = page.files.subtract(file, bytes);
+                    freed.records.add(file, counted);
+                }
+                page.lsns.remove(range);
+            });
         }
         if emptied {
-            while self.pages.front().is_some_and(|p| p.lsns.is_empty()) {
-                self.pages.pop_front();
-            }
             self.pages.retain(|p| !p.lsns.is_empty());
         }
         if cut_behind {
@@ -373,9 +393,9 @@ impl LogIndex {
     /// Sets the largest LSN of all pages up to each page, from a page on.
     fn set_reach(&mut self, from: usize) {
         let mut reach = from.checked_sub(1).map_or(0, |i| self.pages[i].reach);
-        for page in self.pages.range_mut(from..) {
-            reach = reach.max(page.lsns.last().unwrap_or(0));
-            page.reach = reach;
+        for i in from..self.pages.len() {
+            reach = reach.max(self.pages[i].lsns.last().unwrap_or(0));
+            self.pages.change(i, |page| page.reach = reach);
         }
     }
 
@@ -408,7 +428,8 @@ impl LogIndex {
                     kept.push(lsn, location);
                 }
             }
-            self.chunks[i] = kept;
+            kept.shrink();
+            self.chunks.set(i, kept);
             i += 1;
         }
         self.chunks.retain(|c| c.count() > 0);
@@ -467,7 +488,8 @@ impl LogIndex {
                 true => (other, to),
                 false => (other, location),
             };
-            self.chunks[at] = Mapping::of(self.chunks[at].iter().map(moved));
+            let chunk = Mapping::of(self.chunks[at].iter().map(moved));
+            self.chunks.set(at, chunk);
         } else {
             let Some(i) = self
                 .page_of(lsn)
@@ -475,9 +497,10 @@ impl LogIndex {
             else {
                 return false;
             };
-            let page = &mut self.pages[i];
-            page.lsns.remove(&(lsn..=lsn));
-            counted = page.files.subtract(from.file, counted);
+            counted = self.pages.change(i, |page| {
+                page.lsns.remove(&(lsn..=lsn));
+                page.files.subtract(from.file, counted)
+            });
             self.insert_in_chunk(lsn, to);
         }
         self.bytes = self.bytes - counted + u64::from(to.len);
@@ -606,7 +629,7 @@ impl LogIndex {
     /// Calls `each` with the bytes of records in each file of the datalog, and the bytes of each
     /// page in its file of the metalog.
     pub fn live(&self, live: &mut Freed) {
-        for page in &self.pages {
+        for page in self.pages.iter() {
             live.records.add_all(&page.files);
             live.pages.add(page.at.file, u64::from(page.at.len));
         }
@@ -649,7 +672,7 @@ impl LogIndex {
     /// Appends the index to `out`, for a checkpoint.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.pages.len() as u64);
-        for page in &self.pages {
+        for page in self.pages.iter() {
             put_varint(out, page.from);
             page.lsns.encode(out);
             put_varint(out, page.at.file);
@@ -662,7 +685,7 @@ impl LogIndex {
             }
         }
         put_varint(out, self.chunks.len() as u64);
-        for chunk in &self.chunks {
+        for chunk in self.chunks.iter() {
             put_varint(out, u64::from(chunk.count()));
             put_varint(out, chunk.bytes().len() as u64);
             out.extend_from_slice(chunk.bytes());

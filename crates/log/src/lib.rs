@@ -12,6 +12,7 @@ mod apply;
 mod batch;
 mod catalog;
 mod checkpoint;
+mod counted_deque;
 mod counters;
 mod engine;
 #[cfg(any(test, fuzzing))]

@@ -56,6 +56,7 @@ impl Mapping {
         for (lsn, location) in entries {
             mapping.push(lsn, location);
         }
+        mapping.shrink();
         mapping
     }
 
@@ -84,6 +85,11 @@ impl Mapping {
     /// Returns the bytes of memory beyond the struct.
     pub fn memory(&self) -> usize {
         self.bytes.capacity()
+    }
+
+    /// Returns memory that no entry takes, for a mapping that grows no more.
+    pub fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
     }
 
     /// Appends an entry. Its LSN must be above all others.

@@ -3,8 +3,10 @@
 use crate::index::LogIndex;
 use crate::options::LogOptions;
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock};
+use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -26,6 +28,8 @@ pub(crate) struct LogInner {
     sleeping: u32,
     /// Wakers of tasks that wait for that.
     wakers: Vec<Waker>,
+    /// The log's memory in the ledger, from the moment when the log joins a namespace.
+    charge: Option<Reservation>,
 }
 
 impl LogInner {
@@ -34,6 +38,42 @@ impl LogInner {
         if !self.wakers.iter().any(|other| other.will_wake(waker)) {
             self.wakers.push(waker.clone());
         }
+    }
+}
+
+/// The state of a log, locked. The ledger learns the log's memory at each unlock, if it has
+/// changed, so no change of the index can leave it out.
+pub(crate) struct LogGuard<'a> {
+    log: &'a LogState,
+    inner: MutexGuard<'a, LogInner>,
+}
+
+impl LogGuard<'_> {
+    fn note_memory(&mut self) {
+        let bytes = (self.log.fixed_memory() + self.inner.index.memory()) as u64;
+        if let Some(charge) = &mut self.inner.charge {
+            charge.resize(bytes);
+        }
+    }
+}
+
+impl Drop for LogGuard<'_> {
+    fn drop(&mut self) {
+        self.note_memory();
+    }
+}
+
+impl Deref for LogGuard<'_> {
+    type Target = LogInner;
+
+    fn deref(&self) -> &LogInner {
+        &self.inner
+    }
+}
+
+impl DerefMut for LogGuard<'_> {
+    fn deref_mut(&mut self) -> &mut LogInner {
+        &mut self.inner
     }
 }
 
@@ -66,13 +106,14 @@ impl LogState {
                 deleted: false,
                 sleeping: 0,
                 wakers: Vec::new(),
+                charge: None,
             }),
             changed: Condvar::new(),
         })
     }
 
     /// Unlocks the state, and wakes all who wait for a record.
-    pub fn wake(&self, mut inner: MutexGuard<'_, LogInner>) {
+    pub fn wake(&self, mut inner: LogGuard<'_>) {
         if inner.sleeping > 0 {
             self.changed.notify_all();
         }
@@ -91,16 +132,31 @@ impl LogState {
 
     /// Waits for a change of the log. The caller has found under the lock that there is nothing to
     /// read. Returns false if `limit` has passed.
-    pub fn wait(&self, inner: &mut MutexGuard<'_, LogInner>, limit: Duration) -> bool {
+    pub fn wait(&self, inner: &mut LogGuard<'_>, limit: Duration) -> bool {
+        inner.note_memory();
         inner.sleeping += 1;
-        let timed_out = self.changed.wait_for(inner, limit).timed_out();
+        let timed_out = self.changed.wait_for(&mut inner.inner, limit).timed_out();
         inner.sleeping -= 1;
         !timed_out
     }
 
     /// Locks the state. No I/O happens under the lock.
-    pub fn lock(&self) -> MutexGuard<'_, LogInner> {
-        self.inner.lock()
+    pub fn lock(&self) -> LogGuard<'_> {
+        LogGuard {
+            log: self,
+            inner: self.inner.lock(),
+        }
+    }
+
+    /// Returns the bytes of memory of the log apart from its index: this struct, and the log's
+    /// entries in the two maps of its namespace.
+    pub fn fixed_memory(&self) -> usize {
+        // A map has a copy of the name; a shared struct has two counters.
+        size_of::<LogState>()
+            + 2 * size_of::<usize>()
+            + 2 * self.name.len()
+            + size_of::<(String, Arc<LogState>)>()
+            + size_of::<(u64, Arc<LogState>)>()
     }
 
     /// Returns the error of an operation on a log that was deleted.
@@ -119,12 +175,21 @@ struct Names {
 }
 
 /// All logical logs of a store.
-#[derive(Default)]
 pub(crate) struct Namespace {
     names: RwLock<Names>,
+    ledger: MemoryLedger,
 }
 
 impl Namespace {
+    /// Returns a namespace without logs. The ledger counts the memory of each log from the moment
+    /// when the log is added until its last handle is dropped.
+    pub fn new(ledger: &MemoryLedger) -> Namespace {
+        Namespace {
+            names: RwLock::default(),
+            ledger: ledger.clone(),
+        }
+    }
+
     pub fn by_name(&self, name: &str) -> Option<Arc<LogState>> {
         self.names.read().by_name.get(name).cloned()
     }
@@ -142,6 +207,8 @@ impl Namespace {
     ///
     /// Errors: `AlreadyExists` if the name is taken.
     pub fn add(&self, log: Arc<LogState>) -> Result<()> {
+        // The lock of a log comes before that of the names.
+        log.lock().charge = Some(self.ledger.reserve(MemoryKind::Index, 0));
         let mut names = self.names.write();
         if names.by_name.contains_key(&log.name) {
             return Err(Error::new(

@@ -4,9 +4,9 @@
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use crate::counters::Counters;
-use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use basalt_env::sync::{Mutex, RwLock, named};
+use basalt_env::{Env, MemoryLedger};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, LogOptions, Result};
 use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
 use basalt_records::{
@@ -223,6 +223,11 @@ impl PhysicalLogs {
     /// Returns the newest checkpoint.
     pub fn checkpoint(&self) -> Option<CheckpointFile> {
         self.manifested.lock().catalog.checkpoint
+    }
+
+    /// Returns the environment's memory ledger.
+    pub fn ledger(&self) -> &MemoryLedger {
+        self.env.ledger()
     }
 
     /// Returns the time of the environment's clock.

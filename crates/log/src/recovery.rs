@@ -136,7 +136,7 @@ fn replay(
         env,
         engine: ENGINES.fetch_add(1, Relaxed),
         logs,
-        namespace: Namespace::default(),
+        namespace: Namespace::new(env.ledger()),
         deleted: BTreeSet::new(),
         ordered: BTreeMap::new(),
         next_seq: 1,

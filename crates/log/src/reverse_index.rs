@@ -8,6 +8,7 @@
 //! LSN is a zigzag distance from the last one of the segment.
 
 use crate::mapping::Location;
+use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_kv::encoding::{get_varint64, put_varint, unzigzag, zigzag};
 
 /// Entries of a segment.
@@ -30,12 +31,36 @@ pub(crate) struct ReverseEntry {
 pub(crate) struct ReverseIndexBuilder {
     entries: Vec<ReverseEntry>,
     segments: Vec<u64>,
+    /// The builder's memory in the ledger.
+    charge: Option<Reservation>,
 }
 
 impl ReverseIndexBuilder {
-    /// Adds an entry, which lies behind all others.
-    pub fn add(&mut self, entry: ReverseEntry) {
-        self.entries.push(entry);
+    /// Returns a builder whose memory the ledger counts.
+    pub fn counted(ledger: &MemoryLedger) -> ReverseIndexBuilder {
+        ReverseIndexBuilder {
+            charge: Some(ledger.reserve(MemoryKind::Index, 0)),
+            ..ReverseIndexBuilder::default()
+        }
+    }
+
+    /// Adds entries, which lie behind all others.
+    pub fn add_all(&mut self, entries: impl IntoIterator<Item = ReverseEntry>) {
+        self.entries.extend(entries);
+        self.note_memory();
+    }
+
+    /// Returns the bytes of memory beyond the struct.
+    pub fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<ReverseEntry>()
+            + self.segments.capacity() * size_of::<u64>()
+    }
+
+    fn note_memory(&mut self) {
+        let bytes = self.memory() as u64;
+        if let Some(charge) = &mut self.charge {
+            charge.resize(bytes);
+        }
     }
 
     /// Returns true if a segment is due.
@@ -71,6 +96,7 @@ impl ReverseIndexBuilder {
     /// Notes where a segment was written.
     pub fn note_segment(&mut self, offset: u64) {
         self.segments.push(offset);
+        self.note_memory();
     }
 }
 

@@ -24,7 +24,8 @@ pub struct LogEngineStats {
     pub data_files: u64,
     /// Number of files with operations and pages of the index.
     pub meta_files: u64,
-    /// Bytes of memory of the indexes, without the pages in the block cache.
+    /// Bytes of memory of the logs and their indexes, without the pages in the block cache and the
+    /// reverse indexes that are being built.
     pub index_bytes: u64,
     /// Pages of the indexes.
     pub index_pages: u64,
@@ -36,6 +37,14 @@ impl LogEngineStats {
         match self.ended_live_bytes {
             0 => 1.0,
             live => self.ended_bytes as f64 / live as f64,
+        }
+    }
+
+    /// Returns the bytes of memory of the indexes for each live byte, or 0 if nothing is live.
+    pub fn index_per_live_byte(&self) -> f64 {
+        match self.live_bytes {
+            0 => 0.0,
+            live => self.index_bytes as f64 / live as f64,
         }
     }
 }
@@ -70,6 +79,11 @@ const GAUGES: &[Row] = &[
     ("log_index_bytes", "Bytes of memory of the indexes", |s| {
         s.index_bytes
     }),
+    (
+        "log_index_bytes_per_live_mb",
+        "Bytes of memory of the indexes for each million live bytes",
+        |s| (s.index_per_live_byte() * 1e6) as u64,
+    ),
     ("log_index_pages", "Pages of the indexes", |s| s.index_pages),
     (
         "log_space_amp_percent",
@@ -99,7 +113,7 @@ impl Engine {
             stats.logs += 1;
             stats.records += inner.index.count();
             stats.live_bytes += inner.index.bytes();
-            stats.index_bytes += (inner.index.memory() + size_of_val(&*inner)) as u64;
+            stats.index_bytes += (log.fixed_memory() + inner.index.memory()) as u64;
             stats.index_pages += inner.index.pages() as u64;
         }
         for file in self.logs.all() {

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod faults;
 mod integrity;
+mod memory;
 mod promises;
 mod tails;
 

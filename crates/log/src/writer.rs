@@ -242,6 +242,14 @@ impl PhysicalWriter {
         self.note(done)
     }
 
+    /// Returns the bytes of memory of the reverse indexes that are being built.
+    #[cfg(test)]
+    pub fn reverse_memory(&self) -> usize {
+        let left = self.left.iter().map(|l| l.inner.lock().reverse.memory());
+        let active = self.active.as_ref().map_or(0, |a| a.reverse.memory());
+        left.sum::<usize>() + active
+    }
+
     fn sync_left(&mut self) -> Result<()> {
         let synced = self
             .left
@@ -253,9 +261,7 @@ impl PhysicalWriter {
     /// Adds entries of the last append to the file's reverse index.
     pub fn note_entries(&mut self, entries: impl IntoIterator<Item = ReverseEntry>) {
         if let Some(active) = &mut self.active {
-            entries
-                .into_iter()
-                .for_each(|entry| active.reverse.add(entry));
+            active.reverse.add_all(entries);
         }
     }
 
@@ -372,7 +378,7 @@ impl PhysicalWriter {
             promised: writer.resume_point(),
             writer,
             file,
-            reverse: ReverseIndexBuilder::default(),
+            reverse: ReverseIndexBuilder::counted(self.logs.ledger()),
             has_synced: false,
             sync_failed: false,
         });

@@ -480,11 +480,11 @@ impl CopyWriter {
                 len: entry.len,
             };
             moved.insert((entry.from.file, entry.from.offset), to);
-            self.reverse.add(ReverseEntry {
+            self.reverse.add_all([ReverseEntry {
                 log: entry.log,
                 lsn: entry.lsn,
                 location: to,
-            });
+            }]);
         }
         Ok(())
     }

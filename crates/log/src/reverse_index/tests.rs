@@ -31,7 +31,7 @@ fn segments_are_read_as_they_were_written() {
         let mut builder = ReverseIndexBuilder::default();
         let mut segments = Vec::new();
         for entry in &all {
-            builder.add(*entry);
+            builder.add_all([*entry]);
             if builder.is_full() {
                 segments.push(builder.take_segment(false));
                 builder.note_segment(segments.len() as u64 * 1000);
@@ -64,7 +64,7 @@ fn bytes_that_are_no_segment_are_refused() {
         let mut builder = ReverseIndexBuilder::default();
         entries(&random, 20)
             .into_iter()
-            .for_each(|entry| builder.add(entry));
+            .for_each(|entry| builder.add_all([entry]));
         let mut bytes = builder.take_segment(true);
         let at = random.below(bytes.len() as u64) as usize;
         match random.below(3) {
