@@ -12,6 +12,7 @@ use basalt_env::sync::{Condvar, Mutex, named, spin_loop, yield_now};
 use basalt_fs::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 /// How often a waiter checks its ticket before it yields the processor, and how often after that
 /// before it sleeps. A group without a sync takes about as long.
@@ -45,6 +46,26 @@ struct Slot {
     /// True if a thread waits, asleep or awake.
     waits: bool,
     then: Option<Callback>,
+    /// Wakes the task that polls for the result.
+    waker: Option<Waker>,
+}
+
+/// The code of others that a completed request must run, outside of all locks.
+struct Completed {
+    then: Option<Callback>,
+    waker: Option<Waker>,
+    result: Result<()>,
+}
+
+impl Completed {
+    fn run(self) {
+        if let Some(waker) = self.waker {
+            waker.wake();
+        }
+        if let Some(then) = self.then {
+            then(self.result);
+        }
+    }
 }
 
 impl TicketState {
@@ -70,8 +91,23 @@ impl TicketState {
         self.slot.lock().result.clone()
     }
 
-    /// Sets the result. Returns the callback that now must run.
-    fn complete(&self, result: Result<()>) -> Option<(Callback, Result<()>)> {
+    /// Returns the result, or has the task woken when there is one. A later call replaces the task.
+    pub fn poll(&self, waker: &Waker) -> Poll<Result<()>> {
+        let mut slot = self.slot.lock();
+        match &slot.result {
+            Some(result) => Poll::Ready(result.clone()),
+            None => {
+                match &mut slot.waker {
+                    Some(known) => known.clone_from(waker),
+                    none => *none = Some(waker.clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sets the result. Returns what the caller must run, if anything.
+    fn complete(&self, result: Result<()>) -> Option<Completed> {
         let mut slot = self.slot.lock();
         debug_assert!(slot.result.is_none(), "a request is answered once");
         slot.result = Some(result.clone());
@@ -79,7 +115,12 @@ impl TicketState {
         if slot.asleep {
             self.changed.notify_one();
         }
-        slot.then.take().map(|then| (then, result))
+        let (then, waker) = (slot.then.take(), slot.waker.take());
+        (then.is_some() || waker.is_some()).then_some(Completed {
+            then,
+            waker,
+            result,
+        })
     }
 
     /// Gives the lead to the thread that waits for this ticket. Returns false if none waits.
@@ -247,23 +288,21 @@ impl<T> CoalescingQueue<T> {
 
     /// Commits groups and hands the lead on. The caller has the lead.
     fn lead(&self, by: &impl Commit<T>) {
-        let mut callbacks = Vec::new();
+        let mut completed = Vec::new();
         for turn in 1.. {
             let mut group = self.take_group();
             if !group.is_empty() {
                 let results = by.commit(&mut group);
                 debug_assert_eq!(results.len(), group.len());
                 for (queued, result) in group.drain(..).zip(results) {
-                    callbacks.extend(queued.ticket.complete(result));
+                    completed.extend(queued.ticket.complete(result));
                 }
             }
             if self.hand_on(turn < GROUPS_IN_A_ROW, by) {
                 break;
             }
         }
-        for (then, result) in callbacks {
-            then(result);
-        }
+        completed.into_iter().for_each(Completed::run);
     }
 
     fn take_group(&self) -> Vec<Queued<T>> {
@@ -304,8 +343,8 @@ impl<T> CoalescingQueue<T> {
     pub fn fail_all(&self, error: &Error) {
         let pending = std::mem::take(&mut self.queue.lock().pending);
         for queued in pending {
-            if let Some((then, result)) = queued.ticket.complete(Err(error.clone())) {
-                then(result);
+            if let Some(completed) = queued.ticket.complete(Err(error.clone())) {
+                completed.run();
             }
         }
     }

@@ -3,10 +3,15 @@
 use crate::engine::Engine;
 use crate::queue::TicketState;
 use basalt_fs::Result;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// A submitted batch whose result is still to come. The drop of a ticket does not take the batch
 /// back.
+///
+/// A ticket is also a future of the result, for async callers. A poll takes one lock and never
+/// waits: a job of the commit lane commits the batch. A poll after the end returns the result again.
 pub struct LogTicket {
     pub(crate) state: Arc<TicketState>,
     pub(crate) engine: Arc<Engine>,
@@ -28,5 +33,13 @@ impl LogTicket {
     /// complete. `then` must not block, because all stores share the commit lane that may call it.
     pub fn on_complete(self, then: impl FnOnce(Result<()>) + Send + 'static) {
         self.state.on_complete(Box::new(then));
+    }
+}
+
+impl Future for LogTicket {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.state.poll(cx.waker())
     }
 }

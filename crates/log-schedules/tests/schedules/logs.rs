@@ -1,5 +1,6 @@
-//! Threads append, submit, trim, remove, read and follow the tails of two logs, while jobs end
-//! files, write pages and checkpoints and collect garbage, and the power is cut at some moment.
+//! Threads append, submit and wait or poll, trim, remove, read and follow the tails of two logs,
+//! while jobs end files, write pages and checkpoints and collect garbage, and the power is cut at
+//! some moment.
 
 use crate::{case, locks_not_taken};
 use basalt_env::sync::explore::{CASE, Counts, below, count, counted, counts, percent};
@@ -89,7 +90,7 @@ fn open(disk: &Arc<SimFs>, seed: u64) -> LogEngine {
     LogEngine::open(&environment(disk, seed), DIR, options).expect("opens")
 }
 
-fn append(world: &Arc<World>, writer: u64, n: u64) {
+fn append(world: &Arc<World>, totals: &Counts, writer: u64, n: u64) {
     let log = (writer % 2) as usize;
     // Two writers of one log: some LSNs come late.
     let lsn = 1 + n * WRITERS + writer;
@@ -130,8 +131,13 @@ fn append(world: &Arc<World>, writer: u64, n: u64) {
     let mut batch = LogBatch::new();
     batch.append(&world.logs[log], lsn, &bytes).unwrap();
     let ticket = world.engine.submit(batch, &options).unwrap();
-    if percent(50) {
-        return acknowledge(ticket.wait());
+    match below(3) {
+        0 => return acknowledge(ticket.wait()),
+        1 => {
+            count(totals, 3, 1);
+            return acknowledge(shuttle::future::block_on(ticket));
+        }
+        _ => {}
     }
     world.owed.fetch_add(1, SeqCst);
     let later = world.clone();
@@ -265,9 +271,9 @@ fn model(totals: &Counts) {
     });
     let mut threads = Vec::new();
     for writer in 0..WRITERS {
-        let world = world.clone();
+        let (world, totals) = (world.clone(), totals.clone());
         threads.push(shuttle::thread::spawn(move || {
-            (0..APPENDS).for_each(|n| append(&world, writer, n));
+            (0..APPENDS).for_each(|n| append(&world, &totals, writer, n));
         }));
     }
     let remover = world.clone();
@@ -324,11 +330,14 @@ fn logs_keep_their_promises_in_any_schedule() {
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, files, cuts] = std::array::from_fn(|i| counted(&totals, i));
-    basalt_sim::campaign!("log_schedules={schedules} steps={steps} files={files} cuts={cuts}");
+    let [steps, files, cuts, polled] = std::array::from_fn(|i| counted(&totals, i));
+    basalt_sim::campaign!(
+        "log_schedules={schedules} steps={steps} files={files} cuts={cuts} polled={polled}"
+    );
     if campaign::case().is_none() {
         assert!(cuts > schedules / 2, "few power cuts: {cuts}");
         assert!(files > schedules * 2, "few files: {files}");
+        assert!(polled > schedules, "few tickets were polled: {polled}");
         let missed = locks_not_taken();
         assert!(missed.is_empty(), "not taken: {missed:?}");
     }

@@ -1,7 +1,10 @@
 //! Histories against a model, and the promises of single calls.
 
 use super::*;
+use crate::LogTicket;
 use basalt_env::{MetricSample, MetricValue};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 #[test]
 fn histories_agree_with_a_model() {
@@ -139,6 +142,71 @@ fn submitted_batches_are_committed_in_their_order_without_a_waiter() {
         syncs < 6,
         "{syncs} syncs for 50 batches that were queued together"
     );
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct CountingWaker(std::sync::atomic::AtomicU64);
+
+impl std::task::Wake for CountingWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl CountingWaker {
+    fn woken(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_ticket_is_a_future_that_wakes_its_last_task_once() {
+    let env = Env::for_tests(disk(1), 7);
+    let engine = LogEngine::open(&env, DIR, LogEngineOptions::default()).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let submit = |lsn: u64| {
+        let mut batch = LogBatch::new();
+        batch.append(&log, lsn, b"data").unwrap();
+        engine.submit(batch, SYNC).unwrap()
+    };
+    let poll = |ticket: &mut LogTicket, waker: &Arc<CountingWaker>| {
+        let waker = Waker::from(waker.clone());
+        Pin::new(ticket).poll(&mut Context::from_waker(&waker))
+    };
+    let [former, task] = [(); 2].map(|()| Arc::new(CountingWaker::default()));
+    let mut ticket = submit(1);
+    assert!(poll(&mut ticket, &former).is_pending());
+    assert!(poll(&mut ticket, &task).is_pending());
+    assert!(poll(&mut ticket, &task).is_pending());
+    let mut refused = submit(1);
+    assert!(poll(&mut refused, &task).is_pending());
+    // A ticket that nobody polls any more wakes its task all the same.
+    let mut dropped = submit(2);
+    assert!(poll(&mut dropped, &task).is_pending());
+    drop(dropped);
+    assert_eq!((former.woken(), task.woken()), (0, 0));
+    while env.jobs().step() {}
+    assert_eq!((former.woken(), task.woken()), (0, 3));
+    for _ in 0..2 {
+        assert!(matches!(poll(&mut ticket, &task), Poll::Ready(Ok(()))));
+    }
+    let Poll::Ready(Err(e)) = poll(&mut refused, &task) else {
+        panic!("the LSN is taken");
+    };
+    assert_eq!(e.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(log.count(), 2);
+
+    // A close answers every ticket.
+    let mut last = submit(3);
+    assert!(poll(&mut last, &task).is_pending());
+    engine.close().unwrap();
+    assert_eq!(task.woken(), 4);
+    assert!(poll(&mut last, &task).is_ready());
+    assert!(matches!(
+        poll(&mut submit(4), &task),
+        Poll::Ready(Err(e)) if e.kind() == ErrorKind::Closed
+    ));
 }
 
 #[test]
