@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod faults;
+mod formats;
 mod integrity;
 mod memory;
 mod promises;
