@@ -190,8 +190,8 @@ Examples:
   basalt log tail -n 100 --json ./logs orders
   basalt log tail -f ./logs orders
 
-With -f, records behind the last one are printed as they are appended, until Ctrl-C. The store is open only while records are read, \
-so that other commands can append. While another process has the store open, the command waits: a store has one owner at a time. \
+With -f, records behind the last one are printed as they are appended, until Ctrl-C. The command looks at the store four times a second, \
+and has it open only while it reads, so that other commands can append. While another process has the store open, the command waits: a store has one owner at a time. \
 A record that is appended late, with an LSN below one that was printed, is not printed.")]
 pub struct Tail {
     /// The store's directory, or IMAGE:PATH

@@ -11,7 +11,8 @@ use basalt_log::{Log, MAX_LSN};
 use std::path::Path;
 use std::time::Duration;
 
-/// The pause between two looks at a store that is followed.
+/// The pause between two looks at a store that is followed. Nothing wakes the command: a reader
+/// that keeps the store open keeps the process out that would append.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Runs `basalt log tail`.
