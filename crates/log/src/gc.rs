@@ -177,6 +177,8 @@ impl Engine {
         }];
         // If the copies are not durable, the records stay where they are.
         let file = writer.append(&mut records, true)?;
+        // A full file that has not ended keeps its garbage, and its reverse index in memory.
+        self.tend_writer(&mut writer, |engine| &engine.moved);
         self.logs.counters.gc_records.add(live.len() as u64);
         let offset = records[0].offset;
         let location = |(at, len): (u64, u32)| Location {

@@ -389,7 +389,9 @@ impl PhysicalWriter {
     /// hands it to [`PhysicalWriter::take_spare`].
     pub fn plan_spare(&mut self) -> Option<SparePlan> {
         let active = self.active.as_ref()?;
-        if active.writer.end() < self.target / 2
+        // No user waits for the next file of moved records, and space written ahead costs bytes.
+        if self.role == Role::Moved
+            || active.writer.end() < self.target / 2
             || self.spare.is_some()
             || self.preparing.is_some()
             || self.broken.is_some()

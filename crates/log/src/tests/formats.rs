@@ -39,7 +39,7 @@ struct Dump<'a> {
 impl<'a> Dump<'a> {
     fn begin(out: &'a mut String, title: &str, bytes: &'a [u8]) -> Dump<'a> {
         let blank = if out.is_empty() { "" } else { "\n" };
-        write!(out, "{blank}{title}\n").unwrap();
+        writeln!(out, "{blank}{title}").unwrap();
         Dump { out, bytes, at: 0 }
     }
 
@@ -89,9 +89,12 @@ impl<'a> Dump<'a> {
     }
 }
 
+/// An entry of a batch: the log, the LSN, the file and offset that it was moved from, and the data.
+type BatchEntry<'a> = (u64, u64, Option<(u64, u64)>, &'a [u8]);
+
 /// Returns the record of a batch as it lies in a file with [`FILE_ID`], with the file's header, and
 /// the offset of the record.
-fn batch_in_file(entries: &[(u64, u64, Option<(u64, u64)>, &[u8])]) -> (Vec<u8>, usize) {
+fn batch_in_file(entries: &[BatchEntry<'_>]) -> (Vec<u8>, usize) {
     let fs = disk(1);
     let path = Path::new("000004.data");
     let header = FileHeader {
@@ -126,7 +129,7 @@ fn batch_in_file(entries: &[(u64, u64, Option<(u64, u64)>, &[u8])]) -> (Vec<u8>,
     (bytes, offset)
 }
 
-fn dump_entries(out: &mut String, title: &str, entries: &[(u64, u64, Option<(u64, u64)>, &[u8])]) {
+fn dump_entries(out: &mut String, title: &str, entries: &[BatchEntry<'_>]) {
     let (file, at) = batch_in_file(entries);
     let lens = entries.iter().map(|(.., source, data)| {
         let head = 4 + 1 + 1 + 1;

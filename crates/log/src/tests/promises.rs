@@ -278,6 +278,13 @@ fn a_log_that_is_never_trimmed_pins_no_space() {
         let right = |item: Result<(u64, _)>| item.unwrap().1 == vec![byte; 400];
         assert!(log.iter(0).all(right));
     }
+    // Full files of moved records end, so that a collection can free their garbage in turn.
+    let files = engine.engine().logs.all();
+    let moved: Vec<bool> = (files.iter().filter(|file| file.role == Role::Moved))
+        .map(|file| file.end().is_some())
+        .collect();
+    let unended = moved.iter().filter(|ended| !**ended).count();
+    assert!(moved.len() > 2 && unended <= 1, "ended: {moved:?}");
     let stats = engine.stats();
     assert!(
         stats.index_pages > 2 && stats.space_amp() < 1.6,
