@@ -301,9 +301,16 @@ impl Engine {
             && left.claim()
         {
             self.in_background(JobPriority::Flush, move |engine| {
-                // After an error the file stays as it is, and a close or a recovery ends it.
-                if left.end(&engine.logs).is_ok() {
-                    of(engine).lock().forget_left(&left);
+                let mut oldest = Some(left);
+                while let Some(left) = oldest {
+                    // After an error the file stays as it is, and a close or a recovery ends it.
+                    if left.end(&engine.logs).is_err() {
+                        return;
+                    }
+                    let mut writer = of(engine).lock();
+                    writer.forget_left(&left);
+                    // The next append may come late, or never.
+                    oldest = writer.oldest_left().filter(|left| left.claim());
                 }
             });
         }
