@@ -3,13 +3,15 @@
 //!
 //! ```sh
 //! cargo run --release -p basalt-bench --example memory -- DIR [STORES] [SECONDS] [unbounded]
+//! cargo run --release -p basalt-bench --example memory -- DIR logs [SECONDS]
 //! ```
 //! The directory must be new. Opens the stores on one `Env` with the default budget, reads, writes
 //! and deletes values of up to 70 KB for a while by two threads, closes all, and prints a line for
 //! each five seconds and each phase. `unbounded` leaves the allocator as it comes. Decision 0031
-//! has the figures.
+//! has the figures. `logs` instead does the work of one store with many logs.
 
 mod counting;
+mod logs;
 
 use basalt::env::{Random, process_memory::resident};
 use basalt::fs::{HostFs, HostOptions};
@@ -29,12 +31,13 @@ fn line(env: Option<&Env>, what: &str) {
     if let Some(env) = env {
         let u = env.ledger().usage();
         println!(
-            "{what:>24}: ledger {:7.1} (mem {:.1} cache {:.1} pin {:.1} buf {:.1}) of {:.1}; live {:7.1}; resident {:7.1}; live-ledger {:7.1}; resident-live {:7.1} MB",
+            "{what:>24}: ledger {:7.1} (mem {:.1} cache {:.1} pin {:.1} buf {:.1} index {:.1}) of {:.1}; live {:7.1}; resident {:7.1}; live-ledger {:7.1}; resident-live {:7.1} MB",
             mb(u.total()),
             mb(u.memtable),
             mb(u.cache),
             mb(u.pinned),
             mb(u.buffer),
+            mb(u.index),
             mb(u.budget),
             mb(live),
             mb(rss),
@@ -62,10 +65,15 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
     let Some(dir) = args.get(1).map(PathBuf::from) else {
         eprintln!(
-            "usage: memory DIR [STORES] [SECONDS] [unbounded]; DIR is a new directory on the disk to use"
+            "usage: memory DIR [STORES] [SECONDS] [unbounded], or memory DIR logs [SECONDS]; DIR is a new directory on the disk to use"
         );
         std::process::exit(2);
     };
+    if args.get(2).is_some_and(|what| what == "logs") {
+        let seconds = args.get(3).map_or(30, |s| s.parse().expect("a number"));
+        basalt::env::process_memory::keep_little();
+        return logs::run(&dir, seconds);
+    }
     let stores: usize = args.get(2).map_or(300, |s| s.parse().expect("a number"));
     let seconds: u64 = args.get(3).map_or(30, |s| s.parse().expect("a number"));
     let bounded = args.get(4).is_none_or(|s| s != "unbounded");
