@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 /// back.
 ///
 /// A ticket is also a future of the result, for async callers. A poll takes one lock and never
-/// waits: a job of the commit lane commits the batch. A poll after the end returns the result again.
+/// waits: a job of the commit lane commits the batch. A poll after the end returns the result
+/// again.
 pub struct LogTicket {
     pub(crate) state: Arc<TicketState>,
     pub(crate) engine: Arc<Engine>,

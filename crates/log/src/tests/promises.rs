@@ -181,7 +181,7 @@ fn a_ticket_is_a_future_that_wakes_its_last_task_once() {
     assert!(poll(&mut ticket, &task).is_pending());
     let mut refused = submit(1);
     assert!(poll(&mut refused, &task).is_pending());
-    // A ticket that nobody polls any more wakes its task all the same.
+    // A ticket that was dropped wakes its task all the same.
     let mut dropped = submit(2);
     assert!(poll(&mut dropped, &task).is_pending());
     drop(dropped);
