@@ -1,7 +1,7 @@
 //! Reading entries: the newest from memory, others from the log engine.
 
 use crate::call::{blocking, storage_error};
-use crate::log_store::{LogShared, decode_entry, missing};
+use crate::log_state::{LogShared, decode_entry, missing};
 use basalt::Result;
 use openraft::{
     ErrorSubject, ErrorVerb, OptionalSend, RaftLogId, RaftLogReader, RaftTypeConfig, StorageError,

@@ -9,14 +9,23 @@
 //! entries in the [`Tail`]. Appends are acknowledged in their order: after an append has failed, no
 //! later one succeeds, even if its own write did. So no acknowledged entry stands behind a hole.
 //!
+//! openraft 0.9 has a snapshot installed by the task of the state machine, and purges the log at the
+//! same time. A log that is purged before the snapshot is durable makes a node that a crash ruins:
+//! its state needs entries that are gone. So a log with a [`StateLink`] hides such entries at once,
+//! and removes them from the disk when the state machine has them.
+//!
 //! Locks: `LogState`, which no call of the engine is made under.
 
 use crate::call::{blocking, commit, storage_error};
-use crate::codec::{decode, encode};
+use crate::codec::encode;
 use crate::log_reader::LogReader;
+use crate::log_state::{LogShared, LogState, missing, read_entry, read_record};
+use crate::snapshot_data::StateSnapshot;
+use crate::state_link::StateLink;
+use crate::state_machine::{Apply, StateMachine};
 use crate::tail::Tail;
 use basalt::env::sync::Mutex;
-use basalt::{Error, Result};
+use basalt::{Error, ErrorKind, Result};
 use basalt_log::{Duplicates, Log, LogBatch, LogEngine, LogOptions, WriteOptions};
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{
@@ -28,7 +37,6 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::RangeBounds;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Log sequence numbers of the records of the state log. They are persisted.
@@ -41,8 +49,9 @@ const PURGED: u64 = 3;
 ///
 /// - [`RaftLogStorage::append`] never waits for the device. The callback reports success when the
 ///   entries survive a power cut.
-/// - [`RaftLogStorage::save_vote`], `truncate` and `purge` return when their effect survives a
-///   power cut. A power cut may bring purged entries back on disk; readers never see them.
+/// - [`RaftLogStorage::save_vote`] and `truncate` return when their effect survives a power cut.
+/// - After `purge`, no reader sees the entries. They leave the disk when the state machine has them
+///   durably (see [`LogStore::with_state`]); until then a crash brings them back.
 /// - [`RaftLogStorage::save_committed`] survives the death of the process when it returns or
 ///   shortly after. A power cut may bring back an older value, as openraft allows.
 ///
@@ -50,31 +59,7 @@ const PURGED: u64 = 3;
 /// is gone.
 pub struct LogStore<C: RaftTypeConfig> {
     pub(crate) shared: Arc<LogShared<C>>,
-}
-
-/// What a log store shares with its readers.
-pub(crate) struct LogShared<C: RaftTypeConfig> {
-    pub engine: LogEngine,
-    pub entries: Log,
-    hard_state: Log,
-    pub state: Mutex<LogState<C>>,
-}
-
-/// What a log has, and which appends are not acknowledged yet.
-pub(crate) struct LogState<C: RaftTypeConfig> {
-    pub tail: Tail,
-    /// Index of the first entry. It follows the purged one if there is one.
-    pub first: u64,
-    /// Id of the last entry, or the purged one if there is no entry.
-    pub last: Option<LogId<C::NodeId>>,
-    pub purged: Option<LogId<C::NodeId>>,
-    committed: Option<LogId<C::NodeId>>,
-    /// Number of the next append.
-    next_append: u64,
-    /// Appends that are not acknowledged, by number; with the result once there is one.
-    in_flight: BTreeMap<u64, (LogFlushed<C>, Option<Result<()>>)>,
-    /// Error of the first append that failed. All later appends fail with it.
-    failure: Option<Error>,
+    state: Option<StateLink>,
 }
 
 impl<C: RaftTypeConfig> LogStore<C> {
@@ -110,6 +95,7 @@ impl<C: RaftTypeConfig> LogStore<C> {
             first,
             last,
             purged,
+            pending_purge: None,
             committed,
             next_append: 0,
             in_flight: BTreeMap::new(),
@@ -122,7 +108,23 @@ impl<C: RaftTypeConfig> LogStore<C> {
                 hard_state,
                 state: Mutex::new(state),
             }),
+            state: None,
         })
+    }
+
+    /// Returns the log with its purges ordered behind the state machine: an entry leaves the disk
+    /// only when the state that has it survives a power cut. An append behind a snapshot that is
+    /// being installed waits for the installation. [`crate::open`] calls this.
+    ///
+    /// Without it, a purge is durable when it returns. A program with a state machine of its own
+    /// then has a node that cannot start if a crash interrupts the installation of a snapshot.
+    #[must_use]
+    pub fn with_state<A: Apply<C>>(mut self, state: &StateMachine<C, A>) -> LogStore<C>
+    where
+        C: RaftTypeConfig<Entry = openraft::Entry<C>, SnapshotData = StateSnapshot>,
+    {
+        self.state = Some(state.link());
+        self
     }
 
     /// Writes a record of the state log. The call returns when the record is committed.
@@ -148,22 +150,39 @@ impl<C: RaftTypeConfig> LogStore<C> {
         .await
     }
 
-    async fn purge_up_to(&self, log_id: LogId<C::NodeId>) -> Result<()> {
-        // The entries must not be gone without it, because openraft then takes them for lost.
-        self.save(PURGED, &Some(log_id.clone()), &WriteOptions::SYNC)
+    /// Hides entries from readers, and removes them from the disk if the state machine has them.
+    async fn purge_up_to(&mut self, log_id: LogId<C::NodeId>) -> Result<()> {
+        self.shared.hide_up_to(log_id);
+        self.finish_purge(false).await
+    }
+
+    /// Brings a purge to the disk if the state machine has its entries. Before an append, it waits
+    /// for that if the append would leave a hole on disk.
+    async fn finish_purge(&mut self, before_append: bool) -> Result<()> {
+        let Some(log_id) = self.shared.state.lock().pending_purge.clone() else {
+            return Ok(());
+        };
+        let index = log_id.index;
+        if let Some(link) = &mut self.state {
+            let hole = self.shared.entries.last() < Some(index);
+            let applied = *link.applied.borrow() >= Some(index);
+            if !applied && !(before_append && hole) {
+                return Ok(());
+            }
+            let gone = |_| Error::new(ErrorKind::Closed, "the state machine was dropped");
+            let applied = link.applied.wait_for(|applied| *applied >= Some(index));
+            applied.await.map_err(gone)?;
+            let db = link.db.clone();
+            blocking(move || db.sync()).await?;
+        }
+        // Without the record, openraft would take the entries that are gone for lost.
+        self.save(PURGED, &Some(log_id), &WriteOptions::SYNC)
             .await?;
         let shared = self.shared.clone();
         blocking(move || {
-            let index = log_id.index;
-            let mut state = shared.state.lock();
-            state.tail.trim(index);
-            if state.last.as_ref().is_none_or(|last| last.index <= index) {
-                state.last = Some(log_id.clone());
-            }
-            state.first = index + 1;
-            state.purged = Some(log_id);
-            drop(state);
-            shared.entries.trim(index, &WriteOptions::UNSYNCED)
+            shared.entries.trim(index, &WriteOptions::UNSYNCED)?;
+            shared.state.lock().pending_purge = None;
+            Ok(())
         })
         .await
     }
@@ -178,6 +197,19 @@ impl<C: RaftTypeConfig> LogShared<C> {
         let bytes = encode(value).map_err(Error::invalid)?;
         batch.append(&self.hard_state, lsn, &bytes)?;
         Ok(batch)
+    }
+
+    /// Hides entries from readers until they are gone from the disk.
+    fn hide_up_to(&self, log_id: LogId<C::NodeId>) {
+        let mut state = self.state.lock();
+        let index = log_id.index;
+        state.tail.trim(index);
+        if state.last.as_ref().is_none_or(|last| last.index <= index) {
+            state.last = Some(log_id.clone());
+        }
+        state.first = index + 1;
+        state.purged = Some(log_id.clone());
+        state.pending_purge = Some(log_id);
     }
 
     /// Returns the id of the entry before `index`, or the purged one if there is no entry.
@@ -278,52 +310,6 @@ impl<C: RaftTypeConfig> LogShared<C> {
             flushed.log_io_completed(result.map_err(std::io::Error::other));
         }
     }
-}
-
-/// Returns a record of the state log, or `None` if it was never written.
-fn read_record<T: DeserializeOwned>(log: &Log, lsn: u64) -> Result<Option<T>> {
-    let Some(bytes) = log.read(lsn)? else {
-        return Ok(None);
-    };
-    let value = decode(&bytes).map_err(|what| undecodable(log, lsn, what))?;
-    Ok(Some(value))
-}
-
-/// Returns the entry at an index that the log has.
-pub(crate) fn read_entry<C: RaftTypeConfig>(log: &Log, index: u64) -> Result<C::Entry> {
-    let bytes = log.read(index)?.ok_or_else(|| missing(log, index))?;
-    decode_entry::<C>(log, index, &bytes)
-}
-
-/// Returns an encoded entry, which must have this index.
-pub(crate) fn decode_entry<C: RaftTypeConfig>(
-    log: &Log,
-    index: u64,
-    bytes: &[u8],
-) -> Result<C::Entry> {
-    let entry: C::Entry = decode(bytes).map_err(|what| undecodable(log, index, what))?;
-    match entry.get_log_id().index == index {
-        true => Ok(entry),
-        false => Err(undecodable(
-            log,
-            index,
-            format!("the entry has index {}", entry.get_log_id().index),
-        )),
-    }
-}
-
-fn undecodable(log: &Log, lsn: u64, what: String) -> Error {
-    let message = format!("LSN {lsn} of log {:?}: {what}", log.name());
-    Error::corruption(Path::new(log.name()), 0, message)
-}
-
-/// Returns the error of an entry that the log should have.
-pub(crate) fn missing(log: &Log, index: u64) -> Error {
-    let message = format!(
-        "log {:?} of a Raft node has no entry {index}; remove the node from its cluster, and add it again with an empty store",
-        log.name()
-    );
-    Error::corruption(Path::new(log.name()), 0, message)
 }
 
 /// Entries are consecutive from the purged one on: a hole means that entries were lost.
@@ -440,7 +426,10 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
         I: IntoIterator<Item = C::Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let submitted = self.shared.submit(entries, callback);
+        let submitted = match self.finish_purge(true).await {
+            Ok(()) => self.shared.submit(entries, callback),
+            Err(e) => Err(e),
+        };
         submitted.map_err(|e| storage_error(ErrorSubject::Logs, ErrorVerb::Write, &e))
     }
 

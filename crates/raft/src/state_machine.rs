@@ -11,30 +11,23 @@
 //! Locks: `AppliedState`, which only snapshots of the store are taken under.
 
 use crate::call::{blocking, storage_error};
-use crate::codec::{decode, encode};
 use crate::snapshot_data::{self, PinnedData, StateSnapshot};
+use crate::state_link::StateLink;
 use crate::state_reader::StateReader;
+use crate::state_store::{StateStore, put_meta, read_meta};
 use basalt::env::sync::Mutex;
-use basalt::{
-    Bytes, Db, Error, Family, FamilyOptions, Iter, ReadOptions, Result, WriteBatch, WriteOptions,
-};
+use basalt::{Bytes, Db, Family, Iter, ReadOptions, Result, WriteBatch, WriteOptions};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{
     Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder,
     RaftTypeConfig, SnapshotMeta, StorageError, StoredMembership,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::path::Path;
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Keys of the family `NAME/meta`. They are persisted.
 const APPLIED: &[u8] = b"applied";
 const MEMBERSHIP: &[u8] = b"membership";
-const CURRENT: &[u8] = b"current";
-
-/// Bytes of a batch when a received snapshot is written.
-const BATCH_BYTES: usize = 1 << 20;
 
 type StorageResult<T, C> = std::result::Result<T, StorageError<<C as RaftTypeConfig>::NodeId>>;
 type Membership<C> = StoredMembership<<C as RaftTypeConfig>::NodeId, <C as RaftTypeConfig>::Node>;
@@ -103,15 +96,8 @@ struct StateShared<C: RaftTypeConfig, A> {
     store: Arc<StateStore>,
     apply: A,
     applied: Mutex<AppliedState<C>>,
-}
-
-/// Where the state is. Readers share it.
-pub(crate) struct StateStore {
-    pub db: Db,
-    data: [Family; 2],
-    meta: Family,
-    /// Which family of `data` is current.
-    current: Mutex<usize>,
+    /// Index of the last entry that is applied, for the log.
+    applied_index: watch::Sender<Option<u64>>,
 }
 
 struct AppliedState<C: RaftTypeConfig> {
@@ -124,88 +110,6 @@ struct AppliedState<C: RaftTypeConfig> {
 struct BuiltSnapshot<C: RaftTypeConfig> {
     meta: SnapshotMeta<C::NodeId, C::Node>,
     data: Arc<PinnedData>,
-}
-
-impl StateStore {
-    fn open(db: &Db, name: &str) -> Result<StateStore> {
-        let family = |part: &str| {
-            let name = format!("{name}/{part}");
-            match db.family(&name) {
-                Some(family) => Ok(family),
-                None => db.create_family(&name, FamilyOptions::default()),
-            }
-        };
-        let meta = family("meta")?;
-        let current: u8 = read_meta(db, &meta, CURRENT)?.unwrap_or(0);
-        if current > 1 {
-            let what = format!("there is no data family {current}");
-            return Err(damaged(&meta, CURRENT, what));
-        }
-        Ok(StateStore {
-            db: db.clone(),
-            data: [family("a")?, family("b")?],
-            meta,
-            current: Mutex::new(current.into()),
-        })
-    }
-
-    fn current(&self) -> &Family {
-        &self.data[*self.current.lock()]
-    }
-
-    /// Returns the newest state, which later entries and installed snapshots do not change.
-    pub fn pin(&self) -> PinnedData {
-        // An install clears a family after it has ceased to be the current one. A snapshot that was
-        // taken under the lock is older than that.
-        let current = self.current.lock();
-        PinnedData {
-            db: self.db.clone(),
-            family: self.data[*current].clone(),
-            snapshot: self.db.snapshot(),
-        }
-    }
-
-    /// Deletes all keys of a family.
-    fn clear(&self, family: &Family) -> Result<()> {
-        let mut keys = self.db.iter(family, &ReadOptions::default())?;
-        keys.seek_to_last()?;
-        if !keys.valid() {
-            return Ok(());
-        }
-        let mut batch = WriteBatch::new();
-        batch.delete_range(family, &[], keys.key())?;
-        batch.delete(family, keys.key())?;
-        self.db.write(batch, &WriteOptions::UNSYNCED).map(drop)
-    }
-
-    /// Writes keys and values into the family that is not current.
-    fn fill_other(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        let other = &self.data[1 - *self.current.lock()];
-        // A crash may have left the part of an earlier snapshot.
-        self.clear(other)?;
-        let mut batch = WriteBatch::new();
-        for (key, value) in entries {
-            batch.put(other, key, value)?;
-            if batch.bytes() >= BATCH_BYTES {
-                let full = std::mem::take(&mut batch);
-                self.db.write(full, &WriteOptions::UNSYNCED)?;
-            }
-        }
-        self.db.write(batch, &WriteOptions::UNSYNCED).map(drop)
-    }
-
-    /// Makes the other family the current one, durably, with what `batch` has. Returns the new
-    /// state.
-    fn make_other_current(&self, mut batch: WriteBatch) -> Result<PinnedData> {
-        let other = 1 - *self.current.lock();
-        put_meta(&mut batch, &self.meta, CURRENT, &(other as u8))?;
-        // A store never keeps a write and loses an earlier one, so the sync covers the data.
-        self.db.write(batch, &WriteOptions::SYNC)?;
-        *self.current.lock() = other;
-        let pinned = self.pin();
-        self.clear(&self.data[1 - other])?;
-        Ok(pinned)
-    }
 }
 
 impl<C, A> StateMachine<C, A>
@@ -224,6 +128,7 @@ where
         let store = StateStore::open(db, name)?;
         let last = read_meta(db, &store.meta, APPLIED)?;
         let membership = read_meta(db, &store.meta, MEMBERSHIP)?.unwrap_or_default();
+        let applied_index = watch::Sender::new(index_of::<C>(&last));
         let applied = AppliedState {
             last,
             membership,
@@ -234,8 +139,16 @@ where
                 store: Arc::new(store),
                 apply,
                 applied: Mutex::new(applied),
+                applied_index,
             }),
         })
+    }
+
+    pub(crate) fn link(&self) -> StateLink {
+        StateLink {
+            db: self.shared.store.db.clone(),
+            applied: self.shared.applied_index.subscribe(),
+        }
     }
 
     /// Returns a handle that reads the state, also after the state machine was given to openraft.
@@ -275,6 +188,8 @@ where
         if let Some(membership) = membership {
             applied.membership = membership;
         }
+        self.applied_index
+            .send_replace(index_of::<C>(&applied.last));
         Ok(reply)
     }
 
@@ -317,30 +232,14 @@ where
             meta: meta.clone(),
             data: Arc::new(pinned),
         });
+        self.applied_index
+            .send_replace(index_of::<C>(&applied.last));
         Ok(())
     }
 }
 
-fn put_meta<T>(batch: &mut WriteBatch, meta: &Family, key: &[u8], value: &T) -> Result<()>
-where
-    T: Serialize + DeserializeOwned,
-{
-    let bytes = encode(value).map_err(Error::invalid)?;
-    batch.put(meta, key, &bytes)
-}
-
-fn read_meta<T: DeserializeOwned>(db: &Db, meta: &Family, key: &[u8]) -> Result<Option<T>> {
-    let Some(bytes) = db.get(meta, key, &ReadOptions::default())? else {
-        return Ok(None);
-    };
-    let value = decode(&bytes).map_err(|what| damaged(meta, key, what))?;
-    Ok(Some(value))
-}
-
-fn damaged(meta: &Family, key: &[u8], what: String) -> Error {
-    let key = String::from_utf8_lossy(key);
-    let message = format!("key {key:?} of family {:?}: {what}", meta.name());
-    Error::corruption(Path::new(meta.name()), 0, message)
+fn index_of<C: RaftTypeConfig>(log_id: &Option<LogId<C::NodeId>>) -> Option<u64> {
+    log_id.as_ref().map(|log_id| log_id.index)
 }
 
 impl<C: RaftTypeConfig<SnapshotData = StateSnapshot>> BuiltSnapshot<C> {

@@ -1,7 +1,7 @@
 //! Reading the state of a Raft node.
 
 use crate::snapshot_data::PinnedData;
-use crate::state_machine::StateStore;
+use crate::state_store::StateStore;
 use basalt::{Bytes, Iter, ReadOptions, Result};
 use std::sync::Arc;
 

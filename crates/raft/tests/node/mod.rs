@@ -57,11 +57,12 @@ impl Node {
         let options = LogEngineOptions::default().file_bytes(8 << 10);
         let engine = LogEngine::open(&env, "log", options)?;
         let db = Db::open(&env, "state", Options::default())?;
+        let (log, state) = basalt_raft::open(&engine, &db, "node", KeyValues)?;
         Ok(Node {
-            log: LogStore::open(&engine, "node")?,
-            state: StateMachine::open(&db, "node", KeyValues)?,
             engine,
             db,
+            log,
+            state,
         })
     }
 }
