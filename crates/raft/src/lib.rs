@@ -24,6 +24,8 @@ mod state_machine;
 mod state_reader;
 mod state_store;
 mod tail;
+#[cfg(test)]
+mod tests;
 
 pub use log_reader::LogReader;
 pub use log_store::LogStore;

@@ -5,11 +5,13 @@ use crate::tail::Tail;
 use basalt::env::sync::Mutex;
 use basalt::{Error, Result};
 use basalt_log::{Log, LogEngine};
-use openraft::storage::LogFlushed;
 use openraft::{LogId, RaftLogId, RaftTypeConfig};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Reports the result of an append.
+pub(crate) type Flushed = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What a log store shares with its readers.
 pub(crate) struct LogShared<C: RaftTypeConfig> {
@@ -33,7 +35,7 @@ pub(crate) struct LogState<C: RaftTypeConfig> {
     /// Number of the next append.
     pub next_append: u64,
     /// Appends that are not acknowledged, by number; with the result once there is one.
-    pub in_flight: BTreeMap<u64, (LogFlushed<C>, Option<Result<()>>)>,
+    pub in_flight: BTreeMap<u64, (Flushed, Option<Result<()>>)>,
     /// Error of the first append that failed. All later appends fail with it.
     pub failure: Option<Error>,
 }

@@ -19,7 +19,7 @@
 use crate::call::{blocking, commit, storage_error};
 use crate::codec::encode;
 use crate::log_reader::LogReader;
-use crate::log_state::{LogShared, LogState, missing, read_entry, read_record};
+use crate::log_state::{Flushed, LogShared, LogState, missing, read_entry, read_record};
 use crate::snapshot_data::StateSnapshot;
 use crate::state_link::StateLink;
 use crate::state_machine::{Apply, StateMachine};
@@ -158,7 +158,7 @@ impl<C: RaftTypeConfig> LogStore<C> {
 
     /// Brings a purge to the disk if the state machine has its entries. Before an append, it waits
     /// for that if the append would leave a hole on disk.
-    async fn finish_purge(&mut self, before_append: bool) -> Result<()> {
+    pub(crate) async fn finish_purge(&mut self, before_append: bool) -> Result<()> {
         let Some(log_id) = self.shared.state.lock().pending_purge.clone() else {
             return Ok(());
         };
@@ -225,7 +225,7 @@ impl<C: RaftTypeConfig> LogShared<C> {
     }
 
     /// Submits entries. The callback runs when they survive a power cut, or have failed.
-    fn submit<I>(self: &Arc<Self>, entries: I, flushed: LogFlushed<C>) -> Result<()>
+    pub(crate) fn submit<I>(self: &Arc<Self>, entries: I, flushed: Flushed) -> Result<()>
     where
         I: IntoIterator<Item = C::Entry>,
     {
@@ -257,7 +257,7 @@ impl<C: RaftTypeConfig> LogShared<C> {
             last = Some(log_id);
         }
         if encoded.is_empty() {
-            flushed.log_io_completed(Ok(()));
+            flushed(Ok(()));
             return Ok(());
         }
         let mut state = self.state.lock();
@@ -307,7 +307,7 @@ impl<C: RaftTypeConfig> LogShared<C> {
         }
         drop(state);
         for (flushed, result) in acknowledged {
-            flushed.log_io_completed(result.map_err(std::io::Error::other));
+            flushed(result);
         }
     }
 }
@@ -427,7 +427,12 @@ impl<C: RaftTypeConfig> RaftLogStorage<C> for LogStore<C> {
         I::IntoIter: OptionalSend,
     {
         let submitted = match self.finish_purge(true).await {
-            Ok(()) => self.shared.submit(entries, callback),
+            Ok(()) => {
+                let flushed = |result: Result<()>| {
+                    callback.log_io_completed(result.map_err(std::io::Error::other));
+                };
+                self.shared.submit(entries, Box::new(flushed))
+            }
             Err(e) => Err(e),
         };
         submitted.map_err(|e| storage_error(ErrorSubject::Logs, ErrorVerb::Write, &e))
