@@ -56,3 +56,16 @@ where
     let log = LogStore::open(engine, name)?.with_state(&state);
     Ok((log, state))
 }
+
+/// The code on the page for users compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/raft.md")]
+struct PageForUsers;
+
+/// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
+#[cfg(test)]
+#[test]
+fn every_raft_test_passes_on_lava() {
+    let without_io = ["codec::", "tail::"];
+    basalt_sim::all_tests_on_lava("every_raft_test_passes_on_lava", &without_io);
+}

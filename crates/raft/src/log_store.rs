@@ -164,9 +164,8 @@ impl<C: RaftTypeConfig> LogStore<C> {
         };
         let index = log_id.index;
         if let Some(link) = &mut self.state {
-            let hole = self.shared.entries.last() < Some(index);
-            let applied = *link.applied.borrow() >= Some(index);
-            if !applied && !(before_append && hole) {
+            let needed = before_append && self.shared.entries.last() < Some(index);
+            if !needed && *link.applied.borrow() < Some(index) {
                 return Ok(());
             }
             let gone = |_| Error::new(ErrorKind::Closed, "the state machine was dropped");

@@ -1,16 +1,55 @@
 //! openraft's own tests of storage, on a simulated disk and on a directory.
 
-mod node;
-
+use basalt::env::EnvBuilder;
 use basalt::fs::{FileSystem, HostFs, HostOptions};
-use basalt_raft::{LogStore, StateMachine};
+use basalt::{Db, Options, Result};
+use basalt_log::{LogEngine, LogEngineOptions};
+use basalt_raft::{Apply, LogStore, StateMachine, StateSnapshot, StateWriter};
 use basalt_sim::{SimFs, SimOptions};
-use node::{KeyValues, Node, Types};
 use openraft::StorageError;
 use openraft::testing::{StoreBuilder, Suite};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+openraft::declare_raft_types!(
+    /// Commands are pairs of a key and a value, or of a key and nothing.
+    pub Types:
+        D = (String, Option<String>),
+        R = Option<String>,
+        SnapshotData = StateSnapshot,
+);
+
+/// Keys and values. The reply is the value before.
+pub struct KeyValues;
+
+impl Apply<Types> for KeyValues {
+    fn apply(
+        &self,
+        (key, value): (String, Option<String>),
+        state: &mut StateWriter<'_>,
+    ) -> Result<Option<String>> {
+        let before = state.get(key.as_bytes())?;
+        match value {
+            Some(value) => state.put(key.as_bytes(), value.as_bytes())?,
+            None => state.delete(key.as_bytes())?,
+        }
+        Ok(before.map(|b| String::from_utf8_lossy(&b).into_owned()))
+    }
+
+    fn empty_reply(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Opens a node with files small enough that short tests use several.
+fn open(fs: Arc<dyn FileSystem>) -> Result<(LogStore<Types>, StateMachine<Types, KeyValues>)> {
+    let env = EnvBuilder::new(fs).build();
+    let options = LogEngineOptions::default().file_bytes(8 << 10);
+    let engine = LogEngine::open(&env, "log", options)?;
+    let db = Db::open(&env, "state", Options::default())?;
+    basalt_raft::open(&engine, &db, "node", KeyValues)
+}
 
 /// Makes an empty node for each test. What `G` is the guard of lives as long as the node.
 struct Builder<G> {
@@ -32,10 +71,11 @@ impl<G: Send + Sync> StoreBuilder<Types, LogStore<Types>, StateMachine<Types, Ke
 {
     async fn build(
         &self,
-    ) -> Result<(G, LogStore<Types>, StateMachine<Types, KeyValues>), StorageError<u64>> {
+    ) -> std::result::Result<(G, LogStore<Types>, StateMachine<Types, KeyValues>), StorageError<u64>>
+    {
         let (guard, fs) = (self.make_fs)(self.made.fetch_add(1, SeqCst));
-        let node = Node::open(fs).expect("an empty filesystem");
-        Ok((guard, node.log, node.state))
+        let (log, state) = open(fs).expect("an empty filesystem");
+        Ok((guard, log, state))
     }
 }
 
