@@ -1,5 +1,5 @@
-//! Three Raft nodes in one process, on simulated disks. While writers write, each node in turn loses
-//! its power and starts again. In the end every acknowledged write is on every node.
+//! Three Raft nodes in one process, on simulated disks. While writers write, each node in turn
+//! loses its power and starts again. In the end every acknowledged write is on every node.
 //!
 //! ```sh
 //! cargo run --release -p basalt-raft --example three_nodes -- [ROUNDS] [WRITES]

@@ -9,10 +9,10 @@
 //! entries in the [`Tail`]. Appends are acknowledged in their order: after an append has failed, no
 //! later one succeeds, even if its own write did. So no acknowledged entry stands behind a hole.
 //!
-//! openraft 0.9 has a snapshot installed by the task of the state machine, and purges the log at the
-//! same time. A log that is purged before the snapshot is durable makes a node that a crash ruins:
-//! its state needs entries that are gone. So a log with a [`StateLink`] hides such entries at once,
-//! and removes them from the disk when the state machine has them.
+//! While the task of the state machine installs a snapshot, openraft 0.9 purges the log. If the
+//! purge were durable before the snapshot, a crash in between would leave a state that needs entries
+//! which are gone. So a log with a [`StateLink`] hides purged entries at once, and removes them from
+//! the disk when the state machine has them.
 //!
 //! Locks: `LogState`, which no call of the engine is made under.
 
@@ -239,8 +239,8 @@ impl<C: RaftTypeConfig> LogShared<C> {
                 // It is purged as soon as it is written: a snapshot has it.
                 continue;
             }
-            // A hole is openraft's mistake, which the next open reports. openraft's tests of storage
-            // make some.
+            // Holes are not refused, because openraft's own tests of storage make some. The next
+            // open reports them.
             if last.as_ref().is_some_and(|last| log_id.index <= last.index) {
                 return Err(Error::invalid(format!(
                     "entry {} is appended to log {:?}, which has it; truncate the log first",

@@ -1,3 +1,5 @@
+//! Persisted values come back, and wrong bytes are errors.
+
 use super::*;
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership};
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+//! The bytes of snapshots, wrong bytes, and a snapshot as a file.
+
 use super::*;
 use basalt::{Env, Options, WriteOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};

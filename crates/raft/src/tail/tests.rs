@@ -1,3 +1,5 @@
+//! What stays in memory of the newest entries.
+
 use super::*;
 
 fn indexes(tail: &Tail) -> Vec<u64> {
