@@ -281,7 +281,7 @@ impl<C: RaftTypeConfig> LogShared<C> {
 
     /// Notes the result of an append, and acknowledges all appends whose turn has come. It runs on
     /// a thread of the engine.
-    fn complete(&self, append: u64, result: Result<()>) {
+    pub(crate) fn complete(&self, append: u64, result: Result<()>) {
         let mut acknowledged = Vec::new();
         let mut state = self.state.lock();
         if let Some((_, slot)) = state.in_flight.get_mut(&append) {

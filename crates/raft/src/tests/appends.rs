@@ -2,8 +2,8 @@
 
 use super::*;
 use basalt::env::sync::Mutex;
-use basalt_sim::When;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, When};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{RaftLogReader, RaftSnapshotBuilder};
 use std::sync::mpsc;
@@ -71,6 +71,50 @@ fn no_append_behind_a_failed_one_is_acknowledged() {
             failed_later += 40 - first_failed;
         }
         assert!(failed_later > 0 && succeeded_before > 0);
+    });
+}
+
+/// The results of three writes come in another order, and the first write has failed.
+#[test]
+fn results_that_come_early_wait_for_those_before_them() {
+    let node = Node::open(disk(1)).unwrap();
+    let shared = &node.log.shared;
+    let results: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
+    for append in 0..4 {
+        let results = results.clone();
+        let flushed = move |result: Result<()>| results.lock().push((append, result.is_ok()));
+        let flushed = Box::new(flushed);
+        let mut state = shared.state.lock();
+        state.in_flight.insert(append, (flushed, None));
+    }
+    shared.complete(0, Ok(()));
+    assert_eq!(*results.lock(), [(0, true)]);
+    shared.complete(3, Ok(()));
+    shared.complete(2, Ok(()));
+    assert_eq!(*results.lock(), [(0, true)]);
+    shared.complete(1, Err(basalt::Error::invalid("a failed write")));
+    let all = [(0, true), (1, false), (2, false), (3, false)];
+    assert_eq!(*results.lock(), all);
+}
+
+/// openraft may purge entries that are applied, and whose state is not synced yet.
+#[test]
+fn a_purge_makes_the_state_durable_first() {
+    run(async {
+        let fs = disk(1);
+        let mut node = Node::open(fs.clone()).unwrap();
+        let entries = (0..6).map(|i| entry(1, i, Some((i.to_string(), Some("v".into())))));
+        let entries: Vec<_> = entries.collect();
+        node.log.blocking_append(entries.clone()).await.unwrap();
+        node.state.apply(entries).await.unwrap();
+        node.log.purge(log_id(1, 3)).await.unwrap();
+        for (seed, policy) in (0..).zip(CrashPolicy::ALL) {
+            let mut node = Node::open(fs.crash(*policy, seed)).unwrap();
+            let state = node.log.get_log_state().await.unwrap();
+            assert_eq!(state.last_purged_log_id, Some(log_id(1, 3)));
+            let applied = node.state.applied_state().await.unwrap().0;
+            assert!(applied >= Some(log_id(1, 3)), "{policy:?}: {applied:?}");
+        }
     });
 }
 
