@@ -10,9 +10,9 @@
 //! later one succeeds, even if its own write did. So no acknowledged entry stands behind a hole.
 //!
 //! While the task of the state machine installs a snapshot, openraft 0.9 purges the log. If the
-//! purge were durable before the snapshot, a crash in between would leave a state that needs entries
-//! which are gone. So a log with a [`StateLink`] hides purged entries at once, and removes them from
-//! the disk when the state machine has them.
+//! purge were durable before the snapshot, a crash in between would leave a state that needs
+//! entries which are gone. So a log with a [`StateLink`] hides purged entries at once, and removes
+//! them from the disk when the state machine has them.
 //!
 //! Locks: `LogState`, which no call of the engine is made under.
 

@@ -97,7 +97,7 @@ fn results_that_come_early_wait_for_those_before_them() {
     assert_eq!(*results.lock(), all);
 }
 
-/// openraft may purge entries that are applied, and whose state is not synced yet.
+/// Entries may be purged that are applied, and whose state is not synced yet.
 #[test]
 fn a_purge_makes_the_state_durable_first() {
     run(async {
