@@ -1,12 +1,15 @@
 //! Three Raft nodes in one process, on simulated disks. While writers write, each node in turn
 //! loses its power and starts again. In the end every acknowledged write is on every node.
 //!
+//! No node starts an election by itself: the program chooses a candidate when a leader is gone. So
+//! a slow machine makes a run slower, and does not change what the run does.
+//!
 //! ```sh
 //! cargo run --release -p basalt-raft --example three_nodes -- [ROUNDS] [WRITES]
 //! ```
 //!
-//! `ROUNDS` is how often each node is killed, 3 by default. `WRITES` is how many writes are
-//! acknowledged while one of the nodes is dead, and again before the next one is killed, 200 by
+//! `ROUNDS` is how often each node is killed, 3 by default. `WRITES` is how many writes at least
+//! are acknowledged while one of the nodes is dead, and again before the next one is killed, 200 by
 //! default.
 
 use basalt::env::{EnvBuilder, sync::Mutex};
@@ -20,7 +23,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
     VoteRequest, VoteResponse,
 };
-use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
+use openraft::{BasicNode, Config, Raft, RaftMetrics, ServerState, SnapshotPolicy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -38,6 +41,14 @@ const NODES: [u64; 3] = [1, 2, 3];
 const WRITERS: u64 = 4;
 /// How long the example sleeps before it looks again.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Milliseconds after a message of the leader in which a node votes for no other node.
+const LEASE: u64 = 300;
+/// How long a candidate may take before the example lets it, or another one, begin again.
+const CANDIDACY: Duration = Duration::from_millis(LEASE / 2);
+/// A cluster without an acknowledged write for so long gets a new leader.
+const SILENCE: Duration = Duration::from_secs(5);
+/// A cluster that has not done what is waited for after so long has failed.
+const FAILURE: Duration = Duration::from_secs(300);
 
 struct KeyValues;
 
@@ -71,11 +82,13 @@ struct Life {
     alive: Arc<AtomicBool>,
 }
 
-/// The network, and who can be reached.
+/// The nodes that can be reached, and what has happened to all nodes.
 #[derive(Default)]
 struct Cluster {
     lives: Mutex<BTreeMap<u64, Life>>,
-    /// Snapshots of which a node has received a part.
+    /// Keys whose writes are acknowledged.
+    acknowledged: Mutex<Vec<String>>,
+    /// Snapshots that a node has received as a whole.
     snapshots: AtomicU64,
 }
 
@@ -92,9 +105,10 @@ impl Cluster {
         let reader = state.reader();
         let alive = Arc::new(AtomicBool::new(true));
         let config = Config {
-            heartbeat_interval: 50,
-            election_timeout_min: 200,
-            election_timeout_max: 400,
+            heartbeat_interval: LEASE / 6,
+            election_timeout_min: LEASE / 2,
+            election_timeout_max: LEASE,
+            enable_elect: false,
             // Small numbers, so that a node which was dead needs a snapshot.
             snapshot_policy: SnapshotPolicy::LogsSinceLast(50),
             max_in_snapshot_log_to_keep: 10,
@@ -129,23 +143,83 @@ impl Cluster {
         disk
     }
 
+    /// Returns a living node that takes itself for the leader.
+    fn leader(&self) -> Option<Life> {
+        let lives = self.lives.lock();
+        let leads = |life: &&Life| life.raft.metrics().borrow().state == ServerState::Leader;
+        lives.values().find(leads).cloned()
+    }
+
+    /// Makes one of the candidates the leader, the first one if its log allows it.
+    async fn elect(&self, candidates: &[u64]) {
+        // A candidacy fails while the lease of the leader before lasts, and if another node has
+        // more entries. So each candidate has four in a row.
+        for candidacy in 0.. {
+            let id = candidates[candidacy / 4 % candidates.len()];
+            let life = self.life(id).expect("a living node");
+            // A node that leads already ignores it.
+            let elected = life.raft.trigger().elect().await;
+            elected.expect("a candidate whose disk works");
+            let leads = life.raft.wait(Some(CANDIDACY));
+            let leads = leads.state(ServerState::Leader, "a candidate leads");
+            if leads.await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the condition holds.
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let acknowledged = || self.acknowledged.lock().len();
+        let (mut before, mut silent, mut waited) = (acknowledged(), Duration::ZERO, Duration::ZERO);
+        while !holds() {
+            assert!(waited < FAILURE, "no {what}: {:?}", self.metrics());
+            tokio::time::sleep(PAUSE).await;
+            waited += PAUSE;
+            silent += PAUSE;
+            if acknowledged() > before {
+                (before, silent) = (acknowledged(), Duration::ZERO);
+            }
+            if silent >= SILENCE {
+                // A late message of a candidacy that was given up may have ended a leadership.
+                let living: Vec<u64> = self.lives.lock().keys().copied().collect();
+                self.elect(&living).await;
+                silent = Duration::ZERO;
+            }
+        }
+    }
+
+    fn metrics(&self) -> Vec<RaftMetrics<u64, BasicNode>> {
+        let lives = self.lives.lock();
+        let metrics = |life: &Life| life.raft.metrics().borrow().clone();
+        lives.values().map(metrics).collect()
+    }
+
+    /// Waits until `count` more writes are acknowledged.
+    async fn more_writes(&self, count: u64) {
+        let target = self.acknowledged.lock().len() + count as usize;
+        let enough = || self.acknowledged.lock().len() >= target;
+        self.until("acknowledged write", enough).await;
+    }
+
     /// Writes until the write is acknowledged.
     async fn write(&self, key: &str) {
-        for turn in 0.. {
-            let id = NODES[turn % NODES.len()];
-            let Some(life) = self.life(id) else {
-                continue;
-            };
-            if life.raft.metrics().borrow().current_leader == Some(id) {
+        loop {
+            if let Some(life) = self.leader() {
                 let command = (key.to_string(), format!("value of {key}"));
-                let written = life.raft.client_write(command);
-                let written = tokio::time::timeout(Duration::from_secs(1), written).await;
-                if matches!(written, Ok(Ok(_))) && life.alive.load(SeqCst) {
-                    return;
+                let metrics = life.raft.wait(Some(FAILURE));
+                let acknowledged = tokio::select! {
+                    written = life.raft.client_write(command) => written.is_ok(),
+                    // It may never answer: another node may have overwritten the entry.
+                    _ = metrics.metrics(|m| m.state != ServerState::Leader, "it leads") => false,
+                };
+                if acknowledged && life.alive.load(SeqCst) {
+                    break;
                 }
             }
             tokio::time::sleep(PAUSE).await;
         }
+        self.acknowledged.lock().push(key.to_string());
     }
 }
 
@@ -230,115 +304,134 @@ impl RaftNetwork<Types> for Connection {
 
 /// What a run did.
 #[derive(Debug)]
-pub struct Report {
+struct Report {
     /// Losses of power.
-    pub kills: u64,
+    kills: u64,
+    /// Losses of power of the leader.
+    leader_kills: u64,
     /// Acknowledged writes, all of which are on all nodes.
-    pub writes: usize,
-    /// Snapshots that were sent to a node.
-    pub snapshots: u64,
+    writes: usize,
+    /// Snapshots that a node received as a whole.
+    snapshots: u64,
 }
 
-/// Kills each node `rounds` times. `writes` writes are acknowledged while a node is dead, and as
-/// many before the next one dies. Panics if an acknowledged write is lost.
-pub fn run(rounds: u64, writes: u64) -> Report {
+/// Kills each node `rounds` times. At least `writes` writes are acknowledged while a node is dead,
+/// and as many before the next one dies. Panics if an acknowledged write is lost.
+fn run(rounds: u64, writes: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_time()
         .build();
-    runtime.expect("a runtime").block_on(async {
-        let cluster = Arc::new(Cluster::default());
-        for id in NODES {
-            let options = SimOptions {
-                seed: id,
-                ..SimOptions::default()
-            };
-            cluster.start(id, SimFs::new(options)).await;
-        }
-        let first = cluster.life(1).expect("a living node");
-        let members = BTreeSet::from(NODES);
-        first.raft.initialize(members).await.expect("a new cluster");
+    runtime
+        .expect("a runtime")
+        .block_on(run_cluster(rounds, writes))
+}
 
-        let acknowledged: Arc<Mutex<Vec<String>>> = Arc::default();
-        let end = Arc::new(AtomicBool::new(false));
-        let writers = (0..WRITERS).map(|writer| {
-            let (cluster, acknowledged) = (cluster.clone(), acknowledged.clone());
-            let end = end.clone();
-            tokio::spawn(async move {
-                for number in 0.. {
-                    if end.load(SeqCst) {
-                        break;
-                    }
-                    let key = format!("{writer}/{number}");
-                    cluster.write(&key).await;
-                    acknowledged.lock().push(key);
-                }
-            })
-        });
-        let writers: Vec<_> = writers.collect();
-        let more_writes = || async {
-            let target = acknowledged.lock().len() + writes as usize;
-            while acknowledged.lock().len() < target {
-                tokio::time::sleep(PAUSE).await;
-            }
+async fn run_cluster(rounds: u64, writes: u64) -> Report {
+    let cluster = Arc::new(Cluster::default());
+    for id in NODES {
+        let options = SimOptions {
+            seed: id,
+            ..SimOptions::default()
         };
-        let mut kills = 0;
-        for _ in 0..rounds {
-            for id in NODES {
-                more_writes().await;
-                let policy = CrashPolicy::ALL[kills as usize % CrashPolicy::ALL.len()];
-                let disk = cluster.kill(id, policy, kills).await;
-                kills += 1;
-                more_writes().await;
-                cluster.start(id, disk).await;
-            }
-        }
-        more_writes().await;
-        end.store(true, SeqCst);
-        for writer in writers {
-            writer.await.expect("no panic");
-        }
-        let acknowledged = std::mem::take(&mut *acknowledged.lock());
-        for id in NODES {
-            let reader = cluster.life(id).expect("a living node").reader;
-            let keys = acknowledged.clone();
-            let missing = move || -> Vec<String> {
-                let view = reader.view();
-                let is_there = |key: &String| {
-                    let value = view.get(key.as_bytes()).expect("a read");
-                    value.is_some_and(|v| *v == *format!("value of {key}").as_bytes())
-                };
-                keys.iter().filter(|key| !is_there(key)).cloned().collect()
-            };
-            wait_for_all_writes(id, missing).await;
-        }
-        for id in NODES {
-            let life = cluster.life(id).expect("a living node");
-            life.raft.shutdown().await.expect("no panic");
-        }
-        Report {
-            kills,
-            writes: acknowledged.len(),
-            snapshots: cluster.snapshots.load(SeqCst),
-        }
-    })
-}
-
-/// Waits until a node has caught up. A write that is missing for a minute is lost.
-async fn wait_for_all_writes(id: u64, missing: impl Fn() -> Vec<String> + Clone + Send + 'static) {
-    let mut lost = Vec::new();
-    for _ in 0..6000 {
-        let look = tokio::task::spawn_blocking(missing.clone());
-        lost = look.await.expect("no panic");
-        if lost.is_empty() {
-            return;
-        }
-        tokio::time::sleep(PAUSE).await;
+        cluster.start(id, SimFs::new(options)).await;
     }
-    panic!("node {id} lost acknowledged writes: {lost:?}");
+    let first = cluster.life(1).expect("a living node");
+    let members = BTreeSet::from(NODES);
+    first.raft.initialize(members).await.expect("a new cluster");
+    drop(first);
+    cluster.elect(&[1]).await;
+
+    let end = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| tokio::spawn(write_until(end.clone(), cluster.clone(), writer)))
+        .collect();
+    let (mut kills, mut leader_kills) = (0, 0);
+    for _ in 0..rounds {
+        for id in NODES {
+            cluster.more_writes(writes).await;
+            let leads = cluster
+                .leader()
+                .is_some_and(|life| life.raft.metrics().borrow().id == id);
+            let victim = cluster.life(id).expect("a living node").raft.metrics();
+            let policy = CrashPolicy::ALL[kills as usize % CrashPolicy::ALL.len()];
+            let disk = cluster.kill(id, policy, kills).await;
+            kills += 1;
+            if leads {
+                leader_kills += 1;
+                // The first candidate is the node that is killed next.
+                cluster.elect(&[id % 3 + 1, (id + 1) % 3 + 1]).await;
+            }
+            cluster.more_writes(writes).await;
+            // The disk may have some entries that the metrics do not show.
+            let last = victim.borrow().last_log_index.unwrap_or(0) + 4 * WRITERS;
+            let purged = || {
+                let purged = cluster.metrics().into_iter().map(|m| m.purged);
+                purged
+                    .into_iter()
+                    .all(|p| p.is_some_and(|p| p.index > last))
+            };
+            // Then only a snapshot has what the dead node lacks.
+            cluster.until("purge of the log", purged).await;
+            cluster.start(id, disk).await;
+        }
+    }
+    cluster.more_writes(writes).await;
+    end.store(true, SeqCst);
+    for writer in writers {
+        writer.await.expect("no panic");
+    }
+    let written = check_nodes(&cluster).await;
+    Report {
+        kills,
+        leader_kills,
+        writes: written,
+        snapshots: cluster.snapshots.load(SeqCst),
+    }
 }
 
-#[cfg_attr(test, expect(dead_code, reason = "the test calls `run`"))]
+async fn write_until(end: Arc<AtomicBool>, cluster: Arc<Cluster>, writer: u64) {
+    for number in 0.. {
+        if end.load(SeqCst) {
+            break;
+        }
+        cluster.write(&format!("{writer}/{number}")).await;
+    }
+}
+
+/// Checks that each node has each acknowledged write, and stops the nodes. Returns the number of
+/// these writes.
+async fn check_nodes(cluster: &Cluster) -> usize {
+    let leader = cluster.leader().expect("a leader").raft;
+    let applied = leader.metrics().borrow().last_applied;
+    let keys = cluster.acknowledged.lock().clone();
+    for id in NODES {
+        let Life { raft, reader, .. } = cluster.life(id).expect("a living node");
+        let caught_up = raft.wait(Some(FAILURE));
+        let caught_up = caught_up.applied_index_at_least(applied.map(|a| a.index), "all writes");
+        caught_up.await.expect("a node that catches up");
+        let keys = keys.clone();
+        let lost = move || -> Vec<String> {
+            let view = reader.view();
+            let is_lost = |key: &String| {
+                let value = view.get(key.as_bytes()).expect("a read");
+                value.is_none_or(|v| *v != *format!("value of {key}").as_bytes())
+            };
+            keys.into_iter().filter(is_lost).collect()
+        };
+        let lost = tokio::task::spawn_blocking(lost).await.expect("no panic");
+        assert!(
+            lost.is_empty(),
+            "node {id} lost acknowledged writes: {lost:?}"
+        );
+    }
+    for id in NODES {
+        let life = cluster.life(id).expect("a living node");
+        life.raft.shutdown().await.expect("no panic");
+    }
+    keys.len()
+}
+
 fn main() {
     let mut numbers = std::env::args()
         .skip(1)
@@ -347,7 +440,21 @@ fn main() {
     let writes = numbers.next().unwrap_or(200);
     let report = run(rounds, writes);
     println!(
-        "{} kills, {} acknowledged writes are on all nodes, {} snapshots were sent",
-        report.kills, report.writes, report.snapshots
+        "{} kills, {} of them of the leader. {} acknowledged writes are on all nodes. {} snapshots \
+         were sent.",
+        report.kills, report.leader_kills, report.writes, report.snapshots
     );
+}
+
+#[cfg(test)]
+#[test]
+fn no_acknowledged_write_is_lost_when_each_node_is_killed() {
+    let report = run(1, 60);
+    println!("{report:?}");
+    assert_eq!(report.kills, 3);
+    // The first leader is the first victim.
+    assert!(report.leader_kills >= 1, "{report:?}");
+    assert!(report.writes >= 7 * 60, "{report:?}");
+    // The log of the others is purged before a victim starts again.
+    assert!(report.snapshots >= 3, "{report:?}");
 }
