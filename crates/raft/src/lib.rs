@@ -7,10 +7,14 @@
 //! ([`StateMachine`], [`Apply`]), `tail` (the newest entries, in memory), `log_state` (what a log
 //! and its readers share), `log_reader` ([`LogReader`]), `log_store` ([`LogStore`]).
 //!
+//! The crate is empty without its feature `openraft`, so that a build of the whole workspace does
+//! not compile openraft and its dependencies (decision 0038).
+//!
 //! No call blocks a thread of the asynchronous runtime: appends and votes are submitted, and a
 //! callback of the log engine reports the result. All other calls to a store run on threads that
 //! tokio keeps for blocking calls, so a tokio runtime is needed.
 
+#![cfg(feature = "openraft")]
 #![deny(missing_docs)]
 
 mod call;
