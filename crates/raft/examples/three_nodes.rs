@@ -1,5 +1,6 @@
 //! Three Raft nodes in one process, on simulated disks. While writers write, each node in turn
-//! loses its power and starts again. In the end every acknowledged write is on every node.
+//! loses its power and starts again, and then all lose it at once, three times. In the end every
+//! acknowledged write is on every node.
 //!
 //! No node starts an election by itself: the program chooses a candidate when a leader is gone. So
 //! a slow machine makes a run slower, and does not change what the run does.
@@ -39,6 +40,8 @@ openraft::declare_raft_types!(
 
 const NODES: [u64; 3] = [1, 2, 3];
 const WRITERS: u64 = 4;
+/// How often all nodes lose their power at once.
+const JOINT_KILLS: u64 = 3;
 /// How long the example sleeps before it looks again.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Milliseconds after a message of the leader in which a node votes for no other node.
@@ -132,15 +135,23 @@ impl Cluster {
         self.lives.lock().insert(id, life);
     }
 
-    /// Cuts the power of a node. Returns its disk as the power cut leaves it.
-    async fn kill(&self, id: u64, policy: CrashPolicy, seed: u64) -> Arc<SimFs> {
-        let life = self.lives.lock().remove(&id).expect("a living node");
-        life.alive.store(false, SeqCst);
-        let disk = life.fs.crash(policy, seed);
-        life.fs.power_off();
-        // It ends with the error of its disk, or as asked.
-        let _ = life.raft.shutdown().await;
-        disk
+    /// Cuts the power of nodes at one moment. Returns their disks as the power cut leaves them.
+    async fn kill(&self, ids: &[u64], policy: CrashPolicy, seed: u64) -> Vec<Arc<SimFs>> {
+        let remove = |id| self.lives.lock().remove(id).expect("a living node");
+        let lives: Vec<Life> = ids.iter().map(remove).collect();
+        for life in &lives {
+            life.alive.store(false, SeqCst);
+        }
+        let disks = lives.iter().map(|life| life.fs.crash(policy, seed));
+        let disks = disks.collect();
+        for life in &lives {
+            life.fs.power_off();
+        }
+        for life in &lives {
+            // It ends with the error of its disk, or as asked.
+            let _ = life.raft.shutdown().await;
+        }
+        disks
     }
 
     /// Returns a living node that takes itself for the leader.
@@ -307,7 +318,7 @@ impl RaftNetwork<Types> for Connection {
 struct Report {
     /// Losses of power.
     kills: u64,
-    /// Losses of power of the leader.
+    /// Losses of power of the leader alone.
     leader_kills: u64,
     /// Acknowledged writes, all of which are on all nodes.
     writes: usize,
@@ -315,8 +326,9 @@ struct Report {
     snapshots: u64,
 }
 
-/// Kills each node `rounds` times. At least `writes` writes are acknowledged while a node is dead,
-/// and as many before the next one dies. Panics if an acknowledged write is lost.
+/// Kills each node `rounds` times, and then all at once three times. At least `writes` writes are
+/// acknowledged while one node is dead, before each kill, and after the last one. Panics if an
+/// acknowledged write is lost.
 fn run(rounds: u64, writes: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -355,7 +367,7 @@ async fn run_cluster(rounds: u64, writes: u64) -> Report {
                 .is_some_and(|life| life.raft.metrics().borrow().id == id);
             let victim = cluster.life(id).expect("a living node").raft.metrics();
             let policy = CrashPolicy::ALL[kills as usize % CrashPolicy::ALL.len()];
-            let disk = cluster.kill(id, policy, kills).await;
+            let mut disk = cluster.kill(&[id], policy, kills).await;
             kills += 1;
             if leads {
                 leader_kills += 1;
@@ -373,8 +385,19 @@ async fn run_cluster(rounds: u64, writes: u64) -> Report {
             };
             // Then only a snapshot has what the dead node lacks.
             cluster.until("purge of the log", purged).await;
+            cluster.start(id, disk.remove(0)).await;
+        }
+    }
+    // Now no other node has what a node has acknowledged too early.
+    for _ in 0..JOINT_KILLS {
+        cluster.more_writes(writes).await;
+        let policy = CrashPolicy::NothingUnsynced;
+        let disks = cluster.kill(&NODES, policy, kills).await;
+        kills += NODES.len() as u64;
+        for (id, disk) in NODES.into_iter().zip(disks) {
             cluster.start(id, disk).await;
         }
+        cluster.elect(&NODES).await;
     }
     cluster.more_writes(writes).await;
     end.store(true, SeqCst);
@@ -440,7 +463,7 @@ fn main() {
     let writes = numbers.next().unwrap_or(200);
     let report = run(rounds, writes);
     println!(
-        "{} kills, {} of them of the leader. {} acknowledged writes are on all nodes. {} snapshots \
+        "{} kills, {} of them of a leader alone. {} acknowledged writes are on all nodes. {} snapshots \
          were sent.",
         report.kills, report.leader_kills, report.writes, report.snapshots
     );
@@ -451,10 +474,10 @@ fn main() {
 fn no_acknowledged_write_is_lost_when_each_node_is_killed() {
     let report = run(1, 60);
     println!("{report:?}");
-    assert_eq!(report.kills, 3);
+    assert_eq!(report.kills, 12);
     // The first leader is the first victim.
     assert!(report.leader_kills >= 1, "{report:?}");
-    assert!(report.writes >= 7 * 60, "{report:?}");
+    assert!(report.writes >= 10 * 60, "{report:?}");
     // The log of the others is purged before a victim starts again.
     assert!(report.snapshots >= 3, "{report:?}");
 }
