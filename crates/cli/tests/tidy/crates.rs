@@ -27,6 +27,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ),
     ("log-schedules", &["fs", "env", "kv", "records"]),
     ("basalt", &["fs", "env", "kv", "lava", "lsm"]),
+    ("raft", &["log", "basalt"]),
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
     ("bench", &["kv", "table", "lsm", "log", "basalt"]),

@@ -1,0 +1,11 @@
+//! What a log must know of its node's state machine.
+
+use basalt::Db;
+use tokio::sync::watch;
+
+/// What a log must know of its node's state machine.
+pub(crate) struct StateLink {
+    pub db: Db,
+    /// Index of the last entry that is applied, or that an installed snapshot has.
+    pub applied: watch::Receiver<Option<u64>>,
+}

@@ -1,0 +1,141 @@
+//! The families of a node in its store: where the state is, and how a received one replaces it.
+
+use crate::codec::{decode, encode};
+use crate::snapshot_data::PinnedData;
+use basalt::env::sync::Mutex;
+use basalt::{Db, Error, Family, FamilyOptions, ReadOptions, Result, WriteBatch, WriteOptions};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// Key of the family `NAME/meta`: the number of the current data family. It is persisted.
+const CURRENT: &[u8] = b"current";
+
+/// Bytes of a batch when a received snapshot is written.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Where the state is. Readers share it.
+pub(crate) struct StateStore {
+    pub db: Db,
+    data: [Family; 2],
+    pub meta: Family,
+    /// Which family of `data` is current.
+    current: Mutex<usize>,
+}
+
+impl StateStore {
+    /// Opens the families of a node, which are made if the store does not have them.
+    pub fn open(db: &Db, name: &str) -> Result<StateStore> {
+        let family = |part: &str| {
+            let name = format!("{name}/{part}");
+            match db.family(&name) {
+                Some(family) => Ok(family),
+                None => db.create_family(&name, FamilyOptions::default()),
+            }
+        };
+        let meta = family("meta")?;
+        let current: u8 = read_meta(db, &meta, CURRENT)?.unwrap_or(0);
+        if current > 1 {
+            let what = format!("there is no data family {current}");
+            return Err(damaged(&meta, CURRENT, what));
+        }
+        Ok(StateStore {
+            db: db.clone(),
+            data: [family("a")?, family("b")?],
+            meta,
+            current: Mutex::new(current.into()),
+        })
+    }
+
+    /// Returns the family of the newest state.
+    pub fn current(&self) -> &Family {
+        &self.data[*self.current.lock()]
+    }
+
+    /// Returns the newest state, which later entries and installed snapshots do not change.
+    pub fn pin(&self) -> PinnedData {
+        // An install clears a family after it has ceased to be the current one. A snapshot that was
+        // taken under the lock is older than that.
+        let current = self.current.lock();
+        PinnedData {
+            db: self.db.clone(),
+            family: self.data[*current].clone(),
+            snapshot: self.db.snapshot(),
+        }
+    }
+
+    /// Deletes all keys of a family.
+    fn clear(&self, family: &Family) -> Result<()> {
+        let mut keys = self.db.iter(family, &ReadOptions::default())?;
+        keys.seek_to_last()?;
+        if !keys.valid() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        batch.delete_range(family, &[], keys.key())?;
+        batch.delete(family, keys.key())?;
+        self.db.write(batch, &WriteOptions::UNSYNCED).map(drop)
+    }
+
+    /// Writes keys and values into the family that is not current.
+    pub fn fill_other(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        let other = &self.data[1 - *self.current.lock()];
+        // A crash may have left the part of an earlier snapshot.
+        self.clear(other)?;
+        let mut batch = WriteBatch::new();
+        for (key, value) in entries {
+            batch.put(other, key, value)?;
+            if batch.bytes() >= BATCH_BYTES {
+                let full = std::mem::take(&mut batch);
+                self.db.write(full, &WriteOptions::UNSYNCED)?;
+            }
+        }
+        self.db.write(batch, &WriteOptions::UNSYNCED).map(drop)
+    }
+
+    /// Makes the other family the current one, durably, with what `batch` has. Returns the new
+    /// state.
+    pub fn make_other_current(&self, mut batch: WriteBatch) -> Result<PinnedData> {
+        let other = 1 - *self.current.lock();
+        put_meta(&mut batch, &self.meta, CURRENT, &(other as u8))?;
+        // A store never keeps a write and loses an earlier one, so the sync covers the data.
+        self.db.write(batch, &WriteOptions::SYNC)?;
+        *self.current.lock() = other;
+        let pinned = self.pin();
+        self.clear(&self.data[1 - other])?;
+        Ok(pinned)
+    }
+}
+
+/// Adds a value under a key of the meta family.
+pub(crate) fn put_meta<T>(
+    batch: &mut WriteBatch,
+    meta: &Family,
+    key: &[u8],
+    value: &T,
+) -> Result<()>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let bytes = encode(value).map_err(Error::invalid)?;
+    batch.put(meta, key, &bytes)
+}
+
+/// Returns the value under a key of the meta family.
+pub(crate) fn read_meta<T: DeserializeOwned>(
+    db: &Db,
+    meta: &Family,
+    key: &[u8],
+) -> Result<Option<T>> {
+    let Some(bytes) = db.get(meta, key, &ReadOptions::default())? else {
+        return Ok(None);
+    };
+    let value = decode(&bytes).map_err(|what| damaged(meta, key, what))?;
+    Ok(Some(value))
+}
+
+fn damaged(meta: &Family, key: &[u8], what: String) -> Error {
+    let key = String::from_utf8_lossy(key);
+    let message = format!("key {key:?} of family {:?}: {what}", meta.name());
+    Error::corruption(Path::new(meta.name()), 0, message)
+}
