@@ -12,6 +12,7 @@ mod apply;
 mod batch;
 mod catalog;
 mod checkpoint;
+mod copy;
 mod counters;
 mod engine;
 #[cfg(any(test, fuzzing))]
@@ -43,6 +44,7 @@ mod ticket;
 mod writer;
 
 pub use batch::{LogBatch, MAX_BATCH_BYTES, MAX_LSN};
+pub use copy::{LogCopy, LogCopyReport};
 #[cfg(feature = "schedules")]
 pub use engine::LOCK_ORDER;
 pub use integrity::report::{LogLoss, LogRepairReport, LogVerifyReport};
