@@ -58,11 +58,6 @@ pub use ticket::LogTicket;
 
 pub use basalt_kv::write_options::{Durability, WriteOptions};
 
-/// The examples of the page for users.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/logs.md")]
-struct UserPage;
-
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
 #[cfg(test)]
 #[test]

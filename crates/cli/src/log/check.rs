@@ -7,7 +7,7 @@ use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
 use crate::output::print;
 use crate::progress::{DelayedBar, count, human_bytes};
 use crate::store::Access;
-use basalt_log::{LogEngine, LogEngineOptions, LogVerifyReport};
+use basalt_log::{LogEngine, LogEngineOptions, LogRepairReport, LogVerifyReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
@@ -32,37 +32,50 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
 }
 
 fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
+    let mut value = report_json(report);
+    value["dir"] = json!(place.store.directory());
+    value["image"] = json!(image(place));
+    value
+}
+
+/// Returns the findings of a check of logs as `--json` shows them.
+pub fn report_json(report: &LogVerifyReport) -> Value {
     let damage = damage_json(&report.damage);
     json!({
-        "dir": place.store.directory(), "image": image(place), "sound": report.damage.is_empty(),
-        "files": report.files, "bytes": report.bytes, "logs": report.logs,
+        "sound": report.damage.is_empty(), "files": report.files, "bytes": report.bytes, "logs": report.logs,
         "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
         "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
         "foreign": report.foreign, "torn_tails": report.torn_tails,
     })
 }
 
-fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
-    let mut text = findings(&Findings {
+/// Returns the findings of a check of logs, a line each.
+pub fn report_findings(report: &LogVerifyReport) -> String {
+    findings(&Findings {
         damage: &report.damage,
         unused_files: &report.unused_files,
         unnamed: &report.unnamed,
         foreign: &report.foreign,
         torn_tails: &report.torn_tails,
-    });
-    let walked = format!(
-        "{}, {}",
+    })
+}
+
+/// Returns what a check of logs has read.
+pub fn walked(report: &LogVerifyReport) -> String {
+    format!(
+        "{}, {}, {} in {}",
         count(report.files, "file", "files"),
-        human_bytes(report.bytes)
-    );
+        human_bytes(report.bytes),
+        count(report.records, "record", "records"),
+        count(report.logs, "log", "logs")
+    )
+}
+
+fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
+    let mut text = report_findings(report);
+    let walked = walked(report);
     let _ = match report.damage.len() {
-        0 => writeln!(
-            text,
-            "{} is sound: {walked}, {} in {}",
-            place.store,
-            count(report.records, "record", "records"),
-            count(report.logs, "log", "logs")
-        ),
+        0 => writeln!(text, "{} is sound: {walked}", place.store),
         n => writeln!(
             text,
             "{} is damaged in {}: {walked}; {}, then run `basalt log repair {}`",
@@ -105,20 +118,36 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     });
     bar.end();
     let report = report.map_err(|e| place.failure(e))?;
-    let whole = report.lost.is_empty() && report.reappearing.is_empty();
+    let whole = is_whole(&report);
     if as_json {
-        print(&format!(
-            "{:#}\n",
-            json!({
-                "dir": place.store.directory(), "image": image(place), "whole": whole,
-                "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
-                "files_kept": report.files_kept, "files_written": report.files_written,
-                "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
-                "set_aside": report.set_aside,
-            })
-        ))?;
-        return Ok(if whole { 0 } else { EXIT_NO });
+        let mut value = repair_json(&report);
+        value["dir"] = json!(place.store.directory());
+        value["image"] = json!(image(place));
+        print(&format!("{value:#}\n"))?;
+    } else {
+        print(&repair_text(&report))?;
     }
+    Ok(if whole { 0 } else { EXIT_NO })
+}
+
+/// Returns true if the repaired logs have exactly the records that they should have.
+pub fn is_whole(report: &LogRepairReport) -> bool {
+    report.lost.is_empty() && report.reappearing.is_empty()
+}
+
+/// Returns the result of a repair of logs as `--json` shows it.
+pub fn repair_json(report: &LogRepairReport) -> Value {
+    json!({
+        "whole": is_whole(report),
+        "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
+        "files_kept": report.files_kept, "files_written": report.files_written,
+        "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
+        "set_aside": report.set_aside,
+    })
+}
+
+/// Returns the result of a repair of logs, for people.
+pub fn repair_text(report: &LogRepairReport) -> String {
     let mut text = String::new();
     for lost in &report.lost {
         let _ = writeln!(text, "lost: {lost}");
@@ -139,12 +168,11 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
         count(report.logs, "log", "logs"),
         count(report.files_kept, "file", "files"),
         report.files_written,
-        match (report.sound, whole) {
-            (true, _) => "the store was sound, and nothing was changed",
+        match (report.sound, is_whole(report)) {
+            (true, _) => "the logs were sound, and nothing was changed",
             (false, true) => "nothing is lost",
             (false, false) => "the losses are listed above",
         }
     );
-    print(&text)?;
-    Ok(if whole { 0 } else { EXIT_NO })
+    text
 }

@@ -132,7 +132,7 @@ impl Engine {
         parts: &mut [&mut dyn CheckpointPart],
     ) -> Result<CheckpointReport> {
         self.ctx.check_writable()?;
-        self.check_parts(&self.tree.lock().catalog(), parts)?;
+        self.check_parts(self.tree.lock().catalog(), parts)?;
         // This guard is dropped last. Until then closing waits, and the paths below name files of
         // this store.
         let _noted = self.note_call(CompactControl::default())?;
