@@ -2,8 +2,9 @@
 
 use crate::args;
 use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
+use crate::findings::{Findings, damage_json, findings};
 use crate::location::StoreLocation;
-use crate::log;
+use crate::log_report;
 use crate::output::print;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
@@ -49,7 +50,7 @@ pub fn check(args: args::Check) -> Outcome {
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
                 "entries": report.entries, "damage": damage, "orphans": report.unused_files,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
-                "logs": logs.as_ref().map(log::check::report_json),
+                "logs": logs.as_ref().map(log_report::report_json),
             })
         ))?;
     } else {
@@ -67,8 +68,8 @@ pub fn check(args: args::Check) -> Outcome {
             count_entries(report.entries)
         );
         if let Some(logs) = &logs {
-            text += &log::check::report_findings(logs);
-            walked += &format!("; of logs {}", log::check::walked(logs));
+            text += &log_report::report_findings(logs);
+            walked += &format!("; of logs {}", log_report::walked(logs));
         }
         let _ = match places {
             0 => writeln!(text, "{place} is sound: {walked}"),
@@ -194,7 +195,7 @@ pub fn repair(args: args::Repair) -> Outcome {
         Err(e) => (Vec::new(), Some(e)),
     };
     report.lost.extend(lost);
-    let whole = report.lost.is_empty() && logs.as_ref().is_none_or(log::check::is_whole);
+    let whole = report.lost.is_empty() && logs.as_ref().is_none_or(log_report::is_whole);
     if args.json {
         print(&format!(
             "{:#}\n",
@@ -203,7 +204,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "tables_written": report.tables_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
-                "logs": logs.as_ref().map(log::check::repair_json),
+                "logs": logs.as_ref().map(log_report::repair_json),
             })
         ))?;
     } else {
@@ -234,7 +235,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             }
         );
         if let Some(logs) = &logs {
-            text += &log::check::repair_text(logs);
+            text += &log_report::repair_text(logs);
         }
         print(&text)?;
     }
@@ -242,59 +243,4 @@ pub fn repair(args: args::Repair) -> Outcome {
         Some(e) => Err(e),
         None => Ok(if whole { 0 } else { EXIT_NO }),
     }
-}
-
-/// What a check of a store of any kind has found.
-pub struct Findings<'a> {
-    /// Damage.
-    pub damage: &'a [basalt::Error],
-    /// Files that the next open removes.
-    pub unused_files: &'a [String],
-    /// Files that no readable metadata names.
-    pub unnamed: &'a [String],
-    /// Files that are not a store's.
-    pub foreign: &'a [String],
-    /// Places behind which a crash has left a part of a record.
-    pub torn_tails: &'a [String],
-}
-
-/// Returns a line for each finding.
-pub fn findings(found: &Findings<'_>) -> String {
-    let mut text = String::new();
-    for e in found.damage {
-        let _ = writeln!(text, "damage: {e}");
-    }
-    for name in found.unused_files {
-        let _ = writeln!(
-            text,
-            "unused file: {name} (harmless; the next open removes it)"
-        );
-    }
-    for name in found.unnamed {
-        let _ = writeln!(
-            text,
-            "not named by readable metadata: {name} (repair may need it; do not remove it)"
-        );
-    }
-    for name in found.foreign {
-        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
-    }
-    for tail in found.torn_tails {
-        let _ = writeln!(
-            text,
-            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
-        );
-    }
-    text
-}
-
-/// Returns damage as `--json` shows it.
-pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
-    let one = |e: &basalt::Error| {
-        json!({
-            "kind": e.kind().name(), "message": e.to_string(),
-            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
-        })
-    };
-    damage.iter().map(one).collect()
 }

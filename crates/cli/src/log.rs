@@ -1,7 +1,7 @@
 //! `log`: the logs of a log store: what there is, records in and out, trims, check and repair.
 
 mod change;
-pub mod check;
+mod check;
 mod records;
 mod show;
 mod tail;

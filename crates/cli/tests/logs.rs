@@ -426,7 +426,7 @@ fn a_store_of_keys_has_logs_beside_them() {
     made.ok();
     assert_eq!(log(&s, &["append", "db", "a", "two"]).ok(), b"2\n");
     assert_eq!(log(&s, &["dump", "db", "a"]).ok(), b"1\tone\n2\ttwo\n");
-    assert_eq!(s.run("get", ["k"]).ok(), b"v\n");
+    assert_eq!(s.run("get", ["k"]).ok(), b"v");
     let stats = json(s.run("stats", ["--json"]));
     assert_eq!(stats["logs"]["records"], 2, "{stats}");
     let text = s.run("stats", [""; 0]);
@@ -461,5 +461,5 @@ fn a_store_of_keys_has_logs_beside_them() {
     }
     s.run("check", [""; 0]).ok();
     assert_eq!(log(&s, &["dump", "db", "a"]).ok(), b"1\tone\n");
-    assert_eq!(s.run("get", ["k"]).ok(), b"v\n");
+    assert_eq!(s.run("get", ["k"]).ok(), b"v");
 }
