@@ -51,6 +51,27 @@
 //! # }
 //! ```
 //!
+//! # Tables and logs in one store
+//!
+//! A [`Store`] keeps logical logs beside its tables: under one lock, with one check and one
+//! checkpoint that has both as of the same moment.
+//!
+//! ```
+//! use basalt::log::LogOptions;
+//! use basalt::{CheckpointOptions, Env, Store, StoreOptions, WriteOptions};
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
+//! let store = Store::open(&env, "store", StoreOptions::default())?;
+//! let raft = store.logs()?.open_or_create("raft", LogOptions::default())?;
+//! raft.append(1, b"set a to 1", &WriteOptions::SYNC)?;
+//! let family = store.db().default_family();
+//! store.db().put(&family, b"a", b"1", &WriteOptions::SYNC)?;
+//! store.checkpoint("copy", &CheckpointOptions::default())?;
+//! store.close()
+//! # }
+//! ```
+//!
 //! # Much data at once
 //!
 //! Keys that come in order are written once, into tables beside the store. One step adds all of
@@ -106,6 +127,20 @@ pub use basalt_lsm::options::{
 /// Merge operators that come with the engine.
 pub mod merge {
     pub use basalt_kv::merge::{AddI64, AddU64, Append, Max, Min};
+}
+
+pub use basalt_lsm::db::{CheckpointPart, EngineKind};
+pub use basalt_store::{
+    Store, StoreCheckpointReport, StoreOptions, StoreRepairReport, StoreStats, StoreVerifyReport,
+};
+
+/// LavaLog: logical logs, beside the tables of a [`Store`] or in a store of their own.
+pub mod log {
+    pub use basalt_log::{
+        Duplicates, Log, LogBatch, LogCopy, LogCopyReport, LogEngine, LogEngineOptions,
+        LogEngineStats, LogIter, LogLoss, LogOptions, LogRepairReport, LogTicket, LogVerification,
+        LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN,
+    };
 }
 
 /// LavaFS: a filesystem of its own, in an image file or on a block device.

@@ -220,3 +220,39 @@ fn a_wrong_option_is_an_error_that_names_it() {
     assert_eq!(put.unwrap_err().kind(), ErrorKind::InvalidArgument);
     db.close().unwrap();
 }
+
+#[test]
+fn a_store_of_tables_and_logs_has_names() {
+    use basalt::log::*;
+
+    let env: Env = environment();
+    let options: StoreOptions = StoreOptions::default()
+        .tables(Options::default())
+        .logs(LogEngineOptions::default());
+    let store: Store = Store::open(&env, "store", options.clone()).unwrap();
+    is::<Option<LogEngine>>(store.existing_logs());
+    let logs: LogEngine = store.logs().unwrap();
+    let options_of_log: LogOptions = LogOptions::default().duplicates(Duplicates::Replace);
+    let log: Log = logs.create("a", options_of_log).unwrap();
+    let mut batch: LogBatch = LogBatch::new();
+    batch.append(&log, 1, b"one").unwrap();
+    assert!(batch.bytes() < MAX_BATCH_BYTES && 1 < MAX_LSN);
+    let ticket: LogTicket = logs.submit(batch, &WriteOptions::SYNC).unwrap();
+    ticket.wait().unwrap();
+    is::<LogIter>(log.iter(0));
+    is::<Vec<EngineKind>>(store.db().engines());
+    let stats: StoreStats = store.stats();
+    is::<Option<LogEngineStats>>(stats.logs);
+    let copied: StoreCheckpointReport = store
+        .checkpoint("copy", &CheckpointOptions::default())
+        .unwrap();
+    is::<Option<LogCopyReport>>(copied.logs);
+    let verification: LogVerification = logs.verify(|_, _| ());
+    is::<LogVerifyReport>(verification.wait().unwrap());
+    store.close().unwrap();
+    let report: StoreVerifyReport = Store::check(&env, "store", &options, &mut |_, _| ()).unwrap();
+    is::<Option<LogVerifyReport>>(report.logs);
+    let report: StoreRepairReport = Store::repair(&env, "store", &options, &mut |_, _| ()).unwrap();
+    let logs: LogRepairReport = report.logs.unwrap();
+    is::<Vec<LogLoss>>(logs.losses);
+}

@@ -259,7 +259,7 @@ fn verify(place: &StoreLocation, args: args::BlobVerify) -> Outcome {
     bar.finish_and_clear();
     let sound = damage.is_empty();
     print(&if args.json {
-        let damage = crate::check::damage_json(&damage);
+        let damage = crate::findings::damage_json(&damage);
         let report = json!({
             "sound": sound, "files": count_of, "records": records, "bytes": bytes,
             "compressed_records": values.compressed, "value_bytes": values.own, "stored_value_bytes": values.stored,

@@ -2,12 +2,13 @@
 
 use crate::args;
 use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
+use crate::findings::{Findings, damage_json, findings};
 use crate::location::StoreLocation;
+use crate::log_report;
 use crate::output::print;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
-use basalt::{Db, ErrorKind, Options};
-use basalt::{KeyRange, Loss};
+use basalt::{Db, ErrorKind, KeyRange, Loss, Options, Store, StoreOptions};
 use basalt_server::catalog;
 use basalt_server::layout::{KEYS_FAMILY, catalog_start};
 use indicatif::ProgressBar;
@@ -30,14 +31,17 @@ pub fn check(args: args::Check) -> Outcome {
     let place = &args.store;
     let (env, path) = environment(place, Access::Read, None)?;
     let bar = progress::bytes("checking", Some(0));
-    let report = Db::verify_store(&env, path, &Options::default(), &mut moves(&bar));
+    let checked = Store::check(&env, path, &StoreOptions::default(), &mut moves(&bar));
     drop(env);
     bar.finish_and_clear();
-    let mut report = report.map_err(|e| Failure::store(place, e))?;
+    let checked = checked.map_err(|e| Failure::store(place, e))?;
+    let (mut report, logs) = (checked.tables, checked.logs);
     if report.damage.is_empty() && report.files > 0 {
         report.damage.extend(catalog_damage(place)?);
     }
-    let sound = report.damage.is_empty();
+    let in_logs = logs.as_ref().map_or(0, |logs| logs.damage.len());
+    let places = report.damage.len() + in_logs;
+    let sound = places == 0;
     if args.json {
         let damage = damage_json(&report.damage);
         print(&format!(
@@ -46,6 +50,7 @@ pub fn check(args: args::Check) -> Outcome {
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
                 "entries": report.entries, "damage": damage, "orphans": report.unused_files,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
+                "logs": logs.as_ref().map(log_report::report_json),
             })
         ))?;
     } else {
@@ -56,13 +61,17 @@ pub fn check(args: args::Check) -> Outcome {
             foreign: &report.foreign,
             torn_tails: &report.torn_tails,
         });
-        let walked = format!(
+        let mut walked = format!(
             "{}, {}, {} as stored (older versions of a key, deletions and the server's own count too)",
             count(report.files, "file", "files"),
             human_bytes(report.bytes),
             count_entries(report.entries)
         );
-        let _ = match report.damage.len() {
+        if let Some(logs) = &logs {
+            text += &log_report::report_findings(logs);
+            walked += &format!("; of logs {}", log_report::walked(logs));
+        }
+        let _ = match places {
             0 => writeln!(text, "{place} is sound: {walked}"),
             n => writeln!(
                 text,
@@ -174,18 +183,19 @@ pub fn repair(args: args::Repair) -> Outcome {
     }
     let (env, path) = environment(place, Access::Remove, None)?;
     let bar = progress::bytes("repairing", Some(0));
-    let report = Db::repair(&env, path, &Options::default(), &mut moves(&bar));
+    let repaired = Store::repair(&env, path, &StoreOptions::default(), &mut moves(&bar));
     // The image is opened again for the catalog.
     drop(env);
     bar.finish_and_clear();
-    let mut report = report.map_err(|e| Failure::store(place, e))?;
+    let repaired = repaired.map_err(|e| Failure::store(place, e))?;
+    let (mut report, logs) = (repaired.tables, repaired.logs);
     // The report of the repair is printed even if the catalog fails.
     let (lost, failed) = match repair_catalog(place, &report.losses) {
         Ok(lost) => (lost, None),
         Err(e) => (Vec::new(), Some(e)),
     };
     report.lost.extend(lost);
-    let whole = report.lost.is_empty();
+    let whole = report.lost.is_empty() && logs.as_ref().is_none_or(log_report::is_whole);
     if args.json {
         print(&format!(
             "{:#}\n",
@@ -194,6 +204,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "tables_written": report.tables_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
+                "logs": logs.as_ref().map(log_report::repair_json),
             })
         ))?;
     } else {
@@ -217,71 +228,19 @@ pub fn repair(args: args::Repair) -> Outcome {
             count_entries(report.entries_kept),
             count(report.tables_kept, "table", "tables"),
             report.tables_written,
-            if whole {
+            if report.lost.is_empty() {
                 "nothing is lost"
             } else {
                 "the losses are listed above"
             }
         );
+        if let Some(logs) = &logs {
+            text += &log_report::repair_text(logs);
+        }
         print(&text)?;
     }
     match failed {
         Some(e) => Err(e),
         None => Ok(if whole { 0 } else { EXIT_NO }),
     }
-}
-
-/// What a check of a store of any kind has found.
-pub struct Findings<'a> {
-    /// Damage.
-    pub damage: &'a [basalt::Error],
-    /// Files that the next open removes.
-    pub unused_files: &'a [String],
-    /// Files that no readable metadata names.
-    pub unnamed: &'a [String],
-    /// Files that are not a store's.
-    pub foreign: &'a [String],
-    /// Places behind which a crash has left a part of a record.
-    pub torn_tails: &'a [String],
-}
-
-/// Returns a line for each finding.
-pub fn findings(found: &Findings<'_>) -> String {
-    let mut text = String::new();
-    for e in found.damage {
-        let _ = writeln!(text, "damage: {e}");
-    }
-    for name in found.unused_files {
-        let _ = writeln!(
-            text,
-            "unused file: {name} (harmless; the next open removes it)"
-        );
-    }
-    for name in found.unnamed {
-        let _ = writeln!(
-            text,
-            "not named by readable metadata: {name} (repair may need it; do not remove it)"
-        );
-    }
-    for name in found.foreign {
-        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
-    }
-    for tail in found.torn_tails {
-        let _ = writeln!(
-            text,
-            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
-        );
-    }
-    text
-}
-
-/// Returns damage as `--json` shows it.
-pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
-    let one = |e: &basalt::Error| {
-        json!({
-            "kind": e.kind().name(), "message": e.to_string(),
-            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
-        })
-    };
-    damage.iter().map(one).collect()
 }

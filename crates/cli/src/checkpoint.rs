@@ -1,12 +1,12 @@
-//! `checkpoint`: a copy of a closed store that shares its tables.
+//! `checkpoint`: a copy of a closed store that shares its files.
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
-use crate::store::{Access, open_db};
-use basalt::CheckpointOptions;
-use basalt::ErrorKind;
+use crate::store::{Access, open_all};
+use basalt::log::LogCopyReport;
+use basalt::{CheckpointOptions, ErrorKind};
 use serde_json::json;
 
 /// Runs `basalt checkpoint`.
@@ -16,10 +16,10 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         Some(_) => args.out.clone(),
         None => std::path::absolute(&args.out).map_err(|e| Failure::os("find", &args.out, e))?,
     };
-    let db = open_db(place, Access::Remove, None)?;
+    let store = open_all(place, Access::Remove)?;
     let options = CheckpointOptions::default().copy_tables(args.copy);
-    let made = db.checkpoint(&out, &options);
-    db.close().map_err(|e| Failure::store(place, e))?;
+    let made = store.checkpoint(&out, &options);
+    store.close().map_err(|e| Failure::store(place, e))?;
     let made = made.map_err(|e| match e.kind() {
         ErrorKind::Unsupported => Failure::new(format!("{e}; --copy does")),
         // A target such as /backup is meant to be on the disk.
@@ -34,10 +34,13 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         }
         _ => Failure::store(place, e),
     })?;
+    let (tables, logs) = (made.tables, made.logs);
     print(&if args.json {
+        let of_logs = |logs: LogCopyReport| json!({"files": logs.files, "linked_bytes": logs.linked_bytes, "copied_bytes": logs.copied_bytes});
         let report = json!({
-            "dir": place.directory(), "out": args.out.display().to_string(), "tables": made.tables,
-            "linked_bytes": made.linked_bytes, "copied_bytes": made.copied_bytes, "log_bytes": made.log_bytes,
+            "dir": place.directory(), "out": args.out.display().to_string(), "tables": tables.tables,
+            "linked_bytes": tables.linked_bytes, "copied_bytes": tables.copied_bytes, "log_bytes": tables.log_bytes,
+            "logs": logs.map(of_logs),
         });
         format!("{report:#}\n")
     } else {
@@ -45,13 +48,22 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
             None => args.out.display().to_string(),
             Some(image) => format!("{}:{}", image.display(), args.out.display()),
         };
-        format!(
+        let mut text = format!(
             "{out}: {}, {} linked, {} copied, {} of log\n",
-            count(made.tables, "table", "tables"),
-            human_bytes(made.linked_bytes),
-            human_bytes(made.copied_bytes),
-            human_bytes(made.log_bytes)
-        )
+            count(tables.tables, "table", "tables"),
+            human_bytes(tables.linked_bytes),
+            human_bytes(tables.copied_bytes),
+            human_bytes(tables.log_bytes)
+        );
+        if let Some(logs) = logs {
+            text += &format!(
+                "{out}: {} of logs, {} linked, {} copied\n",
+                count(logs.files, "file", "files"),
+                human_bytes(logs.linked_bytes),
+                human_bytes(logs.copied_bytes)
+            );
+        }
+        text
     })?;
     Ok(0)
 }

@@ -10,7 +10,7 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
-use crate::store::{Access, StoreKind, environment_for_logs, kind_of_store};
+use crate::store::{Access, environment_for_logs, kind_of_store};
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
 use rustix::fs::FileType;
@@ -106,7 +106,7 @@ impl LogPlace {
             }
             _ => {}
         }
-        environment_for_logs(&self.store, access)
+        environment_for_logs(&self.store, &self.argument, access)
     }
 
     /// Opens the store.
@@ -126,7 +126,7 @@ impl LogPlace {
         opened.map_err(|e| self.failure(e))
     }
 
-    /// Refuses a directory that has a store of keys, and to make a store among other files.
+    /// Refuses to make a store among other files.
     fn check_directory(&self, env: &Env, path: &Path, access: Access) -> Result<(), Failure> {
         let entries = match env.fs().list(path) {
             Ok(entries) => entries,
@@ -134,12 +134,6 @@ impl LogPlace {
             Err(e) => return Err(self.failure(e)),
         };
         let kind = kind_of_store(&entries);
-        if kind == Some(StoreKind::Keys) {
-            return Err(Failure::new(format!(
-                "{} holds a store of keys, not of logs; `basalt stats` and `basalt scan` read it",
-                self.store
-            )));
-        }
         let foreign = |e: &basalt::fs::DirEntry| e.name != "lost+found" && e.name != "LOCK";
         let present = kind.is_some() || entries.iter().any(|e| e.name == "CURRENT");
         match access.make() {

@@ -16,6 +16,7 @@ mod escape;
 mod export;
 mod failure;
 mod filesystem;
+mod findings;
 mod fs;
 #[cfg(test)]
 mod fuzzing;
@@ -24,6 +25,7 @@ mod load;
 mod location;
 mod log;
 mod log_args;
+mod log_report;
 mod output;
 mod point;
 mod progress;

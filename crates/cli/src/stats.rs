@@ -4,9 +4,10 @@ use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, table};
 use crate::progress::{count, human_bytes};
-use crate::store::{Access, open_db};
+use crate::store::{Access, open_all};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
+use basalt::log::LogEngineStats;
 use basalt::{BlobStats, ReadOnlyReason, Stats};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -18,6 +19,8 @@ pub struct Report {
     pub place: String,
     pub filesystem: String,
     pub engine: Stats,
+    /// The logical logs; `None` for a store without any.
+    pub logs: Option<LogEngineStats>,
     pub cache: CacheStats,
     pub memory: LedgerUse,
     pub fs: FsStats,
@@ -26,13 +29,15 @@ pub struct Report {
 /// Runs `basalt stats`.
 pub fn stats(args: args::Stats) -> Outcome {
     let place = &args.store;
-    let db = open_db(place, Access::Read, None)?;
-    let env = db.env().clone();
+    let store = open_all(place, Access::Read)?;
+    let env = store.db().env().clone();
+    let engines = store.stats();
     let report = Report {
         dir: place.directory(),
         place: place.to_string(),
         filesystem: env.fs().info().description,
-        engine: db.stats(),
+        engine: engines.tables,
+        logs: engines.logs,
         cache: env.cache().stats(),
         memory: env.ledger().usage(),
         fs: env.fs().stats(),
@@ -42,7 +47,7 @@ pub fn stats(args: args::Stats) -> Outcome {
     } else {
         String::new()
     };
-    db.close().map_err(|e| Failure::store(place, e))?;
+    store.close().map_err(|e| Failure::store(place, e))?;
     print(&if args.prometheus {
         prometheus
     } else if args.json {
@@ -137,6 +142,7 @@ impl Report {
             "table_bytes": self.table_bytes(),
             "log_bytes": e.log_bytes,
             "blobs": blobs_json(e),
+            "logs": self.logs.as_ref().map(logs_json),
             "read_only": e.read_only.as_ref().map(ReadOnlyReason::to_string),
             "snapshots": e.snapshots,
             "sealed_memtables": e.sealed_memtables,
@@ -234,6 +240,7 @@ impl Report {
             ],
         ));
         out.push_str(&blob_files(e));
+        out.push_str(&self.logs.as_ref().map_or(String::new(), logs));
         out.push_str(&self.since_open());
         out.push_str(&self.cache_and_memory());
         out.push_str(&garbage_by_file(&e.blobs));
@@ -477,6 +484,48 @@ fn budgets(e: &Stats) -> String {
         let _ = writeln!(out, "  {:<30} {times}, {:.3} s", s.cause, seconds(s.us));
     }
     out
+}
+
+fn logs_json(logs: &LogEngineStats) -> Value {
+    json!({
+        "logs": logs.logs, "records": logs.records, "live_bytes": logs.live_bytes,
+        "data_files": logs.data_files, "meta_files": logs.meta_files,
+        "space_amp": rounded(logs.space_amp()), "index_bytes": logs.index_bytes,
+        "index_pages": logs.index_pages,
+    })
+}
+
+/// Returns the section of logical logs.
+fn logs(logs: &LogEngineStats) -> String {
+    section(
+        "logical logs",
+        &[
+            (
+                "logs / records",
+                format!("{} / {}", logs.logs, logs.records),
+            ),
+            (
+                "records",
+                format!(
+                    "{} in {}",
+                    human_bytes(logs.live_bytes),
+                    count(logs.data_files, "file", "files")
+                ),
+            ),
+            (
+                "space for each live byte",
+                format!("{:.2}", logs.space_amp()),
+            ),
+            (
+                "indexes",
+                format!(
+                    "{} in memory, {} pages",
+                    human_bytes(logs.index_bytes),
+                    logs.index_pages
+                ),
+            ),
+        ],
+    )
 }
 
 fn families_json(e: &Stats) -> Vec<Value> {

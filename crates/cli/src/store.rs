@@ -15,7 +15,9 @@ use crate::text_entry::KvRecord;
 use basalt::Iter;
 use basalt::env::{EnvBuilder, process_memory};
 use basalt::fs::DirEntry;
-use basalt::{Bytes, Db, Env, Family, Options, ReadOptions, TableWriter, WriteBatch};
+use basalt::{
+    Bytes, Db, EngineKind, Env, Family, Options, ReadOptions, StoreOptions, TableWriter, WriteBatch,
+};
 use basalt::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_server::catalog::{self, Retired};
 use basalt_server::engine_defaults;
@@ -119,18 +121,44 @@ pub fn environment(
     Ok((env, path))
 }
 
-/// Returns an environment for a command on a store of logs, and the store's directory in it.
+/// Returns an environment for a command on logs, and the directory of the logs in it: that of a
+/// store of logs alone, or a directory inside that of a store that also has tables. `argument` is
+/// the location as the command line names it, for advice. A command that makes logs makes them in a
+/// store of tables, too.
 pub fn environment_for_logs(
     place: &StoreLocation,
+    argument: &str,
     access: Access,
 ) -> Result<(Env, PathBuf), Failure> {
-    any_environment(place, access, None)
+    let (env, path) = any_environment(place, access, None)?;
+    let entries = env.fs().list(&path).unwrap_or_default();
+    if kind_of_store(&entries) != Some(StoreKind::Keys) {
+        return Ok((env, path));
+    }
+    let logs = path.join(EngineKind::Logs.directory());
+    // A damaged store of logs is one.
+    if env.fs().list(&logs).unwrap_or_default().is_empty() {
+        if access.make().is_none() {
+            return Err(Failure::new(format!(
+                "the store in {place} has no logs; make one with `basalt log append {argument} LOG`"
+            )));
+        }
+        let store = basalt::Store::open(&env, &path, store_options(engine(None)));
+        let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
+        made.map_err(|e| Failure::store(place, e))?;
+    }
+    Ok((env, logs))
+}
+
+/// Returns the settings of a store with these tables.
+pub fn store_options(tables: Options) -> StoreOptions {
+    StoreOptions::default().tables(tables)
 }
 
 /// The kinds of stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreKind {
-    /// Tables, and the logs that are written before them.
+    /// Tables, and perhaps logical logs in a directory of their own.
     Keys,
     /// Logical logs alone.
     Logs,
@@ -147,7 +175,13 @@ pub fn kind_of_store(entries: &[DirEntry]) -> Option<StoreKind> {
             })
         })
     };
-    match (has(&["tbl", "log"]), has(&["data", "meta", "checkpoint"])) {
+    let has_logs = |e: &DirEntry| e.is_dir && e.name == EngineKind::Logs.directory();
+    let is_current = |e: &DirEntry| !e.is_dir && e.name == "CURRENT";
+    let holds_logs = entries.iter().any(has_logs) && entries.iter().any(is_current);
+    match (
+        has(&["tbl", "log"]) || holds_logs,
+        has(&["data", "meta", "checkpoint"]),
+    ) {
         (true, _) => Some(StoreKind::Keys),
         (false, true) => Some(StoreKind::Logs),
         (false, false) => None,
@@ -176,7 +210,19 @@ fn engine(budget: Option<&Budget>) -> Options {
     Retired::default().add_to(engine)
 }
 
-/// Opens a store.
+/// Opens a store with all of its engines.
+pub fn open_all(place: &StoreLocation, access: Access) -> Result<basalt::Store, Failure> {
+    let (env, path) = environment(place, access, None)?;
+    let tables = engine(None).create_if_missing(access.make().is_some());
+    let options = store_options(Retired::default().add_to(tables));
+    let opened = match access {
+        Access::Read => basalt::Store::open_read_only(&env, &path, options),
+        Access::Write(_) | Access::Remove => basalt::Store::open(&env, &path, options),
+    };
+    opened.map_err(|e| Failure::store(place, e))
+}
+
+/// Opens the tables of a store.
 pub fn open_db(
     place: &StoreLocation,
     access: Access,

@@ -378,8 +378,8 @@ fn images_have_log_stores_too() {
     assert_eq!(log(&s, &["dump", "copy", "a"]).ok(), b"2\ttwo\n");
 }
 
-/// A store of keys is no store of logs, and the other way round: neither is damaged by a command
-/// for the other kind.
+/// A store of keys has logs only if it was given some, and a store of logs has no keys: neither is
+/// damaged by a command for the other kind.
 #[test]
 fn stores_of_keys_and_of_logs_are_told_apart() {
     let s = Scratch::new("log-kinds");
@@ -388,11 +388,11 @@ fn stores_of_keys_and_of_logs_are_told_apart() {
     let before = tree(&s.dir);
     for args in [
         &["ls", "db"][..],
-        &["append", "db", "a", "x"],
+        &["trim", "db", "a", "--up-to", "1", "--yes"],
         &["check", "db"],
         &["repair", "db", "--yes"],
     ] {
-        log(&s, args).fails(2, &["holds a store of keys", "basalt scan"]);
+        log(&s, args).fails(2, &["has no logs", "basalt log append db LOG"]);
     }
     let keys = |command: &str, args: &[&str]| {
         let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
@@ -413,4 +413,53 @@ fn stores_of_keys_and_of_logs_are_told_apart() {
         .fails(2, &["other files, such as x", "--allow-nonempty-dir"]);
     log(&s, &["append", "other", "a", "x", "--allow-nonempty-dir"]).ok();
     log(&s, &["append", "other", "a", "y"]).ok();
+}
+
+/// One store has keys and logs, and each command for the store covers both.
+#[test]
+fn a_store_of_keys_has_logs_beside_them() {
+    let s = Scratch::new("log-beside");
+    s.run("put", ["k", "v"]).ok();
+    assert!(json(s.run("stats", ["--json"]))["logs"].is_null());
+    let made = log(&s, &["append", "db", "a", "one"]);
+    assert!(made.err.contains("made the log a in db"), "{}", made.err);
+    made.ok();
+    assert_eq!(log(&s, &["append", "db", "a", "two"]).ok(), b"2\n");
+    assert_eq!(log(&s, &["dump", "db", "a"]).ok(), b"1\tone\n2\ttwo\n");
+    assert_eq!(s.run("get", ["k"]).ok(), b"v");
+    let stats = json(s.run("stats", ["--json"]));
+    assert_eq!(stats["logs"]["records"], 2, "{stats}");
+    let text = s.run("stats", [""; 0]);
+    assert!(text.text().contains("1 / 2"), "{}", text.text());
+    let report = json(s.run("check", ["--json"]));
+    assert_eq!(
+        (&report["sound"], &report["logs"]["records"]),
+        (&true.into(), &2.into())
+    );
+    let copied = json(s.run("checkpoint", ["copy", "--json"]));
+    assert!(copied["logs"]["files"].as_u64() > Some(0), "{copied}");
+    assert_eq!(log(&s, &["dump", "copy", "a"]).ok(), b"1\tone\n2\ttwo\n");
+
+    // Damage of the logs is damage of the store.
+    let files = tree(&s.path("db/logs"));
+    let data = |name: &std::path::Path| name.extension().is_some_and(|e| e == "data");
+    for (name, mut bytes) in files.into_iter().filter(|(name, _)| data(name)) {
+        if let Some(at) = bytes.windows(3).position(|w| w == b"two") {
+            bytes[at] ^= 1;
+            std::fs::write(s.path("db/logs").join(name), bytes).unwrap();
+        }
+    }
+    let ran = s.run("check", [""; 0]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in ["LSN 2 of log \"a\"", "basalt repair"] {
+        assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
+    }
+    let ran = s.run("repair", ["--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in ["lost: ", "LSN 2 of log \"a\"", "1 record in 1 log kept"] {
+        assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
+    }
+    s.run("check", [""; 0]).ok();
+    assert_eq!(log(&s, &["dump", "db", "a"]).ok(), b"1\tone\n");
+    assert_eq!(s.run("get", ["k"]).ok(), b"v");
 }

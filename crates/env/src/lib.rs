@@ -12,6 +12,7 @@
 pub mod budget;
 pub mod cache;
 pub mod clock;
+pub mod file_copy;
 pub mod file_writer;
 mod io_priority;
 pub mod jobs;

@@ -78,6 +78,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
     leaves: &[
         "PhysicalLogs::files",
         "PhysicalLogs::recycled",
+        "PhysicalLogs::kept",
         "ReadableFile::end",
         "checkpoint::CheckpointHead",
         "Engine::lock",
@@ -396,8 +397,7 @@ impl Engine {
             Ok(before) => {
                 if let Some(before) = before {
                     let old = checkpoint_path(self.logs.dir(), before.number);
-                    // A file that stays is unused, and the next open removes it.
-                    let _ = self.env.fs().remove(&old);
+                    self.logs.remove_checkpoint(&old);
                 }
                 let recycle = !self.closed.load(SeqCst);
                 dead.into_iter()

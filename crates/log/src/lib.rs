@@ -12,6 +12,7 @@ mod apply;
 mod batch;
 mod catalog;
 mod checkpoint;
+mod copy;
 mod counted_deque;
 mod counters;
 mod engine;
@@ -44,6 +45,7 @@ mod ticket;
 mod writer;
 
 pub use batch::{LogBatch, MAX_BATCH_BYTES, MAX_LSN};
+pub use copy::{LogCopy, LogCopyReport};
 #[cfg(feature = "schedules")]
 pub use engine::LOCK_ORDER;
 pub use integrity::report::{LogLoss, LogRepairReport, LogVerifyReport};
@@ -56,11 +58,6 @@ pub use stats::LogEngineStats;
 pub use ticket::LogTicket;
 
 pub use basalt_kv::write_options::{Durability, WriteOptions};
-
-/// The examples of the page for users.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/logs.md")]
-struct UserPage;
 
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The log engine as its users see it.
 
 use crate::batch::LogBatch;
+use crate::copy::{self, LogCopy};
 use crate::engine::Engine;
 use crate::integrity::report::{LogRepairReport, LogVerifyReport};
 use crate::integrity::verify::LogVerification;
@@ -170,6 +171,22 @@ impl LogEngine {
     /// [`LogVerification::wait`] returns.
     pub fn verify(&self, progress: impl FnMut(u64, u64) + Send + 'static) -> LogVerification {
         LogVerification::begin(&self.engine, Box::new(progress))
+    }
+
+    /// Takes a moment of the store, to write a copy of it with [`LogCopy::write`]: the copy has all
+    /// that was acknowledged so far, and nothing later. Appends wait for no I/O of it, but for
+    /// that of appends before them.
+    ///
+    /// Errors: `ReadOnly`; `Closed`; those of an append that failed, while the store cannot go on.
+    pub fn begin_copy(&self) -> Result<LogCopy> {
+        LogCopy::begin(&self.engine)
+    }
+
+    /// Removes a directory that [`LogCopy::write`] has begun to write and has not finished.
+    ///
+    /// Errors: `InvalidArgument` if a file is in it that no copy makes; then nothing is removed.
+    pub fn remove_unfinished_copy(env: &Env, dir: impl AsRef<Path>) -> Result<()> {
+        copy::remove_unfinished(env, dir.as_ref())
     }
 
     /// Reads and verifies every byte of a closed store. Nothing is changed, and damage is listed in

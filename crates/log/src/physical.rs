@@ -130,6 +130,35 @@ pub(crate) struct PhysicalLogs {
     files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
     /// Removed files, whose space the next files take over.
     recycled: Mutex<Vec<PathBuf>>,
+    /// Removed files that stay as long as a copy may need them.
+    kept: Mutex<KeptFiles>,
+}
+
+/// Files that the manifest no longer names, and that copies of the store may.
+#[derive(Default)]
+struct KeptFiles {
+    /// Number of copies that are made.
+    pins: usize,
+    paths: Vec<PathBuf>,
+}
+
+/// While it lives, no file that the manifest named when it was made is removed.
+pub(crate) struct PinnedFiles(Arc<PhysicalLogs>);
+
+impl Drop for PinnedFiles {
+    fn drop(&mut self) {
+        let mut kept = self.0.kept.lock();
+        kept.pins -= 1;
+        let unused = match kept.pins {
+            0 => std::mem::take(&mut kept.paths),
+            _ => Vec::new(),
+        };
+        drop(kept);
+        for path in unused {
+            // A file that cannot be removed is unused, and the next open removes it.
+            let _ = self.0.env.fs().remove(&path);
+        }
+    }
 }
 
 impl PhysicalLogs {
@@ -194,6 +223,7 @@ impl PhysicalLogs {
             manifested: Mutex::new(Manifested { manifest, catalog }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
             recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
+            kept: named("PhysicalLogs::kept", Mutex::default()),
         })
     }
 
@@ -264,7 +294,7 @@ impl PhysicalLogs {
     }
 
     /// Returns `ReadOnly` if the store was opened for reading only.
-    fn check_writable(&self) -> Result<()> {
+    pub fn check_writable(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
             true => Err(Error::new(
@@ -403,6 +433,9 @@ impl PhysicalLogs {
         drop(m);
         self.counters.removed_files.add(1);
         let path = file.path.clone();
+        if self.keep(&path) {
+            return Ok(());
+        }
         // A reader that still has the file must not find the records of the next one in it.
         let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.load(Relaxed));
         let mut recycled = self.recycled.lock();
@@ -414,6 +447,32 @@ impl PhysicalLogs {
         // A file that cannot be removed is unused, and the next open removes it.
         let _ = self.env.fs().remove(&path);
         Ok(())
+    }
+
+    /// Returns the catalog, and keeps the files that it names.
+    pub fn pin(self: &Arc<Self>) -> (Catalog, PinnedFiles) {
+        // A removal first changes the catalog, under this lock.
+        let m = self.manifested.lock();
+        self.kept.lock().pins += 1;
+        (m.catalog.clone(), PinnedFiles(self.clone()))
+    }
+
+    /// Removes a checkpoint that the manifest no longer names.
+    pub fn remove_checkpoint(&self, path: &Path) {
+        if !self.keep(path) {
+            // A file that stays is unused, and the next open removes it.
+            let _ = self.env.fs().remove(path);
+        }
+    }
+
+    /// Returns true if a copy may need a file that the manifest no longer names. The file is
+    /// removed with the last copy.
+    fn keep(&self, path: &Path) -> bool {
+        let mut kept = self.kept.lock();
+        if kept.pins > 0 {
+            kept.paths.push(path.to_path_buf());
+        }
+        kept.pins > 0
     }
 
     /// Gives back the space of removed files that waits for the next files.

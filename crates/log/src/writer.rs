@@ -118,6 +118,11 @@ pub(crate) struct LeftFile {
 }
 
 impl LeftFile {
+    /// Returns the file's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns true once: to the caller that has a job end the file.
     pub fn claim(&self) -> bool {
         !self.claimed.swap(true, SeqCst)
@@ -438,6 +443,16 @@ impl PhysicalWriter {
     /// Forgets a full file that has ended.
     pub fn forget_left(&mut self, ended: &LeftFile) {
         self.left.retain(|left| left.number != ended.number);
+    }
+
+    /// Leaves the active file, so that the next record goes to another one. Returns all files that
+    /// have records and have not ended.
+    ///
+    /// Errors: those of an append that failed before, if the writer cannot go on yet.
+    pub fn leave_all(&mut self) -> Result<Vec<Arc<LeftFile>>> {
+        self.resume()?;
+        self.leave();
+        Ok(self.left.iter().cloned().collect())
     }
 
     /// Ends all files, for a store that closes.

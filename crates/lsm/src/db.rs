@@ -61,11 +61,12 @@ mod tree;
 mod view;
 mod write_path;
 
+pub use crate::version::EngineKind;
 pub use approximate_sizes::UserRange;
 pub use basalt_kv::family::Family;
 pub use basalt_kv::snapshot::Snapshot;
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
-pub use checkpoint::{CheckpointOptions, CheckpointReport};
+pub use checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 pub use compact_range::{Bottommost, CompactOptions, OnProgress};
 pub use cursor::Iter;
 pub use ingest::{Prepared, TableWriter};

@@ -7,6 +7,7 @@
 mod blobs;
 pub mod catalog;
 pub mod edit;
+mod engines;
 pub mod file_map;
 pub mod level;
 mod location;
@@ -16,6 +17,8 @@ mod removal;
 pub use basalt_blob::{blob_name, blob_names, index_name, log_name};
 pub use basalt_records::manifest;
 pub use blobs::{BlobFile, BlobSet};
+pub use engines::EngineKind;
+pub(crate) use engines::to_bits as engine_bits;
 pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};

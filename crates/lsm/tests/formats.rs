@@ -11,9 +11,10 @@ use basalt_blob::{BlobMeta, FamilyShare};
 use basalt_env::Env;
 use basalt_fs::{AlignedBuf, FileSystem};
 use basalt_lsm::db::Db;
+use basalt_lsm::version::EngineKind;
 use basalt_lsm::version::FileLocation;
 use basalt_lsm::version::edit::{AddBlob, AddTable, Edit};
-use basalt_lsm::version::manifest::{CURRENT_LEN, Current, FEATURES, Manifest};
+use basalt_lsm::version::manifest::{CURRENT_LEN, Current, Manifest};
 use basalt_lsm::{
     Compression, ErrorKind, FamilyOptions, Kind, Options, ReadOptions, WriteBatch, WriteOptions,
 };
@@ -68,7 +69,11 @@ fn persisted_numbers_never_change() {
     assert_eq!(RecordKind::Batch as u8, 1);
     assert_eq!(RecordKind::Edit as u8, 2);
     assert_eq!(RECORD_HEADER, 40);
-    assert_eq!(FEATURES, [0, 0, 0]);
+    let mut catalog = basalt_lsm::version::catalog::Catalog::default();
+    assert_eq!(catalog.to_edit().features, Some([0, 0, 0]));
+    catalog.engines.insert(EngineKind::Logs);
+    assert_eq!(catalog.to_edit().features, Some([0, 0, 1]));
+    assert_eq!(EngineKind::Logs.directory(), "logs");
     assert_eq!(CURRENT_LEN, 64);
     assert_eq!(basalt_lsm::version::LEVELS, 7);
     assert_eq!(basalt_kv::key::BYTEWISE_NAME, "basalt.bytewise");
@@ -760,7 +765,7 @@ const STORE_ID: u128 = 77;
 fn state(change: impl FnOnce(&mut Edit)) -> Edit {
     let mut edit = Edit {
         store_id: Some(STORE_ID),
-        features: Some(FEATURES),
+        features: Some([0, 0, 0]),
         next_file: Some(20),
         next_family: Some(1),
         add_families: vec![(0, "default".into(), "basalt.bytewise".into())],
@@ -855,14 +860,25 @@ fn point_current(fs: &SimFs, number: u64) {
 
 #[test]
 fn later_features_are_refused_by_name() {
-    for (features, ok) in [([1, 0, 0], true), ([0, 2, 0], false), ([0, 0, 4], false)] {
+    for (features, ok) in [
+        ([1, 0, 0], true),
+        ([0, 2, 0], false),
+        // Bit 1 says that the store also has logs.
+        ([0, 0, 1], true),
+        ([0, 0, 2], false),
+        ([0, 0, 5], false),
+    ] {
         let (fs, env) = new_dir();
         let edit = state(|e| e.features = Some(features));
         drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit.encode()).unwrap());
         if ok {
             Db::open(&env, DIR, Options::default()).unwrap();
         } else {
-            refused(&fs, &env, &format!("{:#x}", features[1] | features[2]));
+            refused(
+                &fs,
+                &env,
+                &format!("{:#x} ", features[1] | (features[2] & !1)),
+            );
         }
     }
 }

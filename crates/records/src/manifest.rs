@@ -30,10 +30,6 @@ const _: () = assert!(CURRENT_CHECKED + size_of::<u32>() == CURRENT_LEN);
 // `CURRENT` fits in one write unit, so that it is never torn.
 const _: () = assert!(CURRENT_LEN <= 512);
 
-/// Feature bits that this version writes and understands: compatible, read-compatible,
-/// incompatible.
-pub const FEATURES: [u32; 3] = [0, 0, 0];
-
 /// The content of `CURRENT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Current {

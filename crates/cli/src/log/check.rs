@@ -2,10 +2,10 @@
 
 use super::LogPlace;
 use super::show::image;
-use crate::check::{Findings, damage_json, findings};
 use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
+use crate::log_report::{is_whole, repair_json, repair_text, report_findings, report_json, walked};
 use crate::output::print;
-use crate::progress::{DelayedBar, count, human_bytes};
+use crate::progress::{DelayedBar, count};
 use crate::store::Access;
 use basalt_log::{LogEngine, LogEngineOptions, LogVerifyReport};
 use serde_json::{Value, json};
@@ -32,37 +32,17 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
 }
 
 fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
-    let damage = damage_json(&report.damage);
-    json!({
-        "dir": place.store.directory(), "image": image(place), "sound": report.damage.is_empty(),
-        "files": report.files, "bytes": report.bytes, "logs": report.logs,
-        "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
-        "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
-        "foreign": report.foreign, "torn_tails": report.torn_tails,
-    })
+    let mut value = report_json(report);
+    value["dir"] = json!(place.store.directory());
+    value["image"] = json!(image(place));
+    value
 }
 
 fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
-    let mut text = findings(&Findings {
-        damage: &report.damage,
-        unused_files: &report.unused_files,
-        unnamed: &report.unnamed,
-        foreign: &report.foreign,
-        torn_tails: &report.torn_tails,
-    });
-    let walked = format!(
-        "{}, {}",
-        count(report.files, "file", "files"),
-        human_bytes(report.bytes)
-    );
+    let mut text = report_findings(report);
+    let walked = walked(report);
     let _ = match report.damage.len() {
-        0 => writeln!(
-            text,
-            "{} is sound: {walked}, {} in {}",
-            place.store,
-            count(report.records, "record", "records"),
-            count(report.logs, "log", "logs")
-        ),
+        0 => writeln!(text, "{} is sound: {walked}", place.store),
         n => writeln!(
             text,
             "{} is damaged in {}: {walked}; {}, then run `basalt log repair {}`",
@@ -105,46 +85,14 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     });
     bar.end();
     let report = report.map_err(|e| place.failure(e))?;
-    let whole = report.lost.is_empty() && report.reappearing.is_empty();
+    let whole = is_whole(&report);
     if as_json {
-        print(&format!(
-            "{:#}\n",
-            json!({
-                "dir": place.store.directory(), "image": image(place), "whole": whole,
-                "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
-                "files_kept": report.files_kept, "files_written": report.files_written,
-                "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
-                "set_aside": report.set_aside,
-            })
-        ))?;
-        return Ok(if whole { 0 } else { EXIT_NO });
+        let mut value = repair_json(&report);
+        value["dir"] = json!(place.store.directory());
+        value["image"] = json!(image(place));
+        print(&format!("{value:#}\n"))?;
+    } else {
+        print(&repair_text(&report))?;
     }
-    let mut text = String::new();
-    for lost in &report.lost {
-        let _ = writeln!(text, "lost: {lost}");
-    }
-    for back in &report.reappearing {
-        let _ = writeln!(text, "may show again: {back}");
-    }
-    for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
-    for name in &report.set_aside {
-        let _ = writeln!(text, "moved aside: {name}");
-    }
-    let _ = writeln!(
-        text,
-        "{} in {} kept, in {} kept as they were and {} written anew; {}",
-        count(report.records_kept, "record", "records"),
-        count(report.logs, "log", "logs"),
-        count(report.files_kept, "file", "files"),
-        report.files_written,
-        match (report.sound, whole) {
-            (true, _) => "the store was sound, and nothing was changed",
-            (false, true) => "nothing is lost",
-            (false, false) => "the losses are listed above",
-        }
-    );
-    print(&text)?;
     Ok(if whole { 0 } else { EXIT_NO })
 }

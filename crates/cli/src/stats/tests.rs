@@ -22,6 +22,7 @@ fn report() -> Report {
         dir: "d".into(),
         place: "d".into(),
         filesystem: "f".into(),
+        logs: None,
         engine: {
             let mut stats = Stats::default();
             stats.families = vec![{

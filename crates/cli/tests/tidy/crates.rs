@@ -15,6 +15,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("blob", &["fs", "env", "kv", "records", "table"]),
     ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
     ("log", &["fs", "env", "kv", "records"]),
+    ("store", &["fs", "env", "lsm", "log"]),
     // These build the sources of seven crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
@@ -26,7 +27,10 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["fs", "env", "kv", "records", "table", "blob"],
     ),
     ("log-schedules", &["fs", "env", "kv", "records"]),
-    ("basalt", &["fs", "env", "kv", "lava", "lsm"]),
+    (
+        "basalt",
+        &["fs", "env", "kv", "lava", "lsm", "log", "store"],
+    ),
     ("raft", &["log", "basalt"]),
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.

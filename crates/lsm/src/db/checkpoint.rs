@@ -16,18 +16,15 @@ use super::manual_calls::CompactControl;
 use super::store_files::{LOCK, StoreFile};
 use super::view::View;
 use super::write_path::log_space::{PinnedLogs, log_path};
+use crate::version::EngineKind;
 use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::manifest::Manifest;
 use crate::version::{blob_names, table_name};
-use basalt_env::IoPriority;
-use basalt_fs::{Error, ErrorKind, File, Intent, Result};
-use std::io::IoSlice;
+use basalt_env::file_copy::{cannot_link, copy_file};
+use basalt_fs::{Error, ErrorKind, File, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
-
-/// Bytes of one piece in which files are copied.
-const PIECE: usize = 1 << 20;
 
 /// Settings of [`super::Db::checkpoint`].
 #[derive(Debug, Clone)]
@@ -69,6 +66,20 @@ pub struct CheckpointReport {
     pub copied_bytes: u64,
     /// Bytes of log that were copied.
     pub log_bytes: u64,
+}
+
+/// Another engine of the store, whose data a checkpoint copies as of the same moment.
+pub trait CheckpointPart {
+    /// Returns the engine's kind. Its data is in the directory of this kind in the store's.
+    fn kind(&self) -> EngineKind;
+    /// Takes the moment: the copy has what was acknowledged so far. No write to tables is
+    /// acknowledged during the call, which must be short.
+    fn take_moment(&mut self) -> Result<()>;
+    /// Writes the data of the moment into a directory that does not exist. Everything in it but its
+    /// name is durable when the call returns.
+    fn write(&mut self, dir: &Path) -> Result<()>;
+    /// Removes a directory that an earlier checkpoint has begun to write.
+    fn remove_unfinished(&mut self, dir: &Path) -> Result<()>;
 }
 
 /// Contents of the store at the moment of the checkpoint.
@@ -118,8 +129,10 @@ impl Engine {
         self: &Arc<Self>,
         target: &Path,
         options: &CheckpointOptions,
+        parts: &mut [&mut dyn CheckpointPart],
     ) -> Result<CheckpointReport> {
         self.ctx.check_writable()?;
+        self.check_parts(self.tree.lock().catalog(), parts)?;
         // This guard is dropped last. Until then closing waits, and the paths below name files of
         // this store.
         let _noted = self.note_call(CompactControl::default())?;
@@ -147,6 +160,12 @@ impl Engine {
         // If two checkpoints are built in one place, the second fails here. A directory whose lock
         // is free is left over from an unfinished checkpoint.
         let lock = fs.lock(&dir.join(LOCK))?;
+        for part in parts.iter_mut() {
+            let dir = dir.join(part.kind().directory());
+            if fs.exists(&dir)? {
+                part.remove_unfinished(&dir)?;
+            }
+        }
         self.remove_unfinished(&dir, false)?;
         let mut building = UnfinishedDir {
             engine: self,
@@ -154,7 +173,7 @@ impl Engine {
             done: false,
         };
         let dir = building.dir.clone();
-        let contents = self.contents_to_copy(options)?;
+        let contents = self.contents_to_copy(options, parts)?;
         let mut report = CheckpointReport::default();
         for family in contents.catalog.families.values() {
             for (&number, CatalogTable { meta, .. }) in &family.tables {
@@ -188,6 +207,16 @@ impl Engine {
         } = contents;
         drop((logs, pinned));
         self.writes.logs().trim([]);
+        for part in parts {
+            let part_dir = dir.join(part.kind().directory());
+            let written = part.write(&part_dir);
+            if let Err(e) = written {
+                // If the directory cannot be removed now, the next checkpoint to the same place
+                // removes it.
+                let _ = part.remove_unfinished(&part_dir);
+                return Err(e);
+            }
+        }
         let number = catalog.next_file;
         catalog.next_file += 1;
         // This call syncs the directory before `CURRENT`, and again after it.
@@ -246,10 +275,22 @@ impl Engine {
         Ok(())
     }
 
+    /// Refuses a checkpoint that would lack an engine of the store.
+    fn check_parts(&self, catalog: &Catalog, parts: &[&mut dyn CheckpointPart]) -> Result<()> {
+        let lacks = |kind: &&EngineKind| parts.iter().all(|part| part.kind() != **kind);
+        match catalog.engines.iter().find(lacks) {
+            None => Ok(()),
+            Some(kind) => Err(Error::unsupported(format!(
+                "the store also has {kind}, which a checkpoint of its tables would lack; make the checkpoint with `Store::checkpoint`"
+            ))),
+        }
+    }
+
     /// Determines the contents of the checkpoint: all writes acknowledged so far.
     fn contents_to_copy(
         self: &Arc<Self>,
         options: &CheckpointOptions,
+        parts: &mut [&mut dyn CheckpointPart],
     ) -> Result<CheckpointContents<'_>> {
         let waiting: u64 = {
             let writer = self.writes.lock();
@@ -294,7 +335,12 @@ impl Engine {
             let file = self.ctx.env.fs().open(&log_path(&self.ctx.dir, number))?;
             logs.push((number, file, log.end.expect("those without were left out")));
         }
-        drop((manifest, writer));
+        drop(manifest);
+        self.check_parts(&catalog, parts)?;
+        // Under the writer's lock: a write that was acknowledged before one in the copy is in the
+        // copy too, in whichever engine it was.
+        parts.iter_mut().try_for_each(|part| part.take_moment())?;
+        drop(writer);
         Ok(CheckpointContents {
             catalog,
             _view: view,
@@ -305,32 +351,11 @@ impl Engine {
 
     /// Copies the first `len` bytes of a file, durably, and returns their digest.
     fn copy(&self, file: &Arc<dyn File>, from: &Path, to: &Path, len: u64) -> Result<u128> {
-        let out = self.ctx.env.fs().create(to)?;
         let mut digest = Xxh3Default::new();
-        let mut at = 0;
-        while at < len {
-            self.ctx.check_open()?;
-            let piece = self.ctx.env.foreground_io().piece(PIECE);
-            let want = usize::try_from(len - at).unwrap_or(piece).min(piece);
-            // Each byte is read and written, so it counts twice.
-            self.ctx
-                .env
-                .io_limit()
-                .acquire(2 * want as u64, IoPriority::Low);
-            let _turn = self.ctx.env.foreground_io().turn();
-            let piece = file.read(at, want)?;
-            if piece.len() < want {
-                return Err(Error::corruption(
-                    from,
-                    at,
-                    format!("expected {want} bytes, the file ends after {}", piece.len()),
-                ));
-            }
-            digest.update(&piece);
-            out.append(&[IoSlice::new(&piece)], Intent::Lazy)?;
-            at += want as u64;
-        }
-        out.sync_all()?;
+        copy_file(&self.ctx.env, (&**file, from), to, len, &mut |piece| {
+            digest.update(piece);
+            self.ctx.check_open()
+        })?;
         Ok(digest.digest128())
     }
 
@@ -357,12 +382,4 @@ impl Engine {
         }
         if whole { fs.remove(dir) } else { Ok(()) }
     }
-}
-
-/// Returns `true` if the error says that a link is impossible there, and a copy may be possible.
-fn cannot_link(e: &Error) -> bool {
-    const EPERM: i32 = 1;
-    const EXDEV: i32 = 18;
-    const EMLINK: i32 = 31;
-    matches!(e.os_error(), Some(EPERM | EXDEV | EMLINK)) || e.kind() == ErrorKind::Unsupported
 }

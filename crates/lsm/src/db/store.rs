@@ -3,7 +3,7 @@
 
 use super::approximate_sizes::UserRange;
 use super::blob_files::BlobFileStats;
-use super::checkpoint::{CheckpointOptions, CheckpointReport};
+use super::checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 use super::compact_range::CompactOptions;
 use super::cursor::Iter;
 use super::engine::Engine;
@@ -19,6 +19,7 @@ use super::ticket::Ticket;
 use super::{open, read_only};
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
 use crate::version::edit::Edit;
+use crate::version::{EngineKind, engine_bits};
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::batch::WriteBatch;
@@ -665,7 +666,8 @@ impl Db {
     /// - `AlreadyExists` if `target` exists.
     /// - `NotFound` if the parent directory of `target` does not exist.
     /// - `Busy` while another checkpoint to `target` runs.
-    /// - `Unsupported` if tables cannot be linked there and copying is not allowed.
+    /// - `Unsupported` if tables cannot be linked there and copying is not allowed, or if the store
+    ///   has other engines beside its tables.
     /// - `Closed`, `NoSpace`, `Io`.
     ///
     /// After an error no file is left, except in one case. If only the name of the directory could
@@ -675,10 +677,49 @@ impl Db {
         target: impl AsRef<Path>,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport> {
+        self.checkpoint_with(target, options, &mut [])
+    }
+
+    /// Makes a checkpoint of the tables and of all other engines of the store, as of one moment:
+    /// the copy has each write that was acknowledged before another write in it, in whichever
+    /// engine the two were. `parts` are all engines of [`Db::engines`].
+    ///
+    /// Errors: those of [`Db::checkpoint`], and of the parts.
+    pub fn checkpoint_with(
+        &self,
+        target: impl AsRef<Path>,
+        options: &CheckpointOptions,
+        parts: &mut [&mut dyn CheckpointPart],
+    ) -> Result<CheckpointReport> {
         let target = target.as_ref();
         self.engine()
-            .checkpoint(target, options)
+            .checkpoint(target, options, parts)
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
+    }
+
+    /// Returns the engines that the store has beside its tables. This store does not open them.
+    pub fn engines(&self) -> Vec<EngineKind> {
+        let state = self.engine().tree.lock();
+        state.catalog().engines.iter().copied().collect()
+    }
+
+    /// Records, durably, that the store has another engine, whose directory holds all its files.
+    /// From then on versions that do not know the engine refuse the store.
+    pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
+        let engine = self.engine();
+        engine.ctx.check_writable()?;
+        // Serialises those who add.
+        let _writer = engine.writes.lock();
+        engine.ctx.check_open()?;
+        let mut engines = engine.tree.lock().catalog().engines.clone();
+        if !engines.insert(kind) {
+            return Ok(());
+        }
+        let edit = Edit {
+            features: Some([0, 0, engine_bits(&engines)]),
+            ..Edit::default()
+        };
+        engine.tree.install(edit, Vec::new(), |_, _| ())
     }
 
     /// Starts to write tables of a family that [`Db::ingest`] will add to the store. This is for

@@ -11,14 +11,14 @@ pub use blobs::CatalogBlob;
 use super::FileLocation;
 use super::LEVELS;
 use super::edit::{AddTable, Edit};
+use super::engines::{self, EngineKind};
 use super::file_map::FileMap;
-use super::manifest::FEATURES;
 use basalt_blob::lineage::Lineage;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::SeqNo;
 pub use basalt_kv::limits::DEFAULT_FAMILY as DEFAULT;
 use basalt_table::TableMeta;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A log that may hold records.
@@ -102,6 +102,8 @@ pub struct Catalog {
     pub last_seq: SeqNo,
     /// The highest wall time that the store has seen, ms since 1970.
     pub wall_ms: u64,
+    /// The other engines of the store.
+    pub engines: BTreeSet<EngineKind>,
     /// Notifies tests of copies and drops.
     #[cfg(test)]
     pub(crate) probe: probe::Probe,
@@ -121,18 +123,19 @@ fn bad(what: String) -> Error {
     Error::new(ErrorKind::Corruption, what)
 }
 
-/// Fails with `Unsupported` if an edit uses features that this version does not know.
-fn check_features(edit: &Edit) -> Result<()> {
-    let Some(f) = edit.features else {
-        return Ok(());
-    };
-    let unknown = f[2] & !FEATURES[2] | f[1] & !FEATURES[1];
-    if unknown != 0 {
-        return Err(Error::unsupported(format!(
+/// Returns the engines that an edit's features name.
+///
+/// Errors: `Unsupported` for features that this version does not know.
+pub fn engines_of(edit: &Edit) -> Result<BTreeSet<EngineKind>> {
+    // Unknown compatible features are ignored.
+    let [_, read_compatible, incompatible] = edit.features.unwrap_or_default();
+    let (engines, rest) = engines::of_bits(incompatible);
+    match rest | read_compatible {
+        0 => Ok(engines),
+        unknown => Err(Error::unsupported(format!(
             "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
-        )));
+        ))),
     }
-    Ok(())
 }
 
 impl Catalog {
@@ -144,7 +147,7 @@ impl Catalog {
     pub fn apply(&mut self, edit: &Edit) -> Result<()> {
         #[cfg(test)]
         probe::note("an edit is applied");
-        check_features(edit)?;
+        self.engines.extend(engines_of(edit)?);
         self.apply_counters(edit)?;
         self.apply_families(edit)?;
         self.apply_tables(edit)?;
@@ -388,7 +391,7 @@ impl Catalog {
         probe::note("the whole state is written");
         let mut edit = Edit {
             store_id: Some(self.store_id),
-            features: Some(FEATURES),
+            features: Some([0, 0, engines::to_bits(&self.engines)]),
             next_file: Some(self.next_file),
             last_seq: Some(self.last_seq),
             add_families: self

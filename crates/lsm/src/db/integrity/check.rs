@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::Edit;
 use crate::version::manifest::{self, CURRENT, CURRENT_LEN, manifest_path};
-use crate::version::table_name;
+use crate::version::{EngineKind, table_name};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
@@ -58,6 +58,9 @@ pub struct VerifyReport {
     pub foreign: Vec<String>,
     /// Torn log tails that a recovery will cut: normal after a crash.
     pub torn_tails: Vec<String>,
+    /// The other engines that the store has, as far as the manifest is readable. They are not
+    /// walked.
+    pub engines: Vec<EngineKind>,
 }
 
 impl VerifyReport {
@@ -93,7 +96,10 @@ pub(crate) fn verify_store(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport> {
     let _lock = lock_store(env, dir)?;
-    Ok(walk(env, dir, options, &mut Progress::new(progress))?.report)
+    let walked = walk(env, dir, options, &mut Progress::new(progress))?;
+    let mut report = walked.report;
+    report.engines = walked.learned.catalog.engines.into_iter().collect();
+    Ok(report)
 }
 
 /// Walks the store; the caller holds its lock.

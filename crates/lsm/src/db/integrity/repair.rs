@@ -88,7 +88,10 @@ pub(crate) fn repair(
     let fs = env.fs();
     let mut progress = Progress::new(progress);
     let mut walked = check::walk(env, dir, options, &mut progress)?;
-    let mut report = RepairReport::default();
+    let mut report = RepairReport {
+        engines: walked.learned.catalog.engines.iter().copied().collect(),
+        ..RepairReport::default()
+    };
     let refusal = walked
         .report
         .damage

@@ -1,5 +1,6 @@
 //! The report of a repair.
 
+use crate::version::EngineKind;
 use std::fmt;
 use std::ops::Range;
 
@@ -121,4 +122,7 @@ pub struct RepairReport {
     pub notes: Vec<String>,
     /// Paths to which damaged files were moved, relative to the store's directory.
     pub set_aside: Vec<String>,
+    /// The other engines that the store has, as far as the manifest was readable. They are not
+    /// repaired.
+    pub engines: Vec<EngineKind>,
 }

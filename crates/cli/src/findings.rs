@@ -1,0 +1,59 @@
+//! The findings of a check, of a store of any kind.
+
+use serde_json::json;
+use std::fmt::Write;
+
+/// What a check of a store of any kind has found.
+pub struct Findings<'a> {
+    /// Damage.
+    pub damage: &'a [basalt::Error],
+    /// Files that the next open removes.
+    pub unused_files: &'a [String],
+    /// Files that no readable metadata names.
+    pub unnamed: &'a [String],
+    /// Files that are not a store's.
+    pub foreign: &'a [String],
+    /// Places behind which a crash has left a part of a record.
+    pub torn_tails: &'a [String],
+}
+
+/// Returns a line for each finding.
+pub fn findings(found: &Findings<'_>) -> String {
+    let mut text = String::new();
+    for e in found.damage {
+        let _ = writeln!(text, "damage: {e}");
+    }
+    for name in found.unused_files {
+        let _ = writeln!(
+            text,
+            "unused file: {name} (harmless; the next open removes it)"
+        );
+    }
+    for name in found.unnamed {
+        let _ = writeln!(
+            text,
+            "not named by readable metadata: {name} (repair may need it; do not remove it)"
+        );
+    }
+    for name in found.foreign {
+        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
+    }
+    for tail in found.torn_tails {
+        let _ = writeln!(
+            text,
+            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
+        );
+    }
+    text
+}
+
+/// Returns damage as `--json` shows it.
+pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
+    let one = |e: &basalt::Error| {
+        json!({
+            "kind": e.kind().name(), "message": e.to_string(),
+            "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
+        })
+    };
+    damage.iter().map(one).collect()
+}

@@ -1,0 +1,87 @@
+//! What a check and a repair of logs show, for stores of logs alone and for those with keys.
+
+use crate::findings::{Findings, damage_json, findings};
+use crate::progress::{count, human_bytes};
+use basalt_log::{LogRepairReport, LogVerifyReport};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Returns the findings of a check of logs as `--json` shows them.
+pub fn report_json(report: &LogVerifyReport) -> Value {
+    let damage = damage_json(&report.damage);
+    json!({
+        "sound": report.damage.is_empty(), "files": report.files, "bytes": report.bytes, "logs": report.logs,
+        "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
+        "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
+        "foreign": report.foreign, "torn_tails": report.torn_tails,
+    })
+}
+
+/// Returns the findings of a check of logs, a line each.
+pub fn report_findings(report: &LogVerifyReport) -> String {
+    findings(&Findings {
+        damage: &report.damage,
+        unused_files: &report.unused_files,
+        unnamed: &report.unnamed,
+        foreign: &report.foreign,
+        torn_tails: &report.torn_tails,
+    })
+}
+
+/// Returns what a check of logs has read.
+pub fn walked(report: &LogVerifyReport) -> String {
+    format!(
+        "{}, {}, {} in {}",
+        count(report.files, "file", "files"),
+        human_bytes(report.bytes),
+        count(report.records, "record", "records"),
+        count(report.logs, "log", "logs")
+    )
+}
+
+/// Returns true if the repaired logs have exactly the records that they should have.
+pub fn is_whole(report: &LogRepairReport) -> bool {
+    report.lost.is_empty() && report.reappearing.is_empty()
+}
+
+/// Returns the result of a repair of logs as `--json` shows it.
+pub fn repair_json(report: &LogRepairReport) -> Value {
+    json!({
+        "whole": is_whole(report),
+        "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
+        "files_kept": report.files_kept, "files_written": report.files_written,
+        "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
+        "set_aside": report.set_aside,
+    })
+}
+
+/// Returns the result of a repair of logs, for people.
+pub fn repair_text(report: &LogRepairReport) -> String {
+    let mut text = String::new();
+    for lost in &report.lost {
+        let _ = writeln!(text, "lost: {lost}");
+    }
+    for back in &report.reappearing {
+        let _ = writeln!(text, "may show again: {back}");
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for name in &report.set_aside {
+        let _ = writeln!(text, "moved aside: {name}");
+    }
+    let _ = writeln!(
+        text,
+        "{} in {} kept, in {} kept as they were and {} written anew; {}",
+        count(report.records_kept, "record", "records"),
+        count(report.logs, "log", "logs"),
+        count(report.files_kept, "file", "files"),
+        report.files_written,
+        match (report.sound, is_whole(report)) {
+            (true, _) => "the logs were sound, and nothing was changed",
+            (false, true) => "nothing is lost",
+            (false, false) => "the losses are listed above",
+        }
+    );
+    text
+}

@@ -1,0 +1,38 @@
+//! One store with several engines: tables of [`Db`], and logs of [`LogEngine`], side by side in one
+//! directory.
+//!
+//! The directory of a store is that of its tables. Their manifest is the manifest of the store, and
+//! says which other engines the store has. Each of these has its files in a directory of its own in
+//! the store's directory: logs in `logs`. So a store without logs is what it always was, and a
+//! store with logs is refused by versions that do not know them.
+//!
+//! The engines of a store share all that an environment has: the lock of the store's directory
+//! stands for all of them, and they take memory from one ledger, time from one pool of threads, and
+//! blocks from one cache. One call checks, repairs, copies, measures or closes all of them.
+//! Reasons: `docs/decisions/0039-one-store.md`.
+
+#![deny(missing_docs)]
+
+mod checkpoint;
+mod integrity;
+mod options;
+mod store;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::StoreCheckpointReport;
+pub use integrity::{StoreRepairReport, StoreVerifyReport};
+pub use options::StoreOptions;
+pub use store::{Store, StoreStats};
+
+/// The examples of the page for users.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/logs.md")]
+struct UserPage;
+
+/// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
+#[cfg(test)]
+#[test]
+fn every_store_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_store_test_passes_on_lava", &[]);
+}

@@ -1,0 +1,207 @@
+//! [`Store`]: the handle of a store.
+
+use crate::options::StoreOptions;
+use basalt_env::Env;
+use basalt_env::sync::{Mutex, RwLock};
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_log::{LogEngine, LogEngineStats};
+use basalt_lsm::Db;
+use basalt_lsm::db::{EngineKind, Stats};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file without which a directory holds no engine's store.
+const CURRENT: &str = "CURRENT";
+
+/// Returns the directory of a store's logs.
+pub(crate) fn logs_dir(dir: &Path) -> PathBuf {
+    dir.join(EngineKind::Logs.directory())
+}
+
+/// An open store, with tables and, if it was ever asked for them, logs. Cloning is cheap, and all
+/// clones are the same store.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    db: Db,
+    dir: PathBuf,
+    options: StoreOptions,
+    read_only: bool,
+    /// The logs, once there are any.
+    logs: RwLock<Option<LogEngine>>,
+    /// Held while logs are made, and while a copy is written: a copy has all engines.
+    engines: Mutex<()>,
+}
+
+/// Statistics of all engines of a store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Statistics of the tables.
+    pub tables: Stats,
+    /// Statistics of the logs; `None` for a store without logs.
+    pub logs: Option<LogEngineStats>,
+}
+
+impl Store {
+    /// Opens the store in a directory of the environment's filesystem. A store of tables alone is
+    /// opened as it is, and not changed by it.
+    ///
+    /// Errors: those of [`Db::open`] and [`LogEngine::open`]. `Corruption` if the store has logs
+    /// and their directory is missing; [`Store::repair`] then says what is lost.
+    pub fn open(env: &Env, path: impl AsRef<Path>, options: StoreOptions) -> Result<Store> {
+        let dir = path.as_ref();
+        let db = Db::open(env, dir, options.tables.clone())?;
+        let logs = match has_logs(env, &db, dir)? {
+            false => None,
+            true => {
+                let logs = open_logs(env, dir, |dir| {
+                    LogEngine::open(env, dir, options.of_logs(false))
+                })?;
+                // The manifest lacks the logs if a power cut came between their creation and its
+                // edit, or if it was lost and rebuilt by a repair of the tables.
+                db.add_engine(EngineKind::Logs)?;
+                Some(logs)
+            }
+        };
+        Ok(Store::new(db, dir, options, logs, false))
+    }
+
+    /// Opens the store in a directory for reading. Nothing is written, and other readers may have
+    /// the store open. All calls that change it fail with `ReadOnly`.
+    ///
+    /// Errors: those of [`Db::open_read_only`] and [`LogEngine::open_read_only`].
+    pub fn open_read_only(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: StoreOptions,
+    ) -> Result<Store> {
+        let dir = path.as_ref();
+        let db = Db::open_read_only(env, dir, options.tables.clone())?;
+        let logs = match has_logs(env, &db, dir)? {
+            false => None,
+            true => Some(open_logs(env, dir, |dir| {
+                LogEngine::open_read_only(env, dir, options.of_logs(false))
+            })?),
+        };
+        Ok(Store::new(db, dir, options, logs, true))
+    }
+
+    fn new(
+        db: Db,
+        dir: &Path,
+        options: StoreOptions,
+        logs: Option<LogEngine>,
+        read_only: bool,
+    ) -> Store {
+        Store(Arc::new(Inner {
+            db,
+            dir: dir.to_path_buf(),
+            options,
+            read_only,
+            logs: RwLock::new(logs),
+            engines: Mutex::new(()),
+        }))
+    }
+
+    /// Returns the tables.
+    pub fn db(&self) -> &Db {
+        &self.0.db
+    }
+
+    /// Returns the directory of the store.
+    pub fn dir(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// Returns the logs. The first call makes them, durably; from then on versions that do not know
+    /// logs refuse the store.
+    ///
+    /// Errors: `ReadOnly` if the store has no logs and was opened for reading; `Closed`, `NoSpace`,
+    /// `Io`.
+    pub fn logs(&self) -> Result<LogEngine> {
+        if let Some(logs) = self.existing_logs() {
+            return Ok(logs);
+        }
+        let _engines = self.0.engines.lock();
+        if let Some(logs) = self.existing_logs() {
+            return Ok(logs);
+        }
+        if self.0.read_only {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the store has no logs, and was opened for reading only; open it with `Store::open` to make them",
+            ));
+        }
+        let env = self.0.db.env();
+        let options = self.0.options.of_logs(true);
+        let logs = LogEngine::open(env, logs_dir(&self.0.dir), options)?;
+        // No log is made before the manifest has the engine. So a store whose manifest lacks it has
+        // nothing in it.
+        self.0.db.add_engine(EngineKind::Logs)?;
+        *self.0.logs.write() = Some(logs.clone());
+        Ok(logs)
+    }
+
+    /// Returns the logs, or `None` for a store that has none so far.
+    pub fn existing_logs(&self) -> Option<LogEngine> {
+        self.0.logs.read().clone()
+    }
+
+    /// Makes everything that was acknowledged so far, in all engines, survive a power cut.
+    pub fn sync(&self) -> Result<()> {
+        let logs = self.existing_logs().map_or(Ok(()), |logs| logs.sync());
+        self.0.db.sync().and(logs)
+    }
+
+    /// Returns what the engines have and what they cost.
+    pub fn stats(&self) -> StoreStats {
+        StoreStats {
+            tables: self.0.db.stats(),
+            logs: self.existing_logs().map(|logs| logs.stats()),
+        }
+    }
+
+    /// Closes all engines: what was acknowledged is then durable, and the directory is released.
+    /// Later calls on handles of the store fail with `Closed`. Returns the first error; every
+    /// engine is closed in any case.
+    pub fn close(&self) -> Result<()> {
+        // Logs are not made meanwhile.
+        let _engines = self.0.engines.lock();
+        // The lock of the directory is that of the tables, and goes last.
+        let logs = self.existing_logs().map_or(Ok(()), |logs| logs.close());
+        logs.and(self.0.db.clone().close())
+    }
+
+    /// Calls `run` while no engine is made.
+    pub(crate) fn with_engines<T>(&self, run: impl FnOnce(Option<LogEngine>) -> T) -> T {
+        let _engines = self.0.engines.lock();
+        run(self.existing_logs())
+    }
+}
+
+/// Returns true if the store has logs. Until the manifest has them, a directory with logs counts.
+fn has_logs(env: &Env, db: &Db, dir: &Path) -> Result<bool> {
+    Ok(
+        db.engines().contains(&EngineKind::Logs)
+            || env.fs().exists(&logs_dir(dir).join(CURRENT))?,
+    )
+}
+
+/// Opens the logs of a store that has some.
+fn open_logs(
+    env: &Env,
+    dir: &Path,
+    open: impl FnOnce(&Path) -> Result<LogEngine>,
+) -> Result<LogEngine> {
+    let dir = logs_dir(dir);
+    if !env.fs().exists(&dir)? {
+        return Err(Error::new(
+            ErrorKind::Corruption,
+            "the manifest says that the store has logs, and their directory is missing; run `basalt repair`, which says what is lost",
+        )
+        .in_file(&dir));
+    }
+    open(&dir).map_err(|e| e.context("opening the logs of the store"))
+}
