@@ -20,8 +20,11 @@ use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
-/// Most entries of a chunk. A lookup decodes half of a chunk in the mean.
-pub(crate) const CHUNK: u32 = 64;
+/// Most entries of a chunk. A lookup decodes half of a chunk in the mean. Smaller chunks would cost
+/// memory: a log that keeps a hundred records has two of them.
+const LARGEST_CHUNK: u32 = 128;
+/// Entries of a full chunk. Tests have small logs.
+pub(crate) const CHUNK: u32 = if cfg!(test) { 64 } else { LARGEST_CHUNK };
 /// Most entries of a page (pageserver 5.2).
 pub(crate) const PAGE: u32 = 256;
 
@@ -716,7 +719,7 @@ impl LogIndex {
             let encoded = bytes.get(*at..at.checked_add(len)?)?;
             *at += len;
             let chunk = Mapping::decode(encoded, count)?;
-            if count > CHUNK || last.is_some_and(|last| chunk.first() <= last) {
+            if count > LARGEST_CHUNK || last.is_some_and(|last| chunk.first() <= last) {
                 return None;
             }
             last = Some(chunk.last());

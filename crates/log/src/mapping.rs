@@ -44,9 +44,12 @@ const ALIGN: u64 = 8;
 pub(crate) struct Mapping {
     bytes: Vec<u8>,
     count: u32,
-    first: u64,
-    /// The last entry, from which the next one is encoded.
-    last: (u64, Location),
+    /// The last entry, from which the next one is encoded. The fields stand alone because a
+    /// location has padding, and a log has a few mappings.
+    last_len: u32,
+    last_lsn: u64,
+    last_file: u64,
+    last_offset: u64,
 }
 
 impl Mapping {
@@ -67,14 +70,14 @@ impl Mapping {
 
     /// Returns the smallest LSN. Panics if there is no entry.
     pub fn first(&self) -> u64 {
-        assert!(self.count > 0, "an empty mapping has no first LSN");
-        self.first
+        let first = self.iter().next();
+        first.expect("an empty mapping has no first LSN").0
     }
 
     /// Returns the largest LSN. Panics if there is no entry.
     pub fn last(&self) -> u64 {
         assert!(self.count > 0, "an empty mapping has no last LSN");
-        self.last.0
+        self.last_lsn
     }
 
     /// Returns the encoded entries.
@@ -94,19 +97,32 @@ impl Mapping {
 
     /// Appends an entry. Its LSN must be above all others.
     pub fn push(&mut self, lsn: u64, location: Location) {
-        debug_assert!(self.count == 0 || lsn > self.last.0, "LSNs rise");
+        debug_assert!(self.count == 0 || lsn > self.last_lsn, "LSNs rise");
         // A vector doubles its memory, and most logs have few entries.
         if self.bytes.capacity() - self.bytes.len() < LARGEST_ENTRY {
             self.bytes
                 .reserve_exact(LARGEST_ENTRY + self.bytes.len() / 4);
         }
-        if self.count == 0 {
-            self.first = lsn;
-        }
-        let before = (self.count > 0).then_some(self.last);
+        let before = (self.count > 0).then(|| self.last_entry());
         encode(&mut self.bytes, before, lsn, location);
         self.count += 1;
-        self.last = (lsn, location);
+        self.set_last(lsn, location);
+    }
+
+    fn last_entry(&self) -> (u64, Location) {
+        let location = Location {
+            file: self.last_file,
+            offset: self.last_offset,
+            len: self.last_len,
+        };
+        (self.last_lsn, location)
+    }
+
+    fn set_last(&mut self, lsn: u64, location: Location) {
+        self.last_lsn = lsn;
+        self.last_file = location.file;
+        self.last_offset = location.offset;
+        self.last_len = location.len;
     }
 
     /// Returns the entries in the order of their LSNs.
@@ -119,7 +135,7 @@ impl Mapping {
 
     /// Returns the location of an LSN. Costs a walk over the entries before it.
     pub fn get(&self, lsn: u64) -> Option<Location> {
-        if self.count == 0 || lsn < self.first || lsn > self.last.0 {
+        if self.count == 0 || lsn > self.last_lsn {
             return None;
         }
         self.iter()
@@ -130,20 +146,18 @@ impl Mapping {
 
     /// Decodes the bytes of `count` entries. Returns `None` if they are no mapping.
     pub fn decode(bytes: &[u8], count: u32) -> Option<Mapping> {
-        let mut before = None;
-        let (mut at, mut first) = (0, None);
+        let (mut before, mut at) = (None, 0);
         for _ in 0..count {
-            let entry = decode(bytes, &mut at, before)?;
-            first.get_or_insert(entry.0);
-            before = Some(entry);
+            before = Some(decode(bytes, &mut at, before)?);
         }
-        let last = before?;
-        (at == bytes.len()).then(|| Mapping {
+        let (lsn, location) = before?;
+        let mut mapping = Mapping {
             bytes: bytes.to_vec(),
             count,
-            first: first.expect("there is an entry"),
-            last,
-        })
+            ..Mapping::default()
+        };
+        mapping.set_last(lsn, location);
+        (at == bytes.len()).then_some(mapping)
     }
 }
 

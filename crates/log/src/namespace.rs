@@ -5,7 +5,9 @@ use crate::options::LogOptions;
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
@@ -149,13 +151,13 @@ impl LogState {
     }
 
     /// Returns the bytes of memory of the log apart from its index: this struct, and the log's
-    /// entries in the two maps of its namespace.
+    /// places in the set and the map of its namespace.
     pub fn fixed_memory(&self) -> usize {
-        // A map has a copy of the name; a shared struct has two counters.
+        // A shared struct has two counters.
         size_of::<LogState>()
             + 2 * size_of::<usize>()
-            + 2 * self.name.len()
-            + size_of::<(String, Arc<LogState>)>()
+            + self.name.len()
+            + size_of::<ByName>()
             + size_of::<(u64, Arc<LogState>)>()
     }
 
@@ -168,9 +170,38 @@ impl LogState {
     }
 }
 
+/// A log in the order of names, without a copy of its name.
+struct ByName(Arc<LogState>);
+
+impl Borrow<str> for ByName {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for ByName {}
+
+impl PartialOrd for ByName {
+    fn partial_cmp(&self, other: &ByName) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByName {
+    fn cmp(&self, other: &ByName) -> Ordering {
+        self.0.name.cmp(&other.0.name)
+    }
+}
+
 #[derive(Default)]
 struct Names {
-    by_name: BTreeMap<String, Arc<LogState>>,
+    by_name: BTreeSet<ByName>,
     by_number: BTreeMap<u64, Arc<LogState>>,
 }
 
@@ -191,7 +222,8 @@ impl Namespace {
     }
 
     pub fn by_name(&self, name: &str) -> Option<Arc<LogState>> {
-        self.names.read().by_name.get(name).cloned()
+        let names = self.names.read();
+        names.by_name.get(name).map(|log| log.0.clone())
     }
 
     pub fn by_number(&self, number: u64) -> Option<Arc<LogState>> {
@@ -200,7 +232,8 @@ impl Namespace {
 
     /// Returns all logs in the order of their names.
     pub fn all(&self) -> Vec<Arc<LogState>> {
-        self.names.read().by_name.values().cloned().collect()
+        let names = self.names.read();
+        names.by_name.iter().map(|log| log.0.clone()).collect()
     }
 
     /// Adds a log.
@@ -210,14 +243,14 @@ impl Namespace {
         // The lock of a log comes before that of the names.
         log.lock().charge = Some(self.ledger.reserve(MemoryKind::Index, 0));
         let mut names = self.names.write();
-        if names.by_name.contains_key(&log.name) {
+        if names.by_name.contains(log.name.as_str()) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("log {:?} exists", log.name),
             ));
         }
         names.by_number.insert(log.number, log.clone());
-        names.by_name.insert(log.name.clone(), log);
+        names.by_name.insert(ByName(log));
         Ok(())
     }
 
@@ -225,7 +258,7 @@ impl Namespace {
     pub fn remove(&self, number: u64) {
         let mut names = self.names.write();
         if let Some(log) = names.by_number.remove(&number) {
-            names.by_name.remove(&log.name);
+            names.by_name.remove(log.name.as_str());
         }
     }
 }

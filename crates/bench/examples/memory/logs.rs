@@ -26,7 +26,7 @@ fn append(logs: &[Log], thread: u64, stop: &AtomicBool, appended: &AtomicU64) ->
         let lsn = next[i];
         logs[i].append(lsn, &junk[..len], &WriteOptions::UNSYNCED)?;
         next[i] += 1;
-        if lsn % STEP == 0 && lsn > BEHIND {
+        if lsn.is_multiple_of(STEP) && lsn > BEHIND {
             logs[i].trim(lsn - BEHIND, &WriteOptions::UNSYNCED)?;
         }
         appended.fetch_add(1, Relaxed);
