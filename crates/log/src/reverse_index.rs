@@ -29,7 +29,14 @@ pub(crate) struct ReverseEntry {
 /// Builds the reverse index of a file while the file is written.
 #[derive(Default)]
 pub(crate) struct ReverseIndexBuilder {
-    entries: Vec<ReverseEntry>,
+    /// The entries of the next segment, encoded: some 7 bytes each.
+    encoded: Vec<u8>,
+    /// Number of entries in `encoded`.
+    count: usize,
+    /// LSN of the last one.
+    lsn: i64,
+    /// End of the last one's record.
+    end: u64,
     segments: Vec<u64>,
     /// The builder's memory in the ledger.
     charge: Option<Reservation>,
@@ -46,14 +53,23 @@ impl ReverseIndexBuilder {
 
     /// Adds entries, which lie behind all others.
     pub fn add_all(&mut self, entries: impl IntoIterator<Item = ReverseEntry>) {
-        self.entries.extend(entries);
+        for entry in entries {
+            let Location { offset, len, .. } = entry.location;
+            let lsn = entry.lsn as i64;
+            put_varint(&mut self.encoded, entry.log);
+            put_varint(&mut self.encoded, zigzag(lsn.wrapping_sub(self.lsn)));
+            put_varint(&mut self.encoded, offset - self.end);
+            put_varint(&mut self.encoded, u64::from(len));
+            self.lsn = lsn;
+            self.end = offset + u64::from(len);
+            self.count += 1;
+        }
         self.note_memory();
     }
 
     /// Returns the bytes of memory beyond the struct.
     pub fn memory(&self) -> usize {
-        self.entries.capacity() * size_of::<ReverseEntry>()
-            + self.segments.capacity() * size_of::<u64>()
+        self.encoded.capacity() + self.segments.capacity() * size_of::<u64>()
     }
 
     fn note_memory(&mut self) {
@@ -65,12 +81,12 @@ impl ReverseIndexBuilder {
 
     /// Returns true if a segment is due.
     pub fn is_full(&self) -> bool {
-        self.entries.len() >= SEGMENT
+        self.count >= SEGMENT
     }
 
     /// Returns true if nothing was added.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.segments.is_empty()
+        self.count == 0 && self.segments.is_empty()
     }
 
     /// Returns the bytes of the next segment, and forgets its entries.
@@ -81,15 +97,8 @@ impl ReverseIndexBuilder {
         others
             .iter()
             .for_each(|offset| put_varint(&mut out, *offset));
-        let (mut lsn, mut end) = (0i64, 0);
-        for entry in self.entries.drain(..) {
-            put_varint(&mut out, entry.log);
-            put_varint(&mut out, zigzag((entry.lsn as i64).wrapping_sub(lsn)));
-            put_varint(&mut out, entry.location.offset - end);
-            put_varint(&mut out, u64::from(entry.location.len));
-            lsn = entry.lsn as i64;
-            end = entry.location.offset + u64::from(entry.location.len);
-        }
+        out.append(&mut self.encoded);
+        (self.count, self.lsn, self.end) = (0, 0, 0);
         out
     }
 

@@ -25,7 +25,7 @@ mod bound {
     /// Bytes of memory of a record.
     pub const OF_RECORD: u64 = 8;
     /// Bytes of memory of the reverse indexes of the files being written and being ended.
-    pub const OF_REVERSE: u64 = 3 * 4096 * 48;
+    pub const OF_REVERSE: u64 = 3 * 4096 * 16;
     /// Bytes of ended files for each hundred live ones in them, apart from [`young`].
     pub const SPACE_PERCENT: u64 = 125;
 
