@@ -16,6 +16,9 @@ use serde_json::json;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
 
+/// The directory of the logs in a store's directory, before names of files in it.
+const LOGS: &str = "logs/";
+
 /// Returns a callback that moves a progress bar.
 fn moves(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
     |done, total| {
@@ -68,7 +71,7 @@ pub fn check(args: args::Check) -> Outcome {
             count_entries(report.entries)
         );
         if let Some(logs) = &logs {
-            text += &log_report::report_findings(logs);
+            text += &log_report::report_findings(logs, LOGS);
             walked += &format!("; of logs {}", log_report::walked(logs));
         }
         let _ = match places {
@@ -190,8 +193,9 @@ pub fn repair(args: args::Repair) -> Outcome {
     let repaired = repaired.map_err(|e| Failure::store(place, e))?;
     let (mut report, logs) = (repaired.tables, repaired.logs);
     // The report of the repair is printed even if the catalog fails.
+    let logs_failure = repaired.logs_failure.map(|e| Failure::store(place, e));
     let (lost, failed) = match repair_catalog(place, &report.losses) {
-        Ok(lost) => (lost, None),
+        Ok(lost) => (lost, logs_failure),
         Err(e) => (Vec::new(), Some(e)),
     };
     report.lost.extend(lost);
@@ -235,7 +239,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             }
         );
         if let Some(logs) = &logs {
-            text += &log_report::repair_text(logs);
+            text += &log_report::repair_text(logs, LOGS);
         }
         print(&text)?;
     }

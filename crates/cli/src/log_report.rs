@@ -17,14 +17,21 @@ pub fn report_json(report: &LogVerifyReport) -> Value {
     })
 }
 
-/// Returns the findings of a check of logs, a line each.
-pub fn report_findings(report: &LogVerifyReport) -> String {
+/// Returns the findings of a check of logs, a line each. `directory` is that of the logs in the
+/// store's directory, or empty.
+pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
+    let named = |names: &[String]| -> Vec<String> {
+        names
+            .iter()
+            .map(|name| format!("{directory}{name}"))
+            .collect()
+    };
     findings(&Findings {
         damage: &report.damage,
-        unused_files: &report.unused_files,
-        unnamed: &report.unnamed,
-        foreign: &report.foreign,
-        torn_tails: &report.torn_tails,
+        unused_files: &named(&report.unused_files),
+        unnamed: &named(&report.unnamed),
+        foreign: &named(&report.foreign),
+        torn_tails: &named(&report.torn_tails),
     })
 }
 
@@ -55,8 +62,9 @@ pub fn repair_json(report: &LogRepairReport) -> Value {
     })
 }
 
-/// Returns the result of a repair of logs, for people.
-pub fn repair_text(report: &LogRepairReport) -> String {
+/// Returns the result of a repair of logs, for people. `directory` is that of the logs in the
+/// store's directory, or empty.
+pub fn repair_text(report: &LogRepairReport, directory: &str) -> String {
     let mut text = String::new();
     for lost in &report.lost {
         let _ = writeln!(text, "lost: {lost}");
@@ -68,7 +76,7 @@ pub fn repair_text(report: &LogRepairReport) -> String {
         let _ = writeln!(text, "note: {note}");
     }
     for name in &report.set_aside {
-        let _ = writeln!(text, "moved aside: {name}");
+        let _ = writeln!(text, "moved aside: {directory}{name}");
     }
     let _ = writeln!(
         text,

@@ -136,16 +136,15 @@ pub fn environment_for_logs(
         return Ok((env, path));
     }
     let logs = path.join(EngineKind::Logs.directory());
-    // A damaged store of logs is one.
-    if env.fs().list(&logs).unwrap_or_default().is_empty() {
-        if access.make().is_none() {
-            return Err(Failure::new(format!(
-                "the store in {place} has no logs; make one with `basalt log append {argument} LOG`"
-            )));
-        }
+    if access.make().is_some() {
+        // The manifest of the store must name the logs before anything is in them.
         let store = basalt::Store::open(&env, &path, store_options(engine(None)));
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
         made.map_err(|e| Failure::store(place, e))?;
+    } else if env.fs().list(&logs).unwrap_or_default().is_empty() {
+        return Err(Failure::new(format!(
+            "the store in {place} has no logs; make one with `basalt log append {argument} LOG`"
+        )));
     }
     Ok((env, logs))
 }

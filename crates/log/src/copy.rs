@@ -53,11 +53,10 @@ impl LogCopy {
         let (mut data, mut meta, mut moved) =
             (engine.data.lock(), engine.meta.lock(), engine.moved.lock());
         let left = [data.leave_all()?, meta.leave_all()?, moved.leave_all()?];
-        let (catalog, pinned) = engine.logs.pin();
-        let files = catalog.files.keys().filter_map(|n| engine.logs.get(*n));
+        let (catalog, files, pinned) = engine.logs.pin();
         Ok(LogCopy {
             engine: engine.clone(),
-            files: files.collect(),
+            files,
             catalog,
             left,
             _pinned: pinned,
@@ -83,12 +82,13 @@ impl LogCopy {
         }
         let lock = env.fs().lock(&dir.join(LOCK))?;
         let catalog = self.end_files()?;
-        for file in &self.files {
-            if let Some(end) = catalog.files.get(&file.number).and_then(|file| file.end) {
-                let to = file_path(dir, file.number, file.role);
-                let from = (&**file.file(), &*file.path);
-                self.link_or_copy(from, &to, end.offset, copy_files, &mut report)?;
-            }
+        for (number, known) in &catalog.files {
+            let file = self.files.iter().find(|file| file.number == *number);
+            let file = file.expect("the list of files has all that the catalog names");
+            let end = known.end.expect("all files have ended").offset;
+            let to = file_path(dir, *number, known.role);
+            let from = (&**file.file(), &*file.path);
+            self.link_or_copy(from, &to, end, copy_files, &mut report)?;
         }
         if let Some(checkpoint) = &catalog.checkpoint {
             let from = checkpoint_path(self.engine.logs.dir(), checkpoint.number);

@@ -222,6 +222,7 @@ impl Engine {
             log.wake_all();
         }
         self.logs.release_recycled();
+        self.logs.release_kept();
         let sources = std::mem::take(&mut *self.metric_sources.lock());
         // A drop takes the lock of the registry.
         drop(sources);

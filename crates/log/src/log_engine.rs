@@ -174,8 +174,9 @@ impl LogEngine {
     }
 
     /// Takes a moment of the store, to write a copy of it with [`LogCopy::write`]: the copy has all
-    /// that was acknowledged so far, and nothing later. Appends wait for no I/O of it, but for
-    /// that of appends before them.
+    /// that was acknowledged so far, and nothing later. Appends go on while it is written. The call
+    /// waits for the groups that are being committed, and the next append of each kind begins a
+    /// new file, which takes about two syncs.
     ///
     /// Errors: `ReadOnly`; `Closed`; those of an append that failed, while the store cannot go on.
     pub fn begin_copy(&self) -> Result<LogCopy> {

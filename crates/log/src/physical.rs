@@ -449,12 +449,14 @@ impl PhysicalLogs {
         Ok(())
     }
 
-    /// Returns the catalog, and keeps the files that it names.
-    pub fn pin(self: &Arc<Self>) -> (Catalog, PinnedFiles) {
-        // A removal first changes the catalog, under this lock.
+    /// Returns the catalog and its files, and keeps the files that it names.
+    pub fn pin(self: &Arc<Self>) -> (Catalog, Vec<Arc<ReadableFile>>, PinnedFiles) {
+        // A removal changes the catalog and the list of files under this lock.
         let m = self.manifested.lock();
         self.kept.lock().pins += 1;
-        (m.catalog.clone(), PinnedFiles(self.clone()))
+        let named = |file: &Arc<ReadableFile>| m.catalog.files.contains_key(&file.number);
+        let files = self.all().into_iter().filter(named).collect();
+        (m.catalog.clone(), files, PinnedFiles(self.clone()))
     }
 
     /// Removes a checkpoint that the manifest no longer names.
@@ -473,6 +475,15 @@ impl PhysicalLogs {
             kept.paths.push(path.to_path_buf());
         }
         kept.pins > 0
+    }
+
+    /// Removes what was kept for copies, for a store that closes: later, the directory may belong to
+    /// another process.
+    pub fn release_kept(&self) {
+        let kept = std::mem::take(&mut self.kept.lock().paths);
+        for path in kept {
+            let _ = self.env.fs().remove(&path);
+        }
     }
 
     /// Gives back the space of removed files that waits for the next files.

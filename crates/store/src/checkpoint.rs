@@ -2,7 +2,7 @@
 
 use crate::store::Store;
 use basalt_env::Env;
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, Result};
 use basalt_log::{LogCopy, LogCopyReport, LogEngine};
 use basalt_lsm::db::{CheckpointOptions, CheckpointPart, CheckpointReport, EngineKind};
 use std::path::Path;
@@ -59,22 +59,40 @@ impl Store {
         target: impl AsRef<Path>,
         options: &CheckpointOptions,
     ) -> Result<StoreCheckpointReport> {
-        self.with_engines(|logs| {
-            let env = self.db().env();
-            let mut part = logs.map(|logs| LogsPart {
-                env,
-                logs,
-                copy_files: options.copy_tables,
-                copy: None,
-                report: None,
-            });
-            let mut parts: Vec<&mut dyn CheckpointPart> = Vec::new();
-            parts.extend(part.as_mut().map(|part| part as &mut dyn CheckpointPart));
-            let tables = self.db().checkpoint_with(target, options, &mut parts)?;
-            Ok(StoreCheckpointReport {
-                tables,
-                logs: part.and_then(|part| part.report),
-            })
+        let target = target.as_ref();
+        let before = self.existing_logs();
+        match self.checkpoint_of(target, options, before.clone()) {
+            // Logs were made since, and the tables alone are not the store.
+            Err(e) if e.kind() == ErrorKind::Unsupported && before.is_none() => {
+                match self.existing_logs() {
+                    None => Err(e),
+                    now => self.checkpoint_of(target, options, now),
+                }
+            }
+            made => made,
+        }
+    }
+
+    fn checkpoint_of(
+        &self,
+        target: &Path,
+        options: &CheckpointOptions,
+        logs: Option<LogEngine>,
+    ) -> Result<StoreCheckpointReport> {
+        let env = self.db().env();
+        let mut part = logs.map(|logs| LogsPart {
+            env,
+            logs,
+            copy_files: options.copy_tables,
+            copy: None,
+            report: None,
+        });
+        let mut parts: Vec<&mut dyn CheckpointPart> = Vec::new();
+        parts.extend(part.as_mut().map(|part| part as &mut dyn CheckpointPart));
+        let tables = self.db().checkpoint_with(target, options, &mut parts)?;
+        Ok(StoreCheckpointReport {
+            tables,
+            logs: part.and_then(|part| part.report),
         })
     }
 }

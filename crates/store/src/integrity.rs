@@ -35,6 +35,9 @@ pub struct StoreRepairReport {
     pub tables: RepairReport,
     /// The logs; `None` for a store without logs.
     pub logs: Option<LogRepairReport>,
+    /// Why the logs could not be repaired, although the tables were. A second repair goes on with
+    /// the logs.
+    pub logs_failure: Option<Error>,
 }
 
 impl Store {
@@ -75,8 +78,8 @@ impl Store {
     /// exactly the loss. Damaged files are moved to directories `lost`, never deleted. If the logs
     /// are missing altogether, the store gets new ones without content.
     ///
-    /// Errors: those of [`Db::repair`] and [`LogEngine::repair`]. After an error of the logs the
-    /// tables are repaired already.
+    /// Errors: those of [`Db::repair`]. An error of the logs is in the report, so that the losses of
+    /// the tables are known in any case.
     pub fn repair(
         env: &Env,
         path: impl AsRef<Path>,
@@ -86,19 +89,36 @@ impl Store {
         let dir = path.as_ref();
         let tables = Db::repair(env, dir, &options.tables, progress)?;
         let has_logs = tables.engines.contains(&EngineKind::Logs);
-        let logs_dir = logs_dir(dir);
-        let repaired = match env.fs().exists(&logs_dir)? {
-            true => match LogEngine::repair(env, &logs_dir, &options.logs, progress) {
-                Err(e) if e.kind() == ErrorKind::NotFound => None,
-                repaired => Some(repaired?),
-            },
-            false => None,
+        let (logs, logs_failure) = match repair_logs(env, dir, options, has_logs, progress) {
+            Ok(logs) => (logs, None),
+            Err(e) => (None, Some(e.context("repairing the logs of the store"))),
         };
-        let logs = match repaired {
-            None if has_logs => Some(make_anew(env, &logs_dir, options)?),
-            repaired => repaired,
-        };
-        Ok(StoreRepairReport { tables, logs })
+        Ok(StoreRepairReport {
+            tables,
+            logs,
+            logs_failure,
+        })
+    }
+}
+
+/// Repairs the logs of a store. `has_logs` is true if the manifest says that there are some.
+fn repair_logs(
+    env: &Env,
+    dir: &Path,
+    options: &StoreOptions,
+    has_logs: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<LogRepairReport>> {
+    let dir = logs_dir(dir);
+    if env.fs().exists(&dir)? {
+        match LogEngine::repair(env, &dir, &options.logs, progress) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            repaired => return repaired.map(Some),
+        }
+    }
+    match has_logs {
+        true => make_anew(env, &dir, options).map(Some),
+        false => Ok(None),
     }
 }
 

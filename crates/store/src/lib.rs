@@ -6,9 +6,10 @@
 //! the store's directory: logs in `logs`. So a store without logs is what it always was, and a
 //! store with logs is refused by versions that do not know them.
 //!
-//! The engines of a store share all that an environment has: the lock of the store's directory
-//! stands for all of them, and they take memory from one ledger, time from one pool of threads, and
-//! blocks from one cache. One call checks, repairs, copies, measures or closes all of them.
+//! The lock of the store's directory keeps every other store out. The log engine has a lock in its
+//! own directory, too, for programs that open that one alone. The engines share all that an
+//! environment has: memory from one ledger, time from one pool of threads, blocks from one cache.
+//! One call checks, repairs, copies, measures or closes all of them.
 //! Reasons: `docs/decisions/0039-one-store.md`.
 
 #![deny(missing_docs)]

@@ -24,13 +24,13 @@ pub(crate) fn logs_dir(dir: &Path) -> PathBuf {
 pub struct Store(Arc<Inner>);
 
 struct Inner {
+    /// The logs, once there are any. Dropped before the tables, whose lock is that of the directory.
+    logs: RwLock<Option<LogEngine>>,
     db: Db,
     dir: PathBuf,
     options: StoreOptions,
     read_only: bool,
-    /// The logs, once there are any.
-    logs: RwLock<Option<LogEngine>>,
-    /// Held while logs are made, and while a copy is written: a copy has all engines.
+    /// Held while logs are made, and while the store is closed.
     engines: Mutex<()>,
 }
 
@@ -134,12 +134,17 @@ impl Store {
                 "the store has no logs, and was opened for reading only; open it with `Store::open` to make them",
             ));
         }
+        // A closed store writes nothing into a directory that may have another owner.
+        self.0.db.sync()?;
         let env = self.0.db.env();
         let options = self.0.options.of_logs(true);
         let logs = LogEngine::open(env, logs_dir(&self.0.dir), options)?;
         // No log is made before the manifest has the engine. So a store whose manifest lacks it has
         // nothing in it.
-        self.0.db.add_engine(EngineKind::Logs)?;
+        if let Err(e) = self.0.db.add_engine(EngineKind::Logs) {
+            let _ = logs.close();
+            return Err(e);
+        }
         *self.0.logs.write() = Some(logs.clone());
         Ok(logs)
     }
@@ -163,7 +168,8 @@ impl Store {
         }
     }
 
-    /// Closes all engines: what was acknowledged is then durable, and the directory is released.
+    /// Closes all engines: what was acknowledged is then durable, and the directory is released. A
+    /// checkpoint that another thread makes is cancelled.
     /// Later calls on handles of the store fail with `Closed`. Returns the first error; every
     /// engine is closed in any case.
     pub fn close(&self) -> Result<()> {
@@ -172,12 +178,6 @@ impl Store {
         // The lock of the directory is that of the tables, and goes last.
         let logs = self.existing_logs().map_or(Ok(()), |logs| logs.close());
         logs.and(self.0.db.clone().close())
-    }
-
-    /// Calls `run` while no engine is made.
-    pub(crate) fn with_engines<T>(&self, run: impl FnOnce(Option<LogEngine>) -> T) -> T {
-        let _engines = self.0.engines.lock();
-        run(self.existing_logs())
     }
 }
 
@@ -196,12 +196,18 @@ fn open_logs(
     open: impl FnOnce(&Path) -> Result<LogEngine>,
 ) -> Result<LogEngine> {
     let dir = logs_dir(dir);
-    if !env.fs().exists(&dir)? {
-        return Err(Error::new(
+    let missing = || {
+        Error::new(
             ErrorKind::Corruption,
-            "the manifest says that the store has logs, and their directory is missing; run `basalt repair`, which says what is lost",
+            "the manifest says that the store has logs, and they are missing; run `basalt repair`, which says what is lost",
         )
-        .in_file(&dir));
+        .in_file(&dir)
+    };
+    if !env.fs().exists(&dir)? {
+        return Err(missing());
     }
-    open(&dir).map_err(|e| e.context("opening the logs of the store"))
+    open(&dir).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => missing(),
+        _ => e.context("opening the logs of the store"),
+    })
 }

@@ -39,7 +39,7 @@ fn json_of(place: &LogPlace, report: &LogVerifyReport) -> Value {
 }
 
 fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
-    let mut text = report_findings(report);
+    let mut text = report_findings(report, "");
     let walked = walked(report);
     let _ = match report.damage.len() {
         0 => writeln!(text, "{} is sound: {walked}", place.store),
@@ -92,7 +92,7 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
         value["image"] = json!(image(place));
         print(&format!("{value:#}\n"))?;
     } else {
-        print(&repair_text(&report))?;
+        print(&repair_text(&report, ""))?;
     }
     Ok(if whole { 0 } else { EXIT_NO })
 }

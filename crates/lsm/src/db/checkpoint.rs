@@ -124,6 +124,14 @@ fn unfinished(target: &Path) -> Result<PathBuf> {
     Ok(target.with_file_name(name))
 }
 
+fn taken(target: &Path) -> Error {
+    Error::new(
+        ErrorKind::AlreadyExists,
+        "cannot make the checkpoint: the target exists; choose another directory",
+    )
+    .in_file(target)
+}
+
 impl Engine {
     pub fn checkpoint(
         self: &Arc<Self>,
@@ -139,15 +147,8 @@ impl Engine {
         let fs = self.ctx.env.fs();
         let dir = unfinished(target)?;
         let parent = target.parent().unwrap_or(Path::new(""));
-        let taken = || {
-            Error::new(
-                ErrorKind::AlreadyExists,
-                "cannot make the checkpoint: the target exists; choose another directory",
-            )
-            .in_file(target)
-        };
         if fs.exists(target)? {
-            return Err(taken());
+            return Err(taken(target));
         }
         if !parent.as_os_str().is_empty() && !fs.exists(parent)? {
             return Err(Error::new(
@@ -161,10 +162,7 @@ impl Engine {
         // is free is left over from an unfinished checkpoint.
         let lock = fs.lock(&dir.join(LOCK))?;
         for part in parts.iter_mut() {
-            let dir = dir.join(part.kind().directory());
-            if fs.exists(&dir)? {
-                part.remove_unfinished(&dir)?;
-            }
+            self.remove_part(&dir, *part)?;
         }
         self.remove_unfinished(&dir, false)?;
         let mut building = UnfinishedDir {
@@ -172,7 +170,41 @@ impl Engine {
             dir,
             done: false,
         };
-        let dir = building.dir.clone();
+        let filled = self.fill_checkpoint(&building.dir, target, options, parts);
+        if filled.is_err() {
+            for part in parts {
+                // If a directory cannot be removed now, the next checkpoint to the same place
+                // removes it.
+                let _ = self.remove_part(&building.dir, *part);
+            }
+        }
+        let report = filled?;
+        building.done = true;
+        drop(lock);
+        fs.sync_metadata(parent).map_err(|e| {
+            e.context("the checkpoint is complete, but its name is not durable: a power cut may remove it")
+        })?;
+        Ok(report)
+    }
+
+    /// Removes what an unfinished checkpoint in `dir` has of a part.
+    fn remove_part(&self, dir: &Path, part: &mut dyn CheckpointPart) -> Result<()> {
+        let dir = dir.join(part.kind().directory());
+        match self.ctx.env.fs().exists(&dir)? {
+            true => part.remove_unfinished(&dir),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a checkpoint into the directory under its unfinished name, and renames this.
+    fn fill_checkpoint(
+        self: &Arc<Self>,
+        dir: &Path,
+        target: &Path,
+        options: &CheckpointOptions,
+        parts: &mut [&mut dyn CheckpointPart],
+    ) -> Result<CheckpointReport> {
+        let fs = self.ctx.env.fs();
         let contents = self.contents_to_copy(options, parts)?;
         let mut report = CheckpointReport::default();
         for family in contents.catalog.families.values() {
@@ -195,7 +227,7 @@ impl Engine {
             }
         }
         for (number, file, end) in &contents.logs {
-            let (from, to) = (log_path(&self.ctx.dir, *number), log_path(&dir, *number));
+            let (from, to) = (log_path(&self.ctx.dir, *number), log_path(dir, *number));
             self.copy(file, &from, &to, *end)?;
             report.log_bytes += end;
         }
@@ -208,34 +240,23 @@ impl Engine {
         drop((logs, pinned));
         self.writes.logs().trim([]);
         for part in parts {
-            let part_dir = dir.join(part.kind().directory());
-            let written = part.write(&part_dir);
-            if let Err(e) = written {
-                // If the directory cannot be removed now, the next checkpoint to the same place
-                // removes it.
-                let _ = part.remove_unfinished(&part_dir);
-                return Err(e);
-            }
+            part.write(&dir.join(part.kind().directory()))?;
+            self.ctx.check_open()?;
         }
         let number = catalog.next_file;
         catalog.next_file += 1;
         // This call syncs the directory before `CURRENT`, and again after it.
         Manifest::create(
             &self.ctx.env,
-            &dir,
+            dir,
             self.ctx.store_id,
             number,
             &catalog.to_edit().encode(),
         )?;
         if fs.exists(target)? {
-            return Err(taken());
+            return Err(taken(target));
         }
-        fs.rename(&dir, target)?;
-        building.done = true;
-        drop(lock);
-        fs.sync_metadata(parent).map_err(|e| {
-            e.context("the checkpoint is complete, but its name is not durable: a power cut may remove it")
-        })?;
+        fs.rename(dir, target)?;
         Ok(report)
     }
 
