@@ -8,9 +8,11 @@ use basalt_fs::{ErrorKind, FileSystem};
 use basalt_log::{LogEngine, LogOptions};
 use basalt_lsm::db::{CheckpointOptions, EngineKind};
 use basalt_lsm::{Db, Options, ReadOptions, WriteOptions};
-use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, When};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const DIR: &str = "store";
 const COPY: &str = "copy";
@@ -286,6 +288,74 @@ fn a_power_cut_during_a_checkpoint_leaves_a_whole_one_or_none() {
     }
     basalt_sim::campaign!("power cuts in checkpoints of a store: {none} without, {whole} with one");
     assert!(whole > 0 && none > 20, "{whole}, {none}");
+}
+
+/// Each call of a checkpoint fails once, and all calls from it on. No unfinished copy is left once
+/// calls succeed again, and the store goes on.
+#[test]
+fn a_failed_checkpoint_leaves_no_directory() {
+    let (mut failed, mut k) = (0, 1);
+    loop {
+        let disk = disk(k);
+        let faulty = FaultFs::new(disk.clone(), k);
+        let env = Env::for_tests(faulty.clone(), k);
+        let store = Store::open(&env, DIR, StoreOptions::default()).unwrap();
+        for n in 1..=3 {
+            put(&store, n);
+            append(&store, "raft", n);
+        }
+        let rule = faulty.inject(Fault {
+            op: None,
+            path: String::new(),
+            when: When::Nth(k),
+            kind: if k % 2 == 0 {
+                FaultKind::Enospc
+            } else {
+                FaultKind::Eio
+            },
+        });
+        let made = store.checkpoint(COPY, &CheckpointOptions::default());
+        let fired = faulty.seen(rule) >= k;
+        faulty.clear();
+        let say = format!("call {k}: {:?}", made.as_ref().err());
+        if made.is_err() {
+            failed += 1;
+            // The directory itself may be left if the fault came before its lock was taken.
+            let left = disk.list(Path::new("copy.checkpoint-unfinished"));
+            let files = left.unwrap_or_default();
+            assert!(files.iter().all(|e| e.name == "LOCK"), "{say}: {files:?}");
+        }
+        let target = "second";
+        env.clock()
+            .as_manual()
+            .unwrap()
+            .advance(Duration::from_secs(1));
+        append(&store, "raft", 4);
+        store
+            .checkpoint(target, &CheckpointOptions::default())
+            .unwrap_or_else(|e| panic!("{say}, then {e}"));
+        let copy = Store::open(&self::env(&disk), target, StoreOptions::default()).unwrap();
+        assert_eq!((keys(&copy), last(&copy, "raft")), (3, 4), "{say}");
+        store.close().unwrap_or_else(|e| panic!("{say}, then {e}"));
+        if !fired {
+            break;
+        }
+        k += 1;
+    }
+    basalt_sim::campaign!("failing calls in checkpoints of a store: {failed} of {k}");
+    assert!(failed > 20, "{failed}");
+}
+
+#[test]
+fn a_closed_store_makes_no_logs() {
+    let fs = disk(9);
+    let store = open(&fs).unwrap();
+    store.close().unwrap();
+    assert_eq!(
+        store.logs().err().map(|e| e.kind()),
+        Some(ErrorKind::Closed)
+    );
+    assert!(!fs.exists(&Path::new(DIR).join("logs")).unwrap());
 }
 
 #[test]

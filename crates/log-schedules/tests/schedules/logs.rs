@@ -1,6 +1,6 @@
 //! Threads append, submit and wait or poll, trim, remove, read and follow the tails of two logs,
 //! while jobs end files, write pages and checkpoints and collect garbage, and the power is cut at
-//! some moment.
+//! some moment. A copy of the store is made meanwhile.
 
 use crate::{case, locks_not_taken};
 use basalt_env::sync::explore::{CASE, Counts, below, count, counted, counts, percent};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DIR: &str = "logs";
+const COPY: &str = "copy";
 const WRITERS: u64 = 3;
 const APPENDS: u64 = 6;
 
@@ -54,6 +55,8 @@ struct World {
     now: AtomicU64,
     journal: Mutex<Journal>,
     cut: Mutex<Option<(Arc<SimFs>, Journal)>>,
+    /// What was done before the moment of the copy.
+    copied: Mutex<Option<Journal>>,
     /// Number of answers that are still to come.
     owed: AtomicU64,
 }
@@ -85,9 +88,9 @@ fn environment(disk: &Arc<SimFs>, seed: u64) -> Env {
         .build()
 }
 
-fn open(disk: &Arc<SimFs>, seed: u64) -> LogEngine {
+fn open(disk: &Arc<SimFs>, dir: &str, seed: u64) -> LogEngine {
     let options = LogEngineOptions::default().file_bytes(4 << 10);
-    LogEngine::open(&environment(disk, seed), DIR, options).expect("opens")
+    LogEngine::open(&environment(disk, seed), dir, options).expect("opens")
 }
 
 fn append(world: &Arc<World>, totals: &Counts, writer: u64, n: u64) {
@@ -201,6 +204,16 @@ fn verify(world: &Arc<World>) {
     assert!(report.damage.is_empty(), "{report:?}");
 }
 
+/// Copies the store beside everything else.
+fn copy(world: &Arc<World>) {
+    (0..below(4)).for_each(|_| yield_now());
+    let known = world.journal.lock().unwrap().clone();
+    let copy = world.engine.begin_copy().unwrap();
+    (0..below(4)).for_each(|_| yield_now());
+    copy.write(COPY, false).unwrap();
+    *world.copied.lock().unwrap() = Some(known);
+}
+
 fn cut_the_power(world: &World, disk: &Arc<SimFs>) {
     let known = world.journal.lock().unwrap().clone();
     let policy = CrashPolicy::ALL[below(CrashPolicy::ALL.len() as u64) as usize];
@@ -260,13 +273,14 @@ fn logs_of(engine: &LogEngine) -> [Log; 2] {
 
 fn model(totals: &Counts) {
     let disk = SimFs::new(SimOptions::default());
-    let engine = open(&disk, below(1 << 30));
+    let engine = open(&disk, DIR, below(1 << 30));
     let world = Arc::new(World {
         logs: logs_of(&engine),
         engine,
         now: AtomicU64::new(0),
         journal: Mutex::default(),
         cut: Mutex::default(),
+        copied: Mutex::default(),
         owed: AtomicU64::new(0),
     });
     let mut threads = Vec::new();
@@ -280,6 +294,8 @@ fn model(totals: &Counts) {
     threads.push(shuttle::thread::spawn(move || {
         (0..3).for_each(|_| remove(&remover));
     }));
+    let copier = world.clone();
+    threads.push(shuttle::thread::spawn(move || copy(&copier)));
     let (reader, of_reader) = (world.clone(), disk.clone());
     threads.push(shuttle::thread::spawn(move || {
         let cut = below(4);
@@ -306,11 +322,16 @@ fn model(totals: &Counts) {
     let stats = world.engine.stats();
     count(totals, 1, stats.data_files + stats.meta_files);
     world.engine.close().expect("closes");
-    let again = open(&disk, below(1 << 30));
+    let again = open(&disk, DIR, below(1 << 30));
     judge(&logs_of(&again), &end, &end, false);
     again.close().expect("closes");
+    if let Some(known) = world.copied.lock().unwrap().take() {
+        let copied = open(&disk, COPY, below(1 << 30));
+        judge(&logs_of(&copied), &known, &end, false);
+        copied.close().expect("closes");
+    }
     if let Some((disk, known)) = world.cut.lock().unwrap().take() {
-        let survived = open(&disk, below(1 << 30));
+        let survived = open(&disk, DIR, below(1 << 30));
         judge(&logs_of(&survived), &known, &end, true);
         survived.close().expect("closes");
         count(totals, 2, 1);

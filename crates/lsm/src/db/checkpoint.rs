@@ -161,15 +161,15 @@ impl Engine {
         // If two checkpoints are built in one place, the second fails here. A directory whose lock
         // is free is left over from an unfinished checkpoint.
         let lock = fs.lock(&dir.join(LOCK))?;
-        for part in parts.iter_mut() {
-            self.remove_part(&dir, *part)?;
-        }
-        self.remove_unfinished(&dir, false)?;
         let mut building = UnfinishedDir {
             engine: self,
             dir,
             done: false,
         };
+        for part in parts.iter_mut() {
+            self.remove_part(&building.dir, *part)?;
+        }
+        self.remove_unfinished(&building.dir, false)?;
         let filled = self.fill_checkpoint(&building.dir, target, options, parts);
         if filled.is_err() {
             for part in parts {
