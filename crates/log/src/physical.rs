@@ -477,8 +477,8 @@ impl PhysicalLogs {
         kept.pins > 0
     }
 
-    /// Removes what was kept for copies, for a store that closes: later, the directory may belong to
-    /// another process.
+    /// Removes what was kept for copies, for a store that closes: later, the directory may belong
+    /// to another process.
     pub fn release_kept(&self) {
         let kept = std::mem::take(&mut self.kept.lock().paths);
         for path in kept {

@@ -78,8 +78,8 @@ impl Store {
     /// exactly the loss. Damaged files are moved to directories `lost`, never deleted. If the logs
     /// are missing altogether, the store gets new ones without content.
     ///
-    /// Errors: those of [`Db::repair`]. An error of the logs is in the report, so that the losses of
-    /// the tables are known in any case.
+    /// Errors: those of [`Db::repair`]. An error of the logs is in the report, so that the losses
+    /// of the tables are known in any case.
     pub fn repair(
         env: &Env,
         path: impl AsRef<Path>,

@@ -24,7 +24,8 @@ pub(crate) fn logs_dir(dir: &Path) -> PathBuf {
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    /// The logs, once there are any. Dropped before the tables, whose lock is that of the directory.
+    /// The logs, once there are any. Dropped before the tables, whose lock is that of the
+    /// directory.
     logs: RwLock<Option<LogEngine>>,
     db: Db,
     dir: PathBuf,
