@@ -23,26 +23,28 @@ pub fn findings(found: &Findings<'_>) -> String {
     for e in found.damage {
         let _ = writeln!(text, "damage: {e}");
     }
-    for name in found.unused_files {
-        let _ = writeln!(
-            text,
-            "unused file: {name} (harmless; the next open removes it)"
-        );
-    }
-    for name in found.unnamed {
-        let _ = writeln!(
-            text,
-            "not named by readable metadata: {name} (repair may need it; do not remove it)"
-        );
-    }
-    for name in found.foreign {
-        let _ = writeln!(text, "not a store's file: {name} (it is left alone)");
-    }
-    for tail in found.torn_tails {
-        let _ = writeln!(
-            text,
-            "torn tail of a log: {tail} (normal after a crash; the next open cuts it)"
-        );
+    let lists = [
+        (
+            found.unused_files,
+            "unused file",
+            "harmless; the next open removes it",
+        ),
+        (
+            found.unnamed,
+            "not named by readable metadata",
+            "repair may need it; do not remove it",
+        ),
+        (found.foreign, "not a store's file", "it is left alone"),
+        (
+            found.torn_tails,
+            "torn tail of a log",
+            "normal after a crash; the next open cuts it",
+        ),
+    ];
+    for (names, what, advice) in lists {
+        for name in names {
+            let _ = writeln!(text, "{what}: {name} ({advice})");
+        }
     }
     text
 }
