@@ -2,9 +2,7 @@
 //! copy is written and after it.
 
 use super::*;
-use crate::catalog::FileEnd;
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_sim::{CrashPolicy, SimSnapshot};
 
 const COPY: &str = "copy";
@@ -150,44 +148,6 @@ fn a_power_cut_leaves_a_whole_copy_or_none() {
     }
     basalt_sim::campaign!("power cuts in copies: {none} without a copy, {whole} with one");
     assert!(whole > 0 && none > 50);
-}
-
-/// Files are removed by one thread while another one takes moments: each moment has all files that
-/// its catalog names as ended.
-#[test]
-fn a_moment_has_all_files_of_its_catalog() {
-    let fs = disk(3);
-    let store = Store::open(&fs).unwrap();
-    let logs = store.engine.engine().logs.clone();
-    let stop = Arc::new(AtomicBool::new(false));
-    let remover = {
-        let (logs, stop) = (logs.clone(), stop.clone());
-        basalt_env::thread::BackgroundThread::start("remover", move || {
-            let mut removed = 0u64;
-            while !stop.load(SeqCst) || removed < 100 {
-                let (writer, file) = logs.begin(Role::Data, 0).unwrap();
-                let end = FileEnd {
-                    offset: writer.end(),
-                    reverse_index: None,
-                };
-                logs.end_files(&[(file.number, end)]).unwrap();
-                let number = file.number;
-                drop((writer, file));
-                logs.remove(number, false).unwrap();
-                removed += 1;
-            }
-        })
-        .unwrap()
-    };
-    for _ in 0..3000 {
-        let (catalog, files, _pinned) = logs.pin();
-        for (number, file) in &catalog.files {
-            let found = files.iter().any(|file| file.number == *number);
-            assert!(found || file.end.is_none(), "file {number} is missing");
-        }
-    }
-    stop.store(true, SeqCst);
-    assert!(remover.join().is_ok());
 }
 
 #[test]
