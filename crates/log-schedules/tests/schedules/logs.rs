@@ -1,6 +1,6 @@
 //! Threads append, submit and wait or poll, trim, remove, read and follow the tails of two logs,
 //! while jobs end files, write pages and checkpoints and collect garbage, and the power is cut at
-//! some moment. A copy of the store is made meanwhile.
+//! some moment. Copies of the store are made meanwhile.
 
 use crate::{case, locks_not_taken};
 use basalt_env::sync::explore::{CASE, Counts, below, count, counted, counts, percent};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DIR: &str = "logs";
-const COPY: &str = "copy";
+const COPIES: [&str; 4] = ["copy1", "copy2", "copy3", "copy4"];
 const WRITERS: u64 = 3;
 const APPENDS: u64 = 6;
 
@@ -55,8 +55,8 @@ struct World {
     now: AtomicU64,
     journal: Mutex<Journal>,
     cut: Mutex<Option<(Arc<SimFs>, Journal)>>,
-    /// What was done before the moment of the copy.
-    copied: Mutex<Option<Journal>>,
+    /// The directories of copies, and what was done before the moment of each.
+    copied: Mutex<Vec<(&'static str, Journal)>>,
     /// Number of answers that are still to come.
     owed: AtomicU64,
 }
@@ -204,14 +204,16 @@ fn verify(world: &Arc<World>) {
     assert!(report.damage.is_empty(), "{report:?}");
 }
 
-/// Copies the store beside everything else.
+/// Copies the store beside everything else, several times.
 fn copy(world: &Arc<World>) {
-    (0..below(4)).for_each(|_| yield_now());
-    let known = world.journal.lock().unwrap().clone();
-    let copy = world.engine.begin_copy().unwrap();
-    (0..below(4)).for_each(|_| yield_now());
-    copy.write(COPY, false).unwrap();
-    *world.copied.lock().unwrap() = Some(known);
+    for dir in COPIES {
+        (0..below(12)).for_each(|_| yield_now());
+        let known = world.journal.lock().unwrap().clone();
+        let copy = world.engine.begin_copy().unwrap();
+        (0..below(4)).for_each(|_| yield_now());
+        copy.write(dir, false).unwrap();
+        world.copied.lock().unwrap().push((dir, known));
+    }
 }
 
 fn cut_the_power(world: &World, disk: &Arc<SimFs>) {
@@ -325,8 +327,8 @@ fn model(totals: &Counts) {
     let again = open(&disk, DIR, below(1 << 30));
     judge(&logs_of(&again), &end, &end, false);
     again.close().expect("closes");
-    if let Some(known) = world.copied.lock().unwrap().take() {
-        let copied = open(&disk, COPY, below(1 << 30));
+    for (dir, known) in world.copied.lock().unwrap().drain(..) {
+        let copied = open(&disk, dir, below(1 << 30));
         judge(&logs_of(&copied), &known, &end, false);
         copied.close().expect("closes");
     }
