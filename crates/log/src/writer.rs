@@ -369,6 +369,9 @@ impl PhysicalWriter {
         let spare = match self.spare.take() {
             Some(spare) => spare,
             None => {
+                if self.preparing.is_some() {
+                    self.end_left()?;
+                }
                 let plan = SparePlan {
                     role: self.role,
                     capacity: FIRST_BYTES.min(self.target),
@@ -387,6 +390,24 @@ impl PhysicalWriter {
             has_synced: false,
             sync_failed: false,
         });
+        Ok(())
+    }
+
+    /// Ends all full files before a file is begun beside one that a job still prepares. The job's
+    /// file has the smaller number, and a crash may leave it without records between the two. To a
+    /// recovery it may then have lost them all, so nothing may follow a record of the files before.
+    fn end_left(&mut self) -> Result<()> {
+        self.sync_left()?;
+        self.end_full()?;
+        self.chain = 0;
+        Ok(())
+    }
+
+    fn end_full(&mut self) -> Result<()> {
+        while let Some(left) = self.oldest_left() {
+            left.end(&self.logs)?;
+            self.forget_left(&left);
+        }
         Ok(())
     }
 
@@ -462,11 +483,7 @@ impl PhysicalWriter {
         }
         self.resume()?;
         self.leave();
-        while let Some(left) = self.oldest_left() {
-            left.end(&self.logs)?;
-            self.forget_left(&left);
-        }
-        Ok(())
+        self.end_full()
     }
 
     /// Returns the point from which on the log has what is appended from now on.
