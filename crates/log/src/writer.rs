@@ -12,7 +12,7 @@
 //! The first record of a file names the last record of the file before. So a file that lost its
 //! tail in a power cut takes the records of later files with it, and what is left is a prefix. A
 //! synced append syncs the files that were left first. So only unsynced records are lost in this
-//! way.
+//! way. A file that is begun beside one in preparation follows no record (`end_left`).
 //!
 //! Locks: the writer's own is its user's; then that of a left file, then the manifest's.
 

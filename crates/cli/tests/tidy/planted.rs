@@ -64,6 +64,9 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-sim ",
         "-p basalt-lsm ",
         "-p basalt-lsm-schedules ",
+        "-p basalt-log ",
+        "-p basalt-log-schedules ",
+        "-p basalt-store ",
         "-p basalt-server ",
     ];
     for test in patch.header("Test") {
