@@ -1,8 +1,8 @@
 //! `check` and `repair`: verification of a store, and salvage of a damaged one.
 
 use crate::args;
-use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
-use crate::findings::{Findings, damage_json, findings};
+use crate::failure::{EXIT_NO, Failure, Outcome};
+use crate::findings::{Findings, confirm_repair, damage_json, findings};
 use crate::location::StoreLocation;
 use crate::log_report;
 use crate::output::print;
@@ -14,7 +14,6 @@ use basalt_server::layout::{KEYS_FAMILY, catalog_start};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fmt::Write;
-use std::io::{BufRead, IsTerminal};
 
 /// The directory of the logs in a store's directory, before names of files in it.
 const LOGS: &str = "logs/";
@@ -166,23 +165,7 @@ fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>,
 pub fn repair(args: args::Repair) -> Outcome {
     let place = &args.store;
     if !args.yes {
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::new(format!(
-                "repair changes the store in {place}; {} first, then run it with --yes",
-                place.copy_first()
-            )));
-        }
-        eprint!(
-            "Repair keeps what verifies in {place} and moves damaged files aside. Is there a copy of it? Go on? [y/N] "
-        );
-        let mut answer = String::new();
-        std::io::stdin()
-            .lock()
-            .read_line(&mut answer)
-            .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(Failure::Message("nothing was changed".into(), EXIT_FAILED));
-        }
+        confirm_repair(place)?;
     }
     let (env, path) = environment(place, Access::Remove, None)?;
     let bar = progress::bytes("repairing", Some(0));

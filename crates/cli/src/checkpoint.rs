@@ -36,7 +36,12 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
     })?;
     let (tables, logs) = (made.tables, made.logs);
     print(&if args.json {
-        let of_logs = |logs: LogCopyReport| json!({"files": logs.files, "linked_bytes": logs.linked_bytes, "copied_bytes": logs.copied_bytes});
+        let of_logs = |logs: LogCopyReport| {
+            json!({
+                "files": logs.files, "linked_bytes": logs.linked_bytes,
+                "copied_bytes": logs.copied_bytes,
+            })
+        };
         let report = json!({
             "dir": place.directory(), "out": args.out.display().to_string(), "tables": tables.tables,
             "linked_bytes": tables.linked_bytes, "copied_bytes": tables.copied_bytes, "log_bytes": tables.log_bytes,

@@ -1,7 +1,10 @@
-//! The findings of a check, of a store of any kind.
+//! The findings of a check, and the question before a repair, of a store of any kind.
 
+use crate::failure::{EXIT_FAILED, Failure};
+use crate::location::StoreLocation;
 use serde_json::json;
 use std::fmt::Write;
+use std::io::{BufRead, IsTerminal};
 
 /// What a check of a store of any kind has found.
 pub struct Findings<'a> {
@@ -58,4 +61,26 @@ pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
         })
     };
     damage.iter().map(one).collect()
+}
+
+/// Asks the user whether a store is to be repaired.
+///
+/// Errors: a message that says what to do, if the user does not agree or cannot be asked.
+pub fn confirm_repair(place: &StoreLocation) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new(format!(
+            "repair changes the store in {place}; {} first, then run it with --yes",
+            place.copy_first()
+        )));
+    }
+    eprint!(
+        "Repair keeps what verifies in {place} and moves damaged files aside. Is there a copy of it? Go on? [y/N] "
+    );
+    let mut answer = String::new();
+    (std::io::stdin().lock().read_line(&mut answer))
+        .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
+    match matches!(answer.trim(), "y" | "Y" | "yes") {
+        true => Ok(()),
+        false => Err(Failure::Message("nothing was changed".into(), EXIT_FAILED)),
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::LogPlace;
 use super::show::image;
-use crate::failure::{EXIT_FAILED, EXIT_NO, Failure, Outcome};
+use crate::failure::{EXIT_NO, Outcome};
+use crate::findings::confirm_repair;
 use crate::log_report::{is_whole, repair_json, repair_text, report_findings, report_json, walked};
 use crate::output::print;
 use crate::progress::{DelayedBar, count};
@@ -10,7 +11,6 @@ use crate::store::Access;
 use basalt_log::{LogEngine, LogEngineOptions, LogVerifyReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::io::{BufRead, IsTerminal};
 
 /// Runs `basalt log check`.
 pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
@@ -58,23 +58,7 @@ fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
 /// Runs `basalt log repair`.
 pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     if !yes {
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::new(format!(
-                "repair changes the store in {}; {} first, then run it with --yes",
-                place.store,
-                place.store.copy_first()
-            )));
-        }
-        eprint!(
-            "Repair keeps what verifies in {} and moves damaged files aside. Is there a copy of it? Go on? [y/N] ",
-            place.store
-        );
-        let mut answer = String::new();
-        (std::io::stdin().lock().read_line(&mut answer))
-            .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(Failure::Message("nothing was changed".into(), EXIT_FAILED));
-        }
+        confirm_repair(&place.store)?;
     }
     let (env, path) = place.environment(Access::Remove)?;
     place.check_directory(&env, &path, Access::Remove)?;
