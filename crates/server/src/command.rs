@@ -10,6 +10,7 @@ pub(crate) mod config;
 pub(crate) mod info;
 pub(crate) mod introspect;
 pub(crate) mod key;
+pub(crate) mod stream;
 pub(crate) mod string;
 pub(crate) mod system;
 pub mod table;
@@ -17,7 +18,7 @@ pub mod table;
 use crate::cursor::Cursors;
 use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::{Capture, Keyspace, Missed};
+use crate::keyspace::{Capture, Keyspace, Missed, StreamNeed};
 use crate::layout;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
@@ -45,12 +46,15 @@ pub(crate) enum Failure {
     Store(Error),
     /// Nothing was done. The request runs again when its keys were fetched.
     Fetch(Need),
+    /// Nothing was done. The request runs again when the stream is in memory.
+    Stream(StreamNeed),
 }
 
 impl From<Missed> for Failure {
     fn from(missed: Missed) -> Failure {
         match missed {
             Missed::Fetch(need) => Failure::Fetch(need),
+            Missed::Stream(need) => Failure::Stream(need),
             Missed::Store(e) => Failure::Store(e),
         }
     }
@@ -80,7 +84,9 @@ impl Failure {
                 "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }
             Failure::Store(e) => store_error(e).into(),
-            Failure::Fetch(_) => "ERR the keys of this command were not fetched".into(),
+            Failure::Fetch(_) | Failure::Stream(_) => {
+                "ERR the keys of this command were not fetched".into()
+            }
         }
     }
 }
@@ -111,6 +117,8 @@ pub(crate) enum Outcome {
     Later,
     /// Nothing was done. The request runs again when another thread has read its keys.
     Fetch(Need),
+    /// Nothing was done. The request runs again when the stream is in memory.
+    Stream(StreamNeed),
     /// Nothing was done. The request runs again when cursor numbers were reserved, or the
     /// reservation failed.
     NoCursor,
@@ -327,6 +335,7 @@ impl Executor {
         let session = self.sessions[slot].as_mut().expect("a session");
         session.last = now;
         reply.set_protocol(session.protocol);
+        self.keys.set_client(session.id);
         let outcome = match table::resolve(request) {
             Ok(spec) => {
                 session.last_command = spec.full_name;
@@ -340,6 +349,7 @@ impl Executor {
                     check_arguments(spec, request).and_then(|()| check_keys(spec, request));
                 match checked.and_then(|()| (spec.run)(&mut context, request)) {
                     Err(Failure::Fetch(need)) => Ok(Outcome::Fetch(need)),
+                    Err(Failure::Stream(need)) => Ok(Outcome::Stream(need)),
                     done => done,
                 }
             }
@@ -358,7 +368,7 @@ impl Executor {
         });
         if matches!(
             outcome,
-            Outcome::Later | Outcome::NoCursor | Outcome::Fetch(..)
+            Outcome::Later | Outcome::NoCursor | Outcome::Fetch(..) | Outcome::Stream(..)
         ) {
             assert!(!self.keys.wrote(), "a command that runs again has written");
             (self.counters.hits, self.counters.misses) = looked_up;

@@ -38,13 +38,14 @@ use crate::fetch::{self, Fetch};
 use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType};
 use crate::names::KeyHash;
-use crate::store::Store;
+use crate::store::{Append, Store};
 use crate::value::Value;
 use basalt::{Bytes, Error, Result};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use streams::Streams;
 
 /// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]
@@ -64,7 +65,8 @@ struct PlacedLayer {
 
 /// Number of layers from which on an epoch takes no further command.
 const LAYERS: u8 = 16;
-#[derive(Debug, Default)]
+
+#[derive(Default)]
 struct Epoch {
     /// Epochs are numbered in their order, from 1.
     number: u64,
@@ -76,6 +78,10 @@ struct Epoch {
     /// Bytes of single writes.
     bytes: usize,
     layer_bytes: usize,
+    /// Entries of streams that are appended before the other writes.
+    appends: Vec<Append>,
+    /// Keys of streams that the epoch writes.
+    streams: BTreeSet<Bytes>,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
     flushed_from: Option<u32>,
@@ -85,7 +91,10 @@ struct Epoch {
 
 impl Epoch {
     fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.layers == 0 && self.flushed_from.is_none()
+        self.keys.is_empty()
+            && self.appends.is_empty()
+            && self.layers == 0
+            && self.flushed_from.is_none()
     }
 
     /// Returns the position of a write among all writes. `place` is 2n for a write after n layers
@@ -138,6 +147,11 @@ pub(crate) struct Keyspace {
     wrote: bool,
     now_ms: u64,
     scratch: Vec<u8>,
+    streams: Streams,
+    /// The slot of an epoch in flight with appends and writes of tables.
+    two_part: Option<usize>,
+    /// The client whose command runs.
+    client: u64,
     /// Fetches of waiting requests, by client id.
     fetches: BTreeMap<u64, Fetch>,
     /// Fetches that requests with very many names wait for, by client id.
@@ -191,6 +205,9 @@ impl Keyspace {
             wrote: false,
             now_ms: 0,
             scratch: Vec::new(),
+            streams: Streams::default(),
+            two_part: None,
+            client: 0,
             fetches: BTreeMap::new(),
             many: BTreeMap::new(),
             current: None,
@@ -244,7 +261,7 @@ impl Keyspace {
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes + open.layer_bytes >= self.limits.bytes
-            || open.keys.len() >= self.limits.writes
+            || open.keys.len() + open.appends.len() >= self.limits.writes
             || open.layers >= LAYERS
             || self.pending_bytes() >= self.limits.pending_bytes
     }
@@ -317,6 +334,7 @@ impl Keyspace {
         self.wrote = true;
         self.names += 1;
         self.changes += 1;
+        self.streams.forget(key);
         let written_by = 1 << self.open;
         for fetch in self.fetches.values_mut() {
             fetch.forget(key);
@@ -370,6 +388,7 @@ impl Keyspace {
         self.wrote = true;
         self.changes += 1;
         self.generation = next;
+        self.streams.forget_all();
         for fetch in self.many.values_mut() {
             fetch.is_void = true;
         }
@@ -387,9 +406,11 @@ mod overlay;
 mod pending_writes;
 mod reading;
 mod scan;
+mod streams;
 
 pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};
 pub(crate) use scan::Capture;
+pub(crate) use streams::{StreamKey, StreamNeed};
 
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,7 @@ mod many_names;
 mod replying;
 mod serving;
 mod stopping;
+mod streams;
 
 use crate::command::Executor;
 use crate::command::budgets::BudgetGauges;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stopping::Stopping;
+use streams::{StreamResult, StreamWorker};
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -77,6 +79,8 @@ enum Event {
     Fetched(Fetched),
     /// The table of names of a command with very many names.
     Prepared(PreparedNames),
+    /// The result of a job on a stream.
+    Stream(StreamResult),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
@@ -160,6 +164,7 @@ pub struct Server {
     urgent: bool,
     slow: SlowReader,
     fetcher: Fetcher,
+    streams: StreamWorker,
     preparer: Preparer,
     syncer: Syncer,
     reclaimer: Reclaimer,
@@ -303,6 +308,7 @@ impl Server {
             urgent: false,
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
+            streams: StreamWorker::default(),
             preparer: Preparer::default(),
             syncer: Syncer::new(),
             reclaimer,
@@ -326,6 +332,7 @@ impl Server {
     /// Serves until a stop. Then it finishes the accepted requests, closes the store and returns.
     pub fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
+        self.sweep_streams();
         loop {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) && !self.shared.sleeps() {
@@ -390,6 +397,7 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
+            self.trim_streams();
             if self.exec.keys.take_room_freed() {
                 self.wake_stalled();
             }
@@ -420,6 +428,7 @@ impl Server {
         } else if self.exec.keys.in_flight() > 0
             || self.slow.is_busy()
             || self.fetcher.is_busy()
+            || self.streams.is_busy()
             || self.preparer.is_busy()
             || self.reserver.is_busy()
         {

@@ -7,8 +7,12 @@
 use crate::layer::Layer;
 use crate::value::{Known, Value};
 use basalt::{Bytes, Result};
+use basalt_log::LogEngine;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Number of incarnation numbers that are reserved at a time.
+pub(crate) const INCARNATION_BLOCK: u64 = 1 << 10;
 
 /// Number of cursor numbers that are reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
@@ -101,6 +105,15 @@ pub(crate) trait Store: Send + Sync {
     /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback);
+    /// Queues entries of streams to be committed together, like [`Store::submit`]. The order to
+    /// submitted writes is not defined.
+    fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback);
+    /// Returns the engine of streams' logs, which is made if there is none. Blocks.
+    fn logs(&self) -> Result<LogEngine>;
+    /// Returns the engine of streams' logs, if there is one.
+    fn existing_logs(&self) -> Option<LogEngine>;
+    /// Returns a number that no collection ever had. May block for a sync.
+    fn next_incarnation(&self) -> Result<u64>;
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// Returns the current generation of the database at the time of the open.
@@ -122,7 +135,9 @@ pub(crate) trait Store: Send + Sync {
 
 mod db;
 mod encoder;
+mod logs;
 #[cfg(test)]
 pub(crate) mod memory;
 
 pub(crate) use db::DbStore;
+pub(crate) use logs::Append;

@@ -110,6 +110,9 @@ fn memory(e: &mut Executor, out: &mut String) {
         "mem_pending_writes_peak:{}",
         e.keys.pending_bytes_peak()
     );
+    let (loaded, stream_bytes, _) = e.keys.stream_stats();
+    line!(out, "mem_streams:{stream_bytes}");
+    line!(out, "streams_loaded:{loaded}");
     line!(out, "mem_memtables:{}", used.memtable);
     line!(out, "mem_block_cache:{}", used.cache);
     line!(out, "mem_pinned:{}", used.pinned);
@@ -161,6 +164,7 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "epochs_failed:{}", c.epoch_failures);
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
     line!(out, "fetched_requests:{}", c.fetches);
+    line!(out, "stream_entries_added:{}", e.keys.stream_stats().2);
     line!(out, "turn_names_peak:{}", c.turn_names_peak);
     line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }

@@ -1,7 +1,9 @@
 //! The table of commands: names, arity, flags, positions of keys, and documentation. Arity checks,
 //! COMMAND and `docs/server.md` come from this table.
 
-use super::{CommandResult, Context, client, config, info, introspect, key, string, system};
+use super::{
+    CommandResult, Context, client, config, info, introspect, key, stream, string, system,
+};
 use crate::resp::request::Request;
 
 type Run = fn(&mut Context<'_>, &Request) -> CommandResult;
@@ -69,6 +71,7 @@ impl Spec {
         match self.group {
             "generic" => out.push("@keyspace".into()),
             "string" => out.push("@string".into()),
+            "stream" => out.push("@stream".into()),
             "connection" => out.push("@connection".into()),
             _ => {}
         }
@@ -168,6 +171,13 @@ macro_rules! spec {
 macro_rules! string {
     ($name:literal, $arity:literal, [$($flag:literal)*], $since:literal, $summary:literal, $run:expr) => {
         spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "string", $since, "O(1)", $summary, $run, &[])
+    };
+}
+
+/// Makes the entry of a stream command on one key.
+macro_rules! stream {
+    ($name:literal, $arity:literal, [$($flag:literal)*], $cost:literal, $summary:literal, $run:expr) => {
+        spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "stream", "5.0.0", $cost, $summary, $run, &[])
     };
 }
 
@@ -554,6 +564,32 @@ pub static COMMANDS: &[Spec] = &[
         "Returns 0: there are no replicas.",
         system::wait,
         &[]
+    ),
+    stream!("xadd", -5, ["write" "denyoom" "fast"], "O(1); with MINID a search as for XRANGE", "Appends an entry to a stream.", stream::add::xadd),
+    stream!("xlen", 2, ["readonly" "fast"], "O(1)", "Returns the number of entries of a stream.", stream::range::xlen),
+    stream!(
+        "xrange",
+        -4,
+        ["readonly"],
+        "O(log N + M), M entries in the reply",
+        "Returns entries between two ids.",
+        stream::range::xrange
+    ),
+    stream!(
+        "xrevrange",
+        -4,
+        ["readonly"],
+        "O(log N + M), M entries in the reply",
+        "Returns entries between two ids, from the newest to the oldest.",
+        stream::range::xrevrange
+    ),
+    stream!(
+        "xtrim",
+        -4,
+        ["write"],
+        "O(1); with MINID a search as for XRANGE",
+        "Removes the oldest entries of a stream.",
+        stream::add::xtrim
     ),
 ];
 

@@ -85,6 +85,17 @@ impl World {
             self.exec.cursor_failure = None;
         }
         let mut outcome = executed.outcome;
+        while let Outcome::Stream(need) = outcome {
+            match need {
+                crate::keyspace::StreamNeed::Job(job) => {
+                    let answer = crate::stream::jobs::run(&self.store, *job);
+                    self.exec.keys.take_stream_answer(1, answer);
+                }
+                crate::keyspace::StreamNeed::Busy => self.commit(),
+            }
+            outcome = self.exec.execute(0, &request, &mut reply).outcome;
+        }
+        self.exec.keys.end_stream_answer(1);
         while let Outcome::Fetch(need) = outcome {
             self.exec.keys.begin_fetch(1, need, (1, 2));
             let spec = table::resolve(&request).unwrap();
@@ -104,13 +115,13 @@ impl World {
 
     /// Commits all writes.
     fn commit(&mut self) {
-        let ended = Arc::new(parking_lot::Mutex::new(None));
-        let note = ended.clone();
+        let (sender, ended) = std::sync::mpsc::channel();
         let done = |slot| {
-            Box::new(move |r| *note.lock() = Some((slot, r))) as crate::store::CommitCallback
+            Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
         };
         assert!(self.exec.keys.submit(true, done));
-        let (slot, result) = ended.lock().take().expect("the store commits at once");
+        // The log engine commits on a thread of its own.
+        let (slot, result) = ended.recv().unwrap();
         self.exec.keys.complete(slot, result);
     }
 
@@ -514,3 +525,5 @@ fn replies_about_commands_and_clients_have_a_limit() {
     assert!(w.run("CLIENT LIST").starts_with("-ERR the reply would"));
     assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
 }
+
+mod streams;

@@ -14,6 +14,10 @@ impl Keyspace {
     pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> CommitCallback) -> bool {
         let slot = self.open;
         let open = self.epochs[slot].as_ref().expect("always there");
+        // The tables' part of an earlier epoch comes first.
+        if self.two_part.is_some() {
+            return false;
+        }
         if open.is_empty() || open.depends_on != 0 || self.in_flight == self.limits.in_flight {
             return false;
         }
@@ -66,8 +70,24 @@ impl Keyspace {
         self.epochs[next] = Some(self.new_epoch());
         self.open = next;
         self.in_flight += 1;
-        let store = self.store.clone();
-        store.submit(writes, sync || flushed, done(slot));
+        let appends = match &mut self.epochs[slot] {
+            Some(epoch) => std::mem::take(&mut epoch.appends),
+            None => Vec::new(),
+        };
+        let (store, sync, done) = (self.store.clone(), sync || flushed, done(slot));
+        match (appends.is_empty(), writes.is_empty()) {
+            (true, _) => store.submit(writes, sync, done),
+            (false, true) => store.append(appends, sync, done),
+            (false, false) => {
+                self.two_part = Some(slot);
+                let after = store.clone();
+                let then = move |appended: Result<()>| match appended {
+                    Ok(()) => after.submit(writes, sync, done),
+                    Err(e) => done(Err(e)),
+                };
+                store.append(appends, sync, Box::new(then));
+            }
+        }
         true
     }
 
@@ -87,6 +107,7 @@ impl Keyspace {
         assert!(slot != self.open, "the open epoch was not submitted");
         let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
         epoch.commit_result = Some(result);
+        self.two_part.take_if(|two_part| *two_part == slot);
         let mut ended = SmallVec::new();
         let mut flushed = false;
         while let Some((slot, result)) = self.next_to_end() {
@@ -185,6 +206,9 @@ impl Keyspace {
         if epoch.layers > 0 {
             let ended = self.layers.extract_if(.., |placed| placed.slot == slot);
             (self.discarded).extend(ended.map(|placed| placed.layer.layer().clone()));
+        }
+        for key in &epoch.streams {
+            self.streams.epoch_ended(key, slot, stored);
         }
         if self.flush == Some(slot) {
             self.flush = None;

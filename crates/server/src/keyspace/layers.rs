@@ -42,6 +42,7 @@ impl Keyspace {
         self.wrote = true;
         self.changes += 1;
         let bytes = layer.memory();
+        self.streams.forget_layer(&layer, self.secret);
         let layer = HeldLayer::new(layer, &self.layer_bytes);
         for fetch in self.fetches.values_mut() {
             fetch.forget_layer(layer.layer());

@@ -61,6 +61,7 @@ impl Server {
                     Event::Slow(result) => self.slow_done(result),
                     Event::Prepared(prepared) => self.prepared(prepared),
                     Event::Fetched(fetched) => self.fetcher.take_result(fetched),
+                    Event::Stream(result) => self.stream_done(result),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }

@@ -222,9 +222,16 @@ impl Server {
             replies,
         } = self.exec.execute(slot, request, &mut self.reply);
         self.exec.keys.use_fetch(None);
-        if let Outcome::Fetch(need) = outcome {
-            self.fetch(c, slot, request, need, first);
-            return false;
+        match outcome {
+            Outcome::Fetch(need) => {
+                self.fetch(c, slot, request, need, first);
+                return false;
+            }
+            Outcome::Stream(need) => {
+                self.await_stream(c, slot, need);
+                return false;
+            }
+            _ => {}
         }
         self.end_fetch(c);
         self.wait_for(c, slot, depends_on);
@@ -244,7 +251,7 @@ impl Server {
                 self.cursorless.push(Requester { slot, id: c.id });
                 return false;
             }
-            Outcome::Fetch(_) => unreachable!("it waits already"),
+            Outcome::Fetch(_) | Outcome::Stream(_) => unreachable!("it waits already"),
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
                 let requester = Requester { slot, id: c.id };

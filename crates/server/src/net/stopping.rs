@@ -127,6 +127,7 @@ impl Server {
             exec,
             slow,
             fetcher,
+            streams,
             preparer,
             syncer,
             mut reclaimer,
@@ -134,6 +135,7 @@ impl Server {
         } = self;
         drop(slow);
         drop(fetcher);
+        drop(streams);
         drop(preparer);
         drop(syncer);
         let store = exec.keys.store().clone();

@@ -1,11 +1,17 @@
 //! The engine as the store of the server.
 
 use super::encoder::Encoder;
-use super::{CURSOR_BLOCK, CommitCallback, EntryVisitor, Store, StoreView, Write};
+use super::logs::StreamLogs;
+use super::{
+    Append, CURSOR_BLOCK, CommitCallback, EntryVisitor, INCARNATION_BLOCK, Store, StoreView, Write,
+};
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
 use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
+use basalt_log::LogEngine;
+use parking_lot::Mutex;
+use std::ops::Range;
 use std::path::Path;
 
 /// The engine as the server's store.
@@ -14,6 +20,9 @@ pub(crate) struct DbStore {
     keys: Family,
     retired: Retired,
     encoder: Encoder,
+    logs: StreamLogs,
+    /// Incarnation numbers that are reserved and not given out.
+    incarnations: Mutex<Range<u64>>,
 }
 
 impl DbStore {
@@ -30,11 +39,14 @@ impl DbStore {
             None => catalog::make(&db, &keys)?,
         }
         let encoder = Encoder::new(db.clone(), keys.clone());
+        let logs = StreamLogs::open(env, dir)?;
         Ok(DbStore {
             db,
             keys,
             retired,
             encoder,
+            logs,
+            incarnations: Mutex::new(0..0),
         })
     }
 
@@ -48,8 +60,8 @@ impl DbStore {
     pub(super) fn decode(value: Bytes, expire_at_ms: Option<u64>) -> Result<Value> {
         Ok(Value {
             data_type: layout::value_type(&value)?,
+            expire_at_ms: layout::expiry_of(&value, expire_at_ms)?,
             data: value.slice(1..),
-            expire_at_ms,
         })
     }
 }
@@ -123,9 +135,13 @@ impl Store for DbStore {
         };
         // No header of a collection is long enough to be separated.
         let data_type = found.inline.as_deref().map(layout::value_type);
+        let expire_at_ms = match &found.inline {
+            Some(value) => layout::expiry_of(value, found.expire_at_ms)?,
+            None => found.expire_at_ms,
+        };
         let meta = Meta {
             data_type: data_type.transpose()?.unwrap_or(DataType::String),
-            expire_at_ms: found.expire_at_ms,
+            expire_at_ms,
             len: found.len.map(|n| n.saturating_sub(STRING_HEADER.len())),
         };
         let data = found.inline.map(|v| v.slice(STRING_HEADER.len()..));
@@ -144,7 +160,41 @@ impl Store for DbStore {
         self.encoder.submit(writes, sync, done);
     }
 
+    fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback) {
+        self.logs.append(appends, sync, done);
+    }
+
+    fn logs(&self) -> Result<LogEngine> {
+        self.logs.engine()
+    }
+
+    fn existing_logs(&self) -> Option<LogEngine> {
+        self.logs.existing()
+    }
+
+    fn next_incarnation(&self) -> Result<u64> {
+        let mut reserved = self.incarnations.lock();
+        if let Some(n) = reserved.next() {
+            return Ok(n);
+        }
+        let key = layout::incarnation_key();
+        let first = match self.db.get(&self.keys, &key, &ReadOptions::default())? {
+            Some(record) => layout::decode_incarnation(&record)?,
+            None => 1,
+        };
+        let next = first
+            .checked_add(INCARNATION_BLOCK)
+            .ok_or_else(|| Error::unsupported("all 2^64 incarnation numbers were given out"))?;
+        self.db
+            .put(&self.keys, &key, &next.to_le_bytes(), &WriteOptions::SYNC)?;
+        *reserved = first + 1..next;
+        Ok(first)
+    }
+
     fn sync(&self) -> Result<()> {
+        if let Some(logs) = self.logs.existing() {
+            logs.sync()?;
+        }
         self.db.sync()
     }
 
@@ -191,6 +241,11 @@ impl Store for DbStore {
     }
 
     fn checkpoint(&self, target: &Path) -> Result<()> {
+        if self.logs.existing().is_some() {
+            return Err(Error::unsupported(
+                "a store with streams cannot be copied while it is served: stop the server and copy its directory",
+            ));
+        }
         let made = self.db.checkpoint(target, &Default::default());
         made.map(|_| ())
     }
@@ -200,7 +255,9 @@ impl Store for DbStore {
     }
 
     fn close(&self) -> Result<()> {
-        self.db.clone().close()
+        let logs = self.logs.existing().map_or(Ok(()), |logs| logs.close());
+        self.db.clone().close()?;
+        logs
     }
 }
 

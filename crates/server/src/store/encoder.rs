@@ -141,7 +141,8 @@ fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
     for write in writes {
         match write {
             Write::Put { key, value } => {
-                batch.put_parts(keys, key, &STRING_HEADER, &value.data, value.expire_at_ms)?
+                let expiry = value.engine_expiry();
+                batch.put_parts(keys, key, &value.header(), &value.data, expiry)?
             }
             Write::Delete { key } => batch.delete(keys, key)?,
             Write::Layer(layer) => {

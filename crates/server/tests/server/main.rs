@@ -10,3 +10,4 @@ mod oracle;
 mod pipelines;
 mod replies;
 mod restart;
+mod streams;

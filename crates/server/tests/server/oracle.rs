@@ -327,6 +327,94 @@ foo
 foo a b c
 foo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb ccc
 time x
+xadd
+xadd s
+xadd s *
+xadd s * f
+xadd s 1-1 f v g
+xadd s 0-0 f v
+xadd s x f v
+xadd s 1-x f v
+xadd s - f v
+xadd s NOMKSTREAM 1-1 f v
+xlen s
+xadd s 1-1 f v
+xadd s 1-1 f v
+xadd s 1-* f v
+xadd s 0-* f v
+xadd s 2 f v g w
+xadd s 01-5 f v
+xadd s 002-5 f v
+xadd s MAXLEN 3-0 f v
+xadd s MAXLEN x 3-0 f v
+xadd s MAXLEN -1 3-0 f v
+xadd s MAXLEN 3 MINID 3 3-0 f v
+xadd s MINID x 3-0 f v
+xadd s LIMIT 5 3-0 f v
+xadd s LIMIT 0 3-0 f v
+xadd s MAXLEN 3 LIMIT 5 4-0 f v
+xadd s MAXLEN ~ 3 LIMIT -5 4-0 f v
+xadd s MAXLEN ~ 3 LIMIT 5 4-0 f v
+xadd s MAXLEN = 2 5-0 f v
+xadd s MINID 5 6-0 f v
+xadd s nomkstream MINID ~ 5 7-0 f v
+xadd a 1-1 f v
+xrange a - +
+xlen a
+xtrim a MAXLEN 0
+xrange s - +
+xrevrange s + -
+xrange s - + COUNT 1
+xrange s - + COUNT 0
+xrange s - + COUNT -1
+xrange s - + COUNT x
+xrange s - + COUNT
+xrange s - + bogus 1
+xrange s (5-0 +
+xrange s ( +
+xrange s (- +
+xrange s x +
+xrange s 5 5
+xrange s 6 5
+xrange s + -
+xrange s (18446744073709551615-18446744073709551615 +
+xrange s - (0-0
+xrevrange s (7 (5
+xrevrange s 6 -
+xrange nothing - +
+xrange nothing - + COUNT 0
+xlen nothing
+type s
+object encoding s
+get s
+append s x
+incr s
+strlen s
+getrange s 0 1
+setrange s 0 x
+getset s x
+mget s
+exists s
+expire s 100
+ttl s
+persist s
+ttl s
+xtrim s
+xtrim s MAXLEN
+xtrim s bogus 1
+xtrim s LIMIT 1
+xtrim s MAXLEN x
+xtrim s MAXLEN 2
+xtrim s MAXLEN ~ 0
+xtrim s MINID 100
+xlen s
+xadd s 5-0 f v
+xadd s 18446744073709551615-18446744073709551615 f v
+xadd s * f v
+xadd s 18446744073709551615-* f v
+set s x
+xadd s * f v
+del s
 reset
 ";
 
@@ -431,6 +519,11 @@ fn random_commands_reply_as_redis_does() {
         "nonsense",
         "object",
         "touch",
+        "xadd",
+        "xlen",
+        "xrange",
+        "xrevrange",
+        "xtrim",
     ];
     let options = [
         "EX", "PX", "EXAT", "PXAT", "NX", "XX", "KEEPTTL", "GET", "GT", "LT", "PERSIST", "ex",

@@ -1,0 +1,41 @@
+//! Commands on streams.
+
+pub(crate) mod add;
+pub(crate) mod range;
+
+use super::{Context, Failure};
+use crate::keyspace::StreamKey;
+use crate::stream::StreamId;
+
+/// Longest text of an id, as in Redis.
+const LONGEST_ID: usize = 127;
+
+/// Returns true if a key has a stream, which is loaded then, or false if it has nothing.
+fn has_stream(c: &mut Context<'_>, key: &[u8]) -> Result<bool, Failure> {
+    match c.keys().stream(key)? {
+        StreamKey::Absent => Ok(false),
+        StreamKey::Loaded => Ok(true),
+        StreamKey::OtherType => Err(Failure::WrongType),
+    }
+}
+
+fn invalid_id() -> Failure {
+    Failure::new("ERR Invalid stream ID specified as stream command argument")
+}
+
+/// Parses an id without the signs for the smallest and the largest.
+fn strict_id(text: &[u8], missing_seq: u64) -> Result<StreamId, Failure> {
+    match text.len() <= LONGEST_ID {
+        true => StreamId::parse(text, missing_seq).ok_or_else(invalid_id),
+        false => Err(invalid_id()),
+    }
+}
+
+/// Parses an id, or `-` or `+` for the smallest or the largest.
+fn any_id(text: &[u8], missing_seq: u64) -> Result<StreamId, Failure> {
+    match text {
+        b"-" => Ok(StreamId::MIN),
+        b"+" => Ok(StreamId::MAX),
+        _ => strict_id(text, missing_seq),
+    }
+}

@@ -1,0 +1,107 @@
+//! Streams over TCP: restarts, entries that are not in memory, trims.
+
+use crate::client::{TestServer, encode};
+
+#[test]
+fn streams_survive_a_restart() {
+    const ENTRIES: u64 = 1_000;
+    let mut server = TestServer::start("streams", |_| {});
+    let dir = {
+        let mut c = server.client();
+        for i in 1..=ENTRIES {
+            let (id, value) = (format!("{i}-0"), format!("v{i}"));
+            c.send(&encode(&[
+                b"XADD",
+                b"s",
+                id.as_bytes(),
+                b"f",
+                value.as_bytes(),
+            ]));
+        }
+        for i in 1..=ENTRIES {
+            let id = format!("{i}-0");
+            let expected = format!("${}\r\n{id}\r\n", id.len());
+            assert_eq!(c.reply().unwrap(), expected.as_bytes());
+        }
+        c.words("XADD gone 1-1 f v");
+        assert_eq!(c.words("DEL gone"), ":1\r\n");
+        c.words("XADD trimmed 1-1 f v");
+        c.words("XADD trimmed MAXLEN 0 2-2 f v");
+        server.stop()
+    };
+    for _ in 0..2 {
+        server = TestServer::start_in(dir.clone(), |_| {});
+        let mut c = server.client();
+        assert_eq!(c.words("XLEN s"), format!(":{ENTRIES}\r\n"));
+        assert_eq!(c.words("TYPE s"), "+stream\r\n");
+        assert_eq!(c.words("EXISTS gone"), ":0\r\n");
+        assert_eq!(c.words("XLEN trimmed"), ":0\r\n");
+        let small =
+            "-ERR The ID specified in XADD is equal or smaller than the target stream top item\r\n";
+        assert_eq!(c.words("XADD trimmed 2-2 f v"), small);
+        assert_eq!(c.words("XADD s 1000-0 f v"), small);
+        let one = |i: u64| {
+            let (id, v) = (format!("{i}-0"), format!("v{i}"));
+            let (a, b) = (id.len(), v.len());
+            format!("*2\r\n${a}\r\n{id}\r\n*2\r\n$1\r\nf\r\n${b}\r\n{v}\r\n")
+        };
+        // Entries at both ends, in the middle, and all of them.
+        for (line, entries) in [
+            ("XRANGE s - + COUNT 2", vec![1, 2]),
+            ("XREVRANGE s + - COUNT 2", vec![1000, 999]),
+            ("XRANGE s 500 501", vec![500, 501]),
+            ("XRANGE s (500-0 (503-0", vec![501, 502]),
+            ("XREVRANGE s 10 9", vec![10, 9]),
+            ("XRANGE s 871 + COUNT 3", vec![871, 872, 873]),
+            ("XRANGE s 1001 +", vec![]),
+            ("XRANGE s 5 4", vec![]),
+            ("XRANGE s - +", (1..=ENTRIES).collect()),
+            ("XREVRANGE s + -", (1..=ENTRIES).rev().collect()),
+        ] {
+            let entries: Vec<u64> = entries;
+            let body: String = entries.iter().map(|i| one(*i)).collect();
+            let expected = format!("*{}\r\n{body}", entries.len());
+            assert_eq!(c.words(line), expected, "{line}");
+        }
+        server.stop();
+    }
+}
+
+/// The log of a stream with a bounded length does not grow.
+#[test]
+fn trimmed_entries_leave_the_log() {
+    let server = TestServer::start("trims", |_| {});
+    let mut c = server.client();
+    for i in 1..=4_000u64 {
+        let id = format!("{i}-0");
+        c.send(&encode(&[
+            b"XADD",
+            b"s",
+            b"MAXLEN",
+            b"10",
+            id.as_bytes(),
+            b"f",
+            b"v",
+        ]));
+    }
+    for _ in 1..=4_000 {
+        assert_eq!(c.reply().unwrap()[0], b'$');
+    }
+    assert_eq!(c.words("XLEN s"), ":10\r\n");
+    let metrics = || {
+        let mut c = server.client();
+        let text = c.words("BASALT METRICS");
+        let line = text.lines().find(|l| l.starts_with("basalt_log_records"));
+        let line = line.expect("the log engine has metrics").to_string();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    while metrics() > 600 {
+        basalt::env::Clock::system().sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(c.words("XRANGE s - + COUNT 1").matches("3991-0").count(), 1);
+    let dir = server.stop();
+    let server = TestServer::start_in(dir, |_| {});
+    let mut c = server.client();
+    assert_eq!(c.words("XLEN s"), ":10\r\n");
+    assert_eq!(c.words("XRANGE s - + COUNT 1").matches("3991-0").count(), 1);
+}
