@@ -72,11 +72,10 @@ fn set_expiry(c: &mut Context<'_>, key: &[u8], at: Option<u64>) -> Result<(), Fa
                 c.keys().put(key, value.data, at);
             }
         }
-        Some(DataType::Stream) => {
-            if c.keys().stream(key)? == StreamKey::Loaded {
-                c.keys().expire_stream(key, at);
-            }
-        }
+        Some(DataType::Stream) => match c.keys().stream(key)? {
+            StreamKey::Loaded => c.keys().expire_stream(key, at),
+            StreamKey::Absent | StreamKey::OtherType => {}
+        },
         // The header of another type is a newer version's.
         Some(other) => {
             return Err(Failure::new(format!(

@@ -25,7 +25,7 @@ use crate::stream::record::{Record, StreamState, decode_record, encode_record, e
 use crate::value::Value;
 use basalt::Bytes;
 use basalt_log::Log;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 /// Number of streams that stay loaded, apart from those with writes in flight.
@@ -57,9 +57,9 @@ pub(crate) enum StreamKey {
 /// The streams in memory.
 #[derive(Default)]
 pub(super) struct Streams {
-    loaded: HashMap<Bytes, LoadedStream>,
+    loaded: BTreeMap<Bytes, LoadedStream>,
     /// Tickets of the loads under way, by key. A load whose ticket is gone does not count.
-    loading: HashMap<Bytes, u64>,
+    loading: BTreeMap<Bytes, u64>,
     /// Logs that were created and are used by no stream yet.
     spare: Vec<(u64, Log)>,
     /// Answers for waiting requests, by client id.

@@ -9,8 +9,7 @@ use crate::layout::{self, DataType};
 use crate::store::Store;
 use basalt::{Bytes, Error, ErrorKind, Result};
 use basalt_log::{Log, LogOptions, WriteOptions};
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The first part of the names of streams' logs.
 const LOG_PREFIX: &str = "redis.stream.";
@@ -298,10 +297,10 @@ fn sweep(store: &dyn Store) -> Result<u64> {
     Ok(deleted)
 }
 
-fn live_incarnations(store: &dyn Store) -> Result<HashSet<u64>> {
+fn live_incarnations(store: &dyn Store) -> Result<BTreeSet<u64>> {
     let prefix = layout::key_prefix(DATABASE, store.generation()?);
     let to = layout::prefix_end(&prefix);
-    let mut live = HashSet::new();
+    let mut live = BTreeSet::new();
     let mut failure = None;
     store
         .view()
