@@ -269,8 +269,8 @@ fn trim(store: &dyn Store, trims: &[(Log, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the logs that no key leads to, and returns their number. Logs that are created later have
-/// higher incarnations and stay.
+/// Deletes the logs that no key leads to, and returns their number. Logs that are created later
+/// have higher incarnations and stay.
 fn sweep(store: &dyn Store) -> Result<u64> {
     let Some(logs) = store.existing_logs() else {
         return Ok(0);
