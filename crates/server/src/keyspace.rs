@@ -330,11 +330,11 @@ impl Keyspace {
     }
 
     fn write(&mut self, key: &[u8], value: Option<Value>) {
+        self.streams.forget(key);
         self.touch_flush();
         self.wrote = true;
         self.names += 1;
         self.changes += 1;
-        self.streams.forget(key);
         let written_by = 1 << self.open;
         for fetch in self.fetches.values_mut() {
             fetch.forget(key);

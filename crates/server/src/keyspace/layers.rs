@@ -33,6 +33,7 @@ impl Keyspace {
     /// Carries out the writes of a command with very many names, in one step. `depends_on` are the
     /// epochs whose writes the command has read.
     pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
+        self.streams.forget_layer(&layer, self.secret);
         assert!(
             layer.generation() == self.generation,
             "made for the present keys"
@@ -42,7 +43,6 @@ impl Keyspace {
         self.wrote = true;
         self.changes += 1;
         let bytes = layer.memory();
-        self.streams.forget_layer(&layer, self.secret);
         let layer = HeldLayer::new(layer, &self.layer_bytes);
         for fetch in self.fetches.values_mut() {
             fetch.forget_layer(layer.layer());
