@@ -11,3 +11,4 @@ mod pipelines;
 mod replies;
 mod restart;
 mod streams;
+mod transcripts;

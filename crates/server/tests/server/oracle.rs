@@ -11,13 +11,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-struct Redis {
+pub struct Redis {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Redis {
-    fn start() -> Option<Redis> {
+    pub fn start() -> Option<Redis> {
         let program =
             std::env::var("BASALT_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let version = Command::new(&program).arg("--version").output().ok()?;
