@@ -3,6 +3,10 @@
 
 use crate::layout::{self, CollectionHeader};
 use crate::resp::request::{Limits, RequestParser};
+use crate::stream::StreamId;
+use crate::stream::record::{
+    StreamState, decode_record, decode_state, encode_record, encode_state,
+};
 use crate::{glob, number};
 use basalt::env::Random;
 use basalt_sim::mutate::{Target, Verdict};
@@ -48,6 +52,29 @@ pub const TARGETS: &[Target] = &[
             ]
         },
         words: &[&[0xff, 0xff]],
+    },
+    Target {
+        name: "redis_streams",
+        run: redis_streams,
+        seeds: || {
+            let id = StreamId::new(1_700_000_000_000, 2);
+            let state = StreamState {
+                last_id: id,
+                max_deleted_id: StreamId::new(5, 0),
+                entries_added: 9,
+                first_lsn: 3,
+                next_lsn: 10,
+            };
+            let words: [&[u8]; 4] = [b"field", b"value", b"", b"x"];
+            vec![
+                encode_record(id, 3, 9, words.into_iter()).to_vec(),
+                encode_state(7, None, &state).to_vec(),
+                encode_state(7, Some(1_800_000_000_000), &state).to_vec(),
+                b"1700000000000-2".to_vec(),
+                b"5".to_vec(),
+            ]
+        },
+        words: &[b"-", b"0", &[0xff; 4], &[0xff; 8]],
     },
     Target {
         name: "redis_words",
@@ -161,6 +188,37 @@ fn redis_layout(bytes: &[u8]) -> Verdict {
     if bytes.iter().any(|b| *b != 0xff) {
         let end = layout::prefix_end(bytes);
         assert!(end[..] > *bytes && !end.starts_with(bytes));
+    }
+    Verdict::of(accepted)
+}
+
+/// Checks any bytes as a stream's entry, as a stream's fields in its key, or as the text of an id:
+/// an encoding of what is decoded gives the same bytes.
+fn redis_streams(bytes: &[u8]) -> Verdict {
+    let mut accepted = false;
+    if let Ok(record) = decode_record(&bytes.to_vec().into()) {
+        let mut words = Vec::new();
+        record.for_each_word(|word| words.push(word.to_vec()));
+        let words = words.iter().map(|word| &word[..]);
+        let again = encode_record(record.id, record.first_lsn, record.entries_added, words);
+        assert_eq!(again, bytes);
+        accepted = true;
+    }
+    if let Ok((header, state)) = decode_state(bytes) {
+        let expire_at_ms = (header.expire_at_ms != 0).then_some(header.expire_at_ms);
+        let again = encode_state(header.incarnation, expire_at_ms, &state);
+        // The number of entries is for other readers.
+        let (len, behind) = (17..25, 25..);
+        assert_eq!(again[..len.start], bytes[..len.start]);
+        assert_eq!(again[behind.clone()], bytes[behind]);
+        accepted = true;
+    }
+    if let Some(id) = StreamId::parse(bytes, 7) {
+        assert_eq!(StreamId::parse(id.to_string().as_bytes(), 0), Some(id));
+        if let Some(next) = id.next() {
+            assert!(next > id && next.previous() == Some(id));
+        }
+        accepted = true;
     }
     Verdict::of(accepted)
 }

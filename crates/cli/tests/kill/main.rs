@@ -5,6 +5,8 @@
 //! acknowledged write must exist with its bytes. A write that was sent but not acknowledged may
 //! exist whole or not at all.
 
+mod streams;
+
 use basalt::env::{Clock, Random, thread};
 use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;
