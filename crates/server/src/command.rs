@@ -25,7 +25,8 @@ use crate::resp::Protocol;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use crate::store::Store;
-use basalt::{Env, Error, ErrorKind};
+use crate::stream::StreamId;
+use basalt::{Bytes, Env, Error, ErrorKind};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -119,11 +120,38 @@ pub(crate) enum Outcome {
     Fetch(Need),
     /// Nothing was done. The request runs again when the stream is in memory.
     Stream(StreamNeed),
+    /// Nothing was done. The request runs again when one of its streams was written, or when its
+    /// time has passed.
+    Block(Box<Block>),
     /// Nothing was done. The request runs again when cursor numbers were reserved, or the
     /// reservation failed.
     NoCursor,
     /// The server stops, without a reply.
     Shutdown,
+}
+
+/// The wait of a blocking request.
+pub(crate) struct Block {
+    /// Longest wait in ms, or 0 for any time.
+    pub timeout_ms: u64,
+    /// The streams that end the wait when they are written.
+    pub keys: Vec<Bytes>,
+    /// The ids behind which entries are awaited, one for each key.
+    pub after: Vec<StreamId>,
+}
+
+/// The reason why a blocked request ends without entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockEnd {
+    TimedOut,
+    /// CLIENT UNBLOCK with ERROR.
+    Refused,
+}
+
+/// A blocked request that runs again.
+pub(crate) struct Resumed {
+    pub after: Vec<StreamId>,
+    pub end: Option<BlockEnd>,
 }
 
 /// A read of the whole keyspace.
@@ -182,6 +210,8 @@ pub(crate) struct Session {
     pub reply_skip: bool,
     pub reply_skip_next: bool,
     pub no_evict: bool,
+    /// True if the client's request waits for entries of streams.
+    pub blocked: bool,
     pub created: Duration,
     pub last: Duration,
     pub last_command: &'static str,
@@ -253,6 +283,8 @@ impl Counters {
 pub(crate) enum Action {
     /// Closes the connection in a slot, if it still has this id.
     Kill { slot: usize, id: u64 },
+    /// Ends the wait of a blocked request.
+    Unblock { slot: usize, id: u64, end: BlockEnd },
 }
 
 /// The state that commands work on.
@@ -270,6 +302,8 @@ pub(crate) struct Executor {
     pub counters: Counters,
     pub count: Option<Count>,
     pub actions: Vec<Action>,
+    /// The running request, if it was blocked before.
+    pub resumed: Option<Resumed>,
     /// True if the thread for slow reads has room.
     pub slow_room: bool,
     /// True if the server stops, and has no time for slow reads.
@@ -368,7 +402,11 @@ impl Executor {
         });
         if matches!(
             outcome,
-            Outcome::Later | Outcome::NoCursor | Outcome::Fetch(..) | Outcome::Stream(..)
+            Outcome::Later
+                | Outcome::NoCursor
+                | Outcome::Fetch(..)
+                | Outcome::Stream(..)
+                | Outcome::Block(..)
         ) {
             assert!(!self.keys.wrote(), "a command that runs again has written");
             (self.counters.hits, self.counters.misses) = looked_up;

@@ -17,11 +17,12 @@
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
 //! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and
 //! their replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
-//! `connection` (one client's bytes), `background` (the server's other threads).
+//! `blocking` (requests that wait for entries of streams), `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
 mod assembling;
 mod background;
+mod blocking;
 mod connection;
 mod fetching;
 mod many_names;
@@ -42,6 +43,7 @@ use accepting::{listen, room_for_clients};
 use background::{CursorReserver, Reclaimer, Requester, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
+use blocking::BlockedClients;
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
 use many_names::{PreparedNames, Preparer};
@@ -165,6 +167,7 @@ pub struct Server {
     slow: SlowReader,
     fetcher: Fetcher,
     streams: StreamWorker,
+    blocked: BlockedClients,
     preparer: Preparer,
     syncer: Syncer,
     reclaimer: Reclaimer,
@@ -280,6 +283,7 @@ impl Server {
                 counters: Default::default(),
                 count: None,
                 actions: Vec::new(),
+                resumed: None,
                 slow_room: true,
                 no_slow_reads: false,
                 started: now,
@@ -309,6 +313,7 @@ impl Server {
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
             streams: StreamWorker::default(),
+            blocked: BlockedClients::default(),
             preparer: Preparer::default(),
             syncer: Syncer::new(),
             reclaimer,
@@ -371,6 +376,7 @@ impl Server {
                 self.begin_stop();
             }
             self.take_events();
+            self.expire_blocked();
             self.take_fetched();
             let list = std::mem::take(&mut self.run_list);
             let turn = self.begin_turn();
@@ -415,8 +421,12 @@ impl Server {
             let now = self.exec.env.clock().now();
             self.idle_look_at.saturating_sub(now).max(LEAST_SLEEP)
         });
+        let blocked = self.blocked.next_deadline().map(|at| {
+            let now = self.exec.env.clock().now();
+            at.saturating_sub(now).max(LEAST_SLEEP)
+        });
         let other = self.timeout_of_work();
-        other.into_iter().chain(idle).min()
+        other.into_iter().chain(idle).chain(blocked).min()
     }
 
     /// Returns the timeout like [`Server::timeout`], without the one for clients that become idle.

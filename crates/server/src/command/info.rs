@@ -85,7 +85,8 @@ fn clients(e: &mut Executor, out: &mut String) {
         "client_recent_max_output_buffer:{}",
         largest(|s| s.reply_bytes)
     );
-    line!(out, "blocked_clients:0");
+    let blocked = e.sessions.iter().flatten().filter(|s| s.blocked).count();
+    line!(out, "blocked_clients:{blocked}");
 }
 
 fn memory(e: &mut Executor, out: &mut String) {

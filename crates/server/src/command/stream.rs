@@ -1,11 +1,16 @@
 //! Commands on streams.
 
 pub(crate) mod add;
+pub(crate) mod info;
 pub(crate) mod range;
+pub(crate) mod read;
+pub(crate) mod set_id;
 
-use super::{Context, Failure};
+use super::{Context, Failure, too_long};
 use crate::keyspace::StreamKey;
+use crate::resp::reply::Reply;
 use crate::stream::StreamId;
+use crate::stream::record::Record;
 
 /// Longest text of an id, as in Redis.
 const LONGEST_ID: usize = 127;
@@ -17,6 +22,26 @@ fn has_stream(c: &mut Context<'_>, key: &[u8]) -> Result<bool, Failure> {
         StreamKey::Loaded => Ok(true),
         StreamKey::OtherType => Err(Failure::WrongType),
     }
+}
+
+/// Adds an entry to a reply: its id, then its fields and values.
+fn push_entry(reply: &mut Reply, entry: &Record) {
+    reply.array(2);
+    reply.bulk(entry.id.to_string().as_bytes());
+    reply.array(entry.words);
+    entry.for_each_word(|word| reply.bulk(word));
+}
+
+/// Adds entries to a reply, which must not become longer than `limit` bytes.
+fn push_entries(reply: &mut Reply, entries: &[Record], limit: usize) -> Result<(), Failure> {
+    reply.array(entries.len());
+    for entry in entries {
+        push_entry(reply, entry);
+        if reply.len() > limit {
+            return Err(too_long(limit));
+        }
+    }
+    Ok(())
 }
 
 fn invalid_id() -> Failure {

@@ -231,6 +231,7 @@ pub static COMMANDS: &[Spec] = &[
         connection!("reply", "client|reply", 3, "3.2.0", "Turns replies on or off, or skips one.", client::reply),
         connection!("setinfo", "client|setinfo", 4, "7.2.0", "Sets the client library's name or version.", client::setinfo),
         connection!("setname", "client|setname", 3, "2.6.9", "Names the connection.", client::setname),
+        connection!("unblock", "client|unblock", -3, "5.0.0", "Ends the wait of a blocked client.", client::unblock),
     ]),
     spec!("command", "command", -1, ["loading" "stale"], NO_KEYS, "server", "2.8.13", "O(N), the number of commands",
     "Describes commands.", introspect::command, &[
@@ -566,6 +567,34 @@ pub static COMMANDS: &[Spec] = &[
         &[]
     ),
     stream!("xadd", -5, ["write" "denyoom" "fast"], "O(1); with MINID a search as for XRANGE", "Appends an entry to a stream.", stream::add::xadd),
+    spec!(
+        "xinfo",
+        "xinfo",
+        -2,
+        ["readonly"],
+        NO_KEYS,
+        "stream",
+        "5.0.0",
+        "Depends on subcommand.",
+        "A container for commands that describe streams.",
+        introspect::needs_subcommand,
+        &[
+            spec!("help", "xinfo|help", 2, ["loading" "stale"], NO_KEYS, "stream", "5.0.0", "O(1)", "Returns help about XINFO.", stream::info::help, &[]),
+            spec!(
+                "stream",
+                "xinfo|stream",
+                -3,
+                ["readonly"],
+                (2, 2, 1),
+                "stream",
+                "5.0.0",
+                "O(log N + M), M entries in the reply",
+                "Describes a stream.",
+                stream::info::stream,
+                &[]
+            ),
+        ]
+    ),
     stream!("xlen", 2, ["readonly" "fast"], "O(1)", "Returns the number of entries of a stream.", stream::range::xlen),
     stream!(
         "xrange",
@@ -575,6 +604,8 @@ pub static COMMANDS: &[Spec] = &[
         "Returns entries between two ids.",
         stream::range::xrange
     ),
+    spec!("xread", "xread", -4, ["readonly" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
+        "Returns entries behind an id, or waits for them.", stream::read::xread, &[]),
     stream!(
         "xrevrange",
         -4,
@@ -583,6 +614,7 @@ pub static COMMANDS: &[Spec] = &[
         "Returns entries between two ids, from the newest to the oldest.",
         stream::range::xrevrange
     ),
+    stream!("xsetid", -3, ["write" "denyoom" "fast"], "O(1)", "Sets the last id of a stream.", stream::set_id::xsetid),
     stream!(
         "xtrim",
         -4,

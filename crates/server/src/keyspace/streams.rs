@@ -63,7 +63,7 @@ pub(super) struct Streams {
     /// Logs that were created and are used by no stream yet.
     spare: Vec<(u64, Log)>,
     /// Answers for waiting requests, by client id.
-    answers: BTreeMap<u64, StreamAnswer>,
+    answers: BTreeMap<u64, Vec<StreamAnswer>>,
     /// Number of loads so far.
     loads: u64,
     /// Number of uses of streams so far.
@@ -72,6 +72,9 @@ pub(super) struct Streams {
     pub appended: u64,
     /// Logs to be trimmed, and up to which LSN.
     pub trims: Vec<(Log, u64)>,
+    /// Keys of streams that epochs have written since the last call of
+    /// [`Keyspace::take_written_streams`].
+    written: Vec<Bytes>,
 }
 
 impl Streams {
@@ -99,6 +102,7 @@ impl Streams {
         if !stored {
             return self.forget(key);
         }
+        self.written.push(Bytes::copy_from_slice(key));
         if let Some(stream) = self.loaded.get_mut(key) {
             stream.written_by &= !(1 << slot);
             stream.shrink_window();
@@ -141,11 +145,15 @@ impl Keyspace {
             Some(meta) if meta.data_type != DataType::Stream => return Ok(StreamKey::OtherType),
             Some(_) => {}
         }
-        if let Some(StreamAnswer::Loaded { key: of, .. }) = self.stream_answer()
-            && of == key
-            && let Some(StreamAnswer::Loaded { result: Err(e), .. }) =
-                self.streams.answers.remove(&self.client)
-        {
+        let failure = |answer: &StreamAnswer| match answer {
+            StreamAnswer::Loaded {
+                key: of,
+                result: Err(e),
+                ..
+            } if of == key => Some(e.clone()),
+            _ => None,
+        };
+        if let Some(e) = self.stream_answers().find_map(failure) {
             return Err(Missed::Store(e));
         }
         let is_busy = |e: &super::Epoch| e.streams.contains(key);
@@ -171,14 +179,20 @@ impl Keyspace {
         if let Some(spare) = self.streams.spare.pop() {
             return Ok(spare);
         }
-        match self.streams.answers.remove(&self.client) {
-            Some(StreamAnswer::Created(Err(e))) => Err(Missed::Store(e)),
-            _ => Err(Missed::Stream(StreamNeed::Job(Box::new(StreamJob::Create)))),
+        let failure = |answer: &StreamAnswer| match answer {
+            StreamAnswer::Created(Err(e)) => Some(e.clone()),
+            _ => None,
+        };
+        match self.stream_answers().find_map(failure) {
+            Some(e) => Err(Missed::Store(e)),
+            None => Err(Missed::Stream(StreamNeed::Job(Box::new(StreamJob::Create)))),
         }
     }
 
-    fn stream_answer(&self) -> Option<&StreamAnswer> {
-        self.streams.answers.get(&self.client)
+    /// Returns the answers for the running command, the newest first.
+    fn stream_answers(&self) -> impl Iterator<Item = &StreamAnswer> {
+        let answers = self.streams.answers.get(&self.client);
+        answers.into_iter().flatten().rev()
     }
 
     /// Returns the smallest live LSN of a found stream whose id is at least `id`.
@@ -188,17 +202,16 @@ impl Keyspace {
             return Ok(lsn);
         }
         let (first, own_load) = (stream.state.first_lsn, stream.load);
-        if let Some(StreamAnswer::Found {
-            load,
-            id: of,
-            result,
-        }) = self.stream_answer()
-            && (*load, *of) == (own_load, id)
-        {
-            return match result {
-                Ok(lsn) => Ok((*lsn).max(first)),
-                Err(e) => Err(Missed::Store(e.clone())),
-            };
+        let found = |answer: &StreamAnswer| match answer {
+            StreamAnswer::Found {
+                load,
+                id: of,
+                result,
+            } if (*load, *of) == (own_load, id) => Some(result.clone()),
+            _ => None,
+        };
+        if let Some(result) = self.stream_answers().find_map(found) {
+            return result.map(|lsn| lsn.max(first)).map_err(Missed::Store);
         }
         let job = StreamJob::Find {
             log: stream.log.clone(),
@@ -219,13 +232,15 @@ impl Keyspace {
     ) -> Read<Vec<Record>> {
         let stream = self.loaded_stream(key);
         let own_load = stream.load;
-        if let Some(StreamAnswer::Entries {
-            load, range: of, ..
-        }) = self.stream_answer()
-            && (*load, of) == (own_load, range)
-            && let Some(StreamAnswer::Entries { result, .. }) =
-                self.streams.answers.remove(&self.client)
-        {
+        let entries = |answer: &StreamAnswer| match answer {
+            StreamAnswer::Entries {
+                load,
+                range: of,
+                result,
+            } if (*load, of) == (own_load, range) => Some(result.clone()),
+            _ => None,
+        };
+        if let Some(result) = self.stream_answers().find_map(entries) {
             return result.map_err(Missed::Store);
         }
         let stream = self.loaded_stream(key);
@@ -390,14 +405,20 @@ impl Keyspace {
                             ticket,
                             result,
                         };
-                        self.streams.answers.insert(client, failed);
+                        self.streams.answers.entry(client).or_default().push(failed);
                     }
                 }
             }
             answer => {
-                self.streams.answers.insert(client, answer);
+                self.streams.answers.entry(client).or_default().push(answer);
             }
         }
+    }
+
+    /// Returns the keys of the streams that were written by epochs that have ended since the last
+    /// call.
+    pub fn take_written_streams(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.streams.written)
     }
 
     /// Returns the logs that should be trimmed now, as a job.

@@ -99,6 +99,7 @@ impl Server {
                 self.to_write.push(requester.slot);
             }
         }
+        self.wake_blocked();
         self.wake_stalled();
     }
 

@@ -71,6 +71,7 @@ impl Server {
                     enqueue(&mut self.run_list, c, slot);
                 }
             }
+            self.drop_blocked();
         }
     }
 

@@ -1,7 +1,7 @@
 //! XLEN, XRANGE and XREVRANGE.
 
-use super::{any_id, has_stream, strict_id};
-use crate::command::{CommandResult, Context, Failure, Outcome, integer, too_long, word};
+use super::{any_id, has_stream, push_entries, strict_id};
+use crate::command::{CommandResult, Context, Failure, Outcome, integer, word};
 use crate::resp::request::Request;
 use crate::stream::StreamId;
 use crate::stream::jobs::EntryRange;
@@ -74,15 +74,6 @@ fn range(c: &mut Context<'_>, r: &Request, reverse: bool) -> CommandResult {
             c.exec.keys.stream_range(key, &range, limit)?
         }
     };
-    c.reply.array(found.len());
-    for entry in &found {
-        c.reply.array(2);
-        c.reply.bulk(entry.id.to_string().as_bytes());
-        c.reply.array(entry.words);
-        entry.for_each_word(|word| c.reply.bulk(word));
-        if c.reply.len() > limit {
-            return Err(too_long(limit));
-        }
-    }
+    push_entries(c.reply, &found, limit)?;
     Ok(Outcome::Replied)
 }
