@@ -105,3 +105,49 @@ fn trimmed_entries_leave_the_log() {
     assert_eq!(c.words("XLEN s"), ":10\r\n");
     assert_eq!(c.words("XRANGE s - + COUNT 1").matches("3991-0").count(), 1);
 }
+
+/// XREAD of several streams whose first entries are on the device only.
+#[test]
+fn several_streams_are_read_from_the_device() {
+    const ENTRIES: u64 = 500;
+    let server = TestServer::start("several-streams", |_| {});
+    let mut c = server.client();
+    let names = ["r", "s", "t"];
+    for name in names {
+        for i in 1..=ENTRIES {
+            c.words(&format!("XADD {name} {i}-0 f v"));
+        }
+    }
+    let dir = server.stop();
+    let server = TestServer::start_in(dir, |_| {});
+    let mut c = server.client();
+    for (from, count, ids) in [
+        (0, 2, ["1-0", "2-0"]),
+        (200, 2, ["201-0", "202-0"]),
+        (498, 5, ["499-0", "500-0"]),
+    ] {
+        let reply = c.words(&format!(
+            "XREAD COUNT {count} STREAMS r s t {from} {from} {from}"
+        ));
+        let entries: String = ids
+            .map(|id| {
+                let len = id.len();
+                format!("*2\r\n${len}\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n")
+            })
+            .concat();
+        let expected = names.map(|name| format!("*2\r\n$1\r\n{name}\r\n*2\r\n{entries}"));
+        assert_eq!(reply, format!("*3\r\n{}", expected.concat()));
+    }
+    // A blocked client is woken after its streams were loaded from the device.
+    let mut waiting = server.client();
+    waiting.send(&encode(&[
+        b"XREAD", b"BLOCK", b"0", b"STREAMS", b"r", b"s", b"$", b"$",
+    ]));
+    while !c.words("INFO clients").contains("blocked_clients:1") {}
+    c.words("XADD s 501-0 f v");
+    let reply = String::from_utf8(waiting.reply().unwrap()).unwrap();
+    assert!(
+        reply.starts_with("*1\r\n*2\r\n$1\r\ns\r\n") && reply.contains("501-0"),
+        "{reply}"
+    );
+}
