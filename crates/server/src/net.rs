@@ -15,9 +15,10 @@
 //! runs. It reads from no client while the writes in flight are at their limit.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and
-//! their replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
-//! `blocking` (requests that wait for entries of streams), `connection` (one client's bytes), `background` (the server's other threads).
+//! (requests that wait for reads), `streams` (requests that wait for reads of streams), `blocking`
+//! (requests that wait for entries of streams), `many_names` and `assembling` (commands with very
+//! many names and their replies), `replying` (replies of finished commits and reads), `stopping`
+//! (shutdown), `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
 mod assembling;

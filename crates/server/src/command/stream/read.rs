@@ -118,7 +118,7 @@ pub(crate) fn xread(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let limit = c.exec.options.reply_hard_bytes;
     let (mut found, mut bytes) = (Vec::new(), 0);
     for (i, after) in (o.first..).zip(&after) {
-        // A key that got another type while the request was blocked wakes nobody in Redis.
+        // In Redis, a key that got another type does not end the wait.
         if c.keys().stream(r.arg(i))? != StreamKey::Loaded {
             continue;
         }
