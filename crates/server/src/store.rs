@@ -6,8 +6,8 @@
 
 use crate::layer::Layer;
 use crate::value::{Known, Value};
+use basalt::log::LogEngine;
 use basalt::{Bytes, Result};
-use basalt_log::LogEngine;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -125,7 +125,8 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of all committed writes in a directory that does not exist. Blocks.
+    /// Makes a copy of the store, its logs included, as of one moment, in a directory that does not
+    /// exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
     fn stats(&self) -> basalt::Stats;
@@ -133,11 +134,11 @@ pub(crate) trait Store: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
+mod appends;
 mod db;
 mod encoder;
-mod logs;
 #[cfg(test)]
 pub(crate) mod memory;
 
+pub(crate) use appends::Append;
 pub(crate) use db::DbStore;
-pub(crate) use logs::Append;

@@ -32,8 +32,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["fs", "env", "kv", "lava", "lsm", "log", "store"],
     ),
     ("raft", &["log", "basalt"]),
-    // The entries of streams are in logs.
-    ("server", &["log", "basalt"]),
+    ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
     ("bench", &["kv", "table", "lsm", "log", "basalt"]),
     // The command `blob` reads blob files without their store, and `log` stores of logs.

@@ -255,6 +255,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
     blobs(e, &s, out);
+    logical_logs(e, out);
     for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
         line!(out, "write_amp_{cause}:{amp:.2}");
     }
@@ -350,6 +351,24 @@ fn blobs(e: &Executor, s: &Stats, out: &mut String) {
         "blob_value_bytes_after_compression:{}",
         compressed.after
     );
+}
+
+/// Adds the content and the cost of the log engine, if the store has one.
+fn logical_logs(e: &Executor, out: &mut String) {
+    let Some(logs) = e.keys.store().existing_logs() else {
+        return;
+    };
+    let s = logs.stats();
+    line!(out, "logical_logs:{}", s.logs);
+    line!(out, "logical_log_records:{}", s.records);
+    line!(out, "logical_log_live_bytes:{}", s.live_bytes);
+    line!(out, "logical_log_ended_bytes:{}", s.ended_bytes);
+    line!(out, "logical_log_ended_live_bytes:{}", s.ended_live_bytes);
+    line!(out, "logical_log_space_amp:{:.2}", s.space_amp());
+    line!(out, "logical_log_data_files:{}", s.data_files);
+    line!(out, "logical_log_meta_files:{}", s.meta_files);
+    line!(out, "logical_log_index_bytes:{}", s.index_bytes);
+    line!(out, "logical_log_index_pages:{}", s.index_pages);
 }
 
 /// Adds the levels of each family that has tables.

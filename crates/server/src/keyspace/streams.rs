@@ -24,7 +24,7 @@ use crate::stream::loaded::LoadedStream;
 use crate::stream::record::{Record, StreamState, decode_record, encode_record, encode_state};
 use crate::value::Value;
 use basalt::Bytes;
-use basalt_log::Log;
+use basalt::log::Log;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 

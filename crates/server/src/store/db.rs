@@ -1,26 +1,30 @@
-//! The engine as the store of the server.
+//! The engines as the store of the server: tables for keys, and logs for entries of streams.
 
+use super::appends::append;
 use super::encoder::Encoder;
-use super::logs::StreamLogs;
 use super::{
     Append, CURSOR_BLOCK, CommitCallback, EntryVisitor, INCARNATION_BLOCK, Store, StoreView, Write,
 };
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
-use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
-use basalt_log::LogEngine;
+use basalt::log::LogEngine;
+use basalt::{
+    Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, StoreOptions,
+    WriteOptions,
+};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::path::Path;
 
-/// The engine as the server's store.
+/// The engines as the server's store. The log engine is made when the first stream is created, so
+/// older builds open a store without streams.
 pub(crate) struct DbStore {
+    engines: basalt::Store,
     db: Db,
     keys: Family,
     retired: Retired,
     encoder: Encoder,
-    logs: StreamLogs,
     /// Incarnation numbers that are reserved and not given out.
     incarnations: Mutex<Range<u64>>,
 }
@@ -31,7 +35,9 @@ impl DbStore {
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
         let options = retired.add_to(options);
-        let db = Db::open(env, dir, options.clone())?;
+        let all = StoreOptions::default().tables(options.clone());
+        let engines = basalt::Store::open(env, dir, all)?;
+        let db = engines.db().clone();
         let keys = ensure_family(&db, KEYS_FAMILY, &options)?;
         ensure_family(&db, ELEMENTS_FAMILY, &options)?;
         match catalog::read(&db, &keys)? {
@@ -39,13 +45,12 @@ impl DbStore {
             None => catalog::make(&db, &keys)?,
         }
         let encoder = Encoder::new(db.clone(), keys.clone());
-        let logs = StreamLogs::open(env, dir)?;
         Ok(DbStore {
+            engines,
             db,
             keys,
             retired,
             encoder,
-            logs,
             incarnations: Mutex::new(0..0),
         })
     }
@@ -161,15 +166,18 @@ impl Store for DbStore {
     }
 
     fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback) {
-        self.logs.append(appends, sync, done);
+        let Some(logs) = self.engines.existing_logs() else {
+            return done(Err(Error::invalid("a store without logs has no streams")));
+        };
+        append(&logs, &appends, sync, done);
     }
 
     fn logs(&self) -> Result<LogEngine> {
-        self.logs.engine()
+        self.engines.logs()
     }
 
     fn existing_logs(&self) -> Option<LogEngine> {
-        self.logs.existing()
+        self.engines.existing_logs()
     }
 
     fn next_incarnation(&self) -> Result<u64> {
@@ -192,10 +200,7 @@ impl Store for DbStore {
     }
 
     fn sync(&self) -> Result<()> {
-        if let Some(logs) = self.logs.existing() {
-            logs.sync()?;
-        }
-        self.db.sync()
+        self.engines.sync()
     }
 
     fn generation(&self) -> Result<u32> {
@@ -241,12 +246,7 @@ impl Store for DbStore {
     }
 
     fn checkpoint(&self, target: &Path) -> Result<()> {
-        if self.logs.existing().is_some() {
-            return Err(Error::unsupported(
-                "a store with streams cannot be copied while it is served: stop the server and copy its directory",
-            ));
-        }
-        let made = self.db.checkpoint(target, &Default::default());
+        let made = self.engines.checkpoint(target, &Default::default());
         made.map(|_| ())
     }
 
@@ -255,9 +255,7 @@ impl Store for DbStore {
     }
 
     fn close(&self) -> Result<()> {
-        let logs = self.logs.existing().map_or(Ok(()), |logs| logs.close());
-        self.db.clone().close()?;
-        logs
+        self.engines.close()
     }
 }
 

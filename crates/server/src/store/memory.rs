@@ -1,14 +1,14 @@
 //! A store in memory whose commits wait until a test releases or fails them.
 
-use super::logs::append;
+use super::appends::append;
 use super::{Append, CURSOR_BLOCK, CommitCallback, DbStore, EntryVisitor, Store, StoreView, Write};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
 use basalt::env::EnvBuilder;
+use basalt::log::{LogEngine, LogEngineOptions};
 use basalt::{Bytes, Error, ErrorKind, Result};
-use basalt_log::{LogEngine, LogEngineOptions};
 use basalt_sim::{SimFs, SimOptions};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -7,8 +7,8 @@ use super::record::{Record, StreamState, decode_record, decode_state};
 use crate::catalog::DATABASE;
 use crate::layout::{self, DataType};
 use crate::store::Store;
-use basalt::{Bytes, Error, ErrorKind, Result};
-use basalt_log::{Log, LogOptions, WriteOptions};
+use basalt::log::{Log, LogOptions};
+use basalt::{Bytes, Error, ErrorKind, Result, WriteOptions};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The first part of the names of streams' logs.

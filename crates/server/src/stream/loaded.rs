@@ -3,7 +3,7 @@
 use super::StreamId;
 use super::record::{Record, StreamState};
 use crate::epoch::Epochs;
-use basalt_log::Log;
+use basalt::log::Log;
 use std::collections::VecDeque;
 
 /// Number of committed entries that a window keeps.

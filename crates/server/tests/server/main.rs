@@ -10,5 +10,6 @@ mod oracle;
 mod pipelines;
 mod replies;
 mod restart;
+mod stream_store;
 mod streams;
 mod transcripts;
