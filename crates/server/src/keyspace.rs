@@ -41,6 +41,7 @@ use crate::names::KeyHash;
 use crate::store::{Append, Store};
 use crate::value::Value;
 use basalt::{Bytes, Error, Result};
+use live_streams::{EpochStreams, LiveStreams};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -82,6 +83,7 @@ struct Epoch {
     appends: Vec<Append>,
     /// Keys of streams that the epoch writes.
     streams: BTreeSet<Bytes>,
+    stream_changes: EpochStreams,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
     flushed_from: Option<u32>,
@@ -148,6 +150,7 @@ pub(crate) struct Keyspace {
     now_ms: u64,
     scratch: Vec<u8>,
     streams: Streams,
+    live: LiveStreams,
     /// The slot of an epoch in flight with appends and writes of tables.
     two_part: Option<usize>,
     /// The client whose command runs.
@@ -206,6 +209,7 @@ impl Keyspace {
             now_ms: 0,
             scratch: Vec::new(),
             streams: Streams::default(),
+            live: LiveStreams::default(),
             two_part: None,
             client: 0,
             fetches: BTreeMap::new(),
@@ -331,6 +335,9 @@ impl Keyspace {
 
     fn write(&mut self, key: &[u8], value: Option<Value>) {
         self.streams.forget(key);
+        if (value.as_ref()).is_none_or(|value| value.data_type != DataType::Stream) {
+            self.drop_stream(key);
+        }
         self.touch_flush();
         self.wrote = true;
         self.names += 1;
@@ -387,6 +394,7 @@ impl Keyspace {
         })?;
         self.wrote = true;
         self.changes += 1;
+        self.drop_all_streams();
         self.generation = next;
         self.streams.forget_all();
         for fetch in self.many.values_mut() {
@@ -402,6 +410,7 @@ impl Keyspace {
 
 mod epochs;
 mod layers;
+mod live_streams;
 mod overlay;
 mod pending_writes;
 mod reading;

@@ -16,7 +16,8 @@
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
 //! (requests that wait for reads), `streams` (requests that wait for reads of streams), `blocking`
-//! (requests that wait for entries of streams), `many_names` and `assembling` (commands with very
+//! (requests that wait for entries of streams), `sweeping` (streams that lost their keys),
+//! `many_names` and `assembling` (commands with very
 //! many names and their replies), `replying` (replies of finished commits and reads), `stopping`
 //! (shutdown), `connection` (one client's bytes), `background` (the server's other threads).
 
@@ -31,6 +32,7 @@ mod replying;
 mod serving;
 mod stopping;
 mod streams;
+mod sweeping;
 
 use crate::command::Executor;
 use crate::command::budgets::BudgetGauges;
@@ -40,6 +42,7 @@ use crate::keyspace::Keyspace;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
+use crate::stream::sweep::SweepResult;
 use accepting::{listen, room_for_clients};
 use background::{CursorReserver, Reclaimer, Requester, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
@@ -58,6 +61,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stopping::Stopping;
 use streams::{StreamResult, StreamWorker};
+use sweeping::Sweeper;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -84,6 +88,8 @@ enum Event {
     Prepared(PreparedNames),
     /// The result of a job on a stream.
     Stream(StreamResult),
+    /// The result of a sweep.
+    Swept(Box<SweepResult>),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
@@ -168,6 +174,7 @@ pub struct Server {
     slow: SlowReader,
     fetcher: Fetcher,
     streams: StreamWorker,
+    sweeper: Sweeper,
     blocked: BlockedClients,
     preparer: Preparer,
     syncer: Syncer,
@@ -258,6 +265,13 @@ impl Server {
         if let Ok(first) = store.reserve_cursors() {
             cursors.give(first);
         }
+        let mut keys = Keyspace::new(store.clone(), limits, env.random().next_u64())?;
+        // A store that accepts no writes is served nevertheless, and keeps all logs.
+        if store.existing_logs().is_some()
+            && let Ok(incarnation) = store.next_incarnation()
+        {
+            keys.sweep_earlier_than(incarnation);
+        }
         let mut reclaimer = Reclaimer::new();
         if store.generation()? > 0 {
             // A crash or a stop may have kept the space of an earlier flush from being reclaimed.
@@ -274,7 +288,7 @@ impl Server {
             }),
             signals: None,
             exec: Executor {
-                keys: Keyspace::new(store, limits, env.random().next_u64())?,
+                keys,
                 env: env.clone(),
                 sync: options.sync,
                 sessions: Vec::new(),
@@ -314,6 +328,7 @@ impl Server {
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
             streams: StreamWorker::default(),
+            sweeper: Sweeper::default(),
             blocked: BlockedClients::default(),
             preparer: Preparer::default(),
             syncer: Syncer::new(),
@@ -338,7 +353,6 @@ impl Server {
     /// Serves until a stop. Then it finishes the accepted requests, closes the store and returns.
     pub fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
-        self.sweep_streams();
         loop {
             let mut timeout = self.timeout();
             if timeout != Some(Duration::ZERO) && !self.shared.sleeps() {
@@ -379,6 +393,7 @@ impl Server {
             self.take_events();
             self.expire_blocked();
             self.take_fetched();
+            self.sweep_streams();
             let list = std::mem::take(&mut self.run_list);
             let turn = self.begin_turn();
             for (n, slot) in list.iter().copied().enumerate() {
@@ -427,7 +442,9 @@ impl Server {
             at.saturating_sub(now).max(LEAST_SLEEP)
         });
         let other = self.timeout_of_work();
-        other.into_iter().chain(idle).chain(blocked).min()
+        let sweeps = self.timeout_of_sweeps();
+        let all = other.into_iter().chain(idle).chain(blocked).chain(sweeps);
+        all.min()
     }
 
     /// Returns the timeout like [`Server::timeout`], without the one for clients that become idle.
@@ -440,6 +457,7 @@ impl Server {
             || self.slow.is_busy()
             || self.fetcher.is_busy()
             || self.streams.is_busy()
+            || self.sweeper.is_busy()
             || self.preparer.is_busy()
             || self.reserver.is_busy()
         {

@@ -114,6 +114,9 @@ pub(crate) trait Store: Send + Sync {
     fn existing_logs(&self) -> Option<LogEngine>;
     /// Returns a number that no collection ever had. May block for a sync.
     fn next_incarnation(&self) -> Result<u64>;
+    /// Removes the elements of collections, given by generation and incarnation. Returns true if
+    /// there were any; their removal is not synced. Blocks.
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool>;
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// Returns the current generation of the database at the time of the open.

@@ -8,5 +8,7 @@ pub(crate) mod id;
 pub(crate) mod jobs;
 pub(crate) mod loaded;
 pub(crate) mod record;
+pub(crate) mod registry;
+pub(crate) mod sweep;
 
 pub(crate) use id::StreamId;

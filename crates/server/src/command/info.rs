@@ -114,6 +114,8 @@ fn memory(e: &mut Executor, out: &mut String) {
     let (loaded, stream_bytes, _) = e.keys.stream_stats();
     line!(out, "mem_streams:{stream_bytes}");
     line!(out, "streams_loaded:{loaded}");
+    let live = e.keys.live_stream_stats();
+    line!(out, "mem_stream_keys:{}", live.bytes);
     line!(out, "mem_memtables:{}", used.memtable);
     line!(out, "mem_block_cache:{}", used.cache);
     line!(out, "mem_pinned:{}", used.pinned);
@@ -166,6 +168,10 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
     line!(out, "fetched_requests:{}", c.fetches);
     line!(out, "stream_entries_added:{}", e.keys.stream_stats().2);
+    let live = e.keys.live_stream_stats();
+    line!(out, "streams:{}", live.streams);
+    line!(out, "streams_dropped:{}", live.dropped);
+    line!(out, "streams_removed:{}", live.removed);
     line!(out, "turn_names_peak:{}", c.turn_names_peak);
     line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }

@@ -187,7 +187,7 @@ impl Keyspace {
     /// Removes an epoch and its writes from the overlay. If the epoch is `stored`, earlier versions
     /// of its keys are removed, too: the store committed them before it, or refused them.
     fn take_epoch(&mut self, slot: usize, stored: bool) -> Epoch {
-        let epoch = self.epochs[slot].take().expect("the epoch is known");
+        let mut epoch = self.epochs[slot].take().expect("the epoch is known");
         self.pending_bytes -= epoch.bytes;
         for key in &epoch.keys {
             let Some(versions) = self.overlay.get_mut(key) else {
@@ -205,10 +205,21 @@ impl Keyspace {
         }
         if epoch.layers > 0 {
             let ended = self.layers.extract_if(.., |placed| placed.slot == slot);
-            (self.discarded).extend(ended.map(|placed| placed.layer.layer().clone()));
+            for placed in ended.collect::<Vec<_>>() {
+                let layer = placed.layer.layer().clone();
+                match stored {
+                    true => self.search_layer(layer, placed.rank),
+                    false => self.discarded.push(layer),
+                }
+            }
         }
         for key in &epoch.streams {
             self.streams.epoch_ended(key, slot, stored);
+        }
+        let changes = std::mem::take(&mut epoch.stream_changes);
+        self.streams_of_epoch_ended(changes, slot, stored);
+        for key in epoch.streams.iter().filter(|_| !stored) {
+            self.doubt_stream(key);
         }
         if self.flush == Some(slot) {
             self.flush = None;

@@ -97,6 +97,12 @@ impl Streams {
         self.loading.clear();
     }
 
+    /// Takes the new logs beyond a number that is kept.
+    pub fn take_spare_logs(&mut self, kept: usize) -> Vec<(u64, Log)> {
+        let kept = kept.min(self.spare.len());
+        self.spare.split_off(kept)
+    }
+
     /// Notes that an epoch with writes of a stream has ended.
     pub fn epoch_ended(&mut self, key: &[u8], slot: usize, stored: bool) {
         if !stored {
@@ -299,6 +305,7 @@ impl Keyspace {
             key_is_ahead: false,
             ..stream
         };
+        self.register_stream(key, stream.incarnation, stream.expire_at_ms);
         // The write drops the loaded stream, as any write of the key does.
         self.write(key, Some(value));
         let key = Bytes::copy_from_slice(key);
@@ -369,7 +376,7 @@ impl Keyspace {
     pub fn take_stream_answer(&mut self, client: u64, answer: StreamAnswer) {
         match answer {
             StreamAnswer::Created(Ok(spare)) => self.streams.spare.push(spare),
-            StreamAnswer::Swept(_) | StreamAnswer::Trimmed(_) => {}
+            StreamAnswer::Trimmed(_) => {}
             StreamAnswer::Loaded {
                 key,
                 ticket,
@@ -395,6 +402,7 @@ impl Keyspace {
                             load: ticket,
                             used: self.streams.uses,
                         };
+                        self.register_loaded(&key, stream.incarnation, stream.expire_at_ms);
                         self.streams.loaded.insert(key, stream);
                         self.streams.evict();
                     }

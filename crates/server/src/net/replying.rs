@@ -62,6 +62,7 @@ impl Server {
                     Event::Prepared(prepared) => self.prepared(prepared),
                     Event::Fetched(fetched) => self.fetcher.take_result(fetched),
                     Event::Stream(result) => self.stream_done(result),
+                    Event::Swept(result) => self.swept(*result),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
@@ -73,6 +74,7 @@ impl Server {
     fn epoch_completed(&mut self, slot: usize, policy: SyncPolicy, result: Result<()>) {
         if result.is_err() {
             self.exec.counters.epoch_failures += 1;
+            self.sweeper.commit_failed(self.now);
         } else if policy == SyncPolicy::EverySecond {
             // The policy at the submission decides. The present policy may differ, and might never
             // sync writes that were submitted before the change.

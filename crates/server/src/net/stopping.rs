@@ -129,6 +129,7 @@ impl Server {
             slow,
             fetcher,
             streams,
+            sweeper,
             preparer,
             syncer,
             mut reclaimer,
@@ -137,6 +138,7 @@ impl Server {
         drop(slow);
         drop(fetcher);
         drop(streams);
+        drop(sweeper);
         drop(preparer);
         drop(syncer);
         let store = exec.keys.store().clone();

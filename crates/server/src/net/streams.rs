@@ -91,15 +91,6 @@ impl Server {
         }
     }
 
-    /// Deletes the logs that no key leads to, in the background, if the store has logs.
-    pub(super) fn sweep_streams(&mut self) {
-        let store = self.exec.keys.store().clone();
-        if store.existing_logs().is_some() {
-            let job = StreamJob::Sweep;
-            self.streams.ask(NO_CLIENT, job, &store, &self.shared);
-        }
-    }
-
     /// Trims logs whose first entries are not live any more, in the background.
     pub(super) fn trim_streams(&mut self) {
         if let Some(job) = self.exec.keys.take_trims() {
@@ -112,7 +103,7 @@ impl Server {
     pub(super) fn stream_done(&mut self, result: StreamResult) {
         self.streams.awaited -= 1;
         let StreamResult { requester, answer } = result;
-        if let StreamAnswer::Swept(Err(e)) | StreamAnswer::Trimmed(Err(e)) = &answer {
+        if let StreamAnswer::Trimmed(Err(e)) = &answer {
             super::background::report(&format!("removing entries of streams failed: {e}"));
         }
         let c = self.connections.get_mut(requester.slot);

@@ -11,7 +11,7 @@ use crate::value::{Known, Meta, Value};
 use basalt::log::LogEngine;
 use basalt::{
     Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, StoreOptions,
-    WriteOptions,
+    WriteBatch, WriteOptions,
 };
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -23,6 +23,7 @@ pub(crate) struct DbStore {
     engines: basalt::Store,
     db: Db,
     keys: Family,
+    elements: Family,
     retired: Retired,
     encoder: Encoder,
     /// Incarnation numbers that are reserved and not given out.
@@ -39,7 +40,7 @@ impl DbStore {
         let engines = basalt::Store::open(env, dir, all)?;
         let db = engines.db().clone();
         let keys = ensure_family(&db, KEYS_FAMILY, &options)?;
-        ensure_family(&db, ELEMENTS_FAMILY, &options)?;
+        let elements = ensure_family(&db, ELEMENTS_FAMILY, &options)?;
         match catalog::read(&db, &keys)? {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
@@ -49,6 +50,7 @@ impl DbStore {
             engines,
             db,
             keys,
+            elements,
             retired,
             encoder,
             incarnations: Mutex::new(0..0),
@@ -197,6 +199,30 @@ impl Store for DbStore {
             .put(&self.keys, &key, &next.to_le_bytes(), &WriteOptions::SYNC)?;
         *reserved = first + 1..next;
         Ok(first)
+    }
+
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool> {
+        let mut batch = WriteBatch::new();
+        for (generation, incarnation) in collections {
+            let from = layout::element_prefix(DATABASE, *generation, *incarnation);
+            let to = layout::prefix_end(&from);
+            let options = ReadOptions::default()
+                .lower_bound(Some(from.to_vec()))
+                .upper_bound(Some(to.clone()))
+                .keys_only(true)
+                .fill_cache(false);
+            let mut it = self.db.iter(&self.elements, &options)?;
+            it.seek_to_first()?;
+            // A deleted range costs later reads, so there is none for nothing.
+            if it.valid() {
+                batch.delete_range(&self.elements, &from, &to)?;
+            }
+        }
+        let is_empty = batch.is_empty();
+        if !is_empty {
+            self.db.write(batch, &WriteOptions::UNSYNCED)?;
+        }
+        Ok(!is_empty)
     }
 
     fn sync(&self) -> Result<()> {

@@ -297,6 +297,9 @@ impl Store for MemoryStore {
         s.incarnations += 1;
         Ok(s.incarnations)
     }
+    fn remove_elements(&self, _: &[(u32, u64)]) -> Result<bool> {
+        Ok(false)
+    }
     fn sync(&self) -> Result<()> {
         self.0.lock().syncs += 1;
         Ok(())

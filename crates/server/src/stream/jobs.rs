@@ -9,13 +9,13 @@ use crate::layout::{self, DataType};
 use crate::store::Store;
 use basalt::log::{Log, LogOptions};
 use basalt::{Bytes, Error, ErrorKind, Result, WriteOptions};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// The first part of the names of streams' logs.
-const LOG_PREFIX: &str = "redis.stream.";
+pub(super) const LOG_PREFIX: &str = "redis.stream.";
 
 /// Returns the name of a stream's log.
-fn log_name(incarnation: u64) -> String {
+pub(super) fn log_name(incarnation: u64) -> String {
     format!("{LOG_PREFIX}{DATABASE}.{incarnation}")
 }
 
@@ -52,9 +52,6 @@ pub(crate) enum StreamJob {
         lsns: std::ops::Range<u64>,
         id: StreamId,
     },
-    /// Deletes the logs of earlier servers that no key leads to. No log must have been created
-    /// since the store was opened.
-    Sweep,
     /// Removes the records up to an LSN, after the records behind it are durable.
     Trim(Vec<(Log, u64)>),
 }
@@ -89,7 +86,6 @@ pub(crate) enum StreamAnswer {
         id: StreamId,
         result: Result<u64>,
     },
-    Swept(Result<u64>),
     Trimmed(Result<()>),
 }
 
@@ -124,7 +120,6 @@ pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
             load,
             id,
         },
-        StreamJob::Sweep => StreamAnswer::Swept(sweep(store)),
         StreamJob::Trim(trims) => StreamAnswer::Trimmed(trim(store, &trims)),
     }
 }
@@ -267,60 +262,4 @@ fn trim(store: &dyn Store, trims: &[(Log, u64)]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Deletes the logs that no key leads to, and returns their number. Logs that are created later
-/// have higher incarnations and stay.
-fn sweep(store: &dyn Store) -> Result<u64> {
-    let Some(logs) = store.existing_logs() else {
-        return Ok(0);
-    };
-    let below = store.next_incarnation()?;
-    let listed = |name: &String| {
-        let number = name.strip_prefix(LOG_PREFIX)?.split_once('.')?.1;
-        number.parse::<u64>().ok().filter(|n| *n < below)
-    };
-    let candidates: Vec<u64> = logs.list().iter().filter_map(listed).collect();
-    if candidates.is_empty() {
-        return Ok(0);
-    }
-    // A deletion of a log is durable, so the deletion of its key must be.
-    store.sync()?;
-    let live = live_incarnations(store)?;
-    let mut deleted = 0;
-    for incarnation in candidates {
-        if !live.contains(&incarnation) {
-            logs.delete(&log_name(incarnation))?;
-            deleted += 1;
-        }
-    }
-    Ok(deleted)
-}
-
-fn live_incarnations(store: &dyn Store) -> Result<BTreeSet<u64>> {
-    let prefix = layout::key_prefix(DATABASE, store.generation()?);
-    let to = layout::prefix_end(&prefix);
-    let mut live = BTreeSet::new();
-    let mut failure = None;
-    store
-        .view()
-        .scan(&prefix, &to, u64::MAX, &mut |_, value, _| {
-            let Some(value) = value.filter(|v| v.first() == Some(&(DataType::Stream as u8))) else {
-                return true;
-            };
-            match decode_state(&value[1..]) {
-                Ok((header, _)) => {
-                    live.insert(header.incarnation);
-                    true
-                }
-                Err(e) => {
-                    failure = Some(e);
-                    false
-                }
-            }
-        })?;
-    match failure {
-        Some(e) => Err(e),
-        None => Ok(live),
-    }
 }

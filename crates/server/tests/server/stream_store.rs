@@ -3,7 +3,7 @@
 
 use crate::client::{Client, TestServer, spawn};
 use basalt::env::EnvBuilder;
-use basalt::fs::{HostFs, HostOptions};
+use basalt::fs::{FileSystem, HostFs, HostOptions};
 use basalt::{Db, EngineKind, ErrorKind, Options, Store, StoreOptions};
 use basalt_sim::When;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -96,6 +96,15 @@ fn copies_of_one_moment(policy: &str) {
     remove(&dir);
 }
 
+/// Returns the sorted names in a directory.
+fn entries(dir: &Path) -> Vec<String> {
+    let fs = HostFs::new(HostOptions::new(dir)).unwrap();
+    let names = fs.list(Path::new("")).unwrap();
+    let mut names: Vec<String> = names.into_iter().map(|e| e.name).collect();
+    names.sort();
+    names
+}
+
 /// Removes the directory of a stopped server.
 #[expect(
     clippy::disallowed_methods,
@@ -134,7 +143,7 @@ fn a_checkpoint_of_streams_that_fails_is_an_error() {
         failed.starts_with('-') && failed.contains("logs"),
         "{failed}"
     );
-    assert!(!target.exists());
+    assert_eq!(entries(&server.dir), ["store"]);
     faults.clear();
     assert_eq!(c.words("XADD s 2-1 f v"), "$3\r\n2-1\r\n");
     assert_eq!(checkpoint(&mut c), "+OK\r\n");
@@ -163,7 +172,7 @@ fn only_a_store_with_streams_has_a_log_engine() {
     for store in ["store", "copy"] {
         let db = Db::open_read_only(&env, store, Options::default()).unwrap();
         assert_eq!(db.engines(), []);
-        assert!(!dir.join(store).join("logs").exists());
+        assert!(!entries(&dir.join(store)).iter().any(|name| name == "logs"));
     }
     let server = TestServer::start_in(dir, |_| {});
     let mut c = server.client();
@@ -217,4 +226,78 @@ fn info_and_metrics_agree_about_the_log_engine() {
     assert_eq!(find(&info, "logical_logs:"), 2);
     assert_eq!(find(&info, "logical_log_records:"), 11);
     assert!(info.contains("logical_log_space_amp:"), "{info}");
+}
+
+/// Waits until the store has this number of logs.
+fn wait_for_logs(c: &mut Client, logs: u64) {
+    let mut found = u64::MAX;
+    for _ in 0..20_000 {
+        let info = c.words("INFO basalt");
+        let line = info.lines().find_map(|l| l.strip_prefix("logical_logs:"));
+        found = line.expect("there are logs").trim().parse().unwrap();
+        if found == logs {
+            return;
+        }
+        basalt::env::Clock::system().sleep(std::time::Duration::from_millis(2));
+    }
+    panic!("the store has {found} logs, not {logs}");
+}
+
+/// Logs of streams that lost their keys are removed while the server runs, whichever way the keys
+/// were lost. Nothing reads the expired streams.
+#[test]
+fn logs_of_dropped_streams_are_removed_while_the_server_runs() {
+    let server = TestServer::start("sweep", |_| {});
+    let mut c = server.client();
+    for round in 0..3 {
+        for n in 0..50 {
+            c.words(&format!("XADD s{n} 1-1 f v"));
+        }
+        wait_for_logs(&mut c, 50);
+        for n in 0..10 {
+            assert_eq!(c.words(&format!("DEL s{n}")), ":1\r\n");
+        }
+        for n in 10..20 {
+            assert_eq!(c.words(&format!("SET s{n} v")), "+OK\r\n");
+        }
+        for n in 20..30 {
+            assert_eq!(c.words(&format!("PEXPIRE s{n} 1")), ":1\r\n");
+        }
+        // A command with very many names.
+        let mut many = vec!["MSET".to_string()];
+        for n in (30..40).chain(1000..5000) {
+            many.extend([format!("s{n}"), "v".to_string()]);
+        }
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(c.call(&many), "+OK\r\n");
+        wait_for_logs(&mut c, 10);
+        assert!(c.words("INFO memory").contains("\r\nmem_stream_keys:"));
+        for n in 40..50 {
+            assert_eq!(c.words(&format!("XLEN s{n}")), ":1\r\n");
+        }
+        if round > 0 {
+            // Some wait for a sweep when the flush comes.
+            for n in 40..45 {
+                c.words(&format!("DEL s{n}"));
+            }
+        }
+        assert_eq!(c.words("FLUSHALL"), "+OK\r\n");
+        wait_for_logs(&mut c, 0);
+    }
+    // Streams that an earlier server made are known to the next one.
+    for n in 0..20 {
+        c.words(&format!("XADD s{n} 1-1 f v"));
+    }
+    c.words("PEXPIRE s0 1");
+    c.words("PEXPIRE s1 100000000");
+    drop(c);
+    let server = TestServer::start_in(server.stop(), |_| {});
+    let mut c = server.client();
+    wait_for_logs(&mut c, 19);
+    for n in 2..10 {
+        c.words(&format!("SET s{n} v"));
+    }
+    wait_for_logs(&mut c, 11);
+    assert_eq!(c.words("PEXPIRE s1 1"), ":1\r\n");
+    wait_for_logs(&mut c, 10);
 }
