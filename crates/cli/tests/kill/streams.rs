@@ -275,6 +275,27 @@ fn verify_streams(port: u16, state: &mut [KnownCommands]) {
         let from = candidates.filter(|from| found.first().is_none_or(|first| first >= from));
         check_numbers(known, &found, from.max().unwrap_or(0), Work::Brief, &stream);
     }
+    wait_for_sweep(&mut c);
+}
+
+/// Waits until the logs are those of the streams: a kill may leave logs of deleted streams and of
+/// streams that were not created, which the server removes in the background.
+fn wait_for_sweep(c: &mut Client) {
+    let (mut logs, mut streams) = (0, 0);
+    for _ in 0..20_000 {
+        streams = c.number(&["DBSIZE"]);
+        let mut out = Vec::new();
+        c.send(&mut out, &[b"INFO", b"basalt"]);
+        c.write.write_all(&out).expect("connected");
+        let info = String::from_utf8(c.text()).expect("text");
+        let line = info.lines().find_map(|l| l.strip_prefix("logical_logs:"));
+        logs = line.map_or(0, |n| n.trim().parse().expect("a number"));
+        if logs == streams {
+            return;
+        }
+        Clock::system().sleep(Duration::from_millis(1));
+    }
+    panic!("there are {logs} logs of {streams} streams");
 }
 
 #[test]

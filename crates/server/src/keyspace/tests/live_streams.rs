@@ -282,11 +282,18 @@ fn a_drop_counts_when_it_is_committed() {
 /// the same key leaves it.
 #[test]
 fn a_sweep_leaves_streams_that_are_being_created() {
-    for appended in [false, true] {
+    for (appended, by_layer) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut w, store) = in_memory();
-        assert!(w.add("k"));
+        assert!(w.add("k") && w.add("l") && w.add("stays"));
         w.commit();
         w.delete("k");
+        if by_layer {
+            // The layer is searched after the new stream was registered.
+            let deleted = Layer::new(names(["k", "v", "l", "v"], 2), 0, None);
+            w.command(|k| k.put_layer(deleted, 0));
+            w.delete("k");
+        }
+        w.delete("l");
         w.commit();
         match appended {
             true => store.hold(true),
@@ -295,14 +302,14 @@ fn a_sweep_leaves_streams_that_are_being_created() {
         assert!(w.add("k"));
         assert!(w.submit());
         w.sweep();
-        assert_eq!(w.logs().len(), 1);
+        assert_eq!(w.logs().len(), 2);
         match appended {
             true => release_held(&store, Ok(())),
             false => store.release_append(Ok(())),
         }
         w.complete();
         w.sweep();
-        assert_eq!((w.logs().len(), w.logs()), (1, w.live()));
+        assert_eq!((w.logs().len(), w.logs()), (2, w.live()));
     }
 }
 
@@ -468,9 +475,12 @@ fn no_power_cut_leaves_a_stream_without_its_log() {
                     w.keys.expire_streams(w.now_ms);
                 }
                 10 if r.below(4) == 0 => w.command(|k| k.flush().unwrap()),
+                10 => w.store.sync().unwrap(),
                 _ => w.commit(),
             }
             if r.below(3) == 0 {
+                // A deletion that is not synced follows a creation that is.
+                w.sync = r.below(2) == 0;
                 w.commit();
                 w.sweep();
             }
