@@ -50,6 +50,30 @@ impl Spec {
             .map(|i| i as usize)
     }
 
+    /// Returns the position from which on the word STREAMS comes before the keys, for commands
+    /// whose keys are behind that word.
+    pub fn streams_from(&self) -> Option<usize> {
+        match self.full_name {
+            "xread" => Some(1),
+            "xreadgroup" => Some(4),
+            _ => None,
+        }
+    }
+
+    /// Returns the positions of keys in a request, like Redis's COMMAND GETKEYS. The command may
+    /// refuse the request nevertheless. Empty if the keys cannot be found.
+    pub fn keys_of(&self, request: &Request) -> Vec<usize> {
+        let Some(from) = self.streams_from() else {
+            return self.keys(request.len()).collect();
+        };
+        // The last argument cannot announce keys.
+        let mut places = from..request.len().saturating_sub(1);
+        let word = places.find(|i| request.arg(*i).eq_ignore_ascii_case(b"streams"));
+        // Half of what follows are keys, and the other half ids.
+        let keys = word.map(|word| word + 1..word + 1 + (request.len() - word - 1) / 2);
+        keys.into_iter().flatten().collect()
+    }
+
     fn fits(&self, len: usize) -> bool {
         let len = len as i32;
         if self.arity < 0 {

@@ -35,6 +35,7 @@ const FILES: &[&str] = &[
     "blocking",
     "blocking_groups",
     "set_id",
+    "keys",
 ];
 
 /// The number of commands that must be compared.
