@@ -411,6 +411,7 @@ impl Keyspace {
 mod epochs;
 mod layers;
 mod live_streams;
+mod loaded_streams;
 mod overlay;
 mod pending_writes;
 mod reading;

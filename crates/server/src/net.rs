@@ -266,6 +266,7 @@ impl Server {
             cursors.give(first);
         }
         let mut keys = Keyspace::new(store.clone(), limits, env.random().next_u64())?;
+        keys.limit_streams(usize::try_from(options.stream_memory_bytes).unwrap_or(usize::MAX));
         // A store that accepts no writes is served nevertheless, and keeps all logs.
         if store.existing_logs().is_some()
             && let Ok(incarnation) = store.next_incarnation()

@@ -114,6 +114,8 @@ fn memory(e: &mut Executor, out: &mut String) {
     let (loaded, stream_bytes, _) = e.keys.stream_stats();
     line!(out, "mem_streams:{stream_bytes}");
     line!(out, "streams_loaded:{loaded}");
+    let (_, dropped) = e.keys.stream_budget();
+    line!(out, "stream_windows_dropped:{dropped}");
     let live = e.keys.live_stream_stats();
     line!(out, "mem_stream_keys:{}", live.bytes);
     line!(out, "mem_memtables:{}", used.memtable);

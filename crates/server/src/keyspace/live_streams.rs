@@ -390,6 +390,11 @@ impl Keyspace {
         }
     }
 
+    /// Returns about the bytes of memory of all streams: loaded ones, and the keys of the others.
+    pub fn stream_memory(&self) -> usize {
+        self.stream_stats().1 + self.live.registry.memory()
+    }
+
     /// Returns counts of the streams that exist and that wait for their removal.
     pub fn live_stream_stats(&self) -> LiveStreamStats {
         LiveStreamStats {

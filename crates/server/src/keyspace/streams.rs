@@ -12,6 +12,7 @@
 //!   fails, the stream is loaded again.
 
 use super::Keyspace;
+use super::loaded_streams::LoadedStreams;
 use super::reading::{Missed, Read};
 use crate::catalog::DATABASE;
 use crate::layer::Layer;
@@ -27,9 +28,6 @@ use basalt::Bytes;
 use basalt::log::Log;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-
-/// Number of streams that stay loaded, apart from those with writes in flight.
-const LOADED_STREAMS: usize = 1024;
 
 /// What a request on streams waits for.
 pub(crate) enum StreamNeed {
@@ -57,7 +55,7 @@ pub(crate) enum StreamKey {
 /// The streams in memory.
 #[derive(Default)]
 pub(super) struct Streams {
-    loaded: BTreeMap<Bytes, LoadedStream>,
+    loaded: LoadedStreams,
     /// Tickets of the loads under way, by key. A load whose ticket is gone does not count.
     loading: BTreeMap<Bytes, u64>,
     /// Logs that were created and are used by no stream yet.
@@ -66,8 +64,6 @@ pub(super) struct Streams {
     answers: BTreeMap<u64, Vec<StreamAnswer>>,
     /// Number of loads so far.
     loads: u64,
-    /// Number of uses of streams so far.
-    uses: u64,
     /// Number of entries appended so far.
     pub appended: u64,
     /// Logs to be trimmed, and up to which LSN.
@@ -87,7 +83,10 @@ impl Streams {
     /// Drops the loaded streams of the keys that a layer writes.
     pub fn forget_layer(&mut self, layer: &Layer, secret: u64) {
         let stays = |key: &Bytes| !layer.has(key, KeyHash::of(secret, key));
-        self.loaded.retain(|key, _| stays(key));
+        let leave = self.loaded.keys().filter(|key| !stays(key));
+        for key in leave.cloned().collect::<Vec<_>>() {
+            self.loaded.remove(&key);
+        }
         self.loading.retain(|key, _| stays(key));
     }
 
@@ -109,25 +108,14 @@ impl Streams {
             return self.forget(key);
         }
         self.written.push(Bytes::copy_from_slice(key));
-        if let Some(stream) = self.loaded.get_mut(key) {
+        let trim = self.loaded.change(key, |stream| {
             stream.written_by &= !(1 << slot);
             stream.shrink_window();
-            if let Some(up_to) = stream.take_trim() {
-                self.trims.push((stream.log.clone(), up_to));
-            }
-        }
-    }
-
-    /// Drops the streams that were not used for longest, if too many are loaded.
-    fn evict(&mut self) {
-        while self.loaded.len() > LOADED_STREAMS {
-            let idle = self.loaded.iter().filter(|(_, s)| s.written_by == 0);
-            let Some((key, _)) = idle.min_by_key(|(_, s)| s.used) else {
-                return;
-            };
-            let key = key.clone();
-            self.loaded.remove(&key);
-        }
+            let up_to = stream.take_trim()?;
+            Some((stream.log.clone(), up_to))
+        });
+        self.trims.extend(trim.flatten());
+        self.loaded.evict();
     }
 }
 
@@ -136,14 +124,15 @@ impl Keyspace {
     pub fn stream(&mut self, key: &[u8]) -> Read<StreamKey> {
         self.touch_flush();
         let now = self.now_ms;
-        self.streams.uses += 1;
-        if let Some(stream) = self.streams.loaded.get_mut(key) {
-            if stream.expire_at_ms.is_none_or(|at| at > now) {
-                stream.used = self.streams.uses;
-                self.touched |= stream.written_by;
+        let look = |stream: &mut LoadedStream| {
+            let is_alive = stream.expire_at_ms.is_none_or(|at| at > now);
+            (is_alive, stream.written_by)
+        };
+        if let Some((is_alive, written_by)) = self.streams.loaded.change(key, look) {
+            self.touched |= written_by;
+            if is_alive {
                 return Ok(StreamKey::Loaded);
             }
-            self.touched |= stream.written_by;
             self.streams.forget(key);
         }
         match self.meta(key)? {
@@ -289,7 +278,7 @@ impl Keyspace {
             window_bytes: 0,
             written_by: 0,
             load: self.streams.loads,
-            used: self.streams.uses,
+            used: 0,
         };
         self.write_stream(key, stream);
     }
@@ -311,14 +300,14 @@ impl Keyspace {
         let key = Bytes::copy_from_slice(key);
         self.streams.loaded.insert(key.clone(), stream);
         self.stream_written(key);
-        self.streams.evict();
+        self.streams.loaded.evict();
     }
 
     fn stream_written(&mut self, key: Bytes) {
         self.wrote = true;
         let slot = self.open;
-        let stream = self.streams.loaded.get_mut(&key).expect("just written");
-        stream.written_by |= 1 << slot;
+        let write = |stream: &mut LoadedStream| stream.written_by |= 1 << slot;
+        (self.streams.loaded.change(&key, write)).expect("just written");
         self.open_epoch().streams.insert(key);
     }
 
@@ -351,17 +340,19 @@ impl Keyspace {
             let state = self.loaded_stream(key).state;
             self.change_stream(key, state);
         }
-        let stream = self.streams.loaded.get_mut(key).expect("it was found");
-        let state = &mut stream.state;
-        let lsn = state.next_lsn;
-        state.last_id = id;
-        state.entries_added += 1;
-        state.first_lsn = first_lsn;
-        state.next_lsn += 1;
-        let record = encode_record(id, first_lsn, state.entries_added, words);
-        let decoded = decode_record(&record).expect("just encoded");
-        stream.push(decoded);
-        let log = stream.log.clone();
+        let append = |stream: &mut LoadedStream| {
+            let state = &mut stream.state;
+            let lsn = state.next_lsn;
+            state.last_id = id;
+            state.entries_added += 1;
+            state.first_lsn = first_lsn;
+            state.next_lsn += 1;
+            let record = encode_record(id, first_lsn, state.entries_added, words);
+            stream.push(decode_record(&record).expect("just encoded"));
+            (stream.log.clone(), lsn, record)
+        };
+        let appended = self.streams.loaded.change(key, append);
+        let (log, lsn, record) = appended.expect("it was found");
         self.stream_written(Bytes::copy_from_slice(key));
         // The number covers the entry's places in the epoch and the window.
         let bytes = record.len() + 128;
@@ -400,11 +391,11 @@ impl Keyspace {
                             window: parts.window,
                             written_by: 0,
                             load: ticket,
-                            used: self.streams.uses,
+                            used: 0,
                         };
                         self.register_loaded(&key, stream.incarnation, stream.expire_at_ms);
                         self.streams.loaded.insert(key, stream);
-                        self.streams.evict();
+                        self.streams.loaded.evict();
                     }
                     Ok(None) => {}
                     result => {
@@ -448,8 +439,18 @@ impl Keyspace {
     /// Returns the number of loaded streams, their bytes of memory, and the entries appended since
     /// the server started.
     pub fn stream_stats(&self) -> (usize, usize, u64) {
-        let memory = self.streams.loaded.values().map(LoadedStream::memory);
-        let loaded = self.streams.loaded.len();
-        (loaded, memory.sum(), self.streams.appended)
+        let loaded = &self.streams.loaded;
+        (loaded.len(), loaded.bytes(), self.streams.appended)
+    }
+
+    /// Sets the budget of bytes for loaded streams.
+    pub fn limit_streams(&mut self, bytes: usize) {
+        self.streams.loaded.limit(bytes);
+    }
+
+    /// Returns the budget of bytes for loaded streams, and how often one lost its window to it.
+    pub fn stream_budget(&self) -> (usize, u64) {
+        let loaded = &self.streams.loaded;
+        (loaded.limit_bytes(), loaded.windows_dropped())
     }
 }

@@ -220,7 +220,9 @@ impl Server {
         *peak = (*peak).max(self.exec.client_bytes);
         let gone = self.preparer.gone_bytes() as u64;
         self.exec.gone_client_bytes = gone;
-        let bytes = self.exec.client_bytes + gone + self.exec.keys.pending_bytes() as u64;
+        let pending = self.exec.keys.pending_bytes() as u64;
+        let streams = self.exec.keys.stream_memory() as u64;
+        let bytes = self.exec.client_bytes + gone + pending + streams;
         if self.booked.bytes() != bytes {
             self.booked.resize(bytes);
         }

@@ -26,7 +26,8 @@ pub(crate) struct LoadedStream {
     pub key_is_ahead: bool,
     /// Records up to this LSN were removed from the log, or will be.
     pub trimmed_lsn: u64,
-    /// The newest entries. The last one has the LSN `state.next_lsn - 1`, if there is one.
+    /// The newest entries. The last one has the LSN `state.next_lsn - 1`. The budget of all streams
+    /// may have taken all of them.
     pub window: VecDeque<Record>,
     pub window_bytes: usize,
     /// Epochs, open or in flight, that write this stream.
@@ -75,6 +76,13 @@ impl LoadedStream {
             let entry = self.window.pop_front().expect("not empty");
             self.window_bytes -= entry.body.len();
         }
+    }
+
+    /// Drops the window. No epoch may be writing the stream.
+    pub fn drop_window(&mut self) {
+        assert!(self.written_by == 0, "the log may lack the entries");
+        self.window = VecDeque::new();
+        self.window_bytes = 0;
     }
 
     /// Returns the LSN up to which records should be removed from the log, if there are enough of

@@ -3,6 +3,8 @@
 use super::{has_stream, strict_id};
 use crate::command::{CommandResult, Context, Failure, Outcome, integer, word};
 use crate::resp::request::Request;
+use crate::stream::StreamId;
+use crate::stream::jobs::EntryRange;
 
 fn smaller_than(what: &str) -> Failure {
     Failure::new(format!(
@@ -37,10 +39,17 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if !has_stream(c, key)? {
         return Err(Failure::new("ERR no such key"));
     }
+    let newest = EntryRange {
+        start: StreamId::MIN,
+        end: StreamId::MAX,
+        reverse: true,
+        count: 1,
+    };
+    let limit = c.exec.options.reply_hard_bytes;
+    let top = c.keys().stream_range(key, &newest, limit)?;
     let stream = c.keys().loaded_stream(key);
     let (mut state, len) = (stream.state, stream.len());
-    if len > 0 {
-        let top = stream.window.back().expect("the newest entry is in memory");
+    if let Some(top) = top.last() {
         if id < top.id {
             return Err(smaller_than("the target stream top item"));
         }

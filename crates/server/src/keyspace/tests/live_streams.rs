@@ -445,6 +445,82 @@ fn a_registry_counts_its_bytes_and_orders_ends() {
     assert_eq!((r.memory(), r.next_expiry()), (0, None));
 }
 
+/// Adds an entry with a value of this many bytes.
+fn add_long(w: &mut StreamWorld, key: &str, bytes: usize) {
+    assert!(w.add(key));
+    w.commit();
+    w.added += 1;
+    let (id, value) = (StreamId::new(w.added, 0), vec![b'v'; bytes]);
+    let key = key.as_bytes();
+    w.command(|k| {
+        assert_eq!(k.stream(key).unwrap(), StreamKey::Loaded);
+        let words: [&[u8]; 2] = [b"f", &value];
+        k.append_entry(key, id, 1, words.into_iter());
+    });
+    w.commit();
+}
+
+/// Streams in memory stay within their budget of bytes. Those not used for longest lose their
+/// windows, and can be read and written as before.
+#[test]
+fn loaded_streams_stay_within_their_budget() {
+    const LIMIT: usize = 100_000;
+    let (mut w, _) = in_memory();
+    w.keys.limit_streams(LIMIT);
+    let window = |w: &StreamWorld, key: &str| w.keys.loaded_stream(key.as_bytes()).window.len();
+    for n in 0..40 {
+        add_long(&mut w, &format!("s{n}"), 10_000);
+        // The first one is used again and again.
+        add_long(&mut w, "s0", 10);
+        let (loaded, bytes, _) = w.keys.stream_stats();
+        assert!(bytes <= LIMIT, "{bytes}");
+        assert_eq!(loaded, n + 1);
+    }
+    assert!(window(&w, "s0") > 30 && window(&w, "s39") == 2);
+    assert_eq!(window(&w, "s1"), 0);
+    assert!(w.keys.stream_budget().1 >= 30);
+    // A stream without a window takes entries, which are its window then.
+    add_long(&mut w, "s1", 10);
+    assert_eq!(window(&w, "s1"), 2);
+    assert_eq!(w.keys.loaded_stream(b"s1").len(), 4);
+    // Entries in flight stay in memory, however many bytes they are.
+    let long = vec![b'v'; LIMIT * 2];
+    w.command(|k| {
+        assert_eq!(k.stream(b"s2").unwrap(), StreamKey::Loaded);
+        let words: [&[u8]; 2] = [b"f", &long];
+        k.append_entry(b"s2", StreamId::new(1_000_000, 0), 1, words.into_iter());
+    });
+    assert_eq!(window(&w, "s2"), 1);
+    assert!(w.keys.stream_stats().1 > LIMIT);
+    w.commit();
+    assert!(w.keys.stream_stats().1 <= LIMIT);
+    // Everything that is counted is given back.
+    w.command(|k| k.flush().unwrap());
+    w.commit();
+    assert_eq!((w.keys.stream_stats().1, w.keys.stream_memory()), (0, 0));
+}
+
+/// The number of loaded streams is bounded, and those used last stay.
+#[test]
+fn the_streams_used_last_stay_loaded() {
+    let (mut w, _) = in_memory();
+    for n in 0..1100 {
+        assert!(w.add(&format!("s{n}")) && w.add("first"));
+        if n % 100 == 0 {
+            w.commit();
+        }
+    }
+    w.commit();
+    assert_eq!(w.keys.stream_stats().0, 1024);
+    assert_eq!(w.keys.loaded_stream(b"first").len(), 1100);
+    assert_eq!(w.keys.loaded_stream(b"s1099").len(), 1);
+    // A tiny budget leaves the streams that one request may have.
+    w.keys.limit_streams(1);
+    assert!(w.add("first"));
+    w.commit();
+    assert_eq!(w.keys.stream_stats().0, 512);
+}
+
 /// A power cut at any change of the disk, with commits that are synced and that are not: every key
 /// with a stream has its log, which can be read. After the sweep of the next start, all other logs
 /// are gone.
