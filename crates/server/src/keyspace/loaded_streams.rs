@@ -76,7 +76,7 @@ impl LoadedStreams {
         self.by_key.keys()
     }
 
-    /// Adds a stream, which counts as used now. The caller evicts others when the stream may go, too.
+    /// Adds a stream, which counts as used now. The caller evicts others when this one may go, too.
     pub fn insert(&mut self, key: Bytes, mut stream: LoadedStream) {
         self.remove(&key);
         self.uses += 1;

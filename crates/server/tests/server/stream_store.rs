@@ -301,3 +301,47 @@ fn logs_of_dropped_streams_are_removed_while_the_server_runs() {
     assert_eq!(c.words("PEXPIRE s1 1"), ":1\r\n");
     wait_for_logs(&mut c, 10);
 }
+
+/// A client that pipelines ranges over a whole stream, and does not read the replies, holds a few
+/// replies at a time: each request is read from the log when there is room for its reply.
+#[test]
+fn pipelined_ranges_of_a_large_stream_take_bounded_memory() {
+    const REQUESTS: usize = 2_000;
+    let server = TestServer::start("ranges", |_| {});
+    let mut c = server.client();
+    let value = "v".repeat(4_000);
+    for n in 1..=500 {
+        c.call(&["XADD", "s", &format!("{n}-0"), "f", &value]);
+    }
+    let whole = c.words("XRANGE s - +").len();
+    assert!(whole > 2_000_000);
+    let before = c.words("INFO stats");
+    let count = |info: &str| {
+        let line = info
+            .lines()
+            .find_map(|l| l.strip_prefix("total_commands_processed:"));
+        line.unwrap().trim().parse::<usize>().unwrap()
+    };
+    c.send(&b"XRANGE s - +\r\n".repeat(REQUESTS));
+    let mut other = server.client();
+    // The requests were read when some of them were answered.
+    for _ in 0..20 {
+        assert_eq!(c.reply().unwrap().len(), whole);
+    }
+    // Nothing takes replies from here on, so the server answers a few more requests and stops.
+    let (mut done, mut same, mut polls) = (0, 0, 0);
+    while same < 200 {
+        let memory = other.words("INFO memory");
+        let peak = memory
+            .lines()
+            .find_map(|l| l.strip_prefix("mem_clients_peak:"));
+        let peak: usize = peak.unwrap().trim().parse().unwrap();
+        assert!(peak < 12 * whole, "{peak} bytes for replies of {whole}");
+        let fetched = other.words("INFO stats");
+        let now = count(&fetched) - count(&before) - 2 * polls;
+        polls += 1;
+        same = if now == done { same + 1 } else { 0 };
+        done = now;
+    }
+    assert!(done < REQUESTS, "the requests wait for the client");
+}
