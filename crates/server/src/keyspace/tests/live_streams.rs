@@ -514,6 +514,8 @@ fn the_streams_used_last_stay_loaded() {
     assert_eq!(w.keys.stream_stats().0, 1024);
     assert_eq!(w.keys.loaded_stream(b"first").len(), 1100);
     assert_eq!(w.keys.loaded_stream(b"s1099").len(), 1);
+    let mut is_loaded = |key: &str| w.command(|k| k.stream(key.as_bytes()).is_ok());
+    assert!(!is_loaded("s0") && !is_loaded("s50") && is_loaded("s200"));
     // A tiny budget leaves the streams that one request may have.
     w.keys.limit_streams(1);
     assert!(w.add("first"));
