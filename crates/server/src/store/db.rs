@@ -1,9 +1,10 @@
 //! The engine as the store of the server.
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Families};
 use super::logs::StreamLogs;
 use super::{
-    Append, CURSOR_BLOCK, CommitCallback, EntryVisitor, INCARNATION_BLOCK, Store, StoreView, Write,
+    Append, CURSOR_BLOCK, CommitCallback, ElementVisitor, EntryVisitor, INCARNATION_BLOCK, Store,
+    StoreView, Write,
 };
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
@@ -18,6 +19,7 @@ use std::path::Path;
 pub(crate) struct DbStore {
     db: Db,
     keys: Family,
+    elements: Family,
     retired: Retired,
     encoder: Encoder,
     logs: StreamLogs,
@@ -33,16 +35,21 @@ impl DbStore {
         let options = retired.add_to(options);
         let db = Db::open(env, dir, options.clone())?;
         let keys = ensure_family(&db, KEYS_FAMILY, &options)?;
-        ensure_family(&db, ELEMENTS_FAMILY, &options)?;
+        let elements = ensure_family(&db, ELEMENTS_FAMILY, &options)?;
         match catalog::read(&db, &keys)? {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
         }
-        let encoder = Encoder::new(db.clone(), keys.clone());
+        let families = Families {
+            keys: keys.clone(),
+            elements: elements.clone(),
+        };
+        let encoder = Encoder::new(db.clone(), families);
         let logs = StreamLogs::open(env, dir)?;
         Ok(DbStore {
             db,
             keys,
+            elements,
             retired,
             encoder,
             logs,
@@ -154,6 +161,20 @@ impl Store for DbStore {
             keys: self.keys.clone(),
             snapshot: self.db.snapshot(),
         })
+    }
+
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()> {
+        let options = ReadOptions::default()
+            .lower_bound(Some(prefix.to_vec()))
+            .upper_bound(Some(layout::prefix_end(prefix)))
+            .fill_cache(false);
+        let mut it = self.db.iter(&self.elements, &options)?;
+        it.seek_to_first()?;
+        while it.valid() {
+            visit(it.key(), it.value())?;
+            it.next()?;
+        }
+        Ok(())
     }
 
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {

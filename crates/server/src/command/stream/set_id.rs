@@ -3,6 +3,8 @@
 use super::{has_stream, strict_id};
 use crate::command::{CommandResult, Context, Failure, Outcome, integer, word};
 use crate::resp::request::Request;
+use crate::stream::StreamId;
+use crate::stream::jobs::EntryRange;
 
 fn smaller_than(what: &str) -> Failure {
     Failure::new(format!(
@@ -40,8 +42,14 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let stream = c.keys().loaded_stream(key);
     let (mut state, len) = (stream.state, stream.len());
     if len > 0 {
-        let top = stream.window.back().expect("the newest entry is in memory");
-        if id < top.id {
+        let newest = EntryRange {
+            start: StreamId::MIN,
+            end: StreamId::MAX,
+            reverse: true,
+            count: 1,
+        };
+        let top = c.keys().stream_range(key, &newest, 0)?;
+        if top.first().is_some_and(|(_, top)| id < top.id) {
             return Err(smaller_than("the target stream top item"));
         }
         if entries_added.is_some_and(|n| n < len) {
