@@ -10,5 +10,6 @@ mod oracle;
 mod pipelines;
 mod replies;
 mod restart;
+mod stream_oracle;
 mod streams;
 mod transcripts;

@@ -63,7 +63,7 @@ impl Drop for Redis {
     }
 }
 
-fn both() -> Option<(Redis, TestServer)> {
+pub fn both() -> Option<(Redis, TestServer)> {
     match Redis::start() {
         Some(redis) => Some((redis, TestServer::start("oracle", |_| {}))),
         None => {
