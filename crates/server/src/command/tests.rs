@@ -115,16 +115,28 @@ impl World {
         String::from_utf8(reply.to_vec()).unwrap()
     }
 
-    /// Commits all writes.
-    fn commit(&mut self) {
+    /// Forgets what is in memory, as a restart does.
+    fn reopen(&mut self) {
+        let store = Arc::new(self.store.clone());
+        self.exec.keys = Keyspace::new(store, EpochLimits::default(), 5).unwrap();
+    }
+
+    /// Submits all writes, lets `end` decide the held commits, and takes in the result.
+    fn end_epoch(&mut self, end: impl FnOnce(&MemoryStore)) {
         let (sender, ended) = std::sync::mpsc::channel();
         let done = |slot| {
             Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
         };
         assert!(self.exec.keys.submit(true, done));
-        // The log engine commits on a thread of its own.
+        end(&self.store);
         let (slot, result) = ended.recv().unwrap();
         self.exec.keys.complete(slot, result);
+    }
+
+    /// Commits all writes.
+    fn commit(&mut self) {
+        // The log engine commits on a thread of its own.
+        self.end_epoch(|_| {});
     }
 
     fn check(&mut self, script: &[(&str, &str)]) {
@@ -528,4 +540,5 @@ fn replies_about_commands_and_clients_have_a_limit() {
     assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
 }
 
+mod groups;
 mod streams;

@@ -24,7 +24,7 @@ pub(crate) struct Claims {
     pub last_id: Option<StreamId>,
 }
 
-fn found<'a>(group: Option<&'a mut Group>) -> &'a mut Group {
+fn found(group: Option<&mut Group>) -> &mut Group {
     group.expect("the group was found")
 }
 

@@ -622,7 +622,7 @@ impl Keyspace {
                 self.streams.loading.remove(&key);
                 match result {
                     Ok(Some(parts)) => {
-                        let stream = LoadedStream::new(parts, ticket, self.streams.uses);
+                        let stream = LoadedStream::new(*parts, ticket, self.streams.uses);
                         self.streams.loaded.insert(key, stream);
                         self.streams.evict();
                     }

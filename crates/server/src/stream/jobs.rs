@@ -100,7 +100,7 @@ pub(crate) enum StreamAnswer {
     Loaded {
         key: Bytes,
         ticket: u64,
-        result: Result<Option<LoadedParts>>,
+        result: Result<Option<Box<LoadedParts>>>,
     },
     Entries {
         load: u64,
@@ -184,7 +184,7 @@ fn lost(log: &Log, lsn: u64) -> Error {
     Error::new(ErrorKind::Corruption, what)
 }
 
-fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<LoadedParts>> {
+fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
     let Some(value) = store.get(stored)? else {
         return Ok(None);
     };
@@ -219,7 +219,7 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<LoadedParts>> {
     gone.remove_below(state.first_lsn);
     removed.remove_below(state.first_lsn);
     let (window, window_start) = load_window(&log, state.first_lsn..state.next_lsn, &gone)?;
-    Ok(Some(LoadedParts {
+    Ok(Some(Box::new(LoadedParts {
         incarnation: header.incarnation,
         expire_at_ms: value.expire_at_ms,
         log,
@@ -231,7 +231,7 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<LoadedParts>> {
         groups,
         window,
         window_start,
-    }))
+    })))
 }
 
 /// Loads the tombstones and the groups of the stream at a key, which is in the encoding of the

@@ -63,6 +63,8 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
     }
     state.last_id = id;
     state.entries_added = entries_added.unwrap_or(state.entries_added);
+    // As in Redis, the smallest id changes nothing.
+    let max_deleted_id = max_deleted_id.filter(|id| *id != StreamId::MIN);
     state.max_deleted_id = max_deleted_id.unwrap_or(state.max_deleted_id);
     c.keys().change_stream(key, state);
     c.reply.ok();
