@@ -1,5 +1,6 @@
 //! Consumer groups in the keyspace: each change of a loaded stream's groups, with the writes of its
-//! elements in the open epoch. The stream and the group must have been found by the running command.
+//! elements in the open epoch. The stream and the group must have been found by the running
+//! command.
 
 use super::Keyspace;
 use crate::stream::StreamId;

@@ -1,7 +1,7 @@
 //! Requests that wait for entries of streams (XREAD and XREADGROUP with BLOCK). A blocked request
-//! stays on its connection, and runs again when an epoch that adds to one of its streams, or removes
-//! the stream or a group, has ended: no earlier, so no client sees an entry that could be lost.
-//! Requests run again in the order of their arrival.
+//! stays on its connection, and runs again when an epoch that adds to one of its streams, or
+//! removes the stream or a group, has ended: no earlier, so no client sees an entry that could be
+//! lost. Requests run again in the order of their arrival.
 
 use super::background::Requester;
 use super::connection::Connection;

@@ -1,5 +1,5 @@
-//! The elements of streams in `redis.elements`, pinned to `docs/format/redis-keys.md`: tombstones of
-//! deleted entries, consumer groups, their consumers, and entries that are pending.
+//! The elements of streams in `redis.elements`, pinned to `docs/format/redis-keys.md`: tombstones
+//! of deleted entries, consumer groups, their consumers, and entries that are pending.
 //!
 //! An element's key is the prefix of the stream's incarnation, a kind, and numbers that order as
 //! their bytes do. So the groups of a stream come before their consumers, and these before the

@@ -119,7 +119,8 @@ impl Group {
         (number, is_new)
     }
 
-    /// Removes a consumer with its pending entries. Returns their number, if there was the consumer.
+    /// Removes a consumer with its pending entries. Returns their number, if there was the
+    /// consumer.
     pub fn remove_consumer(&mut self, name: &[u8], writer: &mut ElementWriter) -> Option<usize> {
         let number = self.names.remove(name)?;
         let consumer = self.consumers.remove(&number)?;

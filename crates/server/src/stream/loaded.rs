@@ -33,6 +33,9 @@ pub(crate) struct LoadedStream {
     pub state: StreamState,
     /// The next LSN in the key's value, as it was last written.
     pub key_next_lsn: u64,
+    /// The first live LSN as records may have it: with the trims of appends, and without those
+    /// changes of tables that have not ended.
+    appended_first_lsn: u64,
     /// Records up to this LSN were removed from the log, or will be.
     pub trimmed_lsn: u64,
     /// The LSNs from `state.first_lsn` on that have no live entry: it was deleted, or a power cut
@@ -86,6 +89,7 @@ impl LoadedStream {
             expire_at_ms: parts.expire_at_ms,
             trimmed_lsn: parts.log.trimmed().unwrap_or(0),
             log: parts.log,
+            appended_first_lsn: parts.state.first_lsn,
             state: parts.state,
             key_next_lsn: parts.key_next_lsn,
             gone: Arc::new(parts.gone),
@@ -130,6 +134,16 @@ impl LoadedStream {
             .get(n)
             .map_or(self.state.next_lsn, |(lsn, _)| *lsn);
         is_certain.then_some(lsn)
+    }
+
+    /// Returns the first live LSN that the record of the next entry has, if the entry's command
+    /// removes the entries before `first_lsn`. The appends of an epoch are committed before its
+    /// other writes, so a record must not have what only these do.
+    pub fn claim_first(&mut self, first_lsn: u64) -> u64 {
+        if first_lsn > self.state.first_lsn {
+            self.appended_first_lsn = first_lsn;
+        }
+        self.appended_first_lsn
     }
 
     /// Adds the newest entry, and removes the entries before `first_lsn`.
@@ -180,12 +194,13 @@ impl LoadedStream {
         self.window_start = lsn + 1;
     }
 
-    /// Drops old entries from the window. Entries of epochs that have not ended stay, because the
-    /// log does not have them yet.
+    /// Drops old entries from the window after an epoch has ended. Entries of epochs that have not
+    /// ended stay, because the log does not have them yet.
     pub fn shrink_window(&mut self) {
         if self.written_by != 0 {
             return;
         }
+        self.appended_first_lsn = self.state.first_lsn;
         while self.window.len() > WINDOW_ENTRIES
             || (self.window_bytes > WINDOW_BYTES && self.window.len() > 1)
         {

@@ -87,8 +87,8 @@ impl LsnSet {
         self.run_of(lsn).map_or(lsn, |run| run.end() + 1)
     }
 
-    /// Returns the LSN behind the next `n` ones from `from` on that are not in the set. It is not in
-    /// the set either.
+    /// Returns the LSN behind the next `n` ones from `from` on that are not in the set. It is not
+    /// in the set either.
     pub fn skip_absent(&self, from: u64, n: u64) -> u64 {
         let (mut at, mut left) = (self.next_absent(from), n);
         while left > 0 {

@@ -55,8 +55,14 @@ fn remove(w: &mut World) -> bool {
     let Some(job) = w.exec.keys.take_removals() else {
         return false;
     };
+    let syncs = w.store.0.lock().syncs;
     let answer = jobs::run(&w.store, job);
     assert!(matches!(answer, jobs::StreamAnswer::Removed(_, Ok(()))));
+    assert_eq!(
+        w.store.0.lock().syncs,
+        syncs + 1,
+        "tombstones are durable first"
+    );
     w.exec.keys.take_stream_answer(1, answer);
     true
 }
@@ -270,6 +276,27 @@ fn a_damaged_element_is_named() {
         ("DEL s", ":1\r\n"),
         ("XLEN s", ":0\r\n"),
     ]);
+}
+
+/// The elements of a deleted stream are deleted with its log, and those of others stay.
+#[test]
+fn a_sweep_deletes_the_elements_of_deleted_streams() {
+    let mut w = world();
+    w.check(&[
+        ("XGROUP CREATE t g 0 MKSTREAM", "+OK\r\n"),
+        ("DEL s", ":1\r\n"),
+    ]);
+    w.commit();
+    assert_eq!(
+        w.store.0.lock().elements.len(),
+        8,
+        "2 groups, 2 consumers, 3 pending; 1 group"
+    );
+    let answer = jobs::run(&w.store, jobs::StreamJob::Sweep);
+    assert!(matches!(answer, jobs::StreamAnswer::Swept(Ok(1))));
+    assert_eq!(w.store.0.lock().elements.len(), 1);
+    w.reopen();
+    assert!(w.run("XINFO GROUPS t").starts_with("*1\r\n"));
 }
 
 /// Random commands: after each restart, all that was committed is as it was in memory.
