@@ -76,17 +76,27 @@ fn check_awaited(
     Ok(())
 }
 
-/// Returns entries that the group has not delivered, and the id of the stream's first entry if the
-/// group's counter needs it.
+/// Returns the id of the last entry of a stream that the command delivers already, because it has
+/// the stream more than once.
+fn delivered(r: &Request, found: &[(usize, Found)], key: &[u8]) -> StreamId {
+    let last = found.iter().rev().find_map(|(i, found)| match found {
+        Found::New(entries, _) if r.arg(*i) == key => entries.last(),
+        _ => None,
+    });
+    last.map_or(StreamId::MIN, |(_, entry)| entry.id)
+}
+
+/// Returns entries behind an id that the group has not delivered, and the id of the stream's first
+/// entry if the group's counter needs it.
 fn new_entries(
     c: &mut Context<'_>,
     key: &[u8],
     group: &[u8],
-    count: u64,
+    (behind, count): (StreamId, u64),
 ) -> Result<Option<Found>, Failure> {
     let limit = c.exec.options.reply_hard_bytes;
     let newest = c.keys().loaded_stream(key).state.last_id;
-    let last_id = group_of(c, key, group).last_id;
+    let last_id = group_of(c, key, group).last_id.max(behind);
     let Some(start) = last_id.next().filter(|_| newest > last_id) else {
         return Ok(None);
     };
@@ -197,14 +207,10 @@ pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut found = Vec::new();
     for (i, after) in (o.first..).zip(after) {
         let key = r.arg(i);
-        // A stream that is read twice in one command has its entries delivered once.
-        let is_again = after == StreamId::MAX && (o.first..i).any(|other| r.arg(other) == key);
-        if is_again {
-            continue;
-        }
         match after {
             StreamId::MAX => {
-                let new = new_entries(c, key, group, o.count)?;
+                let behind = delivered(r, &found, key);
+                let new = new_entries(c, key, group, (behind, o.count))?;
                 found.extend(new.map(|new| (i, new)));
             }
             after => {
