@@ -90,7 +90,8 @@ impl World {
         while let Outcome::Stream(need) = outcome {
             match need {
                 crate::keyspace::StreamNeed::Job(job) => {
-                    let answer = crate::stream::jobs::run(&self.store, *job);
+                    let store = self.exec.keys.store().clone();
+                    let answer = crate::stream::jobs::run(&*store, *job);
                     self.exec.keys.take_stream_answer(1, answer);
                 }
                 crate::keyspace::StreamNeed::Busy => self.commit(),
@@ -122,12 +123,12 @@ impl World {
     }
 
     /// Submits all writes, lets `end` decide the held commits, and takes in the result.
-    fn end_epoch(&mut self, end: impl FnOnce(&MemoryStore)) {
+    fn end_epoch(&mut self, sync: bool, end: impl FnOnce(&MemoryStore)) {
         let (sender, ended) = std::sync::mpsc::channel();
         let done = |slot| {
             Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
         };
-        assert!(self.exec.keys.submit(true, done));
+        assert!(self.exec.keys.submit(sync, done));
         end(&self.store);
         let (slot, result) = ended.recv().unwrap();
         self.exec.keys.complete(slot, result);
@@ -135,8 +136,13 @@ impl World {
 
     /// Commits all writes.
     fn commit(&mut self) {
+        self.commit_with(true);
+    }
+
+    /// Commits all writes, with a sync or without one.
+    fn commit_with(&mut self, sync: bool) {
         // The log engine commits on a thread of its own.
-        self.end_epoch(|_| {});
+        self.end_epoch(sync, |_| {});
     }
 
     fn check(&mut self, script: &[(&str, &str)]) {
@@ -541,4 +547,5 @@ fn replies_about_commands_and_clients_have_a_limit() {
 }
 
 mod groups;
+mod power_cuts;
 mod streams;

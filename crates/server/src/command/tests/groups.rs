@@ -99,7 +99,7 @@ fn a_failed_commit_leaves_groups_as_they_were() {
         assert!(!reply.starts_with('-'), "{command}: {reply}");
         let after = whole(&mut w);
         assert_ne!(after, before, "{command} changes something");
-        w.end_epoch(|store| store.release(0, failed()));
+        w.end_epoch(true, |store| store.release(0, failed()));
         w.store.hold(false);
         assert_eq!(whole(&mut w), before, "{command}");
 
@@ -123,7 +123,7 @@ fn a_failed_append_takes_the_delivery_with_it() {
     w.store.0.lock().hold_appends = true;
     w.check(&[("XADD s 6-1 f v6", "$3\r\n6-1\r\n")]);
     w.run("XREADGROUP GROUP g a STREAMS s >");
-    w.end_epoch(|store| {
+    w.end_epoch(true, |store| {
         assert_eq!(store.0.lock().submissions.len(), 1, "the append is first");
         store.release_append(failed());
     });
@@ -135,6 +135,34 @@ fn a_failed_append_takes_the_delivery_with_it() {
     w.commit();
     w.reopen();
     assert_eq!(whole(&mut w), after);
+}
+
+/// A delivered entry that a power cut takes is not given its id again.
+#[test]
+fn the_id_of_a_lost_entry_that_was_delivered_is_not_used_again() {
+    for command in [
+        "XREADGROUP GROUP g a STREAMS s >",
+        "XGROUP CREATE s h $",
+        "XGROUP SETID s g $",
+    ] {
+        let mut w = World::new();
+        w.run("XGROUP CREATE s g 0 MKSTREAM");
+        w.run("XADD s 1-1 f a");
+        w.commit();
+        w.run("XADD s 2-1 f b");
+        w.commit();
+        w.run(command);
+        w.commit();
+        log(&w).truncate_suffix(2).unwrap();
+        w.reopen();
+        let reply = w.run("XADD s 2-1 f c");
+        assert!(reply.starts_with("-ERR The ID"), "{command}: {reply}");
+        w.run("XADD s 3-1 f c");
+        assert!(
+            w.run("XREADGROUP GROUP g a STREAMS s >").contains("3-1"),
+            "{command}"
+        );
+    }
 }
 
 /// A power cut takes entries of the log that the tables know. They count as deleted, and no later
