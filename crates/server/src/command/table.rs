@@ -86,6 +86,9 @@ impl Spec {
             }
             .into(),
         );
+        if self.flags.contains(&"blocking") {
+            out.push("@blocking".to_string());
+        }
         out
     }
 }
@@ -693,7 +696,7 @@ pub static COMMANDS: &[Spec] = &[
     ),
     spec!("xread", "xread", -4, ["readonly" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
         "Returns entries behind an id, or waits for them.", stream::read::xread, &[]),
-    spec!("xreadgroup", "xreadgroup", -7, ["write" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
+    spec!("xreadgroup", "xreadgroup", -7, ["write" "blocking" "movablekeys"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
         "Delivers entries to a consumer of a group, or waits for them.", stream::read_group::xreadgroup, &[]),
     stream!(
         "xrevrange",

@@ -2,29 +2,29 @@
 //!
 //! # How the rules of epochs hold for streams
 //! - A loaded stream is newer than the store, as the overlay is. A command that reads it depends on
-//! the epochs that write it (rules 1 and 2), so the epochs of one stream follow one another.
+//!   the epochs that write it (rules 1 and 2), so the epochs of one stream follow one another.
 //! - An epoch may have appends to logs and writes of tables. The appends are committed first, and
-//! later epochs are submitted after both commits. So the order of tables' writes is the order of
-//! epochs. An epoch with one part needs no order to epochs that it does not depend on.
+//!   later epochs are submitted after both commits. So the order of tables' writes is the order of
+//!   epochs. An epoch with one part needs no order to epochs that it does not depend on.
 //! - When an epoch with writes of a stream fails, the loaded stream is dropped. It is loaded again
-//! when no epoch that writes it is open or in flight.
+//!   when no epoch that writes it is open or in flight.
 //! - A record does not have the changes of tables of its own epoch, because its append comes first.
-//! If a crash or an error takes these, entries of the epoch may stay, and nothing of its XDELs and
-//! of its groups. Only an XADD that trims counts the deletions before it.
+//!   If a crash or an error takes these, entries of the epoch may stay, and nothing of its XDELs
+//!   and of its groups. Only an XADD that trims counts the deletions before it.
 //! - Any other write of the key (SET, DEL, a layer, a flush) drops the loaded stream. If that epoch
-//! fails, the stream is loaded again.
+//!   fails, the stream is loaded again.
 //!
 //! # Deleted entries and groups
 //! - XDEL and the commands of groups write tables only: elements, and the key where it is needed.
-//! All writes of one command are in one epoch, so a crash leaves all of them or none.
-//! - An LSN is never used again. A tombstone is written with a key whose next LSN is greater, and
-//! so is a group that has delivered an entry. If a power cut takes entries that were not synced,
-//! their LSNs and ids stay behind the stream's last ones, and count as deleted entries.
+//!   All writes of one command are in one epoch, so a crash leaves all of them or none.
+//! - An LSN that a tombstone or a group knows is never used again: each is written with a key whose
+//!   next LSN is greater. If a power cut takes entries that were not synced, their LSNs and ids stay
+//!   behind those that the key has, and count as deleted entries.
 //! - A record leaves the log after a sync that makes its tombstone durable. A tombstone is deleted
-//! when the removal of its record is durable, or with a key whose first live LSN is greater: not
-//! with an append, which a power cut may take without the writes of its epoch to tables.
+//!   when the removal of its record is durable, or with a key whose first live LSN is greater: not
+//!   with an append, which a power cut may take without the writes of its epoch to tables.
 //! - The number of entries follows from the LSNs at each load: the next one, the first live one,
-//! and those without an entry between. No counter can disagree.
+//!   and those without an entry between. No counter can disagree.
 
 use super::Keyspace;
 use super::reading::{Missed, Read};
