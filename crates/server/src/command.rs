@@ -136,8 +136,19 @@ pub(crate) struct Block {
     pub timeout_ms: u64,
     /// The streams that end the wait when they are written.
     pub keys: Vec<Bytes>,
-    /// The ids behind which entries are awaited, one for each key.
+    /// The ids behind which entries are awaited, one for each key. Empty for XREADGROUP.
     pub after: Vec<StreamId>,
+    /// The groups that await entries, one for each key. Empty for XREAD.
+    pub groups: Vec<AwaitingGroup>,
+}
+
+/// A group that a blocked request reads with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AwaitingGroup {
+    /// The incarnation of the stream.
+    pub incarnation: u64,
+    /// The number of the group in its stream.
+    pub group: u64,
 }
 
 /// The reason why a blocked request ends without entries.
@@ -151,6 +162,7 @@ pub(crate) enum BlockEnd {
 /// A blocked request that runs again.
 pub(crate) struct Resumed {
     pub after: Vec<StreamId>,
+    pub groups: Vec<AwaitingGroup>,
     pub end: Option<BlockEnd>,
 }
 

@@ -38,12 +38,12 @@ use crate::fetch::{self, Fetch};
 use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType};
 use crate::names::KeyHash;
-use crate::store::{Append, Store};
+use crate::store::{Append, ElementWrite, Store};
 use crate::value::Value;
 use basalt::{Bytes, Error, Result};
 use live_streams::{EpochStreams, LiveStreams};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use streams::Streams;
@@ -81,8 +81,11 @@ struct Epoch {
     layer_bytes: usize,
     /// Entries of streams that are appended before the other writes.
     appends: Vec<Append>,
-    /// Keys of streams that the epoch writes.
-    streams: BTreeSet<Bytes>,
+    /// Writes of elements, in their order.
+    elements: Vec<ElementWrite>,
+    /// Keys of streams that the epoch writes. The value is true if the writes may end the waits of
+    /// blocked requests.
+    streams: BTreeMap<Bytes, bool>,
     stream_changes: EpochStreams,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
@@ -95,6 +98,7 @@ impl Epoch {
     fn is_empty(&self) -> bool {
         self.keys.is_empty()
             && self.appends.is_empty()
+            && self.elements.is_empty()
             && self.layers == 0
             && self.flushed_from.is_none()
     }
@@ -246,6 +250,7 @@ impl Keyspace {
 
     /// Ends a command. Returns the epochs that its reply depends on.
     pub fn finish(&mut self) -> Epochs {
+        self.streams.evict();
         let mut depends_on = std::mem::take(&mut self.touched);
         if std::mem::take(&mut self.wrote) {
             let open = 1 << self.open;
@@ -265,7 +270,7 @@ impl Keyspace {
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes + open.layer_bytes >= self.limits.bytes
-            || open.keys.len() + open.appends.len() >= self.limits.writes
+            || open.keys.len() + open.appends.len() + open.elements.len() >= self.limits.writes
             || open.layers >= LAYERS
             || self.pending_bytes() >= self.limits.pending_bytes
     }
@@ -338,6 +343,10 @@ impl Keyspace {
         if (value.as_ref()).is_none_or(|value| value.data_type != DataType::Stream) {
             self.drop_stream(key);
         }
+        if self.streams.is_watched(key) {
+            let key = Bytes::copy_from_slice(key);
+            self.open_epoch().streams.insert(key, true);
+        }
         self.touch_flush();
         self.wrote = true;
         self.names += 1;
@@ -397,6 +406,9 @@ impl Keyspace {
         self.drop_all_streams();
         self.generation = next;
         self.streams.forget_all();
+        for key in self.streams.watched() {
+            self.open_epoch().streams.insert(key, true);
+        }
         for fetch in self.many.values_mut() {
             fetch.is_void = true;
         }
@@ -409,6 +421,7 @@ impl Keyspace {
 }
 
 mod epochs;
+mod groups;
 mod layers;
 mod live_streams;
 mod loaded_streams;
@@ -418,6 +431,7 @@ mod reading;
 mod scan;
 mod streams;
 
+pub(crate) use groups::{Claim, Claims};
 pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};
 pub(crate) use scan::Capture;
 pub(crate) use streams::{StreamKey, StreamNeed};

@@ -1,6 +1,7 @@
 //! Encoding of Redis keys and values in the engine, for every data type, pinned byte by byte to
-//! `docs/format/redis-keys.md`. Strings are served today. The collections' encodings are fixed
-//! before the first of them is written, so that no store will have to be converted.
+//! `docs/format/redis-keys.md`. Strings and streams are served today. The other collections'
+//! encodings are fixed before the first of them is written, so that no store will have to be
+//! converted.
 //!
 //! # Families
 //! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never read elements;

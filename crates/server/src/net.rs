@@ -420,7 +420,7 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
-            self.trim_streams();
+            self.remove_entries();
             if self.exec.keys.take_room_freed() {
                 self.wake_stalled();
             }

@@ -31,6 +31,43 @@ pub(crate) enum Write {
     Generation {
         generation: u32,
     },
+    Element(ElementWrite),
+}
+
+/// A write of elements of a collection. Keys are in the encoding of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ElementWrite {
+    Put {
+        key: Bytes,
+        value: Bytes,
+    },
+    Delete {
+        key: Bytes,
+    },
+    /// Deletes the elements from `from` to before `to`.
+    DeleteRange {
+        from: Bytes,
+        to: Bytes,
+    },
+}
+
+impl ElementWrite {
+    /// Returns the key, or the first key of a range.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            ElementWrite::Put { key, .. } | ElementWrite::Delete { key } => key,
+            ElementWrite::DeleteRange { from, .. } => from,
+        }
+    }
+
+    /// Returns the bytes of keys and value.
+    pub fn bytes(&self) -> usize {
+        match self {
+            ElementWrite::Put { key, value } => key.len() + value.len(),
+            ElementWrite::Delete { key } => key.len(),
+            ElementWrite::DeleteRange { from, to } => from.len() + to.len(),
+        }
+    }
 }
 
 impl Write {
@@ -41,6 +78,7 @@ impl Write {
             Write::Delete { key } => key.len(),
             Write::Layer(layer) => layer.memory(),
             Write::Generation { .. } => 0,
+            Write::Element(write) => write.bytes(),
         }
     }
 }
@@ -51,6 +89,9 @@ pub(crate) type CommitCallback = Box<dyn FnOnce(Result<()>) + Send>;
 /// Called with engine key, encoded value and expiry of an entry. The result false ends the scan. A
 /// separated value is not read; it is always a string ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
+
+/// Called with key and value of an element. An error ends the walk.
+pub(crate) type ElementVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The store at one moment.
 pub(crate) trait StoreView: Send {
@@ -102,6 +143,8 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Returns a view that pins the present moment.
     fn view(&self) -> Box<dyn StoreView>;
+    /// Visits the elements whose keys begin with a prefix, in order. Blocks.
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()>;
     /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback);

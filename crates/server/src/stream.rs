@@ -4,9 +4,12 @@
 //! The log sequence number (LSN) of an entry is its place in the stream, from 1. Each record says
 //! which entries before it are still live. So an XADD is one append, with or without a trim.
 
+pub(crate) mod element;
+pub(crate) mod group;
 pub(crate) mod id;
 pub(crate) mod jobs;
 pub(crate) mod loaded;
+pub(crate) mod lsn_set;
 pub(crate) mod record;
 pub(crate) mod registry;
 pub(crate) mod sweep;

@@ -5,6 +5,7 @@
 //! acknowledged write must exist with its bytes. A write that was sent but not acknowledged may
 //! exist whole or not at all.
 
+mod groups;
 mod streams;
 
 use basalt::env::{Clock, Random, thread};

@@ -110,6 +110,9 @@ impl Spec {
             }
             .into(),
         );
+        if self.flags.contains(&"blocking") {
+            out.push("@blocking".to_string());
+        }
         out
     }
 }
@@ -202,6 +205,13 @@ macro_rules! string {
 macro_rules! stream {
     ($name:literal, $arity:literal, [$($flag:literal)*], $cost:literal, $summary:literal, $run:expr) => {
         spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "stream", "5.0.0", $cost, $summary, $run, &[])
+    };
+}
+
+/// Makes the entry of a subcommand on one stream.
+macro_rules! group {
+    ($name:literal, $full:literal, $arity:literal, [$($flag:literal)*], $since:literal, $cost:literal, $summary:literal, $run:expr) => {
+        spec!($name, $full, $arity, [$($flag)*], (2, 2, 1), "stream", $since, $cost, $summary, $run, &[])
     };
 }
 
@@ -590,7 +600,59 @@ pub static COMMANDS: &[Spec] = &[
         system::wait,
         &[]
     ),
+    stream!("xack", -4, ["write" "fast"], "O(log N) for each id", "Acknowledges entries that were delivered to a consumer.", stream::pending::xack),
     stream!("xadd", -5, ["write" "denyoom" "fast"], "O(1); with MINID a search as for XRANGE", "Appends an entry to a stream.", stream::add::xadd),
+    spec!("xautoclaim", "xautoclaim", -6, ["write" "fast"], (1, 1, 1), "stream", "6.2.0", "O(COUNT)",
+        "Makes a consumer take over pending entries of others, from an id on.", stream::claim::xautoclaim, &[]),
+    stream!("xclaim", -6, ["write" "fast"], "O(log N) for each id", "Makes a consumer take over pending entries of others.", stream::claim::xclaim),
+    stream!("xdel", -3, ["write" "fast"], "O(1) for each id in memory, else a search as for XRANGE", "Deletes entries of a stream.", stream::delete::xdel),
+    spec!(
+        "xgroup",
+        "xgroup",
+        -2,
+        [],
+        NO_KEYS,
+        "stream",
+        "5.0.0",
+        "Depends on subcommand.",
+        "A container for commands that change consumer groups.",
+        introspect::needs_subcommand,
+        &[
+            group!("create", "xgroup|create", -5, ["write" "denyoom"], "5.0.0", "O(1)", "Makes a consumer group.", stream::group::create),
+            group!("createconsumer", "xgroup|createconsumer", 5, ["write" "denyoom"], "6.2.0", "O(1)", "Makes a consumer of a group.", stream::group::create_consumer),
+            group!(
+                "delconsumer",
+                "xgroup|delconsumer",
+                5,
+                ["write"],
+                "5.0.0",
+                "O(N), N pending entries of the consumer",
+                "Removes a consumer of a group.",
+                stream::group::delete_consumer
+            ),
+            group!(
+                "destroy",
+                "xgroup|destroy",
+                4,
+                ["write"],
+                "5.0.0",
+                "O(N), N pending entries of the group",
+                "Removes a consumer group.",
+                stream::group::destroy
+            ),
+            spec!("help", "xgroup|help", 2, ["loading" "stale"], NO_KEYS, "stream", "5.0.0", "O(1)", "Returns help about XGROUP.", stream::group::help, &[]),
+            group!(
+                "setid",
+                "xgroup|setid",
+                -5,
+                ["write"],
+                "5.0.0",
+                "O(1)",
+                "Sets the position of a consumer group.",
+                stream::group::set_id
+            ),
+        ]
+    ),
     spec!(
         "xinfo",
         "xinfo",
@@ -603,6 +665,26 @@ pub static COMMANDS: &[Spec] = &[
         "A container for commands that describe streams.",
         introspect::needs_subcommand,
         &[
+            group!(
+                "consumers",
+                "xinfo|consumers",
+                4,
+                ["readonly"],
+                "5.0.0",
+                "O(N), the number of consumers",
+                "Describes the consumers of a group.",
+                stream::info::consumers
+            ),
+            group!(
+                "groups",
+                "xinfo|groups",
+                3,
+                ["readonly"],
+                "5.0.0",
+                "O(N), the number of groups",
+                "Describes the consumer groups of a stream.",
+                stream::info::groups
+            ),
             spec!("help", "xinfo|help", 2, ["loading" "stale"], NO_KEYS, "stream", "5.0.0", "O(1)", "Returns help about XINFO.", stream::info::help, &[]),
             spec!(
                 "stream",
@@ -621,6 +703,14 @@ pub static COMMANDS: &[Spec] = &[
     ),
     stream!("xlen", 2, ["readonly" "fast"], "O(1)", "Returns the number of entries of a stream.", stream::range::xlen),
     stream!(
+        "xpending",
+        -3,
+        ["readonly"],
+        "O(log N + M), M pending entries looked at",
+        "Describes the pending entries of a group.",
+        stream::pending::xpending
+    ),
+    stream!(
         "xrange",
         -4,
         ["readonly"],
@@ -630,6 +720,8 @@ pub static COMMANDS: &[Spec] = &[
     ),
     spec!("xread", "xread", -4, ["readonly" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
         "Returns entries behind an id, or waits for them.", stream::read::xread, &[]),
+    spec!("xreadgroup", "xreadgroup", -7, ["write" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
+        "Delivers entries to a consumer of a group, or waits for them.", stream::read_group::xreadgroup, &[]),
     stream!(
         "xrevrange",
         -4,

@@ -90,7 +90,8 @@ impl World {
         while let Outcome::Stream(need) = outcome {
             match need {
                 crate::keyspace::StreamNeed::Job(job) => {
-                    let answer = crate::stream::jobs::run(&self.store, *job);
+                    let store = self.exec.keys.store().clone();
+                    let answer = crate::stream::jobs::run(&*store, *job);
                     self.exec.keys.take_stream_answer(1, answer);
                 }
                 crate::keyspace::StreamNeed::Busy => self.commit(),
@@ -115,16 +116,33 @@ impl World {
         String::from_utf8(reply.to_vec()).unwrap()
     }
 
-    /// Commits all writes.
-    fn commit(&mut self) {
+    /// Forgets what is in memory, as a restart does.
+    fn reopen(&mut self) {
+        let store = Arc::new(self.store.clone());
+        self.exec.keys = Keyspace::new(store, EpochLimits::default(), 5).unwrap();
+    }
+
+    /// Submits all writes, lets `end` decide the held commits, and takes in the result.
+    fn end_epoch(&mut self, sync: bool, end: impl FnOnce(&MemoryStore)) {
         let (sender, ended) = std::sync::mpsc::channel();
         let done = |slot| {
             Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
         };
-        assert!(self.exec.keys.submit(true, done));
-        // The log engine commits on a thread of its own.
+        assert!(self.exec.keys.submit(sync, done));
+        end(&self.store);
         let (slot, result) = ended.recv().unwrap();
         self.exec.keys.complete(slot, result);
+    }
+
+    /// Commits all writes.
+    fn commit(&mut self) {
+        self.commit_with(true);
+    }
+
+    /// Commits all writes, with a sync or without one.
+    fn commit_with(&mut self, sync: bool) {
+        // The log engine commits on a thread of its own.
+        self.end_epoch(sync, |_| {});
     }
 
     fn check(&mut self, script: &[(&str, &str)]) {
@@ -528,4 +546,6 @@ fn replies_about_commands_and_clients_have_a_limit() {
     assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
 }
 
+mod groups;
+mod power_cuts;
 mod streams;

@@ -4,7 +4,7 @@
 use super::{Ended, Epoch, Keyspace};
 use crate::epoch::SLOTS;
 use crate::layout;
-use crate::store::{CommitCallback, Write};
+use crate::store::{CommitCallback, ElementWrite, Write};
 use basalt::Result;
 use smallvec::SmallVec;
 
@@ -22,7 +22,8 @@ impl Keyspace {
             return false;
         }
         let flushed = open.flushed_from.is_some();
-        let mut writes = Vec::with_capacity(open.keys.len() + usize::from(open.layers) + 1);
+        let most = open.keys.len() + usize::from(open.layers) + 1 + open.elements.len();
+        let mut writes = Vec::with_capacity(most);
         for key in &open.keys {
             // Keys of a generation that this epoch itself ended need not be written to the store.
             let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
@@ -57,9 +58,16 @@ impl Keyspace {
             writes.sort_by_key(|(rank, _)| *rank);
         }
         let mut writes: Vec<Write> = writes.into_iter().map(|(_, write)| write).collect();
+        let flushed_to = open.flushed_to;
+        let elements = std::mem::take(&mut self.open_epoch().elements);
+        let is_left = |write: &ElementWrite| {
+            let (_, generation, _) = layout::decode_key(write.key()).expect("an element");
+            !flushed || generation >= flushed_to
+        };
+        writes.extend(elements.into_iter().filter(is_left).map(Write::Element));
         if flushed {
             writes.push(Write::Generation {
-                generation: open.flushed_to,
+                generation: flushed_to,
             });
         }
         let next = self
@@ -213,12 +221,12 @@ impl Keyspace {
                 }
             }
         }
-        for key in &epoch.streams {
-            self.streams.epoch_ended(key, slot, stored);
+        for (key, wakes) in &epoch.streams {
+            self.streams.epoch_ended(key, slot, stored, *wakes);
         }
         let changes = std::mem::take(&mut epoch.stream_changes);
         self.streams_of_epoch_ended(changes, slot, stored);
-        for key in epoch.streams.iter().filter(|_| !stored) {
+        for key in epoch.streams.keys().filter(|_| !stored) {
             self.doubt_stream(key);
         }
         if self.flush == Some(slot) {

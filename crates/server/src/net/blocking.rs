@@ -1,11 +1,12 @@
-//! Requests that wait for entries of streams (XREAD with BLOCK). A blocked request stays on its
-//! connection, and runs again when an epoch that writes one of its streams has ended: no earlier,
-//! so no client sees an entry that could be lost. Requests run again in the order of their arrival.
+//! Requests that wait for entries of streams (XREAD and XREADGROUP with BLOCK). A blocked request
+//! stays on its connection, and runs again when an epoch that adds to one of its streams, or
+//! removes the stream or a group, has ended: no earlier, so no client sees an entry that could be
+//! lost. Requests run again in the order of their arrival.
 
 use super::background::Requester;
 use super::connection::Connection;
 use super::{Server, enqueue};
-use crate::command::{Block, BlockEnd, Resumed};
+use crate::command::{AwaitingGroup, Block, BlockEnd, Resumed};
 use crate::stream::StreamId;
 use basalt::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ pub(crate) struct BlockedRequest {
     until: Option<Duration>,
     keys: Vec<Bytes>,
     after: Vec<StreamId>,
+    groups: Vec<AwaitingGroup>,
     end: Option<BlockEnd>,
 }
 
@@ -55,6 +57,7 @@ impl Server {
         for key in &block.keys {
             let waiting = self.blocked.by_key.entry(key.clone()).or_default();
             waiting.insert(number);
+            self.exec.keys.watch(key);
         }
         if let Some(session) = &mut self.exec.sessions[slot] {
             session.blocked = true;
@@ -64,6 +67,7 @@ impl Server {
             until,
             keys: block.keys,
             after: block.after,
+            groups: block.groups,
             end: None,
         }));
     }
@@ -73,6 +77,7 @@ impl Server {
         let blocked = c.blocked.as_ref()?;
         Some(Resumed {
             after: blocked.after.clone(),
+            groups: blocked.groups.clone(),
             end: blocked.end,
         })
     }
@@ -87,6 +92,7 @@ impl Server {
             self.blocked.deadlines.remove(&(at, blocked.number));
         }
         for key in &blocked.keys {
+            self.exec.keys.unwatch(key);
             if let Some(waiting) = self.blocked.by_key.get_mut(key) {
                 waiting.remove(&blocked.number);
                 if waiting.is_empty() {

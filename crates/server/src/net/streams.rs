@@ -91,9 +91,9 @@ impl Server {
         }
     }
 
-    /// Trims logs whose first entries are not live any more, in the background.
-    pub(super) fn trim_streams(&mut self) {
-        if let Some(job) = self.exec.keys.take_trims() {
+    /// Removes entries that are not live any more from logs, in the background.
+    pub(super) fn remove_entries(&mut self) {
+        if let Some(job) = self.exec.keys.take_removals() {
             let store = self.exec.keys.store().clone();
             self.streams.ask(NO_CLIENT, job, &store, &self.shared);
         }
@@ -103,7 +103,7 @@ impl Server {
     pub(super) fn stream_done(&mut self, result: StreamResult) {
         self.streams.awaited -= 1;
         let StreamResult { requester, answer } = result;
-        if let StreamAnswer::Trimmed(Err(e)) = &answer {
+        if let StreamAnswer::Removed(_, Err(e)) = &answer {
             super::background::report(&format!("removing entries of streams failed: {e}"));
         }
         let c = self.connections.get_mut(requester.slot);

@@ -1,9 +1,10 @@
 //! The engines as the store of the server: tables for keys, and logs for entries of streams.
 
 use super::appends::append;
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Families};
 use super::{
-    Append, CURSOR_BLOCK, CommitCallback, EntryVisitor, INCARNATION_BLOCK, Store, StoreView, Write,
+    Append, CURSOR_BLOCK, CommitCallback, ElementVisitor, EntryVisitor, INCARNATION_BLOCK, Store,
+    StoreView, Write,
 };
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
@@ -45,7 +46,11 @@ impl DbStore {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
         }
-        let encoder = Encoder::new(db.clone(), keys.clone());
+        let families = Families {
+            keys: keys.clone(),
+            elements: elements.clone(),
+        };
+        let encoder = Encoder::new(db.clone(), families);
         Ok(DbStore {
             engines,
             db,
@@ -161,6 +166,20 @@ impl Store for DbStore {
             keys: self.keys.clone(),
             snapshot: self.db.snapshot(),
         })
+    }
+
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()> {
+        let options = ReadOptions::default()
+            .lower_bound(Some(prefix.to_vec()))
+            .upper_bound(Some(layout::prefix_end(prefix)))
+            .fill_cache(false);
+        let mut it = self.db.iter(&self.elements, &options)?;
+        it.seek_to_first()?;
+        while it.valid() {
+            visit(it.key(), it.value())?;
+            it.next()?;
+        }
+        Ok(())
     }
 
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {

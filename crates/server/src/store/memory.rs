@@ -1,7 +1,10 @@
 //! A store in memory whose commits wait until a test releases or fails them.
 
 use super::appends::append;
-use super::{Append, CURSOR_BLOCK, CommitCallback, DbStore, EntryVisitor, Store, StoreView, Write};
+use super::{
+    Append, CURSOR_BLOCK, CommitCallback, DbStore, ElementVisitor, ElementWrite, EntryVisitor,
+    Store, StoreView, Write,
+};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
@@ -20,6 +23,8 @@ type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 #[derive(Default)]
 pub struct MemoryStoreState {
     pub entries: Entries,
+    /// Elements of collections.
+    pub elements: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Deleted keys, which a scan passes over one by one as the engine's does.
     pub deleted: BTreeSet<Vec<u8>>,
     pub generation: u32,
@@ -105,6 +110,16 @@ impl MemoryStoreState {
                     }
                 }
                 Write::Generation { generation } => self.generation = *generation,
+                Write::Element(ElementWrite::Put { key, value }) => {
+                    self.elements.insert(key.to_vec(), value.to_vec());
+                }
+                Write::Element(ElementWrite::Delete { key }) => {
+                    self.elements.remove(&key[..]);
+                }
+                Write::Element(ElementWrite::DeleteRange { from, to }) => {
+                    let range = from.to_vec()..to.to_vec();
+                    self.elements.retain(|key, _| !range.contains(key));
+                }
             }
         }
     }
@@ -260,6 +275,17 @@ impl Store for MemoryStore {
             store: self.clone(),
         })
     }
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()> {
+        let range = prefix.to_vec()..layout::prefix_end(prefix);
+        let elements: Vec<_> = {
+            let s = self.0.lock();
+            let found = s.elements.range(range);
+            found.map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        elements
+            .iter()
+            .try_for_each(|(key, value)| visit(key, value))
+    }
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         let mut s = self.0.lock();
         s.submissions.push((writes.len(), sync));
@@ -297,8 +323,14 @@ impl Store for MemoryStore {
         s.incarnations += 1;
         Ok(s.incarnations)
     }
-    fn remove_elements(&self, _: &[(u32, u64)]) -> Result<bool> {
-        Ok(false)
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool> {
+        let mut s = self.0.lock();
+        let before = s.elements.len();
+        for (generation, incarnation) in collections {
+            let prefix = layout::element_prefix(DATABASE, *generation, *incarnation);
+            s.elements.retain(|key, _| !key.starts_with(&prefix));
+        }
+        Ok(s.elements.len() < before)
     }
     fn sync(&self) -> Result<()> {
         self.0.lock().syncs += 1;

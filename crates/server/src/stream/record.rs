@@ -132,10 +132,11 @@ pub(crate) fn decode_record(record: &Bytes) -> Result<Record> {
     })
 }
 
-/// Returns the value of a stream in `redis.keys`, without its type byte.
+/// Returns the value of a stream of `len` live entries in `redis.keys`, without its type byte.
 pub(crate) fn encode_state(
     incarnation: u64,
     expire_at_ms: Option<u64>,
+    len: u64,
     state: &StreamState,
 ) -> Bytes {
     let header = CollectionHeader {
@@ -143,7 +144,7 @@ pub(crate) fn encode_state(
         encoding: 0,
         incarnation,
         expire_at_ms: expire_at_ms.unwrap_or(0),
-        len: state.next_lsn - state.first_lsn,
+        len,
     };
     let mut out = header.encode()[1..].to_vec();
     let (last, deleted) = (state.last_id, state.max_deleted_id);

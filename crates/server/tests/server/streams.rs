@@ -151,3 +151,91 @@ fn several_streams_are_read_from_the_device() {
         "{reply}"
     );
 }
+
+/// Entries that are on the device only are deleted, delivered, read again and claimed, before and
+/// after restarts.
+#[test]
+fn deleted_entries_and_groups_survive_a_restart() {
+    const ENTRIES: u64 = 500;
+    let mut server = TestServer::start("groups", |_| {});
+    let mut c = server.client();
+    for i in 1..=ENTRIES {
+        c.words(&format!("XADD s {i}-0 f v{i}"));
+    }
+    let entry = |i: u64| {
+        let (id, v) = (format!("{i}-0"), format!("v{i}"));
+        let (a, b) = (id.len(), v.len());
+        format!("*2\r\n${a}\r\n{id}\r\n*2\r\n$1\r\nf\r\n${b}\r\n{v}\r\n")
+    };
+    let gone = |i: u64| format!("*2\r\n${}\r\n{i}-0\r\n*-1\r\n", i.to_string().len() + 2);
+    let of_s = |entries: &[String]| {
+        let n = entries.len();
+        format!("*1\r\n*2\r\n$1\r\ns\r\n*{n}\r\n{}", entries.concat())
+    };
+    assert_eq!(c.words("XGROUP CREATE s g 0"), "+OK\r\n");
+    let dir = server.stop();
+    server = TestServer::start_in(dir, |_| {});
+    let mut c = server.client();
+    let first: Vec<String> = (1..=20).map(entry).collect();
+    let read = "XREADGROUP GROUP g a COUNT 20 STREAMS s >";
+    assert_eq!(c.words(read), of_s(&first));
+    assert_eq!(c.words("XDEL s 1-0 5-0 6-0 5-0 777-0 30-0"), ":4\r\n");
+    for _ in 0..2 {
+        assert_eq!(c.words("XLEN s"), ":496\r\n");
+        let history = [2, 3, 4, 5, 6, 7].map(|i| match i {
+            5 | 6 => gone(i),
+            i => entry(i),
+        });
+        let read = "XREADGROUP GROUP g a COUNT 6 STREAMS s 1";
+        assert_eq!(c.words(read), of_s(&history));
+        let around = [28, 29, 31, 32].map(entry).concat();
+        assert_eq!(c.words("XRANGE s 28 32"), format!("*4\r\n{around}"));
+        assert_eq!(c.words("XRANGE s 5 6"), "*0\r\n");
+        drop(c);
+        let dir = server.stop();
+        server = TestServer::start_in(dir, |_| {});
+        c = server.client();
+    }
+    // An entry that was never delivered, a pending one, a deleted one, and one that never was.
+    let claim = "XCLAIM s g b 0 100-0 2-0 5-0 777-0 FORCE";
+    let claimed = [entry(100), entry(2)].concat();
+    assert_eq!(c.words(claim), format!("*2\r\n{claimed}"));
+    let (next, rest) = ("$3\r\n7-0\r\n", [entry(2), entry(3), entry(4)].concat());
+    assert_eq!(
+        c.words("XAUTOCLAIM s g b 0 2 COUNT 4"),
+        format!("*3\r\n{next}*3\r\n{rest}*1\r\n$3\r\n6-0\r\n")
+    );
+    assert_eq!(c.words("XACK s g 1-0 2-0 5-0"), ":2\r\n");
+    let new: Vec<String> = (21..=30)
+        .filter(|i| *i != 30)
+        .chain([31])
+        .map(entry)
+        .collect();
+    let read = "XREADGROUP GROUP g c COUNT 10 STREAMS s >";
+    assert_eq!(c.words(read), of_s(&new));
+    drop(c);
+    let dir = server.stop();
+    server = TestServer::start_in(dir, |_| {});
+    let mut c = server.client();
+    let counts = ["a", "b", "c"]
+        .into_iter()
+        .zip([14, 3, 10])
+        .map(|(name, n)| {
+            let n = n.to_string();
+            format!("*2\r\n$1\r\n{name}\r\n${}\r\n{n}\r\n", n.len())
+        });
+    let counts: String = counts.collect();
+    let ends = "$3\r\n3-0\r\n$5\r\n100-0\r\n";
+    assert_eq!(
+        c.words("XPENDING s g"),
+        format!("*4\r\n:27\r\n{ends}*3\r\n{counts}")
+    );
+    // A deleted stream takes its groups along, and a new one has none.
+    assert_eq!(c.words("DEL s"), ":1\r\n");
+    drop(c);
+    let dir = server.stop();
+    let server = TestServer::start_in(dir, |_| {});
+    let mut c = server.client();
+    c.words("XADD s 1-1 f v");
+    assert_eq!(c.words("XINFO GROUPS s"), "*0\r\n");
+}

@@ -6,7 +6,9 @@ use crate::command::{
 };
 use crate::resp::request::Request;
 use crate::stream::StreamId;
+use crate::stream::lsn_set::LsnSet;
 use crate::stream::record::StreamState;
+use std::sync::Arc;
 
 /// Entries of one node: an approximate trim removes whole nodes, which begin at every hundredth
 /// entry that was ever added.
@@ -137,8 +139,9 @@ fn options(r: &Request, adds: bool) -> Result<Options, Failure> {
     Ok(o)
 }
 
-/// Returns the first live LSN after a trim. `kept_from` is the first one that an exact trim keeps.
-fn trimmed(state: &StreamState, kept_from: u64, o: &Options) -> u64 {
+/// Returns the first live LSN after a trim. `kept_from` is the first one that an exact trim keeps,
+/// and `gone` has the LSNs of deleted entries.
+fn trimmed(state: &StreamState, gone: &LsnSet, kept_from: u64, o: &Options) -> u64 {
     let kept_from = kept_from.clamp(state.first_lsn, state.next_lsn);
     if !o.approximate {
         return kept_from;
@@ -148,7 +151,7 @@ fn trimmed(state: &StreamState, kept_from: u64, o: &Options) -> u64 {
         // The node of LSN n has the LSNs up to the next multiple of NODE_ENTRIES.
         let node_end = ((first - 1) / NODE_ENTRIES + 1) * NODE_ENTRIES + 1;
         let node_end = node_end.min(state.next_lsn);
-        let removed = node_end - state.first_lsn;
+        let removed = live(state.first_lsn..node_end, gone);
         if node_end > kept_from || node_end == first || o.limit.is_some_and(|n| removed > n) {
             return first;
         }
@@ -156,16 +159,25 @@ fn trimmed(state: &StreamState, kept_from: u64, o: &Options) -> u64 {
     }
 }
 
+/// Returns the number of live entries in a range of LSNs.
+fn live(lsns: std::ops::Range<u64>, gone: &LsnSet) -> u64 {
+    lsns.end - lsns.start - gone.count_in(lsns)
+}
+
 /// Returns the first LSN that an exact trim keeps of a loaded stream, or of none.
 fn kept_from(
     c: &mut Context<'_>,
     key: &[u8],
     state: &StreamState,
+    gone: &LsnSet,
     o: &Options,
 ) -> Result<u64, Failure> {
     Ok(match o.kept {
         Kept::All => state.first_lsn,
-        Kept::Newest(n) => state.next_lsn.saturating_sub(n).max(state.first_lsn),
+        Kept::Newest(n) => {
+            let removed = live(state.first_lsn..state.next_lsn, gone).saturating_sub(n);
+            gone.skip_absent(state.first_lsn, removed)
+        }
         // The entry being added is not in the stream yet.
         Kept::From(id) if id > state.last_id => state.next_lsn,
         Kept::From(id) => c.keys().stream_lower_bound(key, id)?,
@@ -189,9 +201,12 @@ pub(crate) fn xadd(c: &mut Context<'_>, r: &Request) -> CommandResult {
         c.reply.null();
         return Ok(Outcome::Replied);
     }
-    let before = match exists {
-        true => c.keys().loaded_stream(key).state,
-        false => StreamState::default(),
+    let (before, gone) = match exists {
+        true => {
+            let stream = c.keys().loaded_stream(key);
+            (stream.state, stream.gone.clone())
+        }
+        false => (StreamState::default(), Arc::default()),
     };
     let last = before.last_id;
     if last == StreamId::MAX {
@@ -229,9 +244,10 @@ pub(crate) fn xadd(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let first = match o.kept {
         Kept::From(least) if least > id => after.next_lsn,
         Kept::From(least) if least > last => before.next_lsn,
-        _ => kept_from(c, key, &after, &o)?,
+        _ => kept_from(c, key, &after, &gone, &o)?,
     };
-    let first = trimmed(&after, first, &o);
+    let first = trimmed(&after, &gone, first, &o);
+    drop(gone);
     if !exists {
         let (incarnation, log) = c.keys().spare_log()?;
         c.keys().create_stream(key, incarnation, log);
@@ -249,13 +265,15 @@ pub(crate) fn xtrim(c: &mut Context<'_>, r: &Request) -> CommandResult {
         c.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    let mut state = c.keys().loaded_stream(key).state;
-    let kept = kept_from(c, key, &state, &o)?;
-    let first = trimmed(&state, kept, &o);
-    let removed = first - state.first_lsn;
+    let stream = c.keys().loaded_stream(key);
+    let (state, gone) = (stream.state, stream.gone.clone());
+    let kept = kept_from(c, key, &state, &gone, &o)?;
+    let first = trimmed(&state, &gone, kept, &o);
+    let removed = live(state.first_lsn..first, &gone);
+    // The set is not copied if nothing else holds it.
+    drop(gone);
     if removed > 0 {
-        state.first_lsn = first;
-        c.keys().change_stream(key, state);
+        c.keys().trim_stream(key, first);
     }
     c.reply.integer(removed as i64);
     Ok(Outcome::Replied)

@@ -1,9 +1,8 @@
 //! XLEN, XRANGE and XREVRANGE.
 
-use super::{any_id, has_stream, push_entries, strict_id};
+use super::{has_stream, interval_end, interval_start, push_entries};
 use crate::command::{CommandResult, Context, Failure, Outcome, integer, word};
 use crate::resp::request::Request;
-use crate::stream::StreamId;
 use crate::stream::jobs::EntryRange;
 
 pub(crate) fn xlen(c: &mut Context<'_>, r: &Request) -> CommandResult {
@@ -23,26 +22,10 @@ pub(crate) fn xrevrange(c: &mut Context<'_>, r: &Request) -> CommandResult {
     range(c, r, true)
 }
 
-/// Parses an end of an interval, and whether the id itself is left out.
-fn interval_end(text: &[u8], missing_seq: u64) -> Result<(StreamId, bool), Failure> {
-    match text.strip_prefix(b"(") {
-        Some(id) if text.len() > 1 => Ok((strict_id(id, missing_seq)?, true)),
-        _ => Ok((any_id(text, missing_seq)?, false)),
-    }
-}
-
 fn range(c: &mut Context<'_>, r: &Request, reverse: bool) -> CommandResult {
     let (at_start, at_end) = if reverse { (3, 2) } else { (2, 3) };
-    let (mut start, without) = interval_end(r.arg(at_start), 0)?;
-    if without {
-        let next = start.next();
-        start = next.ok_or_else(|| Failure::new("ERR invalid start ID for the interval"))?;
-    }
-    let (mut end, without) = interval_end(r.arg(at_end), u64::MAX)?;
-    if without {
-        let previous = end.previous();
-        end = previous.ok_or_else(|| Failure::new("ERR invalid end ID for the interval"))?;
-    }
+    let start = interval_start(r.arg(at_start))?;
+    let end = interval_end(r.arg(at_end))?;
     let mut count = None;
     let mut i = 4;
     while i < r.len() {

@@ -11,19 +11,26 @@ use crate::stream::StreamId;
 use crate::stream::jobs::EntryRange;
 use basalt::Bytes;
 
+/// The error of a list of streams without as many ids. Redis says it of XREADGROUP, too.
+const UNBALANCED: &str =
+    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
 /// Greatest number of streams of one request. All of them must be loaded at the same time.
 const MOST_STREAMS: usize = 512;
 
-/// The options of XREAD.
-struct Options {
+/// The options of XREAD and XREADGROUP.
+pub(super) struct Options {
     /// Longest wait in ms, 0 for any time, or `None` without BLOCK.
-    block_ms: Option<u64>,
+    pub block_ms: Option<u64>,
     /// Most entries of each stream.
-    count: u64,
+    pub count: u64,
     /// Index of the first key.
-    first: usize,
+    pub first: usize,
     /// Number of keys.
-    keys: usize,
+    pub keys: usize,
+    /// Index of the group's name, which the consumer's follows.
+    pub group: Option<usize>,
+    /// True if entries count as acknowledged when they are delivered.
+    pub no_ack: bool,
 }
 
 /// Parses the timeout of a blocking command, in ms.
@@ -33,13 +40,15 @@ fn timeout_ms(text: &[u8]) -> Result<u64, Failure> {
     u64::try_from(timeout).map_err(|_| Failure::new("ERR timeout is negative"))
 }
 
-fn options(r: &Request) -> Result<Options, Failure> {
+/// Parses the options of XREAD, or with `groups` of XREADGROUP.
+pub(super) fn options(r: &Request, groups: bool) -> Result<Options, Failure> {
     let only_groups = |option: &str| {
         Failure::new(format!(
             "ERR The {option} option is only supported by XREADGROUP. You called XREAD instead."
         ))
     };
     let (mut block_ms, mut count, mut i) = (None, 0, 1);
+    let (mut group, mut no_ack) = (None, false);
     while i < r.len() {
         let more = r.len() - 1 - i;
         match word(r, i).as_str() {
@@ -53,9 +62,7 @@ fn options(r: &Request) -> Result<Options, Failure> {
             }
             "STREAMS" if more > 0 => {
                 if !more.is_multiple_of(2) {
-                    return Err(Failure::new(
-                        "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
-                    ));
+                    return Err(Failure::new(UNBALANCED));
                 }
                 let keys = more / 2;
                 if keys > MOST_STREAMS {
@@ -68,10 +75,17 @@ fn options(r: &Request) -> Result<Options, Failure> {
                     count: if count == 0 { u64::MAX } else { count },
                     first: i + 1,
                     keys,
+                    group,
+                    no_ack,
                 });
             }
-            "GROUP" if more >= 2 => return Err(only_groups("GROUP")),
-            "NOACK" => return Err(only_groups("NOACK")),
+            "GROUP" if more >= 2 && !groups => return Err(only_groups("GROUP")),
+            "GROUP" if more >= 2 => {
+                group = Some(i + 1);
+                i += 2;
+            }
+            "NOACK" if !groups => return Err(only_groups("NOACK")),
+            "NOACK" => no_ack = true,
             _ => return Err(Failure::syntax()),
         }
         i += 1;
@@ -98,21 +112,24 @@ fn ids(c: &mut Context<'_>, r: &Request, o: &Options) -> Result<Vec<StreamId>, F
     Ok(after)
 }
 
+/// Replies to a blocked request whose wait ends without entries.
+pub(super) fn end_wait(c: &mut Context<'_>, end: BlockEnd) -> CommandResult {
+    match end {
+        BlockEnd::TimedOut => {
+            c.reply.null_array();
+            Ok(Outcome::Replied)
+        }
+        BlockEnd::Refused => Err(Failure::new(
+            "UNBLOCKED client unblocked via CLIENT UNBLOCK",
+        )),
+    }
+}
+
 pub(crate) fn xread(c: &mut Context<'_>, r: &Request) -> CommandResult {
-    let o = options(r)?;
+    let o = options(r, false)?;
     let after = match c.exec.resumed.take() {
         None => ids(c, r, &o)?,
-        Some(Resumed { end: Some(end), .. }) => match end {
-            BlockEnd::TimedOut => {
-                c.reply.null_array();
-                return Ok(Outcome::Replied);
-            }
-            BlockEnd::Refused => {
-                return Err(Failure::new(
-                    "UNBLOCKED client unblocked via CLIENT UNBLOCK",
-                ));
-            }
-        },
+        Some(Resumed { end: Some(end), .. }) => return end_wait(c, end),
         Some(Resumed { after, .. }) => after,
     };
     let limit = c.exec.options.reply_hard_bytes;
@@ -133,7 +150,10 @@ pub(crate) fn xread(c: &mut Context<'_>, r: &Request) -> CommandResult {
             count: o.count,
         };
         let entries = c.keys().stream_range(r.arg(i), &range, limit)?;
-        bytes += entries.iter().map(|entry| entry.body.len()).sum::<usize>();
+        bytes += entries
+            .iter()
+            .map(|(_, entry)| entry.body.len())
+            .sum::<usize>();
         if bytes > limit {
             return Err(too_long(limit));
         }
@@ -159,5 +179,6 @@ pub(crate) fn xread(c: &mut Context<'_>, r: &Request) -> CommandResult {
         timeout_ms,
         keys: keys.collect(),
         after,
+        groups: Vec::new(),
     })))
 }

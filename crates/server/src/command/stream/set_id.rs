@@ -39,18 +39,17 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if !has_stream(c, key)? {
         return Err(Failure::new("ERR no such key"));
     }
-    let newest = EntryRange {
-        start: StreamId::MIN,
-        end: StreamId::MAX,
-        reverse: true,
-        count: 1,
-    };
-    let limit = c.exec.options.reply_hard_bytes;
-    let top = c.keys().stream_range(key, &newest, limit)?;
     let stream = c.keys().loaded_stream(key);
     let (mut state, len) = (stream.state, stream.len());
-    if let Some(top) = top.last() {
-        if id < top.id {
+    if len > 0 {
+        let newest = EntryRange {
+            start: StreamId::MIN,
+            end: StreamId::MAX,
+            reverse: true,
+            count: 1,
+        };
+        let top = c.keys().stream_range(key, &newest, 0)?;
+        if top.first().is_some_and(|(_, top)| id < top.id) {
             return Err(smaller_than("the target stream top item"));
         }
         if entries_added.is_some_and(|n| n < len) {
@@ -64,6 +63,8 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
     }
     state.last_id = id;
     state.entries_added = entries_added.unwrap_or(state.entries_added);
+    // As in Redis, the smallest id changes nothing.
+    let max_deleted_id = max_deleted_id.filter(|id| *id != StreamId::MIN);
     state.max_deleted_id = max_deleted_id.unwrap_or(state.max_deleted_id);
     c.keys().change_stream(key, state);
     c.reply.ok();

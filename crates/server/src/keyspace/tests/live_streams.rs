@@ -112,6 +112,24 @@ impl StreamWorld {
         }
     }
 
+    /// Gives the stream of a key another group with a pending entry, and deletes the newest entry.
+    /// The stream must be loaded.
+    fn add_elements(&mut self, key: &str) {
+        self.added += 1;
+        let (id, group) = (StreamId::new(self.added, 0), self.added.to_string());
+        self.command(|k| {
+            let key = key.as_bytes();
+            assert_eq!(k.stream(key).unwrap(), StreamKey::Loaded);
+            let (state, len) = (k.loaded_stream(key).state, k.loaded_stream(key).len());
+            let entry = (state.next_lsn - 1, state.last_id);
+            k.create_group(key, group.as_bytes(), StreamId::MIN, None);
+            if len > 0 && k.loaded_stream(key).is_live(entry.0) {
+                k.deliver(key, group.as_bytes(), b"c", &[entry], id, false);
+                k.delete_entries(key, &BTreeMap::from([(entry.1, entry.0)]));
+            }
+        });
+    }
+
     fn set(&mut self, key: &str) {
         self.command(|k| k.put(key.as_bytes(), Bytes::from_static(b"v"), None));
     }
@@ -155,6 +173,20 @@ impl StreamWorld {
         let names = self.store.existing_logs().map(|logs| logs.list());
         let number = |name: &String| name.rsplit('.').next().unwrap().parse().unwrap();
         names.iter().flatten().map(number).collect()
+    }
+
+    /// Returns the elements of the present generation by incarnation.
+    fn elements(&self) -> BTreeMap<u64, Vec<Vec<u8>>> {
+        let mut elements: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
+        let prefix = layout::key_prefix(DATABASE, self.store.generation().unwrap());
+        let mut visit = |key: &[u8], _: &[u8]| {
+            let incarnation = key[layout::KEY_PREFIX_LEN..][..8].try_into().unwrap();
+            let of = elements.entry(u64::from_be_bytes(incarnation)).or_default();
+            of.push(key.to_vec());
+            Ok(())
+        };
+        self.store.elements(&prefix, &mut visit).unwrap();
+        elements
     }
 
     /// Returns the incarnations of the streams that the store's keys have.
@@ -310,6 +342,74 @@ fn a_sweep_leaves_streams_that_are_being_created() {
         w.complete();
         w.sweep();
         assert_eq!((w.logs().len(), w.logs()), (2, w.live()));
+    }
+}
+
+/// Groups, consumers, pending entries and tombstones go with their stream, whichever way it loses
+/// its key. Those of other streams stay.
+#[test]
+fn a_dropped_stream_loses_its_elements() {
+    for way in 0..6 {
+        let (mut w, store) = in_memory();
+        for key in ["k", "l", "stays"] {
+            assert!(w.add(key) && w.add(key));
+            w.add_elements(key);
+        }
+        w.commit();
+        let before = w.elements();
+        assert!(before.len() == 3 && before.values().all(|keys| keys.len() == 4));
+        match way {
+            0 => w.delete("k"),
+            1 => w.set("k"),
+            2 => {
+                assert!(w.expire("k", 2_000));
+                w.commit();
+                w.now_ms = 2_000;
+                w.keys.expire_streams(2_000);
+            }
+            3 => {
+                let layer = Layer::new(names(["k", "v"], 2), 0, None);
+                w.command(|k| k.put_layer(layer, 0));
+            }
+            4 => {
+                w.delete("k");
+                assert!(w.add("k"));
+                w.add_elements("k");
+            }
+            _ => w.command(|k| k.flush().unwrap()),
+        }
+        if way == 5 {
+            assert!(w.add("k") && w.add("l"));
+            w.add_elements("k");
+            w.add_elements("l");
+        }
+        w.commit();
+        // The first sweep is stopped behind the removal of elements, as by a crash.
+        let stopped = StopSignal::default();
+        stopped.send();
+        w.keys.step_streams();
+        let job = w.keys.take_sweep().unwrap();
+        assert!(!w.keys.take_swept(sweep(&*w.store, job, &stopped)));
+        assert_ne!(w.logs(), w.live(), "way {way}");
+        if way % 2 == 0 {
+            w = StreamWorld::over(Arc::new(store.clone()));
+        }
+        w.sweep();
+        assert_eq!(
+            (w.logs(), w.logs().len()),
+            (w.live(), [2, 3][way / 4 % 2] - way / 5)
+        );
+        let after = w.elements();
+        let left: BTreeSet<u64> = after.keys().copied().collect();
+        assert_eq!(left, w.live(), "way {way}");
+        for (incarnation, keys) in after {
+            let same = before
+                .get(&incarnation)
+                .is_none_or(|before| *before == keys);
+            assert!(same && !keys.is_empty(), "way {way}");
+        }
+        let all = store.0.lock().elements.len();
+        assert_eq!(all, w.elements().values().map(Vec::len).sum::<usize>());
     }
 }
 
@@ -528,7 +628,7 @@ fn the_streams_used_last_stay_loaded() {
 /// are gone.
 #[test]
 fn no_power_cut_leaves_a_stream_without_its_log() {
-    let mut states = 0;
+    let (mut states, mut left_elements) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..4 * basalt_sim::campaign::scale()) {
         let fs = SimFs::new(SimOptions::default());
         let open = |fs: &Arc<SimFs>| {
@@ -544,7 +644,12 @@ fn no_power_cut_leaves_a_stream_without_its_log() {
         for _ in 0..40 {
             let key = format!("k{}", r.below(4));
             match r.below(12) {
-                0..5 => drop(w.add(&key)),
+                0..3 => drop(w.add(&key)),
+                3..5 => {
+                    if w.add(&key) {
+                        w.add_elements(&key);
+                    }
+                }
                 5..7 => w.delete(&key),
                 7 => w.set(&key),
                 8 => drop(w.expire(&key, w.now_ms + 1)),
@@ -566,6 +671,8 @@ fn no_power_cut_leaves_a_stream_without_its_log() {
         w.commit();
         w.sweep();
         assert_eq!(w.logs(), w.live(), "seed {seed}");
+        let with_elements = |w: &StreamWorld| w.elements().into_keys().collect::<BTreeSet<_>>();
+        assert!(with_elements(&w).is_subset(&w.live()), "seed {seed}");
         fs.on_mutation(|_| {});
         w.store.close().unwrap();
         let points = std::mem::take(&mut *points.lock());
@@ -576,13 +683,19 @@ fn no_power_cut_leaves_a_stream_without_its_log() {
             let mut w = StreamWorld::over(store.clone());
             let logs = w.logs();
             assert!(w.live().is_subset(&logs), "{say}: {:?}, {logs:?}", w.live());
+            let (mut before, live) = (w.elements(), w.live());
+            left_elements += u64::from(before.keys().any(|of| !live.contains(of)));
             w.sweep();
             assert_eq!(w.logs(), w.live(), "{say}");
+            before.retain(|incarnation, _| live.contains(incarnation));
+            assert_eq!(w.elements(), before, "{say}");
             store.close().unwrap();
             states += 1;
         }
     }
-    basalt_sim::campaign!("dropped_stream_crash_states={states}");
+    basalt_sim::campaign!(
+        "dropped_stream_crash_states={states}, with elements to be removed: {left_elements}"
+    );
     let floor = basalt_sim::campaign::scale().floor(100);
     assert!(
         basalt_sim::campaign::case().is_some() || states >= floor,

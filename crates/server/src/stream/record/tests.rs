@@ -19,7 +19,7 @@ fn golden_encodings_equal_the_document() {
         first_lsn: 3,
         next_lsn: 10,
     };
-    let value = [&[5][..], &encode_state(7, None, &state)].concat();
+    let value = [&[5][..], &encode_state(7, None, 7, &state)].concat();
     let document = include_str!("../../../../../docs/format/redis-keys.md");
     for bytes in [hex(&record), hex(&value)] {
         assert!(document.contains(&bytes), "the document lacks {bytes}");
@@ -60,7 +60,7 @@ fn damaged_encodings_are_refused() {
     newer[0] = 2;
     let e = decode_record(&newer.into()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
-    let value = encode_state(7, Some(5), &StreamState::default());
+    let value = encode_state(7, Some(5), 0, &StreamState::default());
     for cut in 0..value.len() {
         assert!(decode_state(&value[..cut]).is_err(), "cut at {cut}");
     }
