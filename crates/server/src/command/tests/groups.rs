@@ -333,6 +333,30 @@ fn long_runs_of_deleted_entries_leave_log_and_tables() {
     ]);
 }
 
+/// A group and a consumer with many pending entries are removed by few writes.
+#[test]
+fn removals_of_many_pending_entries_are_few_writes() {
+    let mut w = World::new();
+    for n in 1..=1_000 {
+        w.run(&format!("XADD s {n}-1 f v"));
+    }
+    w.run("XGROUP CREATE s g 0");
+    w.run("XREADGROUP GROUP g a COUNT 500 STREAMS s >");
+    w.run("XREADGROUP GROUP g b STREAMS s >");
+    w.commit();
+    for (command, reply, left) in [
+        ("XGROUP DELCONSUMER s g a", ":500\r\n", 1 + 1 + 500),
+        ("XGROUP DESTROY s g", ":1\r\n", 0),
+    ] {
+        w.check(&[(command, reply)]);
+        w.commit();
+        let s = w.store.0.lock();
+        let writes = s.submissions.last().unwrap().0;
+        assert!(writes <= 3, "{command}: {writes} writes");
+        assert_eq!(s.elements.len(), left, "{command}");
+    }
+}
+
 /// A damaged element is an error that names the key and the element. Other keys are served.
 #[test]
 fn a_damaged_element_is_named() {
