@@ -329,6 +329,7 @@ impl Keyspace {
             end: StreamId::MAX,
             reverse: false,
             count: 1,
+            from_lsn: 0,
         };
         let found = self.stream_range(key, &first, 0)?;
         let stream = self.streams.loaded.get_mut(key).expect("it was found");

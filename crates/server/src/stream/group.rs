@@ -41,6 +41,8 @@ pub(crate) struct Group {
     pub last_id: StreamId,
     /// Number of entries that were ever added up to `last_id`, if it is known.
     pub entries_read: Option<u64>,
+    /// The id and the LSN of the last entry that was delivered since the stream was loaded.
+    last_delivered: (StreamId, u64),
     consumers: BTreeMap<u64, Consumer>,
     names: BTreeMap<Bytes, u64>,
     next_consumer: u64,
@@ -57,6 +59,17 @@ pub(crate) struct Groups {
 }
 
 impl Group {
+    /// Notes the id and the LSN of an entry that was delivered.
+    pub fn delivered(&mut self, id: StreamId, lsn: u64) {
+        self.last_delivered = (id, lsn);
+    }
+
+    /// Returns an LSN that no entry behind the group's position is before, or 0.
+    pub fn next_lsn(&self) -> u64 {
+        let (id, lsn) = self.last_delivered;
+        if id <= self.last_id { lsn + 1 } else { 0 }
+    }
+
     /// Returns the consumers in the order of their names.
     pub fn consumers(&self) -> impl ExactSizeIterator<Item = &Consumer> {
         self.names.values().map(|number| &self.consumers[number])
@@ -210,6 +223,7 @@ impl Groups {
             number,
             last_id: StreamId::MIN,
             entries_read: None,
+            last_delivered: (StreamId::MIN, 0),
             consumers: BTreeMap::new(),
             names: BTreeMap::new(),
             next_consumer: 0,
