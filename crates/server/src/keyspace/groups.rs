@@ -114,6 +114,9 @@ impl Keyspace {
             }
             let mut of = found(stream.groups.get_mut(group));
             (of.last_id, of.entries_read) = (last_id, read);
+            if let Some((lsn, id)) = entries.last() {
+                of.delivered(*id, *lsn);
+            }
             of.save(group, writer);
             let (consumer, _) = of.see(consumer, now_ms, writer);
             for (lsn, id) in entries.iter().filter(|_| !acknowledged) {

@@ -18,8 +18,8 @@
 //! - XDEL and the commands of groups write tables only: elements, and the key where it is needed.
 //!   All writes of one command are in one epoch, so a crash leaves all of them or none.
 //! - An LSN that a tombstone or a group knows is never used again: each is written with a key whose
-//!   next LSN is greater. If a power cut takes entries that were not synced, their LSNs and ids stay
-//!   behind those that the key has, and count as deleted entries.
+//!   next LSN is greater. If a power cut takes entries that were not synced, their LSNs and ids
+//!   stay behind those that the key has, and count as deleted entries.
 //! - A record leaves the log after a sync that makes its tombstone durable. A tombstone is deleted
 //!   when the removal of its record is durable, or with a key whose first live LSN is greater: not
 //!   with an append, which a power cut may take without the writes of its epoch to tables.
@@ -332,6 +332,7 @@ impl Keyspace {
             end: StreamId::MAX,
             reverse: false,
             count: 1,
+            from_lsn: 0,
         };
         let found = self.stream_range(key, &first, 0)?;
         let first = found.first().map(|(lsn, entry)| (*lsn, entry.id));

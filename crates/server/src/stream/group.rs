@@ -42,6 +42,8 @@ pub(crate) struct Group {
     pub last_id: StreamId,
     /// Number of entries that were ever added up to `last_id`, if it is known.
     pub entries_read: Option<u64>,
+    /// The id and the LSN of the last entry that was delivered since the stream was loaded.
+    last_delivered: (StreamId, u64),
     consumers: BTreeMap<u64, Consumer>,
     names: BTreeMap<Bytes, u64>,
     /// Bytes of the consumers' names.
@@ -90,6 +92,17 @@ impl Group {
     /// Returns about the bytes of memory, without the group's name.
     fn memory(&self) -> usize {
         (self.names.len() + 1) * HEAD_BYTES + self.name_bytes + self.pending.len() * PENDING_BYTES
+    }
+
+    /// Notes the id and the LSN of an entry that was delivered.
+    pub fn delivered(&mut self, id: StreamId, lsn: u64) {
+        self.last_delivered = (id, lsn);
+    }
+
+    /// Returns an LSN that no entry behind the group's position is before, or 0.
+    pub fn next_lsn(&self) -> u64 {
+        let (id, lsn) = self.last_delivered;
+        if id <= self.last_id { lsn + 1 } else { 0 }
     }
 
     /// Returns the consumers in the order of their names.
@@ -256,6 +269,7 @@ impl Groups {
             number,
             last_id: StreamId::MIN,
             entries_read: None,
+            last_delivered: (StreamId::MIN, 0),
             consumers: BTreeMap::new(),
             names: BTreeMap::new(),
             name_bytes: 0,

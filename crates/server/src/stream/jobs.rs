@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// The first part of the names of streams' logs.
 pub(super) const LOG_PREFIX: &str = "redis.stream.";
+/// Number of entries that a search for several ids passes before it halves the rest.
+const WALKED: usize = 16;
 
 /// Returns the name of a stream's log.
 pub(super) fn log_name(incarnation: u64) -> String {
@@ -32,6 +34,9 @@ pub(crate) struct EntryRange {
     pub reverse: bool,
     /// Largest number of entries.
     pub count: u64,
+    /// An LSN that no entry from `start` on is before, so that the search for `start` begins there,
+    /// or 0.
+    pub from_lsn: u64,
 }
 
 /// A live entry with its LSN.
@@ -282,6 +287,14 @@ fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<L
 /// the end of the range. Costs a read for each halving of the range.
 fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option<StreamId>)> {
     let (mut low, mut high, mut found) = (lsns.start, lsns.end, None);
+    // A caller that knows where to begin is right mostly.
+    if let Some((lsn, record)) = log.iter(low).next().transpose()?.filter(|e| e.0 < high) {
+        let record = decode_record(&record)?;
+        if record.id >= id {
+            return Ok((lsn, Some(record.id)));
+        }
+        low = lsn + 1;
+    }
     while low < high {
         let middle = low + (high - low) / 2;
         // The log has no record of some LSNs.
@@ -306,15 +319,35 @@ fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option
     })
 }
 
+/// Finds entries by their ids. Ids that lie close together cost one walk, others a search each.
 fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, u64>> {
+    let (log, end) = (&live.log, live.lsns.end);
     let mut located = BTreeMap::new();
-    let mut from = live.lsns.start;
+    let mut walk = log.iter(live.lsns.start);
+    let mut next: Option<(u64, StreamId)> = None;
     for id in ids {
-        let (lsn, found) = lower_bound(&live.log, from..live.lsns.end, *id)?;
-        if found == Some(*id) && !live.gone.contains(lsn) {
-            located.insert(*id, lsn);
+        let mut steps = 0;
+        loop {
+            let (lsn, found) = match next {
+                Some(next) => next,
+                None => match walk.next().transpose()?.filter(|(lsn, _)| *lsn < end) {
+                    Some((lsn, record)) => (lsn, decode_record(&record)?.id),
+                    None => return Ok(located),
+                },
+            };
+            next = Some((lsn, found));
+            if found >= *id {
+                if found == *id && !live.gone.contains(lsn) {
+                    located.insert(*id, lsn);
+                }
+                break;
+            }
+            next = None;
+            steps += 1;
+            if steps == WALKED {
+                walk.seek(lower_bound(log, lsn + 1..end, *id)?.0);
+            }
         }
-        from = lsn;
     }
     Ok(located)
 }
@@ -343,6 +376,7 @@ fn read(
     limit_bytes: usize,
 ) -> Result<Vec<LiveEntry>> {
     let LiveRange { log, lsns, .. } = live;
+    let lsns = range.from_lsn.clamp(lsns.start, lsns.end)..lsns.end;
     let (from, _) = lower_bound(log, lsns.clone(), range.start)?;
     let to = match range.end.next() {
         Some(behind) => lower_bound(log, from..lsns.end, behind)?.0,

@@ -61,6 +61,7 @@ pub(crate) fn stream(c: &mut Context<'_>, r: &Request) -> CommandResult {
         end: StreamId::MAX,
         reverse: false,
         count: full.unwrap_or(1),
+        from_lsn: 0,
     };
     let entries = c.keys().stream_range(key, &range, limit)?;
     range.reverse = true;

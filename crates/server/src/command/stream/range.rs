@@ -53,6 +53,7 @@ fn range(c: &mut Context<'_>, r: &Request, reverse: bool) -> CommandResult {
                 end,
                 reverse,
                 count: count.unwrap_or(u64::MAX),
+                from_lsn: 0,
             };
             c.exec.keys.stream_range(key, &range, limit)?
         }

@@ -148,6 +148,7 @@ pub(crate) fn xread(c: &mut Context<'_>, r: &Request) -> CommandResult {
             end: StreamId::MAX,
             reverse: false,
             count: o.count,
+            from_lsn: 0,
         };
         let entries = c.keys().stream_range(r.arg(i), &range, limit)?;
         bytes += entries

@@ -96,7 +96,8 @@ fn new_entries(
 ) -> Result<Option<Found>, Failure> {
     let limit = c.exec.options.reply_hard_bytes;
     let newest = c.keys().loaded_stream(key).state.last_id;
-    let last_id = group_of(c, key, group).last_id.max(behind);
+    let of = group_of(c, key, group);
+    let (last_id, from_lsn) = (of.last_id.max(behind), of.next_lsn());
     let Some(start) = last_id.next().filter(|_| newest > last_id) else {
         return Ok(None);
     };
@@ -105,6 +106,7 @@ fn new_entries(
         end: StreamId::MAX,
         reverse: false,
         count,
+        from_lsn,
     };
     let mut entries = c.keys().stream_range(key, &range, limit)?;
     let stream = c.exec.keys.loaded_stream(key);

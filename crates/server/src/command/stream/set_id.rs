@@ -47,6 +47,7 @@ pub(crate) fn xsetid(c: &mut Context<'_>, r: &Request) -> CommandResult {
             end: StreamId::MAX,
             reverse: true,
             count: 1,
+            from_lsn: 0,
         };
         let top = c.keys().stream_range(key, &newest, 0)?;
         if top.first().is_some_and(|(_, top)| id < top.id) {

@@ -52,21 +52,25 @@ fn tombstones(w: &World) -> usize {
         .count()
 }
 
-/// Removes records from logs as the server does in the background.
-fn remove(w: &mut World) -> bool {
+/// Removes records from logs as the server does in the background. Returns false if none is due.
+pub(super) fn remove_in_background(w: &mut World) -> bool {
     let Some(job) = w.exec.keys.take_removals() else {
         return false;
     };
-    let syncs = w.store.0.lock().syncs;
-    let answer = jobs::run(&w.store, job);
+    let answer = jobs::run(&**w.exec.keys.store(), job);
     assert!(matches!(answer, jobs::StreamAnswer::Removed(_, Ok(()))));
-    assert_eq!(
-        w.store.0.lock().syncs,
-        syncs + 1,
-        "tombstones are durable first"
-    );
     w.exec.keys.take_stream_answer(1, answer);
     true
+}
+
+/// Removes records from the logs of the store in memory.
+fn remove(w: &mut World) -> bool {
+    let syncs = w.store.0.lock().syncs;
+    let removes = remove_in_background(w);
+    let expected = syncs + usize::from(removes);
+    let syncs = w.store.0.lock().syncs;
+    assert_eq!(syncs, expected, "tombstones are durable first");
+    removes
 }
 
 /// Each command on groups changes something, and all of it is gone if the commit fails.
@@ -164,6 +168,61 @@ fn the_id_of_a_lost_entry_that_was_delivered_is_not_used_again() {
             w.run("XREADGROUP GROUP g a STREAMS s >").contains("3-1"),
             "{command}"
         );
+    }
+}
+
+/// Commits of two streams in flight, whose callbacks come in any order: each decides over its own
+/// stream, and a later command on a stream waits for its commit.
+#[test]
+fn commits_of_two_streams_end_in_any_order() {
+    for (of_s, of_t, order) in [
+        (Ok(()), failed(), [0, 0]),
+        (failed(), Ok(()), [0, 0]),
+        (Ok(()), failed(), [1, 0]),
+        (failed(), Ok(()), [1, 0]),
+    ] {
+        let mut w = world();
+        w.run("XGROUP CREATE t g 0 MKSTREAM");
+        w.commit();
+        let before = whole(&mut w);
+        let (sender, ended) = std::sync::mpsc::channel();
+        let submit = |w: &mut World| {
+            let sender = sender.clone();
+            let done = |slot| {
+                Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
+            };
+            w.exec.keys.submit(true, done)
+        };
+        w.store.hold(true);
+        w.check(&[("XACK s g 1-1 3-1", ":2\r\n")]);
+        let after = whole(&mut w);
+        assert!(submit(&mut w));
+        w.check(&[("XGROUP CREATE t h 0", "+OK\r\n")]);
+        assert!(submit(&mut w), "it does not depend on the other stream");
+        w.check(&[("XGROUP DESTROY t h", ":1\r\n")]);
+        assert!(!submit(&mut w), "it depends on the creation of the group");
+        let (s_is_stored, t_is_stored) = (of_s.is_ok(), of_t.is_ok());
+        w.store.decide(of_s);
+        w.store.decide(of_t);
+        for index in order {
+            w.store.call_back(index);
+            let (slot, result) = ended.recv().unwrap();
+            w.exec.keys.complete(slot, result);
+        }
+        w.store.hold(false);
+        let expected = if s_is_stored { after } else { before };
+        assert_eq!(whole(&mut w), expected);
+        if t_is_stored {
+            w.commit();
+        }
+        // If the creation failed, its group was never there to be destroyed.
+        w.check(&[
+            ("XGROUP DESTROY t h", ":0\r\n"),
+            ("XGROUP DESTROY t g", ":1\r\n"),
+        ]);
+        w.commit();
+        w.reopen();
+        assert_eq!(whole(&mut w), expected);
     }
 }
 
@@ -274,6 +333,30 @@ fn long_runs_of_deleted_entries_leave_log_and_tables() {
         ("XADD s MAXLEN 1 701-1 f v", "$5\r\n701-1\r\n"),
         ("XLEN s", ":1\r\n"),
     ]);
+}
+
+/// A group and a consumer with many pending entries are removed by few writes.
+#[test]
+fn removals_of_many_pending_entries_are_few_writes() {
+    let mut w = World::new();
+    for n in 1..=1_000 {
+        w.run(&format!("XADD s {n}-1 f v"));
+    }
+    w.run("XGROUP CREATE s g 0");
+    w.run("XREADGROUP GROUP g a COUNT 500 STREAMS s >");
+    w.run("XREADGROUP GROUP g b STREAMS s >");
+    w.commit();
+    for (command, reply, left) in [
+        ("XGROUP DELCONSUMER s g a", ":500\r\n", 1 + 1 + 500),
+        ("XGROUP DESTROY s g", ":1\r\n", 0),
+    ] {
+        w.check(&[(command, reply)]);
+        w.commit();
+        let s = w.store.0.lock();
+        let writes = s.submissions.last().unwrap().0;
+        assert!(writes <= 3, "{command}: {writes} writes");
+        assert_eq!(s.elements.len(), left, "{command}");
+    }
 }
 
 /// A damaged element is an error that names the key and the element. Other keys are served.

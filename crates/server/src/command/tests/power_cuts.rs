@@ -199,3 +199,42 @@ fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
     basalt_sim::campaign!("crash states of unsynced streams: {states}, lost entries: {lost}");
     assert!(lost > 0, "no power cut lost an entry");
 }
+
+/// Entries whose records have left the log do not come back with a power cut, at any step on the
+/// way: before the removal, after it, and when their tombstones were deleted.
+#[test]
+fn entries_that_have_left_the_log_stay_deleted() {
+    let live: Vec<u64> = (1..=100).chain(401..=500).collect();
+    let mut states = 0;
+    for (n, policy) in CrashPolicy::ALL.iter().enumerate() {
+        for steps in 0..4 {
+            let fs = SimFs::new(SimOptions::default());
+            let mut w = World::new();
+            open(&mut w, &fs);
+            for n in 1..=500 {
+                w.run(&format!("XADD s {n}-1 f v{n}"));
+            }
+            w.commit();
+            let ids: String = (101..=400).map(|n| format!(" {n}-1")).collect();
+            assert_eq!(w.run(&format!("XDEL s{ids}")), ":300\r\n");
+            w.commit();
+            for step in 0..steps {
+                match step {
+                    0 => assert!(groups::remove_in_background(&mut w)),
+                    1 => {
+                        // The tombstones go with this change, which is not synced.
+                        w.run("XGROUP CREATE s g 0");
+                        w.commit_with(false);
+                    }
+                    _ => w.exec.keys.store().sync().unwrap(),
+                }
+            }
+            let fs = fs.crash(*policy, n as u64);
+            open(&mut w, &fs);
+            assert_eq!(entries(&mut w), live, "{policy:?}, {steps} steps");
+            check_goes_on(&mut w, &fs);
+            states += 1;
+        }
+    }
+    basalt_sim::campaign!("crash states of deleted entries: {states}");
+}
