@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of streams that stay loaded, apart from those with writes in flight.
 pub(super) const LOADED_STREAMS: usize = 1024;
-/// Number of streams that stay loaded under any budget. A request has at most as many.
+/// Number of streams that stay loaded under any budget, apart from those with writes in flight. A
+/// request has at most as many.
 pub(super) const LEAST_STREAMS: usize = 512;
 
 /// The streams in memory (see the module).
@@ -144,8 +145,10 @@ impl LoadedStreams {
             self.bytes += stream.memory();
             self.windows_dropped += 1;
         }
-        while (self.len() > LOADED_STREAMS
-            || (self.bytes > self.limit_bytes && self.len() > LEAST_STREAMS))
+        // Streams with writes in flight are not counted: a stream that was just loaded would have to
+        // leave if there were many of them, and its request would load it again and again.
+        while (self.idle.len() > LOADED_STREAMS
+            || (self.bytes > self.limit_bytes && self.idle.len() > LEAST_STREAMS))
             && let Some((_, key)) = self.idle.pop_first()
         {
             self.remove(&key);

@@ -623,6 +623,58 @@ fn the_streams_used_last_stay_loaded() {
     assert_eq!(w.keys.stream_stats().0, 512);
 }
 
+/// However many streams have writes in flight, a request gets the streams that it needs.
+#[test]
+fn streams_with_writes_in_flight_do_not_make_others_leave() {
+    let (mut w, _) = in_memory();
+    assert!(w.add("idle"));
+    w.commit();
+    w.keys.limit_streams(1);
+    for n in 0..600 {
+        assert!(w.add(&format!("s{n}")));
+    }
+    assert_eq!(w.keys.stream_stats().0, 601);
+    assert!(w.command(|k| k.stream(b"idle").is_ok()));
+    w.commit();
+    assert_eq!(w.keys.stream_stats().0, 512);
+    assert!(w.command(|k| k.stream(b"s599").is_ok()));
+}
+
+/// The groups and tombstones of a stream count in the budget, and all that is counted is given
+/// back.
+#[test]
+fn groups_and_tombstones_count_in_the_budget() {
+    let (mut w, _) = in_memory();
+    assert!(w.add("s"));
+    w.commit();
+    let before = w.keys.stream_stats().1;
+    for n in 0..200 {
+        assert!(w.add("s"));
+        if n % 2 == 0 {
+            w.add_elements("s");
+        }
+        w.commit();
+    }
+    let bytes = w.keys.stream_stats().1;
+    let of_groups = w.keys.loaded_stream(b"s").groups.memory();
+    assert!(of_groups > 100 * 256, "{of_groups}");
+    assert!(bytes > before + of_groups + 100 * 8, "{bytes}");
+    for group in 0..1_000 {
+        let name = group.to_string();
+        w.command(|k| {
+            let there = k.loaded_stream(b"s").groups.get(name.as_bytes()).is_some();
+            if there {
+                k.destroy_group(b"s", name.as_bytes());
+            }
+        });
+    }
+    w.commit();
+    assert_eq!(w.keys.loaded_stream(b"s").groups.memory(), 0);
+    assert_eq!(w.keys.stream_stats().1, bytes - of_groups);
+    w.delete("s");
+    assert_eq!(w.keys.stream_stats().1, 0);
+}
+
 /// A power cut at any change of the disk, with commits that are synced and that are not: every key
 /// with a stream has its log, which can be read. After the sweep of the next start, all other logs
 /// are gone.

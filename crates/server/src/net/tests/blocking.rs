@@ -206,3 +206,19 @@ fn a_blocked_consumer_ends_with_its_group_and_its_stream() {
     w.stop.shutdown();
     w.join();
 }
+
+/// A stream that expires ends the wait of a blocked consumer, without any other request.
+#[test]
+fn a_blocked_consumer_ends_when_its_stream_expires() {
+    let w = World::new(|_| {});
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut b, "XGROUP CREATE s g $ MKSTREAM");
+    expect(&mut b, "+OK\r\n");
+    send(&mut a, "XREADGROUP GROUP g c BLOCK 0 STREAMS s >");
+    wait_blocked(&w, 1);
+    send(&mut b, "PEXPIRE s 1");
+    expect(&mut b, ":1\r\n");
+    expect(&mut a, "-UNBLOCKED the stream key no longer exists\r\n");
+    w.stop.shutdown();
+    w.join();
+}
