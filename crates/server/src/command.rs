@@ -10,6 +10,7 @@ pub(crate) mod config;
 pub(crate) mod info;
 pub(crate) mod introspect;
 pub(crate) mod key;
+pub(crate) mod stream;
 pub(crate) mod string;
 pub(crate) mod system;
 pub mod table;
@@ -17,14 +18,15 @@ pub mod table;
 use crate::cursor::Cursors;
 use crate::epoch::Epochs;
 use crate::fetch::Need;
-use crate::keyspace::{Capture, Keyspace, Missed};
+use crate::keyspace::{Capture, Keyspace, Missed, StreamNeed};
 use crate::layout;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::Protocol;
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
 use crate::store::Store;
-use basalt::{Env, Error, ErrorKind};
+use crate::stream::StreamId;
+use basalt::{Bytes, Env, Error, ErrorKind};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -45,12 +47,15 @@ pub(crate) enum Failure {
     Store(Error),
     /// Nothing was done. The request runs again when its keys were fetched.
     Fetch(Need),
+    /// Nothing was done. The request runs again when the stream is in memory.
+    Stream(StreamNeed),
 }
 
 impl From<Missed> for Failure {
     fn from(missed: Missed) -> Failure {
         match missed {
             Missed::Fetch(need) => Failure::Fetch(need),
+            Missed::Stream(need) => Failure::Stream(need),
             Missed::Store(e) => Failure::Store(e),
         }
     }
@@ -80,7 +85,9 @@ impl Failure {
                 "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }
             Failure::Store(e) => store_error(e).into(),
-            Failure::Fetch(_) => "ERR the keys of this command were not fetched".into(),
+            Failure::Fetch(_) | Failure::Stream(_) => {
+                "ERR the keys of this command were not fetched".into()
+            }
         }
     }
 }
@@ -111,11 +118,52 @@ pub(crate) enum Outcome {
     Later,
     /// Nothing was done. The request runs again when another thread has read its keys.
     Fetch(Need),
+    /// Nothing was done. The request runs again when the stream is in memory.
+    Stream(StreamNeed),
+    /// Nothing was done. The request runs again when one of its streams was written, or when its
+    /// time has passed.
+    Block(Box<Block>),
     /// Nothing was done. The request runs again when cursor numbers were reserved, or the
     /// reservation failed.
     NoCursor,
     /// The server stops, without a reply.
     Shutdown,
+}
+
+/// The wait of a blocking request.
+pub(crate) struct Block {
+    /// Longest wait in ms, or 0 for any time.
+    pub timeout_ms: u64,
+    /// The streams that end the wait when they are written.
+    pub keys: Vec<Bytes>,
+    /// The ids behind which entries are awaited, one for each key. Empty for XREADGROUP.
+    pub after: Vec<StreamId>,
+    /// The groups that await entries, one for each key. Empty for XREAD.
+    pub groups: Vec<AwaitingGroup>,
+}
+
+/// A group that a blocked request reads with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AwaitingGroup {
+    /// The incarnation of the stream.
+    pub incarnation: u64,
+    /// The number of the group in its stream.
+    pub group: u64,
+}
+
+/// The reason why a blocked request ends without entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockEnd {
+    TimedOut,
+    /// CLIENT UNBLOCK with ERROR.
+    Refused,
+}
+
+/// A blocked request that runs again.
+pub(crate) struct Resumed {
+    pub after: Vec<StreamId>,
+    pub groups: Vec<AwaitingGroup>,
+    pub end: Option<BlockEnd>,
 }
 
 /// A read of the whole keyspace.
@@ -174,6 +222,8 @@ pub(crate) struct Session {
     pub reply_skip: bool,
     pub reply_skip_next: bool,
     pub no_evict: bool,
+    /// True if the client's request waits for entries of streams.
+    pub blocked: bool,
     pub created: Duration,
     pub last: Duration,
     pub last_command: &'static str,
@@ -245,6 +295,8 @@ impl Counters {
 pub(crate) enum Action {
     /// Closes the connection in a slot, if it still has this id.
     Kill { slot: usize, id: u64 },
+    /// Ends the wait of a blocked request.
+    Unblock { slot: usize, id: u64, end: BlockEnd },
 }
 
 /// The state that commands work on.
@@ -262,6 +314,8 @@ pub(crate) struct Executor {
     pub counters: Counters,
     pub count: Option<Count>,
     pub actions: Vec<Action>,
+    /// The running request, if it was blocked before.
+    pub resumed: Option<Resumed>,
     /// True if the thread for slow reads has room.
     pub slow_room: bool,
     /// True if the server stops, and has no time for slow reads.
@@ -327,6 +381,7 @@ impl Executor {
         let session = self.sessions[slot].as_mut().expect("a session");
         session.last = now;
         reply.set_protocol(session.protocol);
+        self.keys.set_client(session.id);
         let outcome = match table::resolve(request) {
             Ok(spec) => {
                 session.last_command = spec.full_name;
@@ -340,6 +395,7 @@ impl Executor {
                     check_arguments(spec, request).and_then(|()| check_keys(spec, request));
                 match checked.and_then(|()| (spec.run)(&mut context, request)) {
                     Err(Failure::Fetch(need)) => Ok(Outcome::Fetch(need)),
+                    Err(Failure::Stream(need)) => Ok(Outcome::Stream(need)),
                     done => done,
                 }
             }
@@ -358,7 +414,11 @@ impl Executor {
         });
         if matches!(
             outcome,
-            Outcome::Later | Outcome::NoCursor | Outcome::Fetch(..)
+            Outcome::Later
+                | Outcome::NoCursor
+                | Outcome::Fetch(..)
+                | Outcome::Stream(..)
+                | Outcome::Block(..)
         ) {
             assert!(!self.keys.wrote(), "a command that runs again has written");
             (self.counters.hits, self.counters.misses) = looked_up;

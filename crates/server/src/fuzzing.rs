@@ -3,7 +3,14 @@
 
 use crate::layout::{self, CollectionHeader};
 use crate::resp::request::{Limits, RequestParser};
+use crate::stream::StreamId;
+use crate::stream::element::{self, Element};
+use crate::stream::group::Groups;
+use crate::stream::record::{
+    StreamState, decode_record, decode_state, encode_record, encode_state,
+};
 use crate::{glob, number};
+use basalt::Bytes;
 use basalt::env::Random;
 use basalt_sim::mutate::{Target, Verdict};
 use bytes::BytesMut;
@@ -48,6 +55,73 @@ pub const TARGETS: &[Target] = &[
             ]
         },
         words: &[&[0xff, 0xff]],
+    },
+    Target {
+        name: "redis_streams",
+        run: redis_streams,
+        seeds: || {
+            let id = StreamId::new(1_700_000_000_000, 2);
+            let state = StreamState {
+                last_id: id,
+                max_deleted_id: StreamId::new(5, 0),
+                entries_added: 9,
+                first_lsn: 3,
+                next_lsn: 10,
+            };
+            let words: [&[u8]; 4] = [b"field", b"value", b"", b"x"];
+            vec![
+                encode_record(id, 3, 9, words.into_iter()).to_vec(),
+                encode_state(7, None, 7, &state).to_vec(),
+                encode_state(7, Some(1_800_000_000_000), 5, &state).to_vec(),
+                b"1700000000000-2".to_vec(),
+                b"5".to_vec(),
+            ]
+        },
+        words: &[b"-", b"0", &[0xff; 4], &[0xff; 8]],
+    },
+    Target {
+        name: "redis_stream_elements",
+        run: redis_stream_elements,
+        seeds: || {
+            let id = StreamId::new(1_700_000_000_000, 2);
+            let elements = [
+                Element::Tombstone { lsn: 5 },
+                Element::Group {
+                    group: 1,
+                    last_id: id,
+                    entries_read: None,
+                    name: Bytes::from_static(b"group"),
+                },
+                Element::Consumer {
+                    group: 1,
+                    consumer: 3,
+                    seen_ms: 1_700_000_000_000,
+                    name: Bytes::from_static(b"alice"),
+                },
+                Element::Pending {
+                    group: 1,
+                    consumer: 3,
+                    id,
+                    lsn: 9,
+                    delivered_ms: 1_700_000_000_000,
+                    deliveries: 1,
+                },
+            ];
+            let mut all = Vec::new();
+            let mut seeds = Vec::new();
+            for element in &elements {
+                let (key, value) = element::encode(&element::prefix(2, 7), element);
+                let mut one = vec![key.len() as u8];
+                one.extend_from_slice(&key);
+                one.push(value.len() as u8);
+                one.extend_from_slice(&value);
+                all.extend_from_slice(&one);
+                seeds.push(one);
+            }
+            seeds.push(all);
+            seeds
+        },
+        words: &[&[0; 8], &[0, 0, 0, 0, 0, 0, 0, 1], &[0xff; 8], &[15], &[23]],
     },
     Target {
         name: "redis_words",
@@ -161,6 +235,65 @@ fn redis_layout(bytes: &[u8]) -> Verdict {
     if bytes.iter().any(|b| *b != 0xff) {
         let end = layout::prefix_end(bytes);
         assert!(end[..] > *bytes && !end.starts_with(bytes));
+    }
+    Verdict::of(accepted)
+}
+
+/// Checks any bytes as a stream's entry, as a stream's fields in its key, or as the text of an id:
+/// an encoding of what is decoded gives the same bytes.
+fn redis_streams(bytes: &[u8]) -> Verdict {
+    let mut accepted = false;
+    if let Ok(record) = decode_record(&bytes.to_vec().into()) {
+        let mut words = Vec::new();
+        record.for_each_word(|word| words.push(word.to_vec()));
+        let words = words.iter().map(|word| &word[..]);
+        let again = encode_record(record.id, record.first_lsn, record.entries_added, words);
+        assert_eq!(again, bytes);
+        accepted = true;
+    }
+    if let Ok((header, state)) = decode_state(bytes) {
+        let expire_at_ms = (header.expire_at_ms != 0).then_some(header.expire_at_ms);
+        let again = encode_state(header.incarnation, expire_at_ms, header.len, &state);
+        assert_eq!(again, bytes);
+        accepted = true;
+    }
+    if let Some(id) = StreamId::parse(bytes, 7) {
+        assert_eq!(StreamId::parse(id.to_string().as_bytes(), 0), Some(id));
+        if let Some(next) = id.next() {
+            assert!(next > id && next.previous() == Some(id));
+        }
+        accepted = true;
+    }
+    Verdict::of(accepted)
+}
+
+/// Checks any bytes as elements of a stream, each key and value with its length in front: an
+/// encoding of what is decoded gives the same bytes, and elements in any order load or are refused.
+/// What was loaded has all that its parts name.
+fn redis_stream_elements(mut bytes: &[u8]) -> Verdict {
+    let mut take = || {
+        let (len, rest) = bytes.split_first()?;
+        let (part, rest) = rest.split_at_checked(usize::from(*len))?;
+        bytes = rest;
+        Some(part)
+    };
+    let (mut groups, mut accepted) = (Groups::default(), false);
+    while let Some((key, value)) = take().and_then(|key| Some((key, take()?))) {
+        let Ok(element) = element::decode(key, value) else {
+            continue;
+        };
+        let prefix = key.first_chunk().expect("a decoded key has its prefix");
+        let again = element::encode(prefix, &element);
+        assert_eq!((&again.0[..], &again.1[..]), (key, value));
+        accepted |= groups.load(element).is_ok();
+    }
+    for (_, group) in groups.iter() {
+        for (id, pending) in group.pending() {
+            let consumer = group.consumer(pending.consumer);
+            assert!(consumer.pending.contains(id), "{id} is not its consumer's");
+        }
+        let of_consumers: usize = group.consumers().map(|c| c.pending.len()).sum();
+        assert_eq!(of_consumers, group.pending().len());
     }
     Verdict::of(accepted)
 }

@@ -38,13 +38,15 @@ use crate::fetch::{self, Fetch};
 use crate::layer::{HeldLayer, Layer};
 use crate::layout::{self, DataType};
 use crate::names::KeyHash;
-use crate::store::Store;
+use crate::store::{Append, ElementWrite, Store};
 use crate::value::Value;
 use basalt::{Bytes, Error, Result};
+use live_streams::{EpochStreams, LiveStreams};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use streams::Streams;
 
 /// A value that an epoch gives to a key. The versions of a key are in the order of their epochs.
 #[derive(Debug)]
@@ -64,7 +66,8 @@ struct PlacedLayer {
 
 /// Number of layers from which on an epoch takes no further command.
 const LAYERS: u8 = 16;
-#[derive(Debug, Default)]
+
+#[derive(Default)]
 struct Epoch {
     /// Epochs are numbered in their order, from 1.
     number: u64,
@@ -76,6 +79,14 @@ struct Epoch {
     /// Bytes of single writes.
     bytes: usize,
     layer_bytes: usize,
+    /// Entries of streams that are appended before the other writes.
+    appends: Vec<Append>,
+    /// Writes of elements, in their order.
+    elements: Vec<ElementWrite>,
+    /// Keys of streams that the epoch writes. The value is true if the writes may end the waits of
+    /// blocked requests.
+    streams: BTreeMap<Bytes, bool>,
+    stream_changes: EpochStreams,
     depends_on: Epochs,
     /// The generation before this epoch's first flush.
     flushed_from: Option<u32>,
@@ -85,7 +96,11 @@ struct Epoch {
 
 impl Epoch {
     fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.layers == 0 && self.flushed_from.is_none()
+        self.keys.is_empty()
+            && self.appends.is_empty()
+            && self.elements.is_empty()
+            && self.layers == 0
+            && self.flushed_from.is_none()
     }
 
     /// Returns the position of a write among all writes. `place` is 2n for a write after n layers
@@ -138,6 +153,12 @@ pub(crate) struct Keyspace {
     wrote: bool,
     now_ms: u64,
     scratch: Vec<u8>,
+    streams: Streams,
+    live: LiveStreams,
+    /// The slot of an epoch in flight with appends and writes of tables.
+    two_part: Option<usize>,
+    /// The client whose command runs.
+    client: u64,
     /// Fetches of waiting requests, by client id.
     fetches: BTreeMap<u64, Fetch>,
     /// Fetches that requests with very many names wait for, by client id.
@@ -191,6 +212,10 @@ impl Keyspace {
             wrote: false,
             now_ms: 0,
             scratch: Vec::new(),
+            streams: Streams::default(),
+            live: LiveStreams::default(),
+            two_part: None,
+            client: 0,
             fetches: BTreeMap::new(),
             many: BTreeMap::new(),
             current: None,
@@ -225,6 +250,7 @@ impl Keyspace {
 
     /// Ends a command. Returns the epochs that its reply depends on.
     pub fn finish(&mut self) -> Epochs {
+        self.streams.evict();
         let mut depends_on = std::mem::take(&mut self.touched);
         if std::mem::take(&mut self.wrote) {
             let open = 1 << self.open;
@@ -244,7 +270,7 @@ impl Keyspace {
     pub fn is_full(&self) -> bool {
         let open = self.epochs[self.open].as_ref().expect("always there");
         open.bytes + open.layer_bytes >= self.limits.bytes
-            || open.keys.len() >= self.limits.writes
+            || open.keys.len() + open.appends.len() + open.elements.len() >= self.limits.writes
             || open.layers >= LAYERS
             || self.pending_bytes() >= self.limits.pending_bytes
     }
@@ -313,6 +339,14 @@ impl Keyspace {
     }
 
     fn write(&mut self, key: &[u8], value: Option<Value>) {
+        self.streams.forget(key);
+        if (value.as_ref()).is_none_or(|value| value.data_type != DataType::Stream) {
+            self.drop_stream(key);
+        }
+        if self.streams.is_watched(key) {
+            let key = Bytes::copy_from_slice(key);
+            self.open_epoch().streams.insert(key, true);
+        }
         self.touch_flush();
         self.wrote = true;
         self.names += 1;
@@ -369,7 +403,12 @@ impl Keyspace {
         })?;
         self.wrote = true;
         self.changes += 1;
+        self.drop_all_streams();
         self.generation = next;
+        self.streams.forget_all();
+        for key in self.streams.watched() {
+            self.open_epoch().streams.insert(key, true);
+        }
         for fetch in self.many.values_mut() {
             fetch.is_void = true;
         }
@@ -382,14 +421,20 @@ impl Keyspace {
 }
 
 mod epochs;
+mod groups;
 mod layers;
+mod live_streams;
+mod loaded_streams;
 mod overlay;
 mod pending_writes;
 mod reading;
 mod scan;
+mod streams;
 
+pub(crate) use groups::{Claim, Claims};
 pub(crate) use reading::{LOOP_BYTES, LOOP_READS, Missed};
 pub(crate) use scan::Capture;
+pub(crate) use streams::{StreamKey, StreamNeed};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Encoding of Redis keys and values in the engine, for every data type, pinned byte by byte to
-//! `docs/format/redis-keys.md`. Strings are served today. The collections' encodings are fixed
-//! before the first of them is written, so that no store will have to be converted.
+//! `docs/format/redis-keys.md`. Strings and streams are served today. The other collections'
+//! encodings are fixed before the first of them is written, so that no store will have to be
+//! converted.
 //!
 //! # Families
 //! `redis.keys` has one entry per Redis key, so that SCAN and DBSIZE never read elements;
@@ -187,6 +188,36 @@ pub fn decode_generation(record: &[u8]) -> Result<u32> {
 /// Returns the catalog key of the next cursor number.
 pub fn cursor_key() -> Vec<u8> {
     [&CATALOG.to_be_bytes()[..], b"cursor"].concat()
+}
+
+/// Returns the catalog key of the next incarnation number.
+pub fn incarnation_key() -> Vec<u8> {
+    [&CATALOG.to_be_bytes()[..], b"incarnation"].concat()
+}
+
+/// Decodes an incarnation record: the first number that was never reserved (u64, little-endian), at
+/// least 1.
+pub fn decode_incarnation(record: &[u8]) -> Result<u64> {
+    let bytes = record
+        .try_into()
+        .map_err(|_| damaged("incarnation record", record.len(), 8))?;
+    match u64::from_le_bytes(bytes) {
+        0 => Err(Error::new(
+            ErrorKind::Corruption,
+            "incarnation record of the Redis catalog: 0 is no incarnation",
+        )),
+        n => Ok(n),
+    }
+}
+
+/// Returns the expiry of a value in `redis.keys`, in ms since 1970: the engine's for a string, the
+/// header's for a collection.
+pub fn expiry_of(value: &[u8], engine_expiry: Option<u64>) -> Result<Option<u64>> {
+    if value_type(value)? == DataType::String {
+        return Ok(engine_expiry);
+    }
+    let (header, _) = CollectionHeader::decode(value)?;
+    Ok((header.expire_at_ms != 0).then_some(header.expire_at_ms))
 }
 
 /// Upper bound of cursors, exclusive. Clients may keep them as floating-point numbers.

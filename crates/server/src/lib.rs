@@ -26,6 +26,7 @@ pub mod number;
 mod options;
 pub mod resp;
 mod store;
+mod stream;
 mod value;
 
 pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};

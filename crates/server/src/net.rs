@@ -15,19 +15,24 @@
 //! runs. It reads from no client while the writes in flight are at their limit.
 //!
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
-//! (requests that wait for reads), `many_names` and `assembling` (commands with very many names and
-//! their replies), `replying` (replies of finished commits and reads), `stopping` (shutdown),
-//! `connection` (one client's bytes), `background` (the server's other threads).
+//! (requests that wait for reads), `streams` (requests that wait for reads of streams), `blocking`
+//! (requests that wait for entries of streams), `sweeping` (streams that lost their keys),
+//! `many_names` and `assembling` (commands with very
+//! many names and their replies), `replying` (replies of finished commits and reads), `stopping`
+//! (shutdown), `connection` (one client's bytes), `background` (the server's other threads).
 
 mod accepting;
 mod assembling;
 mod background;
+mod blocking;
 mod connection;
 mod fetching;
 mod many_names;
 mod replying;
 mod serving;
 mod stopping;
+mod streams;
+mod sweeping;
 
 use crate::command::Executor;
 use crate::command::budgets::BudgetGauges;
@@ -37,10 +42,12 @@ use crate::keyspace::Keyspace;
 use crate::options::{ServerOptions, SyncPolicy};
 use crate::resp::reply::Reply;
 use crate::store::{DbStore, Store};
+use crate::stream::sweep::SweepResult;
 use accepting::{listen, room_for_clients};
 use background::{CursorReserver, Reclaimer, Requester, SlowReader, SlowResult, Syncer, report};
 use basalt::env::{MemoryKind, Reservation};
 use basalt::{Env, Error, ErrorKind, Result};
+use blocking::BlockedClients;
 use connection::{Connection, READ_BYTES};
 use fetching::{Fetched, Fetcher};
 use many_names::{PreparedNames, Preparer};
@@ -53,6 +60,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stopping::Stopping;
+use streams::{StreamResult, StreamWorker};
+use sweeping::Sweeper;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -77,6 +86,10 @@ enum Event {
     Fetched(Fetched),
     /// The table of names of a command with very many names.
     Prepared(PreparedNames),
+    /// The result of a job on a stream.
+    Stream(StreamResult),
+    /// The result of a sweep.
+    Swept(Box<SweepResult>),
     /// The first of a block of cursor numbers.
     Cursors(Result<u64>),
 }
@@ -160,6 +173,9 @@ pub struct Server {
     urgent: bool,
     slow: SlowReader,
     fetcher: Fetcher,
+    streams: StreamWorker,
+    sweeper: Sweeper,
+    blocked: BlockedClients,
     preparer: Preparer,
     syncer: Syncer,
     reclaimer: Reclaimer,
@@ -249,6 +265,14 @@ impl Server {
         if let Ok(first) = store.reserve_cursors() {
             cursors.give(first);
         }
+        let mut keys = Keyspace::new(store.clone(), limits, env.random().next_u64())?;
+        keys.limit_streams(usize::try_from(options.stream_memory_bytes).unwrap_or(usize::MAX));
+        // A store that accepts no writes is served nevertheless, and keeps all logs.
+        if store.existing_logs().is_some()
+            && let Ok(incarnation) = store.next_incarnation()
+        {
+            keys.sweep_earlier_than(incarnation);
+        }
         let mut reclaimer = Reclaimer::new();
         if store.generation()? > 0 {
             // A crash or a stop may have kept the space of an earlier flush from being reclaimed.
@@ -265,7 +289,7 @@ impl Server {
             }),
             signals: None,
             exec: Executor {
-                keys: Keyspace::new(store, limits, env.random().next_u64())?,
+                keys,
                 env: env.clone(),
                 sync: options.sync,
                 sessions: Vec::new(),
@@ -275,6 +299,7 @@ impl Server {
                 counters: Default::default(),
                 count: None,
                 actions: Vec::new(),
+                resumed: None,
                 slow_room: true,
                 no_slow_reads: false,
                 started: now,
@@ -303,6 +328,9 @@ impl Server {
             urgent: false,
             slow: SlowReader::new(),
             fetcher: Fetcher::default(),
+            streams: StreamWorker::default(),
+            sweeper: Sweeper::default(),
+            blocked: BlockedClients::default(),
             preparer: Preparer::default(),
             syncer: Syncer::new(),
             reclaimer,
@@ -364,7 +392,9 @@ impl Server {
                 self.begin_stop();
             }
             self.take_events();
+            self.expire_blocked();
             self.take_fetched();
+            self.sweep_streams();
             let list = std::mem::take(&mut self.run_list);
             let turn = self.begin_turn();
             for (n, slot) in list.iter().copied().enumerate() {
@@ -390,6 +420,7 @@ impl Server {
             self.drop_idle();
             self.book();
             self.discard_layers();
+            self.remove_entries();
             if self.exec.keys.take_room_freed() {
                 self.wake_stalled();
             }
@@ -407,8 +438,14 @@ impl Server {
             let now = self.exec.env.clock().now();
             self.idle_look_at.saturating_sub(now).max(LEAST_SLEEP)
         });
+        let blocked = self.blocked.next_deadline().map(|at| {
+            let now = self.exec.env.clock().now();
+            at.saturating_sub(now).max(LEAST_SLEEP)
+        });
         let other = self.timeout_of_work();
-        other.into_iter().chain(idle).min()
+        let sweeps = self.timeout_of_sweeps();
+        let all = other.into_iter().chain(idle).chain(blocked).chain(sweeps);
+        all.min()
     }
 
     /// Returns the timeout like [`Server::timeout`], without the one for clients that become idle.
@@ -420,6 +457,8 @@ impl Server {
         } else if self.exec.keys.in_flight() > 0
             || self.slow.is_busy()
             || self.fetcher.is_busy()
+            || self.streams.is_busy()
+            || self.sweeper.is_busy()
             || self.preparer.is_busy()
             || self.reserver.is_busy()
         {

@@ -92,6 +92,9 @@ pub struct ServerOptions {
     /// Bytes of writes of all clients together that may wait for their commit. Beyond it, requests
     /// wait. One request always fits. Default 64 MiB.
     pub pending_write_bytes: usize,
+    /// Bytes of streams that stay in memory: windows of their newest entries, and their state.
+    /// Default 0: an eighth of the environment's memory budget, at least 16 MiB.
+    pub stream_memory_bytes: u64,
     /// Time that a stopping server waits for a client that takes nothing of its last replies, and
     /// for reads of the whole keyspace, which then get an error. Default 5 s.
     pub drain: Duration,
@@ -107,6 +110,9 @@ pub const KEEPALIVE_MOST: u64 = 32_767;
 
 /// Bytes that all clients together may hold in the smallest memory budget.
 const LEAST_CLIENT_MEMORY: u64 = 64 << 20;
+
+/// Bytes that streams may take in the smallest memory budget.
+const LEAST_STREAM_MEMORY: u64 = 16 << 20;
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
@@ -124,6 +130,7 @@ impl Default for ServerOptions {
             reply_hard_bytes: 1 << 30,
             client_memory_bytes: 0,
             pending_write_bytes: 64 << 20,
+            stream_memory_bytes: 0,
             drain: Duration::from_secs(5),
             drain_in_all: Duration::from_secs(60),
             engine: engine_defaults(),
@@ -173,6 +180,9 @@ impl ServerOptions {
     /// disconnected without a message, so the limits stay within the bound. Growing buffers take up
     /// to twice the bytes that they hold.
     pub(crate) fn fit(&mut self, budget: u64) {
+        if self.stream_memory_bytes == 0 {
+            self.stream_memory_bytes = (budget / 8).max(LEAST_STREAM_MEMORY);
+        }
         if self.client_memory_bytes == 0 {
             let bound = (budget / 2).max(LEAST_CLIENT_MEMORY);
             self.client_memory_bytes = bound;

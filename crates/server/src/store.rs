@@ -6,9 +6,13 @@
 
 use crate::layer::Layer;
 use crate::value::{Known, Value};
+use basalt::log::LogEngine;
 use basalt::{Bytes, Result};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Number of incarnation numbers that are reserved at a time.
+pub(crate) const INCARNATION_BLOCK: u64 = 1 << 10;
 
 /// Number of cursor numbers that are reserved at a time: 2^29 starts have a block each.
 pub(crate) const CURSOR_BLOCK: u64 = 1 << 24;
@@ -27,6 +31,43 @@ pub(crate) enum Write {
     Generation {
         generation: u32,
     },
+    Element(ElementWrite),
+}
+
+/// A write of elements of a collection. Keys are in the encoding of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ElementWrite {
+    Put {
+        key: Bytes,
+        value: Bytes,
+    },
+    Delete {
+        key: Bytes,
+    },
+    /// Deletes the elements from `from` to before `to`.
+    DeleteRange {
+        from: Bytes,
+        to: Bytes,
+    },
+}
+
+impl ElementWrite {
+    /// Returns the key, or the first key of a range.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            ElementWrite::Put { key, .. } | ElementWrite::Delete { key } => key,
+            ElementWrite::DeleteRange { from, .. } => from,
+        }
+    }
+
+    /// Returns the bytes of keys and value.
+    pub fn bytes(&self) -> usize {
+        match self {
+            ElementWrite::Put { key, value } => key.len() + value.len(),
+            ElementWrite::Delete { key } => key.len(),
+            ElementWrite::DeleteRange { from, to } => from.len() + to.len(),
+        }
+    }
 }
 
 impl Write {
@@ -37,6 +78,7 @@ impl Write {
             Write::Delete { key } => key.len(),
             Write::Layer(layer) => layer.memory(),
             Write::Generation { .. } => 0,
+            Write::Element(write) => write.bytes(),
         }
     }
 }
@@ -47,6 +89,9 @@ pub(crate) type CommitCallback = Box<dyn FnOnce(Result<()>) + Send>;
 /// Called with engine key, encoded value and expiry of an entry. The result false ends the scan. A
 /// separated value is not read; it is always a string ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
+
+/// Called with key and value of an element. An error ends the walk.
+pub(crate) type ElementVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The store at one moment.
 pub(crate) trait StoreView: Send {
@@ -98,9 +143,23 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<Option<Option<Known>>>;
     /// Returns a view that pins the present moment.
     fn view(&self) -> Box<dyn StoreView>;
+    /// Visits the elements whose keys begin with a prefix, in order. Blocks.
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()>;
     /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback);
+    /// Queues entries of streams to be committed together, like [`Store::submit`]. The order to
+    /// submitted writes is not defined.
+    fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback);
+    /// Returns the engine of streams' logs, which is made if there is none. Blocks.
+    fn logs(&self) -> Result<LogEngine>;
+    /// Returns the engine of streams' logs, if there is one.
+    fn existing_logs(&self) -> Option<LogEngine>;
+    /// Returns a number that no collection ever had. May block for a sync.
+    fn next_incarnation(&self) -> Result<u64>;
+    /// Removes the elements of collections, given by generation and incarnation. Returns true if
+    /// there were any; their removal is not synced. Blocks.
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool>;
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
     /// Returns the current generation of the database at the time of the open.
@@ -112,7 +171,8 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of all committed writes in a directory that does not exist. Blocks.
+    /// Makes a copy of the store, its logs included, as of one moment, in a directory that does not
+    /// exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
     fn stats(&self) -> basalt::Stats;
@@ -120,9 +180,11 @@ pub(crate) trait Store: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
+mod appends;
 mod db;
 mod encoder;
 #[cfg(test)]
 pub(crate) mod memory;
 
+pub(crate) use appends::Append;
 pub(crate) use db::DbStore;

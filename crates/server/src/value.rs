@@ -13,6 +13,20 @@ pub(crate) struct Value {
     pub expire_at_ms: Option<u64>,
 }
 
+impl Value {
+    /// Returns the bytes in front of the data in the store.
+    pub fn header(&self) -> [u8; 1] {
+        [self.data_type as u8]
+    }
+
+    /// Returns the expiry that the engine is told. A collection's expiry is in its data, so that
+    /// its elements are found when it has expired.
+    pub fn engine_expiry(&self) -> Option<u64> {
+        self.expire_at_ms
+            .filter(|_| self.data_type == DataType::String)
+    }
+}
+
 /// The metadata of a live key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {

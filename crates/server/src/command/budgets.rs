@@ -4,10 +4,15 @@ use super::Executor;
 use basalt::Env;
 use basalt::env::{BUDGET_LIMIT, BUDGET_USED, BudgetUse, Gauge};
 
-const NAMES: [&str; 3] = ["clients", "client_memory_bytes", "pending_write_bytes"];
+const NAMES: [&str; 4] = [
+    "clients",
+    "client_memory_bytes",
+    "pending_write_bytes",
+    "stream_memory_bytes",
+];
 
 /// The gauges `budget_used` and `budget_limit` of each budget.
-pub(crate) struct BudgetGauges([(Gauge, Gauge); 3]);
+pub(crate) struct BudgetGauges([(Gauge, Gauge); 4]);
 
 impl BudgetGauges {
     pub fn new(env: &Env) -> BudgetGauges {
@@ -24,7 +29,7 @@ impl BudgetGauges {
 
 impl Executor {
     /// Returns the budgets while `clients` clients are connected.
-    pub fn budgets(&self, clients: usize) -> [BudgetUse; 3] {
+    pub fn budgets(&self, clients: usize) -> [BudgetUse; 4] {
         let options = &self.options;
         let figures = [
             (clients as u64, options.max_clients as u64),
@@ -32,6 +37,10 @@ impl Executor {
             (
                 self.keys.pending_bytes() as u64,
                 options.pending_write_bytes as u64,
+            ),
+            (
+                self.keys.stream_stats().1 as u64,
+                self.keys.stream_budget().0 as u64,
             ),
         ];
         std::array::from_fn(|i| BudgetUse::new(NAMES[i], figures[i].0, figures[i].1))

@@ -2,7 +2,7 @@
 //! connections.
 
 use super::{
-    Action, CommandResult, Context, Failure, Outcome, Session, integer, too_long, word,
+    Action, BlockEnd, CommandResult, Context, Failure, Outcome, Session, integer, too_long, word,
     wrong_arguments,
 };
 use crate::number::parse_i64;
@@ -187,7 +187,12 @@ fn describe(c: &Context<'_>, s: &Session) -> String {
         s.name,
         age(s.created),
         age(s.last),
-        if s.no_evict { "e" } else { "N" },
+        match (s.blocked, s.no_evict) {
+            (true, true) => "be",
+            (true, false) => "b",
+            (false, true) => "e",
+            (false, false) => "N",
+        },
         s.input_bytes,
         s.reply_bytes,
         s.input_bytes + s.reply_bytes,
@@ -315,6 +320,36 @@ pub(crate) fn kill(c: &mut Context<'_>, r: &Request) -> CommandResult {
     }
     let killed = c.exec.actions.len() - before;
     c.reply.integer(killed as i64);
+    Ok(Outcome::Replied)
+}
+
+pub(crate) fn unblock(c: &mut Context<'_>, r: &Request) -> CommandResult {
+    let end = match r.len() {
+        3 => BlockEnd::TimedOut,
+        4 => match word(r, 3).as_str() {
+            "TIMEOUT" => BlockEnd::TimedOut,
+            "ERROR" => BlockEnd::Refused,
+            _ => {
+                return Err(Failure::new(
+                    "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR",
+                ));
+            }
+        },
+        _ => return Err(Failure::syntax()),
+    };
+    let id = integer(r, 2)?;
+    let is_blocked = |s: &Session| s.blocked && i64::try_from(s.id) == Ok(id);
+    let sessions = c.exec.sessions.iter().enumerate();
+    let found = sessions
+        .filter_map(|(slot, s)| Some((slot, s.as_ref()?)))
+        .find(|(_, s)| is_blocked(s));
+    let action = found.map(|(slot, s)| Action::Unblock {
+        slot,
+        id: s.id,
+        end,
+    });
+    c.reply.integer(i64::from(action.is_some()));
+    c.exec.actions.extend(action);
     Ok(Outcome::Replied)
 }
 

@@ -85,7 +85,8 @@ fn clients(e: &mut Executor, out: &mut String) {
         "client_recent_max_output_buffer:{}",
         largest(|s| s.reply_bytes)
     );
-    line!(out, "blocked_clients:0");
+    let blocked = e.sessions.iter().flatten().filter(|s| s.blocked).count();
+    line!(out, "blocked_clients:{blocked}");
 }
 
 fn memory(e: &mut Executor, out: &mut String) {
@@ -110,6 +111,13 @@ fn memory(e: &mut Executor, out: &mut String) {
         "mem_pending_writes_peak:{}",
         e.keys.pending_bytes_peak()
     );
+    let (loaded, stream_bytes, _) = e.keys.stream_stats();
+    line!(out, "mem_streams:{stream_bytes}");
+    line!(out, "streams_loaded:{loaded}");
+    let (_, dropped) = e.keys.stream_budget();
+    line!(out, "stream_windows_dropped:{dropped}");
+    let live = e.keys.live_stream_stats();
+    line!(out, "mem_stream_keys:{}", live.bytes);
     line!(out, "mem_memtables:{}", used.memtable);
     line!(out, "mem_block_cache:{}", used.cache);
     line!(out, "mem_pinned:{}", used.pinned);
@@ -161,6 +169,11 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "epochs_failed:{}", c.epoch_failures);
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
     line!(out, "fetched_requests:{}", c.fetches);
+    line!(out, "stream_entries_added:{}", e.keys.stream_stats().2);
+    let live = e.keys.live_stream_stats();
+    line!(out, "streams:{}", live.streams);
+    line!(out, "streams_dropped:{}", live.dropped);
+    line!(out, "streams_removed:{}", live.removed);
     line!(out, "turn_names_peak:{}", c.turn_names_peak);
     line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }
@@ -250,6 +263,7 @@ fn engine(e: &mut Executor, out: &mut String) {
     line!(out, "snapshots:{}", s.snapshots);
     line!(out, "table_files:{}", s.table_files);
     blobs(e, &s, out);
+    logical_logs(e, out);
     for (cause, amp) in s.write_amp_by_cause().into_iter().flatten() {
         line!(out, "write_amp_{cause}:{amp:.2}");
     }
@@ -345,6 +359,24 @@ fn blobs(e: &Executor, s: &Stats, out: &mut String) {
         "blob_value_bytes_after_compression:{}",
         compressed.after
     );
+}
+
+/// Adds the content and the cost of the log engine, if the store has one.
+fn logical_logs(e: &Executor, out: &mut String) {
+    let Some(logs) = e.keys.store().existing_logs() else {
+        return;
+    };
+    let s = logs.stats();
+    line!(out, "logical_logs:{}", s.logs);
+    line!(out, "logical_log_records:{}", s.records);
+    line!(out, "logical_log_live_bytes:{}", s.live_bytes);
+    line!(out, "logical_log_ended_bytes:{}", s.ended_bytes);
+    line!(out, "logical_log_ended_live_bytes:{}", s.ended_live_bytes);
+    line!(out, "logical_log_space_amp:{:.2}", s.space_amp());
+    line!(out, "logical_log_data_files:{}", s.data_files);
+    line!(out, "logical_log_meta_files:{}", s.meta_files);
+    line!(out, "logical_log_index_bytes:{}", s.index_bytes);
+    line!(out, "logical_log_index_pages:{}", s.index_pages);
 }
 
 /// Adds the levels of each family that has tables.

@@ -14,8 +14,9 @@ fn facts(reply: &mut Reply, spec: &Spec) {
     reply.array(10);
     reply.bulk(spec.full_name.as_bytes());
     reply.integer(i64::from(spec.arity));
-    reply.set(spec.flags.len());
-    for flag in spec.flags {
+    let movable = spec.streams_from().map(|_| "movablekeys");
+    reply.set(spec.flags.len() + usize::from(movable.is_some()));
+    for flag in spec.flags.iter().copied().chain(movable) {
         reply.simple(flag);
     }
     let (first, last, step) = spec.keys;
@@ -165,9 +166,12 @@ pub(crate) fn getkeys(c: &mut Context<'_>, r: &Request) -> CommandResult {
         }
         Err(_) => return Err(Failure::new("ERR Invalid command specified")),
     };
-    let keys: Vec<usize> = spec.keys(request.len()).collect();
+    let keys = spec.keys_of(&request);
     if keys.is_empty() {
-        return Err(Failure::new("ERR The command has no key arguments"));
+        return Err(Failure::new(match spec.streams_from() {
+            Some(_) => "ERR Invalid arguments specified for command",
+            None => "ERR The command has no key arguments",
+        }));
     }
     c.reply.array(keys.len());
     for i in keys {

@@ -6,6 +6,7 @@ use super::{
 use crate::catalog::DATABASE;
 use crate::cursor::ScanPosition;
 use crate::glob;
+use crate::keyspace::StreamKey;
 use crate::layout::{self, DataType};
 use crate::number::parse_u64;
 use crate::resp::reply::Reply;
@@ -62,16 +63,28 @@ pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Refuses keys of other types. A newer version's header of another type would be written back as a
-/// string.
-fn only_strings(data_type: DataType) -> Result<(), Failure> {
-    if data_type == DataType::String {
-        return Ok(());
+/// Gives a live key another expiry.
+fn set_expiry(c: &mut Context<'_>, key: &[u8], at: Option<u64>) -> Result<(), Failure> {
+    match c.keys().meta(key)?.map(|meta| meta.data_type) {
+        None => {}
+        Some(DataType::String) => {
+            if let Some(value) = c.keys().get(key)? {
+                c.keys().put(key, value.data, at);
+            }
+        }
+        Some(DataType::Stream) => match c.keys().stream(key)? {
+            StreamKey::Loaded => c.keys().expire_stream(key, at),
+            StreamKey::Absent | StreamKey::OtherType => {}
+        },
+        // The header of another type is a newer version's.
+        Some(other) => {
+            return Err(Failure::new(format!(
+                "ERR a newer version wrote this {}; only that version can change it",
+                other.name()
+            )));
+        }
     }
-    Err(Failure::new(format!(
-        "ERR a newer version wrote this {}; only that version can change it",
-        data_type.name()
-    )))
+    Ok(())
 }
 
 fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool) -> CommandResult {
@@ -114,7 +127,6 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
         c.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    only_strings(meta.data_type)?;
     let current = meta.expire_at_ms.map(|at| at as i64);
     let refused = (nx && current.is_some())
         || (xx && current.is_none())
@@ -123,8 +135,8 @@ fn expire_generic(c: &mut Context<'_>, r: &Request, unit_ms: i64, relative: bool
     let at = at.max(0) as u64;
     if !refused && at <= c.now_ms() {
         c.keys().delete(r.arg(1));
-    } else if !refused && let Some(value) = c.keys().get(r.arg(1))? {
-        c.keys().put(r.arg(1), value.data, Some(at));
+    } else if !refused {
+        set_expiry(c, r.arg(1), Some(at))?;
     }
     c.reply.integer(i64::from(!refused));
     Ok(Outcome::Replied)
@@ -178,12 +190,9 @@ pub(crate) fn pexpiretime(c: &mut Context<'_>, r: &Request) -> CommandResult {
 
 pub(crate) fn persist(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let meta = c.keys().meta(r.arg(1))?;
-    if let Some(meta) = &meta {
-        only_strings(meta.data_type)?;
-    }
     let had = meta.is_some_and(|m| m.expire_at_ms.is_some());
-    if had && let Some(value) = c.keys().get(r.arg(1))? {
-        c.keys().put(r.arg(1), value.data, None);
+    if had {
+        set_expiry(c, r.arg(1), None)?;
     }
     c.reply.integer(i64::from(had));
     Ok(Outcome::Replied)
@@ -369,6 +378,7 @@ pub(crate) fn flush(c: &mut Context<'_>, r: &Request) -> CommandResult {
 pub(crate) fn object_encoding(c: &mut Context<'_>, r: &Request) -> CommandResult {
     match c.keys().peek(r.arg(2))? {
         None => c.reply.null(),
+        Some((meta, _)) if meta.data_type == DataType::Stream => c.reply.bulk(b"stream"),
         // A separated value is longer than that.
         Some((_, None)) => c.reply.bulk(b"raw"),
         Some((_, Some(data))) => c.reply.bulk(match data.len() {

@@ -1,7 +1,9 @@
 //! The table of commands: names, arity, flags, positions of keys, and documentation. Arity checks,
 //! COMMAND and `docs/server.md` come from this table.
 
-use super::{CommandResult, Context, client, config, info, introspect, key, string, system};
+use super::{
+    CommandResult, Context, client, config, info, introspect, key, stream, string, system,
+};
 use crate::resp::request::Request;
 
 type Run = fn(&mut Context<'_>, &Request) -> CommandResult;
@@ -48,6 +50,30 @@ impl Spec {
             .map(|i| i as usize)
     }
 
+    /// Returns the position from which on the word STREAMS comes before the keys, for commands
+    /// whose keys are behind that word.
+    pub fn streams_from(&self) -> Option<usize> {
+        match self.full_name {
+            "xread" => Some(1),
+            "xreadgroup" => Some(4),
+            _ => None,
+        }
+    }
+
+    /// Returns the positions of keys in a request, like Redis's COMMAND GETKEYS. The command may
+    /// refuse the request nevertheless. Empty if the keys cannot be found.
+    pub fn keys_of(&self, request: &Request) -> Vec<usize> {
+        let Some(from) = self.streams_from() else {
+            return self.keys(request.len()).collect();
+        };
+        // The last argument cannot announce keys.
+        let mut places = from..request.len().saturating_sub(1);
+        let word = places.find(|i| request.arg(*i).eq_ignore_ascii_case(b"streams"));
+        // Half of what follows are keys, and the other half ids.
+        let keys = word.map(|word| word + 1..word + 1 + (request.len() - word - 1) / 2);
+        keys.into_iter().flatten().collect()
+    }
+
     fn fits(&self, len: usize) -> bool {
         let len = len as i32;
         if self.arity < 0 {
@@ -69,6 +95,7 @@ impl Spec {
         match self.group {
             "generic" => out.push("@keyspace".into()),
             "string" => out.push("@string".into()),
+            "stream" => out.push("@stream".into()),
             "connection" => out.push("@connection".into()),
             _ => {}
         }
@@ -83,6 +110,9 @@ impl Spec {
             }
             .into(),
         );
+        if self.flags.contains(&"blocking") {
+            out.push("@blocking".to_string());
+        }
         out
     }
 }
@@ -171,6 +201,20 @@ macro_rules! string {
     };
 }
 
+/// Makes the entry of a stream command on one key.
+macro_rules! stream {
+    ($name:literal, $arity:literal, [$($flag:literal)*], $cost:literal, $summary:literal, $run:expr) => {
+        spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "stream", "5.0.0", $cost, $summary, $run, &[])
+    };
+}
+
+/// Makes the entry of a subcommand on one stream.
+macro_rules! group {
+    ($name:literal, $full:literal, $arity:literal, [$($flag:literal)*], $since:literal, $cost:literal, $summary:literal, $run:expr) => {
+        spec!($name, $full, $arity, [$($flag)*], (2, 2, 1), "stream", $since, $cost, $summary, $run, &[])
+    };
+}
+
 macro_rules! generic {
     ($name:literal, $arity:literal, [$($flag:literal)*], $since:literal, $summary:literal, $run:expr) => {
         spec!($name, $name, $arity, [$($flag)*], (1, 1, 1), "generic", $since, "O(1)", $summary, $run, &[])
@@ -221,6 +265,7 @@ pub static COMMANDS: &[Spec] = &[
         connection!("reply", "client|reply", 3, "3.2.0", "Turns replies on or off, or skips one.", client::reply),
         connection!("setinfo", "client|setinfo", 4, "7.2.0", "Sets the client library's name or version.", client::setinfo),
         connection!("setname", "client|setname", 3, "2.6.9", "Names the connection.", client::setname),
+        connection!("unblock", "client|unblock", -3, "5.0.0", "Ends the wait of a blocked client.", client::unblock),
     ]),
     spec!("command", "command", -1, ["loading" "stale"], NO_KEYS, "server", "2.8.13", "O(N), the number of commands",
     "Describes commands.", introspect::command, &[
@@ -554,6 +599,145 @@ pub static COMMANDS: &[Spec] = &[
         "Returns 0: there are no replicas.",
         system::wait,
         &[]
+    ),
+    stream!("xack", -4, ["write" "fast"], "O(log N) for each id", "Acknowledges entries that were delivered to a consumer.", stream::pending::xack),
+    stream!("xadd", -5, ["write" "denyoom" "fast"], "O(1); with MINID a search as for XRANGE", "Appends an entry to a stream.", stream::add::xadd),
+    spec!("xautoclaim", "xautoclaim", -6, ["write" "fast"], (1, 1, 1), "stream", "6.2.0", "O(COUNT)",
+        "Makes a consumer take over pending entries of others, from an id on.", stream::claim::xautoclaim, &[]),
+    stream!("xclaim", -6, ["write" "fast"], "O(log N) for each id", "Makes a consumer take over pending entries of others.", stream::claim::xclaim),
+    stream!("xdel", -3, ["write" "fast"], "O(1) for each id in memory, else a search as for XRANGE", "Deletes entries of a stream.", stream::delete::xdel),
+    spec!(
+        "xgroup",
+        "xgroup",
+        -2,
+        [],
+        NO_KEYS,
+        "stream",
+        "5.0.0",
+        "Depends on subcommand.",
+        "A container for commands that change consumer groups.",
+        introspect::needs_subcommand,
+        &[
+            group!("create", "xgroup|create", -5, ["write" "denyoom"], "5.0.0", "O(1)", "Makes a consumer group.", stream::group::create),
+            group!("createconsumer", "xgroup|createconsumer", 5, ["write" "denyoom"], "6.2.0", "O(1)", "Makes a consumer of a group.", stream::group::create_consumer),
+            group!(
+                "delconsumer",
+                "xgroup|delconsumer",
+                5,
+                ["write"],
+                "5.0.0",
+                "O(N), N pending entries of the consumer",
+                "Removes a consumer of a group.",
+                stream::group::delete_consumer
+            ),
+            group!(
+                "destroy",
+                "xgroup|destroy",
+                4,
+                ["write"],
+                "5.0.0",
+                "O(N), N pending entries of the group",
+                "Removes a consumer group.",
+                stream::group::destroy
+            ),
+            spec!("help", "xgroup|help", 2, ["loading" "stale"], NO_KEYS, "stream", "5.0.0", "O(1)", "Returns help about XGROUP.", stream::group::help, &[]),
+            group!(
+                "setid",
+                "xgroup|setid",
+                -5,
+                ["write"],
+                "5.0.0",
+                "O(1)",
+                "Sets the position of a consumer group.",
+                stream::group::set_id
+            ),
+        ]
+    ),
+    spec!(
+        "xinfo",
+        "xinfo",
+        -2,
+        ["readonly"],
+        NO_KEYS,
+        "stream",
+        "5.0.0",
+        "Depends on subcommand.",
+        "A container for commands that describe streams.",
+        introspect::needs_subcommand,
+        &[
+            group!(
+                "consumers",
+                "xinfo|consumers",
+                4,
+                ["readonly"],
+                "5.0.0",
+                "O(N), the number of consumers",
+                "Describes the consumers of a group.",
+                stream::info::consumers
+            ),
+            group!(
+                "groups",
+                "xinfo|groups",
+                3,
+                ["readonly"],
+                "5.0.0",
+                "O(N), the number of groups",
+                "Describes the consumer groups of a stream.",
+                stream::info::groups
+            ),
+            spec!("help", "xinfo|help", 2, ["loading" "stale"], NO_KEYS, "stream", "5.0.0", "O(1)", "Returns help about XINFO.", stream::info::help, &[]),
+            spec!(
+                "stream",
+                "xinfo|stream",
+                -3,
+                ["readonly"],
+                (2, 2, 1),
+                "stream",
+                "5.0.0",
+                "O(log N + M), M entries in the reply",
+                "Describes a stream.",
+                stream::info::stream,
+                &[]
+            ),
+        ]
+    ),
+    stream!("xlen", 2, ["readonly" "fast"], "O(1)", "Returns the number of entries of a stream.", stream::range::xlen),
+    stream!(
+        "xpending",
+        -3,
+        ["readonly"],
+        "O(log N + M), M pending entries looked at",
+        "Describes the pending entries of a group.",
+        stream::pending::xpending
+    ),
+    stream!(
+        "xrange",
+        -4,
+        ["readonly"],
+        "O(log N + M), M entries in the reply",
+        "Returns entries between two ids.",
+        stream::range::xrange
+    ),
+    spec!("xread", "xread", -4, ["readonly" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
+        "Returns entries behind an id, or waits for them.", stream::read::xread, &[]),
+    spec!("xreadgroup", "xreadgroup", -7, ["write" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
+        "Delivers entries to a consumer of a group, or waits for them.", stream::read_group::xreadgroup, &[]),
+    stream!(
+        "xrevrange",
+        -4,
+        ["readonly"],
+        "O(log N + M), M entries in the reply",
+        "Returns entries between two ids, from the newest to the oldest.",
+        stream::range::xrevrange
+    ),
+    stream!("xsetid", -3, ["write" "denyoom" "fast"], "O(1)", "Sets the last id of a stream.", stream::set_id::xsetid),
+    stream!(
+        "xtrim",
+        -4,
+        ["write"],
+        "O(1); with MINID a search as for XRANGE",
+        "Removes the oldest entries of a stream.",
+        stream::add::xtrim
     ),
 ];
 

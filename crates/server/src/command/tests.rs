@@ -37,6 +37,7 @@ impl World {
             reply_skip: false,
             reply_skip_next: false,
             no_evict: false,
+            blocked: false,
             created: Duration::ZERO,
             last: Duration::ZERO,
             last_command: "NULL",
@@ -59,6 +60,7 @@ impl World {
                 counters: Counters::default(),
                 count: None,
                 actions: vec![],
+                resumed: None,
                 slow_room: true,
                 no_slow_reads: false,
                 started: Duration::ZERO,
@@ -85,6 +87,18 @@ impl World {
             self.exec.cursor_failure = None;
         }
         let mut outcome = executed.outcome;
+        while let Outcome::Stream(need) = outcome {
+            match need {
+                crate::keyspace::StreamNeed::Job(job) => {
+                    let store = self.exec.keys.store().clone();
+                    let answer = crate::stream::jobs::run(&*store, *job);
+                    self.exec.keys.take_stream_answer(1, answer);
+                }
+                crate::keyspace::StreamNeed::Busy => self.commit(),
+            }
+            outcome = self.exec.execute(0, &request, &mut reply).outcome;
+        }
+        self.exec.keys.end_stream_answer(1);
         while let Outcome::Fetch(need) = outcome {
             self.exec.keys.begin_fetch(1, need, (1, 2));
             let spec = table::resolve(&request).unwrap();
@@ -102,16 +116,33 @@ impl World {
         String::from_utf8(reply.to_vec()).unwrap()
     }
 
+    /// Forgets what is in memory, as a restart does.
+    fn reopen(&mut self) {
+        let store = Arc::new(self.store.clone());
+        self.exec.keys = Keyspace::new(store, EpochLimits::default(), 5).unwrap();
+    }
+
+    /// Submits all writes, lets `end` decide the held commits, and takes in the result.
+    fn end_epoch(&mut self, sync: bool, end: impl FnOnce(&MemoryStore)) {
+        let (sender, ended) = std::sync::mpsc::channel();
+        let done = |slot| {
+            Box::new(move |r| sender.send((slot, r)).unwrap()) as crate::store::CommitCallback
+        };
+        assert!(self.exec.keys.submit(sync, done));
+        end(&self.store);
+        let (slot, result) = ended.recv().unwrap();
+        self.exec.keys.complete(slot, result);
+    }
+
     /// Commits all writes.
     fn commit(&mut self) {
-        let ended = Arc::new(parking_lot::Mutex::new(None));
-        let note = ended.clone();
-        let done = |slot| {
-            Box::new(move |r| *note.lock() = Some((slot, r))) as crate::store::CommitCallback
-        };
-        assert!(self.exec.keys.submit(true, done));
-        let (slot, result) = ended.lock().take().expect("the store commits at once");
-        self.exec.keys.complete(slot, result);
+        self.commit_with(true);
+    }
+
+    /// Commits all writes, with a sync or without one.
+    fn commit_with(&mut self, sync: bool) {
+        // The log engine commits on a thread of its own.
+        self.end_epoch(sync, |_| {});
     }
 
     fn check(&mut self, script: &[(&str, &str)]) {
@@ -514,3 +545,7 @@ fn replies_about_commands_and_clients_have_a_limit() {
     assert!(w.run("CLIENT LIST").starts_with("-ERR the reply would"));
     assert_eq!(w.run("CLIENT KILL ID 7 ID 1 SKIPME no"), ":1\r\n");
 }
+
+mod groups;
+mod power_cuts;
+mod streams;

@@ -5,5 +5,5 @@ use basalt_sim::mutate::campaigns;
 
 #[test]
 fn mutants_of_every_format_are_read_or_refused() {
-    campaigns(TARGETS, |_| 100_000, 1_001, 300_000);
+    campaigns(TARGETS, |_| 100_000, 1_001, 500_000);
 }

@@ -4,7 +4,7 @@
 use super::{Ended, Epoch, Keyspace};
 use crate::epoch::SLOTS;
 use crate::layout;
-use crate::store::{CommitCallback, Write};
+use crate::store::{CommitCallback, ElementWrite, Write};
 use basalt::Result;
 use smallvec::SmallVec;
 
@@ -14,11 +14,16 @@ impl Keyspace {
     pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> CommitCallback) -> bool {
         let slot = self.open;
         let open = self.epochs[slot].as_ref().expect("always there");
+        // The tables' part of an earlier epoch comes first.
+        if self.two_part.is_some() {
+            return false;
+        }
         if open.is_empty() || open.depends_on != 0 || self.in_flight == self.limits.in_flight {
             return false;
         }
         let flushed = open.flushed_from.is_some();
-        let mut writes = Vec::with_capacity(open.keys.len() + usize::from(open.layers) + 1);
+        let most = open.keys.len() + usize::from(open.layers) + 1 + open.elements.len();
+        let mut writes = Vec::with_capacity(most);
         for key in &open.keys {
             // Keys of a generation that this epoch itself ended need not be written to the store.
             let (_, generation, _) = layout::decode_key(key).expect("a Redis key");
@@ -53,9 +58,16 @@ impl Keyspace {
             writes.sort_by_key(|(rank, _)| *rank);
         }
         let mut writes: Vec<Write> = writes.into_iter().map(|(_, write)| write).collect();
+        let flushed_to = open.flushed_to;
+        let elements = std::mem::take(&mut self.open_epoch().elements);
+        let is_left = |write: &ElementWrite| {
+            let (_, generation, _) = layout::decode_key(write.key()).expect("an element");
+            !flushed || generation >= flushed_to
+        };
+        writes.extend(elements.into_iter().filter(is_left).map(Write::Element));
         if flushed {
             writes.push(Write::Generation {
-                generation: open.flushed_to,
+                generation: flushed_to,
             });
         }
         let next = self
@@ -66,8 +78,24 @@ impl Keyspace {
         self.epochs[next] = Some(self.new_epoch());
         self.open = next;
         self.in_flight += 1;
-        let store = self.store.clone();
-        store.submit(writes, sync || flushed, done(slot));
+        let appends = match &mut self.epochs[slot] {
+            Some(epoch) => std::mem::take(&mut epoch.appends),
+            None => Vec::new(),
+        };
+        let (store, sync, done) = (self.store.clone(), sync || flushed, done(slot));
+        match (appends.is_empty(), writes.is_empty()) {
+            (true, _) => store.submit(writes, sync, done),
+            (false, true) => store.append(appends, sync, done),
+            (false, false) => {
+                self.two_part = Some(slot);
+                let after = store.clone();
+                let then = move |appended: Result<()>| match appended {
+                    Ok(()) => after.submit(writes, sync, done),
+                    Err(e) => done(Err(e)),
+                };
+                store.append(appends, sync, Box::new(then));
+            }
+        }
         true
     }
 
@@ -87,6 +115,7 @@ impl Keyspace {
         assert!(slot != self.open, "the open epoch was not submitted");
         let epoch = self.epochs[slot].as_mut().expect("the epoch is known");
         epoch.commit_result = Some(result);
+        self.two_part.take_if(|two_part| *two_part == slot);
         let mut ended = SmallVec::new();
         let mut flushed = false;
         while let Some((slot, result)) = self.next_to_end() {
@@ -166,7 +195,7 @@ impl Keyspace {
     /// Removes an epoch and its writes from the overlay. If the epoch is `stored`, earlier versions
     /// of its keys are removed, too: the store committed them before it, or refused them.
     fn take_epoch(&mut self, slot: usize, stored: bool) -> Epoch {
-        let epoch = self.epochs[slot].take().expect("the epoch is known");
+        let mut epoch = self.epochs[slot].take().expect("the epoch is known");
         self.pending_bytes -= epoch.bytes;
         for key in &epoch.keys {
             let Some(versions) = self.overlay.get_mut(key) else {
@@ -184,7 +213,21 @@ impl Keyspace {
         }
         if epoch.layers > 0 {
             let ended = self.layers.extract_if(.., |placed| placed.slot == slot);
-            (self.discarded).extend(ended.map(|placed| placed.layer.layer().clone()));
+            for placed in ended.collect::<Vec<_>>() {
+                let layer = placed.layer.layer().clone();
+                match stored {
+                    true => self.search_layer(layer, placed.rank),
+                    false => self.discarded.push(layer),
+                }
+            }
+        }
+        for (key, wakes) in &epoch.streams {
+            self.streams.epoch_ended(key, slot, stored, *wakes);
+        }
+        let changes = std::mem::take(&mut epoch.stream_changes);
+        self.streams_of_epoch_ended(changes, slot, stored);
+        for key in epoch.streams.keys().filter(|_| !stored) {
+            self.doubt_stream(key);
         }
         if self.flush == Some(slot) {
             self.flush = None;

@@ -4,6 +4,7 @@ use super::{Keyspace, PlacedLayer};
 use crate::epoch::Epochs;
 use crate::fetch::many_names::ManyFetch;
 use crate::layer::{HeldLayer, Layer};
+use crate::names::KeyHash;
 use std::sync::Arc;
 
 /// Number of layers in all epochs from which on no further layer is taken. Each read, and each step
@@ -33,6 +34,12 @@ impl Keyspace {
     /// Carries out the writes of a command with very many names, in one step. `depends_on` are the
     /// epochs whose writes the command has read.
     pub fn put_layer(&mut self, layer: Layer, depends_on: Epochs) {
+        self.streams.forget_layer(&layer, self.secret);
+        for key in self.streams.watched() {
+            if layer.has(&key, KeyHash::of(self.secret, &key)) {
+                self.open_epoch().streams.insert(key, true);
+            }
+        }
         assert!(
             layer.generation() == self.generation,
             "made for the present keys"

@@ -2,6 +2,7 @@
 //! the store within the limits of a command on the loop.
 
 use super::Keyspace;
+use super::streams::StreamNeed;
 use crate::answers::{AnswerSlots, Answers};
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
@@ -24,6 +25,8 @@ pub(crate) enum Missed {
     /// The read takes longer than the loop may wait. The command runs again when its keys were
     /// fetched.
     Fetch(Need),
+    /// A stream is not in memory.
+    Stream(StreamNeed),
     /// The store failed.
     Store(Error),
 }

@@ -150,6 +150,20 @@ impl Capture {
     }
 }
 
+/// Returns the type and expiry of a value in the store. A separated value is a string.
+fn stored_entry(value: Option<&[u8]>, expire_at_ms: Option<u64>) -> Result<OverlayEntry> {
+    let Some(value) = value else {
+        return Ok(OverlayEntry {
+            data_type: DataType::String,
+            expire_at_ms,
+        });
+    };
+    Ok(OverlayEntry {
+        data_type: layout::value_type(value)?,
+        expire_at_ms: layout::expiry_of(value, expire_at_ms)?,
+    })
+}
+
 /// Bytes of an inline value that count as another visited key, because they were read as well.
 const WORK_UNIT: u64 = 4 << 10;
 
@@ -192,11 +206,8 @@ fn merge<'a>(
         }
         let entry = match overlay.next_if(|(k, _)| **k == *key) {
             Some((_, entry)) => entry,
-            None => match value.map_or(Ok(DataType::String), layout::value_type) {
-                Ok(data_type) => Some(OverlayEntry {
-                    data_type,
-                    expire_at_ms,
-                }),
+            None => match stored_entry(value, expire_at_ms) {
+                Ok(entry) => Some(entry),
                 Err(e) => {
                     failed = Some(e);
                     going = false;

@@ -3,6 +3,7 @@
 
 mod epochs;
 mod layers;
+mod live_streams;
 mod many_names;
 mod model;
 mod reads;

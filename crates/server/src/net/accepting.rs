@@ -152,6 +152,7 @@ impl Server {
                 reply_skip: false,
                 reply_skip_next: false,
                 no_evict: false,
+                blocked: false,
                 created: now,
                 last: now,
                 last_command: "NULL",
@@ -169,6 +170,7 @@ impl Server {
         if let Some(mut c) = self.connections[slot].take() {
             let _ = self.poll.registry().deregister(&mut c.stream);
             self.end_fetch(&mut c);
+            self.end_block(&mut c, slot);
             if let Some(assembly) = c.assembly.take() {
                 self.preparer.discard(assembly);
             }

@@ -5,6 +5,7 @@
 //! dependencies share a segment.
 
 use super::assembling::Assembly;
+use super::blocking::BlockedRequest;
 use super::many_names::ManyCommand;
 use crate::command::store_error;
 use crate::epoch::Epochs;
@@ -80,6 +81,8 @@ pub(crate) struct Connection {
     /// Set to report to the fetching thread that no request waits for the pieces of this fetch any
     /// more.
     pub fetch_gone: Option<Arc<AtomicBool>>,
+    /// The wait of the parked request, if it is blocked.
+    pub blocked: Option<Box<BlockedRequest>>,
     /// The need of the waiting request, while the fetches of others take all places.
     pub needs_fetch: Option<Need>,
     /// The command with very many names that waits. While it waits, `parked` has only its name.
@@ -146,6 +149,7 @@ impl Connection {
             write_place: false,
             fetched_names: 0,
             fetch_gone: None,
+            blocked: None,
             needs_fetch: None,
             many: None,
             assembly: None,

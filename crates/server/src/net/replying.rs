@@ -61,6 +61,8 @@ impl Server {
                     Event::Slow(result) => self.slow_done(result),
                     Event::Prepared(prepared) => self.prepared(prepared),
                     Event::Fetched(fetched) => self.fetcher.take_result(fetched),
+                    Event::Stream(result) => self.stream_done(result),
+                    Event::Swept(result) => self.swept(*result),
                     Event::Cursors(first) => self.cursors_done(first),
                 }
             }
@@ -72,6 +74,7 @@ impl Server {
     fn epoch_completed(&mut self, slot: usize, policy: SyncPolicy, result: Result<()>) {
         if result.is_err() {
             self.exec.counters.epoch_failures += 1;
+            self.sweeper.commit_failed(self.now);
         } else if policy == SyncPolicy::EverySecond {
             // The policy at the submission decides. The present policy may differ, and might never
             // sync writes that were submitted before the change.
@@ -98,6 +101,7 @@ impl Server {
                 self.to_write.push(requester.slot);
             }
         }
+        self.wake_blocked();
         self.wake_stalled();
     }
 
@@ -216,7 +220,9 @@ impl Server {
         *peak = (*peak).max(self.exec.client_bytes);
         let gone = self.preparer.gone_bytes() as u64;
         self.exec.gone_client_bytes = gone;
-        let bytes = self.exec.client_bytes + gone + self.exec.keys.pending_bytes() as u64;
+        let pending = self.exec.keys.pending_bytes() as u64;
+        let streams = self.exec.keys.stream_memory() as u64;
+        let bytes = self.exec.client_bytes + gone + pending + streams;
         if self.booked.bytes() != bytes {
             self.booked.resize(bytes);
         }

@@ -68,7 +68,13 @@ impl Server {
             self.drop_client(slot);
         }
         for action in std::mem::take(&mut self.exec.actions) {
-            let Action::Kill { slot: victim, id } = action;
+            let (victim, id) = match action {
+                Action::Kill { slot, id } => (slot, id),
+                Action::Unblock { slot, id, end } => {
+                    self.unblock(slot, id, end);
+                    continue;
+                }
+            };
             match &mut self.connections[victim] {
                 // The client closes itself, after its reply was sent. A request behind this one
                 // never runs, and must not keep its fetch.
@@ -104,7 +110,8 @@ impl Server {
                     return true;
                 }
                 if c.parked.is_some() && !c.unparked {
-                    return !c.reset;
+                    // A blocked client that has left would wait for ever.
+                    return !(c.reset || (c.blocked.is_some() && c.peer_closed));
                 }
                 let mut is_full = self.exec.keys.is_full();
                 if is_full {
@@ -215,6 +222,7 @@ impl Server {
             return ended;
         }
         self.exec.slow_room = self.slow.room() > 0 && (first || self.parked.is_empty());
+        self.exec.resumed = self.resumed(c);
         self.exec.keys.use_fetch(c.fetching.then_some(c.id));
         let Executed {
             outcome,
@@ -222,11 +230,24 @@ impl Server {
             replies,
         } = self.exec.execute(slot, request, &mut self.reply);
         self.exec.keys.use_fetch(None);
-        if let Outcome::Fetch(need) = outcome {
-            self.fetch(c, slot, request, need, first);
-            return false;
+        match outcome {
+            Outcome::Fetch(need) => {
+                self.fetch(c, slot, request, need, first);
+                return false;
+            }
+            Outcome::Stream(need) => {
+                self.await_stream(c, slot, need);
+                return false;
+            }
+            Outcome::Block(block) => {
+                self.end_fetch(c);
+                self.block(c, slot, *block);
+                return false;
+            }
+            _ => {}
         }
         self.end_fetch(c);
+        self.end_block(c, slot);
         self.wait_for(c, slot, depends_on);
         match outcome {
             Outcome::Replied => {}
@@ -244,7 +265,9 @@ impl Server {
                 self.cursorless.push(Requester { slot, id: c.id });
                 return false;
             }
-            Outcome::Fetch(_) => unreachable!("it waits already"),
+            Outcome::Fetch(_) | Outcome::Stream(_) | Outcome::Block(_) => {
+                unreachable!("it waits already")
+            }
             Outcome::Slow(read) => {
                 c.push_slow(depends_on, u32::from(replies));
                 let requester = Requester { slot, id: c.id };

@@ -71,6 +71,7 @@ impl Server {
                     enqueue(&mut self.run_list, c, slot);
                 }
             }
+            self.drop_blocked();
         }
     }
 
@@ -127,6 +128,8 @@ impl Server {
             exec,
             slow,
             fetcher,
+            streams,
+            sweeper,
             preparer,
             syncer,
             mut reclaimer,
@@ -134,6 +137,8 @@ impl Server {
         } = self;
         drop(slow);
         drop(fetcher);
+        drop(streams);
+        drop(sweeper);
         drop(preparer);
         drop(syncer);
         let store = exec.keys.store().clone();

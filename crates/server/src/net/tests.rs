@@ -1,6 +1,7 @@
 //! The loop on a store whose commits the test holds back: replies wait for them, and clients do not
 //! wait for each other.
 
+mod blocking;
 mod commits;
 mod connections;
 mod fetches;

@@ -227,6 +227,19 @@ impl Reply {
         }
     }
 
+    /// Adds the beginning of a map of `n` pairs; in RESP2 an array of `n` arrays. Each pair begins
+    /// with [`Reply::list_of_map`].
+    pub fn map_of_lists(&mut self, n: usize) {
+        self.head(if self.resp3() { b'%' } else { b'*' }, n);
+    }
+
+    /// Adds the beginning of a pair in a [`Reply::map_of_lists`].
+    pub fn list_of_map(&mut self) {
+        if !self.resp3() {
+            self.array(2);
+        }
+    }
+
     /// Adds the beginning of a set of `n` values; in RESP2 an array.
     pub fn set(&mut self, n: usize) {
         self.head(if self.resp3() { b'~' } else { b'*' }, n);

@@ -1,19 +1,34 @@
-//! The engine as the store of the server.
+//! The engines as the store of the server: tables for keys, and logs for entries of streams.
 
-use super::encoder::Encoder;
-use super::{CURSOR_BLOCK, CommitCallback, EntryVisitor, Store, StoreView, Write};
+use super::appends::append;
+use super::encoder::{Encoder, Families};
+use super::{
+    Append, CURSOR_BLOCK, CommitCallback, ElementVisitor, EntryVisitor, INCARNATION_BLOCK, Store,
+    StoreView, Write,
+};
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
-use basalt::{Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, WriteOptions};
+use basalt::log::LogEngine;
+use basalt::{
+    Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, StoreOptions,
+    WriteBatch, WriteOptions,
+};
+use parking_lot::Mutex;
+use std::ops::Range;
 use std::path::Path;
 
-/// The engine as the server's store.
+/// The engines as the server's store. The log engine is made when the first stream is created, so
+/// older builds open a store without streams.
 pub(crate) struct DbStore {
+    engines: basalt::Store,
     db: Db,
     keys: Family,
+    elements: Family,
     retired: Retired,
     encoder: Encoder,
+    /// Incarnation numbers that are reserved and not given out.
+    incarnations: Mutex<Range<u64>>,
 }
 
 impl DbStore {
@@ -22,19 +37,28 @@ impl DbStore {
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
         let options = retired.add_to(options);
-        let db = Db::open(env, dir, options.clone())?;
+        let all = StoreOptions::default().tables(options.clone());
+        let engines = basalt::Store::open(env, dir, all)?;
+        let db = engines.db().clone();
         let keys = ensure_family(&db, KEYS_FAMILY, &options)?;
-        ensure_family(&db, ELEMENTS_FAMILY, &options)?;
+        let elements = ensure_family(&db, ELEMENTS_FAMILY, &options)?;
         match catalog::read(&db, &keys)? {
             Some(generation) => retired.below(generation),
             None => catalog::make(&db, &keys)?,
         }
-        let encoder = Encoder::new(db.clone(), keys.clone());
+        let families = Families {
+            keys: keys.clone(),
+            elements: elements.clone(),
+        };
+        let encoder = Encoder::new(db.clone(), families);
         Ok(DbStore {
+            engines,
             db,
             keys,
+            elements,
             retired,
             encoder,
+            incarnations: Mutex::new(0..0),
         })
     }
 
@@ -48,8 +72,8 @@ impl DbStore {
     pub(super) fn decode(value: Bytes, expire_at_ms: Option<u64>) -> Result<Value> {
         Ok(Value {
             data_type: layout::value_type(&value)?,
+            expire_at_ms: layout::expiry_of(&value, expire_at_ms)?,
             data: value.slice(1..),
-            expire_at_ms,
         })
     }
 }
@@ -123,9 +147,13 @@ impl Store for DbStore {
         };
         // No header of a collection is long enough to be separated.
         let data_type = found.inline.as_deref().map(layout::value_type);
+        let expire_at_ms = match &found.inline {
+            Some(value) => layout::expiry_of(value, found.expire_at_ms)?,
+            None => found.expire_at_ms,
+        };
         let meta = Meta {
             data_type: data_type.transpose()?.unwrap_or(DataType::String),
-            expire_at_ms: found.expire_at_ms,
+            expire_at_ms,
             len: found.len.map(|n| n.saturating_sub(STRING_HEADER.len())),
         };
         let data = found.inline.map(|v| v.slice(STRING_HEADER.len()..));
@@ -140,12 +168,84 @@ impl Store for DbStore {
         })
     }
 
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()> {
+        let options = ReadOptions::default()
+            .lower_bound(Some(prefix.to_vec()))
+            .upper_bound(Some(layout::prefix_end(prefix)))
+            .fill_cache(false);
+        let mut it = self.db.iter(&self.elements, &options)?;
+        it.seek_to_first()?;
+        while it.valid() {
+            visit(it.key(), it.value())?;
+            it.next()?;
+        }
+        Ok(())
+    }
+
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         self.encoder.submit(writes, sync, done);
     }
 
+    fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback) {
+        let Some(logs) = self.engines.existing_logs() else {
+            return done(Err(Error::invalid("a store without logs has no streams")));
+        };
+        append(&logs, &appends, sync, done);
+    }
+
+    fn logs(&self) -> Result<LogEngine> {
+        self.engines.logs()
+    }
+
+    fn existing_logs(&self) -> Option<LogEngine> {
+        self.engines.existing_logs()
+    }
+
+    fn next_incarnation(&self) -> Result<u64> {
+        let mut reserved = self.incarnations.lock();
+        if let Some(n) = reserved.next() {
+            return Ok(n);
+        }
+        let key = layout::incarnation_key();
+        let first = match self.db.get(&self.keys, &key, &ReadOptions::default())? {
+            Some(record) => layout::decode_incarnation(&record)?,
+            None => 1,
+        };
+        let next = first
+            .checked_add(INCARNATION_BLOCK)
+            .ok_or_else(|| Error::unsupported("all 2^64 incarnation numbers were given out"))?;
+        self.db
+            .put(&self.keys, &key, &next.to_le_bytes(), &WriteOptions::SYNC)?;
+        *reserved = first + 1..next;
+        Ok(first)
+    }
+
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool> {
+        let mut batch = WriteBatch::new();
+        for (generation, incarnation) in collections {
+            let from = layout::element_prefix(DATABASE, *generation, *incarnation);
+            let to = layout::prefix_end(&from);
+            let options = ReadOptions::default()
+                .lower_bound(Some(from.to_vec()))
+                .upper_bound(Some(to.clone()))
+                .keys_only(true)
+                .fill_cache(false);
+            let mut it = self.db.iter(&self.elements, &options)?;
+            it.seek_to_first()?;
+            // A deleted range costs later reads, so there is none for nothing.
+            if it.valid() {
+                batch.delete_range(&self.elements, &from, &to)?;
+            }
+        }
+        let is_empty = batch.is_empty();
+        if !is_empty {
+            self.db.write(batch, &WriteOptions::UNSYNCED)?;
+        }
+        Ok(!is_empty)
+    }
+
     fn sync(&self) -> Result<()> {
-        self.db.sync()
+        self.engines.sync()
     }
 
     fn generation(&self) -> Result<u32> {
@@ -191,7 +291,7 @@ impl Store for DbStore {
     }
 
     fn checkpoint(&self, target: &Path) -> Result<()> {
-        let made = self.db.checkpoint(target, &Default::default());
+        let made = self.engines.checkpoint(target, &Default::default());
         made.map(|_| ())
     }
 
@@ -200,7 +300,7 @@ impl Store for DbStore {
     }
 
     fn close(&self) -> Result<()> {
-        self.db.clone().close()
+        self.engines.close()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Encodes the batches of epochs and submits them. Long batches are encoded on a thread. On the
 //! loop, a copy of 32 MiB, or of the writes of a million names, would delay all clients.
 
-use super::{CommitCallback, Write};
+use super::{CommitCallback, ElementWrite, Write};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
@@ -50,11 +50,18 @@ struct Worker {
     thread: Option<BackgroundThread>,
 }
 
+/// The families of Redis data.
+#[derive(Clone)]
+pub(super) struct Families {
+    pub keys: Family,
+    pub elements: Family,
+}
+
 /// Encodes and submits epochs (see the module). The engine gets the epochs in the order of
 /// [`Encoder::submit`].
 pub(super) struct Encoder {
     db: Db,
-    keys: Family,
+    families: Families,
     /// Number of epochs that went to the thread and are not submitted yet. While it is not 0, all
     /// epochs go to the thread.
     queued: Arc<AtomicUsize>,
@@ -62,10 +69,10 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub fn new(db: Db, keys: Family) -> Encoder {
+    pub fn new(db: Db, families: Families) -> Encoder {
         Encoder {
             db,
-            keys,
+            families,
             queued: Arc::default(),
             worker: Mutex::new(Worker {
                 queue: None,
@@ -80,17 +87,18 @@ impl Encoder {
         let epoch = QueuedEpoch { writes, sync, done };
         let is_long = epoch.writes.iter().map(Write::bytes).sum::<usize>() >= LONG_BATCH;
         if !is_long && self.queued.load(Ordering::Acquire) == 0 {
-            return submit(&self.db, &self.keys, epoch);
+            return submit(&self.db, &self.families, epoch);
         }
         let mut worker = self.worker.lock();
         if worker.thread.is_none() {
             let (sender, receiver) = mpsc::channel::<QueuedEpoch>();
-            let (db, keys, queued) = (self.db.clone(), self.keys.clone(), self.queued.clone());
+            let (db, families) = (self.db.clone(), self.families.clone());
+            let queued = self.queued.clone();
             let run = move || {
                 for epoch in receiver {
                     // A panic has been reported, and its epoch fails. The epochs behind it in the
                     // queue need this thread.
-                    let _ = catch_unwind(AssertUnwindSafe(|| submit(&db, &keys, epoch)));
+                    let _ = catch_unwind(AssertUnwindSafe(|| submit(&db, &families, epoch)));
                     queued.fetch_sub(1, Ordering::AcqRel);
                 }
             };
@@ -106,7 +114,7 @@ impl Encoder {
                 }
             }
             // The thread could not be started: a slow submission is better than none.
-            None => submit(&self.db, &self.keys, epoch),
+            None => submit(&self.db, &self.families, epoch),
         }
     }
 }
@@ -124,10 +132,10 @@ fn broken(what: &str) -> Error {
     Error::new(ErrorKind::Poisoned, what)
 }
 
-fn submit(db: &Db, keys: &Family, epoch: QueuedEpoch) {
+fn submit(db: &Db, families: &Families, epoch: QueuedEpoch) {
     let QueuedEpoch { writes, sync, done } = epoch;
     // A panic fails its own epoch only: the epochs behind it in the queue need this thread.
-    let batch = catch_unwind(AssertUnwindSafe(|| encode(keys, &writes)));
+    let batch = catch_unwind(AssertUnwindSafe(|| encode(families, &writes)));
     match batch.unwrap_or_else(|_| Err(broken("the thread that encodes batches panicked"))) {
         Ok(batch) => db
             .submit_nowait(batch, &WriteOptions::synced(sync))
@@ -136,12 +144,14 @@ fn submit(db: &Db, keys: &Family, epoch: QueuedEpoch) {
     }
 }
 
-fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
+fn encode(families: &Families, writes: &[Write]) -> Result<WriteBatch> {
+    let Families { keys, elements } = families;
     let mut batch = WriteBatch::new();
     for write in writes {
         match write {
             Write::Put { key, value } => {
-                batch.put_parts(keys, key, &STRING_HEADER, &value.data, value.expire_at_ms)?
+                let expiry = value.engine_expiry();
+                batch.put_parts(keys, key, &value.header(), &value.data, expiry)?
             }
             Write::Delete { key } => batch.delete(keys, key)?,
             Write::Layer(layer) => {
@@ -162,6 +172,11 @@ fn encode(keys: &Family, writes: &[Write]) -> Result<WriteBatch> {
                 &layout::generation_key(DATABASE),
                 &generation.to_le_bytes(),
             )?,
+            Write::Element(write) => match write {
+                ElementWrite::Put { key, value } => batch.put(elements, key, value)?,
+                ElementWrite::Delete { key } => batch.delete(elements, key)?,
+                ElementWrite::DeleteRange { from, to } => batch.delete_range(elements, from, to)?,
+            },
         }
     }
     Ok(batch)

@@ -1,11 +1,18 @@
 //! A store in memory whose commits wait until a test releases or fails them.
 
-use super::{CURSOR_BLOCK, CommitCallback, DbStore, EntryVisitor, Store, StoreView, Write};
+use super::appends::append;
+use super::{
+    Append, CURSOR_BLOCK, CommitCallback, DbStore, ElementVisitor, ElementWrite, EntryVisitor,
+    Store, StoreView, Write,
+};
 use crate::catalog::DATABASE;
 use crate::layer::LayerWrite;
 use crate::layout::{self, STRING_HEADER};
 use crate::value::{Known, Meta, Value};
+use basalt::env::EnvBuilder;
+use basalt::log::{LogEngine, LogEngineOptions};
 use basalt::{Bytes, Error, ErrorKind, Result};
+use basalt_sim::{SimFs, SimOptions};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -16,6 +23,8 @@ type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 #[derive(Default)]
 pub struct MemoryStoreState {
     pub entries: Entries,
+    /// Elements of collections.
+    pub elements: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Deleted keys, which a scan passes over one by one as the engine's does.
     pub deleted: BTreeSet<Vec<u8>>,
     pub generation: u32,
@@ -46,6 +55,13 @@ pub struct MemoryStoreState {
     pub hold_cursors: bool,
     /// While true, scans wait.
     pub hold_scans: bool,
+    /// The logs of streams, once there are any.
+    pub logs: Option<LogEngine>,
+    /// While true, appends to logs wait.
+    pub hold_appends: bool,
+    pub held_appends: VecDeque<(Vec<Append>, CommitCallback)>,
+    /// Number of incarnations given out.
+    pub incarnations: u64,
     /// Number of views that exist.
     pub views: usize,
 }
@@ -68,9 +84,10 @@ impl MemoryStoreState {
         for w in writes {
             match w {
                 Write::Put { key, value } => {
-                    let v = [&STRING_HEADER[..], &value.data].concat();
+                    let v = [&value.header()[..], &value.data].concat();
                     self.deleted.remove(&key[..]);
-                    self.entries.insert(key.to_vec(), (v, value.expire_at_ms));
+                    self.entries
+                        .insert(key.to_vec(), (v, value.engine_expiry()));
                 }
                 Write::Delete { key } => {
                     self.entries.remove(&key[..]);
@@ -93,6 +110,16 @@ impl MemoryStoreState {
                     }
                 }
                 Write::Generation { generation } => self.generation = *generation,
+                Write::Element(ElementWrite::Put { key, value }) => {
+                    self.elements.insert(key.to_vec(), value.to_vec());
+                }
+                Write::Element(ElementWrite::Delete { key }) => {
+                    self.elements.remove(&key[..]);
+                }
+                Write::Element(ElementWrite::DeleteRange { from, to }) => {
+                    let range = from.to_vec()..to.to_vec();
+                    self.elements.retain(|key, _| !range.contains(key));
+                }
             }
         }
     }
@@ -116,6 +143,17 @@ impl MemoryStore {
         };
         while held() {
             basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));
+        }
+    }
+    /// Ends the oldest held append.
+    pub fn release_append(&self, result: Result<()>) {
+        let mut s = self.0.lock();
+        let (appends, done) = s.held_appends.pop_front().expect("a held append");
+        let logs = s.logs.clone().expect("a stream has a log");
+        drop(s);
+        match result {
+            Ok(()) => append(&logs, &appends, true, done),
+            failed => done(failed),
         }
     }
     pub fn held(&self) -> usize {
@@ -207,7 +245,7 @@ impl Store for MemoryStore {
         };
         let meta = Meta {
             data_type: layout::value_type(&v)?,
-            expire_at_ms,
+            expire_at_ms: layout::expiry_of(&v, expire_at_ms)?,
             len: Some(v.len() - 1),
         };
         let apart = apart_from > 0 && v.len() >= apart_from;
@@ -237,6 +275,17 @@ impl Store for MemoryStore {
             store: self.clone(),
         })
     }
+    fn elements(&self, prefix: &[u8], visit: &mut ElementVisitor<'_>) -> Result<()> {
+        let range = prefix.to_vec()..layout::prefix_end(prefix);
+        let elements: Vec<_> = {
+            let s = self.0.lock();
+            let found = s.elements.range(range);
+            found.map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        elements
+            .iter()
+            .try_for_each(|(key, value)| visit(key, value))
+    }
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback) {
         let mut s = self.0.lock();
         s.submissions.push((writes.len(), sync));
@@ -247,6 +296,41 @@ impl Store for MemoryStore {
         s.apply(&writes);
         drop(s);
         done(Ok(()));
+    }
+    fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback) {
+        let mut s = self.0.lock();
+        if s.hold_appends {
+            s.held_appends.push_back((appends, done));
+            return;
+        }
+        let logs = s.logs.clone().expect("a stream has a log");
+        drop(s);
+        append(&logs, &appends, sync, done);
+    }
+    fn logs(&self) -> Result<LogEngine> {
+        let mut s = self.0.lock();
+        let logs = s.logs.get_or_insert_with(|| {
+            let env = EnvBuilder::new(SimFs::new(SimOptions::default())).build();
+            LogEngine::open(&env, "logs", LogEngineOptions::default()).expect("an empty disk")
+        });
+        Ok(logs.clone())
+    }
+    fn existing_logs(&self) -> Option<LogEngine> {
+        self.0.lock().logs.clone()
+    }
+    fn next_incarnation(&self) -> Result<u64> {
+        let mut s = self.0.lock();
+        s.incarnations += 1;
+        Ok(s.incarnations)
+    }
+    fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool> {
+        let mut s = self.0.lock();
+        let before = s.elements.len();
+        for (generation, incarnation) in collections {
+            let prefix = layout::element_prefix(DATABASE, *generation, *incarnation);
+            s.elements.retain(|key, _| !key.starts_with(&prefix));
+        }
+        Ok(s.elements.len() < before)
     }
     fn sync(&self) -> Result<()> {
         self.0.lock().syncs += 1;

@@ -10,3 +10,7 @@ mod oracle;
 mod pipelines;
 mod replies;
 mod restart;
+mod stream_oracle;
+mod stream_store;
+mod streams;
+mod transcripts;

@@ -11,13 +11,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-struct Redis {
+pub struct Redis {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Redis {
-    fn start() -> Option<Redis> {
+    pub fn start() -> Option<Redis> {
         let program =
             std::env::var("BASALT_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let version = Command::new(&program).arg("--version").output().ok()?;
@@ -63,7 +63,7 @@ impl Drop for Redis {
     }
 }
 
-fn both() -> Option<(Redis, TestServer)> {
+pub fn both() -> Option<(Redis, TestServer)> {
     match Redis::start() {
         Some(redis) => Some((redis, TestServer::start("oracle", |_| {}))),
         None => {
@@ -327,6 +327,187 @@ foo
 foo a b c
 foo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb ccc
 time x
+xadd
+xadd s
+xadd s *
+xadd s * f
+xadd s 1-1 f v g
+xadd s 0-0 f v
+xadd s x f v
+xadd s 1-x f v
+xadd s - f v
+xadd s NOMKSTREAM 1-1 f v
+xlen s
+xadd s 1-1 f v
+xadd s 1-1 f v
+xadd s 1-* f v
+xadd s 0-* f v
+xadd s 2 f v g w
+xadd s 01-5 f v
+xadd s 002-5 f v
+xadd s MAXLEN 3-0 f v
+xadd s MAXLEN x 3-0 f v
+xadd s MAXLEN -1 3-0 f v
+xadd s MAXLEN 3 MINID 3 3-0 f v
+xadd s MINID x 3-0 f v
+xadd s LIMIT 5 3-0 f v
+xadd s LIMIT 0 3-0 f v
+xadd s MAXLEN 3 LIMIT 5 4-0 f v
+xadd s MAXLEN ~ 3 LIMIT -5 4-0 f v
+xadd s MAXLEN ~ 3 LIMIT 5 4-0 f v
+xadd s MAXLEN = 2 5-0 f v
+xadd s MINID 5 6-0 f v
+xadd s nomkstream MINID ~ 5 7-0 f v
+xadd a 1-1 f v
+xrange a - +
+xlen a
+xtrim a MAXLEN 0
+xrange s - +
+xrevrange s + -
+xrange s - + COUNT 1
+xrange s - + COUNT 0
+xrange s - + COUNT -1
+xrange s - + COUNT x
+xrange s - + COUNT
+xrange s - + bogus 1
+xrange s (5-0 +
+xrange s ( +
+xrange s (- +
+xrange s x +
+xrange s 5 5
+xrange s 6 5
+xrange s + -
+xrange s (18446744073709551615-18446744073709551615 +
+xrange s - (0-0
+xrevrange s (7 (5
+xrevrange s 6 -
+xrange nothing - +
+xrange nothing - + COUNT 0
+xlen nothing
+type s
+object encoding s
+get s
+append s x
+incr s
+strlen s
+getrange s 0 1
+setrange s 0 x
+getset s x
+mget s
+exists s
+expire s 100
+ttl s
+persist s
+ttl s
+xtrim s
+xtrim s MAXLEN
+xtrim s bogus 1
+xtrim s LIMIT 1
+xtrim s MAXLEN x
+xtrim s MAXLEN 2
+xtrim s MAXLEN ~ 0
+xtrim s MINID 100
+xlen s
+xadd s 5-0 f v
+xadd s 18446744073709551615-18446744073709551615 f v
+xadd s * f v
+xadd s 18446744073709551615-* f v
+set s x
+xadd s * f v
+del s
+xadd s 1-1 f v
+xadd s 18446744073709551615-18446744073709551614 f v
+xgroup create s g 0
+xgroup create s h 18446744073709551615-18446744073709551615
+xgroup create s i 0 ENTRIESREAD 9223372036854775807
+xgroup create s j 0 entriesread 9223372036854775808
+xgroup create s k + mkstream
+xgroup create s k - mkstream mkstream
+xgroup create s k 0 mkstream entriesread 1 entriesread 2
+xgroup create s k 0 mkstream entriesread 1 entriesread 2 mkstream
+xgroup createconsumer s g a b
+xgroup delconsumer s g
+xgroup
+xgroup help x
+xinfo groups s
+xreadgroup group h a streams s >
+xreadgroup group g a count 1 streams s s > >
+xreadgroup group g a count 9223372036854775807 streams s >
+xreadgroup group g a count -9223372036854775808 streams s 0
+xreadgroup group g a streams s 18446744073709551615-18446744073709551615
+xreadgroup group g a streams s 18446744073709551615-18446744073709551614
+xreadgroup group g a block -1 streams s >
+xreadgroup group g a block x streams s >
+xreadgroup group g a block 9223372036854775807 streams s 0
+xreadgroup group g a group i b streams s >
+xreadgroup noack noack group i a streams s >
+xreadgroup group g streams s >
+xreadgroup group g a streams s > >
+xinfo groups s
+xpending s g
+xpending s g - + 0
+xpending s g - + -9223372036854775808
+xpending s g - + 9223372036854775808
+xpending s g (18446744073709551615-18446744073709551615 + 10
+xpending s g - (0-0 10
+xpending s g ( + 10
+xpending s g idle -1 - + 0
+xpending s g idle 9223372036854775807 - + 10
+xpending s g idle 0 - + 10 b c
+xpending s g idle 0 - + 10 b c d
+xack s g 1-1 1-1 x
+xack s g 1-1 1-1 1
+xack s nothing x
+xack nothing g x
+xack s g
+xclaim s g b 0 1-1
+xclaim s g b 0 1-1 force
+xclaim s g b 0 1-1 1-1 1-1 force
+xclaim s g b 0 1-1 idle 9223372036854775807 justid
+xclaim s g b 0 1-1 idle -9223372036854775808 justid
+xclaim s g b 0 1-1 time 9223372036854775807 justid
+xclaim s g b 0 1-1 time -9223372036854775808 justid
+xclaim s g b 0 1-1 retrycount 9223372036854775807
+xclaim s g b 0 1-1
+xclaim s g b 9223372036854775807 1-1
+xclaim s g b -9223372036854775808 1-1 justid
+xclaim s g b 0 1-1 - force
+xclaim s g b 0 force
+xclaim s g b 0 1-1 lastid 18446744073709551615-18446744073709551615 justid
+xclaim s g b 0 1-1 force 1-1
+xinfo groups s
+xautoclaim s g c 0 - count 1
+xautoclaim s g c 0 (1-1 count 1
+xautoclaim s g c 0 (18446744073709551615-18446744073709551615
+xautoclaim s g c 9223372036854775807 -
+xautoclaim s g c -9223372036854775808 - justid justid
+xautoclaim s g c 0 - count 576460752303423487
+xautoclaim s g c 0 - count 576460752303423488
+xautoclaim s g c 0 - count
+xautoclaim s g c 0
+xdel s 18446744073709551615-18446744073709551614
+xdel s 18446744073709551615-18446744073709551615
+xdel s 1-1 18446744073709551616
+xdel s 1-1 1-1
+xdel s
+xinfo groups s
+xautoclaim s g c 0 -
+xgroup setid s g 18446744073709551615-18446744073709551615 entriesread -1
+xgroup setid s g x entriesread 1
+xgroup setid s g 0 entriesread
+xgroup setid s g 0 entriesread 1 entriesread 2
+xinfo groups s
+xinfo groups
+xinfo groups s g
+xinfo consumers s
+xinfo consumers s nothing
+xinfo consumers s h
+xgroup destroy s nothing
+xgroup destroy s g
+xgroup destroy s g h
+exists s
+xlen s
+del s
 reset
 ";
 
@@ -431,6 +612,11 @@ fn random_commands_reply_as_redis_does() {
         "nonsense",
         "object",
         "touch",
+        "xadd",
+        "xlen",
+        "xrange",
+        "xrevrange",
+        "xtrim",
     ];
     let options = [
         "EX", "PX", "EXAT", "PXAT", "NX", "XX", "KEEPTTL", "GET", "GT", "LT", "PERSIST", "ex",

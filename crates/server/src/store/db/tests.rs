@@ -175,3 +175,50 @@ fn a_panic_while_an_epoch_is_submitted_loses_no_result() {
     assert_eq!(results, [(0, false), (1, true), (2, false), (3, true)]);
     store.close().unwrap();
 }
+
+/// A sync covers both engines, whichever has unsynced writes.
+#[test]
+fn a_sync_makes_strings_and_streams_durable() {
+    for synced in [false, true] {
+        let disk = SimFs::new(SimOptions::default());
+        let env = EnvBuilder::new(disk.clone()).build();
+        let store = DbStore::open(&env, Path::new("db"), engine_defaults()).unwrap();
+        let logs = store.logs().unwrap();
+        let log = logs.create("redis.stream.0.1", Default::default()).unwrap();
+        let (sender, ended) = std::sync::mpsc::channel();
+        let to = sender.clone();
+        let append = Append {
+            log,
+            lsn: 1,
+            record: Bytes::from_static(b"entry"),
+        };
+        store.append(vec![append], false, Box::new(move |r| to.send(r).unwrap()));
+        let value = Value {
+            data_type: DataType::String,
+            data: Bytes::from_static(b"v"),
+            expire_at_ms: None,
+        };
+        let key = layout::encode_key(DATABASE, 0, b"k");
+        let write = Write::Put {
+            key: key.clone(),
+            value,
+        };
+        store.submit(
+            vec![write],
+            false,
+            Box::new(move |r| sender.send(r).unwrap()),
+        );
+        for _ in 0..2 {
+            ended.recv().unwrap().unwrap();
+        }
+        if synced {
+            store.sync().unwrap();
+        }
+        let after = disk.crash(CrashPolicy::NothingUnsynced, 1);
+        let after = EnvBuilder::new(after).build();
+        let store = DbStore::open(&after, Path::new("db"), engine_defaults()).unwrap();
+        let log = store.existing_logs().unwrap().log("redis.stream.0.1");
+        assert_eq!(log.unwrap().last(), synced.then_some(1));
+        assert_eq!(store.get(&key).unwrap().is_some(), synced);
+    }
+}

@@ -5,6 +5,9 @@
 //! acknowledged write must exist with its bytes. A write that was sent but not acknowledged may
 //! exist whole or not at all.
 
+mod groups;
+mod streams;
+
 use basalt::env::{Clock, Random, thread};
 use basalt_sim::{campaign, repeat};
 use std::collections::BTreeMap;

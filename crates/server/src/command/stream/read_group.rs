@@ -1,0 +1,276 @@
+//! XREADGROUP.
+
+use super::read::{Options, end_wait, options};
+use super::{group_of, has_group, has_stream, push_entries, push_entry, strict_id};
+use crate::command::{
+    AwaitingGroup, Block, CommandResult, Context, Failure, Outcome, Resumed, quoted, too_long,
+};
+use crate::keyspace::StreamKey;
+use crate::resp::request::Request;
+use crate::stream::StreamId;
+use crate::stream::jobs::{EntryRange, LiveEntry};
+use crate::stream::record::Record;
+use basalt::Bytes;
+
+/// The entries of one stream for the consumer.
+enum Found {
+    /// Entries that no consumer of the group has got. The id is that of the stream's first entry.
+    New(Vec<LiveEntry>, StreamId),
+    /// The consumer's pending entries, without a record if they were deleted.
+    Pending(Vec<(StreamId, Option<Record>)>),
+}
+
+/// Finds the group of each stream. Returns the ids behind which pending entries are asked for, or
+/// the largest id for new entries.
+fn ids(
+    c: &mut Context<'_>,
+    r: &Request,
+    o: &Options,
+    group: &[u8],
+) -> Result<Vec<StreamId>, Failure> {
+    let mut after = Vec::with_capacity(o.keys);
+    for i in o.first..o.first + o.keys {
+        let key = r.arg(i);
+        if !has_group(c, key, group)? {
+            return Err(Failure::new(format!(
+                "NOGROUP No such key '{}' or consumer group '{}' in XREADGROUP with GROUP option",
+                quoted(key),
+                quoted(group)
+            )));
+        }
+        after.push(match r.arg(i + o.keys) {
+            b">" => StreamId::MAX,
+            b"$" => {
+                return Err(Failure::new(
+                    "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty result set.",
+                ));
+            }
+            id => strict_id(id, 0)?,
+        });
+    }
+    Ok(after)
+}
+
+/// Checks that the streams and groups of a blocked request are those that it has waited for.
+fn check_awaited(
+    c: &mut Context<'_>,
+    r: &Request,
+    o: &Options,
+    group: &[u8],
+    awaited: &[AwaitingGroup],
+) -> Result<(), Failure> {
+    for (i, awaited) in (o.first..).zip(awaited) {
+        let key = r.arg(i);
+        let is_loaded = c.keys().stream(key)? == StreamKey::Loaded;
+        let stream = is_loaded.then(|| c.keys().loaded_stream(key));
+        let Some(stream) = stream.filter(|s| s.incarnation == awaited.incarnation) else {
+            return Err(Failure::new("UNBLOCKED the stream key no longer exists"));
+        };
+        let group = stream.groups.get(group);
+        if group.is_none_or(|group| group.number != awaited.group) {
+            return Err(Failure::new(
+                "NOGROUP the consumer group this client was blocked on no longer exists",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the id of the last entry of a stream that the command delivers already, because it has
+/// the stream more than once.
+fn delivered(r: &Request, found: &[(usize, Found)], key: &[u8]) -> StreamId {
+    let last = found.iter().rev().find_map(|(i, found)| match found {
+        Found::New(entries, _) if r.arg(*i) == key => entries.last(),
+        _ => None,
+    });
+    last.map_or(StreamId::MIN, |(_, entry)| entry.id)
+}
+
+/// Returns entries behind an id that the group has not delivered, and the id of the stream's first
+/// entry if the group's counter needs it.
+fn new_entries(
+    c: &mut Context<'_>,
+    key: &[u8],
+    group: &[u8],
+    (behind, count): (StreamId, u64),
+) -> Result<Option<Found>, Failure> {
+    let limit = c.exec.options.reply_hard_bytes;
+    let newest = c.keys().loaded_stream(key).state.last_id;
+    let of = group_of(c, key, group);
+    let (last_id, from_lsn) = (of.last_id.max(behind), of.next_lsn());
+    let Some(start) = last_id.next().filter(|_| newest > last_id) else {
+        return Ok(None);
+    };
+    let range = EntryRange {
+        start,
+        end: StreamId::MAX,
+        reverse: false,
+        count,
+        from_lsn,
+    };
+    let mut entries = c.keys().stream_range(key, &range, limit)?;
+    let stream = c.exec.keys.loaded_stream(key);
+    let counts = stream.counts_from_first(group_of(c, key, group));
+    // Entries may have been deleted since another thread has read them.
+    if entries.iter().any(|(lsn, _)| stream.is_live(*lsn)) {
+        entries.retain(|(lsn, _)| stream.is_live(*lsn));
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    let first = match counts {
+        true => c.keys().stream_first_id(key)?,
+        false => StreamId::MIN,
+    };
+    Ok(Some(Found::New(entries, first)))
+}
+
+/// Returns the pending entries of a consumer behind an id.
+fn pending_entries(
+    c: &mut Context<'_>,
+    key: &[u8],
+    (group, consumer): (&[u8], &[u8]),
+    after: StreamId,
+    count: u64,
+) -> Result<Found, Failure> {
+    let limit = c.exec.options.reply_hard_bytes;
+    let stream = c.exec.keys.loaded_stream(key);
+    let of = group_of(c, key, group);
+    let most = usize::try_from(count).unwrap_or(usize::MAX);
+    let number = of.consumer_number(consumer);
+    let start = number.and_then(|number| Some((number, after.next()?)));
+    let ids: Vec<StreamId> = match start {
+        Some((number, start)) => {
+            let pending = of.consumer(number).pending.range(start..);
+            pending.take(most).copied().collect()
+        }
+        None => Vec::new(),
+    };
+    let live = |id: &StreamId| {
+        let lsn = of.pending()[id].lsn;
+        stream.is_live(lsn).then_some(lsn)
+    };
+    let lsns: Vec<Option<u64>> = ids.iter().map(live).collect();
+    let asked = lsns.iter().flatten().copied().collect();
+    let found = c.exec.keys.stream_entries(key, &asked, limit)?;
+    let mut found = found.ok_or_else(|| too_long(limit))?;
+    let records = lsns.into_iter().map(|lsn| found.remove(&lsn?));
+    Ok(Found::Pending(ids.into_iter().zip(records).collect()))
+}
+
+fn reply(
+    c: &mut Context<'_>,
+    r: &Request,
+    found: &[(usize, Found)],
+    limit: usize,
+) -> Result<(), Failure> {
+    c.reply.map_of_lists(found.len());
+    for (i, found) in found {
+        c.reply.list_of_map();
+        c.reply.bulk(r.arg(*i));
+        match found {
+            Found::New(entries, _) => push_entries(c.reply, entries, limit)?,
+            Found::Pending(entries) => {
+                c.reply.array(entries.len());
+                for (id, entry) in entries {
+                    match entry {
+                        Some(entry) => push_entry(c.reply, entry),
+                        None => {
+                            c.reply.array(2);
+                            c.reply.bulk(id.to_string().as_bytes());
+                            c.reply.null_array();
+                        }
+                    }
+                    if c.reply.len() > limit {
+                        return Err(too_long(limit));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
+    let o = options(r, true)?;
+    let Some(at) = o.group else {
+        return Err(Failure::new("ERR Missing GROUP option for XREADGROUP"));
+    };
+    let (group, consumer) = (r.arg(at), r.arg(at + 1));
+    let after = match c.exec.resumed.take() {
+        None => ids(c, r, &o, group)?,
+        Some(Resumed { end: Some(end), .. }) => return end_wait(c, end),
+        Some(Resumed { groups, .. }) => {
+            check_awaited(c, r, &o, group, &groups)?;
+            vec![StreamId::MAX; o.keys]
+        }
+    };
+    let limit = c.exec.options.reply_hard_bytes;
+    let mut found = Vec::new();
+    for (i, after) in (o.first..).zip(after) {
+        let key = r.arg(i);
+        match after {
+            StreamId::MAX => {
+                let behind = delivered(r, &found, key);
+                let new = new_entries(c, key, group, (behind, o.count))?;
+                found.extend(new.map(|new| (i, new)));
+            }
+            after => {
+                let pending = pending_entries(c, key, (group, consumer), after, o.count)?;
+                found.push((i, pending));
+            }
+        }
+    }
+    if found.is_empty() {
+        return match o.block_ms {
+            Some(timeout_ms) => block(c, r, &o, group, timeout_ms),
+            None => {
+                c.reply.null_array();
+                Ok(Outcome::Replied)
+            }
+        };
+    }
+    reply(c, r, &found, limit)?;
+    for (i, found) in found {
+        let key = r.arg(i);
+        match found {
+            Found::New(entries, first) => {
+                let entries = entries.iter().map(|(lsn, entry)| (*lsn, entry.id));
+                let entries: Vec<_> = entries.collect();
+                let keys = c.keys();
+                keys.deliver(key, group, consumer, &entries, first, o.no_ack);
+            }
+            Found::Pending(entries) => {
+                let live = entries.into_iter().filter(|(_, entry)| entry.is_some());
+                let ids: Vec<StreamId> = live.map(|(id, _)| id).collect();
+                c.keys().redeliver(key, group, consumer, &ids);
+            }
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
+fn block(
+    c: &mut Context<'_>,
+    r: &Request,
+    o: &Options,
+    group: &[u8],
+    timeout_ms: u64,
+) -> CommandResult {
+    let (mut keys, mut groups) = (Vec::new(), Vec::new());
+    for i in o.first..o.first + o.keys {
+        let key = r.arg(i);
+        has_stream(c, key)?;
+        keys.push(Bytes::copy_from_slice(key));
+        groups.push(AwaitingGroup {
+            incarnation: c.keys().loaded_stream(key).incarnation,
+            group: group_of(c, key, group).number,
+        });
+    }
+    Ok(Outcome::Block(Box::new(Block {
+        timeout_ms,
+        keys,
+        after: Vec::new(),
+        groups,
+    })))
+}

@@ -1,0 +1,157 @@
+//! The streams in memory, within a budget of bytes.
+//!
+//! When the streams together are over the budget, those that were not used for longest lose their
+//! windows, and are dropped only if that is not enough. A stream without a window serves requests
+//! by reads of another thread, so a request on many streams ends under any budget. Streams with
+//! writes in flight keep everything: their entries may not be in the log yet.
+//!
+//! Each use of a stream costs a few steps in trees, and so does each eviction.
+
+use crate::stream::loaded::LoadedStream;
+use basalt::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of streams that stay loaded, apart from those with writes in flight.
+pub(super) const LOADED_STREAMS: usize = 1024;
+/// Number of streams that stay loaded under any budget, apart from those with writes in flight. A
+/// request has at most as many.
+pub(super) const LEAST_STREAMS: usize = 512;
+
+/// The streams in memory (see the module).
+pub(super) struct LoadedStreams {
+    by_key: BTreeMap<Bytes, LoadedStream>,
+    /// Streams without writes in flight, by the time of their last use.
+    idle: BTreeSet<(u64, Bytes)>,
+    /// Those of them that have a window.
+    idle_with_window: BTreeSet<(u64, Bytes)>,
+    bytes: usize,
+    limit_bytes: usize,
+    /// Number of uses so far.
+    uses: u64,
+    windows_dropped: u64,
+}
+
+impl Default for LoadedStreams {
+    fn default() -> LoadedStreams {
+        LoadedStreams {
+            by_key: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            idle_with_window: BTreeSet::new(),
+            bytes: 0,
+            limit_bytes: usize::MAX,
+            uses: 0,
+            windows_dropped: 0,
+        }
+    }
+}
+
+impl LoadedStreams {
+    /// Sets the budget.
+    pub fn limit(&mut self, bytes: usize) {
+        self.limit_bytes = bytes;
+    }
+
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Returns about the bytes of memory of all streams.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns how often a stream has lost its window to the budget.
+    pub fn windows_dropped(&self) -> u64 {
+        self.windows_dropped
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<&LoadedStream> {
+        self.by_key.get(key)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.by_key.keys()
+    }
+
+    /// Adds a stream, which counts as used now. The caller evicts others when this one may go, too.
+    pub fn insert(&mut self, key: Bytes, mut stream: LoadedStream) {
+        self.remove(&key);
+        self.uses += 1;
+        stream.used = self.uses;
+        self.enter(&key, &stream);
+        self.by_key.insert(key, stream);
+    }
+
+    pub fn remove(&mut self, key: &[u8]) -> Option<LoadedStream> {
+        let (key, stream) = self.by_key.remove_entry(key)?;
+        self.leave(&key, &stream);
+        Some(stream)
+    }
+
+    /// Changes a stream, which counts as used now.
+    pub fn change<T>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(&mut LoadedStream) -> T,
+    ) -> Option<T> {
+        let (key, mut stream) = self.by_key.remove_entry(key)?;
+        self.leave(&key, &stream);
+        self.uses += 1;
+        stream.used = self.uses;
+        let out = change(&mut stream);
+        self.enter(&key, &stream);
+        self.by_key.insert(key, stream);
+        Some(out)
+    }
+
+    pub fn clear(&mut self) {
+        self.by_key.clear();
+        self.idle.clear();
+        self.idle_with_window.clear();
+        self.bytes = 0;
+    }
+
+    fn enter(&mut self, key: &Bytes, stream: &LoadedStream) {
+        self.bytes += stream.memory() + key.len();
+        if stream.written_by == 0 {
+            self.idle.insert((stream.used, key.clone()));
+            if !stream.window.is_empty() {
+                self.idle_with_window.insert((stream.used, key.clone()));
+            }
+        }
+    }
+
+    fn leave(&mut self, key: &Bytes, stream: &LoadedStream) {
+        self.bytes -= stream.memory() + key.len();
+        if stream.written_by == 0 {
+            let place = (stream.used, key.clone());
+            self.idle.remove(&place);
+            self.idle_with_window.remove(&place);
+        }
+    }
+
+    /// Evicts windows and streams until the rest is within the bounds, or nothing more may go.
+    pub fn evict(&mut self) {
+        while self.bytes > self.limit_bytes
+            && let Some((_, key)) = self.idle_with_window.pop_first()
+        {
+            let stream = self.by_key.get_mut(&key).expect("it is loaded");
+            self.bytes -= stream.memory();
+            stream.drop_window();
+            self.bytes += stream.memory();
+            self.windows_dropped += 1;
+        }
+        // Streams with writes in flight are not counted: a stream that was just loaded would have to
+        // leave if there were many of them, and its request would load it again and again.
+        while (self.idle.len() > LOADED_STREAMS
+            || (self.bytes > self.limit_bytes && self.idle.len() > LEAST_STREAMS))
+            && let Some((_, key)) = self.idle.pop_first()
+        {
+            self.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Requests that wait for entries of streams (XREAD and XREADGROUP with BLOCK). A blocked request
+//! stays on its connection, and runs again when an epoch that adds to one of its streams, or
+//! removes the stream or a group, has ended: no earlier, so no client sees an entry that could be
+//! lost. Requests run again in the order of their arrival.
+
+use super::background::Requester;
+use super::connection::Connection;
+use super::{Server, enqueue};
+use crate::command::{AwaitingGroup, Block, BlockEnd, Resumed};
+use crate::stream::StreamId;
+use basalt::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The wait of one request.
+pub(crate) struct BlockedRequest {
+    /// The request's place in the order of arrival.
+    number: u64,
+    /// Time at which the wait ends, or `None` for never.
+    until: Option<Duration>,
+    keys: Vec<Bytes>,
+    after: Vec<StreamId>,
+    groups: Vec<AwaitingGroup>,
+    end: Option<BlockEnd>,
+}
+
+/// The blocked clients.
+#[derive(Default)]
+pub(super) struct BlockedClients {
+    /// Number of requests that were blocked so far.
+    begun: u64,
+    clients: BTreeMap<u64, Requester>,
+    by_key: BTreeMap<Bytes, BTreeSet<u64>>,
+    deadlines: BTreeSet<(Duration, u64)>,
+}
+
+impl BlockedClients {
+    /// Returns the time at which the first wait ends.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+}
+
+impl Server {
+    /// Makes a client's request wait, or wait on.
+    pub(super) fn block(&mut self, c: &mut Connection, slot: usize, block: Block) {
+        if c.blocked.is_some() {
+            return;
+        }
+        self.blocked.begun += 1;
+        let number = self.blocked.begun;
+        let timeout = (block.timeout_ms > 0).then(|| Duration::from_millis(block.timeout_ms));
+        let until = timeout.map(|timeout| self.exec.env.clock().now().saturating_add(timeout));
+        let requester = Requester { slot, id: c.id };
+        self.blocked.clients.insert(number, requester);
+        self.blocked.deadlines.extend(until.map(|at| (at, number)));
+        for key in &block.keys {
+            let waiting = self.blocked.by_key.entry(key.clone()).or_default();
+            waiting.insert(number);
+            self.exec.keys.watch(key);
+        }
+        if let Some(session) = &mut self.exec.sessions[slot] {
+            session.blocked = true;
+        }
+        c.blocked = Some(Box::new(BlockedRequest {
+            number,
+            until,
+            keys: block.keys,
+            after: block.after,
+            groups: block.groups,
+            end: None,
+        }));
+    }
+
+    /// Returns what a blocked request has to know when it runs again.
+    pub(super) fn resumed(&self, c: &Connection) -> Option<Resumed> {
+        let blocked = c.blocked.as_ref()?;
+        Some(Resumed {
+            after: blocked.after.clone(),
+            groups: blocked.groups.clone(),
+            end: blocked.end,
+        })
+    }
+
+    /// Notes that a client's request has run, or never will.
+    pub(super) fn end_block(&mut self, c: &mut Connection, slot: usize) {
+        let Some(blocked) = c.blocked.take() else {
+            return;
+        };
+        self.blocked.clients.remove(&blocked.number);
+        if let Some(at) = blocked.until {
+            self.blocked.deadlines.remove(&(at, blocked.number));
+        }
+        for key in &blocked.keys {
+            self.exec.keys.unwatch(key);
+            if let Some(waiting) = self.blocked.by_key.get_mut(key) {
+                waiting.remove(&blocked.number);
+                if waiting.is_empty() {
+                    self.blocked.by_key.remove(key);
+                }
+            }
+        }
+        if let Some(session) = &mut self.exec.sessions[slot] {
+            session.blocked = false;
+        }
+    }
+
+    /// Lets the requests run again whose streams were written by epochs that have ended.
+    pub(super) fn wake_blocked(&mut self) {
+        let written = self.exec.keys.take_written_streams();
+        let waiting = |key| self.blocked.by_key.get(key).into_iter().flatten();
+        let woken: BTreeSet<u64> = written.iter().flat_map(waiting).copied().collect();
+        for number in woken {
+            self.run_blocked(number, None);
+        }
+    }
+
+    /// Ends the waits whose time has passed.
+    pub(super) fn expire_blocked(&mut self) {
+        while let Some((at, number)) = self.blocked.deadlines.first().copied()
+            && at <= self.now
+        {
+            self.blocked.deadlines.remove(&(at, number));
+            self.run_blocked(number, Some(BlockEnd::TimedOut));
+        }
+    }
+
+    /// Ends the wait of a client, if it is blocked.
+    pub(super) fn unblock(&mut self, slot: usize, id: u64, end: BlockEnd) {
+        let c = self.connections[slot].as_ref().filter(|c| c.id == id);
+        if let Some(number) = c.and_then(|c| Some(c.blocked.as_ref()?.number)) {
+            self.run_blocked(number, Some(end));
+        }
+    }
+
+    fn run_blocked(&mut self, number: u64, end: Option<BlockEnd>) {
+        let Some(requester) = self.blocked.clients.get(&number) else {
+            return;
+        };
+        let c = self.connections[requester.slot].as_mut();
+        let Some(c) = c.filter(|c| c.id == requester.id) else {
+            return;
+        };
+        if let Some(blocked) = &mut c.blocked {
+            blocked.end = blocked.end.or(end);
+        }
+        c.unparked = true;
+        enqueue(&mut self.run_list, c, requester.slot);
+    }
+
+    /// Disconnects the blocked clients, because the server stops.
+    pub(super) fn drop_blocked(&mut self) {
+        let clients: Vec<Requester> = self.blocked.clients.values().copied().collect();
+        for client in clients {
+            self.drop_client(client.slot);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that wait for a stream: another thread creates its log, loads it or reads its entries
+//! ([`crate::stream::jobs`]), and then the request runs again.
+
+use super::background::{Requester, join, start};
+use super::connection::Connection;
+use super::{Event, LoopHandle, Server, enqueue};
+use crate::keyspace::StreamNeed;
+use crate::store::Store;
+use crate::stream::jobs::{StreamAnswer, StreamJob, run};
+use basalt::env::thread::{BackgroundThread, StopSignal};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// The requester of the server's own jobs.
+const NO_CLIENT: Requester = Requester {
+    slot: usize::MAX,
+    id: 0,
+};
+
+/// The result of a job for a client's request.
+pub(super) struct StreamResult {
+    requester: Requester,
+    answer: StreamAnswer,
+}
+
+/// The thread that works on streams, one job after the other.
+#[derive(Default)]
+pub(super) struct StreamWorker {
+    queue: Option<mpsc::Sender<(Requester, StreamJob)>>,
+    stop: StopSignal,
+    thread: Option<BackgroundThread>,
+    awaited: usize,
+}
+
+impl StreamWorker {
+    /// Returns true if results are awaited.
+    pub fn is_busy(&self) -> bool {
+        self.awaited > 0
+    }
+
+    /// Queues a job, whose result is posted to `shared`.
+    pub fn ask(
+        &mut self,
+        requester: Requester,
+        job: StreamJob,
+        store: &Arc<dyn Store>,
+        shared: &Arc<LoopHandle>,
+    ) {
+        self.awaited += 1;
+        if self.queue.is_none() {
+            let (sender, receiver) = mpsc::channel::<(Requester, StreamJob)>();
+            let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
+            self.thread = start("basalt-streams", move || {
+                for (requester, job) in receiver {
+                    if stop.is_sent() {
+                        return;
+                    }
+                    let answer = run(&*store, job);
+                    shared.post(Event::Stream(StreamResult { requester, answer }));
+                }
+            });
+            self.queue = Some(sender);
+        }
+        let queue = self.queue.as_ref().expect("just made");
+        if let Err(mpsc::SendError((requester, job))) = queue.send((requester, job)) {
+            // The thread could not be started: a slow answer is better than none.
+            let answer = run(&**store, job);
+            shared.post(Event::Stream(StreamResult { requester, answer }));
+        }
+    }
+}
+
+impl Drop for StreamWorker {
+    fn drop(&mut self) {
+        self.stop.send();
+        self.queue = None;
+        join(&mut self.thread);
+    }
+}
+
+impl Server {
+    /// Makes a client's request wait for a stream.
+    pub(super) fn await_stream(&mut self, c: &mut Connection, slot: usize, need: StreamNeed) {
+        match need {
+            StreamNeed::Busy => self.stall(c, slot),
+            StreamNeed::Job(job) => {
+                let requester = Requester { slot, id: c.id };
+                let store = self.exec.keys.store().clone();
+                self.streams.ask(requester, *job, &store, &self.shared);
+            }
+        }
+    }
+
+    /// Removes entries that are not live any more from logs, in the background.
+    pub(super) fn remove_entries(&mut self) {
+        if let Some(job) = self.exec.keys.take_removals() {
+            let store = self.exec.keys.store().clone();
+            self.streams.ask(NO_CLIENT, job, &store, &self.shared);
+        }
+    }
+
+    /// Takes in the result of a job.
+    pub(super) fn stream_done(&mut self, result: StreamResult) {
+        self.streams.awaited -= 1;
+        let StreamResult { requester, answer } = result;
+        if let StreamAnswer::Removed(_, Err(e)) = &answer {
+            super::background::report(&format!("removing entries of streams failed: {e}"));
+        }
+        let c = self.connections.get_mut(requester.slot);
+        let c = c.and_then(Option::as_mut);
+        let waits = |c: &&mut Connection| c.id == requester.id && c.parked.is_some();
+        match c.filter(waits) {
+            Some(c) => {
+                c.unparked = true;
+                enqueue(&mut self.run_list, c, requester.slot);
+                self.exec.keys.take_stream_answer(requester.id, answer);
+            }
+            // The client has disconnected. A loaded stream and a new log are of use nevertheless.
+            None => {
+                self.exec.keys.take_stream_answer(requester.id, answer);
+                self.exec.keys.end_stream_answer(requester.id);
+            }
+        }
+        self.wake_stalled();
+    }
+}

@@ -1,0 +1,17 @@
+//! Redis streams: the entries of a stream are the records of a logical log of the log engine
+//! ([`docs/decisions/0040`](../../../docs/decisions/0040-streams.md)).
+//!
+//! The log sequence number (LSN) of an entry is its place in the stream, from 1. Each record says
+//! which entries before it are still live. So an XADD is one append, with or without a trim.
+
+pub(crate) mod element;
+pub(crate) mod group;
+pub(crate) mod id;
+pub(crate) mod jobs;
+pub(crate) mod loaded;
+pub(crate) mod lsn_set;
+pub(crate) mod record;
+pub(crate) mod registry;
+pub(crate) mod sweep;
+
+pub(crate) use id::StreamId;

@@ -1,0 +1,446 @@
+//! Reads of streams that would hold the event loop: another thread creates logs, loads streams and
+//! reads entries that are not in memory.
+
+use super::StreamId;
+use super::element::{self, Element};
+use super::group::Groups;
+use super::loaded::{LoadedParts, WINDOW_BYTES, WINDOW_ENTRIES};
+use super::lsn_set::LsnSet;
+use super::record::{Record, decode_record, decode_state};
+use crate::catalog::DATABASE;
+use crate::layout::{self, DataType};
+use crate::store::Store;
+use basalt::log::{Log, LogOptions};
+use basalt::{Bytes, Error, ErrorKind, Result, WriteOptions};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+/// The first part of the names of streams' logs.
+pub(super) const LOG_PREFIX: &str = "redis.stream.";
+/// Number of entries that a search for several ids passes before it halves the rest.
+const WALKED: usize = 16;
+
+/// Returns the name of a stream's log.
+pub(super) fn log_name(incarnation: u64) -> String {
+    format!("{LOG_PREFIX}{DATABASE}.{incarnation}")
+}
+
+/// A range of a stream's entries, to be read from its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EntryRange {
+    pub start: StreamId,
+    pub end: StreamId,
+    pub reverse: bool,
+    /// Largest number of entries.
+    pub count: u64,
+    /// An LSN that no entry from `start` on is before, so that the search for `start` begins there,
+    /// or 0.
+    pub from_lsn: u64,
+}
+
+/// A live entry with its LSN.
+pub(crate) type LiveEntry = (u64, Record);
+
+/// The entries of a stream's log that a read may return.
+#[derive(Clone)]
+pub(crate) struct LiveRange {
+    pub log: Log,
+    /// The load of the stream that the read is for.
+    pub load: u64,
+    pub lsns: Range<u64>,
+    /// LSNs without a live entry.
+    pub gone: Arc<LsnSet>,
+}
+
+/// Records to be removed from a stream's log.
+pub(crate) struct Removal {
+    pub key: Bytes,
+    /// The load of the stream that has decided the removal.
+    pub load: u64,
+    pub log: Log,
+    /// The LSN up to which all records are removed.
+    pub up_to: Option<u64>,
+    pub runs: Vec<RangeInclusive<u64>>,
+}
+
+/// A read for a waiting request.
+pub(crate) enum StreamJob {
+    /// Creates the log of a new stream.
+    Create,
+    /// Loads the stream of a key, in the encoding of the store.
+    Load { stored: Bytes, ticket: u64 },
+    /// Reads entries of a log, and then or before those of the window in `newest`.
+    Read {
+        live: LiveRange,
+        newest: Vec<LiveEntry>,
+        range: EntryRange,
+        /// Bytes of entries from which on no further one is read.
+        limit_bytes: usize,
+    },
+    /// Finds the smallest LSN whose id is at least `id`, or the end of the range.
+    Find { live: LiveRange, id: StreamId },
+    /// Finds the LSNs of live entries by their ids.
+    Locate {
+        live: LiveRange,
+        ids: BTreeSet<StreamId>,
+    },
+    /// Reads entries by their LSNs, at least one, until they have `limit_bytes`.
+    Fetch {
+        live: LiveRange,
+        lsns: BTreeSet<u64>,
+        limit_bytes: usize,
+    },
+    /// Removes records, after the writes that justify it are durable.
+    Remove(Vec<Removal>),
+}
+
+/// The result of a [`StreamJob`].
+pub(crate) enum StreamAnswer {
+    Created(Result<(u64, Log)>),
+    /// `None` if the key has no stream any more.
+    Loaded {
+        key: Bytes,
+        ticket: u64,
+        result: Result<Option<Box<LoadedParts>>>,
+    },
+    Entries {
+        load: u64,
+        range: EntryRange,
+        result: Result<Vec<LiveEntry>>,
+    },
+    Found {
+        load: u64,
+        id: StreamId,
+        result: Result<u64>,
+    },
+    /// The LSNs of those of the ids that had a live entry.
+    Located {
+        load: u64,
+        ids: BTreeSet<StreamId>,
+        result: Result<BTreeMap<StreamId, u64>>,
+    },
+    /// The entries, or `None` if they are longer than the limit.
+    Fetched {
+        load: u64,
+        result: Result<Option<BTreeMap<u64, Record>>>,
+    },
+    Removed(Vec<Removal>, Result<()>),
+}
+
+/// Runs a job. Blocks.
+pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
+    match job {
+        StreamJob::Create => StreamAnswer::Created(create(store)),
+        StreamJob::Load { stored, ticket } => StreamAnswer::Loaded {
+            result: load(store, &stored),
+            key: stored.slice(layout::KEY_PREFIX_LEN..),
+            ticket,
+        },
+        StreamJob::Read {
+            live,
+            newest,
+            range,
+            limit_bytes,
+        } => StreamAnswer::Entries {
+            result: read(&live, newest, &range, limit_bytes),
+            load: live.load,
+            range,
+        },
+        StreamJob::Find { live, id } => StreamAnswer::Found {
+            result: lower_bound(&live.log, live.lsns, id).map(|(lsn, _)| lsn),
+            load: live.load,
+            id,
+        },
+        StreamJob::Locate { live, ids } => StreamAnswer::Located {
+            load: live.load,
+            result: locate(&live, &ids),
+            ids,
+        },
+        StreamJob::Fetch {
+            live,
+            lsns,
+            limit_bytes,
+        } => StreamAnswer::Fetched {
+            load: live.load,
+            result: fetch(&live.log, &lsns, limit_bytes),
+        },
+        StreamJob::Remove(removals) => {
+            let result = remove(store, &removals);
+            StreamAnswer::Removed(removals, result)
+        }
+    }
+}
+
+fn create(store: &dyn Store) -> Result<(u64, Log)> {
+    let logs = store.logs()?;
+    let incarnation = store.next_incarnation()?;
+    let log = logs.create(&log_name(incarnation), LogOptions::default())?;
+    Ok((incarnation, log))
+}
+
+fn lost(log: &Log, lsn: u64) -> Error {
+    let what = format!("entry {lsn} of {} is lost", log.name());
+    Error::new(ErrorKind::Corruption, what)
+}
+
+fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
+    let Some(value) = store.get(stored)? else {
+        return Ok(None);
+    };
+    if value.data_type != DataType::Stream {
+        return Ok(None);
+    }
+    let (header, mut state) = decode_state(&value.data)?;
+    let key_next_lsn = state.next_lsn;
+    let log = store.logs()?.log(&log_name(header.incarnation))?;
+    // If a power cut has taken entries that the key counts, the key is newer. Their LSNs are not
+    // used again, because groups and tombstones may name them.
+    if let Some(last) = log.last().filter(|last| *last >= state.next_lsn) {
+        let record = log.read(last)?.ok_or_else(|| lost(&log, last))?;
+        let record = decode_record(&record)?;
+        state.last_id = record.id.max(state.last_id);
+        state.entries_added = record.entries_added;
+        state.first_lsn = record.first_lsn.max(state.first_lsn);
+        state.next_lsn = last + 1;
+    }
+    let (tombstones, groups) = load_elements(store, stored, header.incarnation)?;
+    let mut gone = LsnSet::default();
+    if state.first_lsn < state.next_lsn {
+        for gap in log.gaps(state.first_lsn..=state.next_lsn - 1) {
+            gone.insert_run(gap);
+        }
+    }
+    let mut removed = gone.clone();
+    for lsn in tombstones.range(state.first_lsn..state.next_lsn) {
+        gone.insert(*lsn);
+    }
+    state.first_lsn = gone.next_absent(state.first_lsn).min(state.next_lsn);
+    gone.remove_below(state.first_lsn);
+    removed.remove_below(state.first_lsn);
+    let (window, window_start) = load_window(&log, state.first_lsn..state.next_lsn, &gone)?;
+    Ok(Some(Box::new(LoadedParts {
+        incarnation: header.incarnation,
+        expire_at_ms: value.expire_at_ms,
+        log,
+        state,
+        key_next_lsn,
+        gone,
+        removed,
+        tombstones,
+        groups,
+        window,
+        window_start,
+    })))
+}
+
+/// Loads the tombstones and the groups of the stream at a key, which is in the encoding of the
+/// store.
+fn load_elements(
+    store: &dyn Store,
+    stored: &[u8],
+    incarnation: u64,
+) -> Result<(BTreeSet<u64>, Groups)> {
+    let (_, generation, key) = layout::decode_key(stored).expect("a Redis key");
+    let (mut tombstones, mut groups) = (BTreeSet::new(), Groups::default());
+    let mut add = |at: &[u8], value: &[u8]| {
+        let element = element::decode(at, value)?;
+        if let Element::Tombstone { lsn } = element {
+            tombstones.insert(lsn);
+        }
+        groups.load(element)
+    };
+    let prefix = element::prefix(generation, incarnation);
+    store.elements(&prefix, &mut |at, value| {
+        add(at, value).map_err(|e| {
+            e.context(format!(
+                "element {} of the stream {:?}",
+                at.iter().map(|b| format!("{b:02x}")).collect::<String>(),
+                String::from_utf8_lossy(key)
+            ))
+        })
+    })?;
+    Ok((tombstones, groups))
+}
+
+/// Loads the newest live entries. Returns them, and the LSN from which on they are complete.
+fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<LiveEntry>, u64)> {
+    let (mut window, mut bytes) = (VecDeque::new(), 0);
+    for entry in log.iter_back(lsns.end - 1) {
+        let (lsn, record) = entry?;
+        if lsn < lsns.start {
+            break;
+        }
+        if gone.contains(lsn) {
+            continue;
+        }
+        bytes += record.len();
+        if window.len() == WINDOW_ENTRIES || (bytes > WINDOW_BYTES && !window.is_empty()) {
+            return Ok((window, lsn + 1));
+        }
+        window.push_front((lsn, decode_record(&record)?));
+    }
+    Ok((window, lsns.start))
+}
+
+/// Returns the smallest LSN in a range whose record has an id of at least `id`, with that id, or
+/// the end of the range. Costs a read for each halving of the range.
+fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option<StreamId>)> {
+    let (mut low, mut high, mut found) = (lsns.start, lsns.end, None);
+    // A caller that knows where to begin is right mostly.
+    if let Some((lsn, record)) = log.iter(low).next().transpose()?.filter(|e| e.0 < high) {
+        let record = decode_record(&record)?;
+        if record.id >= id {
+            return Ok((lsn, Some(record.id)));
+        }
+        low = lsn + 1;
+    }
+    while low < high {
+        let middle = low + (high - low) / 2;
+        // The log has no record of some LSNs.
+        let next = match log.read(middle)? {
+            Some(record) => Some((middle, record)),
+            None => log.iter(middle).next().transpose()?,
+        };
+        let next = next.filter(|(lsn, _)| *lsn < high);
+        let Some((lsn, record)) = next else {
+            high = middle;
+            continue;
+        };
+        let record = decode_record(&record)?;
+        match record.id < id {
+            true => low = lsn + 1,
+            false => (high, found) = (middle, Some((lsn, record.id))),
+        }
+    }
+    Ok(match found {
+        Some((lsn, id)) => (lsn, Some(id)),
+        None => (lsns.end, None),
+    })
+}
+
+/// Finds entries by their ids. Ids that lie close together cost one walk, others a search each.
+fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, u64>> {
+    let (log, end) = (&live.log, live.lsns.end);
+    let mut located = BTreeMap::new();
+    let mut walk = log.iter(live.lsns.start);
+    let mut next: Option<(u64, StreamId)> = None;
+    for id in ids {
+        let mut steps = 0;
+        loop {
+            let (lsn, found) = match next {
+                Some(next) => next,
+                None => match walk.next().transpose()?.filter(|(lsn, _)| *lsn < end) {
+                    Some((lsn, record)) => (lsn, decode_record(&record)?.id),
+                    None => return Ok(located),
+                },
+            };
+            next = Some((lsn, found));
+            if found >= *id {
+                if found == *id && !live.gone.contains(lsn) {
+                    located.insert(*id, lsn);
+                }
+                break;
+            }
+            next = None;
+            steps += 1;
+            if steps == WALKED {
+                walk.seek(lower_bound(log, lsn + 1..end, *id)?.0);
+            }
+        }
+    }
+    Ok(located)
+}
+
+fn fetch(
+    log: &Log,
+    lsns: &BTreeSet<u64>,
+    limit_bytes: usize,
+) -> Result<Option<BTreeMap<u64, Record>>> {
+    let (mut records, mut bytes) = (BTreeMap::new(), 0);
+    for lsn in lsns {
+        if bytes > limit_bytes {
+            return Ok(None);
+        }
+        let record = decode_record(&log.read(*lsn)?.ok_or_else(|| lost(log, *lsn))?)?;
+        bytes += record.body.len();
+        records.insert(*lsn, record);
+    }
+    Ok(Some(records))
+}
+
+fn read(
+    live: &LiveRange,
+    newest: Vec<LiveEntry>,
+    range: &EntryRange,
+    limit_bytes: usize,
+) -> Result<Vec<LiveEntry>> {
+    let LiveRange { log, lsns, .. } = live;
+    let lsns = range.from_lsn.clamp(lsns.start, lsns.end)..lsns.end;
+    let (from, _) = lower_bound(log, lsns.clone(), range.start)?;
+    let to = match range.end.next() {
+        Some(behind) => lower_bound(log, from..lsns.end, behind)?.0,
+        None => lsns.end,
+    };
+    let (mut out, mut bytes) = (Vec::new(), 0);
+    let mut add = |lsn: u64, record: Record| {
+        bytes += record.body.len();
+        out.push((lsn, record));
+        out.len() as u64 == range.count || bytes > limit_bytes
+    };
+    let is_in = |entry: &LiveEntry| (range.start..=range.end).contains(&entry.1.id);
+    let newest = newest.into_iter().filter(is_in);
+    if range.reverse {
+        for (lsn, record) in newest.rev() {
+            if add(lsn, record) {
+                return Ok(out);
+            }
+        }
+        if from == to {
+            return Ok(out);
+        }
+        for found in log.iter_back(to - 1) {
+            let (lsn, record) = found?;
+            if lsn < from || (!live.gone.contains(lsn) && add(lsn, decode_record(&record)?)) {
+                break;
+            }
+        }
+        return Ok(out);
+    }
+    for found in log.iter(from) {
+        let (lsn, record) = found?;
+        if lsn >= to {
+            break;
+        }
+        if !live.gone.contains(lsn) && add(lsn, decode_record(&record)?) {
+            return Ok(out);
+        }
+    }
+    for (lsn, record) in newest {
+        if add(lsn, record) {
+            return Ok(out);
+        }
+    }
+    Ok(out)
+}
+
+/// Removes records from logs.
+fn remove(store: &dyn Store, removals: &[Removal]) -> Result<()> {
+    // A durable removal must not outlive the record or the tombstone that justifies it.
+    store.sync()?;
+    for Removal {
+        log, up_to, runs, ..
+    } in removals
+    {
+        let trimmed = up_to.map_or(Ok(()), |up_to| log.trim(up_to, &WriteOptions::default()));
+        let removed = runs.iter().cloned().try_for_each(|run| log.remove(run));
+        for result in [trimmed, removed] {
+            match result {
+                // The stream was deleted meanwhile.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! A stream in memory: its state, its log, a window of its newest entries, the entries that are
+//! gone, and its consumer groups.
+
+use super::StreamId;
+use super::group::{Group, Groups};
+use super::lsn_set::LsnSet;
+use super::record::{Record, StreamState};
+use crate::epoch::Epochs;
+use basalt::log::Log;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Number of committed entries that a window keeps.
+pub(crate) const WINDOW_ENTRIES: usize = 128;
+/// Bytes of committed entries from which on a window drops the oldest ones.
+pub(crate) const WINDOW_BYTES: usize = 64 << 10;
+
+/// Number of removed entries from which on the log is trimmed.
+const TRIM_ENTRIES: u64 = 256;
+/// Number of consecutive deleted entries from which on they are removed from the log. Each removal
+/// costs a sync.
+const REMOVE_ENTRIES: u64 = 256;
+/// Roughly the bytes of memory of a number in a set.
+const SET_BYTES: usize = 24;
+
+/// A loaded stream.
+pub(crate) struct LoadedStream {
+    pub incarnation: u64,
+    /// Expiry in ms since 1970, or `None` for never.
+    pub expire_at_ms: Option<u64>,
+    pub log: Log,
+    pub state: StreamState,
+    /// The next LSN in the key's value, as it was last written.
+    pub key_next_lsn: u64,
+    /// The first live LSN as records may have it: with the trims of appends, and without those
+    /// changes of tables that have not ended.
+    appended_first_lsn: u64,
+    /// Records up to this LSN were removed from the log, or will be.
+    pub trimmed_lsn: u64,
+    /// The LSNs from `state.first_lsn` on that have no live entry: it was deleted, or a power cut
+    /// took it. `state.first_lsn` itself is not among them. Jobs share the set.
+    pub gone: Arc<LsnSet>,
+    /// The LSNs of deleted entries that have a tombstone in the store.
+    pub tombstones: BTreeSet<u64>,
+    /// Tombstones whose records are durably removed from the log.
+    pub spent_tombstones: Vec<u64>,
+    /// The LSNs from `state.first_lsn` on that the log has no record of, or soon will not have.
+    removed: LsnSet,
+    /// LSNs in runs of deleted entries that are long enough to be removed from the log.
+    long_runs: BTreeSet<u64>,
+    pub groups: Groups,
+    /// The newest live entries with their LSNs. The budget of all streams may have taken all of
+    /// them.
+    pub window: VecDeque<(u64, Record)>,
+    /// The LSN from which on all live entries are in the window.
+    pub window_start: u64,
+    pub window_bytes: usize,
+    /// The LSN and the id of an entry that was the first live one.
+    pub known_first: Option<(u64, StreamId)>,
+    /// Epochs, open or in flight, that write this stream.
+    pub written_by: Epochs,
+    /// A number that no other load has, so that answers of an earlier load are recognised.
+    pub load: u64,
+    /// The time of the last use, as a count of uses of all streams.
+    pub used: u64,
+}
+
+/// The parts of a stream that a load reads from the store.
+pub(crate) struct LoadedParts {
+    pub incarnation: u64,
+    pub expire_at_ms: Option<u64>,
+    pub log: Log,
+    pub state: StreamState,
+    pub key_next_lsn: u64,
+    pub gone: LsnSet,
+    /// The part of `gone` that the log has no record of.
+    pub removed: LsnSet,
+    pub tombstones: BTreeSet<u64>,
+    pub groups: Groups,
+    pub window: VecDeque<(u64, Record)>,
+    pub window_start: u64,
+}
+
+impl LoadedStream {
+    /// Makes a loaded stream. `load` is a number that no other load has.
+    pub fn new(parts: LoadedParts, load: u64) -> LoadedStream {
+        LoadedStream {
+            incarnation: parts.incarnation,
+            expire_at_ms: parts.expire_at_ms,
+            trimmed_lsn: parts.log.trimmed().unwrap_or(0),
+            log: parts.log,
+            appended_first_lsn: parts.state.first_lsn,
+            state: parts.state,
+            key_next_lsn: parts.key_next_lsn,
+            gone: Arc::new(parts.gone),
+            tombstones: parts.tombstones,
+            spent_tombstones: Vec::new(),
+            removed: parts.removed,
+            long_runs: BTreeSet::new(),
+            groups: parts.groups,
+            window_bytes: parts.window.iter().map(|(_, r)| r.body.len()).sum(),
+            window: parts.window,
+            window_start: parts.window_start,
+            known_first: None,
+            written_by: 0,
+            load,
+            used: 0,
+        }
+    }
+
+    /// Returns the number of live entries.
+    pub fn len(&self) -> u64 {
+        self.state.next_lsn - self.state.first_lsn - self.gone.count()
+    }
+
+    /// Returns true if an LSN has a live entry.
+    pub fn is_live(&self, lsn: u64) -> bool {
+        (self.state.first_lsn..self.state.next_lsn).contains(&lsn) && !self.gone.contains(lsn)
+    }
+
+    /// Returns true if the key's value does not count all entries. Then it has to be written with a
+    /// group that may know them.
+    pub fn key_is_behind(&self) -> bool {
+        self.key_next_lsn < self.state.next_lsn
+    }
+
+    /// Returns the smallest live LSN whose id is at least `id`, or `next_lsn` if there is none. The
+    /// result is `None` if the answer lies in front of the window.
+    pub fn lower_bound(&self, id: StreamId) -> Option<u64> {
+        let n = self.window.partition_point(|(_, entry)| entry.id < id);
+        let is_certain = n > 0 || self.window_start <= self.state.first_lsn;
+        let lsn = self
+            .window
+            .get(n)
+            .map_or(self.state.next_lsn, |(lsn, _)| *lsn);
+        is_certain.then_some(lsn)
+    }
+
+    /// Returns the first live LSN that the record of the next entry has, if the entry's command
+    /// removes the entries before `first_lsn`. The appends of an epoch are committed before its
+    /// other writes, so a record must not have what only these do.
+    pub fn claim_first(&mut self, first_lsn: u64) -> u64 {
+        if first_lsn > self.state.first_lsn {
+            self.appended_first_lsn = first_lsn;
+        }
+        self.appended_first_lsn
+    }
+
+    /// Adds the newest entry, and removes the entries before `first_lsn`.
+    pub fn push(&mut self, entry: Record, first_lsn: u64) {
+        self.state.last_id = entry.id;
+        self.state.entries_added = entry.entries_added;
+        self.window_bytes += entry.body.len();
+        self.window.push_back((self.state.next_lsn, entry));
+        self.state.next_lsn += 1;
+        self.remove_before(first_lsn);
+    }
+
+    /// Removes the entries before an LSN.
+    pub fn remove_before(&mut self, lsn: u64) {
+        let first = self.gone.next_absent(lsn).min(self.state.next_lsn);
+        self.state.first_lsn = first;
+        if self.gone.count() > 0 {
+            Arc::make_mut(&mut self.gone).remove_below(first);
+            self.removed.remove_below(first);
+        }
+        while self.window.front().is_some_and(|(lsn, _)| *lsn < first) {
+            self.pop_front();
+        }
+    }
+
+    /// Deletes a live entry.
+    pub fn delete(&mut self, lsn: u64, id: StreamId) {
+        self.state.max_deleted_id = self.state.max_deleted_id.max(id);
+        self.tombstones.insert(lsn);
+        let gone = Arc::make_mut(&mut self.gone);
+        gone.insert(lsn);
+        let run = gone.run_of(lsn).expect("just inserted");
+        let len = run.end() - run.start() + 1;
+        if len - self.removed.count_in(*run.start()..run.end() + 1) >= REMOVE_ENTRIES {
+            self.long_runs.insert(lsn);
+        }
+        if let Ok(place) = self.window.binary_search_by_key(&lsn, |(lsn, _)| *lsn)
+            && let Some((_, entry)) = self.window.remove(place)
+        {
+            self.window_bytes -= entry.body.len();
+        }
+        self.remove_before(self.state.first_lsn);
+    }
+
+    fn pop_front(&mut self) {
+        let (lsn, entry) = self.window.pop_front().expect("not empty");
+        self.window_bytes -= entry.body.len();
+        self.window_start = lsn + 1;
+    }
+
+    /// Drops old entries from the window after an epoch has ended. Entries of epochs that have not
+    /// ended stay, because the log does not have them yet.
+    pub fn shrink_window(&mut self) {
+        if self.written_by != 0 {
+            return;
+        }
+        self.appended_first_lsn = self.state.first_lsn;
+        while self.window.len() > WINDOW_ENTRIES
+            || (self.window_bytes > WINDOW_BYTES && self.window.len() > 1)
+        {
+            self.pop_front();
+        }
+    }
+
+    /// Drops the window. No epoch may be writing the stream.
+    pub fn drop_window(&mut self) {
+        assert!(self.written_by == 0, "the log may lack the entries");
+        self.window = VecDeque::new();
+        self.window_bytes = 0;
+        self.window_start = self.state.next_lsn;
+    }
+
+    /// Returns the LSN up to which records should be removed from the log, if there are enough of
+    /// them. The last record stays, because it has the stream's state.
+    pub fn take_trim(&mut self) -> Option<u64> {
+        let last = self.state.next_lsn - 1;
+        let up_to = self.state.first_lsn.min(last).saturating_sub(1);
+        let is_due = self.written_by == 0 && up_to >= self.trimmed_lsn + TRIM_ENTRIES;
+        is_due.then(|| {
+            self.trimmed_lsn = up_to;
+            up_to
+        })
+    }
+
+    /// Returns the runs of deleted entries that should be removed from the log.
+    pub fn take_removals(&mut self) -> Vec<RangeInclusive<u64>> {
+        if self.written_by != 0 {
+            return Vec::new();
+        }
+        let long = std::mem::take(&mut self.long_runs).into_iter();
+        let mut runs: Vec<_> = long.filter_map(|lsn| self.gone.run_of(lsn)).collect();
+        runs.dedup();
+        for run in &runs {
+            self.removed.insert_run(run.clone());
+        }
+        runs
+    }
+
+    /// Returns the id of the first live entry if it is in memory, and the smallest id if there is
+    /// no entry.
+    pub fn first_id(&self) -> Option<StreamId> {
+        if self.len() == 0 {
+            return Some(StreamId::MIN);
+        }
+        if self.window_start <= self.state.first_lsn {
+            return self.window.front().map(|(_, entry)| entry.id);
+        }
+        let known = self
+            .known_first
+            .filter(|(lsn, _)| *lsn == self.state.first_lsn);
+        known.map(|(_, id)| id)
+    }
+
+    /// Returns true if the counters of a group follow from the id of the first entry, too.
+    pub fn counts_from_first(&self, group: &Group) -> bool {
+        self.state.max_deleted_id != StreamId::MIN || group.entries_read.is_none()
+    }
+
+    /// Returns true if entries behind `after` were deleted. `first` is the id of the first entry.
+    fn has_tombstones_behind(&self, after: StreamId, first: StreamId) -> bool {
+        let deleted = self.state.max_deleted_id;
+        self.len() > 0 && deleted != StreamId::MIN && first <= deleted && after <= deleted
+    }
+
+    /// Returns the number of entries that were ever added up to `id`, if it is known.
+    fn entries_up_to(&self, id: StreamId, first: StreamId) -> Option<u64> {
+        let (state, len) = (&self.state, self.len());
+        if state.entries_added == 0 {
+            return Some(0);
+        }
+        if (len == 0 && id <= state.last_id) || id == state.last_id {
+            return Some(state.entries_added);
+        }
+        if id > state.last_id {
+            return None;
+        }
+        let deleted = state.max_deleted_id;
+        // XSETID may have set a number of entries that is too small.
+        let before_first = state.entries_added.wrapping_sub(len);
+        match deleted == StreamId::MIN || deleted < first {
+            true if id < first => Some(before_first),
+            true if id == first => Some(before_first.wrapping_add(1)),
+            _ => None,
+        }
+    }
+
+    /// Returns the entries read by a group after the delivery of the entry `id`.
+    pub fn entries_read_after(
+        &self,
+        read: Option<u64>,
+        id: StreamId,
+        first: StreamId,
+    ) -> Option<u64> {
+        match read {
+            Some(n) if !self.has_tombstones_behind(id, first) => Some(n.wrapping_add(1)),
+            _ if self.state.entries_added > 0 => self.entries_up_to(id, first),
+            read => read,
+        }
+    }
+
+    /// Returns the number of entries that a group has not read, if it is known.
+    pub fn lag(&self, group: &Group, first: StreamId) -> Option<i64> {
+        let added = self.state.entries_added;
+        if added == 0 {
+            return Some(0);
+        }
+        let read = match group.entries_read {
+            Some(n) if !self.has_tombstones_behind(group.last_id, first) => Some(n),
+            _ => self.entries_up_to(group.last_id, first),
+        };
+        read.map(|read| added.wrapping_sub(read) as i64)
+    }
+
+    /// Returns about the bytes of memory that the stream takes.
+    pub fn memory(&self) -> usize {
+        let sets = 2 * self.gone.runs() + self.tombstones.len() + self.long_runs.len();
+        size_of::<LoadedStream>()
+            + self.window_bytes
+            + self.window.len() * size_of::<(u64, Record)>()
+            + sets * SET_BYTES
+            + self.spent_tombstones.capacity() * size_of::<u64>()
+            + self.groups.memory()
+    }
+}

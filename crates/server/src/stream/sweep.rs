@@ -1,0 +1,214 @@
+//! Removal of the logs and elements of streams that no key has any more.
+//!
+//! A log is deleted durably, at once. So the drop of its key must be durable before: a power cut
+//! must not bring back the key of a deleted log. A sweep first reads the key in the store, then
+//! syncs the store, and then deletes. What it has read is durable then, and an incarnation that a
+//! key no longer has never returns.
+//!
+//! A sweep must not meet a stream whose creation is not committed: its key is not in the store, and
+//! its log would be deleted. So the keyspace names only streams whose drop has been committed, and
+//! the sweep of a start takes only logs of earlier servers.
+
+use super::jobs::{LOG_PREFIX, log_name};
+use super::record::decode_state;
+use super::registry::StreamRegistry;
+use crate::catalog::DATABASE;
+use crate::layout::{self, DataType};
+use crate::store::Store;
+use basalt::env::thread::StopSignal;
+use basalt::log::LogEngine;
+use basalt::{Bytes, Error, ErrorKind, Result};
+use std::collections::BTreeSet;
+
+/// Number of streams whose elements and logs are removed after one sync.
+const STREAMS_A_SYNC: usize = 256;
+
+/// A stream that a key may have lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DroppedStream {
+    /// The key in the encoding of the store, or empty for a log that was never a key's.
+    pub stored_key: Bytes,
+    pub incarnation: u64,
+}
+
+/// A stream that a sweep has found in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundStream {
+    /// The key in the encoding of the store.
+    pub stored_key: Bytes,
+    pub incarnation: u64,
+    pub expire_at_ms: Option<u64>,
+}
+
+/// The work of a sweep.
+#[derive(Default)]
+pub(crate) struct SweepJob {
+    /// For the sweep of a start: logs with lower incarnations are deleted unless a key has them.
+    pub earlier_than: Option<u64>,
+    /// Streams to be removed, if their keys do not have them.
+    pub dropped: Vec<DroppedStream>,
+    /// Streams of flushed generations.
+    pub flushed: Vec<(u32, StreamRegistry)>,
+}
+
+impl SweepJob {
+    /// Returns true if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.earlier_than.is_none() && self.dropped.is_empty() && self.flushed.is_empty()
+    }
+}
+
+/// The result of a sweep.
+#[derive(Default)]
+pub(crate) struct SweepResult {
+    /// The streams of all keys, if this was the sweep of a start.
+    pub found: Vec<FoundStream>,
+    /// Dropped streams whose logs are deleted.
+    pub removed: Vec<DroppedStream>,
+    /// Dropped streams that their keys still have in the store.
+    pub kept: Vec<DroppedStream>,
+    /// The work that is left after a failure or a stop.
+    pub left: SweepJob,
+    pub error: Option<Error>,
+}
+
+/// Carries out a sweep. Blocks. A stop ends it early.
+pub(crate) fn sweep(store: &dyn Store, job: SweepJob, stop: &StopSignal) -> SweepResult {
+    let mut result = SweepResult::default();
+    let Some(logs) = store.existing_logs() else {
+        return result;
+    };
+    let mut sweep = Sweep {
+        store,
+        logs,
+        stop,
+        dead: Vec::new(),
+    };
+    match sweep.run(&job, &mut result) {
+        Ok(true) => {}
+        Ok(false) => result.left = job,
+        Err(e) => (result.left, result.error) = (job, Some(e)),
+    }
+    result
+}
+
+struct Sweep<'a> {
+    store: &'a dyn Store,
+    logs: LogEngine,
+    stop: &'a StopSignal,
+    /// Generation and incarnation of the streams that are to be removed.
+    dead: Vec<(u32, u64)>,
+}
+
+impl Sweep<'_> {
+    /// Returns false if a stop has ended the sweep.
+    fn run(&mut self, job: &SweepJob, result: &mut SweepResult) -> Result<bool> {
+        let generation = self.store.generation()?;
+        if let Some(earlier_than) = job.earlier_than {
+            self.find_all(generation, earlier_than, &mut result.found)?;
+        }
+        let mut removed = Vec::new();
+        for dropped in &job.dropped {
+            match self.has(generation, dropped)? {
+                true => result.kept.push(dropped.clone()),
+                false => removed.push(dropped.clone()),
+            }
+        }
+        for dropped in &removed {
+            let of = layout::decode_key(&dropped.stored_key).map_or(generation, |(_, of, _)| of);
+            self.dead.push((of, dropped.incarnation));
+        }
+        for (flushed, registry) in &job.flushed {
+            assert!(*flushed < generation, "the flush has ended");
+            let all = registry.incarnations();
+            self.dead
+                .extend(all.map(|incarnation| (*flushed, incarnation)));
+        }
+        // Everything that was read is durable from here on.
+        self.store.sync()?;
+        for dead in self.dead.chunks(STREAMS_A_SYNC) {
+            // Logs lead to the elements, so they go last.
+            if self.store.remove_elements(dead)? {
+                self.store.sync()?;
+            }
+            for (_, incarnation) in dead {
+                if self.stop.is_sent() {
+                    return Ok(false);
+                }
+                match self.logs.delete(&log_name(*incarnation)) {
+                    // An earlier sweep failed behind this log.
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    deleted => deleted?,
+                }
+            }
+        }
+        result.removed = removed;
+        Ok(true)
+    }
+
+    /// Returns true if the key of a stream has it in the store.
+    fn has(&self, generation: u32, dropped: &DroppedStream) -> Result<bool> {
+        match layout::decode_key(&dropped.stored_key) {
+            Some((_, of, _)) if of == generation => {}
+            _ => return Ok(false),
+        }
+        let found = self.store.get_meta(&dropped.stored_key, false, 0)?;
+        let Some(Some((meta, Some(data)))) = found else {
+            return Ok(false);
+        };
+        if meta.data_type != DataType::Stream {
+            return Ok(false);
+        }
+        Ok(decode_state(&data)?.0.incarnation == dropped.incarnation)
+    }
+
+    /// Finds the streams of all keys, and the logs of earlier servers that no key has.
+    fn find_all(
+        &mut self,
+        generation: u32,
+        earlier_than: u64,
+        found: &mut Vec<FoundStream>,
+    ) -> Result<()> {
+        let names = self.logs.list();
+        let listed = names.iter().filter_map(|name| {
+            let number = name.strip_prefix(LOG_PREFIX)?.split_once('.')?.1;
+            number.parse::<u64>().ok().filter(|n| *n < earlier_than)
+        });
+        let mut without_key: BTreeSet<u64> = listed.collect();
+        let prefix = layout::key_prefix(DATABASE, generation);
+        let to = layout::prefix_end(&prefix);
+        let mut failure = None;
+        let mut visit = |key: &[u8], value: Option<&[u8]>, _| {
+            let Some(value) = value.filter(|v| v.first() == Some(&(DataType::Stream as u8))) else {
+                return !self.stop.is_sent();
+            };
+            match decode_state(&value[1..]) {
+                Ok((header, _)) => {
+                    without_key.remove(&header.incarnation);
+                    found.push(FoundStream {
+                        stored_key: Bytes::copy_from_slice(key),
+                        incarnation: header.incarnation,
+                        expire_at_ms: (header.expire_at_ms > 0).then_some(header.expire_at_ms),
+                    });
+                    !self.stop.is_sent()
+                }
+                Err(e) => {
+                    failure = Some(e);
+                    false
+                }
+            }
+        };
+        self.store.view().scan(&prefix, &to, u64::MAX, &mut visit)?;
+        if let Some(e) = failure {
+            return Err(e);
+        }
+        // A scan that was stopped has not found all streams.
+        if !self.stop.is_sent() {
+            let of_any = without_key
+                .into_iter()
+                .map(|incarnation| (generation, incarnation));
+            self.dead.extend(of_any);
+        }
+        Ok(())
+    }
+}
