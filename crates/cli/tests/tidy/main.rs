@@ -154,6 +154,15 @@ fn leftovers(t: &Text) -> Vec<String> {
     out
 }
 
+/// Complains of the marks that a merge leaves where it could not decide.
+fn merge_marks(t: &Text) -> Vec<String> {
+    let marks = ["<<<<<<<", ">>>>>>>"].map(|mark| format!("{mark} "));
+    let mut lines = t.text.lines();
+    let marked = lines.position(|line| marks.iter().any(|mark| line.starts_with(mark)));
+    let complaint = |i| t.complaint(i, "a mark of a merge that was not finished");
+    marked.map(complaint).into_iter().collect()
+}
+
 /// Complains of `unsafe` outside of a module whose head allows it and states its invariant.
 fn unsafe_modules(t: &Text) -> Vec<String> {
     let allow = "#![allow(unsafe_code)]";
@@ -292,6 +301,7 @@ fn sources_keep_the_rules() {
         drawer_names,
         heads,
         leftovers,
+        merge_marks,
         unsafe_modules,
         lifted_bans,
         long_files,
@@ -305,8 +315,9 @@ fn sources_keep_the_rules() {
             .flat_map(|t| rules.iter().flat_map(|rule| rule(t)))
             .collect(),
     );
-    let checks = texts(".md");
-    let checks = checks.iter().find(|t| t.path == "docs/testing/memory.md");
+    let pages = texts(".md");
+    none(pages.iter().flat_map(merge_marks).collect());
+    let checks = pages.iter().find(|t| t.path == "docs/testing/memory.md");
     let checks = checks.map_or("", |t| &t.text);
     none(
         sources
@@ -418,6 +429,8 @@ fn the_source_rules_report_violations() {
     ] {
         bites(leftovers, "crates/lsm/src/a.rs", &format!("{a}{b}"));
     }
+    bites(merge_marks, "docs/a.md", "# A\n<<<<<<< HEAD\n");
+    spares(merge_marks, "docs/a.md", "A line `<<<<<<< ` of text");
     let block = format!("let x = un{} {{ *p }};", "safe");
     bites(unsafe_modules, "crates/lsm/src/a.rs", &block);
     let allow = "#![allow(unsafe_code)]\n";
