@@ -20,8 +20,10 @@ use std::time::Duration;
 /// A file has this part of all live bytes, within bounds, so that a file that is half garbage is a
 /// small part of the space.
 const LIVE_PART: u64 = 16;
-/// Bytes of a file if little is live, and of all files of the metalog.
+/// Bytes of a file if little is live.
 const SMALL_FILE: u64 = 16 << 20;
+/// Bytes of a file of the metalog.
+const META_FILE: u64 = 4 << 20;
 /// Removed files whose space waits for the next files.
 const MOST_RECYCLED: usize = 2;
 /// A manifest is written anew when it has this many times the bytes that it began with, and this
@@ -128,8 +130,10 @@ pub(crate) struct PhysicalLogs {
     read_only: bool,
     manifested: Mutex<Manifested>,
     files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
-    /// Removed files, whose space the next files take over.
-    recycled: Mutex<Vec<PathBuf>>,
+    /// Removed files, whose space the next files take over once no reader has them.
+    recycled: Mutex<Vec<Arc<ReadableFile>>>,
+    /// True if the next files need written space.
+    wants_space: AtomicBool,
     /// Removed files that stay as long as a copy may need them.
     kept: Mutex<KeptFiles>,
 }
@@ -223,6 +227,7 @@ impl PhysicalLogs {
             manifested: Mutex::new(Manifested { manifest, catalog }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
             recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
+            wants_space: AtomicBool::new(false),
             kept: named("PhysicalLogs::kept", Mutex::default()),
         })
     }
@@ -267,10 +272,10 @@ impl PhysicalLogs {
 
     /// Returns the bytes that the next file of a role is to have.
     pub fn target_bytes(&self, role: Role) -> u64 {
-        let least = SMALL_FILE.min(self.file_bytes);
         match role {
-            Role::Meta => least,
+            Role::Meta => META_FILE.min(self.file_bytes),
             Role::Data | Role::Moved => {
+                let least = SMALL_FILE.min(self.file_bytes);
                 (self.live_bytes() / LIVE_PART).clamp(least, self.file_bytes)
             }
         }
@@ -338,7 +343,7 @@ impl PhysicalLogs {
     pub fn begin(&self, role: Role, capacity: u64) -> Result<(RecordWriter, Arc<ReadableFile>)> {
         let recycled = match capacity {
             0 => None,
-            _ => self.recycled.lock().pop(),
+            _ => self.take_recycled(),
         };
         if let Some(old) = recycled {
             // To ask for more than the old file's space would zero the difference now.
@@ -355,6 +360,15 @@ impl PhysicalLogs {
             }
             begun => begun,
         }
+    }
+
+    /// Takes a removed file that no reader has. A reader that still has one must not find the records
+    /// of the next file in it.
+    fn take_recycled(&self) -> Option<PathBuf> {
+        let mut recycled = self.recycled.lock();
+        // Files outside of the list of files gain no readers.
+        let unread = recycled.iter().position(|f| Arc::strong_count(f) == 1)?;
+        Some(recycled.swap_remove(unread).path.clone())
     }
 
     fn begin_in(
@@ -436,11 +450,10 @@ impl PhysicalLogs {
         if self.keep(&path) {
             return Ok(());
         }
-        // A reader that still has the file must not find the records of the next one in it.
-        let is_sound = Arc::into_inner(file).is_some_and(|file| !file.has_failed.load(Relaxed));
+        let recycle = recycle && self.wants_space.load(Relaxed);
         let mut recycled = self.recycled.lock();
-        if recycle && is_sound && recycled.len() < MOST_RECYCLED {
-            recycled.push(path);
+        if recycle && !file.has_failed.load(Relaxed) && recycled.len() < MOST_RECYCLED {
+            recycled.push(file);
             return Ok(());
         }
         drop(recycled);
@@ -486,10 +499,18 @@ impl PhysicalLogs {
         }
     }
 
+    /// Notes whether the next files need written space. If not, the space of removed files that
+    /// waits for them is given back.
+    pub fn note_space_need(&self, needs: bool) {
+        if self.wants_space.swap(needs, Relaxed) && !needs {
+            self.release_recycled();
+        }
+    }
+
     /// Gives back the space of removed files that waits for the next files.
     pub fn release_recycled(&self) {
-        for path in std::mem::take(&mut *self.recycled.lock()) {
-            let _ = self.env.fs().remove(&path);
+        for file in std::mem::take(&mut *self.recycled.lock()) {
+            let _ = self.env.fs().remove(&file.path);
         }
     }
 }

@@ -153,6 +153,9 @@ pub(crate) struct SparePlan {
 impl SparePlan {
     /// Prepares the file.
     pub fn prepare(&self, logs: &PhysicalLogs) -> Result<SpareFile> {
+        if self.role == Role::Data {
+            logs.note_space_need(self.capacity > 0);
+        }
         let (writer, file) = logs.begin(self.role, self.capacity)?;
         Ok(SpareFile { writer, file })
     }
