@@ -8,7 +8,7 @@
 //! Locks: the queue's, then a ticket's slot. Neither is held while a group is committed.
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex, named, spin_loop, yield_now};
+use basalt_env::sync::{Condvar, Mutex, MutexGuard, named, spin_loop, yield_now};
 use basalt_fs::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,7 +48,12 @@ struct Slot {
     then: Option<Callback>,
     /// Wakes the task that polls for the result.
     waker: Option<Waker>,
+    /// Answers that the waiting thread gives before it returns.
+    others: Vec<Answer>,
 }
+
+/// A ticket and its result.
+type Answer = (Arc<TicketState>, Result<()>);
 
 /// The code of others that a completed request must run, outside of all locks.
 struct Completed {
@@ -108,19 +113,52 @@ impl TicketState {
 
     /// Sets the result. Returns what the caller must run, if anything.
     fn complete(&self, result: Result<()>) -> Option<Completed> {
-        let mut slot = self.slot.lock();
+        let slot = self.slot.lock();
         debug_assert!(slot.result.is_none(), "a request is answered once");
+        self.complete_in(slot, result, Vec::new())
+    }
+
+    fn complete_in(
+        &self,
+        mut slot: MutexGuard<'_, Slot>,
+        result: Result<()>,
+        others: Vec<Answer>,
+    ) -> Option<Completed> {
         slot.result = Some(result.clone());
+        slot.others = others;
         self.moved.store(true, SeqCst);
-        if slot.asleep {
+        let (then, waker) = (slot.then.take(), slot.waker.take());
+        let asleep = slot.asleep;
+        // The woken thread needs the lock at once.
+        drop(slot);
+        if asleep {
             self.changed.notify_one();
         }
-        let (then, waker) = (slot.then.take(), slot.waker.take());
         (then.is_some() || waker.is_some()).then_some(Completed {
             then,
             waker,
             result,
         })
+    }
+
+    /// Sets the results of a group. To wake a thread takes some microseconds, so one woken thread
+    /// wakes the others, and the leader goes on with the next group.
+    fn complete_all(answers: impl Iterator<Item = Answer>, completed: &mut Vec<Completed>) {
+        let mut asleep = Vec::new();
+        for (ticket, result) in answers {
+            let slot = ticket.slot.lock();
+            let only_sleeps = slot.asleep && slot.then.is_none() && slot.waker.is_none();
+            match only_sleeps {
+                true => {
+                    drop(slot);
+                    asleep.push((ticket, result));
+                }
+                false => completed.extend(ticket.complete_in(slot, result, Vec::new())),
+            }
+        }
+        if let Some((first, result)) = asleep.pop() {
+            completed.extend(first.complete_in(first.slot.lock(), result, asleep));
+        }
     }
 
     /// Gives the lead to the thread that waits for this ticket. Returns false if none waits.
@@ -131,7 +169,9 @@ impl TicketState {
         }
         slot.lead = true;
         self.moved.store(true, SeqCst);
-        if slot.asleep {
+        let asleep = slot.asleep;
+        drop(slot);
+        if asleep {
             self.changed.notify_one();
         }
         true
@@ -169,8 +209,15 @@ impl TicketState {
         }
         let mut slot = self.slot.lock();
         loop {
-            if slot.result.is_some() {
-                return slot.result.clone();
+            if let Some(result) = slot.result.clone() {
+                let others = std::mem::take(&mut slot.others);
+                drop(slot);
+                for (ticket, result) in others {
+                    if let Some(completed) = ticket.complete(result) {
+                        completed.run();
+                    }
+                }
+                return Some(result);
             }
             if std::mem::take(&mut slot.lead) {
                 self.moved.store(false, SeqCst);
@@ -294,9 +341,8 @@ impl<T> CoalescingQueue<T> {
             if !group.is_empty() {
                 let results = by.commit(&mut group);
                 debug_assert_eq!(results.len(), group.len());
-                for (queued, result) in group.drain(..).zip(results) {
-                    completed.extend(queued.ticket.complete(result));
-                }
+                let tickets = group.drain(..).map(|queued| queued.ticket);
+                TicketState::complete_all(tickets.zip(results), &mut completed);
             }
             if self.hand_on(turn < GROUPS_IN_A_ROW, by) {
                 break;
