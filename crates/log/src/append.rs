@@ -6,6 +6,7 @@
 use crate::apply::add_entry;
 use crate::engine::{Engine, L0_ENTRIES};
 use crate::mapping::Location;
+use crate::namespace::LogInner;
 use crate::options::Duplicates;
 use crate::physical::ReadableFile;
 use crate::queue::{Commit, Queued, TicketState};
@@ -109,8 +110,11 @@ impl Engine {
         let refused = |i: usize| results[begun + i].is_err();
         let refused: SmallVec<[bool; 16]> = (0..group.len()).map(refused).collect();
         let written = self.write_appends(writer, group, &refused);
-        for queued in group.iter() {
-            forget_committing(&queued.request);
+        for (queued, refused) in group.iter().zip(refused) {
+            // The others are forgotten when they are added.
+            if refused || written.is_err() {
+                forget_committing(&queued.request);
+            }
         }
         match written {
             Ok(placed) => {
@@ -216,17 +220,22 @@ impl Engine {
             let location = record.location_of(file, entry);
             user_bytes += u64::from(entry.data_len);
             file.add_live(u64::from(entry.len));
-            let freed = add_entry(&entry.log, record.seq, entry.lsn, location, &|page| {
-                self.load_page(&entry.log, page)
-            });
+            let load = |page| self.load_page(&entry.log, page);
+            let mut flushes = false;
+            // An append takes its log's lock as seldom as possible: jobs take it, too.
+            let mut note = |inner: &mut LogInner| {
+                inner.committing = None;
+                flushes = inner.index.in_memory() > L0_ENTRIES
+                    && !std::mem::replace(&mut inner.flushing, true);
+            };
+            let freed = add_entry(
+                &entry.log, record.seq, entry.lsn, location, &load, &mut note,
+            );
             if freed.count > 0 {
                 self.has_replaced.store(true, SeqCst);
             }
             self.note_freed(&freed);
-            let mut inner = entry.log.lock();
-            if inner.index.in_memory() > L0_ENTRIES && !std::mem::replace(&mut inner.flushing, true)
-            {
-                drop(inner);
+            if flushes {
                 let log = entry.log.clone();
                 self.in_background(JobPriority::Flush, move |engine| engine.flush_index(&log));
             }

@@ -13,22 +13,26 @@ use std::ops::RangeInclusive;
 pub(crate) type LoadPage<'a> = &'a dyn Fn(PageLocation) -> Option<Mapping>;
 
 /// Adds a record to the index of its log, as commits and recovery do. Returns what became garbage:
-/// the record itself if the log was deleted or trimmed meanwhile, or the record it replaces.
+/// the record itself if the log was deleted or trimmed meanwhile, or the record it replaces. `then`
+/// is called once after that, under the same lock.
 pub(crate) fn add_entry(
     log: &LogState,
     seq: u64,
     lsn: u64,
     location: Location,
     load: LoadPage<'_>,
+    then: &mut dyn FnMut(&mut LogInner),
 ) -> Freed {
     let mut freed = Freed::default();
     let mut inner = log.lock();
     inner.applied_seq = inner.applied_seq.max(seq);
     if inner.deleted || inner.trimmed.is_some_and(|trimmed| lsn <= trimmed) {
         freed.records.add(location.file, u64::from(location.len));
+        then(&mut inner);
         return freed;
     }
     if inner.index.insert(lsn, location) == Inserted::New {
+        then(&mut inner);
         log.wake(inner);
         return freed;
     }
@@ -38,6 +42,7 @@ pub(crate) fn add_entry(
     let mut replace = |inner: &mut LogInner| {
         let again = inner.index.insert(lsn, location);
         debug_assert_eq!(again, Inserted::New);
+        then(inner);
     };
     remove_range(log, &(lsn..=lsn), &mut |_| (), &mut replace, load)
 }

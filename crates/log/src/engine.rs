@@ -446,14 +446,14 @@ impl Engine {
                 true => None,
                 false => inner.index.next_page(L0_KEPT),
             };
-            let Some(mapping) = page else {
+            let Some(entries) = page else {
                 inner.flushing = false;
                 return;
             };
             drop(inner);
             let op = LogOp::Page {
                 log: log.number,
-                mapping,
+                mapping: entries.mapping(),
             };
             // A power cut may lose the page. Then recovery finds the entries in the datalog.
             if self.run_op(log, op, false).is_err() {

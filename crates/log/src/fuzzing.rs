@@ -166,7 +166,10 @@ fn index() -> LogIndex {
     for (lsn, location) in locations(150) {
         index.insert(lsn, location);
     }
-    let page = index.next_page(40).expect("there are enough entries");
+    let page = index
+        .next_page(40)
+        .expect("there are enough entries")
+        .mapping();
     let at = PageLocation {
         file: 8,
         offset: 1024,

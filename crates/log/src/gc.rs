@@ -23,10 +23,16 @@ use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entr
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
 };
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
 const STEP: usize = 1 << 20;
+/// Entries of a file that are looked up at a time.
+const SEARCHED: usize = 64;
+/// Pages that a search keeps.
+const PAGES: usize = 64;
 /// Bytes between two live records that are read along with them.
 const GAP: u64 = 64 << 10;
 
@@ -97,17 +103,17 @@ impl Engine {
     /// Moves the live records of a file, and removes the file. Returns false if the file could not
     /// be removed yet, because a trim that runs beside has not counted its garbage.
     fn collect(&self, victim: &Arc<ReadableFile>) -> Result<bool> {
-        let all = entries_of(victim)?;
+        let mut found = LiveSearch::default();
         let mut live = Vec::new();
         let mut bytes = 0;
-        for entry in all {
-            if let Some(record) = self.live_record(&entry)? {
+        for some in entries_of(victim)?.chunks(SEARCHED) {
+            for record in found.live_records(self, some)? {
                 bytes += record.from.len as usize;
                 live.push(record);
-            }
-            if bytes >= STEP {
-                self.move_records(victim, std::mem::take(&mut live))?;
-                bytes = 0;
+                if bytes >= STEP {
+                    self.move_records(victim, std::mem::take(&mut live))?;
+                    bytes = 0;
+                }
             }
         }
         self.move_records(victim, live)?;
@@ -120,29 +126,6 @@ impl Engine {
         self.logs.counters.gcs.add(1);
         self.logs.remove(victim.number, true)?;
         Ok(true)
-    }
-
-    /// Returns the record of an entry, if the index of its log has it there.
-    fn live_record(&self, entry: &ReverseEntry) -> Result<Option<LiveRecord>> {
-        let Some(log) = self.namespace.by_number(entry.log) else {
-            return Ok(None);
-        };
-        let place = log.lock().index.find(entry.lsn);
-        let (found, page) = match place {
-            None => return Ok(None),
-            Some(EntryPlace::Known(location)) => (Some(location), None),
-            Some(EntryPlace::OnPage(page)) => {
-                let mapping: Option<Mapping> =
-                    crate::pages::load(&self.env, &self.logs, log.number, page)?;
-                (mapping.and_then(|m| m.get(entry.lsn)), Some(page))
-            }
-        };
-        Ok((found == Some(entry.location)).then(|| LiveRecord {
-            log,
-            lsn: entry.lsn,
-            from: entry.location,
-            page,
-        }))
     }
 
     /// Writes records again, and changes their locations.
@@ -214,6 +197,65 @@ impl Engine {
         }
         self.note_freed(&freed);
         Ok(())
+    }
+}
+
+/// A search for the live records of a file. Pages that it has read stay for the next entries.
+#[derive(Default)]
+struct LiveSearch {
+    pages: BTreeMap<(u64, PageLocation), Option<Mapping>>,
+}
+
+impl LiveSearch {
+    /// Returns the records of entries that the indexes of their logs have there.
+    fn live_records(
+        &mut self,
+        engine: &Engine,
+        entries: &[ReverseEntry],
+    ) -> Result<Vec<LiveRecord>> {
+        let mut live = Vec::new();
+        for of_log in entries.chunk_by(|a, b| a.log == b.log) {
+            let Some(log) = engine.namespace.by_number(of_log[0].log) else {
+                continue;
+            };
+            // Appends take the log's lock, too, so that one turn has to do for many entries.
+            let inner = log.lock();
+            let find = |entry: &ReverseEntry| inner.index.find(entry.lsn);
+            let places: Vec<Option<EntryPlace>> = of_log.iter().map(find).collect();
+            drop(inner);
+            for (entry, place) in of_log.iter().zip(places) {
+                let (found, page) = match place {
+                    None => continue,
+                    Some(EntryPlace::Known(location)) => (Some(location), None),
+                    Some(EntryPlace::OnPage(page)) => {
+                        let mapping = self.page(engine, log.number, page)?;
+                        (mapping.and_then(|m| m.get(entry.lsn)), Some(page))
+                    }
+                };
+                if found == Some(entry.location) {
+                    live.push(LiveRecord {
+                        log: log.clone(),
+                        lsn: entry.lsn,
+                        from: entry.location,
+                        page,
+                    });
+                }
+            }
+        }
+        Ok(live)
+    }
+
+    fn page(&mut self, engine: &Engine, log: u64, at: PageLocation) -> Result<Option<&Mapping>> {
+        if self.pages.len() >= PAGES && !self.pages.contains_key(&(log, at)) {
+            self.pages.clear();
+        }
+        let page = match self.pages.entry((log, at)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(crate::pages::load(&engine.env, &engine.logs, log, at)?)
+            }
+        };
+        Ok(page.as_ref())
     }
 }
 

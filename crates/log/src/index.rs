@@ -154,6 +154,19 @@ pub(crate) enum Inserted {
     Duplicate(EntryPlace),
 }
 
+/// Chunks of L0, copied under the log's lock, which is held only for that.
+pub(crate) struct PageEntries {
+    chunks: Vec<Mapping>,
+    limit: usize,
+}
+
+impl PageEntries {
+    /// Returns the entries of the page.
+    pub fn mapping(&self) -> Mapping {
+        Mapping::of(self.chunks.iter().flat_map(Mapping::iter).take(self.limit))
+    }
+}
+
 impl LogIndex {
     /// Returns the number of records.
     pub fn count(&self) -> u64 {
@@ -402,13 +415,19 @@ impl LogIndex {
         }
     }
 
-    /// Returns entries of L0 for a page, the smallest LSNs first, or `None` if L0 has too few.
-    /// Leaves at least `keep` entries in L0.
-    pub fn next_page(&self, keep: u64) -> Option<Mapping> {
+    /// Returns what the next page is made of: entries of L0, the smallest LSNs first, or `None` if
+    /// L0 has too few. Leaves at least `keep` entries in L0.
+    pub fn next_page(&self, keep: u64) -> Option<PageEntries> {
         let spare = self.in_memory().checked_sub(keep)?;
         let limit = u64::from(PAGE).min(spare) as usize;
-        let entries = self.chunks.iter().flat_map(Mapping::iter).take(limit);
-        (limit > 0).then(|| Mapping::of(entries))
+        let mut entries = 0;
+        let few = |chunk: &&Mapping| {
+            let wanted = entries < limit;
+            entries += chunk.count() as usize;
+            wanted
+        };
+        let chunks = self.chunks.iter().take_while(few).cloned().collect();
+        (limit > 0).then_some(PageEntries { chunks, limit })
     }
 
     /// Moves entries from L0 to a page that was written with them. Entries that have changed since

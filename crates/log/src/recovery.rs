@@ -449,9 +449,9 @@ impl RecoveredLogs<'_> {
             };
             self.apply_ordered(&log, Some(record.first_seq));
             file.add_live(u64::from(location.len));
-            let freed = add_entry(&log, record.first_seq, head.lsn, location, &|page| {
-                self.load_page(&log, page)
-            });
+            let load = |page| self.load_page(&log, page);
+            let seq = record.first_seq;
+            let freed = add_entry(&log, seq, head.lsn, location, &load, &mut |_| ());
             self.note_freed(&freed);
         }
         Ok(())

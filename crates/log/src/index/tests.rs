@@ -116,7 +116,7 @@ impl Pair {
 
     fn flush_page(&mut self) {
         let keep = self.random.below(200);
-        let Some(mapping) = self.index.next_page(keep) else {
+        let Some(mapping) = self.index.next_page(keep).map(|page| page.mapping()) else {
             return;
         };
         let at = PageLocation {
@@ -276,7 +276,7 @@ fn a_page_that_cannot_be_read_is_estimated() {
     for _ in 0..400 {
         pair.insert();
     }
-    let mapping = pair.index.next_page(0).unwrap();
+    let mapping = pair.index.next_page(0).unwrap().mapping();
     let at = PageLocation {
         file: 1,
         offset: 0,
@@ -341,7 +341,7 @@ fn ten_million_lsns_with_a_thousand_holes_take_few_bytes() {
         );
         offset += 1048;
         if index.in_memory() > 1024 {
-            let mapping = index.next_page(512).unwrap();
+            let mapping = index.next_page(512).unwrap().mapping();
             let at = PageLocation {
                 file: 0,
                 offset,

@@ -290,7 +290,7 @@ fn index() -> LogIndex {
     for (lsn, location) in mapping().iter() {
         index.insert(lsn, location);
     }
-    let page = index.next_page(2).unwrap();
+    let page = index.next_page(2).unwrap().mapping();
     let place = PageLocation {
         file: 3,
         offset: 9000,
