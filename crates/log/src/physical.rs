@@ -612,3 +612,6 @@ pub(crate) fn missing(path: &Path) -> Error {
     )
     .at(path, 0)
 }
+
+#[cfg(test)]
+mod tests;
