@@ -145,8 +145,8 @@ impl LoadedStreams {
             self.bytes += stream.memory();
             self.windows_dropped += 1;
         }
-        // Streams with writes in flight are not counted: a stream that was just loaded would have to
-        // leave if there were many of them, and its request would load it again and again.
+        // Streams with writes in flight are not counted. If there were many of them, a stream that
+        // was just loaded would leave, and its request would load it again and again.
         while (self.idle.len() > LOADED_STREAMS
             || (self.bytes > self.limit_bytes && self.idle.len() > LEAST_STREAMS))
             && let Some((_, key)) = self.idle.pop_first()

@@ -22,7 +22,7 @@ pub(super) const LOG_PREFIX: &str = "redis.stream.";
 const WALKED: usize = 16;
 
 /// Returns the name of a stream's log.
-pub(super) fn log_name(incarnation: u64) -> String {
+pub(crate) fn log_name(incarnation: u64) -> String {
     format!("{LOG_PREFIX}{DATABASE}.{incarnation}")
 }
 

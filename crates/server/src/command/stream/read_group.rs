@@ -125,6 +125,17 @@ fn new_entries(
     Ok(Some(Found::New(entries, first)))
 }
 
+/// Returns the bytes of the entries of one stream.
+fn bytes_of((_, found): &(usize, Found)) -> usize {
+    match found {
+        Found::New(entries, _) => entries.iter().map(|(_, e)| e.body.len()).sum(),
+        Found::Pending(entries) => {
+            let there = entries.iter().filter_map(|(_, entry)| entry.as_ref());
+            there.map(|entry| entry.body.len()).sum()
+        }
+    }
+}
+
 /// Returns the pending entries of a consumer behind an id.
 fn pending_entries(
     c: &mut Context<'_>,
@@ -206,7 +217,7 @@ pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
         }
     };
     let limit = c.exec.options.reply_hard_bytes;
-    let mut found = Vec::new();
+    let (mut found, mut bytes) = (Vec::new(), 0);
     for (i, after) in (o.first..).zip(after) {
         let key = r.arg(i);
         match after {
@@ -219,6 +230,10 @@ pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
                 let pending = pending_entries(c, key, (group, consumer), after, o.count)?;
                 found.push((i, pending));
             }
+        }
+        bytes += found.last().filter(|(of, _)| *of == i).map_or(0, bytes_of);
+        if bytes > limit {
+            return Err(too_long(limit));
         }
     }
     if found.is_empty() {

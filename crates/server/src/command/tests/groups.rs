@@ -414,6 +414,45 @@ fn a_sweep_deletes_the_elements_of_deleted_streams() {
     assert!(w.run("XINFO GROUPS t").starts_with("*1\r\n"));
 }
 
+/// A request on several streams reads no further one when the entries so far are longer than a
+/// reply. It delivers nothing.
+#[test]
+fn a_request_on_many_streams_stops_at_the_limit_of_replies() {
+    let mut w = World::new();
+    w.exec.options.reply_hard_bytes = 1_000;
+    // All reads are of the logs.
+    w.exec.keys.limit_streams(1);
+    let value = "v".repeat(600);
+    for s in ["s", "t", "u", "x"] {
+        w.run(&format!("XGROUP CREATE {s} g 0 MKSTREAM"));
+        w.run(&format!("XADD {s} 1-1 f {value}"));
+    }
+    w.commit();
+    w.run("XREADGROUP GROUP g old STREAMS s >");
+    w.run("XREADGROUP GROUP g old STREAMS t >");
+    w.run("XREADGROUP GROUP g old STREAMS x >");
+    w.run("XGROUP CREATE s h 0");
+    w.run("XGROUP CREATE t h 0");
+    w.run("XGROUP CREATE u h 0");
+    w.run("XGROUP CREATE x h 0");
+    w.commit();
+    let logs = w.store.0.lock().logs.clone().unwrap();
+    let incarnation = w.exec.keys.loaded_stream(b"x").incarnation;
+    logs.delete(&jobs::log_name(incarnation)).unwrap();
+    for command in [
+        "XREAD STREAMS s t u x 0 0 0 0",
+        "XREADGROUP GROUP h new STREAMS s t u x > > > >",
+        "XREADGROUP GROUP g old STREAMS s t x 0 0 0",
+    ] {
+        let reply = w.run(command);
+        assert!(reply.contains("1000 bytes"), "{command}: {reply}");
+    }
+    assert_eq!(w.run("XPENDING s h"), "*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n");
+    // One stream after the other fits.
+    let reply = w.run("XREADGROUP GROUP h new STREAMS s >");
+    assert!(reply.contains(&value));
+}
+
 /// Random commands: after each restart, all that was committed is as it was in memory.
 #[test]
 fn a_restart_changes_no_stream() {
