@@ -111,7 +111,7 @@ impl Engine {
         let refused: SmallVec<[bool; 16]> = (0..group.len()).map(refused).collect();
         let written = self.write_appends(writer, group, &refused);
         for (queued, refused) in group.iter().zip(refused) {
-            // The others are forgotten when they are added.
+            // The index step clears the state of all other appends under its own lock.
             if refused || written.is_err() {
                 forget_committing(&queued.request);
             }
@@ -222,7 +222,7 @@ impl Engine {
             file.add_live(u64::from(entry.len));
             let load = |page| self.load_page(&entry.log, page);
             let mut flushes = false;
-            // An append takes its log's lock as seldom as possible: jobs take it, too.
+            // Appends compete with jobs for the log's lock, so each append takes it once.
             let mut note = |inner: &mut LogInner| {
                 inner.committing = None;
                 flushes = inner.index.in_memory() > L0_ENTRIES

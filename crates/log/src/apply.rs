@@ -12,9 +12,9 @@ use std::ops::RangeInclusive;
 /// Reads the entries of a page; `None` if it cannot be read.
 pub(crate) type LoadPage<'a> = &'a dyn Fn(PageLocation) -> Option<Mapping>;
 
-/// Adds a record to the index of its log, as commits and recovery do. Returns what became garbage:
-/// the record itself if the log was deleted or trimmed meanwhile, or the record it replaces. `then`
-/// is called once after that, under the same lock.
+/// Adds a record to the index of its log, as commits and recovery do. Returns the records that
+/// became garbage: the record itself if the log was deleted or trimmed meanwhile, or the record it
+/// replaces. Calls `then` once after the change, under the lock of the log.
 pub(crate) fn add_entry(
     log: &LogState,
     seq: u64,

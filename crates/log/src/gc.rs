@@ -29,10 +29,10 @@ use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
 const STEP: usize = 1 << 20;
-/// Entries of a file that are looked up at a time.
-const SEARCHED: usize = 64;
-/// Pages that a search keeps.
-const PAGES: usize = 64;
+/// Number of entries of a file that are looked up at a time.
+const ENTRIES_A_LOOKUP: usize = 64;
+/// Maximum number of index pages in the cache of a search.
+const CACHED_PAGES: usize = 64;
 /// Bytes between two live records that are read along with them.
 const GAP: u64 = 64 << 10;
 
@@ -106,7 +106,7 @@ impl Engine {
         let mut found = LiveSearch::default();
         let mut live = Vec::new();
         let mut bytes = 0;
-        for some in entries_of(victim)?.chunks(SEARCHED) {
+        for some in entries_of(victim)?.chunks(ENTRIES_A_LOOKUP) {
             for record in found.live_records(self, some)? {
                 bytes += record.from.len as usize;
                 live.push(record);
@@ -200,14 +200,14 @@ impl Engine {
     }
 }
 
-/// A search for the live records of a file. Pages that it has read stay for the next entries.
+/// A search for the live records of a file. The search caches index pages for later entries.
 #[derive(Default)]
 struct LiveSearch {
     pages: BTreeMap<(u64, PageLocation), Option<Mapping>>,
 }
 
 impl LiveSearch {
-    /// Returns the records of entries that the indexes of their logs have there.
+    /// Returns the live records among the entries: the index of the log has the same location.
     fn live_records(
         &mut self,
         engine: &Engine,
@@ -218,7 +218,7 @@ impl LiveSearch {
             let Some(log) = engine.namespace.by_number(of_log[0].log) else {
                 continue;
             };
-            // Appends take the log's lock, too, so that one turn has to do for many entries.
+            // Appends compete for the log's lock, so one acquisition serves many entries.
             let inner = log.lock();
             let find = |entry: &ReverseEntry| inner.index.find(entry.lsn);
             let places: Vec<Option<EntryPlace>> = of_log.iter().map(find).collect();
@@ -246,7 +246,7 @@ impl LiveSearch {
     }
 
     fn page(&mut self, engine: &Engine, log: u64, at: PageLocation) -> Result<Option<&Mapping>> {
-        if self.pages.len() >= PAGES && !self.pages.contains_key(&(log, at)) {
+        if self.pages.len() >= CACHED_PAGES && !self.pages.contains_key(&(log, at)) {
             self.pages.clear();
         }
         let page = match self.pages.entry((log, at)) {

@@ -154,7 +154,7 @@ pub(crate) enum Inserted {
     Duplicate(EntryPlace),
 }
 
-/// Chunks of L0, copied under the log's lock, which is held only for that.
+/// Chunks of L0 that become a page. They are copied under the log's lock, and merged without it.
 pub(crate) struct PageEntries {
     chunks: Vec<Mapping>,
     limit: usize,
@@ -415,8 +415,8 @@ impl LogIndex {
         }
     }
 
-    /// Returns what the next page is made of: entries of L0, the smallest LSNs first, or `None` if
-    /// L0 has too few. Leaves at least `keep` entries in L0.
+    /// Returns the entries of the next page: those of L0 with the smallest LSNs. Returns `None` if
+    /// L0 has too few entries. Leaves at least `keep` entries in L0.
     pub fn next_page(&self, keep: u64) -> Option<PageEntries> {
         let spare = self.in_memory().checked_sub(keep)?;
         let limit = u64::from(PAGE).min(spare) as usize;

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A file has this part of all live bytes, within bounds, so that a file that is half garbage is a
 /// small part of the space.
 const LIVE_PART: u64 = 16;
-/// Bytes of a file if little is live.
+/// Bytes of a file of the datalog if few bytes are live.
 const SMALL_FILE: u64 = 16 << 20;
 /// Bytes of a file of the metalog.
 const META_FILE: u64 = 4 << 20;
@@ -130,7 +130,7 @@ pub(crate) struct PhysicalLogs {
     read_only: bool,
     manifested: Mutex<Manifested>,
     files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
-    /// Removed files, whose space the next files take over once no reader has them.
+    /// Removed files. Later files reuse the space of those that no reader holds.
     recycled: Mutex<Vec<Arc<ReadableFile>>>,
     /// True if the next files need written space.
     wants_space: AtomicBool,
@@ -362,11 +362,11 @@ impl PhysicalLogs {
         }
     }
 
-    /// Takes a removed file that no reader has. A reader that still has one must not find the records
-    /// of the next file in it.
+    /// Takes the path of a removed file that no reader holds. A reader must not find the records of
+    /// the next file in its own file.
     fn take_recycled(&self) -> Option<PathBuf> {
         let mut recycled = self.recycled.lock();
-        // Files outside of the list of files gain no readers.
+        // A removed file gets no new readers, because only `files` gives files to readers.
         let unread = recycled.iter().position(|f| Arc::strong_count(f) == 1)?;
         Some(recycled.swap_remove(unread).path.clone())
     }
@@ -499,8 +499,8 @@ impl PhysicalLogs {
         }
     }
 
-    /// Notes whether the next files need written space. If not, the space of removed files that
-    /// waits for them is given back.
+    /// Sets whether the next files need written space. If not, deletes the removed files that were
+    /// kept for reuse.
     pub fn note_space_need(&self, needs: bool) {
         if self.wants_space.swap(needs, Relaxed) && !needs {
             self.release_recycled();

@@ -48,7 +48,7 @@ struct Slot {
     then: Option<Callback>,
     /// Wakes the task that polls for the result.
     waker: Option<Waker>,
-    /// Answers that the waiting thread gives before it returns.
+    /// Results of other tickets, which the waiting thread sets before it returns.
     others: Vec<Answer>,
 }
 
@@ -129,7 +129,7 @@ impl TicketState {
         self.moved.store(true, SeqCst);
         let (then, waker) = (slot.then.take(), slot.waker.take());
         let asleep = slot.asleep;
-        // The woken thread needs the lock at once.
+        // The woken thread takes this lock first.
         drop(slot);
         if asleep {
             self.changed.notify_one();
@@ -141,8 +141,8 @@ impl TicketState {
         })
     }
 
-    /// Sets the results of a group. To wake a thread takes some microseconds, so one woken thread
-    /// wakes the others, and the leader goes on with the next group.
+    /// Sets the results of a group. A wakeup takes some microseconds, so the leader wakes one
+    /// thread, and this thread wakes the others. The leader continues with the next group.
     fn complete_all(answers: impl Iterator<Item = Answer>, completed: &mut Vec<Completed>) {
         let mut asleep = Vec::new();
         for (ticket, result) in answers {

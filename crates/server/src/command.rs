@@ -121,7 +121,7 @@ pub(crate) enum Outcome {
     /// Nothing was done. The request runs again when the stream is in memory.
     Stream(StreamNeed),
     /// Nothing was done. The request runs again when one of its streams was written, or when its
-    /// time has passed.
+    /// timeout has passed.
     Block(Box<Block>),
     /// Nothing was done. The request runs again when cursor numbers were reserved, or the
     /// reservation failed.
@@ -132,13 +132,13 @@ pub(crate) enum Outcome {
 
 /// The wait of a blocking request.
 pub(crate) struct Block {
-    /// Longest wait in ms, or 0 for any time.
+    /// Longest wait in ms, or 0 for no limit.
     pub timeout_ms: u64,
-    /// The streams that end the wait when they are written.
+    /// The keys of the streams whose writes end the wait.
     pub keys: Vec<Bytes>,
-    /// The ids behind which entries are awaited, one for each key. Empty for XREADGROUP.
+    /// The request waits for entries after these ids, one for each key. Empty for XREADGROUP.
     pub after: Vec<StreamId>,
-    /// The groups that await entries, one for each key. Empty for XREAD.
+    /// The groups that the request reads with, one for each key. Empty for XREAD.
     pub groups: Vec<AwaitingGroup>,
 }
 

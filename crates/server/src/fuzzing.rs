@@ -267,9 +267,9 @@ fn redis_streams(bytes: &[u8]) -> Verdict {
     Verdict::of(accepted)
 }
 
-/// Checks any bytes as elements of a stream, each key and value with its length in front: an
-/// encoding of what is decoded gives the same bytes, and elements in any order load or are refused.
-/// What was loaded has all that its parts name.
+/// Checks any bytes as elements of a stream, each key and value after its length: an encoding of
+/// what is decoded gives the same bytes, and elements in any order load or are refused. Loaded
+/// groups have all consumers and pending entries that they refer to.
 fn redis_stream_elements(mut bytes: &[u8]) -> Verdict {
     let mut take = || {
         let (len, rest) = bytes.split_first()?;

@@ -210,8 +210,8 @@ pub fn decode_incarnation(record: &[u8]) -> Result<u64> {
     }
 }
 
-/// Returns the expiry of a value in `redis.keys`, in ms since 1970: the engine's for a string, the
-/// header's for a collection.
+/// Returns the expiry of a value in `redis.keys`, in ms since 1970. The expiry of a string is that
+/// of the engine, and the expiry of a collection is in its header.
 pub fn expiry_of(value: &[u8], engine_expiry: Option<u64>) -> Result<Option<u64>> {
     if value_type(value)? == DataType::String {
         return Ok(engine_expiry);

@@ -17,9 +17,9 @@
 //! Modules: `accepting` (new and closed connections), `serving` (a client's turn), `fetching`
 //! (requests that wait for reads), `streams` (requests that wait for reads of streams), `blocking`
 //! (requests that wait for entries of streams), `sweeping` (streams that lost their keys),
-//! `many_names` and `assembling` (commands with very
-//! many names and their replies), `replying` (replies of finished commits and reads), `stopping`
-//! (shutdown), `connection` (one client's bytes), `background` (the server's other threads).
+//! `many_names` and `assembling` (commands with very many names and their replies), `replying`
+//! (replies of finished commits and reads), `stopping` (shutdown), `connection` (one client's
+//! bytes), `background` (the server's other threads).
 
 mod accepting;
 mod assembling;
@@ -267,7 +267,7 @@ impl Server {
         }
         let mut keys = Keyspace::new(store.clone(), limits, env.random().next_u64())?;
         keys.limit_streams(usize::try_from(options.stream_memory_bytes).unwrap_or(usize::MAX));
-        // A store that accepts no writes is served nevertheless, and keeps all logs.
+        // A store that accepts no writes is served without this sweep, and keeps all logs.
         if store.existing_logs().is_some()
             && let Ok(incarnation) = store.next_incarnation()
         {

@@ -92,7 +92,7 @@ pub struct ServerOptions {
     /// Bytes of writes of all clients together that may wait for their commit. Beyond it, requests
     /// wait. One request always fits. Default 64 MiB.
     pub pending_write_bytes: usize,
-    /// Bytes of streams that stay in memory: windows of their newest entries, and their state.
+    /// Budget in bytes of the streams in memory: windows of their newest entries, and their state.
     /// Default 0: an eighth of the environment's memory budget, at least 16 MiB.
     pub stream_memory_bytes: u64,
     /// Time that a stopping server waits for a client that takes nothing of its last replies, and
@@ -111,7 +111,7 @@ pub const KEEPALIVE_MOST: u64 = 32_767;
 /// Bytes that all clients together may hold in the smallest memory budget.
 const LEAST_CLIENT_MEMORY: u64 = 64 << 20;
 
-/// Bytes that streams may take in the smallest memory budget.
+/// Minimum of the default budget of the streams in memory, in bytes.
 const LEAST_STREAM_MEMORY: u64 = 16 << 20;
 
 impl Default for ServerOptions {

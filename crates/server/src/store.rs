@@ -90,7 +90,7 @@ pub(crate) type CommitCallback = Box<dyn FnOnce(Result<()>) + Send>;
 /// separated value is not read; it is always a string ([`crate::layout::LEAST_MIN_BLOB_SIZE`]).
 pub(crate) type EntryVisitor<'a> = dyn FnMut(&[u8], Option<&[u8]>, Option<u64>) -> bool + 'a;
 
-/// Called with key and value of an element. An error ends the walk.
+/// A function that gets the key and the value of each element. An error ends the walk.
 pub(crate) type ElementVisitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
 /// The store at one moment.
@@ -148,17 +148,17 @@ pub(crate) trait Store: Send + Sync {
     /// Queues writes to be committed together. Submissions take effect in order. The calls of their
     /// `done` come in any order.
     fn submit(&self, writes: Vec<Write>, sync: bool, done: CommitCallback);
-    /// Queues entries of streams to be committed together, like [`Store::submit`]. The order to
-    /// submitted writes is not defined.
+    /// Queues entries of streams, which are committed together, like [`Store::submit`]. Their order
+    /// relative to submitted writes is not defined.
     fn append(&self, appends: Vec<Append>, sync: bool, done: CommitCallback);
-    /// Returns the engine of streams' logs, which is made if there is none. Blocks.
+    /// Returns the engine of the streams' logs. Creates the engine if there is none. Blocks.
     fn logs(&self) -> Result<LogEngine>;
-    /// Returns the engine of streams' logs, if there is one.
+    /// Returns the engine of the streams' logs, or `None` if there is none.
     fn existing_logs(&self) -> Option<LogEngine>;
     /// Returns a number that no collection ever had. May block for a sync.
     fn next_incarnation(&self) -> Result<u64>;
     /// Removes the elements of collections, given by generation and incarnation. Returns true if
-    /// there were any; their removal is not synced. Blocks.
+    /// there were any. Their removal is not synced. Blocks.
     fn remove_elements(&self, collections: &[(u32, u64)]) -> Result<bool>;
     /// Makes every acknowledged write survive a power cut. Blocks.
     fn sync(&self) -> Result<()>;
@@ -171,8 +171,7 @@ pub(crate) trait Store: Send + Sync {
     fn retire_below(&self, generation: u32);
     /// Compacts away the generations before the current one. Blocks, possibly for long.
     fn reclaim(&self) -> Result<()>;
-    /// Makes a copy of the store, its logs included, as of one moment, in a directory that does not
-    /// exist. Blocks.
+    /// Copies the tables and the logs of one moment to a directory that does not exist. Blocks.
     fn checkpoint(&self, target: &Path) -> Result<()>;
     /// Returns shape and counters.
     fn stats(&self) -> basalt::Stats;

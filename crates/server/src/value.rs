@@ -14,13 +14,13 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// Returns the bytes in front of the data in the store.
+    /// Returns the bytes that precede the data in the store.
     pub fn header(&self) -> [u8; 1] {
         [self.data_type as u8]
     }
 
-    /// Returns the expiry that the engine is told. A collection's expiry is in its data, so that
-    /// its elements are found when it has expired.
+    /// Returns the expiry that the engine gets, in ms since 1970. A collection's expiry is only in
+    /// its data, because its elements must be found after it has expired.
     pub fn engine_expiry(&self) -> Option<u64> {
         self.expire_at_ms
             .filter(|_| self.data_type == DataType::String)

@@ -1,9 +1,9 @@
-//! Consumer groups under `kill -9`. Each client has a stream of its own and sends commands that
-//! follow from their numbers alone. After every kill, the stream and its groups are as they were
-//! after some command, and no acknowledged command is behind it. Entries of later commands may be
-//! there, too, because the appends of an epoch come before its other writes. So each acknowledged
-//! XADD, XDEL, XGROUP, XREADGROUP, XACK and XCLAIM is there, no pending entry is without its group,
-//! and no entry that was delivered to a consumer is new again.
+//! Consumer groups under `kill -9`. Each client has its own stream. The number of a command
+//! determines the command. After every kill, the stream and its groups must have the state after
+//! some command, and no acknowledged command may come after it. The stream may also have entries of
+//! later commands, because an epoch commits its appends before its other writes. So no acknowledged
+//! XADD, XDEL, XGROUP, XREADGROUP, XACK or XCLAIM is lost, every pending entry has its group, and
+//! no delivered entry is delivered as a new one again.
 
 use super::{CLIENTS, Client, Dir, Server, StoreLocation, seed};
 use basalt::env::{Clock, Random, thread};
@@ -16,10 +16,11 @@ use std::time::Duration;
 
 /// Kills at `BASALT_SCALE=1`.
 const KILLS: u64 = 10;
-/// Length to which the streams are trimmed now and then.
+/// Number of entries that an XADD with MAXLEN keeps.
 const KEPT: u64 = 60;
 
-/// A command on a client's stream. Entries are named by the numbers of the commands that add them.
+/// A command on a client's stream. The number of an entry is that of the command that adds the
+/// entry.
 #[derive(Debug, Clone, PartialEq)]
 enum Command {
     Add(u64),
@@ -78,7 +79,8 @@ impl Command {
     }
 }
 
-/// A group: the last entry delivered, and of each pending one the consumer and the deliveries.
+/// A group: the last entry delivered, and for each pending entry its consumer and its number of
+/// deliveries.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Group {
     last: u64,
@@ -147,13 +149,13 @@ impl Stream {
     }
 }
 
-/// What is known of a client's stream.
+/// A client's stream as the test knows it.
 #[derive(Clone, Default)]
-struct Known {
+struct KnownStream {
     sent: u64,
     /// The state after all acknowledged commands that are not in `doubt`.
     stream: Stream,
-    /// Numbers of commands that may have been carried out, in their order.
+    /// Numbers of the commands that the server may have executed, in ascending order.
     doubt: Vec<u64>,
 }
 
@@ -270,8 +272,8 @@ fn read(c: &mut Client, stream: &str) -> Stream {
     found
 }
 
-/// Returns the states that a stream may have after a kill: those after each command, and those with
-/// the appends of an epoch that followed, without its other writes.
+/// Returns the states that a stream may have after a kill. These are the state after each command,
+/// and this state with the appends of a later epoch without its other writes.
 fn candidates(stream: &Stream, doubt: &[Command]) -> Vec<Stream> {
     let mut all = Vec::new();
     let mut done = stream.clone();
@@ -302,7 +304,7 @@ fn candidates(stream: &Stream, doubt: &[Command]) -> Vec<Stream> {
     all
 }
 
-fn verify(port: u16, state: &mut [Known]) {
+fn verify(port: u16, state: &mut [KnownStream]) {
     let mut c = Client::connect(port).expect("connect");
     for (client, known) in state.iter_mut().enumerate() {
         let stream = format!("stream{client}");
@@ -311,7 +313,7 @@ fn verify(port: u16, state: &mut [Known]) {
         let candidates = candidates(&known.stream, &doubt.collect::<Vec<_>>());
         assert!(
             candidates.contains(&found),
-            "{stream} is as after none of the commands {:?}: {found:?}\nbefore: {:?}",
+            "{stream} does not have the state after any of the commands {:?}: {found:?}\nbefore: {:?}",
             known.doubt,
             known.stream
         );
@@ -331,7 +333,7 @@ fn no_acknowledged_change_of_a_group_is_lost_under_kill_9() {
     let store = StoreLocation::Dir(dir.0.join("store"));
     let clock = Clock::system();
     let r = Random::from_seed(seed());
-    let mut state = vec![Known::default(); CLIENTS as usize];
+    let mut state = vec![KnownStream::default(); CLIENTS as usize];
     let kills = KILLS * campaign::scale();
     let mut acknowledged = 0;
     for _ in 0..kills {
@@ -369,7 +371,7 @@ fn no_acknowledged_change_of_a_group_is_lost_under_kill_9() {
     verify(server.port, &mut state);
     server.kill();
     store.check();
-    let pending = |known: &Known| known.stream.groups.values().map(|g| g.pending.len()).sum();
+    let pending = |known: &KnownStream| known.stream.groups.values().map(|g| g.pending.len()).sum();
     let pending: Vec<usize> = state.iter().map(pending).collect();
     campaign!("kills={kills} acknowledged={acknowledged} pending={pending:?}");
     assert!(

@@ -1,6 +1,6 @@
-//! Streams under `kill -9`. Each client adds entries to streams of its own, and to one that all
-//! clients share. After every kill, each acknowledged entry is there once and in order, and no
-//! trimmed or deleted entry comes back.
+//! Streams under `kill -9`. Each client adds entries to its own streams, and to one that all
+//! clients share. After every kill, each acknowledged entry must exist once and in order, and no
+//! trimmed or deleted entry may come back.
 
 use super::{CLIENTS, Client, Dir, Server, StoreLocation, seed};
 use basalt::env::{Clock, Random, thread};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Kills at `BASALT_SCALE=1`.
 const KILLS: u64 = 12;
-/// Length of the streams that XADD trims.
+/// Number of entries that an XADD with MAXLEN keeps.
 const CAP: u64 = 100;
 /// Number of entries that the verification leaves in a stream that nothing else trims.
 const KEPT: u64 = 300;
@@ -22,13 +22,13 @@ const KEPT: u64 = 300;
 enum Work {
     /// Adds to the stream that only the verification trims.
     Own,
-    /// Adds to the stream of all clients, under an id of the server.
+    /// Adds to the stream of all clients, with an id that the server generates.
     Shared,
     /// Adds to the stream that holds [`CAP`] entries.
     Capped,
     /// Adds to the stream that is deleted from time to time.
     Brief,
-    /// Deletes that stream.
+    /// Deletes the stream of [`Work::Brief`].
     Delete,
 }
 
@@ -125,7 +125,7 @@ struct KnownCommands {
     acked: u64,
     /// Ranges of commands that a kill left unacknowledged.
     doubt: Vec<(u64, u64)>,
-    /// The number from which on the client's own stream was not trimmed.
+    /// Number of the first command whose entry in the client's own stream was not trimmed.
     trimmed_to: u64,
 }
 
@@ -278,8 +278,8 @@ fn verify_streams(port: u16, state: &mut [KnownCommands]) {
     wait_for_sweep(&mut c);
 }
 
-/// Waits until the logs are those of the streams: a kill may leave logs of deleted streams and of
-/// streams that were not created, which the server removes in the background.
+/// Waits until every log belongs to a stream. A kill may leave logs of deleted streams, and of
+/// streams that were not created. The server removes these logs in the background.
 fn wait_for_sweep(c: &mut Client) {
     let (mut logs, mut streams) = (0, 0);
     for _ in 0..20_000 {

@@ -63,7 +63,7 @@ pub(crate) fn type_of(c: &mut Context<'_>, r: &Request) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Gives a live key another expiry.
+/// Sets the expiry of a live key, in ms since 1970, or removes it.
 fn set_expiry(c: &mut Context<'_>, key: &[u8], at: Option<u64>) -> Result<(), Failure> {
     match c.keys().meta(key)?.map(|meta| meta.data_type) {
         None => {}
@@ -76,7 +76,7 @@ fn set_expiry(c: &mut Context<'_>, key: &[u8], at: Option<u64>) -> Result<(), Fa
             StreamKey::Loaded => c.keys().expire_stream(key, at),
             StreamKey::Absent | StreamKey::OtherType => {}
         },
-        // The header of another type is a newer version's.
+        // Only a newer version writes headers of other types.
         Some(other) => {
             return Err(Failure::new(format!(
                 "ERR a newer version wrote this {}; only that version can change it",

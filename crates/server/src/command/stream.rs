@@ -22,7 +22,8 @@ use crate::stream::record::Record;
 /// Longest text of an id, as in Redis.
 const LONGEST_ID: usize = 127;
 
-/// Returns true if a key has a stream, which is loaded then, or false if it has nothing.
+/// Returns true if a key has a stream, and loads the stream. Returns false if the key does not
+/// exist.
 fn has_stream(c: &mut Context<'_>, key: &[u8]) -> Result<bool, Failure> {
     match c.keys().stream(key)? {
         StreamKey::Absent => Ok(false),
@@ -60,7 +61,7 @@ fn no_group(key: &[u8], group: &[u8]) -> Failure {
     ))
 }
 
-/// Finds a group of a key. Returns false if the key has no stream, or the stream no such group.
+/// Returns true if a key has a stream with a group, and loads the stream.
 fn has_group(c: &mut Context<'_>, key: &[u8], group: &[u8]) -> Result<bool, Failure> {
     let exists = has_stream(c, key)?;
     Ok(exists && c.keys().loaded_stream(key).groups.get(group).is_some())
@@ -76,7 +77,7 @@ fn invalid_id() -> Failure {
     Failure::new("ERR Invalid stream ID specified as stream command argument")
 }
 
-/// Parses an id without the signs for the smallest and the largest.
+/// Parses an id. Refuses `-` and `+`.
 fn strict_id(text: &[u8], missing_seq: u64) -> Result<StreamId, Failure> {
     match text.len() <= LONGEST_ID {
         true => StreamId::parse(text, missing_seq).ok_or_else(invalid_id),
@@ -93,7 +94,7 @@ fn any_id(text: &[u8], missing_seq: u64) -> Result<StreamId, Failure> {
     }
 }
 
-/// Parses an end of an interval, and whether the id itself is left out.
+/// Parses an end of an interval. Returns true with the id if the interval excludes the id.
 fn interval_id(text: &[u8], missing_seq: u64) -> Result<(StreamId, bool), Failure> {
     match text.strip_prefix(b"(") {
         Some(id) if text.len() > 1 => Ok((strict_id(id, missing_seq)?, true)),

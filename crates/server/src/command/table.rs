@@ -50,8 +50,8 @@ impl Spec {
             .map(|i| i as usize)
     }
 
-    /// Returns the position from which on the word STREAMS comes before the keys, for commands
-    /// whose keys are behind that word.
+    /// Returns the first position at which the word STREAMS may be, for commands whose keys follow
+    /// that word.
     pub fn streams_from(&self) -> Option<usize> {
         match self.full_name {
             "xread" => Some(1),
@@ -60,16 +60,16 @@ impl Spec {
         }
     }
 
-    /// Returns the positions of keys in a request, like Redis's COMMAND GETKEYS. The command may
-    /// refuse the request nevertheless. Empty if the keys cannot be found.
+    /// Returns the positions of keys in a request, like Redis's COMMAND GETKEYS. Returns an empty
+    /// list if the keys cannot be found. The command may still refuse the request.
     pub fn keys_of(&self, request: &Request) -> Vec<usize> {
         let Some(from) = self.streams_from() else {
             return self.keys(request.len()).collect();
         };
-        // The last argument cannot announce keys.
+        // No keys follow the last argument.
         let mut places = from..request.len().saturating_sub(1);
         let word = places.find(|i| request.arg(*i).eq_ignore_ascii_case(b"streams"));
-        // Half of what follows are keys, and the other half ids.
+        // The first half of the arguments after the word are keys, and the second half are ids.
         let keys = word.map(|word| word + 1..word + 1 + (request.len() - word - 1) / 2);
         keys.into_iter().flatten().collect()
     }
@@ -603,8 +603,8 @@ pub static COMMANDS: &[Spec] = &[
     stream!("xack", -4, ["write" "fast"], "O(log N) for each id", "Acknowledges entries that were delivered to a consumer.", stream::pending::xack),
     stream!("xadd", -5, ["write" "denyoom" "fast"], "O(1); with MINID a search as for XRANGE", "Appends an entry to a stream.", stream::add::xadd),
     spec!("xautoclaim", "xautoclaim", -6, ["write" "fast"], (1, 1, 1), "stream", "6.2.0", "O(COUNT)",
-        "Makes a consumer take over pending entries of others, from an id on.", stream::claim::xautoclaim, &[]),
-    stream!("xclaim", -6, ["write" "fast"], "O(log N) for each id", "Makes a consumer take over pending entries of others.", stream::claim::xclaim),
+        "Moves pending entries of a group, from an id on, to a consumer.", stream::claim::xautoclaim, &[]),
+    stream!("xclaim", -6, ["write" "fast"], "O(log N) for each id", "Moves pending entries of a group to a consumer.", stream::claim::xclaim),
     stream!("xdel", -3, ["write" "fast"], "O(1) for each id in memory, else a search as for XRANGE", "Deletes entries of a stream.", stream::delete::xdel),
     spec!(
         "xgroup",
@@ -618,8 +618,8 @@ pub static COMMANDS: &[Spec] = &[
         "A container for commands that change consumer groups.",
         introspect::needs_subcommand,
         &[
-            group!("create", "xgroup|create", -5, ["write" "denyoom"], "5.0.0", "O(1)", "Makes a consumer group.", stream::group::create),
-            group!("createconsumer", "xgroup|createconsumer", 5, ["write" "denyoom"], "6.2.0", "O(1)", "Makes a consumer of a group.", stream::group::create_consumer),
+            group!("create", "xgroup|create", -5, ["write" "denyoom"], "5.0.0", "O(1)", "Creates a consumer group.", stream::group::create),
+            group!("createconsumer", "xgroup|createconsumer", 5, ["write" "denyoom"], "6.2.0", "O(1)", "Creates a consumer of a group.", stream::group::create_consumer),
             group!(
                 "delconsumer",
                 "xgroup|delconsumer",
@@ -706,7 +706,7 @@ pub static COMMANDS: &[Spec] = &[
         "xpending",
         -3,
         ["readonly"],
-        "O(log N + M), M pending entries looked at",
+        "O(log N + M), M pending entries examined",
         "Describes the pending entries of a group.",
         stream::pending::xpending
     ),
@@ -719,7 +719,7 @@ pub static COMMANDS: &[Spec] = &[
         stream::range::xrange
     ),
     spec!("xread", "xread", -4, ["readonly" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
-        "Returns entries behind an id, or waits for them.", stream::read::xread, &[]),
+        "Returns entries after an id, or waits for them.", stream::read::xread, &[]),
     spec!("xreadgroup", "xreadgroup", -7, ["write" "blocking"], NO_KEYS, "stream", "5.0.0", "O(log N + M) for each stream, M entries in the reply",
         "Delivers entries to a consumer of a group, or waits for them.", stream::read_group::xreadgroup, &[]),
     stream!(

@@ -122,7 +122,7 @@ impl World {
         self.exec.keys = Keyspace::new(store, EpochLimits::default(), 5).unwrap();
     }
 
-    /// Submits all writes, lets `end` decide the held commits, and takes in the result.
+    /// Submits all writes, lets `end` decide the held commits, and applies the result.
     fn end_epoch(&mut self, sync: bool, end: impl FnOnce(&MemoryStore)) {
         let (sender, ended) = std::sync::mpsc::channel();
         let done = |slot| {

@@ -14,7 +14,7 @@ impl Keyspace {
     pub fn submit(&mut self, sync: bool, done: impl FnOnce(usize) -> CommitCallback) -> bool {
         let slot = self.open;
         let open = self.epochs[slot].as_ref().expect("always there");
-        // The tables' part of an earlier epoch comes first.
+        // The writes to tables of an earlier epoch must be submitted first.
         if self.two_part.is_some() {
             return false;
         }
@@ -227,7 +227,7 @@ impl Keyspace {
         let changes = std::mem::take(&mut epoch.stream_changes);
         self.streams_of_epoch_ended(changes, slot, stored);
         for key in epoch.streams.keys().filter(|_| !stored) {
-            self.doubt_stream(key);
+            self.recheck_stream(key);
         }
         if self.flush == Some(slot) {
             self.flush = None;

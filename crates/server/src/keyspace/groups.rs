@@ -1,12 +1,12 @@
-//! Consumer groups in the keyspace: each change of a loaded stream's groups, with the writes of its
-//! elements in the open epoch. The stream and the group must have been found by the running
-//! command.
+//! Changes of consumer groups in the keyspace. Each change updates the loaded stream, and adds
+//! writes of elements to the open epoch. The running command must have found the stream and the
+//! group.
 
 use super::Keyspace;
 use crate::stream::StreamId;
 use crate::stream::group::{GroupChange, Pending};
 
-/// The delivery of an entry that a consumer takes over.
+/// An entry that a consumer claims, and its last delivery.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
     pub id: StreamId,
@@ -21,7 +21,7 @@ pub(crate) struct Claims {
     pub taken: Vec<Claim>,
     /// Pending entries that were deleted from the stream.
     pub dropped: Vec<StreamId>,
-    /// The greatest id that the group is known to have delivered, if it changes.
+    /// The new id of the last entry delivered, or `None` if the id does not change.
     pub last_id: Option<StreamId>,
 }
 
@@ -30,7 +30,7 @@ fn found(group: Option<GroupChange<'_>>) -> GroupChange<'_> {
 }
 
 impl Keyspace {
-    /// Makes a group, whose name must be free.
+    /// Creates a group. No group of the stream may have its name.
     pub fn create_group(
         &mut self,
         key: &[u8],
@@ -61,7 +61,7 @@ impl Keyspace {
         });
     }
 
-    /// Removes a group. Blocked requests that read with it end.
+    /// Removes a group. The blocked requests of the group end.
     pub fn destroy_group(&mut self, key: &[u8], name: &[u8]) {
         self.change_elements(key, true, |stream, writer| {
             stream.groups.destroy(name, writer);
@@ -69,11 +69,11 @@ impl Keyspace {
         });
     }
 
-    /// Makes a consumer, which must not exist.
+    /// Creates a consumer, which must not exist.
     pub fn create_consumer(&mut self, key: &[u8], group: &[u8], name: &[u8]) {
         let now_ms = self.now_ms();
         self.change_elements(key, false, |stream, writer| {
-            found(stream.groups.get_mut(group)).see(name, now_ms, writer);
+            found(stream.groups.get_mut(group)).ensure_consumer(name, now_ms, writer);
             false
         });
     }
@@ -89,9 +89,9 @@ impl Keyspace {
         pending
     }
 
-    /// Delivers entries behind the position of a group to a consumer, which is made if there is
-    /// none. `first` is the id of the stream's first entry. Without `acknowledged`, the entries
-    /// become pending.
+    /// Delivers entries after the position of a group to a consumer. Creates the consumer if it
+    /// does not exist. `first` is the id of the stream's first entry. The entries become pending
+    /// unless `acknowledged` is true.
     pub fn deliver(
         &mut self,
         key: &[u8],
@@ -118,7 +118,7 @@ impl Keyspace {
                 of.delivered(*id, *lsn);
             }
             of.save(group, writer);
-            let (consumer, _) = of.see(consumer, now_ms, writer);
+            let (consumer, _) = of.ensure_consumer(consumer, now_ms, writer);
             for (lsn, id) in entries.iter().filter(|_| !acknowledged) {
                 let pending = Pending {
                     consumer,
@@ -132,12 +132,12 @@ impl Keyspace {
         });
     }
 
-    /// Delivers pending entries again to their consumer, which is made if there is none.
+    /// Delivers pending entries to their consumer again. Creates the consumer if it does not exist.
     pub fn redeliver(&mut self, key: &[u8], group: &[u8], consumer: &[u8], ids: &[StreamId]) {
         let now_ms = self.now_ms();
         self.change_elements(key, false, |stream, writer| {
             let mut group = found(stream.groups.get_mut(group));
-            group.see(consumer, now_ms, writer);
+            group.ensure_consumer(consumer, now_ms, writer);
             for id in ids {
                 if let Some(before) = group.pending().get(id).copied() {
                     let pending = Pending {
@@ -163,7 +163,8 @@ impl Keyspace {
         });
     }
 
-    /// Carries out the claims of a consumer. It is made if it takes an entry and does not exist.
+    /// Applies the claims of a consumer. If the consumer claims an entry and does not exist, it is
+    /// created.
     pub fn claim(&mut self, key: &[u8], group: &[u8], consumer: &[u8], claims: Claims) {
         let now_ms = self.now_ms();
         self.change_elements(key, false, |stream, writer| {
@@ -177,7 +178,7 @@ impl Keyspace {
                 of.acknowledge(*id, writer);
             }
             if !claims.taken.is_empty() {
-                let (consumer, _) = of.see(consumer, now_ms, writer);
+                let (consumer, _) = of.ensure_consumer(consumer, now_ms, writer);
                 for claim in &claims.taken {
                     let pending = Pending {
                         consumer,

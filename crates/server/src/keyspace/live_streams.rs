@@ -1,20 +1,22 @@
-//! Streams that lose their keys: by a write, a flush or their expiry. Their logs and elements are
-//! removed in the background ([`crate::stream::sweep`]).
+//! Streams that lose their keys by a write, a flush or their expiry. Another thread removes their
+//! logs and elements in the background ([`crate::stream::sweep`]).
 //!
 //! Rules:
-//! - A write over a stream moves it from the registry into the write's epoch. When this epoch is
-//!   committed, a sweep may remove the stream. When it fails, the stream returns to the registry.
-//! - So every stream that a sweep looks at was created by an earlier epoch than one that is
-//!   committed. The store commits in the order of epochs, so the creation is committed as well, or
+//! - A write over a stream moves it from the registry into the write's epoch. If this epoch is
+//!   committed, a sweep may remove the stream. If the epoch fails, the stream returns to the
+//!   registry.
+//! - So the epoch that created a swept stream is not later than the committed epoch that dropped
+//!   the stream. The store commits in the order of epochs, so the creation is committed as well, or
 //!   has failed.
-//! - If the creation of a stream fails, its log stays until the next start. A power cut may show
-//!   that the failed commit was on disk.
-//! - What the registry says may be wrong after a failed epoch. A sweep asks the store before it
-//!   removes a stream, and an expiry asks before it deletes a key.
-//! - A layer is searched for streams when its epoch has ended, in steps. Streams that were
-//!   registered behind the layer stay.
-//! - The streams of an earlier server are found in the background, at a moment of the store. They
-//!   are registered, and then looked at once more, behind all epochs that were under way.
+//! - If the creation of a stream fails, its log stays until the next start, because the failed
+//!   commit may be found on disk after a power cut.
+//! - The registry may be wrong after a failed epoch. So a sweep reads the key in the store before
+//!   it removes a stream, and an expiry reads the key before it deletes the key.
+//! - When the epoch of a layer has ended, the layer is searched for streams, in steps. The search
+//!   leaves out streams that were registered after the layer.
+//! - The first sweep after a start finds the streams of earlier servers in a snapshot of the store.
+//!   The keyspace registers these streams. When all epochs that were open or in flight have ended,
+//!   another sweep checks the streams.
 
 use super::Keyspace;
 use super::reading::Missed;
@@ -31,14 +33,14 @@ use std::sync::Arc;
 
 /// Number of dropped streams that one sweep takes.
 const STREAMS_A_SWEEP: usize = 1024;
-/// Number of streams that one turn of the loop registers, or looks at for a layer.
+/// Number of streams that one turn of the loop registers, or compares with a layer.
 const STREAMS_A_TURN: usize = 256;
 /// Number of streams that one turn of the loop expires.
 const EXPIRED_A_TURN: usize = 32;
-/// Number of new logs that are kept for streams to come.
+/// Maximum number of unused logs that are kept for new streams.
 const SPARE_LOGS: usize = 64;
-/// Time until a key that could not be read is looked at again.
-const LOOK_AGAIN_MS: u64 = 1000;
+/// Milliseconds until a key that could not be read is read again.
+const RECHECK_AFTER_MS: u64 = 1000;
 
 /// The streams that an epoch creates and drops.
 #[derive(Default)]
@@ -57,7 +59,7 @@ struct LayerSearch {
     next: Bytes,
 }
 
-/// The streams of the present generation, and those that wait for a sweep.
+/// The streams of the current generation, and those that wait for a sweep.
 #[derive(Default)]
 pub(super) struct LiveStreams {
     registry: StreamRegistry,
@@ -65,12 +67,12 @@ pub(super) struct LiveStreams {
     /// Streams whose drop is committed.
     dropped: VecDeque<DroppedStream>,
     flushed: Vec<(u32, StreamRegistry)>,
-    /// For the sweep of a start, which looks at logs with lower incarnations.
+    /// The sweep of a start takes logs with lower incarnations. `None` if no such sweep is due.
     earlier_than: Option<u64>,
-    /// Streams of the sweep of a start that are not registered yet.
+    /// Streams that the sweep of a start has found and that are not registered yet.
     found: VecDeque<FoundStream>,
-    /// Registered streams of that sweep, and the epochs that have to end before they are looked at
-    /// again.
+    /// Registered streams of that sweep, and the epochs that must end before another sweep checks
+    /// the streams.
     to_verify: (Epochs, Vec<DroppedStream>),
     /// Number of streams whose logs were removed.
     removed: u64,
@@ -90,7 +92,7 @@ pub(crate) struct LiveStreamStats {
 }
 
 impl Keyspace {
-    /// Notes that the key of a stream is written with a value of its own.
+    /// Registers the stream that a write gives to its key.
     pub(super) fn register_stream(
         &mut self,
         key: &[u8],
@@ -139,7 +141,7 @@ impl Keyspace {
         }
     }
 
-    /// Notes a write of a key with anything but its stream.
+    /// Notes a write that gives a key another value than its stream.
     pub(super) fn drop_stream(&mut self, key: &[u8]) {
         if let Some(stream) = self.live.registry.remove(key) {
             let dropped = self.dropped(key, stream);
@@ -147,7 +149,7 @@ impl Keyspace {
         }
     }
 
-    /// Notes a flush of the present generation.
+    /// Notes a flush of the current generation.
     pub(super) fn drop_all_streams(&mut self) {
         let all = std::mem::take(&mut self.live.registry);
         if !all.is_empty() {
@@ -181,15 +183,15 @@ impl Keyspace {
                 live.registry.restore(registry);
             }
             for dropped in changes.dropped {
-                live.look_again(&dropped, 0);
+                live.recheck(&dropped, 0);
             }
         }
         let (epochs, _) = &mut live.to_verify;
         *epochs &= !(1 << slot);
     }
 
-    /// Notes that what a failed epoch wrote about a stream may be wrong.
-    pub(super) fn doubt_stream(&mut self, key: &[u8]) {
+    /// Schedules a check of a registered stream after an epoch that wrote its key has failed.
+    pub(super) fn recheck_stream(&mut self, key: &[u8]) {
         if let Some(stream) = self.live.registry.get(key) {
             let expire_at_ms = Some(0);
             let stream = Registered {
@@ -305,13 +307,13 @@ impl Keyspace {
         !live.dropped.is_empty() || !live.flushed.is_empty() || live.earlier_than.is_some()
     }
 
-    /// Lets the next sweep look for the streams and logs of earlier servers, whose incarnations are
-    /// lower than this one.
+    /// Makes the next sweep search for the streams and logs of earlier servers. Their incarnations
+    /// are lower than `incarnation`.
     pub fn sweep_earlier_than(&mut self, incarnation: u64) {
         self.live.earlier_than = Some(incarnation);
     }
 
-    /// Takes in the result of a sweep. Returns false if a part of its work is left for later.
+    /// Applies the result of a sweep. Returns false if a part of its work remains.
     pub fn take_swept(&mut self, result: SweepResult) -> bool {
         let live = &mut self.live;
         let mut is_done = result.left.is_empty();
@@ -334,8 +336,8 @@ impl Keyspace {
             let registered = live.registry.get(key);
             match registered {
                 Some(stream) if stream.incarnation == kept.incarnation => {}
-                None if generation == self.generation => live.look_again(&kept, 0),
-                // Another write of the key, or a flush, is under way.
+                None if generation == self.generation => live.recheck(&kept, 0),
+                // Another write of the key, or a flush, is in flight.
                 _ => {
                     live.dropped.push_back(kept);
                     is_done = false;
@@ -353,8 +355,7 @@ impl Keyspace {
         self.live.registry.next_expiry()
     }
 
-    /// Deletes the keys of some streams that have ended. Nothing happens while there is no room for
-    /// writes.
+    /// Deletes the keys of some expired streams. Does nothing while there is no room for writes.
     pub fn expire_streams(&mut self, now_ms: u64) {
         for _ in 0..EXPIRED_A_TURN {
             if self.is_full() {
@@ -375,14 +376,14 @@ impl Keyspace {
                 Ok(Some(meta)) if meta.data_type == DataType::Stream => {
                     self.live.registry.insert(&key, until(meta.expire_at_ms));
                 }
-                // A failed epoch has left this entry.
+                // A failed epoch left this registration.
                 Ok(Some(_)) => {
                     self.live.registry.remove(&key);
                     let dropped = self.dropped(&key, stream);
                     self.live.dropped.push_back(dropped);
                 }
                 Err(Missed::Fetch(_) | Missed::Stream(_) | Missed::Store(_)) => {
-                    let again = until(Some(now_ms + LOOK_AGAIN_MS));
+                    let again = until(Some(now_ms + RECHECK_AFTER_MS));
                     self.live.registry.insert(&key, again);
                 }
             }
@@ -390,7 +391,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns about the bytes of memory of all streams: loaded ones, and the keys of the others.
+    /// Returns the approximate bytes of memory of the loaded streams and of the registered keys.
     pub fn stream_memory(&self) -> usize {
         self.stream_stats().1 + self.live.registry.memory()
     }
@@ -407,8 +408,9 @@ impl Keyspace {
 }
 
 impl LiveStreams {
-    /// Registers a stream that its key may still have, and lets an expiry look at the key.
-    fn look_again(&mut self, dropped: &DroppedStream, rank: u64) {
+    /// Registers a stream that its key may still have. [`Keyspace::expire_streams`] then checks the
+    /// key.
+    fn recheck(&mut self, dropped: &DroppedStream, rank: u64) {
         let Some((_, _, key)) = layout::decode_key(&dropped.stored_key) else {
             return;
         };

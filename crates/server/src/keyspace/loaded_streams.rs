@@ -1,20 +1,20 @@
 //! The streams in memory, within a budget of bytes.
 //!
-//! When the streams together are over the budget, those that were not used for longest lose their
-//! windows, and are dropped only if that is not enough. A stream without a window serves requests
-//! by reads of another thread, so a request on many streams ends under any budget. Streams with
-//! writes in flight keep everything: their entries may not be in the log yet.
+//! If the streams exceed the budget, the least recently used ones lose their windows. If that is
+//! not enough, the least recently used streams are dropped. A stream without a window serves
+//! requests with reads of another thread, so a request on many streams ends under any budget.
+//! Streams with writes in flight are not evicted, because their entries may not be in the log yet.
 //!
-//! Each use of a stream costs a few steps in trees, and so does each eviction.
+//! Each use and each eviction of a stream costs O(log N) for N loaded streams.
 
 use crate::stream::loaded::LoadedStream;
 use basalt::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of streams that stay loaded, apart from those with writes in flight.
+/// Maximum number of loaded streams without writes in flight.
 pub(super) const LOADED_STREAMS: usize = 1024;
-/// Number of streams that stay loaded under any budget, apart from those with writes in flight. A
-/// request has at most as many.
+/// Number of streams without writes in flight that stay loaded under any budget. A request names at
+/// most as many streams.
 pub(super) const LEAST_STREAMS: usize = 512;
 
 /// The streams in memory (see the module).
@@ -22,7 +22,7 @@ pub(super) struct LoadedStreams {
     by_key: BTreeMap<Bytes, LoadedStream>,
     /// Streams without writes in flight, by the time of their last use.
     idle: BTreeSet<(u64, Bytes)>,
-    /// Those of them that have a window.
+    /// The streams of `idle` that have a window.
     idle_with_window: BTreeSet<(u64, Bytes)>,
     bytes: usize,
     limit_bytes: usize,
@@ -46,7 +46,7 @@ impl Default for LoadedStreams {
 }
 
 impl LoadedStreams {
-    /// Sets the budget.
+    /// Sets the budget in bytes.
     pub fn limit(&mut self, bytes: usize) {
         self.limit_bytes = bytes;
     }
@@ -59,12 +59,12 @@ impl LoadedStreams {
         self.by_key.len()
     }
 
-    /// Returns about the bytes of memory of all streams.
+    /// Returns the approximate bytes of memory of all streams.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns how often a stream has lost its window to the budget.
+    /// Returns how many windows were evicted because of the budget.
     pub fn windows_dropped(&self) -> u64 {
         self.windows_dropped
     }
@@ -77,33 +77,34 @@ impl LoadedStreams {
         self.by_key.keys()
     }
 
-    /// Adds a stream, which counts as used now. The caller evicts others when this one may go, too.
+    /// Adds a stream as the most recently used one. The caller evicts streams when this one may be
+    /// evicted, too.
     pub fn insert(&mut self, key: Bytes, mut stream: LoadedStream) {
         self.remove(&key);
         self.uses += 1;
         stream.used = self.uses;
-        self.enter(&key, &stream);
+        self.track(&key, &stream);
         self.by_key.insert(key, stream);
     }
 
     pub fn remove(&mut self, key: &[u8]) -> Option<LoadedStream> {
         let (key, stream) = self.by_key.remove_entry(key)?;
-        self.leave(&key, &stream);
+        self.untrack(&key, &stream);
         Some(stream)
     }
 
-    /// Changes a stream, which counts as used now.
+    /// Changes a stream, which becomes the most recently used one.
     pub fn change<T>(
         &mut self,
         key: &[u8],
         change: impl FnOnce(&mut LoadedStream) -> T,
     ) -> Option<T> {
         let (key, mut stream) = self.by_key.remove_entry(key)?;
-        self.leave(&key, &stream);
+        self.untrack(&key, &stream);
         self.uses += 1;
         stream.used = self.uses;
         let out = change(&mut stream);
-        self.enter(&key, &stream);
+        self.track(&key, &stream);
         self.by_key.insert(key, stream);
         Some(out)
     }
@@ -115,7 +116,7 @@ impl LoadedStreams {
         self.bytes = 0;
     }
 
-    fn enter(&mut self, key: &Bytes, stream: &LoadedStream) {
+    fn track(&mut self, key: &Bytes, stream: &LoadedStream) {
         self.bytes += stream.memory() + key.len();
         if stream.written_by == 0 {
             self.idle.insert((stream.used, key.clone()));
@@ -125,7 +126,7 @@ impl LoadedStreams {
         }
     }
 
-    fn leave(&mut self, key: &Bytes, stream: &LoadedStream) {
+    fn untrack(&mut self, key: &Bytes, stream: &LoadedStream) {
         self.bytes -= stream.memory() + key.len();
         if stream.written_by == 0 {
             let place = (stream.used, key.clone());
@@ -134,7 +135,7 @@ impl LoadedStreams {
         }
     }
 
-    /// Evicts windows and streams until the rest is within the bounds, or nothing more may go.
+    /// Evicts windows and streams until the rest is within the limits, or no more may be evicted.
     pub fn evict(&mut self) {
         while self.bytes > self.limit_bytes
             && let Some((_, key)) = self.idle_with_window.pop_first()
@@ -145,8 +146,8 @@ impl LoadedStreams {
             self.bytes += stream.memory();
             self.windows_dropped += 1;
         }
-        // Streams with writes in flight are not counted. If there were many of them, a stream that
-        // was just loaded would leave, and its request would load it again and again.
+        // Streams with writes in flight are not counted. If many of them were counted, a stream
+        // that was just loaded would be evicted, and its request would load it again and again.
         while (self.idle.len() > LOADED_STREAMS
             || (self.bytes > self.limit_bytes && self.idle.len() > LEAST_STREAMS))
             && let Some((_, key)) = self.idle.pop_first()

@@ -4,27 +4,30 @@
 //! - A loaded stream is newer than the store, as the overlay is. A command that reads it depends on
 //!   the epochs that write it (rules 1 and 2), so the epochs of one stream follow one another.
 //! - An epoch may have appends to logs and writes of tables. The appends are committed first, and
-//!   later epochs are submitted after both commits. So the order of tables' writes is the order of
-//!   epochs. An epoch with one part needs no order to epochs that it does not depend on.
+//!   later epochs are submitted after both commits. So tables are written in the order of epochs.
+//!   An epoch with only one of these parts needs no order relative to epochs that it does not
+//!   depend on.
 //! - When an epoch with writes of a stream fails, the loaded stream is dropped. It is loaded again
 //!   when no epoch that writes it is open or in flight.
-//! - A record does not have the changes of tables of its own epoch, because its append comes first.
-//!   If a crash or an error takes these, entries of the epoch may stay, and nothing of its XDELs
-//!   and of its groups. Only an XADD that trims counts the deletions before it.
+//! - A record does not include the changes of tables in its own epoch, because its append comes
+//!   first. If a crash or an error loses these changes, entries of the epoch may stay without its
+//!   XDELs and its changes of groups. Only an XADD that trims counts the deletions before it.
 //! - Any other write of the key (SET, DEL, a layer, a flush) drops the loaded stream. If that epoch
 //!   fails, the stream is loaded again.
 //!
 //! # Deleted entries and groups
-//! - XDEL and the commands of groups write tables only: elements, and the key where it is needed.
-//!   All writes of one command are in one epoch, so a crash leaves all of them or none.
-//! - An LSN that a tombstone or a group knows is never used again: each is written with a key whose
-//!   next LSN is greater. If a power cut takes entries that were not synced, their LSNs and ids
-//!   stay behind those that the key has, and count as deleted entries.
-//! - A record leaves the log after a sync that makes its tombstone durable. A tombstone is deleted
-//!   when the removal of its record is durable, or with a key whose first live LSN is greater: not
-//!   with an append, which a power cut may take without the writes of its epoch to tables.
-//! - The number of entries follows from the LSNs at each load: the next one, the first live one,
-//!   and those without an entry between. No counter can disagree.
+//! - XDEL and the commands of groups write tables only: elements, and the key if necessary. All
+//!   writes of one command are in one epoch, so a crash leaves all of them or none.
+//! - An LSN that a tombstone or a group names is never used again: if the key in the store does not
+//!   have a greater next LSN, the same command writes the key. If a power cut loses entries that
+//!   were not synced, their LSNs stay below the next LSN of the key, and their ids stay at or below
+//!   its last id. They count as deleted entries.
+//! - A record is removed from the log after a sync that makes its tombstone durable. A tombstone is
+//!   deleted when the removal of its record is durable, or with a write of the key that has a
+//!   greater first live LSN. An append is not enough, because a power cut may lose the append and
+//!   not the writes of its epoch to tables.
+//! - Each load computes the number of entries from the next LSN, the first live LSN, and the LSNs
+//!   without an entry between them. So no stored counter can be wrong.
 
 use super::Keyspace;
 use super::loaded_streams::LoadedStreams;
@@ -47,16 +50,16 @@ use basalt::log::Log;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// Number of tombstones that one write of a stream deletes.
+/// Maximum number of tombstones that one write of a stream deletes.
 const TOMBSTONES_A_WRITE: usize = 1024;
-/// Number of tombstones from which on an append deletes those that are not needed.
+/// Minimum number of tombstones for which an append deletes the obsolete ones.
 const MANY_TOMBSTONES: usize = 256;
 
-/// What a request on streams waits for.
+/// The event that a request on streams waits for.
 pub(crate) enum StreamNeed {
-    /// Another thread does the job, then the request runs again.
+    /// Another thread runs the job. Then the request runs again.
     Job(Box<StreamJob>),
-    /// Epochs that write the stream have to end, or another request's job has to.
+    /// Epochs that write the stream, or the job of another request, must end.
     Busy,
 }
 
@@ -66,7 +69,7 @@ impl fmt::Debug for StreamNeed {
     }
 }
 
-/// What a key has, for commands on streams.
+/// The kind of value that a key has, for commands on streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKey {
     Absent,
@@ -79,13 +82,14 @@ pub(crate) enum StreamKey {
 #[derive(Default)]
 pub(super) struct Streams {
     loaded: LoadedStreams,
-    /// Number of blocked requests that wait for a key.
+    /// Number of the blocked requests that wait for each key.
     watched: BTreeMap<Bytes, usize>,
-    /// Tickets of the loads under way, by key. A load whose ticket is gone does not count.
+    /// Tickets of the running loads, by key. The result of a load whose ticket was removed is
+    /// ignored.
     loading: BTreeMap<Bytes, u64>,
-    /// Logs that were created and are used by no stream yet.
+    /// Logs that were created and that no stream uses yet, with their incarnations.
     spare: Vec<(u64, Log)>,
-    /// Answers for waiting requests, by client id.
+    /// Results of jobs for waiting requests, by client id.
     answers: BTreeMap<u64, Vec<StreamAnswer>>,
     /// Number of loads so far.
     loads: u64,
@@ -108,8 +112,8 @@ impl Streams {
     /// Drops the loaded streams of the keys that a layer writes.
     pub fn forget_layer(&mut self, layer: &Layer, secret: u64) {
         let stays = |key: &Bytes| !layer.has(key, KeyHash::of(secret, key));
-        let leave = self.loaded.keys().filter(|key| !stays(key));
-        for key in leave.cloned().collect::<Vec<_>>() {
+        let written = self.loaded.keys().filter(|key| !stays(key));
+        for key in written.cloned().collect::<Vec<_>>() {
             self.loaded.remove(&key);
         }
         self.loading.retain(|key, _| stays(key));
@@ -121,7 +125,7 @@ impl Streams {
         self.loading.clear();
     }
 
-    /// Takes the new logs beyond a number that is kept.
+    /// Removes and returns the unused logs above a number that is kept.
     pub fn take_spare_logs(&mut self, kept: usize) -> Vec<(u64, Log)> {
         let kept = kept.min(self.spare.len());
         self.spare.split_off(kept)
@@ -164,15 +168,15 @@ impl Streams {
         self.loaded.evict();
     }
 
-    /// Evicts what is beyond the bounds. No command may be running: it expects the streams that it
-    /// has found, and their windows.
+    /// Evicts windows and streams above the limits. No command may be running, because a command
+    /// relies on the streams that it has found, and on their windows.
     pub fn evict(&mut self) {
         self.loaded.evict();
     }
 }
 
 impl Keyspace {
-    /// Returns what a key has. If it is a stream, it is loaded then.
+    /// Returns the kind of value that a key has. Loads the value if it is a stream.
     pub fn stream(&mut self, key: &[u8]) -> Read<StreamKey> {
         self.touch_flush();
         let now = self.now_ms;
@@ -236,7 +240,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns the answers for the running command, the newest first.
+    /// Returns the results of jobs for the running command, the newest first.
     fn stream_answers(&self) -> impl Iterator<Item = &StreamAnswer> {
         let answers = self.streams.answers.get(&self.client);
         answers.into_iter().flatten().rev()
@@ -279,8 +283,8 @@ impl Keyspace {
         }
     }
 
-    /// Returns the live entries of a found stream in a range, in its direction, as of this moment
-    /// or an earlier one at which the request waited.
+    /// Returns the live entries of a found stream in a range, in the direction of the range. The
+    /// entries are those of this moment, or of an earlier moment at which the request waited.
     pub fn stream_range(
         &mut self,
         key: &[u8],
@@ -431,7 +435,7 @@ impl Keyspace {
         Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
     }
 
-    /// Makes an empty stream at a key, over a value that is there.
+    /// Creates an empty stream at a key. Replaces the value of the key, if there is one.
     pub fn create_stream(&mut self, key: &[u8], incarnation: u64, log: Log) {
         self.streams.loads += 1;
         let parts = LoadedParts {
@@ -451,7 +455,7 @@ impl Keyspace {
         self.write_stream(key, stream);
     }
 
-    /// Writes the key of a stream with its present state.
+    /// Writes the key of a stream with its current state.
     fn write_stream(&mut self, key: &[u8], mut stream: LoadedStream) {
         let value = Value {
             data_type: DataType::Stream,
@@ -482,7 +486,7 @@ impl Keyspace {
 
     /// Adds writes of elements to the open epoch.
     fn write_elements(&mut self, writer: ElementWriter) {
-        // The number covers a write's place in the epoch.
+        // 64 bytes cover the memory of a write in the epoch.
         let bytes: usize = writer.writes.iter().map(|write| write.bytes() + 64).sum();
         let open = self.open_epoch();
         open.bytes += bytes;
@@ -499,7 +503,7 @@ impl Keyspace {
         *self.open_epoch().streams.entry(key).or_default() |= wakes;
     }
 
-    /// Changes a found stream and its elements. `change` returns true if the key has to be written,
+    /// Changes a found stream and its elements. `change` returns true if the key must be written,
     /// too. If `wakes` is true, the change may end the waits of blocked requests.
     pub(super) fn change_elements(
         &mut self,
@@ -511,9 +515,9 @@ impl Keyspace {
         let mut stream = self.streams.loaded.remove(key).expect("it was found");
         let mut writer = ElementWriter::new(self.generation, stream.incarnation);
         let writes_key = change(&mut stream, &mut writer);
-        for lsn in stream.spent_tombstones.split_off(
+        for lsn in stream.obsolete_tombstones.split_off(
             stream
-                .spent_tombstones
+                .obsolete_tombstones
                 .len()
                 .saturating_sub(TOMBSTONES_A_WRITE),
         ) {
@@ -536,7 +540,7 @@ impl Keyspace {
         }
     }
 
-    /// Changes the state of a found stream, apart from its first entry.
+    /// Sets the state of a found stream. The first live LSN must stay the same.
     pub fn change_stream(&mut self, key: &[u8], state: StreamState) {
         let mut stream = self.streams.loaded.remove(key).expect("it was found");
         stream.state = state;
@@ -550,7 +554,7 @@ impl Keyspace {
         self.write_stream(key, stream);
     }
 
-    /// Deletes live entries of a found stream, which are given with their ids.
+    /// Deletes live entries of a found stream. `entries` has their LSNs by id.
     pub fn delete_entries(&mut self, key: &[u8], entries: &BTreeMap<StreamId, u64>) {
         self.change_elements(key, false, |stream, writer| {
             for (id, lsn) in entries {
@@ -582,7 +586,7 @@ impl Keyspace {
         let append = |stream: &mut LoadedStream| {
             let lsn = stream.state.next_lsn;
             let added = stream.state.entries_added + 1;
-            let record = encode_record(id, stream.claim_first(first_lsn), added, words);
+            let record = encode_record(id, stream.next_record_first_lsn(first_lsn), added, words);
             stream.push(decode_record(&record).expect("just encoded"), first_lsn);
             let append = Append {
                 log: stream.log.clone(),
@@ -600,7 +604,7 @@ impl Keyspace {
             self.change_stream(key, state);
         }
         self.stream_written(Bytes::copy_from_slice(key), true);
-        // The number covers the entry's places in the epoch and the window.
+        // 128 bytes cover the memory of the entry in the epoch and the window.
         let bytes = append.record.len() + 128;
         let open = self.open_epoch();
         open.bytes += bytes;
@@ -609,7 +613,7 @@ impl Keyspace {
         self.pending_bytes_peak = self.pending_bytes_peak.max(self.pending_bytes());
     }
 
-    /// Takes the result of a job for a client's request.
+    /// Applies the result of a job, or keeps it for the request of a client.
     pub fn take_stream_answer(&mut self, client: u64, answer: StreamAnswer) {
         match answer {
             StreamAnswer::Created(Ok(spare)) => self.streams.spare.push(spare),
@@ -618,7 +622,7 @@ impl Keyspace {
                     let spend = |stream: &mut LoadedStream| {
                         for run in removal.runs {
                             let spent = stream.tombstones.range(run).copied();
-                            stream.spent_tombstones.extend(spent);
+                            stream.obsolete_tombstones.extend(spent);
                         }
                     };
                     let stream = self.streams.loaded.get(&removal.key);
@@ -632,7 +636,8 @@ impl Keyspace {
                 ticket,
                 result,
             } => {
-                // The key was written since, or an epoch failed: the request looks again.
+                // The key was written during the load, or an epoch failed. The request begins
+                // again.
                 if self.streams.loading.get(&key) != Some(&ticket) {
                     return;
                 }
@@ -693,7 +698,7 @@ impl Keyspace {
         self.client = client;
     }
 
-    /// Drops the answers for a client's request.
+    /// Drops the results of jobs for a client's request.
     pub fn end_stream_answer(&mut self, client: u64) {
         self.streams.answers.remove(&client);
     }
@@ -710,7 +715,8 @@ impl Keyspace {
         self.streams.loaded.limit(bytes);
     }
 
-    /// Returns the budget of bytes for loaded streams, and how often one lost its window to it.
+    /// Returns the budget of bytes for loaded streams, and how many windows were evicted because of
+    /// it.
     pub fn stream_budget(&self) -> (usize, u64) {
         let loaded = &self.streams.loaded;
         (loaded.limit_bytes(), loaded.windows_dropped())

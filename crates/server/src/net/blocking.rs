@@ -1,7 +1,7 @@
 //! Requests that wait for entries of streams (XREAD and XREADGROUP with BLOCK). A blocked request
-//! stays on its connection, and runs again when an epoch that adds to one of its streams, or
-//! removes the stream or a group, has ended: no earlier, so no client sees an entry that could be
-//! lost. Requests run again in the order of their arrival.
+//! stays on its connection. It runs again when an epoch has ended that adds to one of its streams,
+//! or removes the stream or a group. It does not run before the end of that epoch, so no client
+//! sees an entry that could be lost. Requests run again in the order of their arrival.
 
 use super::background::Requester;
 use super::connection::Connection;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The wait of one request.
 pub(crate) struct BlockedRequest {
-    /// The request's place in the order of arrival.
+    /// The request's position in the order of arrival.
     number: u64,
     /// Time at which the wait ends, or `None` for never.
     until: Option<Duration>,
@@ -42,7 +42,7 @@ impl BlockedClients {
 }
 
 impl Server {
-    /// Makes a client's request wait, or wait on.
+    /// Blocks a client's request. A blocked request stays blocked.
     pub(super) fn block(&mut self, c: &mut Connection, slot: usize, block: Block) {
         if c.blocked.is_some() {
             return;
@@ -72,7 +72,8 @@ impl Server {
         }));
     }
 
-    /// Returns what a blocked request has to know when it runs again.
+    /// Returns the state of a blocked request for its next run. Returns `None` if the request is
+    /// not blocked.
     pub(super) fn resumed(&self, c: &Connection) -> Option<Resumed> {
         let blocked = c.blocked.as_ref()?;
         Some(Resumed {
@@ -82,7 +83,7 @@ impl Server {
         })
     }
 
-    /// Notes that a client's request has run, or never will.
+    /// Unblocks a client's request, which was answered or will not run again.
     pub(super) fn end_block(&mut self, c: &mut Connection, slot: usize) {
         let Some(blocked) = c.blocked.take() else {
             return;
@@ -105,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Lets the requests run again whose streams were written by epochs that have ended.
+    /// Schedules the blocked requests for which an epoch has ended that wrote one of their streams.
     pub(super) fn wake_blocked(&mut self) {
         let written = self.exec.keys.take_written_streams();
         let waiting = |key| self.blocked.by_key.get(key).into_iter().flatten();

@@ -110,7 +110,7 @@ impl Server {
                     return true;
                 }
                 if c.parked.is_some() && !c.unparked {
-                    // A blocked client that has left would wait for ever.
+                    // A blocked client that has closed its side would wait forever.
                     return !(c.reset || (c.blocked.is_some() && c.peer_closed));
                 }
                 let mut is_full = self.exec.keys.is_full();

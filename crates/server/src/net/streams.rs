@@ -23,7 +23,7 @@ pub(super) struct StreamResult {
     answer: StreamAnswer,
 }
 
-/// The thread that works on streams, one job after the other.
+/// The thread that runs the jobs on streams, one after the other.
 #[derive(Default)]
 pub(super) struct StreamWorker {
     queue: Option<mpsc::Sender<(Requester, StreamJob)>>,
@@ -33,7 +33,7 @@ pub(super) struct StreamWorker {
 }
 
 impl StreamWorker {
-    /// Returns true if results are awaited.
+    /// Returns true if the result of a job is outstanding.
     pub fn is_busy(&self) -> bool {
         self.awaited > 0
     }
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Removes entries that are not live any more from logs, in the background.
+    /// Begins to remove the records of dead entries from logs, in the background.
     pub(super) fn remove_entries(&mut self) {
         if let Some(job) = self.exec.keys.take_removals() {
             let store = self.exec.keys.store().clone();
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Takes in the result of a job.
+    /// Applies the result of a job.
     pub(super) fn stream_done(&mut self, result: StreamResult) {
         self.streams.awaited -= 1;
         let StreamResult { requester, answer } = result;
@@ -115,7 +115,7 @@ impl Server {
                 enqueue(&mut self.run_list, c, requester.slot);
                 self.exec.keys.take_stream_answer(requester.id, answer);
             }
-            // The client has disconnected. A loaded stream and a new log are of use nevertheless.
+            // The client has disconnected. Later requests can use a loaded stream or a new log.
             None => {
                 self.exec.keys.take_stream_answer(requester.id, answer);
                 self.exec.keys.end_stream_answer(requester.id);

@@ -1,5 +1,5 @@
-//! Sweeps: another thread removes the logs and elements of streams that lost their keys
-//! ([`crate::stream::sweep`]), and streams whose time has come lose them.
+//! Sweeps and expiries of streams. Another thread removes the logs and elements of streams that
+//! lost their keys ([`crate::stream::sweep`]). The loop deletes the keys of expired streams.
 
 use super::background::{join, report, start};
 use super::{Event, LEAST_SLEEP, LoopHandle, Server};
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// Pause after a sweep that failed, and after a failed commit.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Longest sleep of a loop that waits for the end of a stream. The wall clock may be set.
+/// Longest sleep of the loop while it waits for an expiry, because the wall clock may be set
+/// forward.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// The thread of a sweep. There is at most one.
@@ -20,14 +21,14 @@ pub(super) struct Sweeper {
     thread: Option<BackgroundThread>,
     stop: StopSignal,
     is_busy: bool,
-    /// The time of the next sweep after one that failed.
+    /// Time before which no sweep begins, because the last one failed.
     not_before: Duration,
-    /// The time from which on streams expire, after a commit that failed.
+    /// Time before which no stream expires, because a commit failed.
     expire_from: Duration,
 }
 
 impl Sweeper {
-    /// Returns true if a result is awaited.
+    /// Returns true if a sweep is running or its result is outstanding.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }
@@ -46,7 +47,7 @@ impl Sweeper {
             events.post(Event::Swept(Box::new(result)));
         });
         if self.thread.is_none() {
-            // The logs stay until the next start.
+            // The thread did not start. The logs stay until the next start of the server.
             shared.post(Event::Swept(Box::default()));
         }
     }
@@ -78,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Takes in the result of a sweep.
+    /// Applies the result of a sweep.
     pub(super) fn swept(&mut self, result: SweepResult) {
         self.sweeper.is_busy = false;
         if let Some(e) = &result.error {

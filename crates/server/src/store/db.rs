@@ -232,7 +232,7 @@ impl Store for DbStore {
                 .fill_cache(false);
             let mut it = self.db.iter(&self.elements, &options)?;
             it.seek_to_first()?;
-            // A deleted range costs later reads, so there is none for nothing.
+            // A range tombstone slows later reads, so an empty range gets none.
             if it.valid() {
                 batch.delete_range(&self.elements, &from, &to)?;
             }

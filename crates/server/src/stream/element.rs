@@ -1,9 +1,9 @@
 //! The elements of streams in `redis.elements`, pinned to `docs/format/redis-keys.md`: tombstones
-//! of deleted entries, consumer groups, their consumers, and entries that are pending.
+//! of deleted entries, consumer groups, their consumers, and pending entries.
 //!
-//! An element's key is the prefix of the stream's incarnation, a kind, and numbers that order as
-//! their bytes do. So the groups of a stream come before their consumers, and these before the
-//! pending entries.
+//! An element's key is the prefix of the stream's incarnation, a kind, and big-endian numbers. So
+//! the groups of a stream come before their consumers, and the consumers come before the pending
+//! entries.
 
 use super::StreamId;
 use crate::catalog::DATABASE;
@@ -16,9 +16,9 @@ const GROUP: u8 = 1;
 const CONSUMER: u8 = 2;
 const PENDING: u8 = 3;
 
-/// Bytes of the key in front of the kind.
+/// Bytes of the key before the kind.
 const PREFIX_LEN: usize = layout::KEY_PREFIX_LEN + 8;
-/// The number of entries read by a group that does not know it.
+/// The encoded number of entries read if the group does not know the number.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A decoded element.

@@ -1,6 +1,6 @@
-//! The consumer groups of a stream in memory. Each change goes to the store with the epoch of its
-//! command ([`super::element`]). A group's pending entries are known by id, for the group and for
-//! each consumer.
+//! The consumer groups of a stream in memory. Each change is also written to the store, in the
+//! epoch of its command ([`super::element`]). Pending entries are indexed by id, in the group and
+//! in each consumer.
 
 use super::StreamId;
 use super::element::{Element, ElementWriter, damaged};
@@ -9,9 +9,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
-/// Roughly the bytes of memory of a pending entry, in the maps of its group and its consumer.
+/// Approximate bytes of memory of a pending entry, in the maps of its group and its consumer.
 const PENDING_BYTES: usize = 96;
-/// Roughly the bytes of memory of a group or a consumer, without its names and pending entries.
+/// Approximate bytes of memory of a group or a consumer, without its names and pending entries.
 const HEAD_BYTES: usize = 256;
 
 /// An entry that was delivered to a consumer and not acknowledged.
@@ -58,11 +58,11 @@ pub(crate) struct Groups {
     groups: BTreeMap<u64, Group>,
     names: BTreeMap<Bytes, u64>,
     next_group: u64,
-    /// About the bytes of memory of the groups and their names.
+    /// Approximate bytes of memory of the groups and their names.
     memory: usize,
 }
 
-/// A group that is changed. Its memory is counted again when the change ends.
+/// Mutable access to a group. When it is dropped, the memory of the group is counted again.
 pub(crate) struct GroupChange<'a> {
     group: &'a mut Group,
     total: &'a mut usize,
@@ -89,7 +89,7 @@ impl Drop for GroupChange<'_> {
 }
 
 impl Group {
-    /// Returns about the bytes of memory, without the group's name.
+    /// Returns the approximate bytes of memory, without the group's name.
     fn memory(&self) -> usize {
         (self.names.len() + 1) * HEAD_BYTES + self.name_bytes + self.pending.len() * PENDING_BYTES
     }
@@ -99,7 +99,8 @@ impl Group {
         self.last_delivered = (id, lsn);
     }
 
-    /// Returns an LSN that no entry behind the group's position is before, or 0.
+    /// Returns a lower bound of the LSNs of entries after the group's position, or 0 if none is
+    /// known.
     pub fn next_lsn(&self) -> u64 {
         let (id, lsn) = self.last_delivered;
         if id <= self.last_id { lsn + 1 } else { 0 }
@@ -115,7 +116,7 @@ impl Group {
         self.names.get(name).copied()
     }
 
-    /// Returns the consumer of a number that a pending entry has.
+    /// Returns the consumer with a number that a pending entry names.
     pub fn consumer(&self, number: u64) -> &Consumer {
         &self.consumers[&number]
     }
@@ -135,9 +136,14 @@ impl Group {
         });
     }
 
-    /// Returns the number of a consumer, which is made if there is none, and notes that it was seen
-    /// now. The second value is true if the consumer was made.
-    pub fn see(&mut self, name: &[u8], now_ms: u64, writer: &mut ElementWriter) -> (u64, bool) {
+    /// Returns the number of a consumer, and sets the time at which the consumer was last seen.
+    /// Creates the consumer if it does not exist, and then the second value is true.
+    pub fn ensure_consumer(
+        &mut self,
+        name: &[u8],
+        now_ms: u64,
+        writer: &mut ElementWriter,
+    ) -> (u64, bool) {
         let (number, is_new) = match self.names.get(name) {
             Some(number) => (*number, false),
             None => {
@@ -168,8 +174,8 @@ impl Group {
         (number, is_new)
     }
 
-    /// Removes a consumer with its pending entries. Returns their number, if there was the
-    /// consumer.
+    /// Removes a consumer and its pending entries. Returns the number of these entries, or `None`
+    /// if the consumer does not exist.
     pub fn remove_consumer(&mut self, name: &[u8], writer: &mut ElementWriter) -> Option<usize> {
         let number = self.names.remove(name)?;
         let consumer = self.consumers.remove(&number)?;
@@ -181,7 +187,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Makes an entry pending, or changes it. It may have been that of another consumer.
+    /// Adds or replaces a pending entry. The entry may have been pending for another consumer.
     pub fn set_pending(&mut self, id: StreamId, pending: Pending, writer: &mut ElementWriter) {
         if let Some(before) = self.pending.insert(id, pending)
             && before.consumer != pending.consumer
@@ -207,7 +213,7 @@ impl Group {
         }
     }
 
-    /// Ends the wait for an entry to be acknowledged. Returns false if the entry was not pending.
+    /// Removes a pending entry. Returns false if the entry was not pending.
     pub fn acknowledge(&mut self, id: StreamId, writer: &mut ElementWriter) -> bool {
         let Some(pending) = self.pending.remove(&id) else {
             return false;
@@ -247,7 +253,7 @@ impl Groups {
         Some(GroupChange { group, total })
     }
 
-    /// Makes a group, whose name must be free.
+    /// Creates a group. No group of the stream may have its name.
     pub fn create(
         &mut self,
         name: &[u8],
@@ -260,7 +266,7 @@ impl Groups {
         group.save(name, writer);
     }
 
-    /// Adds a group, whose number and name must be free.
+    /// Adds a group. No group of the stream may have its number or name.
     fn add(&mut self, number: u64, name: Bytes) -> GroupChange<'_> {
         self.next_group = self.next_group.max(number.saturating_add(1));
         self.memory += name.len();
@@ -281,7 +287,7 @@ impl Groups {
         self.change(number).expect("just inserted")
     }
 
-    /// Removes a group. Returns false if there was none.
+    /// Removes a group. Returns false if the group does not exist.
     pub fn destroy(&mut self, name: &[u8], writer: &mut ElementWriter) -> bool {
         let group = self
             .names
@@ -296,9 +302,9 @@ impl Groups {
         true
     }
 
-    /// Adds an element that was loaded. Elements come in the order of their keys.
+    /// Adds an element of the store. The caller adds elements in the order of their keys.
     ///
-    /// Errors: `Corruption` if it does not fit to those before.
+    /// Errors: `Corruption` if the element contradicts an earlier one.
     pub fn load(&mut self, element: Element) -> Result<()> {
         match element {
             Element::Tombstone { .. } => {}
@@ -367,7 +373,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns about the bytes of memory of the groups.
+    /// Returns the approximate bytes of memory of the groups.
     pub fn memory(&self) -> usize {
         self.memory
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The id of a stream entry: milliseconds, and a sequence number in the millisecond.
+/// The id of a stream entry: milliseconds, and a sequence number within the millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct StreamId {
     pub ms: u64,

@@ -1,5 +1,5 @@
-//! Reads of streams that would hold the event loop: another thread creates logs, loads streams and
-//! reads entries that are not in memory.
+//! Jobs on streams that would block the event loop. Another thread creates logs, loads streams,
+//! reads entries that are not in memory, and removes records.
 
 use super::StreamId;
 use super::element::{self, Element};
@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-/// The first part of the names of streams' logs.
+/// Prefix of the names of the streams' logs.
 pub(super) const LOG_PREFIX: &str = "redis.stream.";
-/// Number of entries that a search for several ids passes before it halves the rest.
-const WALKED: usize = 16;
+/// Number of entries that a search for several ids reads in sequence before it begins a binary
+/// search.
+const SEQUENTIAL_ENTRIES: usize = 16;
 
 /// Returns the name of a stream's log.
 pub(crate) fn log_name(incarnation: u64) -> String {
@@ -32,10 +33,10 @@ pub(crate) struct EntryRange {
     pub start: StreamId,
     pub end: StreamId,
     pub reverse: bool,
-    /// Largest number of entries.
+    /// Maximum number of entries.
     pub count: u64,
-    /// An LSN that no entry from `start` on is before, so that the search for `start` begins there,
-    /// or 0.
+    /// Lower bound of the LSNs of entries from `start` on, or 0 if none is known. The search for
+    /// `start` begins at this LSN.
     pub from_lsn: u64,
 }
 
@@ -46,7 +47,7 @@ pub(crate) type LiveEntry = (u64, Record);
 #[derive(Clone)]
 pub(crate) struct LiveRange {
     pub log: Log,
-    /// The load of the stream that the read is for.
+    /// The number of the load of the stream ([`super::loaded::LoadedStream::load`]).
     pub load: u64,
     pub lsns: Range<u64>,
     /// LSNs without a live entry.
@@ -56,26 +57,27 @@ pub(crate) struct LiveRange {
 /// Records to be removed from a stream's log.
 pub(crate) struct Removal {
     pub key: Bytes,
-    /// The load of the stream that has decided the removal.
+    /// The number of the load of the stream ([`super::loaded::LoadedStream::load`]).
     pub load: u64,
     pub log: Log,
-    /// The LSN up to which all records are removed.
+    /// The LSN up to which, inclusive, all records are removed. `None` if only `runs` are removed.
     pub up_to: Option<u64>,
     pub runs: Vec<RangeInclusive<u64>>,
 }
 
-/// A read for a waiting request.
+/// A job on a stream, for a waiting request or for the server itself.
 pub(crate) enum StreamJob {
     /// Creates the log of a new stream.
     Create,
-    /// Loads the stream of a key, in the encoding of the store.
+    /// Loads the stream of a key. `stored` is the key in the encoding of the store.
     Load { stored: Bytes, ticket: u64 },
-    /// Reads entries of a log, and then or before those of the window in `newest`.
+    /// Reads a range of entries, from the log and from `newest`. The latter are those of the
+    /// window.
     Read {
         live: LiveRange,
         newest: Vec<LiveEntry>,
         range: EntryRange,
-        /// Bytes of entries from which on no further one is read.
+        /// The read ends when its entries have more bytes than this.
         limit_bytes: usize,
     },
     /// Finds the smallest LSN whose id is at least `id`, or the end of the range.
@@ -114,7 +116,7 @@ pub(crate) enum StreamAnswer {
         id: StreamId,
         result: Result<u64>,
     },
-    /// The LSNs of those of the ids that had a live entry.
+    /// The LSNs of the live entries with these ids.
     Located {
         load: u64,
         ids: BTreeSet<StreamId>,
@@ -194,8 +196,8 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
     let (header, mut state) = decode_state(&value.data)?;
     let key_next_lsn = state.next_lsn;
     let log = store.logs()?.log(&log_name(header.incarnation))?;
-    // If a power cut has taken entries that the key counts, the key is newer. Their LSNs are not
-    // used again, because groups and tombstones may name them.
+    // If a power cut has lost entries that the key counts, the key is newer than the log. The LSNs
+    // of these entries are not used again, because groups and tombstones may name them.
     if let Some(last) = log.last().filter(|last| *last >= state.next_lsn) {
         let record = log.read(last)?.ok_or_else(|| lost(&log, last))?;
         let record = decode_record(&record)?;
@@ -234,7 +236,7 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
     })))
 }
 
-/// Loads the tombstones and the groups of the stream at a key, which is in the encoding of the
+/// Loads the tombstones and the groups of a stream. `stored` is its key in the encoding of the
 /// store.
 fn load_elements(
     store: &dyn Store,
@@ -263,7 +265,7 @@ fn load_elements(
     Ok((tombstones, groups))
 }
 
-/// Loads the newest live entries. Returns them, and the LSN from which on they are complete.
+/// Loads the newest live entries. Returns all live entries from an LSN on, and this LSN.
 fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<LiveEntry>, u64)> {
     let (mut window, mut bytes) = (VecDeque::new(), 0);
     for entry in log.iter_back(lsns.end - 1) {
@@ -283,11 +285,12 @@ fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<L
     Ok((window, lsns.start))
 }
 
-/// Returns the smallest LSN in a range whose record has an id of at least `id`, with that id, or
-/// the end of the range. Costs a read for each halving of the range.
+/// Returns the smallest LSN in a range whose record has an id of at least `id`, and the id of this
+/// record. Returns the end of the range if there is none. Cost: a binary search with one read for
+/// each step.
 fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option<StreamId>)> {
     let (mut low, mut high, mut found) = (lsns.start, lsns.end, None);
-    // A caller that knows where to begin is right mostly.
+    // The first record of the range is often the result, because callers know a lower bound.
     if let Some((lsn, record)) = log.iter(low).next().transpose()?.filter(|e| e.0 < high) {
         let record = decode_record(&record)?;
         if record.id >= id {
@@ -297,7 +300,7 @@ fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option
     }
     while low < high {
         let middle = low + (high - low) / 2;
-        // The log has no record of some LSNs.
+        // Some LSNs have no record. Then the next record decides.
         let next = match log.read(middle)? {
             Some(record) => Some((middle, record)),
             None => log.iter(middle).next().transpose()?,
@@ -319,7 +322,8 @@ fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option
     })
 }
 
-/// Finds entries by their ids. Ids that lie close together cost one walk, others a search each.
+/// Finds the LSNs of live entries by their ids. Cost: a sequential read for ids that are close
+/// together, and a binary search for each other id.
 fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, u64>> {
     let (log, end) = (&live.log, live.lsns.end);
     let mut located = BTreeMap::new();
@@ -344,7 +348,7 @@ fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamI
             }
             next = None;
             steps += 1;
-            if steps == WALKED {
+            if steps == SEQUENTIAL_ENTRIES {
                 walk.seek(lower_bound(log, lsn + 1..end, *id)?.0);
             }
         }

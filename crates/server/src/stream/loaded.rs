@@ -1,5 +1,5 @@
-//! A stream in memory: its state, its log, a window of its newest entries, the entries that are
-//! gone, and its consumer groups.
+//! A stream in memory: its state, its log, a window of its newest entries, the LSNs without a live
+//! entry, and its consumer groups.
 
 use super::StreamId;
 use super::group::{Group, Groups};
@@ -11,17 +11,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Number of committed entries that a window keeps.
+/// Maximum number of committed entries in a window.
 pub(crate) const WINDOW_ENTRIES: usize = 128;
-/// Bytes of committed entries from which on a window drops the oldest ones.
+/// Maximum bytes of committed entries in a window that has more than one entry.
 pub(crate) const WINDOW_BYTES: usize = 64 << 10;
 
-/// Number of removed entries from which on the log is trimmed.
+/// Minimum number of removed entries for which the log is trimmed.
 const TRIM_ENTRIES: u64 = 256;
-/// Number of consecutive deleted entries from which on they are removed from the log. Each removal
-/// costs a sync.
+/// Minimum number of consecutive deleted entries for which their records are removed from the log.
+/// Each removal costs a sync.
 const REMOVE_ENTRIES: u64 = 256;
-/// Roughly the bytes of memory of a number in a set.
+/// Approximate bytes of memory of a number in a set.
 const SET_BYTES: usize = 24;
 
 /// A loaded stream.
@@ -31,38 +31,39 @@ pub(crate) struct LoadedStream {
     pub expire_at_ms: Option<u64>,
     pub log: Log,
     pub state: StreamState,
-    /// The next LSN in the key's value, as it was last written.
+    /// The next LSN in the value of the key that was written last.
     pub key_next_lsn: u64,
-    /// The first live LSN as records may have it: with the trims of appends, and without those
-    /// changes of tables that have not ended.
+    /// The first live LSN that a record may have. It includes the trims of appends, but no writes
+    /// to tables that are still in flight.
     appended_first_lsn: u64,
-    /// Records up to this LSN were removed from the log, or will be.
+    /// Records up to this LSN, inclusive, were removed from the log or will be.
     pub trimmed_lsn: u64,
-    /// The LSNs from `state.first_lsn` on that have no live entry: it was deleted, or a power cut
-    /// took it. `state.first_lsn` itself is not among them. Jobs share the set.
+    /// The LSNs above `state.first_lsn` that have no live entry. The entry was deleted, or a power
+    /// cut lost it. Jobs share the set.
     pub gone: Arc<LsnSet>,
     /// The LSNs of deleted entries that have a tombstone in the store.
     pub tombstones: BTreeSet<u64>,
     /// Tombstones whose records are durably removed from the log.
-    pub spent_tombstones: Vec<u64>,
-    /// The LSNs from `state.first_lsn` on that the log has no record of, or soon will not have.
+    pub obsolete_tombstones: Vec<u64>,
+    /// The LSNs of `gone` that have no record in the log, or whose record is being removed.
     removed: LsnSet,
     /// LSNs in runs of deleted entries that are long enough to be removed from the log.
     long_runs: BTreeSet<u64>,
     pub groups: Groups,
-    /// The newest live entries with their LSNs. The budget of all streams may have taken all of
+    /// The newest live entries with their LSNs. Empty if the budget of all streams has evicted
     /// them.
     pub window: VecDeque<(u64, Record)>,
-    /// The LSN from which on all live entries are in the window.
+    /// All live entries from this LSN on are in the window.
     pub window_start: u64,
     pub window_bytes: usize,
-    /// The LSN and the id of an entry that was the first live one.
+    /// The LSN and the id of the first live entry when it was last read from the log.
     pub known_first: Option<(u64, StreamId)>,
     /// Epochs, open or in flight, that write this stream.
     pub written_by: Epochs,
-    /// A number that no other load has, so that answers of an earlier load are recognised.
+    /// The number of this load. No other load has it, so the results of jobs for an earlier load
+    /// are ignored.
     pub load: u64,
-    /// The time of the last use, as a count of uses of all streams.
+    /// The time of the last use: the number of uses of all streams until then.
     pub used: u64,
 }
 
@@ -74,7 +75,7 @@ pub(crate) struct LoadedParts {
     pub state: StreamState,
     pub key_next_lsn: u64,
     pub gone: LsnSet,
-    /// The part of `gone` that the log has no record of.
+    /// The LSNs of `gone` that have no record in the log.
     pub removed: LsnSet,
     pub tombstones: BTreeSet<u64>,
     pub groups: Groups,
@@ -83,7 +84,7 @@ pub(crate) struct LoadedParts {
 }
 
 impl LoadedStream {
-    /// Makes a loaded stream. `load` is a number that no other load has.
+    /// Makes a loaded stream. No other load may have the number `load`.
     pub fn new(parts: LoadedParts, load: u64) -> LoadedStream {
         LoadedStream {
             incarnation: parts.incarnation,
@@ -95,7 +96,7 @@ impl LoadedStream {
             key_next_lsn: parts.key_next_lsn,
             gone: Arc::new(parts.gone),
             tombstones: parts.tombstones,
-            spent_tombstones: Vec::new(),
+            obsolete_tombstones: Vec::new(),
             removed: parts.removed,
             long_runs: BTreeSet::new(),
             groups: parts.groups,
@@ -119,14 +120,14 @@ impl LoadedStream {
         (self.state.first_lsn..self.state.next_lsn).contains(&lsn) && !self.gone.contains(lsn)
     }
 
-    /// Returns true if the key's value does not count all entries. Then it has to be written with a
-    /// group that may know them.
+    /// Returns true if the key's value does not count all entries. Then a command that writes a
+    /// group must also write the key, because the group may name these entries.
     pub fn key_is_behind(&self) -> bool {
         self.key_next_lsn < self.state.next_lsn
     }
 
-    /// Returns the smallest live LSN whose id is at least `id`, or `next_lsn` if there is none. The
-    /// result is `None` if the answer lies in front of the window.
+    /// Returns the smallest live LSN whose id is at least `id`, or `next_lsn` if there is none.
+    /// Returns `None` if the LSN is before the window.
     pub fn lower_bound(&self, id: StreamId) -> Option<u64> {
         let n = self.window.partition_point(|(_, entry)| entry.id < id);
         let is_certain = n > 0 || self.window_start <= self.state.first_lsn;
@@ -137,10 +138,10 @@ impl LoadedStream {
         is_certain.then_some(lsn)
     }
 
-    /// Returns the first live LSN that the record of the next entry has, if the entry's command
-    /// removes the entries before `first_lsn`. The appends of an epoch are committed before its
-    /// other writes, so a record must not have what only these do.
-    pub fn claim_first(&mut self, first_lsn: u64) -> u64 {
+    /// Returns the first live LSN for the record of the next entry, whose command removes the
+    /// entries before `first_lsn`. An epoch commits its appends before its other writes, so a
+    /// record must not include the changes of those writes.
+    pub fn next_record_first_lsn(&mut self, first_lsn: u64) -> u64 {
         if first_lsn > self.state.first_lsn {
             self.appended_first_lsn = first_lsn;
         }
@@ -243,8 +244,8 @@ impl LoadedStream {
         runs
     }
 
-    /// Returns the id of the first live entry if it is in memory, and the smallest id if there is
-    /// no entry.
+    /// Returns the id of the first live entry, or the smallest id if there is no entry. Returns
+    /// `None` if the first live entry is not in memory.
     pub fn first_id(&self) -> Option<StreamId> {
         if self.len() == 0 {
             return Some(StreamId::MIN);
@@ -258,18 +259,19 @@ impl LoadedStream {
         known.map(|(_, id)| id)
     }
 
-    /// Returns true if the counters of a group follow from the id of the first entry, too.
+    /// Returns true if the counters of a group depend on the id of the first entry.
     pub fn counts_from_first(&self, group: &Group) -> bool {
         self.state.max_deleted_id != StreamId::MIN || group.entries_read.is_none()
     }
 
-    /// Returns true if entries behind `after` were deleted. `first` is the id of the first entry.
-    fn has_tombstones_behind(&self, after: StreamId, first: StreamId) -> bool {
+    /// Returns true if entries after `after` were deleted. `first` is the id of the first entry.
+    fn has_tombstones_after(&self, after: StreamId, first: StreamId) -> bool {
         let deleted = self.state.max_deleted_id;
         self.len() > 0 && deleted != StreamId::MIN && first <= deleted && after <= deleted
     }
 
-    /// Returns the number of entries that were ever added up to `id`, if it is known.
+    /// Returns the number of entries ever added up to `id`, or `None` if it is unknown. `first` is
+    /// the id of the first entry.
     fn entries_up_to(&self, id: StreamId, first: StreamId) -> Option<u64> {
         let (state, len) = (&self.state, self.len());
         if state.entries_added == 0 {
@@ -291,7 +293,9 @@ impl LoadedStream {
         }
     }
 
-    /// Returns the entries read by a group after the delivery of the entry `id`.
+    /// Returns the number of entries that a group has read after the delivery of the entry `id`, or
+    /// `None` if it is unknown. `read` is the number before, and `first` is the id of the first
+    /// entry.
     pub fn entries_read_after(
         &self,
         read: Option<u64>,
@@ -299,33 +303,34 @@ impl LoadedStream {
         first: StreamId,
     ) -> Option<u64> {
         match read {
-            Some(n) if !self.has_tombstones_behind(id, first) => Some(n.wrapping_add(1)),
+            Some(n) if !self.has_tombstones_after(id, first) => Some(n.wrapping_add(1)),
             _ if self.state.entries_added > 0 => self.entries_up_to(id, first),
             read => read,
         }
     }
 
-    /// Returns the number of entries that a group has not read, if it is known.
+    /// Returns the number of entries that a group has not read, or `None` if it is unknown. `first`
+    /// is the id of the first entry.
     pub fn lag(&self, group: &Group, first: StreamId) -> Option<i64> {
         let added = self.state.entries_added;
         if added == 0 {
             return Some(0);
         }
         let read = match group.entries_read {
-            Some(n) if !self.has_tombstones_behind(group.last_id, first) => Some(n),
+            Some(n) if !self.has_tombstones_after(group.last_id, first) => Some(n),
             _ => self.entries_up_to(group.last_id, first),
         };
         read.map(|read| added.wrapping_sub(read) as i64)
     }
 
-    /// Returns about the bytes of memory that the stream takes.
+    /// Returns the approximate bytes of memory of the stream.
     pub fn memory(&self) -> usize {
         let sets = 2 * self.gone.runs() + self.tombstones.len() + self.long_runs.len();
         size_of::<LoadedStream>()
             + self.window_bytes
             + self.window.len() * size_of::<(u64, Record)>()
             + sets * SET_BYTES
-            + self.spent_tombstones.capacity() * size_of::<u64>()
+            + self.obsolete_tombstones.capacity() * size_of::<u64>()
             + self.groups.memory()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
-/// A set of LSNs. Costs memory in proportion to the runs of consecutive LSNs.
+/// A set of LSNs. Its memory is proportional to the number of runs of consecutive LSNs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LsnSet {
     /// The last LSN of each maximal run, by its first one.
@@ -22,7 +22,7 @@ impl LsnSet {
         self.runs.len()
     }
 
-    /// Returns the run that has an LSN.
+    /// Returns the run that contains an LSN.
     pub fn run_of(&self, lsn: u64) -> Option<RangeInclusive<u64>> {
         let (first, last) = self.runs.range(..=lsn).next_back()?;
         (*last >= lsn).then_some(*first..=*last)
@@ -43,7 +43,7 @@ impl LsnSet {
             return;
         }
         let (mut first, mut last) = run.into_inner();
-        // Runs that overlap the new one, or that have no LSN between, become one with it.
+        // Runs that overlap or adjoin the new run are merged with it.
         while let Some((from, to)) = self.runs.range(..=last.saturating_add(1)).next_back() {
             let (from, to) = (*from, *to);
             if to.saturating_add(1) < first {
@@ -87,8 +87,8 @@ impl LsnSet {
         self.run_of(lsn).map_or(lsn, |run| run.end() + 1)
     }
 
-    /// Returns the LSN behind the next `n` ones from `from` on that are not in the set. It is not
-    /// in the set either.
+    /// Skips `n` LSNs from `from` on that are not in the set. Returns the next LSN that is not in
+    /// the set.
     pub fn skip_absent(&self, from: u64, n: u64) -> u64 {
         let (mut at, mut left) = (self.next_absent(from), n);
         while left > 0 {

@@ -6,12 +6,12 @@ use basalt::{Bytes, Error, ErrorKind, Result};
 
 /// The format of a record, its first byte.
 const FORMAT: u8 = 1;
-/// Bytes of a record in front of its fields.
+/// Bytes of a record before its fields.
 const HEAD_LEN: usize = 1 + 4 * 8 + 4;
-/// Bytes of a stream's fields behind its [`CollectionHeader`].
+/// Bytes of a stream's fields after its [`CollectionHeader`].
 const STATE_LEN: usize = 7 * 8;
 
-/// The state of a stream that one record or a key's value has.
+/// The state of a stream in a record or in a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamState {
     /// The largest id ever added, or set with XSETID.
@@ -47,7 +47,7 @@ pub(crate) struct Record {
     pub entries_added: u64,
     /// Number of fields and values together.
     pub words: usize,
-    /// Fields and values, each with its length (u32) in front.
+    /// Fields and values. The length (u32) of each precedes its bytes.
     pub body: Bytes,
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn decode_state(data: &[u8]) -> Result<(CollectionHeader, StreamState
     }
     if rest.len() != STATE_LEN {
         return Err(damaged(format!(
-            "stream: expected {STATE_LEN} bytes behind the header, found {}",
+            "stream: expected {STATE_LEN} bytes after the header, found {}",
             rest.len()
         )));
     }
@@ -185,7 +185,7 @@ pub(crate) fn decode_state(data: &[u8]) -> Result<(CollectionHeader, StreamState
     match (1..=state.next_lsn).contains(&state.first_lsn) {
         true => Ok((header, state)),
         false => Err(damaged(format!(
-            "stream: the first live entry {} is behind the next one {}",
+            "stream: the first live LSN {} is above the next LSN {}",
             state.first_lsn, state.next_lsn
         ))),
     }

@@ -1,21 +1,22 @@
-//! The streams of a generation by key, in memory: their incarnations, and when they end.
+//! The streams of a generation in memory, by key: their incarnations and their expiries.
 //!
-//! Most writes of keys do not read the key. The registry says whether such a write drops a stream.
-//! Each stream takes about 150 bytes and twice its key, as the log engine also has each log in
-//! memory.
+//! Most writes do not read the key that they write. The registry says whether such a write drops a
+//! stream. Each stream takes about 150 bytes and twice the bytes of its key. The log engine keeps
+//! the state of each log in memory, too.
 
 use basalt::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// About the bytes of memory of an entry, besides its key.
+/// Approximate bytes of memory of an entry, without its key.
 const ENTRY_BYTES: usize = 128;
 
-/// What is known of the stream of a key.
+/// The registration of the stream of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Registered {
     pub incarnation: u64,
-    /// When the stream ends, in ms since 1970, or when its key has to be looked at.
+    /// Time at which the stream expires, or at which its key must be checked, in ms since 1970.
+    /// `None` for never.
     pub expire_at_ms: Option<u64>,
     /// The position of the registration among all writes.
     pub rank: u64,
@@ -38,7 +39,7 @@ impl StreamRegistry {
         self.by_key.len()
     }
 
-    /// Returns about the bytes of memory.
+    /// Returns the approximate bytes of memory.
     pub fn memory(&self) -> usize {
         self.bytes
     }
@@ -71,12 +72,12 @@ impl StreamRegistry {
         Some(stream)
     }
 
-    /// Returns the time at which the next stream ends.
+    /// Returns the time at which the next stream expires, in ms since 1970.
     pub fn next_expiry(&self) -> Option<u64> {
         self.by_expiry.first().map(|(at, _)| *at)
     }
 
-    /// Returns the key of a stream that has ended at a time.
+    /// Returns the key of a stream that has expired at `now_ms`.
     pub fn next_ended(&self, now_ms: u64) -> Option<Bytes> {
         let (at, key) = self.by_expiry.first()?;
         (*at <= now_ms).then(|| key.clone())
@@ -96,7 +97,7 @@ impl StreamRegistry {
         self.by_key.values().map(|stream| stream.incarnation)
     }
 
-    /// Takes back the streams that a failed flush had removed.
+    /// Restores the streams that a failed flush had removed.
     pub fn restore(&mut self, before: StreamRegistry) {
         if self.is_empty() {
             *self = before;

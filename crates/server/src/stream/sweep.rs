@@ -1,13 +1,13 @@
 //! Removal of the logs and elements of streams that no key has any more.
 //!
-//! A log is deleted durably, at once. So the drop of its key must be durable before: a power cut
-//! must not bring back the key of a deleted log. A sweep first reads the key in the store, then
-//! syncs the store, and then deletes. What it has read is durable then, and an incarnation that a
-//! key no longer has never returns.
+//! The deletion of a log is durable at once. So the drop of its key must be durable before, because
+//! a power cut must not bring back the key of a deleted log. A sweep first reads the key in the
+//! store, then syncs the store, and then deletes. The sync makes the state that the sweep has read
+//! durable. An incarnation that a key has lost never returns to the key.
 //!
-//! A sweep must not meet a stream whose creation is not committed: its key is not in the store, and
-//! its log would be deleted. So the keyspace names only streams whose drop has been committed, and
-//! the sweep of a start takes only logs of earlier servers.
+//! A sweep must not take a stream whose creation is not committed. The key of such a stream is not
+//! in the store yet, so the sweep would delete its log. Therefore the keyspace passes only streams
+//! whose drop has been committed, and the sweep of a start takes only logs of earlier servers.
 
 use super::jobs::{LOG_PREFIX, log_name};
 use super::record::decode_state;
@@ -23,10 +23,10 @@ use std::collections::BTreeSet;
 /// Number of streams whose elements and logs are removed after one sync.
 const STREAMS_A_SYNC: usize = 256;
 
-/// A stream that a key may have lost.
+/// A stream that its key may have lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DroppedStream {
-    /// The key in the encoding of the store, or empty for a log that was never a key's.
+    /// The key in the encoding of the store, or empty for a log that no key ever had.
     pub stored_key: Bytes,
     pub incarnation: u64,
 }
@@ -72,7 +72,7 @@ pub(crate) struct SweepResult {
     pub error: Option<Error>,
 }
 
-/// Carries out a sweep. Blocks. A stop ends it early.
+/// Runs a sweep. Blocks. A stop ends it early.
 pub(crate) fn sweep(store: &dyn Store, job: SweepJob, stop: &StopSignal) -> SweepResult {
     let mut result = SweepResult::default();
     let Some(logs) = store.existing_logs() else {
@@ -124,10 +124,10 @@ impl Sweep<'_> {
             self.dead
                 .extend(all.map(|incarnation| (*flushed, incarnation)));
         }
-        // Everything that was read is durable from here on.
+        // This sync makes durable what the sweep has read.
         self.store.sync()?;
         for dead in self.dead.chunks(STREAMS_A_SYNC) {
-            // Logs lead to the elements, so they go last.
+            // After a crash, only the logs lead to the elements. So the logs are deleted last.
             if self.store.remove_elements(dead)? {
                 self.store.sync()?;
             }
@@ -136,7 +136,7 @@ impl Sweep<'_> {
                     return Ok(false);
                 }
                 match self.logs.delete(&log_name(*incarnation)) {
-                    // An earlier sweep failed behind this log.
+                    // An earlier sweep deleted this log and then failed.
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
                     deleted => deleted?,
                 }
@@ -146,7 +146,7 @@ impl Sweep<'_> {
         Ok(true)
     }
 
-    /// Returns true if the key of a stream has it in the store.
+    /// Returns true if the key of a stream still has the stream in the store.
     fn has(&self, generation: u32, dropped: &DroppedStream) -> Result<bool> {
         match layout::decode_key(&dropped.stored_key) {
             Some((_, of, _)) if of == generation => {}

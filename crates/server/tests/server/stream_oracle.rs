@@ -1,6 +1,5 @@
-//! Random commands on streams and their groups, to Redis itself and to this server: the same bytes
-//! must come back, but for times. The server is stopped and started in between, which the client of
-//! Redis does not notice.
+//! Random commands on streams and their groups are sent to Redis and to this server. The replies
+//! must have the same bytes, except for times. The test also restarts this server between commands.
 
 use crate::client::{Client, TestServer, encode};
 use crate::oracle::both;

@@ -1,5 +1,5 @@
-//! Strings and streams in one store: copies of one moment, the engines that a store has, and the
-//! figures of the log engine.
+//! Strings and streams in one store: checkpoints, the engines of a store, and the metrics of the
+//! log engine.
 
 use crate::client::{Client, TestServer, spawn};
 use basalt::env::EnvBuilder;
@@ -17,9 +17,9 @@ fn number(reply: &str) -> u64 {
     digits.trim_start_matches(':').parse().unwrap()
 }
 
-/// A client by turns sets a number and appends the same number to a stream, while copies are made.
-/// Every copy has a state that the client saw. Every fifth number begins a new stream, so that
-/// copies come between the two parts of an epoch, too.
+/// A client alternately sets a number and appends the same number to a stream, while checkpoints
+/// are made. Every checkpoint has a state that the client saw. Every fifth number begins a new
+/// stream, so that a checkpoint can run between the two commits of an epoch.
 #[test]
 fn a_checkpoint_has_strings_and_streams_of_one_moment() {
     for policy in ["always", "never"] {
@@ -114,7 +114,8 @@ fn remove(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir);
 }
 
-/// A checkpoint whose part of the logs fails is an error and leaves nothing. The server goes on.
+/// If the part of a checkpoint that copies logs fails, the checkpoint returns an error and leaves
+/// no files. The server continues.
 #[test]
 fn a_checkpoint_of_streams_that_fails_is_an_error() {
     let mut faults: Option<Arc<FaultFs>> = None;
@@ -192,7 +193,7 @@ fn only_a_store_with_streams_has_a_log_engine() {
     assert_eq!(server.client().words("XLEN s"), ":1\r\n");
 }
 
-/// INFO has the figures of the log engine that the metrics have.
+/// INFO and the metrics have the same numbers of the log engine.
 #[test]
 fn info_and_metrics_agree_about_the_log_engine() {
     let server = TestServer::start("log-figures", |_| {});
@@ -243,8 +244,8 @@ fn wait_for_logs(c: &mut Client, logs: u64) {
     panic!("the store has {found} logs, not {logs}");
 }
 
-/// Logs of streams that lost their keys are removed while the server runs, whichever way the keys
-/// were lost. Nothing reads the expired streams.
+/// The running server removes the logs of streams that lost their keys in any way. No client reads
+/// the expired streams.
 #[test]
 fn logs_of_dropped_streams_are_removed_while_the_server_runs() {
     let server = TestServer::start("sweep", |_| {});
@@ -284,7 +285,7 @@ fn logs_of_dropped_streams_are_removed_while_the_server_runs() {
         assert_eq!(c.words("FLUSHALL"), "+OK\r\n");
         wait_for_logs(&mut c, 0);
     }
-    // Streams that an earlier server made are known to the next one.
+    // A server finds the streams of an earlier server.
     for n in 0..20 {
         c.words(&format!("XADD s{n} 1-1 f v"));
     }
@@ -302,8 +303,8 @@ fn logs_of_dropped_streams_are_removed_while_the_server_runs() {
     wait_for_logs(&mut c, 10);
 }
 
-/// A client that pipelines ranges over a whole stream, and does not read the replies, holds a few
-/// replies at a time: each request is read from the log when there is room for its reply.
+/// If a client pipelines ranges over a whole stream and does not read the replies, the server holds
+/// few replies. It reads the entries of a request only when there is room for the reply.
 #[test]
 fn pipelined_ranges_of_a_large_stream_take_bounded_memory() {
     const REQUESTS: usize = 2_000;
@@ -328,7 +329,8 @@ fn pipelined_ranges_of_a_large_stream_take_bounded_memory() {
     for _ in 0..20 {
         assert_eq!(c.reply().unwrap().len(), whole);
     }
-    // Nothing takes replies from here on, so the server answers a few more requests and stops.
+    // The client reads no replies from here on, so the server answers a few more requests and
+    // stops.
     let (mut done, mut same, mut polls) = (0, 0, 0);
     while same < 200 {
         let memory = other.words("INFO memory");

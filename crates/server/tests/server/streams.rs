@@ -196,7 +196,8 @@ fn deleted_entries_and_groups_survive_a_restart() {
         server = TestServer::start_in(dir, |_| {});
         c = server.client();
     }
-    // An entry that was never delivered, a pending one, a deleted one, and one that never was.
+    // The ids of an undelivered entry, a pending entry, a deleted entry, and an entry that never
+    // existed.
     let claim = "XCLAIM s g b 0 100-0 2-0 5-0 777-0 FORCE";
     let claimed = [entry(100), entry(2)].concat();
     assert_eq!(c.words(claim), format!("*2\r\n{claimed}"));
@@ -230,7 +231,7 @@ fn deleted_entries_and_groups_survive_a_restart() {
         c.words("XPENDING s g"),
         format!("*4\r\n:27\r\n{ends}*3\r\n{counts}")
     );
-    // A deleted stream takes its groups along, and a new one has none.
+    // The groups of a deleted stream are deleted, too. A new stream has none.
     assert_eq!(c.words("DEL s"), ":1\r\n");
     drop(c);
     let dir = server.stop();

@@ -7,8 +7,8 @@
 //! - `A& words`: client `A` sends a command that blocks. Its reply comes later.
 //! - `A?`: client `A` waits for that reply, which is on the next lines.
 //! - `= bytes`: the reply. If the protocols differ, `2= bytes` and `3= bytes`.
-//! - `~` in front of a command: the decimal numbers of its reply depend on the time, and are shown
-//!   as `#`.
+//! - `~` before a command: the decimal numbers of its reply depend on the time, and are shown as
+//!   `#`.
 //! - `#` begins a comment.
 //!
 //! Words are separated by single spaces, and have the escapes of Rust's byte strings; `""` is the
@@ -317,7 +317,7 @@ fn commands_reply_as_the_transcripts_say() {
     assert!(n >= LEAST, "too few transcripts were compared");
 }
 
-/// The files say what Redis says now.
+/// The transcripts equal the replies of an installed Redis.
 #[test]
 #[expect(
     clippy::disallowed_methods,

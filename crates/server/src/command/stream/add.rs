@@ -10,13 +10,13 @@ use crate::stream::lsn_set::LsnSet;
 use crate::stream::record::StreamState;
 use std::sync::Arc;
 
-/// Entries of one node: an approximate trim removes whole nodes, which begin at every hundredth
-/// entry that was ever added.
+/// Number of entries of a node. An approximate trim removes whole nodes. A node begins at every
+/// hundredth entry that was ever added.
 const NODE_ENTRIES: u64 = 100;
-/// Most entries that an approximate trim removes if the command has no LIMIT.
+/// Maximum number of entries that an approximate trim removes if the command has no LIMIT.
 const DEFAULT_LIMIT: u64 = 100 * NODE_ENTRIES;
 
-/// Which entries stay.
+/// The entries that a trim keeps.
 #[derive(Clone, Copy)]
 enum Kept {
     All,
@@ -37,11 +37,11 @@ enum NewId {
 struct Options {
     kept: Kept,
     approximate: bool,
-    /// Most entries that an approximate trim removes, or `None` for any number.
+    /// Maximum number of entries that an approximate trim removes, or `None` for no limit.
     limit: Option<u64>,
     no_create: bool,
     id: NewId,
-    /// Index behind the id.
+    /// Index of the argument after the id.
     end: usize,
 }
 
@@ -164,7 +164,7 @@ fn live(lsns: std::ops::Range<u64>, gone: &LsnSet) -> u64 {
     lsns.end - lsns.start - gone.count_in(lsns)
 }
 
-/// Returns the first LSN that an exact trim keeps of a loaded stream, or of none.
+/// Returns the first LSN that an exact trim keeps. The stream is loaded or does not exist.
 fn kept_from(
     c: &mut Context<'_>,
     key: &[u8],

@@ -8,12 +8,12 @@ use crate::resp::request::Request;
 use crate::stream::StreamId;
 use std::collections::BTreeMap;
 
-/// Pending entries that XAUTOCLAIM claims if the command has no COUNT.
+/// Maximum number of pending entries that XAUTOCLAIM claims if the command has no COUNT.
 const DEFAULT_COUNT: u64 = 100;
-/// Pending entries that XAUTOCLAIM looks at for each one that it may claim.
-const LOOKS: u64 = 10;
-/// Greatest COUNT of XAUTOCLAIM, which asks Redis for 16 bytes of memory each.
-const MOST_CLAIMS: i64 = 1 << 43;
+/// Number of pending entries that XAUTOCLAIM may examine for each one that it may claim.
+const EXAMINED_A_CLAIM: u64 = 10;
+/// Maximum COUNT of XAUTOCLAIM, because Redis allocates 16 bytes of memory for each.
+const MAX_COUNT: i64 = 1 << 43;
 
 fn number(r: &Request, at: usize, what: &str, command: &str) -> Result<i64, Failure> {
     let invalid = || Failure::new(format!("ERR Invalid {what} argument for {command}"));
@@ -75,7 +75,7 @@ fn options(r: &Request, now_ms: u64) -> Result<Options, Failure> {
         }
         i += 1;
     }
-    // As in Redis, a time that cannot be is the present one.
+    // As in Redis, an impossible time is replaced by the current time.
     o.delivered_ms = u64::try_from(delivered).map_or(now_ms, |at| at.min(now_ms));
     Ok(o)
 }
@@ -105,7 +105,8 @@ pub(crate) fn xclaim(c: &mut Context<'_>, r: &Request) -> CommandResult {
         last_id: (o.last_id > of.last_id).then_some(o.last_id),
         ..Claims::default()
     };
-    // The state of each id after the claims before. An id may be given more than once.
+    // The state of each id after the earlier claims of this command. The command may name an id
+    // more than once.
     let mut claimed: BTreeMap<StreamId, Claim> = BTreeMap::new();
     let mut replied = Vec::new();
     for id in o.ids {
@@ -203,7 +204,7 @@ pub(crate) fn xautoclaim(c: &mut Context<'_>, r: &Request) -> CommandResult {
     if !has_group(c, key, group)? {
         return Err(no_group(key, group));
     }
-    if count > MOST_CLAIMS as u64 {
+    if count > MAX_COUNT as u64 {
         return Err(Failure::new(
             "ERR Insufficient memory, failed allocating transient memory, COUNT too high.",
         ));
@@ -211,12 +212,12 @@ pub(crate) fn xautoclaim(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let stream = c.exec.keys.loaded_stream(key);
     let mut pending = group_of(c, key, group).pending().range(start..);
     let (mut claims, mut claimed) = (Claims::default(), Vec::new());
-    let mut looks = count.saturating_mul(LOOKS);
-    while looks > 0 && count > 0 {
+    let mut examinable = count.saturating_mul(EXAMINED_A_CLAIM);
+    while examinable > 0 && count > 0 {
         let Some((id, pending)) = pending.next() else {
             break;
         };
-        looks -= 1;
+        examinable -= 1;
         if !stream.is_live(pending.lsn) {
             claims.dropped.push(*id);
             count -= 1;

@@ -90,7 +90,7 @@ pub(super) fn no_group_of_key(key: &[u8], group: &[u8]) -> Failure {
     ))
 }
 
-/// Checks that a key has a stream, and the stream a group.
+/// Checks that a key has a stream with a group.
 fn needs_group(c: &mut Context<'_>, key: &[u8], group: &[u8]) -> Result<(), Failure> {
     if !has_stream(c, key)? {
         return Err(no_key());

@@ -11,17 +11,17 @@ use crate::stream::StreamId;
 use crate::stream::jobs::EntryRange;
 use basalt::Bytes;
 
-/// The error of a list of streams without as many ids. Redis says it of XREADGROUP, too.
+/// The error if the numbers of streams and ids differ. Redis has the same text for XREADGROUP.
 const UNBALANCED: &str =
     "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
-/// Greatest number of streams of one request. All of them must be loaded at the same time.
+/// Maximum number of streams of one request. All of them must be loaded at the same time.
 const MOST_STREAMS: usize = 512;
 
 /// The options of XREAD and XREADGROUP.
 pub(super) struct Options {
-    /// Longest wait in ms, 0 for any time, or `None` without BLOCK.
+    /// Longest wait in ms, 0 for no limit, or `None` without BLOCK.
     pub block_ms: Option<u64>,
-    /// Most entries of each stream.
+    /// Maximum number of entries of each stream.
     pub count: u64,
     /// Index of the first key.
     pub first: usize,
@@ -93,7 +93,7 @@ pub(super) fn options(r: &Request, groups: bool) -> Result<Options, Failure> {
     Err(Failure::syntax())
 }
 
-/// Returns the ids behind which entries are asked for, one for each key.
+/// Returns the ids after which entries are requested, one for each key.
 fn ids(c: &mut Context<'_>, r: &Request, o: &Options) -> Result<Vec<StreamId>, Failure> {
     let mut after = Vec::with_capacity(o.keys);
     for i in o.first..o.first + o.keys {

@@ -13,15 +13,15 @@ use crate::stream::record::Record;
 use basalt::Bytes;
 
 /// The entries of one stream for the consumer.
-enum Found {
-    /// Entries that no consumer of the group has got. The id is that of the stream's first entry.
+enum GroupEntries {
+    /// Entries that the group has not delivered, and the id of the stream's first entry.
     New(Vec<LiveEntry>, StreamId),
     /// The consumer's pending entries, without a record if they were deleted.
     Pending(Vec<(StreamId, Option<Record>)>),
 }
 
-/// Finds the group of each stream. Returns the ids behind which pending entries are asked for, or
-/// the largest id for new entries.
+/// Checks that each stream has the group. Returns an id for each stream: pending entries after this
+/// id are requested, or new entries if it is the largest id.
 fn ids(
     c: &mut Context<'_>,
     r: &Request,
@@ -51,7 +51,7 @@ fn ids(
     Ok(after)
 }
 
-/// Checks that the streams and groups of a blocked request are those that it has waited for.
+/// Checks that the keys of a blocked request still have the streams and groups of its first run.
 fn check_awaited(
     c: &mut Context<'_>,
     r: &Request,
@@ -76,24 +76,24 @@ fn check_awaited(
     Ok(())
 }
 
-/// Returns the id of the last entry of a stream that the command delivers already, because it has
-/// the stream more than once.
-fn delivered(r: &Request, found: &[(usize, Found)], key: &[u8]) -> StreamId {
+/// Returns the id of the last entry of a stream that the command has already selected. The command
+/// may name a stream more than once.
+fn delivered(r: &Request, found: &[(usize, GroupEntries)], key: &[u8]) -> StreamId {
     let last = found.iter().rev().find_map(|(i, found)| match found {
-        Found::New(entries, _) if r.arg(*i) == key => entries.last(),
+        GroupEntries::New(entries, _) if r.arg(*i) == key => entries.last(),
         _ => None,
     });
     last.map_or(StreamId::MIN, |(_, entry)| entry.id)
 }
 
-/// Returns entries behind an id that the group has not delivered, and the id of the stream's first
+/// Returns entries after an id that the group has not delivered, and the id of the stream's first
 /// entry if the group's counter needs it.
 fn new_entries(
     c: &mut Context<'_>,
     key: &[u8],
     group: &[u8],
     (behind, count): (StreamId, u64),
-) -> Result<Option<Found>, Failure> {
+) -> Result<Option<GroupEntries>, Failure> {
     let limit = c.exec.options.reply_hard_bytes;
     let newest = c.keys().loaded_stream(key).state.last_id;
     let of = group_of(c, key, group);
@@ -111,7 +111,7 @@ fn new_entries(
     let mut entries = c.keys().stream_range(key, &range, limit)?;
     let stream = c.exec.keys.loaded_stream(key);
     let counts = stream.counts_from_first(group_of(c, key, group));
-    // Entries may have been deleted since another thread has read them.
+    // Entries may have been deleted since another thread read them.
     if entries.iter().any(|(lsn, _)| stream.is_live(*lsn)) {
         entries.retain(|(lsn, _)| stream.is_live(*lsn));
     }
@@ -122,28 +122,28 @@ fn new_entries(
         true => c.keys().stream_first_id(key)?,
         false => StreamId::MIN,
     };
-    Ok(Some(Found::New(entries, first)))
+    Ok(Some(GroupEntries::New(entries, first)))
 }
 
 /// Returns the bytes of the entries of one stream.
-fn bytes_of((_, found): &(usize, Found)) -> usize {
+fn bytes_of((_, found): &(usize, GroupEntries)) -> usize {
     match found {
-        Found::New(entries, _) => entries.iter().map(|(_, e)| e.body.len()).sum(),
-        Found::Pending(entries) => {
+        GroupEntries::New(entries, _) => entries.iter().map(|(_, e)| e.body.len()).sum(),
+        GroupEntries::Pending(entries) => {
             let there = entries.iter().filter_map(|(_, entry)| entry.as_ref());
             there.map(|entry| entry.body.len()).sum()
         }
     }
 }
 
-/// Returns the pending entries of a consumer behind an id.
+/// Returns the pending entries of a consumer after an id.
 fn pending_entries(
     c: &mut Context<'_>,
     key: &[u8],
     (group, consumer): (&[u8], &[u8]),
     after: StreamId,
     count: u64,
-) -> Result<Found, Failure> {
+) -> Result<GroupEntries, Failure> {
     let limit = c.exec.options.reply_hard_bytes;
     let stream = c.exec.keys.loaded_stream(key);
     let of = group_of(c, key, group);
@@ -166,13 +166,15 @@ fn pending_entries(
     let found = c.exec.keys.stream_entries(key, &asked, limit)?;
     let mut found = found.ok_or_else(|| too_long(limit))?;
     let records = lsns.into_iter().map(|lsn| found.remove(&lsn?));
-    Ok(Found::Pending(ids.into_iter().zip(records).collect()))
+    Ok(GroupEntries::Pending(
+        ids.into_iter().zip(records).collect(),
+    ))
 }
 
 fn reply(
     c: &mut Context<'_>,
     r: &Request,
-    found: &[(usize, Found)],
+    found: &[(usize, GroupEntries)],
     limit: usize,
 ) -> Result<(), Failure> {
     c.reply.map_of_lists(found.len());
@@ -180,8 +182,8 @@ fn reply(
         c.reply.list_of_map();
         c.reply.bulk(r.arg(*i));
         match found {
-            Found::New(entries, _) => push_entries(c.reply, entries, limit)?,
-            Found::Pending(entries) => {
+            GroupEntries::New(entries, _) => push_entries(c.reply, entries, limit)?,
+            GroupEntries::Pending(entries) => {
                 c.reply.array(entries.len());
                 for (id, entry) in entries {
                     match entry {
@@ -249,13 +251,13 @@ pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
     for (i, found) in found {
         let key = r.arg(i);
         match found {
-            Found::New(entries, first) => {
+            GroupEntries::New(entries, first) => {
                 let entries = entries.iter().map(|(lsn, entry)| (*lsn, entry.id));
                 let entries: Vec<_> = entries.collect();
                 let keys = c.keys();
                 keys.deliver(key, group, consumer, &entries, first, o.no_ack);
             }
-            Found::Pending(entries) => {
+            GroupEntries::Pending(entries) => {
                 let live = entries.into_iter().filter(|(_, entry)| entry.is_some());
                 let ids: Vec<StreamId> = live.map(|(id, _)| id).collect();
                 c.keys().redeliver(key, group, consumer, &ids);

@@ -13,7 +13,7 @@ fn failed() -> basalt::Result<()> {
     Err(Error::new(ErrorKind::Io, "the disk is gone"))
 }
 
-/// Returns all that clients can know of the stream `s`.
+/// Returns everything that clients can read of the stream `s`.
 fn whole(w: &mut World) -> String {
     let full = w.run("XINFO STREAM s FULL COUNT 0");
     format!("{full}{}", w.run("XRANGE s - +"))
@@ -73,7 +73,7 @@ fn remove(w: &mut World) -> bool {
     removes
 }
 
-/// Each command on groups changes something, and all of it is gone if the commit fails.
+/// If the commit of a command on groups fails, none of its changes remains.
 #[test]
 fn a_failed_commit_leaves_groups_as_they_were() {
     let commands = [
@@ -143,7 +143,7 @@ fn a_failed_append_takes_the_delivery_with_it() {
     assert_eq!(whole(&mut w), after);
 }
 
-/// A delivered entry that a power cut takes is not given its id again.
+/// The id of a delivered entry that a power cut lost is not used again.
 #[test]
 fn the_id_of_a_lost_entry_that_was_delivered_is_not_used_again() {
     for command in [
@@ -171,8 +171,8 @@ fn the_id_of_a_lost_entry_that_was_delivered_is_not_used_again() {
     }
 }
 
-/// Commits of two streams in flight, whose callbacks come in any order: each decides over its own
-/// stream, and a later command on a stream waits for its commit.
+/// Commits of two streams are in flight, and their callbacks run in any order. Each commit affects
+/// only its own stream, and a later command on a stream waits for its commit.
 #[test]
 fn commits_of_two_streams_end_in_any_order() {
     for (of_s, of_t, order) in [
@@ -215,7 +215,7 @@ fn commits_of_two_streams_end_in_any_order() {
         if t_is_stored {
             w.commit();
         }
-        // If the creation failed, its group was never there to be destroyed.
+        // If the creation failed, the group never existed.
         w.check(&[
             ("XGROUP DESTROY t h", ":0\r\n"),
             ("XGROUP DESTROY t g", ":1\r\n"),
@@ -226,8 +226,8 @@ fn commits_of_two_streams_end_in_any_order() {
     }
 }
 
-/// A power cut takes entries of the log that the tables know. They count as deleted, and no later
-/// entry takes their place.
+/// A power cut loses entries of the log that the tables count. They count as deleted, and no later
+/// entry gets their LSN or id.
 #[test]
 fn entries_that_a_power_cut_took_stay_gone() {
     let mut w = World::new();
@@ -281,7 +281,8 @@ fn entries_that_a_power_cut_took_stay_gone() {
     ]);
 }
 
-/// A long run of deleted entries leaves the log, and then its tombstones leave the tables.
+/// The records of a long run of deleted entries are removed from the log, and then their tombstones
+/// are removed from the tables.
 #[test]
 fn long_runs_of_deleted_entries_leave_log_and_tables() {
     let mut w = World::new();
@@ -318,7 +319,7 @@ fn long_runs_of_deleted_entries_leave_log_and_tables() {
         ]);
         w.reopen();
     }
-    // Trims count live entries, and take the tombstones before the first one along.
+    // Trims count live entries. They also remove the tombstones before the first live entry.
     w.check(&[
         ("XDEL s 690-1 695-1", ":2\r\n"),
         ("XTRIM s MAXLEN 5", ":243\r\n"),
@@ -414,8 +415,8 @@ fn a_sweep_deletes_the_elements_of_deleted_streams() {
     assert!(w.run("XINFO GROUPS t").starts_with("*1\r\n"));
 }
 
-/// A request on several streams reads no further one when the entries so far are longer than a
-/// reply. It delivers nothing.
+/// A request on several streams reads no further stream when its entries exceed the limit of a
+/// reply. It delivers no entry.
 #[test]
 fn a_request_on_many_streams_stops_at_the_limit_of_replies() {
     let mut w = World::new();
@@ -448,12 +449,12 @@ fn a_request_on_many_streams_stops_at_the_limit_of_replies() {
         assert!(reply.contains("1000 bytes"), "{command}: {reply}");
     }
     assert_eq!(w.run("XPENDING s h"), "*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n");
-    // One stream after the other fits.
+    // Each stream alone is within the limit.
     let reply = w.run("XREADGROUP GROUP h new STREAMS s >");
     assert!(reply.contains(&value));
 }
 
-/// Random commands: after each restart, all that was committed is as it was in memory.
+/// After random commands and a restart, the loaded state equals the former state in memory.
 #[test]
 fn a_restart_changes_no_stream() {
     let mut changes = 0;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Opens the store on a disk, as a server does that starts.
+/// Opens the store on a disk as a starting server does.
 fn open(w: &mut World, fs: &Arc<SimFs>) {
     let env = EnvBuilder::new(fs.clone()).build();
     let store = DbStore::open(&env, Path::new("store"), basalt::Options::default()).unwrap();
@@ -22,7 +22,7 @@ fn state(w: &mut World) -> String {
     format!("{full}{}", w.run("XRANGE s - +"))
 }
 
-/// Returns the numbers of a stream's entries, which have these as their values, too.
+/// Returns the numbers of a stream's entries. The value of an entry is its number, too.
 fn entries(w: &mut World) -> Vec<u64> {
     let reply = w.run("XRANGE s - +");
     let words: Vec<&str> = reply.split("\r\n").collect();
@@ -67,8 +67,8 @@ fn commands(random: &Random, added: &mut u64) -> Vec<String> {
     (0..some).map(&mut command).collect()
 }
 
-/// A stream that was read again after a power cut takes an entry, which is there after the next
-/// start, and is delivered.
+/// After a power cut, a loaded stream accepts an entry. The entry exists after the next start and
+/// is delivered.
 fn check_goes_on(w: &mut World, fs: &Arc<SimFs>) {
     let before = entries(w);
     w.run("XADD s 1000-1 f v1000");
@@ -135,8 +135,8 @@ fn a_power_cut_leaves_streams_and_groups_as_they_were_acknowledged() {
     assert!(states >= basalt_sim::campaign::scale().floor(250));
 }
 
-/// Without syncs, log and tables may lose different writes. What was synced is there, no entry that
-/// was deleted before the sync comes back, and no entry takes the place of a lost one.
+/// Without syncs, log and tables may lose different writes. All synced writes must exist, no entry
+/// that was deleted before the sync may come back, and no entry may get the LSN of a lost entry.
 #[test]
 fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
     let (mut states, mut lost) = (0, 0);
@@ -150,7 +150,7 @@ fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
         open(&mut w, &fs);
         w.run("XGROUP CREATE s g 0 MKSTREAM");
         w.commit();
-        // For each entry, whether it was there at the last sync. Entries are touched once.
+        // True for each entry that existed at the last sync. Each entry is changed at most once.
         let mut synced: BTreeMap<u64, bool> = BTreeMap::new();
         for _ in 0..random.below(12) {
             for command in commands(&random, &mut added) {
@@ -171,7 +171,7 @@ fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
         open(&mut w, &fs);
         let found = entries(&mut w);
         for (n, was_there) in &synced {
-            // A later command may have deleted it, and that may be lost or not.
+            // A later command may have deleted the entry, and this deletion may be lost.
             let is_there = found.contains(n);
             let may_be_there = *was_there;
             let must_be_there = *was_there && before.contains(n);
@@ -185,7 +185,7 @@ fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
             );
         }
         lost += before.iter().filter(|n| !found.contains(n)).count();
-        // No id of an entry that a group got is given again.
+        // The id of an entry that a group delivered is not used again.
         for line in w.run("XINFO GROUPS s").split("\r\n") {
             let last = line.strip_suffix("-1").and_then(|n| n.parse::<u64>().ok());
             if let Some(last) = last.filter(|last| *last > 0) {
@@ -200,8 +200,8 @@ fn a_power_cut_of_unsynced_streams_loses_nothing_synced() {
     assert!(lost > 0, "no power cut lost an entry");
 }
 
-/// Entries whose records have left the log do not come back with a power cut, at any step on the
-/// way: before the removal, after it, and when their tombstones were deleted.
+/// Entries whose records are removed from the log do not come back after a power cut at any step:
+/// before the removal, after it, and after the deletion of their tombstones.
 #[test]
 fn entries_that_have_left_the_log_stay_deleted() {
     let live: Vec<u64> = (1..=100).chain(401..=500).collect();

@@ -3,7 +3,7 @@
 use super::*;
 use basalt::{Error, ErrorKind};
 
-/// A failed append leaves the stream as it was, and the next one works.
+/// A failed append does not change the stream, and the next append succeeds.
 #[test]
 fn a_failed_append_leaves_the_stream_as_it_was() {
     let mut w = World::new();
@@ -47,8 +47,7 @@ fn a_failed_append_leaves_the_stream_as_it_was() {
     w.commit();
 }
 
-/// The key of a new stream is written after the log has its first entry, and no later write passes
-/// it.
+/// The key of a new stream is written after its first entry, and before every later write.
 #[test]
 fn tables_are_written_after_the_appends_of_an_epoch() {
     let mut w = World::new();
@@ -66,7 +65,7 @@ fn tables_are_written_after_the_appends_of_an_epoch() {
         w.store.0.lock().submissions.is_empty(),
         "the append is first"
     );
-    // A blind write of the key depends on nothing, and waits nevertheless.
+    // A write of the key without a read depends on no epoch, but it waits, too.
     w.check(&[("SET s string", "+OK\r\n")]);
     assert!(!w.exec.keys.submit(true, done(sender.clone())));
     w.store.release_append(Ok(()));
@@ -84,7 +83,7 @@ fn tables_are_written_after_the_appends_of_an_epoch() {
     ]);
 }
 
-/// Expired streams are gone, and a new stream of the key begins anew.
+/// An expired stream does not exist, and a new stream at its key begins empty.
 #[test]
 fn streams_expire() {
     let mut w = World::new();

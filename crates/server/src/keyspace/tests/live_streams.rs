@@ -1,6 +1,6 @@
-//! Streams that lose their keys, against a store in memory whose commits are held back and fail,
-//! and against the engines on a disk that loses power. In the end the logs are those of the live
-//! streams, and at no moment a live stream has no log.
+//! Tests of streams that lose their keys, with a store in memory whose commits are delayed and
+//! fail, and with the engines on a disk that loses power. In the end, only live streams have logs.
+//! At every moment, each live stream has its log.
 
 use super::super::reading::Missed;
 use super::*;
@@ -62,7 +62,7 @@ impl StreamWorld {
         })
     }
 
-    /// Waits for the commits that are under way.
+    /// Waits for the commits in flight.
     fn complete(&mut self) {
         while self.keys.in_flight() > 0 {
             let (slot, result) = self.results.1.recv().unwrap();
@@ -138,7 +138,7 @@ impl StreamWorld {
         self.command(|k| k.delete(key.as_bytes()));
     }
 
-    /// Lets a stream end at a time. Returns false if there is no stream.
+    /// Sets the expiry of a stream. Returns false if there is no stream.
     fn expire(&mut self, key: &str, at: u64) -> bool {
         self.commit();
         let there = self.command(|k| match k.stream(key.as_bytes()) {
@@ -152,7 +152,7 @@ impl StreamWorld {
         there
     }
 
-    /// Sweeps once. Returns false if there was nothing to sweep.
+    /// Runs one sweep. Returns false if no stream waits for a sweep.
     fn sweep_once(&mut self) -> bool {
         self.keys.step_streams();
         let Some(job) = self.keys.take_sweep() else {
@@ -164,7 +164,7 @@ impl StreamWorld {
         true
     }
 
-    /// Sweeps until nothing is left to do.
+    /// Runs sweeps until no work remains.
     fn sweep(&mut self) {
         while self.sweep_once() || self.keys.has_stream_steps() {}
     }
@@ -175,7 +175,7 @@ impl StreamWorld {
         names.iter().flatten().map(number).collect()
     }
 
-    /// Returns the elements of the present generation by incarnation.
+    /// Returns the elements of the current generation by incarnation.
     fn elements(&self) -> BTreeMap<u64, Vec<Vec<u8>>> {
         let mut elements: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
         let prefix = layout::key_prefix(DATABASE, self.store.generation().unwrap());
@@ -209,7 +209,7 @@ fn live(store: &dyn Store) -> BTreeSet<u64> {
     live
 }
 
-/// Ends the held commit of an epoch whose appends may still be on their way.
+/// Ends the delayed commit of an epoch whose appends may still be in flight.
 fn release_held(store: &MemoryStore, result: Result<()>) {
     while store.held() == 0 {
         std::thread::yield_now();
@@ -237,7 +237,7 @@ fn every_way_to_lose_a_key_removes_the_log() {
     let layer = Layer::new(names(["layered", "v", "other", "v"], 2), 0, None);
     w.command(|k| k.put_layer(layer, 0));
     w.commit();
-    // Not read since, and not ended yet.
+    // The stream was not read since, and its commit has not ended.
     w.keys.expire_streams(1_999);
     w.commit();
     w.sweep();
@@ -269,8 +269,8 @@ fn every_way_to_lose_a_key_removes_the_log() {
     assert_eq!((stats.streams, stats.dropped), (1, 0));
 }
 
-/// While the commit of a drop is under way, nothing is swept. After its failure the stream is there
-/// as before.
+/// While the commit of a drop is in flight, no stream is swept. If the commit fails, the stream
+/// exists as before.
 #[test]
 fn a_drop_counts_when_it_is_committed() {
     for fails in [false, true] {
@@ -297,7 +297,7 @@ fn a_drop_counts_when_it_is_committed() {
             assert_eq!(w.logs().len(), usize::from(fails), "way {way}");
             assert_eq!(w.logs(), w.live(), "way {way}");
             if fails {
-                // The next drop is seen as well, whichever way the first one was tried.
+                // The next drop is detected, too, for every kind of first drop.
                 w.keys.expire_streams(w.now_ms);
                 assert!(w.add("k"));
                 w.commit();
@@ -310,8 +310,8 @@ fn a_drop_counts_when_it_is_committed() {
     }
 }
 
-/// A stream whose creation is under way is not in the store yet. A sweep of an earlier stream of
-/// the same key leaves it.
+/// A stream whose creation is in flight is not in the store yet. A sweep of an earlier stream of
+/// the same key does not remove the new stream.
 #[test]
 fn a_sweep_leaves_streams_that_are_being_created() {
     for (appended, by_layer) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -345,8 +345,8 @@ fn a_sweep_leaves_streams_that_are_being_created() {
     }
 }
 
-/// Groups, consumers, pending entries and tombstones go with their stream, whichever way it loses
-/// its key. Those of other streams stay.
+/// Groups, consumers, pending entries and tombstones are removed with their stream, for every way
+/// in which it loses its key. Those of other streams stay.
 #[test]
 fn a_dropped_stream_loses_its_elements() {
     for way in 0..6 {
@@ -384,7 +384,7 @@ fn a_dropped_stream_loses_its_elements() {
             w.add_elements("l");
         }
         w.commit();
-        // The first sweep is stopped behind the removal of elements, as by a crash.
+        // The first sweep is stopped after the removal of elements, as in a crash.
         let stopped = StopSignal::default();
         stopped.send();
         w.keys.step_streams();
@@ -413,8 +413,8 @@ fn a_dropped_stream_loses_its_elements() {
     }
 }
 
-/// The log of a creation that failed stays until the next start. Its key is no stream of the
-/// registry, and a new stream of the key is.
+/// The log of a failed creation stays until the next start. The registry does not have the failed
+/// stream, and it has a new stream of the same key.
 #[test]
 fn a_failed_creation_leaves_its_log_until_the_next_start() {
     let (mut w, store) = in_memory();
@@ -438,8 +438,8 @@ fn a_failed_creation_leaves_its_log_until_the_next_start() {
     assert_eq!(w.logs().len(), 0);
 }
 
-/// The sweep of a start finds streams that are written while it runs: before it looks, while the
-/// keyspace takes them in, and by epochs under way.
+/// The sweep of a start handles streams that are written during the sweep: before its scan, while
+/// the keyspace registers its result, and by epochs in flight.
 #[test]
 fn streams_found_at_a_start_are_looked_at_twice() {
     for way in 0..3 {
@@ -484,7 +484,7 @@ fn streams_found_at_a_start_are_looked_at_twice() {
     }
 }
 
-/// A sweep that fails is carried out later. A sweep that finds the stream at its key keeps it.
+/// A sweep that fails is repeated later. A sweep keeps a stream that its key still has.
 #[test]
 fn a_sweep_asks_the_store_and_is_repeated_after_a_failure() {
     let (mut w, store) = in_memory();
@@ -560,8 +560,8 @@ fn add_long(w: &mut StreamWorld, key: &str, bytes: usize) {
     w.commit();
 }
 
-/// Streams in memory stay within their budget of bytes. Those not used for longest lose their
-/// windows, and can be read and written as before.
+/// Streams in memory stay within their budget of bytes. The least recently used ones lose their
+/// windows, and clients can read and write them as before.
 #[test]
 fn loaded_streams_stay_within_their_budget() {
     const LIMIT: usize = 100_000;
@@ -579,7 +579,7 @@ fn loaded_streams_stay_within_their_budget() {
     assert!(window(&w, "s0") > 30 && window(&w, "s39") == 2);
     assert_eq!(window(&w, "s1"), 0);
     assert!(w.keys.stream_budget().1 >= 30);
-    // A stream without a window takes entries, which are its window then.
+    // A stream without a window accepts entries, which become its window.
     add_long(&mut w, "s1", 10);
     assert_eq!(window(&w, "s1"), 2);
     assert_eq!(w.keys.loaded_stream(b"s1").len(), 4);
@@ -600,7 +600,7 @@ fn loaded_streams_stay_within_their_budget() {
     assert_eq!((w.keys.stream_stats().1, w.keys.stream_memory()), (0, 0));
 }
 
-/// The number of loaded streams is bounded, and those used last stay.
+/// The number of loaded streams is bounded, and the most recently used ones stay.
 #[test]
 fn the_streams_used_last_stay_loaded() {
     let (mut w, _) = in_memory();
@@ -640,8 +640,8 @@ fn streams_with_writes_in_flight_do_not_make_others_leave() {
     assert!(w.command(|k| k.stream(b"s599").is_ok()));
 }
 
-/// The groups and tombstones of a stream count in the budget, and all that is counted is given
-/// back.
+/// The groups and tombstones of a stream count in the budget, and their removal reduces the count
+/// by the same bytes.
 #[test]
 fn groups_and_tombstones_count_in_the_budget() {
     let (mut w, _) = in_memory();
@@ -675,9 +675,8 @@ fn groups_and_tombstones_count_in_the_budget() {
     assert_eq!(w.keys.stream_stats().1, 0);
 }
 
-/// A power cut at any change of the disk, with commits that are synced and that are not: every key
-/// with a stream has its log, which can be read. After the sweep of the next start, all other logs
-/// are gone.
+/// After a power cut at any change of the disk, with synced and unsynced commits, every key with a
+/// stream has its log, and the log is readable. The sweep of the next start removes all other logs.
 #[test]
 fn no_power_cut_leaves_a_stream_without_its_log() {
     let (mut states, mut left_elements) = (0, 0);

@@ -1,5 +1,5 @@
-//! Blocked clients wait for commits, end by time, by CLIENT UNBLOCK, with their connection and with
-//! the server.
+//! Tests of blocked clients. A wait ends with a commit, its timeout, CLIENT UNBLOCK, the connection
+//! or the server.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_blocked_client_gets_an_entry_when_its_commit_has_ended() {
     w.store.release_append(Ok(()));
     expect(&mut b, "$3\r\n1-2\r\n");
     expect(&mut a, &one_entry("1-2", "2"));
-    // An entry that fails is seen by no client.
+    // No client sees an entry whose commit fails.
     send(&mut a, "XREAD BLOCK 0 STREAMS s $");
     wait_blocked(&w, 1);
     send(&mut b, "XADD s 1-3 a 3");
@@ -102,8 +102,8 @@ fn blocked_clients_end_with_their_connection_and_with_the_server() {
     assert_eq!(rest, b"");
 }
 
-/// One entry goes to one consumer: to the request that has waited longest, when the commit of the
-/// entry has ended.
+/// After its commit, an entry is delivered to one consumer: the one whose request has waited
+/// longest.
 #[test]
 fn blocked_consumers_share_entries_in_the_order_of_their_requests() {
     let w = World::new(|_| {});
@@ -138,7 +138,7 @@ fn blocked_consumers_share_entries_in_the_order_of_their_requests() {
         &mut b,
         &format!("*4\r\n:2\r\n$3\r\n1-1\r\n$3\r\n1-2\r\n{counts}"),
     );
-    // A position that was set back wakes no request, and the next entry does.
+    // XGROUP SETID to an earlier id wakes no request, but the next entry does.
     send(&mut b, "XGROUP SETID s g 0");
     expect(&mut b, "+OK\r\n");
     round(&w);
@@ -150,8 +150,8 @@ fn blocked_consumers_share_entries_in_the_order_of_their_requests() {
     w.join();
 }
 
-/// A blocked consumer learns that its group or its stream is gone when that is committed, also if
-/// both exist again by then.
+/// A blocked consumer gets an error when the removal of its group or its stream is committed, even
+/// if both exist again at that time.
 #[test]
 fn a_blocked_consumer_ends_with_its_group_and_its_stream() {
     let w = World::new(|_| {});
@@ -190,7 +190,7 @@ fn a_blocked_consumer_ends_with_its_group_and_its_stream() {
         round(&w);
         nothing_yet(&mut a);
         nothing_yet(&mut b);
-        // The write fails: nothing has happened.
+        // The write fails, so the request stays blocked.
         w.store.release(0, failed());
         round(&w);
         nothing_yet(&mut a);

@@ -176,7 +176,7 @@ fn a_panic_while_an_epoch_is_submitted_loses_no_result() {
     store.close().unwrap();
 }
 
-/// A sync covers both engines, whichever has unsynced writes.
+/// A sync covers both engines, no matter which one has unsynced writes.
 #[test]
 fn a_sync_makes_strings_and_streams_durable() {
     for synced in [false, true] {

@@ -77,7 +77,7 @@ fn written_elements_load_as_the_groups_in_memory() {
                             assert_eq!(group.acknowledge(id, &mut writer), was);
                         }
                         _ => {
-                            let (consumer, _) = group.see(consumer, n, &mut writer);
+                            let (consumer, _) = group.ensure_consumer(consumer, n, &mut writer);
                             let pending = Pending {
                                 consumer,
                                 lsn: n + 1,
