@@ -72,6 +72,8 @@ pub(crate) struct Connection {
     pub parked: Option<Request>,
     /// True if there is room for the parked request.
     pub unparked: bool,
+    /// The number of the job on a stream for which the request waits.
+    pub stream_job: Option<u64>,
     /// True if another thread reads the keys of the waiting request.
     pub fetching: bool,
     /// True if the waiting request writes, and has a place for its fetch.
@@ -145,6 +147,7 @@ impl Connection {
             starved: true,
             parked: None,
             unparked: false,
+            stream_job: None,
             fetching: false,
             write_place: false,
             fetched_names: 0,

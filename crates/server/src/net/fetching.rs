@@ -305,6 +305,7 @@ impl Server {
     /// Forgets the answers of a client whose request has run, or never will.
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
+        c.stream_job = None;
         self.exec.keys.end_stream_answer(c.id);
         c.give_up_fetch();
         self.give_place_back(c);

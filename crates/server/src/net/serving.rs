@@ -230,6 +230,11 @@ impl Server {
             replies,
         } = self.exec.execute(slot, request, &mut self.reply);
         self.exec.keys.use_fetch(None);
+        let outcome = match outcome {
+            // A server that stops has already disconnected the blocked clients.
+            Outcome::Block(_) if self.stopping.is_some() => Outcome::Close,
+            outcome => outcome,
+        };
         match outcome {
             Outcome::Fetch(need) => {
                 self.fetch(c, slot, request, need, first);

@@ -20,16 +20,20 @@ const NO_CLIENT: Requester = Requester {
 /// The result of a job for a client's request.
 pub(super) struct StreamResult {
     requester: Requester,
+    /// The number of the job.
+    number: u64,
     answer: StreamAnswer,
 }
 
 /// The thread that runs the jobs on streams, one after the other.
 #[derive(Default)]
 pub(super) struct StreamWorker {
-    queue: Option<mpsc::Sender<(Requester, StreamJob)>>,
+    queue: Option<mpsc::Sender<(Requester, u64, StreamJob)>>,
     stop: StopSignal,
     thread: Option<BackgroundThread>,
     awaited: usize,
+    /// Number of jobs so far.
+    asked: u64,
 }
 
 impl StreamWorker {
@@ -38,35 +42,47 @@ impl StreamWorker {
         self.awaited > 0
     }
 
-    /// Queues a job, whose result is posted to `shared`.
+    /// Queues a job, whose result is posted to `shared`. Returns the job's number.
     pub fn ask(
         &mut self,
         requester: Requester,
         job: StreamJob,
         store: &Arc<dyn Store>,
         shared: &Arc<LoopHandle>,
-    ) {
+    ) -> u64 {
         self.awaited += 1;
+        self.asked += 1;
+        let number = self.asked;
         if self.queue.is_none() {
-            let (sender, receiver) = mpsc::channel::<(Requester, StreamJob)>();
+            let (sender, receiver) = mpsc::channel::<(Requester, u64, StreamJob)>();
             let (store, shared, stop) = (store.clone(), shared.clone(), self.stop.clone());
             self.thread = start("basalt-streams", move || {
-                for (requester, job) in receiver {
+                for (requester, number, job) in receiver {
                     if stop.is_sent() {
                         return;
                     }
                     let answer = run(&*store, job);
-                    shared.post(Event::Stream(StreamResult { requester, answer }));
+                    shared.post(Event::Stream(StreamResult {
+                        requester,
+                        number,
+                        answer,
+                    }));
                 }
             });
             self.queue = Some(sender);
         }
         let queue = self.queue.as_ref().expect("just made");
-        if let Err(mpsc::SendError((requester, job))) = queue.send((requester, job)) {
+        if let Err(mpsc::SendError((requester, number, job))) = queue.send((requester, number, job))
+        {
             // The thread could not be started: a slow answer is better than none.
             let answer = run(&**store, job);
-            shared.post(Event::Stream(StreamResult { requester, answer }));
+            shared.post(Event::Stream(StreamResult {
+                requester,
+                number,
+                answer,
+            }));
         }
+        number
     }
 }
 
@@ -83,10 +99,14 @@ impl Server {
     pub(super) fn await_stream(&mut self, c: &mut Connection, slot: usize, need: StreamNeed) {
         match need {
             StreamNeed::Busy => self.stall(c, slot),
+            // A blocked request that an epoch woke runs again when its job has ended. One job for
+            // each wake-up would queue jobs without limit.
+            StreamNeed::Job(_) if c.stream_job.is_some() => {}
             StreamNeed::Job(job) => {
                 let requester = Requester { slot, id: c.id };
                 let store = self.exec.keys.store().clone();
-                self.streams.ask(requester, *job, &store, &self.shared);
+                let number = self.streams.ask(requester, *job, &store, &self.shared);
+                c.stream_job = Some(number);
             }
         }
     }
@@ -102,23 +122,30 @@ impl Server {
     /// Applies the result of a job.
     pub(super) fn stream_done(&mut self, result: StreamResult) {
         self.streams.awaited -= 1;
-        let StreamResult { requester, answer } = result;
+        let StreamResult {
+            requester,
+            number,
+            answer,
+        } = result;
         if let StreamAnswer::Removed(_, Err(e)) = &answer {
             super::background::report(&format!("removing entries of streams failed: {e}"));
         }
         let c = self.connections.get_mut(requester.slot);
         let c = c.and_then(Option::as_mut);
-        let waits = |c: &&mut Connection| c.id == requester.id && c.parked.is_some();
+        let waits = |c: &&mut Connection| c.id == requester.id && c.stream_job == Some(number);
         match c.filter(waits) {
             Some(c) => {
+                c.stream_job = None;
                 c.unparked = true;
                 enqueue(&mut self.run_list, c, requester.slot);
                 self.exec.keys.take_stream_answer(requester.id, answer);
             }
-            // The client has disconnected. Later requests can use a loaded stream or a new log.
+            // The request has ended, by a timeout or with its client. What the job has read may be
+            // older than the client's next request. Later requests can use a loaded stream or a new
+            // log.
             None => {
-                self.exec.keys.take_stream_answer(requester.id, answer);
-                self.exec.keys.end_stream_answer(requester.id);
+                self.exec.keys.take_stream_answer(NO_CLIENT.id, answer);
+                self.exec.keys.end_stream_answer(NO_CLIENT.id);
             }
         }
         self.wake_stalled();

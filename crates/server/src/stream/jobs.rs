@@ -150,7 +150,7 @@ pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
             range,
         },
         StreamJob::Find { live, id } => StreamAnswer::Found {
-            result: lower_bound(&live.log, live.lsns, id).map(|(lsn, _)| lsn),
+            result: lower_bound(&live.log, live.lsns, &live.gone, id),
             load: live.load,
             id,
         },
@@ -199,8 +199,17 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
     // If a power cut has lost entries that the key counts, the key is newer than the log. The LSNs
     // of these entries are not used again, because groups and tombstones may name them.
     if let Some(last) = log.last().filter(|last| *last >= state.next_lsn) {
-        let record = log.read(last)?.ok_or_else(|| lost(&log, last))?;
-        let record = decode_record(&record)?;
+        let record = read_record(&log, last)?;
+        if record.first_lsn > last + 1 {
+            let first = record.first_lsn;
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!(
+                    "entry {last} of {}: the first live entry {first} is after the next one",
+                    log.name()
+                ),
+            ));
+        }
         state.last_id = record.id.max(state.last_id);
         state.entries_added = record.entries_added;
         state.first_lsn = record.first_lsn.max(state.first_lsn);
@@ -285,41 +294,36 @@ fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<L
     Ok((window, lsns.start))
 }
 
-/// Returns the smallest LSN in a range whose record has an id of at least `id`, and the id of this
-/// record. Returns the end of the range if there is none. Cost: a binary search with one read for
-/// each step.
-fn lower_bound(log: &Log, lsns: Range<u64>, id: StreamId) -> Result<(u64, Option<StreamId>)> {
-    let (mut low, mut high, mut found) = (lsns.start, lsns.end, None);
-    // The first record of the range is often the result, because callers know a lower bound.
-    if let Some((lsn, record)) = log.iter(low).next().transpose()?.filter(|e| e.0 < high) {
-        let record = decode_record(&record)?;
-        if record.id >= id {
-            return Ok((lsn, Some(record.id)));
+/// Returns the smallest LSN in a range whose live entry has an id of at least `id`, or the end of
+/// the range if there is none. `gone` has the LSNs without a live entry. Cost: a binary search with
+/// one read for each step.
+///
+/// Only the ids of live entries rise with the LSNs: after an XSETID, the id of a deleted entry can
+/// be used again.
+fn lower_bound(log: &Log, lsns: Range<u64>, gone: &LsnSet, id: StreamId) -> Result<u64> {
+    let live_from = |lsn: u64, end: u64| Some(gone.next_absent(lsn)).filter(|lsn| *lsn < end);
+    let (mut low, mut high) = (lsns.start, lsns.end);
+    // The first entry of the range is often the result, because callers know a lower bound.
+    if let Some(first) = live_from(low, high) {
+        if read_record(log, first)?.id >= id {
+            return Ok(first);
         }
-        low = lsn + 1;
+        low = first + 1;
     }
     while low < high {
         let middle = low + (high - low) / 2;
-        // Some LSNs have no record. Then the next record decides.
-        let next = match log.read(middle)? {
-            Some(record) => Some((middle, record)),
-            None => log.iter(middle).next().transpose()?,
-        };
-        let next = next.filter(|(lsn, _)| *lsn < high);
-        let Some((lsn, record)) = next else {
-            high = middle;
-            continue;
-        };
-        let record = decode_record(&record)?;
-        match record.id < id {
-            true => low = lsn + 1,
-            false => (high, found) = (middle, Some((lsn, record.id))),
+        match live_from(middle, high) {
+            None => high = middle,
+            Some(lsn) if read_record(log, lsn)?.id < id => low = lsn + 1,
+            Some(_) => high = middle,
         }
     }
-    Ok(match found {
-        Some((lsn, id)) => (lsn, Some(id)),
-        None => (lsns.end, None),
-    })
+    Ok(live_from(low, lsns.end).unwrap_or(lsns.end))
+}
+
+/// Reads the record of a live entry.
+fn read_record(log: &Log, lsn: u64) -> Result<Record> {
+    decode_record(&log.read(lsn)?.ok_or_else(|| lost(log, lsn))?)
 }
 
 /// Finds the LSNs of live entries by their ids. Cost: a sequential read for ids that are close
@@ -339,17 +343,24 @@ fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamI
                     None => return Ok(located),
                 },
             };
-            next = Some((lsn, found));
+            next = None;
+            steps += 1;
+            // The ids of deleted entries say nothing about those of the entries after them.
+            if live.gone.contains(lsn) {
+                if steps >= SEQUENTIAL_ENTRIES {
+                    walk.seek(live.gone.next_absent(lsn));
+                }
+                continue;
+            }
             if found >= *id {
-                if found == *id && !live.gone.contains(lsn) {
+                next = Some((lsn, found));
+                if found == *id {
                     located.insert(*id, lsn);
                 }
                 break;
             }
-            next = None;
-            steps += 1;
             if steps == SEQUENTIAL_ENTRIES {
-                walk.seek(lower_bound(log, lsn + 1..end, *id)?.0);
+                walk.seek(lower_bound(log, lsn + 1..end, &live.gone, *id)?);
             }
         }
     }
@@ -366,7 +377,7 @@ fn fetch(
         if bytes > limit_bytes {
             return Ok(None);
         }
-        let record = decode_record(&log.read(*lsn)?.ok_or_else(|| lost(log, *lsn))?)?;
+        let record = read_record(log, *lsn)?;
         bytes += record.body.len();
         records.insert(*lsn, record);
     }
@@ -379,11 +390,13 @@ fn read(
     range: &EntryRange,
     limit_bytes: usize,
 ) -> Result<Vec<LiveEntry>> {
-    let LiveRange { log, lsns, .. } = live;
+    let LiveRange {
+        log, lsns, gone, ..
+    } = live;
     let lsns = range.from_lsn.clamp(lsns.start, lsns.end)..lsns.end;
-    let (from, _) = lower_bound(log, lsns.clone(), range.start)?;
+    let from = lower_bound(log, lsns.clone(), gone, range.start)?;
     let to = match range.end.next() {
-        Some(behind) => lower_bound(log, from..lsns.end, behind)?.0,
+        Some(after) => lower_bound(log, from..lsns.end, gone, after)?,
         None => lsns.end,
     };
     let (mut out, mut bytes) = (Vec::new(), 0);
@@ -405,7 +418,7 @@ fn read(
         }
         for found in log.iter_back(to - 1) {
             let (lsn, record) = found?;
-            if lsn < from || (!live.gone.contains(lsn) && add(lsn, decode_record(&record)?)) {
+            if lsn < from || (!gone.contains(lsn) && add(lsn, decode_record(&record)?)) {
                 break;
             }
         }
@@ -416,7 +429,7 @@ fn read(
         if lsn >= to {
             break;
         }
-        if !live.gone.contains(lsn) && add(lsn, decode_record(&record)?) {
+        if !gone.contains(lsn) && add(lsn, decode_record(&record)?) {
             return Ok(out);
         }
     }

@@ -84,11 +84,14 @@ pub(crate) fn sweep(store: &dyn Store, job: SweepJob, stop: &StopSignal) -> Swee
         stop,
         dead: Vec::new(),
     };
-    match sweep.run(&job, &mut result) {
-        Ok(true) => {}
-        Ok(false) => result.left = job,
-        Err(e) => (result.left, result.error) = (job, Some(e)),
+    let ended = sweep.run(&job, &mut result);
+    if !matches!(ended, Ok(true)) {
+        // The next sweep finds these again.
+        result.found.clear();
+        result.kept.clear();
+        result.left = job;
     }
+    result.error = ended.err();
     result
 }
 

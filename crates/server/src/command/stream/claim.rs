@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 const DEFAULT_COUNT: u64 = 100;
 /// Number of pending entries that XAUTOCLAIM may examine for each one that it may claim.
 const EXAMINED_A_CLAIM: u64 = 10;
+/// Maximum number of bytes of an id in a reply.
+const MAX_ID_REPLY_BYTES: usize = 64;
 /// Maximum COUNT of XAUTOCLAIM, because Redis allocates 16 bytes of memory for each.
 const MAX_COUNT: i64 = 1 << 43;
 
@@ -213,6 +215,8 @@ pub(crate) fn xautoclaim(c: &mut Context<'_>, r: &Request) -> CommandResult {
     let mut pending = group_of(c, key, group).pending().range(start..);
     let (mut claims, mut claimed) = (Claims::default(), Vec::new());
     let mut examinable = count.saturating_mul(EXAMINED_A_CLAIM);
+    // A reply above the limit would not reach the client, and the claims would be carried out.
+    count = count.min((c.exec.options.reply_hard_bytes / MAX_ID_REPLY_BYTES) as u64);
     while examinable > 0 && count > 0 {
         let Some((id, pending)) = pending.next() else {
             break;

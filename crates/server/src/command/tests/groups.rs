@@ -1,8 +1,10 @@
 //! Deleted entries and consumer groups against the store in memory.
 
 use super::*;
+use crate::stream::StreamId;
 use crate::stream::element::{self, Element};
 use crate::stream::jobs;
+use crate::stream::record::encode_record;
 use crate::stream::sweep::sweep;
 use basalt::env::Random;
 use basalt::env::thread::StopSignal;
@@ -507,4 +509,70 @@ fn a_restart_changes_no_stream() {
         }
     }
     assert!(changes > 500, "only {changes} changes were compared");
+}
+
+/// After an XSETID, an id that a deleted entry had can be added again. Entries outside of memory are
+/// found by the ids of live entries alone.
+#[test]
+fn ids_of_deleted_entries_are_found_when_they_are_added_again() {
+    let mut w = World::new();
+    for n in 1..=10 {
+        w.run(&format!("XADD s {n}-0 f v"));
+    }
+    w.check(&[
+        ("XDEL s 6-0 7-0 8-0 9-0 10-0", ":5\r\n"),
+        ("XSETID s 10-0 ENTRIESADDED 10 MAXDELETEDID 0-1", "+OK\r\n"),
+        ("XSETID s 5-0", "+OK\r\n"),
+        ("XADD s 6-0 f v", "$3\r\n6-0\r\n"),
+        ("XADD s 8-0 f v", "$3\r\n8-0\r\n"),
+    ]);
+    for n in 100..400 {
+        w.run(&format!("XADD s {n}-0 f v"));
+    }
+    w.commit();
+    let entry = |id: &str| format!("*1\r\n*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n");
+    let read = format!("*1\r\n*2\r\n$1\r\ns\r\n{}", entry("8-0"));
+    w.check(&[
+        ("XRANGE s 7-0 + COUNT 1", &entry("8-0")),
+        ("XRANGE s 7-0 9-0", &entry("8-0")),
+        ("XRANGE s 6-0 7-0", &entry("6-0")),
+        ("XREVRANGE s 7-0 - COUNT 1", &entry("6-0")),
+        ("XREAD COUNT 1 STREAMS s 6-0", &read),
+        ("XTRIM s MINID 7-0", ":6\r\n"),
+        ("XRANGE s - + COUNT 1", &entry("8-0")),
+        ("XDEL s 7-0 8-0 9-0", ":1\r\n"),
+        ("XLEN s", ":300\r\n"),
+    ]);
+}
+
+/// A record whose checksum is right and whose content is not is damage, too.
+#[test]
+fn a_record_that_trims_entries_of_the_future_is_refused() {
+    let mut w = world();
+    let words: [&[u8]; 2] = [b"f", b"v"];
+    let forged = encode_record(StreamId::new(9, 1), 100, 6, words.into_iter());
+    let log = log(&w);
+    let next = log.last().unwrap() + 1;
+    log.append(next, &forged, &basalt::WriteOptions::default())
+        .unwrap();
+    w.reopen();
+    let reply = w.run("XLEN s");
+    assert!(
+        reply.starts_with("-ERR ") && reply.contains("entry 6"),
+        "{reply}"
+    );
+}
+
+/// A claim whose reply could not be sent is not carried out: the scan ends before.
+#[test]
+fn an_autoclaim_ends_at_the_limit_of_replies() {
+    let mut w = world();
+    w.exec.options.reply_hard_bytes = 128;
+    let reply = w.run("XAUTOCLAIM s g c 0 0 COUNT 100 JUSTID");
+    assert_eq!(
+        reply,
+        "*3\r\n$3\r\n3-1\r\n*2\r\n$3\r\n1-1\r\n$3\r\n2-1\r\n*0\r\n"
+    );
+    let reply = w.run("XAUTOCLAIM s g c 0 3-1 COUNT 100 JUSTID");
+    assert_eq!(reply, "*3\r\n$3\r\n0-0\r\n*1\r\n$3\r\n3-1\r\n*0\r\n");
 }
