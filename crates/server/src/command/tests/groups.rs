@@ -511,8 +511,8 @@ fn a_restart_changes_no_stream() {
     assert!(changes > 500, "only {changes} changes were compared");
 }
 
-/// After an XSETID, an id that a deleted entry had can be added again. Entries outside of memory are
-/// found by the ids of live entries alone.
+/// After an XSETID, an id that a deleted entry had can be added again. Entries outside of memory
+/// are found by the ids of live entries alone.
 #[test]
 fn ids_of_deleted_entries_are_found_when_they_are_added_again() {
     let mut w = World::new();
