@@ -29,6 +29,7 @@ const FILES: &[&str] = &[
     "deletes",
     "reads",
     "groups",
+    "repeated_streams",
     "claims",
     "info",
     "types",
