@@ -10,13 +10,18 @@ fn loads(w: &World, key: &str) -> usize {
     reads(w).1.iter().filter(of).count()
 }
 
-/// Adds a stream `stuck`, and lets a request for it keep the thread that works on streams until
-/// `hold_fetches` is false.
-fn hold_stream_jobs(w: &World, c: &mut TcpStream) {
-    send(c, "XADD stuck 1-1 a 1");
+/// Adds a stream that is not in memory.
+fn add_unloaded(w: &World, c: &mut TcpStream, key: &str) {
+    send(c, &format!("XADD {key} 1-1 a 1"));
     expect(c, "$3\r\n1-1\r\n");
     // The failed commit drops the stream from memory.
-    add_failing(w, c, "XADD stuck 1-2 a 1");
+    add_failing(w, c, &format!("XADD {key} 1-2 a 1"));
+}
+
+/// Lets a request for a stream `stuck` keep the thread that works on streams while `hold_fetches` is
+/// true.
+fn hold_stream_jobs(w: &World, c: &mut TcpStream) {
+    add_unloaded(w, c, "stuck");
     hold_fetches(w);
     send(c, "XLEN stuck");
     wait_until(|| loads(w, "stuck") == 1);
@@ -28,20 +33,31 @@ fn hold_stream_jobs(w: &World, c: &mut TcpStream) {
 fn a_late_answer_does_not_reach_the_next_request() {
     let w = World::new(|_| {});
     let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
-    send(&mut c, "XADD s 1-1 a 0");
-    expect(&mut c, "$3\r\n1-1\r\n");
+    send(&mut c, "XADD s 1-1 a 0\r\nXADD other 1-1 a 0");
+    expect(&mut c, "$3\r\n1-1\r\n$3\r\n1-1\r\n");
     send(&mut a, "XREAD BLOCK 0 STREAMS s 1-1");
     wait_blocked(&w, 1);
+    let (mut d, mut e) = (w.client(), w.client());
+    add_unloaded(&w, &mut d, "between");
     hold_stream_jobs(&w, &mut b);
     // The window has only the newest of these entries, so the woken request needs the log.
-    // All are sent at once, so that they are in one commit.
-    let adds = (2..200).map(|n| format!("XADD s 1-{n} a {n}\r\n"));
+    // They are in one commit, because the open epoch waits for one that writes `other`.
+    let adds: String = (2..200)
+        .map(|n| format!("XADD s 1-{n} a {n}\r\n"))
+        .collect();
     let ids = (2..200).map(|n| format!("${}\r\n1-{n}\r\n", 2 + n.to_string().len()));
+    let before = info(&mut e, "stream_entries_added");
     w.store.0.lock().hold_appends = true;
-    c.write_all(adds.collect::<String>().as_bytes()).unwrap();
+    send(&mut c, "XADD other 1-2 a 0");
     wait_held_appends(&w, 1);
+    send(
+        &mut c,
+        &format!("XADD other 1-3 a 0\r\n{}", adds.trim_end()),
+    );
+    wait_until(|| info(&mut e, "stream_entries_added") == before + 200);
     w.store.0.lock().hold_appends = false;
     w.store.release_append(Ok(()));
+    expect(&mut c, "$3\r\n1-2\r\n$3\r\n1-3\r\n");
     expect(&mut c, &ids.collect::<String>());
     round(&w);
     nothing_yet(&mut a);
@@ -50,12 +66,20 @@ fn a_late_answer_does_not_reach_the_next_request() {
     expect(&mut a, "*-1\r\n");
     send(&mut c, "XADD s 1-200 a 200");
     expect(&mut c, "$5\r\n1-200\r\n");
+    // The job of this request is between the two jobs of the other client.
+    send(&mut d, "XLEN between");
+    round(&w);
     // This request reads the same range, which now has one entry more.
     send(&mut a, "XREAD STREAMS s 1-1");
     round(&w);
     nothing_yet(&mut a);
-    w.store.0.lock().hold_fetches = false;
+    w.store.0.lock().hold_only = Some("between");
     expect(&mut b, ":1\r\n");
+    wait_until(|| loads(&w, "between") == 1);
+    round(&w);
+    nothing_yet(&mut a);
+    w.store.0.lock().hold_fetches = false;
+    expect(&mut d, ":1\r\n");
     let entry = |n: i32| {
         let len = n.to_string().len();
         let id = 2 + len;
@@ -106,10 +130,7 @@ fn a_woken_request_queues_one_job() {
 fn a_job_that_panics_is_an_error_and_later_jobs_work() {
     let w = World::new(|_| {});
     let mut a = w.client();
-    send(&mut a, "XADD s 1-1 a 1");
-    expect(&mut a, "$3\r\n1-1\r\n");
-    // The failed commit drops the stream from memory.
-    add_failing(&w, &mut a, "XADD s 1-2 a 1");
+    add_unloaded(&w, &mut a, "s");
     hold_fetches(&w);
     {
         let mut s = w.store.0.lock();
