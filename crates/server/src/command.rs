@@ -152,11 +152,13 @@ pub(crate) struct AwaitingGroup {
 }
 
 /// The reason why a blocked request ends without entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum BlockEnd {
     TimedOut,
     /// CLIENT UNBLOCK with ERROR.
     Refused,
+    /// The commit of writes has failed that the first run of the request has seen.
+    Failed(Error),
 }
 
 /// A blocked request that runs again.
@@ -424,10 +426,13 @@ impl Executor {
             (self.counters.hits, self.counters.misses) = looked_up;
             reply.clear();
             self.counters.commands -= 1;
-            self.keys.finish();
+            // A blocked request keeps what it has seen, so it depends on these epochs. The other
+            // outcomes keep nothing.
+            let seen = self.keys.finish();
+            let keeps = matches!(outcome, Outcome::Block(..));
             return Executed {
                 outcome,
-                depends_on: 0,
+                depends_on: if keeps { seen } else { 0 },
                 replies: false,
             };
         }

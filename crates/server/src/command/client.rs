@@ -348,6 +348,13 @@ pub(crate) fn unblock(c: &mut Context<'_>, r: &Request) -> CommandResult {
         id: s.id,
         end,
     });
+    if let Some(Action::Unblock { slot, .. }) = &action
+        && let Some(session) = &mut c.exec.sessions[*slot]
+    {
+        // The wait ends after this client's turn. A second CLIENT UNBLOCK in the same turn must not
+        // find it.
+        session.blocked = false;
+    }
     c.reply.integer(i64::from(action.is_some()));
     c.exec.actions.extend(action);
     Ok(Outcome::Replied)

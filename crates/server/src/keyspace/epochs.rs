@@ -152,6 +152,15 @@ impl Keyspace {
         let mut ended: SmallVec<[Ended; 2]> = SmallVec::new();
         let mut flushed = false;
         let bit = 1 << slot;
+        let depends = self.open_epoch().depends_on & bit != 0;
+        // The later epoch is undone first. Otherwise it would remove what the earlier one restores:
+        // it may have created the stream of a key again that the earlier one had flushed.
+        let dependent = (result.is_err() && depends).then(|| {
+            let open = self.open;
+            let failed = self.take_epoch(open, false);
+            self.epochs[open] = Some(self.new_epoch());
+            failed
+        });
         let epoch = self.take_epoch(slot, result.is_ok());
         match &result {
             Ok(()) => {
@@ -163,15 +172,12 @@ impl Keyspace {
             }
             Err(e) => {
                 self.changes += 1;
-                if self.open_epoch().depends_on & bit != 0 {
-                    let open = self.open;
-                    let failed = self.take_epoch(open, false);
+                if let Some(failed) = dependent {
                     if let Some(before) = failed.flushed_from {
                         self.generation = before;
                     }
-                    self.epochs[open] = Some(self.new_epoch());
                     ended.push(Ended {
-                        slot: open,
+                        slot: self.open,
                         result: Err(e.clone()),
                     });
                 }

@@ -2,13 +2,21 @@
 //! stays on its connection. It runs again when an epoch has ended that adds to one of its streams,
 //! or removes the stream or a group. It does not run before the end of that epoch, so no client
 //! sees an entry that could be lost. Requests run again in the order of their arrival.
+//!
+//! The first run of a request may see writes whose commits have not ended: a last id that `$` stands
+//! for, or a new group. If such a commit fails, the request is answered with its error, as a request
+//! that does not block is. The request cannot wait on, because what it has kept never existed. It is
+//! not run anew either: `$` would then stand for a later id in its other streams, and the client
+//! would miss entries without a notice. If a later run of the request has seen such writes, it only
+//! runs again, because later runs keep nothing.
 
 use super::background::Requester;
 use super::connection::Connection;
 use super::{Server, enqueue};
 use crate::command::{AwaitingGroup, Block, BlockEnd, Resumed};
+use crate::epoch::Epochs;
 use crate::stream::StreamId;
-use basalt::Bytes;
+use basalt::{Bytes, Error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,7 +29,36 @@ pub(crate) struct BlockedRequest {
     keys: Vec<Bytes>,
     after: Vec<StreamId>,
     groups: Vec<AwaitingGroup>,
+    /// Epochs that have not ended and whose writes the first run has seen.
+    depends_on: Epochs,
+    /// Epochs that have not ended and whose writes a later run has seen.
+    seen_again: Epochs,
     end: Option<BlockEnd>,
+}
+
+impl BlockedRequest {
+    /// Notes that an epoch has ended. Returns true if the request must run again.
+    pub fn epoch_ended(&mut self, epoch: usize, result: &Result<(), Error>) -> bool {
+        let bit = 1 << epoch;
+        let (first, again) = (self.depends_on & bit != 0, self.seen_again & bit != 0);
+        self.depends_on &= !bit;
+        self.seen_again &= !bit;
+        let Err(e) = result else { return false };
+        if first && self.end.is_none() {
+            self.end = Some(BlockEnd::Failed(e.clone()));
+        }
+        first || again
+    }
+}
+
+impl Connection {
+    /// Returns true if a blocked request may run now. A request that waits for a job on a stream
+    /// runs when the job has ended, and sees all writes until then. If each wake-up ran it, each
+    /// could queue another job, without limit.
+    pub(super) fn may_run_blocked(&self) -> bool {
+        let ends = self.blocked.as_ref().is_some_and(|b| b.end.is_some());
+        ends || self.stream_job.is_none()
+    }
 }
 
 /// The blocked clients.
@@ -42,9 +79,17 @@ impl BlockedClients {
 }
 
 impl Server {
-    /// Blocks a client's request. A blocked request stays blocked.
-    pub(super) fn block(&mut self, c: &mut Connection, slot: usize, block: Block) {
-        if c.blocked.is_some() {
+    /// Blocks a client's request, whose run has seen the writes of the epochs `depends_on`. A
+    /// blocked request stays blocked.
+    pub(super) fn block(
+        &mut self,
+        c: &mut Connection,
+        slot: usize,
+        block: Block,
+        depends_on: Epochs,
+    ) {
+        if let Some(blocked) = &mut c.blocked {
+            blocked.seen_again |= depends_on;
             return;
         }
         self.blocked.begun += 1;
@@ -68,6 +113,8 @@ impl Server {
             keys: block.keys,
             after: block.after,
             groups: block.groups,
+            depends_on,
+            seen_again: 0,
             end: None,
         }));
     }
@@ -79,14 +126,15 @@ impl Server {
         Some(Resumed {
             after: blocked.after.clone(),
             groups: blocked.groups.clone(),
-            end: blocked.end,
+            end: blocked.end.clone(),
         })
     }
 
-    /// Unblocks a client's request, which was answered or will not run again.
-    pub(super) fn end_block(&mut self, c: &mut Connection, slot: usize) {
+    /// Unblocks a client's request, which was answered or will not run again. Returns the epochs
+    /// that its answer depends on besides those of its last run.
+    pub(super) fn end_block(&mut self, c: &mut Connection, slot: usize) -> Epochs {
         let Some(blocked) = c.blocked.take() else {
-            return;
+            return 0;
         };
         self.blocked.clients.remove(&blocked.number);
         if let Some(at) = blocked.until {
@@ -104,6 +152,7 @@ impl Server {
         if let Some(session) = &mut self.exec.sessions[slot] {
             session.blocked = false;
         }
+        blocked.depends_on
     }
 
     /// Schedules the blocked requests for which an epoch has ended that wrote one of their streams.
@@ -143,10 +192,12 @@ impl Server {
             return;
         };
         if let Some(blocked) = &mut c.blocked {
-            blocked.end = blocked.end.or(end);
+            blocked.end = blocked.end.take().or(end);
         }
-        c.unparked = true;
-        enqueue(&mut self.run_list, c, requester.slot);
+        if c.may_run_blocked() {
+            c.unparked = true;
+            enqueue(&mut self.run_list, c, requester.slot);
+        }
     }
 
     /// Disconnects the blocked clients, because the server stops.

@@ -93,6 +93,10 @@ impl Server {
                     continue;
                 };
                 let failed = c.epoch_ended(epoch.slot, &epoch.result);
+                let blocked = c.blocked.as_mut();
+                if blocked.is_some_and(|b| b.epoch_ended(epoch.slot, &epoch.result)) {
+                    c.unparked |= c.may_run_blocked();
+                }
                 if let Err(e) = &epoch.result {
                     let text = store_error(e);
                     self.exec.counters.count_errors(text.as_bytes(), failed);

@@ -246,13 +246,14 @@ impl Server {
             }
             Outcome::Block(block) => {
                 self.end_fetch(c);
-                self.block(c, slot, *block);
+                self.wait_for(c, slot, depends_on);
+                self.block(c, slot, *block, depends_on);
                 return false;
             }
             _ => {}
         }
         self.end_fetch(c);
-        self.end_block(c, slot);
+        let depends_on = depends_on | self.end_block(c, slot);
         self.wait_for(c, slot, depends_on);
         match outcome {
             Outcome::Replied => {}

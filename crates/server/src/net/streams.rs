@@ -99,10 +99,10 @@ impl Server {
     pub(super) fn await_stream(&mut self, c: &mut Connection, slot: usize, need: StreamNeed) {
         match need {
             StreamNeed::Busy => self.stall(c, slot),
-            // A blocked request that an epoch woke runs again when its job has ended. One job for
-            // each wake-up would queue jobs without limit.
-            StreamNeed::Job(_) if c.stream_job.is_some() => {}
             StreamNeed::Job(job) => {
+                // The keyspace has noted the job, so the job must run. A request with a job does
+                // not run before its answer ([`Connection::may_run_blocked`]).
+                debug_assert!(c.stream_job.is_none(), "one job at a time");
                 let requester = Requester { slot, id: c.id };
                 let store = self.exec.keys.store().clone();
                 let number = self.streams.ask(requester, *job, &store, &self.shared);

@@ -8,6 +8,7 @@ mod fetches;
 mod many_names;
 mod slow_reads;
 mod stopping;
+mod stream_jobs;
 
 use super::*;
 use crate::layout;

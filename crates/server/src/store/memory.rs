@@ -44,6 +44,8 @@ pub struct MemoryStoreState {
     pub reads: Vec<(std::thread::ThreadId, ReadOf)>,
     /// While true, reads on other threads than the one that opened the store wait.
     pub hold_fetches: bool,
+    /// If set, `hold_fetches` only applies to keys that end with this name.
+    pub hold_only: Option<&'static str>,
     pub loop_thread: Option<std::thread::ThreadId>,
     /// While true, reads on other threads panic.
     pub panic_fetches: bool,
@@ -132,6 +134,7 @@ impl MemoryStore {
     /// Records a read. A read of another thread than the loop's waits while the test holds it back.
     fn reading(&self, of: ReadOf) {
         let thread = std::thread::current().id();
+        let (ReadOf::Meta(key) | ReadOf::Value(key, _)) = of.clone();
         let mut s = self.0.lock();
         s.reads.push((thread, of));
         let panics = s.panic_fetches && s.loop_thread.is_some_and(|t| t != thread);
@@ -139,7 +142,9 @@ impl MemoryStore {
         assert!(!panics, "the test asks for a panic");
         let held = || {
             let s = self.0.lock();
-            s.hold_fetches && s.loop_thread.is_some_and(|t| t != thread)
+            let is_meant = |name: &str| key.ends_with(name.as_bytes());
+            let is_held = s.hold_fetches && s.hold_only.is_none_or(is_meant);
+            is_held && s.loop_thread.is_some_and(|t| t != thread)
         };
         while held() {
             basalt::env::Clock::system().sleep(std::time::Duration::from_millis(1));

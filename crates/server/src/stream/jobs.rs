@@ -14,6 +14,7 @@ use basalt::log::{Log, LogOptions};
 use basalt::{Bytes, Error, ErrorKind, Result, WriteOptions};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Range, RangeInclusive};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Prefix of the names of the streams' logs.
@@ -130,12 +131,12 @@ pub(crate) enum StreamAnswer {
     Removed(Vec<Removal>, Result<()>),
 }
 
-/// Runs a job. Blocks.
+/// Runs a job. Blocks. A panic of the job is an error in the answer.
 pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
     match job {
-        StreamJob::Create => StreamAnswer::Created(create(store)),
+        StreamJob::Create => StreamAnswer::Created(guarded(|| create(store))),
         StreamJob::Load { stored, ticket } => StreamAnswer::Loaded {
-            result: load(store, &stored),
+            result: guarded(|| load(store, &stored)),
             key: stored.slice(layout::KEY_PREFIX_LEN..),
             ticket,
         },
@@ -145,18 +146,18 @@ pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
             range,
             limit_bytes,
         } => StreamAnswer::Entries {
-            result: read(&live, newest, &range, limit_bytes),
+            result: guarded(|| read(&live, newest, &range, limit_bytes)),
             load: live.load,
             range,
         },
         StreamJob::Find { live, id } => StreamAnswer::Found {
-            result: lower_bound(&live.log, live.lsns, &live.gone, id),
+            result: guarded(|| lower_bound(&live.log, live.lsns, &live.gone, id)),
             load: live.load,
             id,
         },
         StreamJob::Locate { live, ids } => StreamAnswer::Located {
             load: live.load,
-            result: locate(&live, &ids),
+            result: guarded(|| locate(&live, &ids)),
             ids,
         },
         StreamJob::Fetch {
@@ -165,13 +166,21 @@ pub(crate) fn run(store: &dyn Store, job: StreamJob) -> StreamAnswer {
             limit_bytes,
         } => StreamAnswer::Fetched {
             load: live.load,
-            result: fetch(&live.log, &lsns, limit_bytes),
+            result: guarded(|| fetch(&live.log, &lsns, limit_bytes)),
         },
         StreamJob::Remove(removals) => {
-            let result = remove(store, &removals);
+            let result = guarded(|| remove(store, &removals));
             StreamAnswer::Removed(removals, result)
         }
     }
+}
+
+/// Runs the work of a job. A panic fails this job only: the jobs behind it need this thread.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let what = "the thread that reads streams panicked";
+        Err(Error::new(ErrorKind::Poisoned, what))
+    })
 }
 
 fn create(store: &dyn Store) -> Result<(u64, Log)> {

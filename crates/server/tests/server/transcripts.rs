@@ -29,6 +29,7 @@ const FILES: &[&str] = &[
     "deletes",
     "reads",
     "groups",
+    "repeated_streams",
     "claims",
     "info",
     "types",
@@ -39,7 +40,7 @@ const FILES: &[&str] = &[
 ];
 
 /// The number of commands that must be compared.
-const LEAST: usize = 760;
+const LEAST: usize = 785;
 
 /// A step of a transcript.
 #[derive(Clone)]

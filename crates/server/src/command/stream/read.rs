@@ -122,6 +122,7 @@ pub(super) fn end_wait(c: &mut Context<'_>, end: BlockEnd) -> CommandResult {
         BlockEnd::Refused => Err(Failure::new(
             "UNBLOCKED client unblocked via CLIENT UNBLOCK",
         )),
+        BlockEnd::Failed(e) => Err(Failure::Store(e)),
     }
 }
 

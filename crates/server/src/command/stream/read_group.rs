@@ -11,6 +11,7 @@ use crate::stream::StreamId;
 use crate::stream::jobs::{EntryRange, LiveEntry};
 use crate::stream::record::Record;
 use basalt::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The entries of one stream for the consumer.
 enum GroupEntries {
@@ -76,14 +77,18 @@ fn check_awaited(
     Ok(())
 }
 
-/// Returns the id of the last entry of a stream that the command has already selected. The command
-/// may name a stream more than once.
-fn delivered(r: &Request, found: &[(usize, GroupEntries)], key: &[u8]) -> StreamId {
-    let last = found.iter().rev().find_map(|(i, found)| match found {
-        GroupEntries::New(entries, _) if r.arg(*i) == key => entries.last(),
-        _ => None,
-    });
-    last.map_or(StreamId::MIN, |(_, entry)| entry.id)
+/// Returns the new entries of a stream that the command has already selected. The command may name
+/// a stream more than once. In Redis, it then delivers the first list before it reads the second.
+fn selected<'a>(
+    r: &'a Request,
+    found: &'a [(usize, GroupEntries)],
+    key: &'a [u8],
+) -> impl Iterator<Item = &'a LiveEntry> {
+    let of_key = found.iter().filter(move |(i, _)| r.arg(*i) == key);
+    of_key.flat_map(|(_, found)| match found {
+        GroupEntries::New(entries, _) => &entries[..],
+        GroupEntries::Pending(_) => &[],
+    })
 }
 
 /// Returns entries after an id that the group has not delivered, and the id of the stream's first
@@ -136,39 +141,43 @@ fn bytes_of((_, found): &(usize, GroupEntries)) -> usize {
     }
 }
 
-/// Returns the pending entries of a consumer after an id.
+/// Returns the pending entries of a consumer after an id. `new` has entries that the command itself
+/// makes pending.
 fn pending_entries(
     c: &mut Context<'_>,
     key: &[u8],
     (group, consumer): (&[u8], &[u8]),
-    after: StreamId,
-    count: u64,
+    (after, count): (StreamId, u64),
+    new: &BTreeMap<StreamId, &Record>,
 ) -> Result<GroupEntries, Failure> {
     let limit = c.exec.options.reply_hard_bytes;
     let stream = c.exec.keys.loaded_stream(key);
     let of = group_of(c, key, group);
     let most = usize::try_from(count).unwrap_or(usize::MAX);
-    let number = of.consumer_number(consumer);
-    let start = number.and_then(|number| Some((number, after.next()?)));
-    let ids: Vec<StreamId> = match start {
-        Some((number, start)) => {
-            let pending = of.consumer(number).pending.range(start..);
-            pending.take(most).copied().collect()
-        }
-        None => Vec::new(),
+    let Some(start) = after.next() else {
+        return Ok(GroupEntries::Pending(Vec::new()));
     };
+    let pending = of.consumer_number(consumer).into_iter();
+    let pending = pending.flat_map(|number| of.consumer(number).pending.range(start..).take(most));
+    let new_ids = new.range(start..).map(|(id, _)| id).take(most);
+    let ids: BTreeSet<StreamId> = pending.chain(new_ids).copied().collect();
+    let ids: Vec<StreamId> = ids.into_iter().take(most).collect();
     let live = |id: &StreamId| {
-        let lsn = of.pending()[id].lsn;
-        stream.is_live(lsn).then_some(lsn)
+        let pending = of.pending().get(id).filter(|_| !new.contains_key(id))?;
+        stream.is_live(pending.lsn).then_some(pending.lsn)
     };
     let lsns: Vec<Option<u64>> = ids.iter().map(live).collect();
     let asked = lsns.iter().flatten().copied().collect();
     let found = c.exec.keys.stream_entries(key, &asked, limit)?;
     let mut found = found.ok_or_else(|| too_long(limit))?;
-    let records = lsns.into_iter().map(|lsn| found.remove(&lsn?));
-    Ok(GroupEntries::Pending(
-        ids.into_iter().zip(records).collect(),
-    ))
+    let records = ids.into_iter().zip(lsns).map(|(id, lsn)| {
+        let record = match new.get(&id) {
+            Some(record) => Some((*record).clone()),
+            None => lsn.and_then(|lsn| found.remove(&lsn)),
+        };
+        (id, record)
+    });
+    Ok(GroupEntries::Pending(records.collect()))
 }
 
 fn reply(
@@ -224,12 +233,17 @@ pub(crate) fn xreadgroup(c: &mut Context<'_>, r: &Request) -> CommandResult {
         let key = r.arg(i);
         match after {
             StreamId::MAX => {
-                let behind = delivered(r, &found, key);
+                let behind = selected(r, &found, key).last();
+                let behind = behind.map_or(StreamId::MIN, |(_, entry)| entry.id);
                 let new = new_entries(c, key, group, (behind, o.count))?;
                 found.extend(new.map(|new| (i, new)));
             }
             after => {
-                let pending = pending_entries(c, key, (group, consumer), after, o.count)?;
+                // Entries that count as acknowledged at once are never pending.
+                let new = selected(r, &found, key).filter(|_| !o.no_ack);
+                let new = new.map(|(_, entry)| (entry.id, entry)).collect();
+                let who = (group, consumer);
+                let pending = pending_entries(c, key, who, (after, o.count), &new)?;
                 found.push((i, pending));
             }
         }

@@ -269,6 +269,29 @@ fn every_way_to_lose_a_key_removes_the_log() {
     assert_eq!((stats.streams, stats.dropped), (1, 0));
 }
 
+/// Regression test: the stream of a key was not registered any more after a flush had failed, if the
+/// next epoch had created a stream of the same key. Its log was never removed.
+#[test]
+fn a_failed_flush_restores_a_stream_that_the_next_epoch_had_created_again() {
+    let (mut w, store) = in_memory();
+    assert!(w.add("k"));
+    w.commit();
+    let before = w.logs();
+    store.hold(true);
+    w.command(|k| k.flush().unwrap());
+    assert!(w.submit());
+    assert!(w.add("k"));
+    store.release(0, Err(io()));
+    w.complete();
+    store.hold(false);
+    assert_eq!(w.live(), before);
+    assert_eq!(w.keys.live_stream_stats().streams, 1);
+    w.set("k");
+    w.commit();
+    w.sweep();
+    assert!(w.logs().is_disjoint(&before), "the log of a lost key");
+}
+
 /// While the commit of a drop is in flight, no stream is swept. If the commit fails, the stream
 /// exists as before.
 #[test]

@@ -8,12 +8,12 @@ fn one_entry(id: &str, value: &str) -> String {
     format!("*1\r\n*2\r\n$1\r\ns\r\n*1\r\n*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\na\r\n$1\r\n{value}\r\n")
 }
 
-fn wait_blocked(w: &World, n: u64) {
+pub(super) fn wait_blocked(w: &World, n: u64) {
     let mut c = w.client();
     wait_until(|| info(&mut c, "blocked_clients") == n);
 }
 
-fn wait_held_appends(w: &World, n: usize) {
+pub(super) fn wait_held_appends(w: &World, n: usize) {
     wait_until(|| w.store.0.lock().held_appends.len() == n);
 }
 
@@ -219,6 +219,112 @@ fn a_blocked_consumer_ends_when_its_stream_expires() {
     send(&mut b, "PEXPIRE s 1");
     expect(&mut b, ":1\r\n");
     expect(&mut a, "-UNBLOCKED the stream key no longer exists\r\n");
+    w.stop.shutdown();
+    w.join();
+}
+
+pub(super) fn add_failing(w: &World, c: &mut TcpStream, command: &str) {
+    w.store.0.lock().hold_appends = true;
+    send(c, command);
+    wait_held_appends(w, 1);
+    w.store.0.lock().hold_appends = false;
+    w.store.release_append(failed());
+    expect(c, "-MISCONF no space: the disk is full\r\n");
+}
+
+/// Regression test: a request that had blocked on writes in flight went on to wait after their
+/// commit had failed: for entries after an id that never existed, and on a group that never
+/// existed. Other clients' entries never reached it.
+#[test]
+fn a_blocked_request_gets_the_error_of_the_writes_that_it_has_seen() {
+    let w = World::new(|_| {});
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut b, "XADD s 1-1 a 1");
+    expect(&mut b, "$3\r\n1-1\r\n");
+    for (write, read) in [
+        ("XADD s 100-0 a 1", "XREAD BLOCK 0 STREAMS s $"),
+        (
+            "XGROUP CREATE new g 0 MKSTREAM",
+            "XREADGROUP GROUP g c BLOCK 0 STREAMS new >",
+        ),
+    ] {
+        let is_append = write.starts_with("XADD");
+        w.store.0.lock().hold_appends = is_append;
+        w.store.hold(!is_append);
+        send(&mut b, write);
+        wait_until(|| w.store.held() + w.store.0.lock().held_appends.len() == 1);
+        send(&mut a, &format!("{read}\r\nPING"));
+        wait_blocked(&w, 1);
+        w.store.0.lock().hold_appends = false;
+        w.store.hold(false);
+        match is_append {
+            true => w.store.release_append(failed()),
+            false => w.store.release(0, failed()),
+        }
+        expect(&mut b, "-MISCONF no space: the disk is full\r\n");
+        expect(&mut a, "-MISCONF no space: the disk is full\r\n+PONG\r\n");
+        wait_blocked(&w, 0);
+    }
+    send(&mut a, "XREAD BLOCK 0 STREAMS s $");
+    wait_blocked(&w, 1);
+    send(&mut b, "XADD s 50-0 a 2");
+    expect(&mut b, "$4\r\n50-0\r\n");
+    let entry = one_entry("50-0", "2").replace("$3", "$4");
+    expect(&mut a, &entry);
+    w.stop.shutdown();
+    w.join();
+}
+
+/// If the writes are committed, the wait goes on. Its end by CLIENT UNBLOCK waits for them.
+#[test]
+fn the_end_of_a_wait_depends_on_the_writes_that_the_request_has_seen() {
+    let w = World::new(|_| {});
+    let (mut a, mut b, mut c) = (w.client(), w.client(), w.client());
+    send(&mut b, "XADD s 1-1 a 1");
+    expect(&mut b, "$3\r\n1-1\r\n");
+    w.store.0.lock().hold_appends = true;
+    for (id, result, reply) in [
+        ("100-0", Ok(()), "*-1\r\n"),
+        ("200-0", failed(), "-MISCONF no space: the disk is full\r\n"),
+    ] {
+        send(&mut b, &format!("XADD s {id} a 1"));
+        wait_held_appends(&w, 1);
+        send(&mut a, "XREAD BLOCK 0 STREAMS s $");
+        wait_blocked(&w, 1);
+        send(&mut c, "CLIENT UNBLOCK 1");
+        expect(&mut c, ":1\r\n");
+        wait_blocked(&w, 0);
+        nothing_yet(&mut a);
+        w.store.release_append(result);
+        expect(&mut a, reply);
+    }
+    w.store.0.lock().hold_appends = false;
+    expect(
+        &mut b,
+        "$5\r\n100-0\r\n-MISCONF no space: the disk is full\r\n",
+    );
+    send(&mut a, "XREAD BLOCK 0 STREAMS s $");
+    wait_blocked(&w, 1);
+    send(&mut b, "XADD s 150-0 a 2");
+    expect(&mut b, "$5\r\n150-0\r\n");
+    expect(&mut a, &one_entry("150-0", "2").replace("$3", "$5"));
+    w.stop.shutdown();
+    w.join();
+}
+
+/// Regression test: both requests of one pipeline were answered with 1.
+#[test]
+fn a_client_is_unblocked_once() {
+    let w = World::new(|_| {});
+    let (mut a, mut b) = (w.client(), w.client());
+    send(&mut a, "XREAD BLOCK 0 STREAMS s $\r\nPING");
+    wait_blocked(&w, 1);
+    send(&mut b, "CLIENT UNBLOCK 1 ERROR\r\nCLIENT UNBLOCK 1");
+    expect(&mut b, ":1\r\n:0\r\n");
+    expect(
+        &mut a,
+        "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n+PONG\r\n",
+    );
     w.stop.shutdown();
     w.join();
 }
