@@ -3,12 +3,12 @@
 //! or removes the stream or a group. It does not run before the end of that epoch, so no client
 //! sees an entry that could be lost. Requests run again in the order of their arrival.
 //!
-//! The first run of a request may see writes whose commits have not ended: a last id that `$` stands
-//! for, or a new group. If such a commit fails, the request is answered with its error, as a request
-//! that does not block is. The request cannot wait on, because what it has kept never existed. It is
-//! not run anew either: `$` would then stand for a later id in its other streams, and the client
-//! would miss entries without a notice. If a later run of the request has seen such writes, it only
-//! runs again, because later runs keep nothing.
+//! The first run of a request may see writes whose commits have not ended: a last id that `$`
+//! stands for, or a new group. If such a commit fails, the request is answered with its error, as a
+//! request that does not block is. The request cannot wait on, because what it has kept never
+//! existed. It is not run anew either: `$` would then stand for a later id in its other streams,
+//! and the client would miss entries without a notice. If a later run of the request has seen such
+//! writes, it only runs again, because later runs keep nothing.
 
 use super::background::Requester;
 use super::connection::Connection;

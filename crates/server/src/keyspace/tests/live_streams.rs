@@ -269,8 +269,8 @@ fn every_way_to_lose_a_key_removes_the_log() {
     assert_eq!((stats.streams, stats.dropped), (1, 0));
 }
 
-/// Regression test: the stream of a key was not registered any more after a flush had failed, if the
-/// next epoch had created a stream of the same key. Its log was never removed.
+/// Regression test: the stream of a key was not registered any more after a flush had failed, if
+/// the next epoch had created a stream of the same key. Its log was never removed.
 #[test]
 fn a_failed_flush_restores_a_stream_that_the_next_epoch_had_created_again() {
     let (mut w, store) = in_memory();

@@ -18,8 +18,8 @@ fn add_unloaded(w: &World, c: &mut TcpStream, key: &str) {
     add_failing(w, c, &format!("XADD {key} 1-2 a 1"));
 }
 
-/// Lets a request for a stream `stuck` keep the thread that works on streams while `hold_fetches` is
-/// true.
+/// Lets a request for a stream `stuck` keep the thread that works on streams while `hold_fetches`
+/// is true.
 fn hold_stream_jobs(w: &World, c: &mut TcpStream) {
     add_unloaded(w, c, "stuck");
     hold_fetches(w);
