@@ -5,14 +5,11 @@
 //! XADD, XDEL, XGROUP, XREADGROUP, XACK or XCLAIM is lost, every pending entry has its group, and
 //! no delivered entry is delivered as a new one again.
 
-use super::{CLIENTS, Client, Dir, Server, StoreLocation, seed};
-use basalt::env::{Clock, Random, thread};
+use super::{CLIENTS, Client, Commands, Dir, Server, StoreLocation, seed};
+use basalt::env::{Clock, Random};
 use basalt_sim::{campaign, repeat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 
 /// Kills at `BASALT_SCALE=1`.
 const KILLS: u64 = 10;
@@ -188,37 +185,13 @@ fn reply(c: &mut Client) -> std::io::Result<Vec<String>> {
     Ok(out)
 }
 
-/// Sends commands until the connection breaks.
-fn run_until_killed(
-    port: u16,
-    client: u64,
-    sent: &AtomicU64,
-    acked: &AtomicU64,
-    stop: &AtomicBool,
-) {
-    let Ok(mut c) = Client::connect(port) else {
-        return;
-    };
-    let r = Random::from_system();
-    let stream = format!("stream{client}");
-    while !stop.load(SeqCst) {
-        let pipeline = 1 + r.below(8);
-        let mut out = Vec::new();
-        for _ in 0..pipeline {
-            let n = sent.fetch_add(1, SeqCst);
-            send(&mut c, &mut out, &Command::new(client, n).words(&stream));
-        }
-        if c.write.write_all(&out).is_err() {
-            return;
-        }
-        for _ in 0..pipeline {
-            if reply(&mut c).is_err() {
-                return;
-            }
-            acked.fetch_add(1, SeqCst);
-        }
-    }
-}
+const COMMANDS: Commands = Commands {
+    push: |c, out, client, n| {
+        let stream = format!("stream{client}");
+        send(c, out, &Command::new(client, n).words(&stream));
+    },
+    read_reply: |c, _| reply(c).map(drop),
+};
 
 /// Reads the state of a stream.
 fn read(c: &mut Client, stream: &str) -> Stream {
@@ -340,23 +313,9 @@ fn no_acknowledged_change_of_a_group_is_lost_under_kill_9() {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
         let server = Server::start(&store, sync, &clock);
         verify(server.port, &mut state);
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut clients = Vec::new();
-        for (client, known) in state.iter().enumerate() {
-            let counts = Arc::new((AtomicU64::new(known.sent), AtomicU64::new(0)));
-            let (port, stop, shared) = (server.port, stop.clone(), counts.clone());
-            let handle = thread::spawn(&format!("kill-{client}"), move || {
-                run_until_killed(port, client as u64, &shared.0, &shared.1, &stop);
-            })
-            .expect("spawn");
-            clients.push((counts, handle));
-        }
-        clock.sleep(Duration::from_millis(20 + r.below(250)));
-        server.kill();
-        stop.store(true, SeqCst);
-        for (client, (known, (counts, handle))) in state.iter_mut().zip(clients).enumerate() {
-            handle.join().expect("a client");
-            let (sent, new) = (counts.0.load(SeqCst), counts.1.load(SeqCst));
+        let sent = state.iter().map(|known| known.sent);
+        let counts = COMMANDS.kill_meanwhile(server, sent, &clock, &r);
+        for (client, (known, (sent, new))) in state.iter_mut().zip(counts).enumerate() {
             acknowledged += new;
             let acked = known.sent + new;
             for n in known.sent..acked {

@@ -176,38 +176,90 @@ impl Client {
     }
 }
 
-/// Writes until the connection breaks: pipelines of a few writes. `sent` and `acked` count this
-/// client's writes.
-fn write_until_killed(
-    port: u16,
-    client: u64,
-    sent: &AtomicU64,
-    acked: &AtomicU64,
-    stop: &AtomicBool,
-) {
-    let Ok(mut c) = Client::connect(port) else {
-        return;
-    };
-    let r = Random::from_system();
-    while !stop.load(SeqCst) {
-        let pipeline = 1 + r.below(8);
-        let mut out = Vec::new();
-        for _ in 0..pipeline {
-            let n = sent.fetch_add(1, SeqCst);
-            c.send(&mut out, &[b"SET", &key(client, n), &value(client, n)]);
-        }
-        if c.write.write_all(&out).is_err() {
+/// The commands of a kill campaign.
+#[derive(Clone, Copy)]
+struct Commands {
+    /// Adds a client's n-th command to a pipeline.
+    push: fn(&mut Client, out: &mut Vec<u8>, client: u64, n: u64),
+    /// Reads the reply to a command.
+    read_reply: fn(&mut Client, client: u64) -> std::io::Result<()>,
+}
+
+impl Commands {
+    /// Sends pipelines of a few commands until the connection breaks. `sent` and `acked` count this
+    /// client's commands.
+    fn run_until_killed(
+        self,
+        port: u16,
+        client: u64,
+        sent: &AtomicU64,
+        acked: &AtomicU64,
+        stop: &AtomicBool,
+    ) {
+        let Ok(mut c) = Client::connect(port) else {
             return;
-        }
-        for _ in 0..pipeline {
-            match c.line() {
-                Ok(l) if l == "+OK" => acked.fetch_add(1, SeqCst),
-                Ok(l) => panic!("client {client}: the server answered {l:?} to a SET"),
-                Err(_) => return,
-            };
+        };
+        let r = Random::from_system();
+        while !stop.load(SeqCst) {
+            let pipeline = 1 + r.below(8);
+            let mut out = Vec::new();
+            for _ in 0..pipeline {
+                let n = sent.fetch_add(1, SeqCst);
+                (self.push)(&mut c, &mut out, client, n);
+            }
+            if c.write.write_all(&out).is_err() {
+                return;
+            }
+            for _ in 0..pipeline {
+                if (self.read_reply)(&mut c, client).is_err() {
+                    return;
+                }
+                acked.fetch_add(1, SeqCst);
+            }
         }
     }
+
+    /// Kills the server while clients write. `sent` has the number of commands that each client has
+    /// sent before. Returns the new numbers, and how many commands of this round each client has
+    /// acknowledged: its first ones, because replies come in order.
+    fn kill_meanwhile(
+        self,
+        server: Server,
+        sent: impl Iterator<Item = u64>,
+        clock: &Clock,
+        r: &Random,
+    ) -> Vec<(u64, u64)> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut clients = Vec::new();
+        for (client, sent) in (0..).zip(sent) {
+            let counts = Arc::new((AtomicU64::new(sent), AtomicU64::new(0)));
+            let (port, stop, shared) = (server.port, stop.clone(), counts.clone());
+            let handle = thread::spawn(&format!("kill-{client}"), move || {
+                self.run_until_killed(port, client, &shared.0, &shared.1, &stop);
+            })
+            .expect("spawn");
+            clients.push((counts, handle));
+        }
+        clock.sleep(Duration::from_millis(20 + r.below(250)));
+        server.kill();
+        stop.store(true, SeqCst);
+        let mut counted = Vec::new();
+        for (counts, handle) in clients {
+            handle.join().expect("a client");
+            counted.push((counts.0.load(SeqCst), counts.1.load(SeqCst)));
+        }
+        counted
+    }
 }
+
+/// Writes of strings.
+const WRITES: Commands = Commands {
+    push: |c, out, client, n| c.send(out, &[b"SET", &key(client, n), &value(client, n)]),
+    read_reply: |c, client| match c.line()? {
+        l if l == "+OK" => Ok(()),
+        l => panic!("client {client}: the server answered {l:?} to a SET"),
+    },
+};
 
 /// The writes of one client, numbered from 0.
 #[derive(Clone, Default)]
@@ -369,26 +421,10 @@ fn rounds(store: &StoreLocation) {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
         let server = Server::start(store, sync, &clock);
         verify(server.port, &state);
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut clients = Vec::new();
-        for (&client, known) in &state {
-            let counts = Arc::new((AtomicU64::new(known.sent), AtomicU64::new(0)));
-            let (port, stop, shared) = (server.port, stop.clone(), counts.clone());
-            let handle = thread::spawn(&format!("kill-{client}"), move || {
-                write_until_killed(port, client, &shared.0, &shared.1, &stop);
-            })
-            .expect("spawn");
-            clients.push((client, counts, handle));
-        }
-        clock.sleep(Duration::from_millis(20 + r.below(250)));
-        server.kill();
-        stop.store(true, SeqCst);
-        for (client, counts, handle) in clients {
-            handle.join().expect("a client");
-            let (sent, new) = (counts.0.load(SeqCst), counts.1.load(SeqCst));
+        let sent = state.values().map(|known| known.sent);
+        let counts = WRITES.kill_meanwhile(server, sent, &clock, &r);
+        for (known, (sent, new)) in state.values_mut().zip(counts) {
             acknowledged += new;
-            // Replies come in order, so the first `new` writes of this round are acknowledged.
-            let known = state.get_mut(&client).expect("every client is known");
             known.acked = known.sent + new;
             known.sent = sent;
             if known.acked < sent {

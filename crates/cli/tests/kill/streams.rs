@@ -2,12 +2,10 @@
 //! clients share. After every kill, each acknowledged entry must exist once and in order, and no
 //! trimmed or deleted entry may come back.
 
-use super::{CLIENTS, Client, Dir, Server, StoreLocation, seed};
-use basalt::env::{Clock, Random, thread};
+use super::{CLIENTS, Client, Commands, Dir, Server, StoreLocation, seed};
+use basalt::env::{Clock, Random};
 use basalt_sim::{campaign, repeat};
 use std::io::{Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Kills at `BASALT_SCALE=1`.
@@ -83,40 +81,17 @@ fn push_command(c: &mut Client, out: &mut Vec<u8>, client: u64, n: u64) {
     c.send(out, args);
 }
 
-/// Writes until the connection breaks, like the writers of strings.
-fn add_until_killed(
-    port: u16,
-    client: u64,
-    sent: &AtomicU64,
-    acked: &AtomicU64,
-    stop: &AtomicBool,
-) {
-    let Ok(mut c) = Client::connect(port) else {
-        return;
-    };
-    let r = Random::from_system();
-    while !stop.load(SeqCst) {
-        let pipeline = 1 + r.below(8);
-        let mut out = Vec::new();
-        for _ in 0..pipeline {
-            let n = sent.fetch_add(1, SeqCst);
-            push_command(&mut c, &mut out, client, n);
+const COMMANDS: Commands = Commands {
+    push: push_command,
+    read_reply: |c, client| {
+        let line = c.line()?;
+        match line.chars().next() {
+            Some(':') => Ok(()),
+            Some('$') => c.line().map(drop),
+            _ => panic!("client {client}: the server answered {line:?}"),
         }
-        if c.write.write_all(&out).is_err() {
-            return;
-        }
-        for _ in 0..pipeline {
-            match c.line() {
-                Ok(l) if l.starts_with(':') => {}
-                Ok(l) if l.starts_with('$') && c.line().is_ok() => {}
-                Ok(l) if l.starts_with('$') => return,
-                Ok(l) => panic!("client {client}: the server answered {l:?}"),
-                Err(_) => return,
-            }
-            acked.fetch_add(1, SeqCst);
-        }
-    }
-}
+    },
+};
 
 /// The commands of one client, numbered from 0.
 #[derive(Clone, Default)]
@@ -316,23 +291,9 @@ fn no_acknowledged_entry_is_lost_under_kill_9() {
         let sync = ["always", "always", "everysec", "never"][r.below(4) as usize];
         let server = Server::start(&store, sync, &clock);
         verify_streams(server.port, &mut state);
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut clients = Vec::new();
-        for (client, known) in state.iter().enumerate() {
-            let counts = Arc::new((AtomicU64::new(known.sent), AtomicU64::new(0)));
-            let (port, stop, shared) = (server.port, stop.clone(), counts.clone());
-            let handle = thread::spawn(&format!("kill-{client}"), move || {
-                add_until_killed(port, client as u64, &shared.0, &shared.1, &stop);
-            })
-            .expect("spawn");
-            clients.push((counts, handle));
-        }
-        clock.sleep(Duration::from_millis(20 + r.below(250)));
-        server.kill();
-        stop.store(true, SeqCst);
-        for (known, (counts, handle)) in state.iter_mut().zip(clients) {
-            handle.join().expect("a client");
-            let (sent, new) = (counts.0.load(SeqCst), counts.1.load(SeqCst));
+        let sent = state.iter().map(|known| known.sent);
+        let counts = COMMANDS.kill_meanwhile(server, sent, &clock, &r);
+        for (known, (sent, new)) in state.iter_mut().zip(counts) {
             acknowledged += new;
             known.acked = known.sent + new;
             known.sent = sent;
