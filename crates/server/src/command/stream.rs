@@ -32,6 +32,14 @@ fn has_stream(c: &mut Context<'_>, key: &[u8]) -> Result<bool, Failure> {
     }
 }
 
+/// Adds the lines of a help text to a reply.
+fn push_help(reply: &mut Reply, lines: &[&str]) {
+    reply.array(lines.len());
+    for line in lines {
+        reply.simple(line);
+    }
+}
+
 /// Adds an entry to a reply: its id, then its fields and values.
 fn push_entry(reply: &mut Reply, entry: &Record) {
     reply.array(2);

@@ -1,6 +1,6 @@
 //! XGROUP.
 
-use super::{any_id, group_of, has_group, has_stream, strict_id};
+use super::{any_id, group_of, has_group, has_stream, push_help, strict_id};
 use crate::command::{CommandResult, Context, Failure, Outcome, integer, quoted, word};
 use crate::resp::request::Request;
 use crate::stream::StreamId;
@@ -26,10 +26,7 @@ const HELP: [&str; 17] = [
 ];
 
 pub(crate) fn help(c: &mut Context<'_>, _: &Request) -> CommandResult {
-    c.reply.array(HELP.len());
-    for line in HELP {
-        c.reply.simple(line);
-    }
+    push_help(c.reply, &HELP);
     Ok(Outcome::Replied)
 }
 

@@ -1,7 +1,7 @@
 //! XINFO.
 
 use super::group::no_group_of_key;
-use super::{has_group, has_stream, push_entries, push_entry};
+use super::{has_group, has_stream, push_entries, push_entry, push_help};
 use crate::command::{CommandResult, Context, Failure, Outcome, integer, too_long, word};
 use crate::resp::reply::Reply;
 use crate::resp::request::Request;
@@ -27,10 +27,7 @@ const HELP: [&str; 9] = [
 ];
 
 pub(crate) fn help(c: &mut Context<'_>, _: &Request) -> CommandResult {
-    c.reply.array(HELP.len());
-    for line in HELP {
-        c.reply.simple(line);
-    }
+    push_help(c.reply, &HELP);
     Ok(Outcome::Replied)
 }
 
