@@ -383,10 +383,10 @@ impl Executor {
         let session = self.sessions[slot].as_mut().expect("a session");
         session.last = now;
         reply.set_protocol(session.protocol);
-        self.keys.set_client(session.id);
         let outcome = match table::resolve(request) {
             Ok(spec) => {
                 session.last_command = spec.full_name;
+                self.keys.set_client(session.id, spec.writes());
                 let mut context = Context {
                     exec: self,
                     slot,

@@ -159,6 +159,8 @@ pub(crate) struct Keyspace {
     two_part: Option<usize>,
     /// The client whose command runs.
     client: u64,
+    /// True if the running command is one that writes.
+    client_writes: bool,
     /// Fetches of waiting requests, by client id.
     fetches: BTreeMap<u64, Fetch>,
     /// Fetches that requests with very many names wait for, by client id.
@@ -216,6 +218,7 @@ impl Keyspace {
             live: LiveStreams::default(),
             two_part: None,
             client: 0,
+            client_writes: false,
             fetches: BTreeMap::new(),
             many: BTreeMap::new(),
             current: None,
@@ -429,6 +432,7 @@ mod overlay;
 mod pending_writes;
 mod reading;
 mod scan;
+mod stream_pins;
 mod streams;
 
 pub(crate) use groups::{Claim, Claims};

@@ -427,6 +427,7 @@ impl Server {
             // This comes last: clients that were dropped above have given back the places that
             // others wait for.
             self.unpark_fetches();
+            self.unpark_turns();
             if self.stopping.is_some() && self.stopped() {
                 return self.close();
             }

@@ -116,6 +116,8 @@ fn memory(e: &mut Executor, out: &mut String) {
     line!(out, "streams_loaded:{loaded}");
     let (_, dropped) = e.keys.stream_budget();
     line!(out, "stream_windows_dropped:{dropped}");
+    let (pinned, _) = e.keys.stream_pins();
+    line!(out, "streams_pinned:{pinned}");
     let live = e.keys.live_stream_stats();
     line!(out, "mem_stream_keys:{}", live.bytes);
     line!(out, "mem_memtables:{}", used.memtable);
@@ -170,6 +172,8 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "scan_cursors_forgotten:{}", c.cursors_forgotten);
     line!(out, "fetched_requests:{}", c.fetches);
     line!(out, "stream_entries_added:{}", e.keys.stream_stats().2);
+    let (_, waiting) = e.keys.stream_pins();
+    line!(out, "stream_requests_waiting:{waiting}");
     let live = e.keys.live_stream_stats();
     line!(out, "streams:{}", live.streams);
     line!(out, "streams_dropped:{}", live.dropped);

@@ -95,10 +95,11 @@ impl World {
                     self.exec.keys.take_stream_answer(1, answer);
                 }
                 crate::keyspace::StreamNeed::Busy => self.commit(),
+                crate::keyspace::StreamNeed::Turn => panic!("there is one client"),
             }
             outcome = self.exec.execute(0, &request, &mut reply).outcome;
         }
-        self.exec.keys.end_stream_answer(1);
+        self.exec.keys.end_stream_request(1);
         while let Outcome::Fetch(need) = outcome {
             self.exec.keys.begin_fetch(1, need, (1, 2));
             let spec = table::resolve(&request).unwrap();

@@ -2,33 +2,33 @@
 //!
 //! If the streams exceed the budget, the least recently used ones lose their windows. If that is
 //! not enough, the least recently used streams are dropped. A stream without a window serves
-//! requests with reads of another thread, so a request on many streams ends under any budget.
-//! Streams with writes in flight are not evicted, because their entries may not be in the log yet.
+//! requests with reads of another thread. Streams with writes in flight are not evicted, because
+//! their entries may not be in the log yet. Streams with pins are not evicted, because a waiting
+//! request needs them ([`super::stream_pins`]). They may lose their windows.
 //!
 //! Each use and each eviction of a stream costs O(log N) for N loaded streams.
 
+use super::stream_pins::StreamPins;
 use crate::stream::loaded::LoadedStream;
 use basalt::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of loaded streams without writes in flight.
-pub(super) const LOADED_STREAMS: usize = 1024;
-/// Number of streams without writes in flight that stay loaded under any budget. A request names at
-/// most as many streams.
-pub(super) const LEAST_STREAMS: usize = 512;
+/// Maximum number of loaded streams without writes in flight and without pins.
+const LOADED_STREAMS: usize = 1024;
 
 /// The streams in memory (see the module).
 pub(super) struct LoadedStreams {
     by_key: BTreeMap<Bytes, LoadedStream>,
-    /// Streams without writes in flight, by the time of their last use.
+    /// Streams without writes in flight and without pins, by the time of their last use.
     idle: BTreeSet<(u64, Bytes)>,
-    /// The streams of `idle` that have a window.
-    idle_with_window: BTreeSet<(u64, Bytes)>,
+    /// Streams without writes in flight that have a window.
+    with_window: BTreeSet<(u64, Bytes)>,
     bytes: usize,
     limit_bytes: usize,
     /// Number of uses so far.
     uses: u64,
     windows_dropped: u64,
+    pins: StreamPins,
 }
 
 impl Default for LoadedStreams {
@@ -36,11 +36,12 @@ impl Default for LoadedStreams {
         LoadedStreams {
             by_key: BTreeMap::new(),
             idle: BTreeSet::new(),
-            idle_with_window: BTreeSet::new(),
+            with_window: BTreeSet::new(),
             bytes: 0,
             limit_bytes: usize::MAX,
             uses: 0,
             windows_dropped: 0,
+            pins: StreamPins::default(),
         }
     }
 }
@@ -112,16 +113,18 @@ impl LoadedStreams {
     pub fn clear(&mut self) {
         self.by_key.clear();
         self.idle.clear();
-        self.idle_with_window.clear();
+        self.with_window.clear();
         self.bytes = 0;
     }
 
     fn track(&mut self, key: &Bytes, stream: &LoadedStream) {
         self.bytes += stream.memory() + key.len();
         if stream.written_by == 0 {
-            self.idle.insert((stream.used, key.clone()));
+            if !self.pins.is_pinned(key) {
+                self.idle.insert((stream.used, key.clone()));
+            }
             if !stream.window.is_empty() {
-                self.idle_with_window.insert((stream.used, key.clone()));
+                self.with_window.insert((stream.used, key.clone()));
             }
         }
     }
@@ -131,14 +134,53 @@ impl LoadedStreams {
         if stream.written_by == 0 {
             let place = (stream.used, key.clone());
             self.idle.remove(&place);
-            self.idle_with_window.remove(&place);
+            self.with_window.remove(&place);
         }
+    }
+
+    /// Pins a stream for a client's request, if its turn has come. The stream need not be loaded
+    /// yet. Returns false if the request has to wait for its turn.
+    pub fn pin(&mut self, client: u64, writes: bool, key: &[u8]) -> bool {
+        if !self.pins.admit(client, writes) {
+            return false;
+        }
+        if self.pins.pin(client, key)
+            && let Some((key, stream)) = self.by_key.get_key_value(key)
+        {
+            self.idle.remove(&(stream.used, key.clone()));
+        }
+        true
+    }
+
+    /// Pins a stream for a client's request if the request has pins.
+    pub fn pin_again(&mut self, client: u64, key: &[u8]) {
+        if self.pins.is_pinning(client) {
+            self.pin(client, false, key);
+        }
+    }
+
+    /// Ends the pins of a client's request, or its wait for its turn.
+    pub fn unpin(&mut self, client: u64) {
+        for key in self.pins.end(client) {
+            if let Some(stream) = self.by_key.get(&key).filter(|s| s.written_by == 0) {
+                self.idle.insert((stream.used, key));
+            }
+        }
+    }
+
+    pub fn pins(&self) -> &StreamPins {
+        &self.pins
+    }
+
+    /// Returns the clients whose requests may pin streams now, and had to wait for that.
+    pub fn take_admitted(&mut self) -> Vec<u64> {
+        self.pins.take_admitted()
     }
 
     /// Evicts windows and streams until the rest is within the limits, or no more may be evicted.
     pub fn evict(&mut self) {
         while self.bytes > self.limit_bytes
-            && let Some((_, key)) = self.idle_with_window.pop_first()
+            && let Some((_, key)) = self.with_window.pop_first()
         {
             let stream = self.by_key.get_mut(&key).expect("it is loaded");
             self.bytes -= stream.memory();
@@ -146,10 +188,7 @@ impl LoadedStreams {
             self.bytes += stream.memory();
             self.windows_dropped += 1;
         }
-        // Streams with writes in flight are not counted. If many of them were counted, a stream
-        // that was just loaded would be evicted, and its request would load it again and again.
-        while (self.idle.len() > LOADED_STREAMS
-            || (self.bytes > self.limit_bytes && self.idle.len() > LEAST_STREAMS))
+        while (self.idle.len() > LOADED_STREAMS || self.bytes > self.limit_bytes)
             && let Some((_, key)) = self.idle.pop_first()
         {
             self.remove(&key);

@@ -436,10 +436,10 @@ impl Keyspace {
         self.fetches.remove(&client);
     }
 
-    /// Returns the bytes of memory that a client's fetch holds.
+    /// Returns the bytes of memory that a client's fetch and its pins of streams hold.
     pub fn fetch_memory(&self, client: u64) -> usize {
         let many = self.many.get(&client).map_or(0, ManyFetch::memory);
-        many + self.fetches.get(&client).map_or(0, Fetch::memory)
+        many + self.fetches.get(&client).map_or(0, Fetch::memory) + self.pin_memory(client)
     }
 
     /// Returns the next keys to read for a client: those that an earlier piece had no room for, or

@@ -61,6 +61,9 @@ pub(crate) enum StreamNeed {
     Job(Box<StreamJob>),
     /// Epochs that write the stream, or the job of another request, must end.
     Busy,
+    /// Other requests that pin streams must end ([`super::stream_pins`]). Then the request runs
+    /// again, with the right to pin its streams.
+    Turn,
 }
 
 impl fmt::Debug for StreamNeed {
@@ -187,6 +190,7 @@ impl Keyspace {
         if let Some((is_alive, written_by)) = self.streams.loaded.change(key, look) {
             self.touched |= written_by;
             if is_alive {
+                self.streams.loaded.pin_again(self.client, key);
                 return Ok(StreamKey::Loaded);
             }
             self.streams.forget(key);
@@ -207,6 +211,9 @@ impl Keyspace {
         if let Some(e) = self.stream_answers().find_map(failure) {
             return Err(Missed::Store(e));
         }
+        if !self.pin(key) {
+            return Err(Missed::Stream(StreamNeed::Turn));
+        }
         let is_busy = |e: &super::Epoch| e.streams.contains_key(key);
         if self.epochs.iter().flatten().any(is_busy) || self.streams.loading.contains_key(key) {
             return Err(Missed::Stream(StreamNeed::Busy));
@@ -218,6 +225,21 @@ impl Keyspace {
         self.streams.loading.insert(key, ticket);
         let job = StreamJob::Load { stored, ticket };
         Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
+    }
+
+    /// Pins a stream for the running request, if its turn has come.
+    fn pin(&mut self, key: &[u8]) -> bool {
+        let (client, writes) = (self.client, self.client_writes);
+        self.streams.loaded.pin(client, writes, key)
+    }
+
+    /// Returns the need for a job on a found stream. The result of the job counts for this load of
+    /// the stream, so the stream is pinned until the request has run.
+    fn need_job(&mut self, key: &[u8], job: StreamJob) -> Missed {
+        Missed::Stream(match self.pin(key) {
+            true => StreamNeed::Job(Box::new(job)),
+            false => StreamNeed::Turn,
+        })
     }
 
     /// Returns a stream that [`Keyspace::stream`] has found.
@@ -268,7 +290,7 @@ impl Keyspace {
         }
         let live = self.live_range(key);
         let job = StreamJob::Find { live, id };
-        Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
+        Err(self.need_job(key, job))
     }
 
     /// Returns the live entries of a found stream that are not in memory, for a job.
@@ -323,7 +345,7 @@ impl Keyspace {
             range: range.clone(),
             limit_bytes,
         };
-        Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
+        Err(self.need_job(key, job))
     }
 
     /// Returns the id of the first live entry of a found stream, or the smallest id if it has none.
@@ -389,7 +411,7 @@ impl Keyspace {
             live: self.live_range(key),
             ids: missing,
         };
-        Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
+        Err(self.need_job(key, job))
     }
 
     /// Returns live entries of a found stream by their LSNs, or `None` if their bytes exceed
@@ -432,7 +454,7 @@ impl Keyspace {
             lsns: missing,
             limit_bytes,
         };
-        Err(Missed::Stream(StreamNeed::Job(Box::new(job))))
+        Err(self.need_job(key, job))
     }
 
     /// Creates an empty stream at a key. Replaces the value of the key, if there is one.
@@ -693,14 +715,40 @@ impl Keyspace {
         }
     }
 
-    /// Sets the client whose command runs next.
-    pub fn set_client(&mut self, client: u64) {
-        self.client = client;
+    /// Sets the client whose command runs next. `writes` is true for a command that writes.
+    pub fn set_client(&mut self, client: u64, writes: bool) {
+        (self.client, self.client_writes) = (client, writes);
     }
 
-    /// Drops the results of jobs for a client's request.
-    pub fn end_stream_answer(&mut self, client: u64) {
+    /// Drops the results of jobs for a client's request, and ends its pins of streams. No command
+    /// may be running.
+    pub fn end_stream_request(&mut self, client: u64) {
         self.streams.answers.remove(&client);
+        self.streams.loaded.unpin(client);
+        self.streams.evict();
+    }
+
+    /// Returns true if a client's request has pinned streams.
+    pub fn has_pins(&self, client: u64) -> bool {
+        self.streams.loaded.pins().is_pinning(client)
+    }
+
+    /// Returns the clients whose requests had to wait for others with pins, and whose turn has come
+    /// since the last call. Some may have disconnected.
+    pub fn take_admitted(&mut self) -> Vec<u64> {
+        self.streams.loaded.take_admitted()
+    }
+
+    /// Returns the number of pinned streams, and the number of requests that wait for others with
+    /// pins.
+    pub fn stream_pins(&self) -> (usize, usize) {
+        let pins = self.streams.loaded.pins();
+        (pins.len(), pins.waiting())
+    }
+
+    /// Returns the approximate bytes of memory of the pins of a client's request.
+    pub(super) fn pin_memory(&self, client: u64) -> usize {
+        self.streams.loaded.pins().memory(client)
     }
 
     /// Returns the number of loaded streams, their bytes of memory, and the entries appended since

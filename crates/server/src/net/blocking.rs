@@ -54,10 +54,11 @@ impl BlockedRequest {
 impl Connection {
     /// Returns true if a blocked request may run now. A request that waits for a job on a stream
     /// runs when the job has ended, and sees all writes until then. If each wake-up ran it, each
-    /// could queue another job, without limit.
+    /// could queue another job, without limit. A request that waits for its turn to pin streams
+    /// runs when its turn has come.
     pub(super) fn may_run_blocked(&self) -> bool {
         let ends = self.blocked.as_ref().is_some_and(|b| b.end.is_some());
-        ends || self.stream_job.is_none()
+        ends || (self.stream_job.is_none() && !self.awaits_turn)
     }
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct Connection {
     pub unparked: bool,
     /// The number of the job on a stream for which the request waits.
     pub stream_job: Option<u64>,
+    /// True if the request waits until others with pinned streams end.
+    pub awaits_turn: bool,
     /// True if another thread reads the keys of the waiting request.
     pub fetching: bool,
     /// True if the waiting request writes, and has a place for its fetch.
@@ -148,6 +150,7 @@ impl Connection {
             parked: None,
             unparked: false,
             stream_job: None,
+            awaits_turn: false,
             fetching: false,
             write_place: false,
             fetched_names: 0,

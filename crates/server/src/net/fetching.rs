@@ -304,9 +304,13 @@ impl Server {
 
     /// Forgets the answers of a client whose request has run, or never will.
     pub(super) fn end_fetch(&mut self, c: &mut Connection) {
+        self.end_stream_request(c);
+        self.give_up_fetch(c);
+    }
+
+    /// Ends the fetch of a client's request, if it has one.
+    pub(super) fn give_up_fetch(&mut self, c: &mut Connection) {
         c.needs_fetch = None;
-        c.stream_job = None;
-        self.exec.keys.end_stream_answer(c.id);
         c.give_up_fetch();
         self.give_place_back(c);
         if std::mem::take(&mut c.fetching) {

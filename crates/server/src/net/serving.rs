@@ -104,9 +104,11 @@ impl Server {
             c.starved = false;
             loop {
                 // A command with very many names that has begun ends: while its fetch is behind, no
-                // layer of another client is taken.
+                // layer of another client is taken. A request that has pinned streams ends, too,
+                // because other requests wait for their turn.
                 let is_unread = c.reply_bytes() > self.exec.options.reply_soft_bytes;
-                if c.closing || c.slow || (is_unread && c.many.is_none()) {
+                let others_wait = c.many.is_some() || self.exec.keys.has_pins(c.id);
+                if c.closing || c.slow || (is_unread && !others_wait) {
                     return true;
                 }
                 if c.parked.is_some() && !c.unparked {

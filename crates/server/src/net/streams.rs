@@ -8,6 +8,7 @@ use crate::keyspace::StreamNeed;
 use crate::store::Store;
 use crate::stream::jobs::{StreamAnswer, StreamJob, run};
 use basalt::env::thread::{BackgroundThread, StopSignal};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -34,12 +35,14 @@ pub(super) struct StreamWorker {
     awaited: usize,
     /// Number of jobs so far.
     asked: u64,
+    /// The slots of clients whose requests wait until others with pinned streams end, by client id.
+    turns: BTreeMap<u64, usize>,
 }
 
 impl StreamWorker {
-    /// Returns true if the result of a job is outstanding.
+    /// Returns true if the result of a job is outstanding, or requests wait for their turn.
     pub fn is_busy(&self) -> bool {
-        self.awaited > 0
+        self.awaited > 0 || !self.turns.is_empty()
     }
 
     /// Queues a job, whose result is posted to `shared`. Returns the job's number.
@@ -97,8 +100,19 @@ impl Drop for StreamWorker {
 impl Server {
     /// Makes a client's request wait for a stream.
     pub(super) fn await_stream(&mut self, c: &mut Connection, slot: usize, need: StreamNeed) {
+        // The request may have run before its turn.
+        if std::mem::take(&mut c.awaits_turn) {
+            self.streams.turns.remove(&c.id);
+        }
         match need {
             StreamNeed::Busy => self.stall(c, slot),
+            StreamNeed::Turn => {
+                // A request with pins may wait for a place for its fetch. So a request must not
+                // keep such a place while it waits for requests with pins.
+                self.give_up_fetch(c);
+                c.awaits_turn = true;
+                self.streams.turns.insert(c.id, slot);
+            }
             StreamNeed::Job(job) => {
                 // The keyspace has noted the job, so the job must run. A request with a job does
                 // not run before its answer ([`Connection::may_run_blocked`]).
@@ -109,6 +123,30 @@ impl Server {
                 c.stream_job = Some(number);
             }
         }
+    }
+
+    /// Lets requests run again whose turn to pin streams has come.
+    pub(super) fn unpark_turns(&mut self) {
+        for id in self.exec.keys.take_admitted() {
+            let Some(slot) = self.streams.turns.remove(&id) else {
+                continue;
+            };
+            let c = self.connections[slot].as_mut();
+            if let Some(c) = c.filter(|c| c.id == id) {
+                c.awaits_turn = false;
+                c.unparked = true;
+                enqueue(&mut self.run_list, c, slot);
+            }
+        }
+    }
+
+    /// Forgets what a client's request, which has run or never will, needed for its streams.
+    pub(super) fn end_stream_request(&mut self, c: &mut Connection) {
+        c.stream_job = None;
+        if std::mem::take(&mut c.awaits_turn) {
+            self.streams.turns.remove(&c.id);
+        }
+        self.exec.keys.end_stream_request(c.id);
     }
 
     /// Begins to remove the records of dead entries from logs, in the background.
@@ -145,7 +183,7 @@ impl Server {
             // log.
             None => {
                 self.exec.keys.take_stream_answer(NO_CLIENT.id, answer);
-                self.exec.keys.end_stream_answer(NO_CLIENT.id);
+                self.exec.keys.end_stream_request(NO_CLIENT.id);
             }
         }
         self.wake_stalled();

@@ -9,6 +9,7 @@ mod many_names;
 mod slow_reads;
 mod stopping;
 mod stream_jobs;
+mod stream_pins;
 
 use super::*;
 use crate::layout;

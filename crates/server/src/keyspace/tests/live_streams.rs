@@ -101,7 +101,10 @@ impl StreamWorld {
             }
             self.keys.finish();
             match found {
-                Ok(there) => return there,
+                Ok(there) => {
+                    self.keys.end_stream_request(0);
+                    return there;
+                }
                 Err(Missed::Stream(StreamNeed::Job(job))) => {
                     let answer = crate::stream::jobs::run(&*self.store, *job);
                     self.keys.take_stream_answer(0, answer);
@@ -148,7 +151,7 @@ impl StreamWorld {
             }
             _ => false,
         });
-        self.keys.end_stream_answer(0);
+        self.keys.end_stream_request(0);
         there
     }
 
@@ -639,28 +642,128 @@ fn the_streams_used_last_stay_loaded() {
     assert_eq!(w.keys.loaded_stream(b"s1099").len(), 1);
     let mut is_loaded = |key: &str| w.command(|k| k.stream(key.as_bytes()).is_ok());
     assert!(!is_loaded("s0") && !is_loaded("s50") && is_loaded("s200"));
-    // A tiny budget leaves the streams that one request may have.
+    // No stream stays under a tiny budget.
     w.keys.limit_streams(1);
     assert!(w.add("first"));
     w.commit();
-    assert_eq!(w.keys.stream_stats().0, 512);
+    assert_eq!(w.keys.stream_stats(), (0, 0, 2201));
 }
 
-/// However many streams have writes in flight, a request gets the streams that it needs.
+/// Runs a command of a client that needs a stream. Returns the need if the stream is not loaded.
+fn find_as(w: &mut StreamWorld, client: u64, key: &str) -> Option<StreamNeed> {
+    w.keys.set_client(client, false);
+    let found = w.command(|k| k.stream(key.as_bytes()));
+    w.keys.set_client(0, false);
+    match found {
+        Ok(found) => {
+            assert_eq!(found, StreamKey::Loaded);
+            None
+        }
+        Err(Missed::Stream(need)) => Some(need),
+        Err(e) => panic!("{e:?}"),
+    }
+}
+
+fn run_job(w: &mut StreamWorld, client: u64, need: Option<StreamNeed>) {
+    let Some(StreamNeed::Job(job)) = need else {
+        panic!("there is no job");
+    };
+    let answer = crate::stream::jobs::run(&*w.store, *job);
+    w.keys.take_stream_answer(client, answer);
+}
+
+/// A request gets the streams that it needs under any budget, however many other streams are in
+/// memory and have writes in flight. Afterwards they leave.
 #[test]
-fn streams_with_writes_in_flight_do_not_make_others_leave() {
+fn pinned_streams_stay_until_their_request_ends() {
     let (mut w, _) = in_memory();
-    assert!(w.add("idle"));
+    assert!(w.add("a") && w.add("b"));
     w.commit();
+    assert!(find_as(&mut w, 7, "a").is_none());
     w.keys.limit_streams(1);
+    // The request of client 7 needs both streams.
+    w.keys.end_stream_request(7);
+    assert_eq!(w.keys.stream_stats().0, 0);
+    let need = find_as(&mut w, 7, "a");
+    run_job(&mut w, 7, need);
+    let need = find_as(&mut w, 7, "b");
     for n in 0..600 {
         assert!(w.add(&format!("s{n}")));
     }
     assert_eq!(w.keys.stream_stats().0, 601);
-    assert!(w.command(|k| k.stream(b"idle").is_ok()));
     w.commit();
-    assert_eq!(w.keys.stream_stats().0, 512);
-    assert!(w.command(|k| k.stream(b"s599").is_ok()));
+    assert_eq!(w.keys.stream_stats().0, 1);
+    run_job(&mut w, 7, need);
+    assert!(find_as(&mut w, 7, "a").is_none() && find_as(&mut w, 7, "b").is_none());
+    // Another request uses one of the streams, and writes it.
+    assert!(w.add("b"));
+    w.commit();
+    assert_eq!((w.keys.stream_stats().0, w.keys.stream_pins()), (2, (2, 0)));
+    // The windows leave, and another thread reads the entries.
+    assert_eq!(w.keys.loaded_stream(b"a").window.len(), 0);
+    w.keys.end_stream_request(7);
+    assert_eq!(w.keys.stream_stats(), (0, 0, 603));
+    assert_eq!(w.keys.stream_pins(), (0, 0));
+}
+
+/// A stream that was in memory before its request had to wait stays, too.
+#[test]
+fn a_request_pins_the_streams_that_it_finds_again() {
+    let (mut w, _) = in_memory();
+    assert!(w.add("a") && w.add("b"));
+    w.commit();
+    w.keys.limit_streams(1);
+    w.keys.end_stream_request(7);
+    let need = find_as(&mut w, 7, "b");
+    w.keys.limit_streams(usize::MAX);
+    assert!(w.add("a"));
+    w.commit();
+    assert!(find_as(&mut w, 7, "a").is_none());
+    run_job(&mut w, 7, need);
+    w.keys.limit_streams(1);
+    assert!(w.add("c"));
+    w.commit();
+    assert!(find_as(&mut w, 7, "a").is_none() && find_as(&mut w, 7, "b").is_none());
+    w.keys.end_stream_request(7);
+    assert_eq!(w.keys.stream_stats().0, 0);
+}
+
+/// Streams without pins stay within the budget, whatever their groups take. A stream that is larger
+/// than the budget serves its request.
+#[test]
+fn groups_do_not_hold_streams_above_the_budget() {
+    const LIMIT: usize = 50_000;
+    let (mut w, _) = in_memory();
+    w.keys.limit_streams(LIMIT);
+    let grow = |w: &mut StreamWorld, key: &str, groups: usize| {
+        assert!(w.add(key));
+        w.command(|k| {
+            for n in 0..groups {
+                k.create_group(
+                    key.as_bytes(),
+                    n.to_string().as_bytes(),
+                    StreamId::MIN,
+                    None,
+                );
+            }
+        });
+    };
+    for n in 0..20 {
+        grow(&mut w, &format!("s{n}"), 40);
+        w.commit();
+        assert!(w.keys.stream_stats().1 <= LIMIT);
+    }
+    assert!((1..20).contains(&w.keys.stream_stats().0));
+    grow(&mut w, "large", 1_000);
+    assert!(w.keys.stream_stats().1 > LIMIT);
+    w.commit();
+    assert_eq!(w.keys.stream_stats().1, 0);
+    let need = find_as(&mut w, 7, "large");
+    run_job(&mut w, 7, need);
+    assert!(find_as(&mut w, 7, "large").is_none());
+    assert!(w.keys.loaded_stream(b"large").groups.get(b"999").is_some());
+    w.keys.end_stream_request(7);
+    assert_eq!(w.keys.stream_stats().1, 0);
 }
 
 /// The groups and tombstones of a stream count in the budget, and their removal reduces the count
