@@ -432,6 +432,7 @@ mod overlay;
 mod pending_writes;
 mod reading;
 mod scan;
+mod skipped_streams;
 mod stream_pins;
 mod streams;
 

@@ -178,6 +178,7 @@ fn stats(e: &mut Executor, out: &mut String) {
     line!(out, "streams:{}", live.streams);
     line!(out, "streams_dropped:{}", live.dropped);
     line!(out, "streams_removed:{}", live.removed);
+    line!(out, "streams_undecodable:{}", live.undecodable);
     line!(out, "turn_names_peak:{}", c.turn_names_peak);
     line!(out, "turn_store_reads_peak:{}", c.turn_reads_peak);
 }

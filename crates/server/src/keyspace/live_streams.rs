@@ -20,16 +20,18 @@
 
 use super::Keyspace;
 use super::reading::Missed;
+use super::skipped_streams::SkippedStreams;
 use crate::catalog::DATABASE;
 use crate::epoch::Epochs;
 use crate::layer::Layer;
 use crate::layout::{self, DataType};
 use crate::names::KeyHash;
 use crate::stream::registry::{Registered, StreamRegistry};
-use crate::stream::sweep::{DroppedStream, FoundStream, SweepJob, SweepResult};
+use crate::stream::sweep::{DroppedStream, FoundStream, SweepJob, SweepResult, UndecodableKey};
 use basalt::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Number of dropped streams that one sweep takes.
 const STREAMS_A_SWEEP: usize = 1024;
@@ -66,6 +68,8 @@ pub(super) struct LiveStreams {
     searches: VecDeque<LayerSearch>,
     /// Streams whose drop is committed.
     dropped: VecDeque<DroppedStream>,
+    /// Dropped streams whose keys cannot be decoded.
+    skipped: SkippedStreams,
     flushed: Vec<(u32, StreamRegistry)>,
     /// The sweep of a start takes logs with lower incarnations. `None` if no such sweep is due.
     earlier_than: Option<u64>,
@@ -89,6 +93,8 @@ pub(crate) struct LiveStreamStats {
     pub dropped: usize,
     /// Streams that sweeps have removed since the start, without those of flushes.
     pub removed: u64,
+    /// Keys with streams that cannot be decoded, as far as sweeps have read them.
+    pub undecodable: usize,
 }
 
 impl Keyspace {
@@ -289,22 +295,35 @@ impl Keyspace {
         }
     }
 
-    /// Returns the work for a sweep, if there is any.
-    pub fn take_sweep(&mut self) -> Option<SweepJob> {
+    /// Returns the work for a sweep at a time of the environment's clock, if there is any.
+    pub fn take_sweep(&mut self, now: Duration) -> Option<SweepJob> {
         let live = &mut self.live;
         let some = live.dropped.len().min(STREAMS_A_SWEEP);
+        let mut dropped: Vec<_> = live.dropped.drain(..some).collect();
+        dropped.extend(live.skipped.take_due(STREAMS_A_SWEEP - some, now));
+        let earlier_than = live.earlier_than.take();
         let job = SweepJob {
-            earlier_than: live.earlier_than.take(),
-            dropped: live.dropped.drain(..some).collect(),
+            earlier_than: earlier_than.or_else(|| live.skipped.take_due_search(now)),
+            dropped,
             flushed: std::mem::take(&mut live.flushed),
         };
         (!job.is_empty()).then_some(job)
     }
 
-    /// Returns true if streams wait for a sweep.
-    pub fn wants_sweep(&self) -> bool {
+    /// Returns the time from which on a sweep has work, or `None` if there is none.
+    pub fn next_sweep(&self) -> Option<Duration> {
         let live = &self.live;
-        !live.dropped.is_empty() || !live.flushed.is_empty() || live.earlier_than.is_some()
+        let is_due =
+            !live.dropped.is_empty() || !live.flushed.is_empty() || live.earlier_than.is_some();
+        match is_due {
+            true => Some(Duration::ZERO),
+            false => live.skipped.next_attempt(),
+        }
+    }
+
+    /// Returns the keys that sweeps could not decode, if they were not returned before.
+    pub fn take_undecodable(&mut self) -> Vec<UndecodableKey> {
+        self.live.skipped.take_unreported()
     }
 
     /// Makes the next sweep search for the streams and logs of earlier servers. Their incarnations
@@ -313,9 +332,19 @@ impl Keyspace {
         self.live.earlier_than = Some(incarnation);
     }
 
-    /// Applies the result of a sweep. Returns false if a part of its work remains.
-    pub fn take_swept(&mut self, result: SweepResult) -> bool {
+    /// Applies the result of a sweep that has ended at a time of the environment's clock. Returns
+    /// false if a part of its work remains.
+    pub fn take_swept(&mut self, result: SweepResult, now: Duration) -> bool {
         let live = &mut self.live;
+        for read in result.removed.iter().chain(&result.kept) {
+            live.skipped.forget(read);
+        }
+        for (stream, key) in result.skipped {
+            live.skipped.skip(stream, key, now);
+        }
+        if let Some((earlier_than, undecodable)) = result.searched {
+            live.skipped.search_ended(earlier_than, undecodable, now);
+        }
         let mut is_done = result.left.is_empty();
         live.found.extend(result.found);
         live.removed += result.removed.len() as u64;
@@ -403,6 +432,7 @@ impl Keyspace {
             bytes: self.live.registry.memory(),
             dropped: self.live.dropped.len(),
             removed: self.live.removed,
+            undecodable: self.live.skipped.len(),
         }
     }
 }

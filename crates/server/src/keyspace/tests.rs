@@ -7,6 +7,7 @@ mod live_streams;
 mod many_names;
 mod model;
 mod reads;
+mod sweep_retries;
 
 use super::*;
 use crate::answers::{ManyAnswer, places};

@@ -3,14 +3,17 @@
 
 use super::background::{join, report, start};
 use super::{Event, LEAST_SLEEP, LoopHandle, Server};
+use crate::layout;
 use crate::store::Store;
 use crate::stream::sweep::{SweepJob, SweepResult, sweep};
 use basalt::env::thread::{BackgroundThread, StopSignal};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after a sweep that failed, and after a failed commit.
+/// Pause after a sweep whose work remains, and after a failed commit.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Longest pause after a sweep that failed. The pause is twice as long after each further failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Longest sleep of the loop while it waits for an expiry, because the wall clock may be set
 /// forward.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -23,6 +26,8 @@ pub(super) struct Sweeper {
     is_busy: bool,
     /// Time before which no sweep begins, because the last one failed.
     not_before: Duration,
+    /// Pause after the last failure, or zero after a sweep that did not fail.
+    pause: Duration,
     /// Time before which no stream expires, because a commit failed.
     expire_from: Duration,
 }
@@ -36,6 +41,18 @@ impl Sweeper {
     /// Notes that a commit has failed. The next one may fail as well.
     pub fn commit_failed(&mut self, now: Duration) {
         self.expire_from = now + RETRY_AFTER;
+    }
+
+    /// Notes the end of a sweep.
+    fn ended(&mut self, is_done: bool, has_failed: bool, now: Duration) {
+        self.is_busy = false;
+        self.pause = match has_failed {
+            true => (self.pause * 2).clamp(RETRY_AFTER, LONGEST_PAUSE),
+            false => Duration::ZERO,
+        };
+        if !is_done {
+            self.not_before = now + self.pause.max(RETRY_AFTER);
+        }
     }
 
     fn start(&mut self, job: SweepJob, store: &Arc<dyn Store>, shared: &Arc<LoopHandle>) {
@@ -73,7 +90,7 @@ impl Server {
             keys.expire_streams(self.exec.env.clock().wall_ms());
         }
         let may_start = !self.sweeper.is_busy && self.now >= self.sweeper.not_before;
-        if may_start && let Some(job) = keys.take_sweep() {
+        if may_start && let Some(job) = keys.take_sweep(self.now) {
             let store = keys.store().clone();
             self.sweeper.start(job, &store, &self.shared);
         }
@@ -81,12 +98,19 @@ impl Server {
 
     /// Applies the result of a sweep.
     pub(super) fn swept(&mut self, result: SweepResult) {
-        self.sweeper.is_busy = false;
-        if let Some(e) = &result.error {
+        let failure = result.error.clone();
+        if let Some(e) = &failure {
             report(&format!("removing the logs of dropped streams failed: {e}"));
         }
-        if !self.exec.keys.take_swept(result) {
-            self.sweeper.not_before = self.now + RETRY_AFTER;
+        let is_done = self.exec.keys.take_swept(result, self.now);
+        self.sweeper.ended(is_done, failure.is_some(), self.now);
+        for key in self.exec.keys.take_undecodable() {
+            let name = layout::decode_key(&key.stored_key).map_or(&[][..], |(_, _, key)| key);
+            report(&format!(
+                "the value of the key {:?} cannot be decoded, so the logs that it may have stay: {}",
+                String::from_utf8_lossy(name),
+                key.error
+            ));
         }
     }
 
@@ -100,8 +124,8 @@ impl Server {
         if keys.has_stream_steps() {
             return Some(Duration::ZERO);
         }
-        let sweep = (!self.sweeper.is_busy && keys.wants_sweep())
-            .then(|| self.sweeper.not_before.saturating_sub(now));
+        let next_sweep = keys.next_sweep().filter(|_| !self.sweeper.is_busy);
+        let sweep = next_sweep.map(|at| at.max(self.sweeper.not_before).saturating_sub(now));
         let expiry = keys.next_stream_expiry().map(|at| {
             let wait_ms = at.saturating_sub(self.exec.env.clock().wall_ms());
             let wait = Duration::from_millis(wait_ms).min(LONGEST_SLEEP);
@@ -111,3 +135,6 @@ impl Server {
         first.map(|wait| wait.max(LEAST_SLEEP))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,7 @@ pub struct MemoryStoreState {
     pub hold: bool,
     pub submissions: Vec<(usize, bool)>,
     pub fail_reads: bool,
+    pub fail_syncs: bool,
     /// Most bytes that one batch of reads has answered.
     pub largest_batch: usize,
     /// Values of at least this many bytes are separated; 0 for none.
@@ -338,8 +339,12 @@ impl Store for MemoryStore {
         Ok(s.elements.len() < before)
     }
     fn sync(&self) -> Result<()> {
-        self.0.lock().syncs += 1;
-        Ok(())
+        let mut s = self.0.lock();
+        s.syncs += 1;
+        match s.fail_syncs {
+            true => Err(Error::new(ErrorKind::NoSpace, "the disk is full")),
+            false => Ok(()),
+        }
     }
     fn generation(&self) -> Result<u32> {
         Ok(self.0.lock().generation)

@@ -8,6 +8,9 @@
 //! A sweep must not take a stream whose creation is not committed. The key of such a stream is not
 //! in the store yet, so the sweep would delete its log. Therefore the keyspace passes only streams
 //! whose drop has been committed, and the sweep of a start takes only logs of earlier servers.
+//!
+//! If the value of a key cannot be decoded, the sweep skips the key's stream and goes on with the
+//! others. The sweep of a start then deletes no log, because the key may have any of them.
 
 use super::jobs::{LOG_PREFIX, log_name};
 use super::record::decode_state;
@@ -24,7 +27,7 @@ use std::collections::BTreeSet;
 const STREAMS_A_SYNC: usize = 256;
 
 /// A stream that its key may have lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DroppedStream {
     /// The key in the encoding of the store, or empty for a log that no key ever had.
     pub stored_key: Bytes,
@@ -38,6 +41,14 @@ pub(crate) struct FoundStream {
     pub stored_key: Bytes,
     pub incarnation: u64,
     pub expire_at_ms: Option<u64>,
+}
+
+/// A key whose value cannot be decoded.
+#[derive(Debug)]
+pub(crate) struct UndecodableKey {
+    /// The key in the encoding of the store.
+    pub stored_key: Bytes,
+    pub error: Error,
 }
 
 /// The work of a sweep.
@@ -67,6 +78,10 @@ pub(crate) struct SweepResult {
     pub removed: Vec<DroppedStream>,
     /// Dropped streams that their keys still have in the store.
     pub kept: Vec<DroppedStream>,
+    /// Dropped streams whose keys cannot be decoded.
+    pub skipped: Vec<(DroppedStream, UndecodableKey)>,
+    /// The bound of the search if this was the sweep of a start, and the keys that it has skipped.
+    pub searched: Option<(u64, Vec<UndecodableKey>)>,
     /// The work that is left after a failure or a stop.
     pub left: SweepJob,
     pub error: Option<Error>,
@@ -89,6 +104,8 @@ pub(crate) fn sweep(store: &dyn Store, job: SweepJob, stop: &StopSignal) -> Swee
         // The next sweep finds these again.
         result.found.clear();
         result.kept.clear();
+        result.skipped.clear();
+        result.searched = None;
         result.left = job;
     }
     result.error = ended.err();
@@ -108,13 +125,20 @@ impl Sweep<'_> {
     fn run(&mut self, job: &SweepJob, result: &mut SweepResult) -> Result<bool> {
         let generation = self.store.generation()?;
         if let Some(earlier_than) = job.earlier_than {
-            self.find_all(generation, earlier_than, &mut result.found)?;
+            let undecodable = self.find_all(generation, earlier_than, &mut result.found)?;
+            result.searched = Some((earlier_than, undecodable));
         }
         let mut removed = Vec::new();
         for dropped in &job.dropped {
-            match self.has(generation, dropped)? {
-                true => result.kept.push(dropped.clone()),
-                false => removed.push(dropped.clone()),
+            match self.has(generation, dropped) {
+                Ok(true) => result.kept.push(dropped.clone()),
+                Ok(false) => removed.push(dropped.clone()),
+                Err(error) if is_undecodable(&error) => {
+                    let stored_key = dropped.stored_key.clone();
+                    let key = UndecodableKey { stored_key, error };
+                    result.skipped.push((dropped.clone(), key));
+                }
+                Err(e) => return Err(e),
             }
         }
         for dropped in &removed {
@@ -165,13 +189,14 @@ impl Sweep<'_> {
         Ok(decode_state(&data)?.0.incarnation == dropped.incarnation)
     }
 
-    /// Finds the streams of all keys, and the logs of earlier servers that no key has.
+    /// Finds the streams of all keys, and the logs of earlier servers that no key has. Returns the
+    /// keys that cannot be decoded. If there are any, no log counts as one that no key has.
     fn find_all(
         &mut self,
         generation: u32,
         earlier_than: u64,
         found: &mut Vec<FoundStream>,
-    ) -> Result<()> {
+    ) -> Result<Vec<UndecodableKey>> {
         let names = self.logs.list();
         let listed = names.iter().filter_map(|name| {
             let number = name.strip_prefix(LOG_PREFIX)?.split_once('.')?.1;
@@ -180,7 +205,7 @@ impl Sweep<'_> {
         let mut without_key: BTreeSet<u64> = listed.collect();
         let prefix = layout::key_prefix(DATABASE, generation);
         let to = layout::prefix_end(&prefix);
-        let mut failure = None;
+        let mut undecodable = Vec::new();
         let mut visit = |key: &[u8], value: Option<&[u8]>, _| {
             let Some(value) = value.filter(|v| v.first() == Some(&(DataType::Stream as u8))) else {
                 return !self.stop.is_sent();
@@ -193,25 +218,28 @@ impl Sweep<'_> {
                         incarnation: header.incarnation,
                         expire_at_ms: (header.expire_at_ms > 0).then_some(header.expire_at_ms),
                     });
-                    !self.stop.is_sent()
                 }
-                Err(e) => {
-                    failure = Some(e);
-                    false
-                }
+                Err(error) => undecodable.push(UndecodableKey {
+                    stored_key: Bytes::copy_from_slice(key),
+                    error,
+                }),
             }
+            !self.stop.is_sent()
         };
         self.store.view().scan(&prefix, &to, u64::MAX, &mut visit)?;
-        if let Some(e) = failure {
-            return Err(e);
-        }
         // A scan that was stopped has not found all streams.
-        if !self.stop.is_sent() {
+        if !self.stop.is_sent() && undecodable.is_empty() {
             let of_any = without_key
                 .into_iter()
                 .map(|incarnation| (generation, incarnation));
             self.dead.extend(of_any);
         }
-        Ok(())
+        Ok(undecodable)
     }
+}
+
+/// Returns true if an error is about the value of one key. After other errors, for example of the
+/// device, the whole sweep is tried again.
+fn is_undecodable(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported)
 }

@@ -408,10 +408,10 @@ fn a_sweep_deletes_the_elements_of_deleted_streams() {
         8,
         "2 groups, 2 consumers, 3 pending; 1 group"
     );
-    let job = w.exec.keys.take_sweep().unwrap();
+    let job = w.exec.keys.take_sweep(Duration::ZERO).unwrap();
     let result = sweep(&w.store, job, &StopSignal::default());
     assert_eq!((result.removed.len(), result.error.is_none()), (1, true));
-    w.exec.keys.take_swept(result);
+    w.exec.keys.take_swept(result, Duration::ZERO);
     assert_eq!(w.store.0.lock().elements.len(), 1);
     w.reopen();
     assert!(w.run("XINFO GROUPS t").starts_with("*1\r\n"));

@@ -17,14 +17,15 @@ use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 /// The slot of an epoch, and the result of its commit.
 type CommitEnd = (usize, Result<()>);
 
 /// A keyspace with streams over any store.
-struct StreamWorld {
-    store: Arc<dyn Store>,
-    keys: Keyspace,
+pub(super) struct StreamWorld {
+    pub store: Arc<dyn Store>,
+    pub keys: Keyspace,
     results: (Sender<CommitEnd>, Receiver<CommitEnd>),
     now_ms: u64,
     added: u64,
@@ -32,7 +33,7 @@ struct StreamWorld {
 }
 
 impl StreamWorld {
-    fn over(store: Arc<dyn Store>) -> StreamWorld {
+    pub fn over(store: Arc<dyn Store>) -> StreamWorld {
         let mut keys = Keyspace::new(store.clone(), EpochLimits::default(), SECRET).unwrap();
         if store.existing_logs().is_some() {
             keys.sweep_earlier_than(store.next_incarnation().unwrap());
@@ -70,7 +71,7 @@ impl StreamWorld {
         }
     }
 
-    fn commit(&mut self) {
+    pub fn commit(&mut self) {
         self.submit();
         while self.keys.in_flight() > 0 {
             let (slot, result) = self.results.1.recv().unwrap();
@@ -81,7 +82,7 @@ impl StreamWorld {
 
     /// Adds an entry to a stream, which is created if the key is absent. Returns false if the key
     /// has another type.
-    fn add(&mut self, key: &str) -> bool {
+    pub fn add(&mut self, key: &str) -> bool {
         self.added += 1;
         let id = StreamId::new(self.added, 0);
         loop {
@@ -137,7 +138,7 @@ impl StreamWorld {
         self.command(|k| k.put(key.as_bytes(), Bytes::from_static(b"v"), None));
     }
 
-    fn delete(&mut self, key: &str) {
+    pub fn delete(&mut self, key: &str) {
         self.command(|k| k.delete(key.as_bytes()));
     }
 
@@ -158,21 +159,21 @@ impl StreamWorld {
     /// Runs one sweep. Returns false if no stream waits for a sweep.
     fn sweep_once(&mut self) -> bool {
         self.keys.step_streams();
-        let Some(job) = self.keys.take_sweep() else {
+        let Some(job) = self.keys.take_sweep(Duration::ZERO) else {
             return false;
         };
         let result = sweep(&*self.store, job, &StopSignal::default());
         assert_eq!(result.error.as_ref().map(|e| e.to_string()), None);
-        self.keys.take_swept(result);
+        self.keys.take_swept(result, Duration::ZERO);
         true
     }
 
     /// Runs sweeps until no work remains.
-    fn sweep(&mut self) {
+    pub fn sweep(&mut self) {
         while self.sweep_once() || self.keys.has_stream_steps() {}
     }
 
-    fn logs(&self) -> BTreeSet<u64> {
+    pub fn logs(&self) -> BTreeSet<u64> {
         let names = self.store.existing_logs().map(|logs| logs.list());
         let number = |name: &String| name.rsplit('.').next().unwrap().parse().unwrap();
         names.iter().flatten().map(number).collect()
@@ -193,7 +194,7 @@ impl StreamWorld {
     }
 
     /// Returns the incarnations of the streams that the store's keys have.
-    fn live(&self) -> BTreeSet<u64> {
+    pub fn live(&self) -> BTreeSet<u64> {
         live(&*self.store)
     }
 }
@@ -220,7 +221,7 @@ fn release_held(store: &MemoryStore, result: Result<()>) {
     store.release(0, result);
 }
 
-fn in_memory() -> (StreamWorld, MemoryStore) {
+pub(super) fn in_memory() -> (StreamWorld, MemoryStore) {
     let store = MemoryStore::default();
     (StreamWorld::over(Arc::new(store.clone())), store)
 }
@@ -414,8 +415,11 @@ fn a_dropped_stream_loses_its_elements() {
         let stopped = StopSignal::default();
         stopped.send();
         w.keys.step_streams();
-        let job = w.keys.take_sweep().unwrap();
-        assert!(!w.keys.take_swept(sweep(&*w.store, job, &stopped)));
+        let job = w.keys.take_sweep(Duration::ZERO).unwrap();
+        assert!(
+            !w.keys
+                .take_swept(sweep(&*w.store, job, &stopped), Duration::ZERO)
+        );
         assert_ne!(w.logs(), w.live(), "way {way}");
         if way % 2 == 0 {
             w = StreamWorld::over(Arc::new(store.clone()));
@@ -475,7 +479,10 @@ fn streams_found_at_a_start_are_looked_at_twice() {
         }
         w.commit();
         let mut w = StreamWorld::over(Arc::new(store.clone()));
-        let job = w.keys.take_sweep().expect("the sweep of the start");
+        let job = w
+            .keys
+            .take_sweep(Duration::ZERO)
+            .expect("the sweep of the start");
         let result = sweep(&store, job, &StopSignal::default());
         assert_eq!(result.found.len(), 3);
         // The store has these writes before the streams are registered.
@@ -490,7 +497,7 @@ fn streams_found_at_a_start_are_looked_at_twice() {
             assert!(w.submit());
             w.command(|k| k.delete(b"b"));
         }
-        w.keys.take_swept(result);
+        w.keys.take_swept(result, Duration::ZERO);
         w.sweep();
         if way == 1 {
             assert_eq!(w.logs().len(), 3, "nothing is committed");
@@ -530,16 +537,16 @@ fn a_sweep_asks_the_store_and_is_repeated_after_a_failure() {
         (result.kept.clone(), result.removed.len()),
         (vec![wrong], 0)
     );
-    assert!(w.keys.take_swept(result));
+    assert!(w.keys.take_swept(result, Duration::ZERO));
     assert_eq!(w.logs(), live);
 
     w.delete("k");
     w.commit();
-    let job = w.keys.take_sweep().unwrap();
+    let job = w.keys.take_sweep(Duration::ZERO).unwrap();
     let stopped = StopSignal::default();
     stopped.send();
     let result = sweep(&store, job, &stopped);
-    assert!(!w.keys.take_swept(result));
+    assert!(!w.keys.take_swept(result, Duration::ZERO));
     assert_eq!(w.logs(), live);
     w.sweep();
     assert_eq!((w.logs().len(), w.logs()), (1, w.live()));
