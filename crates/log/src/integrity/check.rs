@@ -6,7 +6,7 @@
 //! store is opened for reading, and all live records, all pages and the live bytes of all files are
 //! verified. Otherwise a salvage names the logs and LSNs of the records that are lost.
 
-use super::known_files::{KnownFile, KnownFiles, is_own, parse_manifest};
+use super::known_files::{KnownFile, KnownFiles, is_own, newer_than_catalog, parse_manifest};
 use super::report::LogVerifyReport;
 use super::salvage::Salvage;
 use super::verify::LiveWalk;
@@ -225,6 +225,18 @@ impl StoreWalk<'_, '_> {
                 let tail = format!("{} from offset {end}", path.display());
                 self.report.torn_tails.push(tail);
             }
+        }
+        let Some((current, catalog)) = &loaded else {
+            return Ok(None);
+        };
+        if let Some(newer) = newer_than_catalog(self.env, self.dir, names, catalog)? {
+            let path = manifest_path(self.dir, current.number);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let what = format!(
+                "the last edits are lost: {newer} has records, no edit names it, and files that edits name are missing"
+            );
+            self.bad(&name, Error::corruption(&path, 0, what))?;
+            return Ok(None);
         }
         Ok(loaded)
     }
