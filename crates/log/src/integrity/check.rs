@@ -104,6 +104,7 @@ fn name_lost_records(
 ) -> Result<()> {
     let mut step = |bytes| progress.step(bytes);
     let salvage = Salvage::run(env, dir, known, &mut step)?;
+    report.unproven_ends = salvage.unproven_ends;
     for loss in salvage.losses {
         let Some((log, lsns)) = loss.log.as_ref().zip(loss.lsns.as_ref()) else {
             continue;
@@ -143,11 +144,13 @@ pub(super) fn walk(
         progress,
     };
     let loaded = w.metadata(&names)?;
+    let manifest_is_sound = w.report.damage.is_empty() && w.report.torn_tails.is_empty();
     let (manifest, catalog) = match loaded {
         Some((current, catalog)) => (Some(current.number), Some(catalog)),
         None => (None, None),
     };
-    let known = KnownFiles::learn(env, dir, &names, catalog.clone())?;
+    let mut known = KnownFiles::learn(env, dir, &names, catalog.clone())?;
+    known.manifest_is_sound = manifest_is_sound;
     let sizes = known.files.values().map(|f| w.size(f));
     let sizes = sizes.fold(0, u64::saturating_add);
     w.progress.expect(sizes);

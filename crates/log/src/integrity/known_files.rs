@@ -40,6 +40,9 @@ pub(super) struct KnownFiles {
     pub unnamed: Vec<String>,
     /// True if the catalog is whole, or at least one edit is readable.
     pub any_edit: bool,
+    /// True if neither `CURRENT` nor the manifest has damage or a torn tail, so that no edit is
+    /// missing.
+    pub manifest_is_sound: bool,
 }
 
 /// What the readable edits of manifests say, and what headers say.
