@@ -138,8 +138,8 @@ pub use basalt_store::{
 pub mod log {
     pub use basalt_log::{
         Duplicates, Log, LogBatch, LogCopy, LogCopyReport, LogEngine, LogEngineOptions,
-        LogEngineStats, LogIter, LogLoss, LogOptions, LogRepairReport, LogTicket, LogVerification,
-        LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN,
+        LogEngineStats, LogIter, LogLoss, LogOptions, LogRepairReport, LogTicket, LogUnprovenEnd,
+        LogVerification, LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN,
     };
 }
 

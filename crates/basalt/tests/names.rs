@@ -255,4 +255,5 @@ fn a_store_of_tables_and_logs_has_names() {
     let report: StoreRepairReport = Store::repair(&env, "store", &options, &mut |_, _| ()).unwrap();
     let logs: LogRepairReport = report.logs.unwrap();
     is::<Vec<LogLoss>>(logs.losses);
+    is::<Vec<LogUnprovenEnd>>(logs.unproven_ends);
 }

@@ -2,7 +2,7 @@
 
 use crate::findings::{Findings, damage_json, findings};
 use crate::progress::{count, human_bytes};
-use basalt_log::{LogRepairReport, LogVerifyReport};
+use basalt_log::{LogRepairReport, LogUnprovenEnd, LogVerifyReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -14,6 +14,7 @@ pub fn report_json(report: &LogVerifyReport) -> Value {
         "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
         "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
         "foreign": report.foreign, "torn_tails": report.torn_tails,
+        "unproven_ends": unproven_json(&report.unproven_ends),
     })
 }
 
@@ -26,13 +27,28 @@ pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
             .map(|name| format!("{directory}{name}"))
             .collect()
     };
-    findings(&Findings {
+    let mut text = findings(&Findings {
         damage: &report.damage,
         unused_files: &named(&report.unused_files),
         unnamed: &named(&report.unnamed),
         foreign: &named(&report.foreign),
         torn_tails: &named(&report.torn_tails),
-    })
+    });
+    for end in &report.unproven_ends {
+        let _ = writeln!(text, "unproven end: {directory}{end}");
+    }
+    text
+}
+
+/// Returns ends of files that nothing proves as `--json` shows them.
+fn unproven_json(ends: &[LogUnprovenEnd]) -> Vec<Value> {
+    let one = |end: &LogUnprovenEnd| {
+        json!({
+            "file": end.file, "offset": end.bytes.start,
+            "bytes": end.bytes.end - end.bytes.start, "reason": end.reason,
+        })
+    };
+    ends.iter().map(one).collect()
 }
 
 /// Returns what a check of logs has read.
@@ -46,9 +62,10 @@ pub fn walked(report: &LogVerifyReport) -> String {
     )
 }
 
-/// Returns true if the repaired logs have exactly the records that they should have.
+/// Returns true if the repaired logs have exactly the records that they should have, and something
+/// proves it.
 pub fn is_whole(report: &LogRepairReport) -> bool {
-    report.lost.is_empty() && report.reappearing.is_empty()
+    report.lost.is_empty() && report.reappearing.is_empty() && report.unproven_ends.is_empty()
 }
 
 /// Returns the result of a repair of logs as `--json` shows it.
@@ -57,7 +74,8 @@ pub fn repair_json(report: &LogRepairReport) -> Value {
         "whole": is_whole(report),
         "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
         "files_kept": report.files_kept, "files_written": report.files_written,
-        "lost": report.lost, "reappearing": report.reappearing, "notes": report.notes,
+        "lost": report.lost, "unproven_ends": unproven_json(&report.unproven_ends),
+        "reappearing": report.reappearing, "notes": report.notes,
         "set_aside": report.set_aside,
     })
 }
@@ -68,6 +86,9 @@ pub fn repair_text(report: &LogRepairReport, directory: &str) -> String {
     let mut text = String::new();
     for lost in &report.lost {
         let _ = writeln!(text, "lost: {lost}");
+    }
+    for end in &report.unproven_ends {
+        let _ = writeln!(text, "unproven end: {directory}{end}");
     }
     for back in &report.reappearing {
         let _ = writeln!(text, "may show again: {back}");

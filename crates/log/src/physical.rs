@@ -367,7 +367,9 @@ impl PhysicalLogs {
     fn take_recycled(&self) -> Option<PathBuf> {
         let mut recycled = self.recycled.lock();
         // A removed file gets no new readers, because only `files` gives files to readers.
-        let unread = recycled.iter().position(|f| Arc::strong_count(f) == 1)?;
+        // `get_mut` also orders the last reads of earlier readers before the next file's writes.
+        let unread = |file: &mut Arc<ReadableFile>| Arc::get_mut(file).is_some();
+        let unread = recycled.iter_mut().position(unread)?;
         Some(recycled.swap_remove(unread).path.clone())
     }
 
@@ -450,8 +452,10 @@ impl PhysicalLogs {
         if self.keep(&path) {
             return Ok(());
         }
-        let recycle = recycle && self.wants_space.load(Relaxed);
         let mut recycled = self.recycled.lock();
+        // `note_space_need` first says that no space is needed and then empties the list under this
+        // lock. Read before the lock, an old answer could keep a file that no caller removes.
+        let recycle = recycle && self.wants_space.load(Relaxed);
         if recycle && !file.has_failed.load(Relaxed) && recycled.len() < MOST_RECYCLED {
             recycled.push(file);
             return Ok(());

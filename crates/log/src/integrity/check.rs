@@ -6,7 +6,7 @@
 //! store is opened for reading, and all live records, all pages and the live bytes of all files are
 //! verified. Otherwise a salvage names the logs and LSNs of the records that are lost.
 
-use super::known_files::{KnownFile, KnownFiles, is_own, parse_manifest};
+use super::known_files::{KnownFile, KnownFiles, is_own, newer_than_catalog, parse_manifest};
 use super::report::LogVerifyReport;
 use super::salvage::Salvage;
 use super::verify::LiveWalk;
@@ -104,6 +104,7 @@ fn name_lost_records(
 ) -> Result<()> {
     let mut step = |bytes| progress.step(bytes);
     let salvage = Salvage::run(env, dir, known, &mut step)?;
+    report.unproven_ends = salvage.unproven_ends;
     for loss in salvage.losses {
         let Some((log, lsns)) = loss.log.as_ref().zip(loss.lsns.as_ref()) else {
             continue;
@@ -143,11 +144,13 @@ pub(super) fn walk(
         progress,
     };
     let loaded = w.metadata(&names)?;
+    let manifest_is_sound = w.report.damage.is_empty() && w.report.torn_tails.is_empty();
     let (manifest, catalog) = match loaded {
         Some((current, catalog)) => (Some(current.number), Some(catalog)),
         None => (None, None),
     };
-    let known = KnownFiles::learn(env, dir, &names, catalog.clone())?;
+    let mut known = KnownFiles::learn(env, dir, &names, catalog.clone())?;
+    known.manifest_is_sound = manifest_is_sound;
     let sizes = known.files.values().map(|f| w.size(f));
     let sizes = sizes.fold(0, u64::saturating_add);
     w.progress.expect(sizes);
@@ -225,6 +228,18 @@ impl StoreWalk<'_, '_> {
                 let tail = format!("{} from offset {end}", path.display());
                 self.report.torn_tails.push(tail);
             }
+        }
+        let Some((current, catalog)) = &loaded else {
+            return Ok(None);
+        };
+        if let Some(newer) = newer_than_catalog(self.env, self.dir, names, catalog)? {
+            let path = manifest_path(self.dir, current.number);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let what = format!(
+                "the last edits are lost: {newer} has records, no edit names it, and files that edits name are missing"
+            );
+            self.bad(&name, Error::corruption(&path, 0, what))?;
+            return Ok(None);
         }
         Ok(loaded)
     }

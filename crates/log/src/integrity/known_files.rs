@@ -40,6 +40,9 @@ pub(super) struct KnownFiles {
     pub unnamed: Vec<String>,
     /// True if the catalog is whole, or at least one edit is readable.
     pub any_edit: bool,
+    /// True if neither `CURRENT` nor the manifest has damage or a torn tail, so that no edit is
+    /// missing.
+    pub manifest_is_sound: bool,
 }
 
 /// What the readable edits of manifests say, and what headers say.
@@ -93,6 +96,46 @@ fn header_of(env: &Env, path: &Path, kind: FileKind) -> Result<Option<FileHeader
             _ => Err(e),
         },
     }
+}
+
+/// Returns the name of a physical log with records that a catalog does not name and that is newer
+/// than all files of the catalog, if files of the catalog are missing. Then the manifest has lost
+/// its last edits, for example because it was cut: a file has no records before an edit names it.
+pub(super) fn newer_than_catalog(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    catalog: &Catalog,
+) -> Result<Option<String>> {
+    let is_there = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        names.iter().any(|n| *n == name)
+    };
+    let mut files = catalog.files.iter();
+    let checkpoint = catalog.checkpoint.map(|c| checkpoint_path(dir, c.number));
+    if files.all(|(n, f)| is_there(&file_path(dir, *n, f.role)))
+        && checkpoint.is_none_or(|path| is_there(&path))
+    {
+        return Ok(None);
+    }
+    for name in names {
+        let Some((number, _)) = parse_name(name).filter(|(n, _)| *n >= catalog.next_file) else {
+            continue;
+        };
+        let path = dir.join(name);
+        let header = header_of(env, &path, FileKind::Log)?;
+        let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
+        if let Some(header) = header.filter(own) {
+            let file = env.fs().open(&path)?;
+            if !scan(&*file, &path, header.file_id, u64::MAX)?
+                .found
+                .is_empty()
+            {
+                return Ok(Some(name.clone()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 impl KnownFiles {

@@ -19,6 +19,26 @@ pub(super) struct RecordFile {
     pub file_id: u128,
 }
 
+impl RecordFile {
+    /// Returns the offset behind the file's last byte that is not zero, at least `from`. Reads all
+    /// of the file's space behind `from`.
+    pub fn last_nonzero(&self, from: u64) -> Result<u64> {
+        let space = self.file.allocated().max(self.file.len());
+        let (mut at, mut last) = (from, from);
+        while at < space {
+            let bytes = self.file.read(at, STEP.min(space - at) as usize)?;
+            if bytes.is_empty() {
+                break;
+            }
+            if let Some(i) = bytes.iter().rposition(|b| *b != 0) {
+                last = at + i as u64 + 1;
+            }
+            at += bytes.len() as u64;
+        }
+        Ok(last)
+    }
+}
+
 /// A record, and where an index has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IndexedRecord {

@@ -427,6 +427,7 @@ impl Repair<'_> {
         r.records_kept = logs.iter().map(|log| log.lock().index.count()).sum();
         r.losses = std::mem::take(&mut salvage.losses);
         r.lost = r.losses.iter().map(ToString::to_string).collect();
+        r.unproven_ends = std::mem::take(&mut salvage.unproven_ends);
         r.notes.append(&mut salvage.notes);
         r.reappearing.append(&mut salvage.reappearing);
     }

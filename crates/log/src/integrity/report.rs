@@ -34,6 +34,9 @@ pub struct LogVerifyReport {
     pub foreign: Vec<String>,
     /// Torn tails of physical logs that a recovery will cut: normal after a crash.
     pub torn_tails: Vec<String>,
+    /// Ends of physical logs that nothing proves, because other damage took the proof. Records
+    /// behind them may be lost. Empty if the store is sound.
+    pub unproven_ends: Vec<LogUnprovenEnd>,
 }
 
 impl LogVerifyReport {
@@ -98,6 +101,36 @@ impl fmt::Display for LogLoss {
     }
 }
 
+/// The end of a physical log, behind which acknowledged records may be lost.
+///
+/// A tail that does not verify is normal after a crash: nothing in it was acknowledged. The
+/// checkpoint, the manifest, the metalog and later records of the file prove otherwise. If one of
+/// them is damaged, no proof is left in either direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogUnprovenEnd {
+    /// The file, by its name in the store's directory before the repair.
+    pub file: String,
+    /// The bytes that may have held records: from the end of the last readable record to the last
+    /// byte of the file that is not zero.
+    pub bytes: Range<u64>,
+    /// The damage that took the proof.
+    pub reason: String,
+}
+
+impl fmt::Display for LogUnprovenEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.bytes;
+        write!(
+            f,
+            "{}: nothing proves that the records end at offset {start}; up to {} bytes behind it may have held records: {}",
+            self.file,
+            end.saturating_sub(start),
+            self.reason
+        )
+    }
+}
+
 /// The result of [`crate::LogEngine::repair`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -116,6 +149,9 @@ pub struct LogRepairReport {
     pub lost: Vec<String>,
     /// The losses of `lost` as data, in the same order.
     pub losses: Vec<LogLoss>,
+    /// Ends of physical logs behind which acknowledged records may be lost, because the damage also
+    /// took the proof of what was there. Empty if the store was sound.
+    pub unproven_ends: Vec<LogUnprovenEnd>,
     /// Records that were trimmed, removed or deleted and may show again, a sentence each, because
     /// the operations that removed them are lost.
     pub reappearing: Vec<String>,

@@ -8,12 +8,14 @@
 //! 3. Moved records replace the places that they name as their source.
 //! 4. Entries of pages that cannot be read are searched in all files.
 //! 5. Every record is read. A record that does not verify is lost, with its log and LSN.
+//! 6. If damage took what could prove the end of a file, the bytes behind its last record are
+//!    reported: nothing says whether they are a torn tail or acknowledged records.
 //!
 //! Memory: some 100 bytes for each live record and each replayed operation.
 
 use super::known_files::{KnownFile, KnownFiles};
 use super::live_read::{IndexedRecord, read_all};
-use super::report::LogLoss;
+use super::report::{LogLoss, LogUnprovenEnd};
 use crate::catalog::{CheckpointFile, Role};
 use crate::checkpoint::{self, CheckpointHead};
 use crate::index::{EntryPlace, PageLocation};
@@ -98,6 +100,8 @@ pub(super) struct Salvage<'a> {
     pub next_seq: u64,
     pub next_log: u64,
     pub losses: Vec<LogLoss>,
+    /// Ends of files that nothing proves.
+    pub unproven_ends: Vec<LogUnprovenEnd>,
     /// Damage that cost no record by itself.
     pub notes: Vec<String>,
     /// What may show again although it was trimmed, removed or deleted.
@@ -106,6 +110,8 @@ pub(super) struct Salvage<'a> {
     pub bad_checkpoints: Vec<String>,
     /// Ends of the records of each file.
     pub ends: BTreeMap<u64, u64>,
+    /// Numbers of the replayed files whose damage may have taken records that prove their own ends.
+    damaged: BTreeSet<u64>,
     /// True if a whole checkpoint was found.
     has_checkpoint: bool,
     head: CheckpointHead,
@@ -137,10 +143,12 @@ impl<'a> Salvage<'a> {
             next_seq: 1,
             next_log: 1,
             losses: Vec::new(),
+            unproven_ends: Vec::new(),
             notes: Vec::new(),
             reappearing: Vec::new(),
             bad_checkpoints: Vec::new(),
             ends: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             has_checkpoint: false,
             head: CheckpointHead::default(),
             deleted: BTreeSet::new(),
@@ -157,6 +165,7 @@ impl<'a> Salvage<'a> {
                 s.read_file(file)?;
             }
         }
+        s.note_unproven_ends()?;
         s.place_lost_pages()?;
         s.apply_events();
         s.apply_moves();
@@ -348,6 +357,9 @@ impl<'a> Salvage<'a> {
                 Part::Hole(bytes) => (bytes.start, bytes.end),
             };
             end = end.max(behind);
+            if !matches!(part, Part::Whole(_)) {
+                self.damaged.insert(file.number);
+            }
             if behind <= from {
                 continue;
             }
@@ -373,6 +385,49 @@ impl<'a> Salvage<'a> {
         }
         self.ends.insert(file.number, end);
         (self.progress)(end);
+        Ok(())
+    }
+
+    /// Notes the ends of replayed files that could be proven if nothing were damaged.
+    fn note_unproven_ends(&mut self) -> Result<()> {
+        let known = self.known;
+        for (number, end) in &self.ends {
+            let file = &known.files[number];
+            let gone = [
+                (!known.manifest_is_sound, "the manifest"),
+                (!self.bad_checkpoints.is_empty(), "the checkpoint"),
+                (self.lost_ops, "the metalog"),
+                (self.damaged.contains(number), "another part of the file"),
+            ];
+            let gone = gone.iter().filter(|(is_gone, _)| *is_gone);
+            let gone: Vec<&str> = gone.map(|(_, what)| *what).collect();
+            let (Some(records), None) = (&file.records, file.end) else {
+                continue;
+            };
+            if gone.is_empty() {
+                continue;
+            }
+            let behind = records.last_nonzero(*end)?;
+            let reason = format!("damaged or incomplete: {}", gone.join(", "));
+            if behind <= *end {
+                self.notes.push(format!(
+                    "{}: nothing proves that the records end at offset {end}, but only zeros are behind it; {reason}",
+                    file.name
+                ));
+                continue;
+            }
+            if file.role == Role::Meta {
+                self.reappearing.push(format!(
+                    "operations behind offset {end} of {} may be lost, so records that were trimmed or removed may show again",
+                    file.name
+                ));
+            }
+            self.unproven_ends.push(LogUnprovenEnd {
+                file: file.name.clone(),
+                bytes: *end..behind,
+                reason,
+            });
+        }
         Ok(())
     }
 
@@ -515,13 +570,16 @@ impl<'a> Salvage<'a> {
 
     /// Reports records that only their own damaged heads name.
     fn lose_claimed(&mut self, file: &KnownFile, bytes: Range<u64>, claims: &[EntryHead]) {
+        let mut names_removed = false;
         for head in claims {
             let log = self.logs.get(&head.log);
             let trimmed = log.and_then(|log| log.trimmed);
             if self.was_deleted(head.log) || trimmed.is_some_and(|trimmed| head.lsn <= trimmed) {
+                names_removed = true;
                 continue;
             }
-            let name = log.map_or_else(|| format!("number {}", head.log), |log| log.name.clone());
+            // A log whose creation is lost may get its first record later.
+            let name = log.map_or_else(|| SalvagedLog::made_up(head.log).name, |l| l.name.clone());
             self.losses.push(LogLoss {
                 log: Some(name),
                 lsns: Some(head.lsn..=head.lsn),
@@ -531,6 +589,11 @@ impl<'a> Salvage<'a> {
                     "it does not verify; log and LSN are those that the damaged bytes say",
                 )
             });
+        }
+        if names_removed {
+            // The damage may be in the log's number or in the LSN.
+            let reason = "a record does not verify; its damaged bytes name one that was trimmed or deleted, and if that is wrong, another one is lost";
+            self.lose(LogLoss::of_file(&file.name, bytes, reason));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Check, verification and repair: of sound stores, and of every kind of damage.
 
 use super::*;
-use crate::{LogRepairReport, LogVerifyReport};
+use crate::index::EntryPlace;
+use crate::{LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport, pages};
 use basalt_fs::FileSystem;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,9 +19,16 @@ fn repair(fs: &Arc<SimFs>) -> Result<LogRepairReport> {
     LogEngine::repair(&env(fs), DIR, &options(), &mut |_, _| ())
 }
 
-/// Makes a store with pages, moved records and a trimmed log. Returns what its logs have. An open
-/// store is left as the death of the process would leave it.
-fn store(fs: &Arc<SimFs>, close: bool) -> Content {
+/// A store that was made, and what it has.
+struct MadeStore {
+    content: Content,
+    /// Name of the file and offset of each record, by log and LSN.
+    places: BTreeMap<(usize, u64), (String, u64)>,
+}
+
+/// Makes a store with pages, moved records and a trimmed log. An open store is left as the death of
+/// the process would leave it.
+fn store(fs: &Arc<SimFs>, close: bool) -> MadeStore {
     let random = Random::from_seed(3);
     let mut store = Store::open(fs).unwrap();
     for step in history(&random, 60) {
@@ -43,11 +51,34 @@ fn store(fs: &Arc<SimFs>, close: bool) -> Content {
     store.note_structure(&mut structure);
     assert!(structure.pages > 0 && structure.moved > 0, "{structure:?}");
     let content = store.content().unwrap();
+    let places = places(&store, &content);
     match close {
         true => store.engine.close().unwrap(),
         false => store.engine.cut_power(),
     }
-    content
+    MadeStore { content, places }
+}
+
+fn places(store: &Store, content: &Content) -> BTreeMap<(usize, u64), (String, u64)> {
+    let mut places = BTreeMap::new();
+    for (i, records) in content.iter().enumerate() {
+        for lsn in records.keys() {
+            let log = store.logs[i].state();
+            let place = log.lock().index.find(*lsn).unwrap();
+            let at = match place {
+                EntryPlace::Known(at) => at,
+                EntryPlace::OnPage(page) => {
+                    let logs = &store.engine.engine().logs;
+                    let page = pages::load(&store.env, logs, log.number, page).unwrap();
+                    page.unwrap().get(*lsn).unwrap()
+                }
+            };
+            let file = store.engine.engine().logs.get(at.file).unwrap();
+            let name = file.path.file_name().unwrap().to_string_lossy();
+            places.insert((i, *lsn), (name.into_owned(), at.offset));
+        }
+    }
+    places
 }
 
 fn files(fs: &Arc<SimFs>) -> Vec<PathBuf> {
@@ -81,31 +112,62 @@ fn recovered_name(i: usize) -> String {
     format!("recovered-{}", i + 1)
 }
 
-/// Asserts that a repaired store has all records but those that the report names as lost, and none
-/// that was not there, unless the report says so. Returns whether all losses had their LSNs.
-fn compare(before: &Content, after: &Content, report: &LogRepairReport, say: &str) -> bool {
-    let mut lost = BTreeSet::new();
-    let unknown = |note: &String| {
-        note.starts_with("no manifest is readable") || note.contains("a torn tail is cut")
+/// Returns true if a report names the place of a record: as lost bytes, or behind an end that
+/// nothing proves.
+fn names_place(report: &LogRepairReport, file: &str, offset: u64) -> bool {
+    let is_lost = |loss: &LogLoss| {
+        // Nothing says how long a missing file was.
+        let inside = loss.bytes.contains(&offset) || loss.bytes.is_empty();
+        let unsure = loss.lsns.is_none() || loss.reason.contains("the damaged bytes say");
+        unsure && loss.file == file && inside
     };
-    let mut exact = !report.notes.iter().any(unknown);
+    let is_unproven = |end: &LogUnprovenEnd| end.file == file && end.bytes.contains(&offset);
+    report.losses.iter().any(is_lost) || report.unproven_ends.iter().any(is_unproven)
+}
+
+/// Asserts that a repaired store has all records but those that the report names as lost, by their
+/// LSNs or their places, and none that was not there, unless the report says so. `files` are the
+/// files of the damaged store. Returns whether all losses had their LSNs.
+fn compare(
+    before: &MadeStore,
+    after: &Content,
+    report: &LogRepairReport,
+    files: &[PathBuf],
+    say: &str,
+) -> bool {
+    let mut lost = BTreeSet::new();
+    let no_manifest = |note: &String| note.starts_with("no manifest is readable");
+    let no_manifest = report.notes.iter().any(no_manifest);
+    let mut exact = report.unproven_ends.is_empty();
     for loss in &report.losses {
         match (&loss.log, &loss.lsns) {
             (Some(name), Some(lsns)) => {
                 let i = (0..LOGS).find(|i| *name == log_name(*i) || *name == recovered_name(*i));
-                let i = i.unwrap_or_else(|| panic!("{say}: no log is named {name}: {report:?}"));
+                let Some(i) = i else {
+                    let unsure = loss.reason.contains("the damaged bytes say");
+                    assert!(unsure, "{say}: no log is named {name}: {report:?}");
+                    exact = false;
+                    continue;
+                };
                 lost.extend(lsns.clone().map(|lsn| (i, lsn)));
             }
             _ => exact = false,
         }
     }
     let may_reappear = !report.reappearing.is_empty();
-    for (i, (had, has)) in before.iter().zip(after).enumerate() {
+    for (i, (had, has)) in before.content.iter().zip(after).enumerate() {
         for (lsn, data) in had {
+            let (file, offset) = &before.places[&(i, *lsn)];
+            // Without a manifest, nothing names a file that is missing.
+            let unknown = no_manifest && !files.contains(&Path::new(DIR).join(file));
             match has.get(lsn) {
                 Some(found) => assert_eq!(found, data, "{say}: LSN {lsn} of log {i}: {report:?}"),
                 None if lost.contains(&(i, *lsn)) => {}
-                None => assert!(!exact, "{say}: LSN {lsn} of log {i} is gone: {report:?}"),
+                None if unknown => exact = false,
+                None => assert!(
+                    names_place(report, file, *offset),
+                    "{say}: LSN {lsn} of log {i}, in {file} at {offset}, is gone: {report:?}"
+                ),
             }
         }
         let back: Vec<_> = has.keys().filter(|lsn| !had.contains_key(lsn)).collect();
@@ -138,6 +200,8 @@ struct Seen {
     repaired: u64,
     /// Repairs that lost nothing.
     whole: u64,
+    /// Repairs with an end of a file that nothing proves.
+    unproven: u64,
     /// Repairs whose losses all had log and LSN.
     exact: u64,
     reappearing: u64,
@@ -147,21 +211,24 @@ struct Seen {
 
 impl Seen {
     /// Checks and repairs a damaged store.
-    fn judge(&mut self, damaged: &Arc<SimFs>, before: &Content, say: &str) {
+    fn judge(&mut self, damaged: &Arc<SimFs>, before: &MadeStore, say: &str) {
+        let there = files(damaged);
         let untouched = bytes(damaged);
         let found = check(damaged).unwrap_or_else(|e| panic!("{say}: {e}"));
         assert_eq!(bytes(damaged), untouched, "{say}: the check changed a file");
         if found.damage.is_empty() {
             let report = repair(damaged).unwrap();
             assert!(report.sound, "{say}: {report:?}");
+            assert_eq!(found.unproven_ends, [], "{say}: {found:?}");
+            assert_eq!(report.unproven_ends, [], "{say}: {report:?}");
             let after = content(damaged);
-            if !found.torn_tails.is_empty() && after != *before {
+            if !found.torn_tails.is_empty() && after != before.content {
                 // Nothing proves that the last record of a file was synced.
-                assert_is_cut(before, &after, say);
+                assert_is_cut(&before.content, &after, say);
                 self.cut += 1;
                 return;
             }
-            assert_eq!(&after, before, "{say}: no damage was found");
+            assert_eq!(after, before.content, "{say}: no damage was found");
             self.harmless += 1;
             return;
         }
@@ -193,14 +260,17 @@ impl Seen {
         }) {
             assert!(damaged_bytes.is_ok(), "{say}: {path:?} is gone");
         }
-        let exact = compare(before, &content(damaged), &report, say);
+        assert_eq!(found.unproven_ends, report.unproven_ends, "{say}");
+        let exact = compare(before, &content(damaged), &report, &there, say);
         self.repaired += 1;
         self.whole += u64::from(report.lost.is_empty());
+        self.unproven += u64::from(!report.unproven_ends.is_empty());
         self.exact += u64::from(exact && !report.lost.is_empty());
         self.reappearing += u64::from(!report.reappearing.is_empty());
         // A repaired store takes appends, and is opened again.
         let store = Store::open(damaged).unwrap();
-        let lsn = store.logs[0].last().unwrap_or(0) + 1;
+        let log = &store.logs[0];
+        let lsn = log.last().max(log.trimmed()).unwrap_or(0) + 1;
         store.logs[0]
             .append(lsn, b"after the repair", SYNC)
             .unwrap();
@@ -303,6 +373,76 @@ fn several_damaged_files_at_once_are_repaired() {
     );
 }
 
+/// The last records of a file without a known end were damaged together with the checkpoint that
+/// had them. A repair took them for a torn tail, and its report said that nothing was lost.
+#[test]
+fn a_repair_names_the_tail_whose_proof_is_damaged() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=5 {
+        log.append(lsn, &[lsn as u8; 50], SYNC).unwrap();
+    }
+    engine.engine().checkpoint().unwrap();
+    let place = log.location(5).unwrap();
+    let name = format!("{:06}.data", place.file);
+    engine.engine().cut_power();
+    drop((log, engine));
+    let path = |end: &str| {
+        let is_it = |path: &PathBuf| path.to_string_lossy().ends_with(end);
+        files(&fs).into_iter().find(is_it).unwrap()
+    };
+    let (data, checkpoint) = (path(&name), path(".checkpoint"));
+    let snapshot = fs.snapshot();
+    // A byte of the record's data, and one of its header: nothing of it is found then.
+    for at in [place.offset + 30, place.offset - 30] {
+        for is_missing in [false, true] {
+            let damaged = snapshot.kill();
+            damaged.flip_bit(&data, at, 3).unwrap();
+            match is_missing {
+                true => damaged.remove(&checkpoint).unwrap(),
+                // The headers of its first two records, the second of which has the log.
+                false => {
+                    let flip = |at| damaged.flip_bit(&checkpoint, at, 3).unwrap();
+                    [530, 580].into_iter().for_each(flip);
+                }
+            }
+            let found = check(&damaged).unwrap();
+            let report = repair(&damaged).unwrap();
+            assert_eq!(found.unproven_ends, report.unproven_ends);
+            assert_eq!(report.records_kept, 4, "{report:?}");
+            let [end] = &report.unproven_ends[..] else {
+                panic!("one end is not proven: {report:?}");
+            };
+            assert_eq!(end.file, name);
+            assert!(end.bytes.contains(&place.offset), "{end:?} {place:?}");
+            assert!(end.reason.contains("the checkpoint"), "{end}");
+            // The repaired store has a checkpoint and a manifest.
+            assert_eq!(check(&damaged).unwrap().unproven_ends, []);
+            assert_eq!(repair(&damaged).unwrap().unproven_ends, []);
+        }
+    }
+    // With the checkpoint, the record itself is known to be lost.
+    let damaged = snapshot.kill();
+    damaged.flip_bit(&data, place.offset + 30, 3).unwrap();
+    let report = repair(&damaged).unwrap();
+    assert_eq!(report.losses[0].lsns, Some(5..=5), "{report:?}");
+    assert_eq!(report.unproven_ends, []);
+    // A torn tail alone is no loss: nothing else is damaged.
+    let engine = open(&fs).unwrap();
+    let log = engine.log("a").unwrap();
+    log.append(6, &[6; 50], SYNC).unwrap();
+    let place = log.location(6).unwrap();
+    let torn = path(&format!("{:06}.data", place.file));
+    engine.engine().cut_power();
+    drop((log, engine));
+    fs.flip_bit(&torn, place.offset + 30, 3).unwrap();
+    let found = check(&fs).unwrap();
+    assert_eq!(found.torn_tails.len(), 1, "{found:?}");
+    assert_eq!(found.unproven_ends, []);
+    assert!(repair(&fs).unwrap().sound);
+}
+
 #[test]
 fn a_sound_store_is_called_sound_and_nothing_is_changed() {
     for close in [true, false] {
@@ -315,8 +455,10 @@ fn a_sound_store_is_called_sound_and_nothing_is_changed() {
         })
         .unwrap();
         assert!(report.damage.is_empty(), "{report:?}");
+        let before = before.content;
         let records: usize = before.iter().map(BTreeMap::len).sum();
         assert_eq!((report.logs, report.records), (3, records as u64));
+        assert_eq!(report.unproven_ends, []);
         assert!(report.pages > 0 && report.live_bytes > 0, "{report:?}");
         assert!(shown.iter().all(|(done, total)| done <= total), "{shown:?}");
         assert!(shown.is_sorted() || shown.len() > 3);
@@ -397,7 +539,7 @@ fn an_open_store_is_verified_in_the_background() {
         "{text}"
     );
 
-    let Some(crate::index::EntryPlace::OnPage(page)) = log.state().lock().index.find(1) else {
+    let Some(EntryPlace::OnPage(page)) = log.state().lock().index.find(1) else {
         panic!("the first records are on a page");
     };
     let path = format!("{DIR}/{:06}.meta", page.file);
