@@ -242,6 +242,13 @@ pub trait File: Send + Sync {
     /// Makes all appended bytes survive a power cut. The length may remain a hint.
     fn sync_data(&self) -> Result<()>;
 
+    /// Makes the bytes below `to` survive a power cut, while other threads append behind them. `to`
+    /// is a multiple of the write unit. Unlike [`File::sync_data`] the call covers no later bytes,
+    /// so appends may go on in the sectors behind `to`.
+    fn sync_data_to(&self, _to: u64) -> Result<()> {
+        self.sync_data()
+    }
+
     /// Makes all appended bytes survive a power cut, and makes the length exact. Called through the
     /// handle that appends to a log, it also releases the space ahead of the appends.
     fn sync_all(&self) -> Result<()>;

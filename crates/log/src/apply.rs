@@ -1,6 +1,6 @@
 //! Changes of one log's index, as commits and recovery make them.
 
-use crate::index::{EntryPlace, Freed, Inserted, PageLocation};
+use crate::index::{EntryPlace, Freed, Inserted, PageContent, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::{Location, Mapping};
 use crate::namespace::{LogInner, LogState};
@@ -106,9 +106,11 @@ pub(crate) fn apply_to_log(log: &LogState, placed: &PlacedOp<'_>, load: LoadPage
         }
         LogOp::Page { mapping, .. } => {
             let mut freed = Freed::default();
+            // Appends compete for the log's lock, so the page is decoded before.
+            let page = PageContent::of(mapping);
             let mut inner = log.lock();
-            if !inner.index.has_page(placed.at) {
-                inner.index.install_page(mapping, placed.at, &mut freed);
+            if !inner.index.has_page(mapping, placed.at) {
+                inner.index.install_page(page, placed.at, &mut freed);
             }
             freed
         }

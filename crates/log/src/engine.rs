@@ -80,6 +80,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "PhysicalLogs::recycled",
         "PhysicalLogs::kept",
         "ReadableFile::end",
+        "ReadableFile::beside",
         "checkpoint::CheckpointHead",
         "Engine::lock",
         "Engine::metric_sources",
@@ -283,11 +284,11 @@ impl Engine {
         }
         // What made the records garbage must be as durable as their removal: trims, and records
         // that replaced or moved them.
-        self.meta.lock().sync()?;
+        self.sync_beside(&self.meta)?;
         if self.has_replaced.load(SeqCst) {
-            self.data.lock().sync()?;
+            self.sync_beside(&self.data)?;
         }
-        self.moved.lock().sync()?;
+        self.sync_beside(&self.moved)?;
         let recycle = !self.closed.load(SeqCst);
         dead.into_iter()
             .try_for_each(|file| self.logs.remove(file, recycle))
@@ -408,11 +409,18 @@ impl Engine {
         }
     }
 
-    /// Makes everything in all physical logs durable.
+    /// Makes everything in all physical logs durable. Appends go on beside it.
     pub fn sync_all(&self) -> Result<()> {
-        self.data.lock().sync()?;
-        self.meta.lock().sync()?;
-        self.moved.lock().sync()
+        self.sync_beside(&self.data)?;
+        self.sync_beside(&self.meta)?;
+        self.sync_beside(&self.moved)
+    }
+
+    /// Makes everything durable that a writer has now. Appends go on beside it.
+    fn sync_beside(&self, writer: &Mutex<PhysicalWriter>) -> Result<()> {
+        let sync = writer.lock().begin_sync()?;
+        let outcome = sync.run(&self.logs);
+        writer.lock().end_sync(&sync, outcome)
     }
 
     /// Returns the next sequence number.

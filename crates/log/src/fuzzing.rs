@@ -6,7 +6,7 @@
 
 use crate::catalog::{self, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use crate::checkpoint;
-use crate::index::{Freed, LogIndex, PageLocation};
+use crate::index::{Freed, LogIndex, PageContent, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::{Location, Mapping};
 use crate::options::{Duplicates, LogOptions};
@@ -175,7 +175,7 @@ fn index() -> LogIndex {
         offset: 1024,
         len: 300,
     };
-    index.install_page(&page, at, &mut Freed::default());
+    index.install_page(PageContent::of(&page), at, &mut Freed::default());
     index
 }
 

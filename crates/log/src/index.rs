@@ -167,6 +167,25 @@ impl PageEntries {
     }
 }
 
+/// The entries of a page that was written, and what the index keeps of them. Made without the log's
+/// lock.
+pub(crate) struct PageContent<'a> {
+    mapping: &'a Mapping,
+    lsns: LsnSet,
+    files: BytesByFile,
+}
+
+impl PageContent<'_> {
+    /// Returns the content of a page.
+    pub fn of(mapping: &Mapping) -> PageContent<'_> {
+        PageContent {
+            mapping,
+            lsns: LsnSet::from_rising(mapping.iter().map(|(lsn, _)| lsn)),
+            files: bytes_of(mapping, |_| true),
+        }
+    }
+}
+
 impl LogIndex {
     /// Returns the number of records.
     pub fn count(&self) -> u64 {
@@ -183,9 +202,16 @@ impl LogIndex {
         self.chunks.iter().map(|c| u64::from(c.count())).sum()
     }
 
-    /// Returns true if the index has this page.
-    pub fn has_page(&self, at: PageLocation) -> bool {
-        self.pages.iter().any(|page| page.at == at)
+    /// Returns true if the index has this page, which was written with the entries of `mapping`.
+    pub fn has_page(&self, mapping: &Mapping, at: PageLocation) -> bool {
+        let begin = self
+            .pages
+            .partition_point(|page| page.from < mapping.first());
+        let mut with_entry = self
+            .pages
+            .range(begin..)
+            .take_while(|page| page.from <= mapping.last());
+        with_entry.any(|page| page.at == at)
     }
 
     /// Returns the number of pages.
@@ -431,8 +457,49 @@ impl LogIndex {
     }
 
     /// Moves entries from L0 to a page that was written with them. Entries that have changed since
-    /// stay as they are. Adds the page to `freed` if it answers for no LSN.
-    pub fn install_page(&mut self, mapping: &Mapping, at: PageLocation, freed: &mut Freed) {
+    /// stay as they are. Adds the page to `freed` if it answers for no LSN. Costs a comparison of
+    /// the entries' bytes if none has changed.
+    pub fn install_page(&mut self, page: PageContent<'_>, at: PageLocation, freed: &mut Freed) {
+        let (lsns, files) = match self.take_chunks_of(page.mapping) {
+            true => (page.lsns, page.files),
+            false => self.take_entries_of(page.mapping),
+        };
+        let Some(from) = lsns.first() else {
+            return freed.pages.add(at.file, u64::from(at.len));
+        };
+        let page = Page {
+            from,
+            reach: 0,
+            lsns,
+            at,
+            files,
+        };
+        let position = self.pages.partition_point(|p| p.from <= page.from);
+        self.pages.insert(position, page);
+        self.set_reach(position);
+    }
+
+    /// Removes the chunks of L0 that have exactly the entries of a mapping. Returns false, and
+    /// removes nothing, if other chunks have them or an entry has changed.
+    fn take_chunks_of(&mut self, mapping: &Mapping) -> bool {
+        let begin = self.chunk_of(mapping.first());
+        let mut end = begin;
+        let mut wanted = mapping.iter();
+        while !wanted.is_empty() {
+            match self.chunks.get(end) {
+                Some(chunk) if wanted.skip_all_of(chunk) => end += 1,
+                _ => return false,
+            }
+        }
+        for _ in begin..end {
+            self.chunks.remove(begin);
+        }
+        true
+    }
+
+    /// Removes the entries of a mapping from L0, without those that have changed. Returns their
+    /// LSNs, and the bytes of their records.
+    fn take_entries_of(&mut self, mapping: &Mapping) -> (LsnSet, BytesByFile) {
         let mut files = BytesByFile::default();
         let mut lsns = Vec::with_capacity(mapping.count() as usize);
         let mut written = mapping.iter().peekable();
@@ -455,19 +522,7 @@ impl LogIndex {
             i += 1;
         }
         self.chunks.retain(|c| c.count() > 0);
-        if lsns.is_empty() {
-            return freed.pages.add(at.file, u64::from(at.len));
-        }
-        let page = Page {
-            from: lsns[0],
-            reach: 0,
-            lsns: LsnSet::from_rising(lsns),
-            at,
-            files,
-        };
-        let position = self.pages.partition_point(|p| p.from <= page.from);
-        self.pages.insert(position, page);
-        self.set_reach(position);
+        (LsnSet::from_rising(lsns), files)
     }
 
     /// Returns the pages in a file of the metalog.

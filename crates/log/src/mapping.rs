@@ -165,9 +165,29 @@ impl Mapping {
 const LARGEST_ENTRY: usize = 1 + 10 + 10 + 10 + 5;
 
 /// Iterator over the entries of a mapping.
+#[derive(Clone)]
 pub(crate) struct Entries<'a> {
     left: &'a [u8],
     before: Option<(u64, Location)>,
+}
+
+impl Entries<'_> {
+    /// Returns true if no entry is left.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Skips all entries of a mapping if they are the next ones, and returns true if so. Costs a
+    /// comparison of bytes: behind equal entries, equal bytes are equal entries.
+    pub fn skip_all_of(&mut self, next: &Mapping) -> bool {
+        let (mut at, mut of) = (self.clone(), next.iter());
+        if at.next() != of.next() || !at.left.starts_with(of.left) {
+            return false;
+        }
+        self.left = &at.left[of.left.len()..];
+        self.before = Some(next.last_entry());
+        true
+    }
 }
 
 impl Iterator for Entries<'_> {

@@ -63,6 +63,8 @@ pub(crate) struct ReadableFile {
     end: Mutex<Option<FileEnd>>,
     /// True if a write or a sync of the file has failed. Its space is not used again.
     has_failed: AtomicBool,
+    /// Locked during a sync that runs beside appends. True if such a sync has failed.
+    beside: Mutex<bool>,
 }
 
 impl ReadableFile {
@@ -89,6 +91,28 @@ impl ReadableFile {
     /// Notes that a write or a sync of the file has failed.
     pub fn note_failure(&self) {
         self.has_failed.store(true, Relaxed);
+    }
+
+    /// Syncs the bytes below an offset beside appends, through a handle of its own. The next append
+    /// after them must begin in another unit.
+    ///
+    /// Errors: if the sync has failed, [`ReadableFile::failed_beside`] is true from then on.
+    pub fn sync_beside(&self, env: &Env, end: u64) -> Result<()> {
+        let mut failed = self.beside.lock();
+        let handle = env.fs().open(&self.path)?;
+        let unit = env.fs().info().write_unit as u64;
+        let done = handle.sync_data_to(end.next_multiple_of(unit));
+        if done.is_err() {
+            *failed = true;
+            self.note_failure();
+        }
+        done
+    }
+
+    /// Waits for the sync that runs beside appends, and returns true if one has failed. A later
+    /// sync through the writer's handle may not learn of that failure.
+    pub fn failed_beside(&self) -> bool {
+        *self.beside.lock()
     }
 
     /// Returns the file, for a reader of all its records.
@@ -263,6 +287,11 @@ impl PhysicalLogs {
     /// Returns the environment's memory ledger.
     pub fn ledger(&self) -> &MemoryLedger {
         self.env.ledger()
+    }
+
+    /// Returns the environment.
+    pub fn env(&self) -> &Env {
+        &self.env
     }
 
     /// Returns the time of the environment's clock.
@@ -534,6 +563,7 @@ fn readable(
         live: AtomicU64::new(0),
         end: named("ReadableFile::end", Mutex::new(entry.end)),
         has_failed: AtomicBool::new(false),
+        beside: named("ReadableFile::beside", Mutex::new(false)),
     })
 }
 

@@ -46,6 +46,8 @@ struct WrittenFile {
     has_synced: bool,
     /// True if a sync through another handle than the writer's has failed.
     sync_failed: bool,
+    /// True if a sync beside appends has failed.
+    failed_beside: bool,
 }
 
 impl WrittenFile {
@@ -60,8 +62,38 @@ impl WrittenFile {
     /// Returns true if acknowledged records may be lost although they can be read: a sync that
     /// should have covered them has failed.
     fn is_in_doubt(&self) -> bool {
-        (self.sync_failed || self.writer.sync_failed())
-            && self.writer.synced() < self.promised.offset
+        self.failed_beside
+            || ((self.sync_failed || self.writer.sync_failed())
+                && self.writer.synced() < self.promised.offset)
+    }
+
+    /// Returns an error if a sync beside appends has failed. Waits for one that runs. A sync
+    /// through the writer's own handle proves nothing before that.
+    fn check_beside(&mut self) -> Result<()> {
+        self.failed_beside |= self.file.failed_beside();
+        match self.failed_beside {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Poisoned,
+                "a sync beside appends has failed, and records may be lost",
+            )
+            .in_file(&self.file.path)),
+        }
+    }
+
+    /// Notes a sync beside appends that covered the bytes up to an offset.
+    fn note_synced_to(&mut self, to: u64) -> Result<()> {
+        if self.is_in_doubt() {
+            // A sync through the writer's handle has failed since, and has taken the failure with
+            // it.
+            return Err(Error::new(
+                ErrorKind::Poisoned,
+                "a sync has failed, and records may be lost",
+            )
+            .in_file(&self.file.path));
+        }
+        self.writer.note_synced_to(to);
+        Ok(())
     }
 
     /// Makes all acknowledged records durable, also if an append behind them has failed.
@@ -88,6 +120,7 @@ impl WrittenFile {
             }
             done => done,
         }
+        .and_then(|()| self.check_beside())
     }
 
     /// Ends the file.
@@ -161,6 +194,44 @@ impl SparePlan {
     }
 }
 
+/// A sync of the records that a writer had at some moment. It runs beside appends.
+pub(crate) struct SyncBeside {
+    /// Full files that had not ended.
+    left: Vec<Arc<LeftFile>>,
+    /// The file that took records, and the end of its last record.
+    active: Option<(Arc<ReadableFile>, u64)>,
+}
+
+/// The outcome of a [`SyncBeside`].
+pub(crate) struct SyncOutcome {
+    done: Result<()>,
+    /// True if acknowledged records may be lost.
+    in_doubt: bool,
+}
+
+impl SyncBeside {
+    /// Makes the records durable.
+    pub fn run(&self, logs: &PhysicalLogs) -> SyncOutcome {
+        let of_left = |left: &Arc<LeftFile>| left.inner.lock().sync(logs);
+        if let Err(e) = self.left.iter().try_for_each(of_left) {
+            return SyncOutcome {
+                done: Err(e),
+                in_doubt: true,
+            };
+        }
+        let Some((file, end)) = &self.active else {
+            return SyncOutcome {
+                done: Ok(()),
+                in_doubt: false,
+            };
+        };
+        let done = file.sync_beside(logs.env(), *end);
+        // A file that could not be opened was not synced, and nothing happened to it.
+        let in_doubt = done.is_err() && file.failed_beside();
+        SyncOutcome { done, in_doubt }
+    }
+}
+
 /// Why a writer takes no records.
 struct Broken {
     error: Error,
@@ -220,7 +291,10 @@ impl PhysicalWriter {
         let active = self.active.as_mut().expect("just made");
         active.has_synced |= sync;
         let begun = active.writer.position();
-        let done = active.writer.append(records, sync);
+        let mut done = active.writer.append(records, sync);
+        if sync && done.is_ok() {
+            done = active.check_beside();
+        }
         let counters = &self.logs.counters;
         let bytes = match self.role {
             Role::Data => &counters.data_bytes,
@@ -248,6 +322,44 @@ impl PhysicalWriter {
         let logs = self.logs.clone();
         let done = (self.active.as_mut()).map_or(Ok(()), |active| active.sync(&logs));
         self.note(done)
+    }
+
+    /// Begins a sync of all records so far that runs beside appends. The caller runs it without the
+    /// writer's lock, and gives its outcome to [`PhysicalWriter::end_sync`].
+    ///
+    /// Errors: those of an append that failed before, if the writer cannot go on yet.
+    pub fn begin_sync(&mut self) -> Result<SyncBeside> {
+        self.resume()?;
+        let unsynced = self.active.as_mut().filter(|active| {
+            // Nothing else is behind the records that were acknowledged.
+            active.writer.synced() < active.acknowledged.offset
+        });
+        Ok(SyncBeside {
+            left: self.left.iter().cloned().collect(),
+            active: unsynced.map(|active| (active.file.clone(), active.writer.begin_sync())),
+        })
+    }
+
+    /// Notes the outcome of a sync beside appends, and returns it.
+    pub fn end_sync(&mut self, sync: &SyncBeside, outcome: SyncOutcome) -> Result<()> {
+        let SyncOutcome { done, in_doubt } = outcome;
+        if let Err(e) = done {
+            return Err(match in_doubt {
+                true => self.break_off(e, true),
+                false => e,
+            });
+        }
+        let Some((file, to)) = &sync.active else {
+            return Ok(());
+        };
+        match &mut self.active {
+            Some(active) if active.file.number == file.number => active.note_synced_to(*to),
+            // The file was left since, and the job that ends it syncs it again.
+            _ => match self.left.iter().find(|left| left.number == file.number) {
+                Some(left) => left.inner.lock().note_synced_to(*to),
+                None => Ok(()),
+            },
+        }
     }
 
     /// Returns the bytes of memory of the reverse indexes that are being built.
@@ -392,6 +504,7 @@ impl PhysicalWriter {
             reverse: ReverseIndexBuilder::counted(self.logs.ledger()),
             has_synced: false,
             sync_failed: false,
+            failed_beside: false,
         });
         Ok(())
     }

@@ -208,6 +208,20 @@ impl RecordWriter {
         self.dirty = false;
     }
 
+    /// Begins a sync by the caller that runs beside later appends: the next append begins in
+    /// another unit. Returns the end of the last record, for [`RecordWriter::note_synced_to`].
+    pub fn begin_sync(&mut self) -> u64 {
+        self.sealed = true;
+        self.end
+    }
+
+    /// Records a sync by the caller that covers the bytes up to `end`, the result of
+    /// [`RecordWriter::begin_sync`] before it.
+    pub fn note_synced_to(&mut self, end: u64) {
+        debug_assert!(end <= self.end, "nothing behind the end is synced");
+        self.synced = self.synced.max(end);
+    }
+
     /// Records that such a sync failed. The writer takes no more records.
     pub fn poison(&mut self, error: &Error) {
         self.poisoned.get_or_insert_with(|| error.clone());

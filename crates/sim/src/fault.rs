@@ -524,6 +524,10 @@ impl File for FaultFile {
         self.sync(OpKind::SyncData, || self.inner.sync_data())
     }
 
+    fn sync_data_to(&self, to: u64) -> Result<()> {
+        self.sync(OpKind::SyncData, || self.inner.sync_data_to(to))
+    }
+
     fn sync_all(&self) -> Result<()> {
         self.sync(OpKind::SyncAll, || self.inner.sync_all())
     }

@@ -134,7 +134,8 @@ impl Pair {
             }
         }
         let mut freed = Freed::default();
-        self.index.install_page(&mapping, at, &mut freed);
+        self.index
+            .install_page(PageContent::of(&mapping), at, &mut freed);
         self.note(freed);
     }
 
@@ -283,7 +284,8 @@ fn a_page_that_cannot_be_read_is_estimated() {
         len: 9,
     };
     let mut freed = Freed::default();
-    pair.index.install_page(&mapping, at, &mut freed);
+    pair.index
+        .install_page(PageContent::of(&mapping), at, &mut freed);
     let (first, bytes) = (pair.index.first().unwrap(), pair.index.bytes());
     pair.index
         .remove(&(first..=first + 9), &mut |_| None, &mut freed);
@@ -316,7 +318,7 @@ fn a_page_that_disagrees_with_the_index_does_no_harm() {
             index.insert(lsn, location);
         }
         let mut freed = Freed::default();
-        index.install_page(&written, at(8), &mut freed);
+        index.install_page(PageContent::of(&written), at(8), &mut freed);
         index.remove(&(2..=4), &mut |_| Some(other.clone()), &mut freed);
         assert!(index.move_record(7, place(file, len), Some(at(8)), place(5, 20)));
         index.remove(&(0..=u64::MAX), &mut |_| Some(other.clone()), &mut freed);
@@ -347,7 +349,7 @@ fn ten_million_lsns_with_a_thousand_holes_take_few_bytes() {
                 offset,
                 len: 1500,
             };
-            index.install_page(&mapping, at, &mut Freed::default());
+            index.install_page(PageContent::of(&mapping), at, &mut Freed::default());
         }
     }
     assert_eq!(index.gaps(&(1..=1_000_000)).len() as u64, holes);

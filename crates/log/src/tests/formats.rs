@@ -7,7 +7,7 @@
 use super::*;
 use crate::catalog::{self, Change, CheckpointFile, FileEnd, PhysicalFile};
 use crate::checkpoint;
-use crate::index::{LogIndex, PageLocation};
+use crate::index::{LogIndex, PageContent, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::{Location, Mapping};
 use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
@@ -296,7 +296,7 @@ fn index() -> LogIndex {
         offset: 9000,
         len: 80,
     };
-    index.install_page(&page, place, &mut Default::default());
+    index.install_page(PageContent::of(&page), place, &mut Default::default());
     index.remove(
         &(21..=21),
         &mut |_| Some(page.clone()),

@@ -19,6 +19,7 @@ pub const CHECKS: &[(&str, CrashCheck)] = &[
         "synced bytes survive, whatever is appended after",
         synced_bytes,
     ),
+    ("bytes synced beside appends survive", synced_beside_appends),
     ("sync_all's length is exact", exact_length),
     (
         "synced names survive, removed names do not return",
@@ -225,6 +226,23 @@ fn sync_files_as_a_group(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
         let f = after.open(p(name)).expect("open");
         assert_eq!(f.read(0, 6_000).expect("read"), noise(seed, 6_000));
     }
+}
+
+fn synced_beside_appends(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {
+    let f = fs.create_log(p("log"), log(0)).expect("create_log");
+    fs.sync_metadata(p("")).expect("sync_metadata");
+    let before = noise(seed, 3_000 + seed as usize % 1_500);
+    append(&f, &before);
+    let to = f.align_to_unit().expect("align");
+    append(&f, &noise(seed + 1, 100));
+    let other = fs.open(p("log")).expect("open");
+    other.sync_data_to(to).expect("sync");
+    // The append goes on in a sector that the sync did not cover.
+    append(&f, &noise(seed + 2, 2_000));
+    let after = cut(seed);
+    let f = after.open(p("log")).expect("open");
+    let len = before.len();
+    assert_eq!(f.read(0, len).expect("read"), before);
 }
 
 fn synced_link(fs: &Arc<dyn FileSystem>, cut: &PowerCut, seed: u64) {

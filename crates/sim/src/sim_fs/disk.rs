@@ -171,6 +171,34 @@ impl FileNode {
         }
     }
 
+    /// Makes the sectors below `to` durable. The others stay pending, because the sync covers none
+    /// of them. `to` is a multiple of the unit.
+    pub(super) fn make_durable_to(&mut self, to: u64, unit: u64) {
+        debug_assert!(to.is_multiple_of(unit), "a sync covers whole sectors");
+        for mut p in std::mem::take(&mut self.pending) {
+            if let Change::Write(data) = &p.change {
+                let (below, rest) =
+                    data.split_at((to.saturating_sub(p.at) as usize).min(data.len()));
+                for (at, sector) in (p.at..)
+                    .step_by(unit as usize)
+                    .zip(below.chunks(unit as usize))
+                {
+                    if !self.given_up.contains(&at) {
+                        self.durable.write(at, sector);
+                    }
+                }
+                if rest.is_empty() {
+                    continue;
+                }
+                p.at += below.len() as u64;
+                p.change = Change::Write(data.slice(below.len()..));
+            }
+            self.pending.push(p);
+        }
+        self.durable_alloc = self.alloc;
+        self.synced_end = self.synced_end.max(to.min(self.len));
+    }
+
     /// Ends the space at `end`, in both views.
     pub(super) fn cut_space(&mut self, end: u64, unit: u64) {
         self.alloc = self.alloc.min(end);

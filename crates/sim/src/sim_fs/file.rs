@@ -72,8 +72,9 @@ impl SimFile {
         Ok(())
     }
 
-    /// Poisons the handle on an error.
-    pub(super) fn sync_in(&self, state: &mut DiskState, length_too: bool) -> Result<()> {
+    /// Lets a rule for lies fail or drop a sync. Returns true if the sync is dropped. Poisons the
+    /// handle on an error.
+    fn lies_about_sync(&self, state: &mut DiskState) -> Result<bool> {
         let unit = state.disk.unit;
         if let Some(seed) = state.lies.fails_sync(&self.path) {
             state.disk.file_mut(self.ino).fail_sync(unit, seed);
@@ -81,7 +82,13 @@ impl SimFile {
             let path = Path::new(&self.path);
             return Err(Error::io("sync", path, rustix::io::Errno::IO.into()));
         }
-        if state.lies.drops_sync(&self.path) {
+        Ok(state.lies.drops_sync(&self.path))
+    }
+
+    /// Poisons the handle on an error.
+    pub(super) fn sync_in(&self, state: &mut DiskState, length_too: bool) -> Result<()> {
+        let unit = state.disk.unit;
+        if self.lies_about_sync(state)? {
             return Ok(());
         }
         let f = state.disk.file_mut(self.ino);
@@ -196,6 +203,21 @@ impl File for SimFile {
 
     fn sync_data(&self) -> Result<()> {
         self.sync(OpKind::SyncData, false)
+    }
+
+    fn sync_data_to(&self, to: u64) -> Result<()> {
+        self.fs.call(|state| {
+            self.check_poison()?;
+            state.stats.syncs += 1;
+            let result = self.lies_about_sync(state).map(|dropped| {
+                if !dropped {
+                    let unit = state.disk.unit;
+                    state.disk.file_mut(self.ino).make_durable_to(to, unit);
+                }
+            });
+            state.note(OpKind::SyncData, &self.path);
+            result
+        })
     }
 
     fn sync_all(&self) -> Result<()> {
