@@ -225,7 +225,11 @@ impl SyncBeside {
                 in_doubt: false,
             };
         };
-        let done = file.sync_beside(logs.env(), *end);
+        let done = match file.sync_beside(logs.env(), *end) {
+            // A file that was removed since had ended, and was synced then.
+            Err(e) if e.is_not_found() && file.end().is_some() => Ok(()),
+            done => done,
+        };
         // A file that could not be opened was not synced, and nothing happened to it.
         let in_doubt = done.is_err() && file.failed_beside();
         SyncOutcome { done, in_doubt }

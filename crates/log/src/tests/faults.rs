@@ -305,3 +305,22 @@ fn a_full_disk_is_over_when_space_returns() {
         (100, Some(100))
     );
 }
+
+/// A sync beside appends opened its file by name after another job had removed the file, and a
+/// checkpoint failed with "not found".
+#[test]
+fn a_sync_beside_appends_leaves_out_a_file_that_was_removed_since() {
+    let fs = disk(1);
+    let store = Store::open(&fs).unwrap();
+    let (engine, log) = (&store.engine, &store.logs[0]);
+    log.append(1, b"unsynced", UNSYNCED).unwrap();
+    let inner = engine.engine();
+    let file = log.location(1).unwrap().file;
+    let sync = inner.data.lock().begin_sync().unwrap();
+    inner.data.lock().end_all().unwrap();
+    log.trim(1, UNSYNCED).unwrap();
+    inner.logs.remove(file, false).unwrap();
+    let outcome = sync.run(&inner.logs);
+    inner.data.lock().end_sync(&sync, outcome).unwrap();
+    engine.close().unwrap();
+}
