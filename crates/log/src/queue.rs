@@ -17,7 +17,7 @@ use std::task::{Poll, Waker};
 
 /// How often a waiter checks its ticket before it yields the processor, and how often after that
 /// before it sleeps. A group without a sync takes about as long.
-const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
+const SPINS: u32 = if cfg!(feature = "schedules") { 1 } else { 20 };
 const YIELDS: u32 = if cfg!(feature = "schedules") { 1 } else { 50 };
 /// Groups that a leader commits in a row while the waiters behind it sleep: a thread takes tens of
 /// times as long to wake up as a group takes.
