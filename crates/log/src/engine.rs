@@ -32,7 +32,7 @@ use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use std::sync::{Arc, Weak};
 
 /// True in tests, which have small logs.
-const IS_SMALL: bool = cfg!(any(test, feature = "schedules"));
+pub(crate) const IS_SMALL: bool = cfg!(any(test, feature = "schedules"));
 
 /// Entries of L0 above which a log's oldest entries move to pages.
 pub(crate) const L0_ENTRIES: u64 = if IS_SMALL { 40 } else { 1024 };
@@ -46,7 +46,7 @@ const LEAST_REPLAY: u64 = 16 << 20;
 /// are a small part of what is written.
 const CHECKPOINT_PART: u64 = if IS_SMALL { 1 } else { 32 };
 /// It is also due only after this part of the live bytes was appended.
-const LIVE_PART: u64 = 8;
+const LIVE_PART: u64 = 4;
 /// All locks of this crate, for tests under the scheduler: `docs/testing/schedules.md`.
 ///
 /// | lock | what it serialises | held over |
@@ -273,25 +273,27 @@ impl Engine {
 
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
     fn remove_dead_records(&self) -> Result<()> {
-        let is_dead = |file: &Arc<ReadableFile>| {
-            file.role != Role::Meta && file.end().is_some() && file.live.load(SeqCst) == 0
-        };
-        let dead: Vec<u64> = (self.logs.all().iter().filter(|f| is_dead(f)))
+        let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
             .map(|file| file.number)
             .collect();
         if dead.is_empty() {
             return Ok(());
         }
-        // What made the records garbage must be as durable as their removal: trims, and records
-        // that replaced or moved them.
+        self.sync_before_removal()?;
+        let recycle = !self.closed.load(SeqCst);
+        dead.into_iter()
+            .try_for_each(|file| self.logs.remove(file, recycle))
+    }
+
+    /// Syncs the trims and the records that turned other records into garbage. Callers do this
+    /// before they remove a file. Otherwise, after a power cut, an index could still refer to the
+    /// removed file.
+    pub fn sync_before_removal(&self) -> Result<()> {
         self.sync_beside(&self.meta)?;
         if self.has_replaced.load(SeqCst) {
             self.sync_beside(&self.data)?;
         }
-        self.sync_beside(&self.moved)?;
-        let recycle = !self.closed.load(SeqCst);
-        dead.into_iter()
-            .try_for_each(|file| self.logs.remove(file, recycle))
+        self.sync_beside(&self.moved)
     }
 
     /// Has jobs do what a writer needs after an append: end full files, and prepare the next one.
@@ -310,10 +312,16 @@ impl Engine {
                     if left.end(&engine.logs).is_err() {
                         return;
                     }
+                    // Trims may have emptied it before.
+                    if (engine.logs.get(left.number())).is_some_and(|file| file.is_dead()) {
+                        engine.schedule_removal();
+                    }
                     let mut writer = of(engine).lock();
                     writer.forget_left(&left);
                     // The next append may come late, or never.
                     oldest = writer.oldest_left().filter(|left| left.claim());
+                    drop(writer);
+                    engine.schedule_gc();
                 }
             });
         }

@@ -10,31 +10,41 @@
 //! older than it are collected.
 
 use crate::catalog::Role;
-use crate::engine::Engine;
+use crate::engine::{Engine, IS_SMALL, L0_ENTRIES};
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::mapping::{Location, Mapping};
 use crate::namespace::LogState;
 use crate::physical::ReadableFile;
 use crate::reverse_index::{self, ReverseEntry};
-use basalt_env::JobPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_fs::{AlignedBuf, Bytes, Error, Result};
+use basalt_env::{JobPriority, MemoryKind, Reservation};
+use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entry};
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
 const STEP: usize = 1 << 20;
+/// Bytes that are read for one write, at least [`LEAST_READ`] for each read.
+const READ_STEP: u64 = 4 << 20;
+const LEAST_READ: u64 = 4 << 10;
 /// Number of entries of a file that are looked up at a time.
 const ENTRIES_A_LOOKUP: usize = 64;
 /// Maximum number of index pages in the cache of a search.
 const CACHED_PAGES: usize = 64;
-/// Bytes between two live records that are read along with them.
-const GAP: u64 = 64 << 10;
+/// Largest gap between two live records, in bytes, that one read covers.
+const GAP: u64 = 16 << 10;
+/// A file is collected only if a smaller part of its records than this is live.
+const MAX_LIVE_PART: f64 = 0.9;
+/// Garbage that starts no collection, as a number of files of the datalog. The oldest and the
+/// newest records of a log share files with garbage, even if the log is trimmed soon. 0 in tests,
+/// which have small logs.
+const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
 
 /// A live record of a file that is being collected.
 struct LiveRecord {
@@ -45,12 +55,47 @@ struct LiveRecord {
     page: Option<PageLocation>,
 }
 
+impl LiveRecord {
+    /// Returns the offsets of the record's first byte and of its end.
+    fn range(&self) -> (u64, u64) {
+        let Location { offset, len, .. } = self.from;
+        (offset, offset + u64::from(len))
+    }
+}
+
+/// Live records that are moved together.
+#[derive(Default)]
+struct MoveStep {
+    records: Vec<LiveRecord>,
+    /// Bytes of the records.
+    bytes: usize,
+    /// About the bytes that are read for them.
+    read: u64,
+}
+
+impl MoveStep {
+    fn add(&mut self, record: LiveRecord) {
+        let (start, end) = record.range();
+        let before = self.records.last().map_or(0, |last| last.range().1);
+        self.read += match start.checked_sub(before) {
+            Some(gap) if gap <= GAP => end - before,
+            _ => end - start + LEAST_READ,
+        };
+        self.bytes += record.from.len as usize;
+        self.records.push(record);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= STEP || self.read >= READ_STEP
+    }
+}
+
 impl Engine {
     /// Has a job collect garbage if there is more than the options allow.
     pub fn schedule_gc(&self) {
         if self.gc_victim().is_some() && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
-                // A failure leaves the garbage where it is. The next checkpoint tries again.
+                // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
                 engine.collecting.store(false, SeqCst);
             });
@@ -79,67 +124,73 @@ impl Engine {
                 Role::Data => head.data.file,
                 Role::Moved => head.moved.file,
             };
-            let Some(end) = file.end().filter(|end| end.offset > 0) else {
+            let of_file = file.live.load(SeqCst);
+            live += of_file;
+            // Another job removes files of which nothing is live, and others wait for a checkpoint.
+            let may_go = of_file > 0 && file.number < replayed_from;
+            let Some(end) = file.end().filter(|_| may_go) else {
+                total += of_file;
                 continue;
             };
-            let of_file = file.live.load(SeqCst);
-            total += end.offset;
-            live += of_file;
-            let part = of_file as f64 / end.offset as f64;
+            // Headers of batches and padding are not garbage: saving them is not worth a move.
+            let of_records = file.ever_live.load(SeqCst).min(end.offset);
+            total += of_records;
+            let part = of_file as f64 / of_records as f64;
             let better = victim.as_ref().is_none_or(|(other, _)| part < *other);
-            if file.number < replayed_from && better {
+            if better {
                 victim = Some((part, file));
             }
         }
-        let too_much = total as f64 > live as f64 * self.max_space_amp;
-        // A file without garbage but its heads and padding gains nothing.
-        let gains = |(part, _): &(f64, Arc<ReadableFile>)| *part < 0.9;
-        victim
-            .filter(gains)
-            .filter(|_| too_much)
-            .map(|(_, file)| file)
+        let least = live + UNCOLLECTED_FILES * self.logs.target_bytes(Role::Data);
+        let too_much = total > least.max((live as f64 * self.max_space_amp) as u64);
+        // Collecting a file with little garbage gains nothing.
+        let gains = |(part, _): &(f64, Arc<ReadableFile>)| *part < MAX_LIVE_PART;
+        let victim = victim.filter(gains).filter(|_| too_much);
+        victim.map(|(_, file)| file)
     }
 
     /// Moves the live records of a file, and removes the file. Returns false if the file could not
     /// be removed yet, because a trim that runs beside has not counted its garbage.
     fn collect(&self, victim: &Arc<ReadableFile>) -> Result<bool> {
+        let entries = entries_of(victim)?;
+        let of_records = entries.iter().map(|e| u64::from(e.location.len)).sum();
+        if victim.ever_live.swap(of_records, SeqCst) > of_records {
+            // A recovery counted headers and padding, too. Another file may have more garbage now.
+            return Ok(true);
+        }
         let mut found = LiveSearch::default();
-        let mut live = Vec::new();
-        let mut bytes = 0;
-        for some in entries_of(victim)?.chunks(ENTRIES_A_LOOKUP) {
+        let mut step = MoveStep::default();
+        for some in entries.chunks(ENTRIES_A_LOOKUP) {
             for record in found.live_records(self, some)? {
-                bytes += record.from.len as usize;
-                live.push(record);
-                if bytes >= STEP {
-                    self.move_records(victim, std::mem::take(&mut live))?;
-                    bytes = 0;
+                step.add(record);
+                if step.is_full() {
+                    self.move_records(victim, std::mem::take(&mut step).records)?;
                 }
             }
         }
-        self.move_records(victim, live)?;
-        // What made the other records garbage, and the copies of these ones, must be durable before
-        // the file is gone.
-        self.sync_all()?;
+        self.move_records(victim, step.records)?;
         if victim.live.load(SeqCst) > 0 {
             return Ok(false);
         }
+        // All garbage of the file is counted by now, so the sync covers everything that made it.
+        self.sync_before_removal()?;
         self.logs.counters.gcs.add(1);
         self.logs.remove(victim.number, true)?;
         Ok(true)
     }
 
     /// Writes records again, and changes their locations.
-    fn move_records(&self, victim: &ReadableFile, live: Vec<LiveRecord>) -> Result<()> {
+    fn move_records(&self, victim: &ReadableFile, mut live: Vec<LiveRecord>) -> Result<()> {
         if live.is_empty() {
             return Ok(());
         }
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + STEP);
         buf.resize(RECORD_HEADER, 0);
         let mut places = Vec::with_capacity(live.len());
-        let mut window = Window::default();
-        for (i, record) in live.iter().enumerate() {
-            let bytes = window.read(victim, &live[i..])?;
-            let (head, data) = open_entry(victim.file_id, record.from.offset, &bytes)
+        live.sort_by_key(|record| record.from.offset);
+        let read = read_records(self, victim, &live)?;
+        for (record, bytes) in live.iter().zip(&read.records) {
+            let (head, data) = open_entry(victim.file_id, record.from.offset, bytes)
                 .map_err(|what| Error::corruption(&victim.path, record.from.offset, what))?;
             let at = buf.len();
             let source = Some((victim.number, record.from.offset));
@@ -147,6 +198,7 @@ impl Engine {
             push_entry(&mut buf, head.log, head.lsn, source, &bytes[data]);
             places.push((at as u64, (buf.len() - at) as u32));
         }
+        drop(read);
         // A checkpoint must not begin between the write and the change of the indexes.
         let mut writer = self.moved.lock();
         let mut records = [Outgoing {
@@ -181,22 +233,33 @@ impl Engine {
         let mut freed = Freed::default();
         for (record, place) in live.iter().zip(places) {
             let to = location(place);
+            // A copy of a record that was removed meanwhile is garbage at once.
+            file.add_live(u64::from(to.len));
             let mut inner = record.log.lock();
-            if inner
-                .index
-                .move_record(record.lsn, record.from, record.page, to)
-            {
-                file.add_live(u64::from(to.len));
-                freed
-                    .records
-                    .add(record.from.file, u64::from(record.from.len));
-                if record.page.is_some() {
-                    inner.index.drop_empty_pages(&mut freed);
-                }
+            let (from, page) = (record.from, record.page);
+            if !(inner.index).move_record(record.lsn, from, page, to, &mut freed) {
+                freed.records.add(to.file, u64::from(to.len));
             }
         }
         self.note_freed(&freed);
+        drop(writer);
+        self.flush_moved(&live);
         Ok(())
+    }
+
+    /// Moves entries of logs from L0 to pages if too many are there after records were moved.
+    fn flush_moved(&self, moved: &[LiveRecord]) {
+        let logs: BTreeMap<u64, &Arc<LogState>> =
+            moved.iter().map(|m| (m.log.number, &m.log)).collect();
+        for log in logs.values() {
+            let mut inner = log.lock();
+            let flushes = inner.index.in_memory() > L0_ENTRIES
+                && !std::mem::replace(&mut inner.flushing, true);
+            drop(inner);
+            if flushes {
+                self.flush_index(log);
+            }
+        }
     }
 }
 
@@ -259,35 +322,63 @@ impl LiveSearch {
     }
 }
 
-/// Bytes of a file that several records lie in.
-#[derive(Default)]
-struct Window {
-    offset: u64,
-    bytes: Bytes,
+/// Records that were read, and their memory in the ledger.
+struct ReadRecords {
+    records: Vec<Bytes>,
+    _booked: Reservation,
 }
 
-impl Window {
-    /// Returns the bytes of the first of some records in the order of the file. Reads those that
-    /// lie near behind it along with it.
-    fn read(&mut self, file: &ReadableFile, records: &[LiveRecord]) -> Result<Bytes> {
-        let at = records[0].from;
-        let end = at.offset + u64::from(at.len);
-        if at.offset < self.offset || end > self.offset + self.bytes.len() as u64 {
-            let mut to = end;
-            for next in &records[1..] {
-                let next_end = next.from.offset + u64::from(next.from.len);
-                if next.from.offset > to + GAP || next_end - at.offset > STEP as u64 {
-                    break;
-                }
-                to = next_end;
-            }
-            self.bytes = Bytes::new();
-            self.bytes = file.read(at.offset, (to - at.offset) as usize)?;
-            self.offset = at.offset;
-        }
-        let from = (at.offset - self.offset) as usize;
-        Ok(self.bytes.slice(from..from + at.len as usize))
+/// Reads records of a file. The records must be sorted by offset. One read covers records that are
+/// near each other, and all reads are in flight at the same time.
+fn read_records(
+    engine: &Engine,
+    file: &ReadableFile,
+    records: &[LiveRecord],
+) -> Result<ReadRecords> {
+    let ranges = ranges_of(records);
+    let len = |range: &Range<u64>| (range.end - range.start) as usize;
+    let bytes: usize = ranges.iter().map(len).sum();
+    let booked = (engine.env.ledger()).reserve(MemoryKind::Pinned, bytes as u64);
+    let reads = ranges.iter().map(|range| ReadRequest {
+        file: file.file().clone(),
+        offset: range.start,
+        len: len(range),
+    });
+    let mut batch = engine.env.fs().submit_reads(reads.collect());
+    batch.wait_all();
+    let mut read = vec![Bytes::new(); ranges.len()];
+    while let Some((i, bytes)) = batch.next() {
+        read[i] = file.check_len(ranges[i].start, len(&ranges[i]), bytes?)?;
     }
+    let mut current = 0;
+    let bytes_of = |record: &LiveRecord| {
+        let (start, end) = record.range();
+        while ranges[current].end < end {
+            current += 1;
+        }
+        let from = (start - ranges[current].start) as usize;
+        read[current].slice(from..from + record.from.len as usize)
+    };
+    Ok(ReadRecords {
+        records: records.iter().map(bytes_of).collect(),
+        _booked: booked,
+    })
+}
+
+/// Returns the ranges of a file to read, which cover all records. The records must be sorted by
+/// offset.
+fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for record in records {
+        let (start, end) = record.range();
+        match ranges.last_mut() {
+            Some(last) if start <= last.end + GAP && end <= last.start + STEP as u64 => {
+                last.end = last.end.max(end);
+            }
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
 }
 
 /// Returns the entries of a file that has ended, by its reverse index. A file whose end a recovery

@@ -19,6 +19,7 @@ mod engine;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod garbage;
 mod gc;
 mod index;
 mod integrity;

@@ -109,6 +109,19 @@ impl Mapping {
         self.set_last(lsn, location);
     }
 
+    /// Appends the entries of `next`. Its LSNs must be above all LSNs of this mapping. Costs a copy
+    /// of the bytes of `next`: only the encoding of its first entry depends on the entry before.
+    pub fn append(&mut self, next: &Mapping) {
+        let mut entries = next.iter();
+        if let Some((lsn, location)) = entries.next() {
+            self.push(lsn, location);
+            self.bytes.extend_from_slice(entries.left);
+            self.count += next.count - 1;
+            let (lsn, location) = next.last_entry();
+            self.set_last(lsn, location);
+        }
+    }
+
     fn last_entry(&self) -> (u64, Location) {
         let location = Location {
             file: self.last_file,

@@ -17,6 +17,10 @@ use std::sync::Arc;
 
 /// Bytes of old files of the metalog for each byte of pages in them above which they are compacted.
 const MAX_SPACE_AMP: u64 = 2;
+/// Old files of the metalog may also have the bytes of all live records divided by this number.
+/// Trims empty the pages of a log in the order in which they were written, so most files lose all
+/// their pages without a compaction.
+const UNCOMPACTED_PART: u64 = 32;
 
 impl Engine {
     /// Compacts the metalog until most of its old files are pages in use.
@@ -54,7 +58,7 @@ impl Engine {
                 victim = Some((part, file.clone()));
             }
         }
-        let too_much = total > live * MAX_SPACE_AMP;
+        let too_much = total > live * MAX_SPACE_AMP + self.logs.live_bytes() / UNCOMPACTED_PART;
         victim.filter(|_| too_much).map(|(_, file)| file)
     }
 
@@ -66,7 +70,13 @@ impl Engine {
                 continue;
             };
             let mut freed = Freed::default();
-            log.lock().index.unload_page(*at, &mapping, &mut freed);
+            let exact = log.lock().index.unload_page(*at, &mapping, &mut freed);
+            // Counted before the estimate goes: a file without live bytes is removed.
+            for (file, bytes) in exact.iter().flat_map(|exact| exact.iter()) {
+                if let Some(file) = self.logs.get(file) {
+                    file.add_live(bytes);
+                }
+            }
             self.note_freed(&freed);
         }
         if !old.is_empty() && !std::mem::replace(&mut log.lock().flushing, true) {

@@ -17,8 +17,10 @@ pub struct LogEngineOptions {
     /// Largest bytes of a physical log, 4 KiB to 16 GiB. Default 256 MiB (pageserver 5.1). A store
     /// with little live data uses smaller ones, so that garbage collection works in small steps.
     pub file_bytes: u64,
-    /// Bytes that the datalog may take for each live byte, apart from the files being written. 1.05
-    /// to 1000. Default 1.25.
+    /// Bytes of records, dead and live, that the datalog may have for each live byte, apart from
+    /// the files being written. Garbage of up to two files of the datalog is always allowed.
+    /// Appends do not wait for garbage collection, so fast writers can exceed the bound. 1.05 to
+    /// 1000. Default 1.25.
     pub max_space_amp: f64,
 }
 

@@ -4,7 +4,7 @@
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use crate::counters::Counters;
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_env::{Env, MemoryLedger};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, LogOptions, Result};
@@ -13,6 +13,7 @@ use basalt_records::{
     FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,13 @@ use std::time::Duration;
 const LIVE_PART: u64 = 16;
 /// Bytes of a file of the datalog if few bytes are live.
 const SMALL_FILE: u64 = 16 << 20;
-/// Bytes of a file of the metalog.
-const META_FILE: u64 = 4 << 20;
+/// Bounds on the bytes of a file of the metalog.
+const META_FILE: Range<u64> = 1 << 20..4 << 20;
+/// Between the bounds, a file of the metalog has the live bytes divided by this number.
+const META_PART: u64 = 128;
+/// A file of moved records has the bytes of a file of the datalog divided by this number. Few
+/// records are moved, and the garbage of a file stays until the file has ended.
+const MOVED_PART: u64 = 4;
 /// Removed files whose space waits for the next files.
 const MOST_RECYCLED: usize = 2;
 /// A manifest is written anew when it has this many times the bytes that it began with, and this
@@ -59,6 +65,10 @@ pub(crate) struct ReadableFile {
     file: Arc<dyn File>,
     /// Bytes of live records or pages.
     pub live: AtomicU64,
+    /// Bytes of all records or pages that were ever live in the file. A recovery knows only the end
+    /// of the file, so after a recovery the field is at least that offset, until a collection has
+    /// read the file's reverse index. Garbage is this minus `live`.
+    pub ever_live: AtomicU64,
     /// The end of its records, once the file takes no more.
     end: Mutex<Option<FileEnd>>,
     /// True if a write or a sync of the file has failed. Its space is not used again.
@@ -73,6 +83,13 @@ impl ReadableFile {
     /// Errors: `Corruption` if the file ends before.
     pub fn read(&self, offset: u64, len: usize) -> Result<Bytes> {
         let bytes = self.file.read(offset, len)?;
+        self.check_len(offset, len, bytes)
+    }
+
+    /// Returns `bytes` if they are `len` bytes, which a read at `offset` returned.
+    ///
+    /// Errors: `Corruption` if the file ends before.
+    pub fn check_len(&self, offset: u64, len: usize, bytes: Bytes) -> Result<Bytes> {
         if bytes.len() != len {
             return Err(Error::corruption(
                 &self.path,
@@ -120,16 +137,22 @@ impl ReadableFile {
         &self.file
     }
 
+    /// Returns true for a file of records that takes no more of them, and of which nothing is live.
+    pub fn is_dead(&self) -> bool {
+        self.role != Role::Meta && self.end().is_some() && self.live.load(Acquire) == 0
+    }
+
     /// Adds live bytes.
     pub fn add_live(&self, bytes: u64) {
         self.live.fetch_add(bytes, Relaxed);
+        self.ever_live.fetch_add(bytes, Relaxed);
     }
 
     /// Subtracts live bytes. Returns true if nothing in the file is live any more.
     pub fn subtract_live(&self, bytes: u64) -> bool {
         // A damaged store may have counted fewer bytes than its pages say.
         let subtract = |live: u64| Some(live.saturating_sub(bytes));
-        let before = self.live.fetch_update(Relaxed, Relaxed, subtract);
+        let before = self.live.fetch_update(Release, Relaxed, subtract);
         before.is_ok_and(|before| before > 0 && before <= bytes)
     }
 }
@@ -301,12 +324,17 @@ impl PhysicalLogs {
 
     /// Returns the bytes that the next file of a role is to have.
     pub fn target_bytes(&self, role: Role) -> u64 {
+        let live = self.live_bytes();
+        let of_data = || {
+            let least = SMALL_FILE.min(self.file_bytes);
+            (live / LIVE_PART).clamp(least, self.file_bytes)
+        };
         match role {
-            Role::Meta => META_FILE.min(self.file_bytes),
-            Role::Data | Role::Moved => {
-                let least = SMALL_FILE.min(self.file_bytes);
-                (self.live_bytes() / LIVE_PART).clamp(least, self.file_bytes)
-            }
+            Role::Meta => (live / META_PART)
+                .clamp(META_FILE.start, META_FILE.end)
+                .min(self.file_bytes),
+            Role::Data => of_data(),
+            Role::Moved => of_data() / MOVED_PART,
         }
     }
 
@@ -561,6 +589,7 @@ fn readable(
         path: path.to_path_buf(),
         file,
         live: AtomicU64::new(0),
+        ever_live: AtomicU64::new(entry.end.map_or(0, |end| end.offset)),
         end: named("ReadableFile::end", Mutex::new(entry.end)),
         has_failed: AtomicBool::new(false),
         beside: named("ReadableFile::beside", Mutex::new(false)),

@@ -487,12 +487,13 @@ impl RecoveredLogs<'_> {
             let Some(from) = from.filter(|from| (from.file, from.offset) == source) else {
                 continue;
             };
-            if log.lock().index.move_record(head.lsn, from, page, to) {
+            let mut freed = Freed::default();
+            let mut inner = log.lock();
+            if (inner.index).move_record(head.lsn, from, page, to, &mut freed) {
                 file.add_live(u64::from(to.len));
-                if let Some(old) = self.logs.get(from.file) {
-                    old.subtract_live(u64::from(from.len));
-                }
             }
+            drop(inner);
+            self.note_freed(&freed);
         }
         Ok(())
     }
@@ -548,15 +549,17 @@ impl RecoveredLogs<'_> {
         }
     }
 
-    /// Checks that every record is in a file that exists.
+    /// Checks that every record is in a file that exists. In files that were being written, counts
+    /// all bytes up to the end as once live, so that their garbage can be collected.
     fn finish(&mut self) -> Result<()> {
+        for (number, end) in &self.ends {
+            if let Some(file) = self.logs.get(*number) {
+                file.ever_live.fetch_max(end.offset, Relaxed);
+            }
+        }
         for log in self.namespace.all() {
-            let (mut freed, mut live) = (Freed::default(), Freed::default());
-            let mut inner = log.lock();
-            inner.index.drop_empty_pages(&mut freed);
-            inner.index.live(&mut live);
-            drop(inner);
-            self.note_freed(&freed);
+            let mut live = Freed::default();
+            log.lock().index.live(&mut live);
             for (file, _) in live.records.iter().chain(live.pages.iter()) {
                 if self.logs.get(file).is_none() {
                     let what = format!(

@@ -139,6 +139,21 @@ impl Pair {
         self.note(freed);
     }
 
+    fn unload_some(&mut self) {
+        let pages: Vec<PageLocation> = self.index.pages.iter().map(|page| page.at).collect();
+        let Some(at) = pages.get(self.random.below(pages.len().max(1) as u64) as usize) else {
+            return;
+        };
+        let mut freed = Freed::default();
+        let exact = self.index.unload_page(*at, &self.pages[at], &mut freed);
+        assert_eq!(exact, None, "nothing was estimated");
+        assert_eq!(
+            (freed.records.sum(), freed.pages.sum()),
+            (0, u64::from(at.len))
+        );
+        self.note(freed);
+    }
+
     fn move_some(&mut self) {
         let lsns: Vec<u64> = self.model.keys().copied().collect();
         for _ in 0..self.random.below(20) {
@@ -160,17 +175,18 @@ impl Pair {
                 offset: from.offset + 8,
                 ..from
             };
+            let mut freed = Freed::default();
             if page.is_none() {
-                assert!(!self.index.move_record(*lsn, stale, page, to));
+                let moved = self.index.move_record(*lsn, stale, page, to, &mut freed);
+                assert!(!moved);
+                assert_eq!(freed.records.sum() + freed.pages.sum(), 0);
             }
-            assert!(self.index.move_record(*lsn, from, page, to));
+            assert!(self.index.move_record(*lsn, from, page, to, &mut freed));
+            assert_eq!(freed.records.sum(), u64::from(from.len));
             self.model.insert(*lsn, to);
-            self.freed.records.add(from.file, u64::from(from.len));
+            self.note(freed);
             self.added += u64::from(to.len);
         }
-        let mut freed = Freed::default();
-        self.index.drop_empty_pages(&mut freed);
-        self.note(freed);
     }
 
     fn check(&self) {
@@ -257,6 +273,7 @@ fn the_index_agrees_with_a_model() {
                 n if n < 1000 / remove_in => pair.remove(),
                 n if n > 990 => pair.move_some(),
                 n if n > 975 => pair.flush_page(),
+                n if n > 970 => pair.unload_some(),
                 _ => pair.insert(),
             }
             if step % 50 == 0 {
@@ -296,6 +313,46 @@ fn a_page_that_cannot_be_read_is_estimated() {
     assert_eq!(freed.records.sum(), bytes);
 }
 
+/// Records of a page whose bytes were estimated go back to L0, or are moved.
+#[test]
+fn an_estimate_ends_with_its_page() {
+    for unload in [true, false] {
+        let mut pair = Pair::new(2);
+        for _ in 0..300 {
+            pair.insert();
+        }
+        let mapping = pair.index.next_page(0).unwrap().mapping();
+        let at = PageLocation {
+            file: 1,
+            offset: 0,
+            len: 9,
+        };
+        let mut freed = Freed::default();
+        (pair.index).install_page(PageContent::of(&mapping), at, &mut freed);
+        let cut = 0..=mapping.iter().nth(99).unwrap().0;
+        pair.index.remove(&cut, &mut |_| None, &mut freed);
+        pair.model.retain(|lsn, _| !cut.contains(lsn));
+        let mut freed = Freed::default();
+        if unload {
+            let exact = pair.index.unload_page(at, &mapping, &mut freed).unwrap();
+            let lens = mapping.iter().filter(|(lsn, _)| !cut.contains(lsn));
+            let lens = lens.map(|(_, location)| u64::from(location.len));
+            assert_eq!(exact.sum(), lens.sum());
+            assert_ne!(exact.sum(), freed.records.sum());
+        } else {
+            for (lsn, from) in mapping.iter().filter(|(lsn, _)| !cut.contains(lsn)) {
+                let to = Location { file: 99, ..from };
+                assert!(pair.index.move_record(lsn, from, Some(at), to, &mut freed));
+            }
+        }
+        let bytes: u64 = pair.model.values().map(|l| u64::from(l.len)).sum();
+        assert_eq!(pair.index.bytes(), bytes, "unload: {unload}");
+        pair.index
+            .remove(&(0..=u64::MAX), &mut |_| None, &mut freed);
+        assert_eq!((pair.index.count(), pair.index.bytes()), (0, 0));
+    }
+}
+
 /// A store that a bug or a hand has changed: the page on disk says other files and lengths than the
 /// checkpoint.
 #[test]
@@ -320,7 +377,8 @@ fn a_page_that_disagrees_with_the_index_does_no_harm() {
         let mut freed = Freed::default();
         index.install_page(PageContent::of(&written), at(8), &mut freed);
         index.remove(&(2..=4), &mut |_| Some(other.clone()), &mut freed);
-        assert!(index.move_record(7, place(file, len), Some(at(8)), place(5, 20)));
+        let (from, to) = (place(file, len), place(5, 20));
+        assert!(index.move_record(7, from, Some(at(8)), to, &mut freed));
         index.remove(&(0..=u64::MAX), &mut |_| Some(other.clone()), &mut freed);
         assert_eq!((index.count(), index.bytes()), (0, 0));
         assert!(freed.records.sum() <= 110, "{freed:?}");

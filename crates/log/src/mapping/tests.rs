@@ -57,6 +57,11 @@ fn every_entry_is_found_and_decoded() {
             offset: 99,
             len: 7,
         };
+        // A mapping that is joined from two parts equals the mapping of all entries.
+        let (head, tail) = all.split_at(random.below(all.len() as u64 + 1) as usize);
+        let mut joined = Mapping::of(head.iter().copied());
+        joined.append(&Mapping::of(tail.iter().copied()));
+        assert_eq!(joined, mapping, "seed {seed}");
         one.push(mapping.last() + 5, more);
         other.push(mapping.last() + 5, more);
         assert_eq!(one.bytes(), other.bytes());

@@ -347,7 +347,7 @@ fn several_damaged_files_at_once_are_repaired() {
     let mut seen = Seen::default();
     let snapshot = fs.snapshot();
     let all = files(&fs);
-    for case in 0..150 * basalt_sim::campaign::scale() {
+    for case in 0..240 * basalt_sim::campaign::scale() {
         let damaged = snapshot.kill();
         let mut say = format!("case {case}:");
         for _ in 0..2 + random.below(3) {

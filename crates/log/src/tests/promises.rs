@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::LogTicket;
+use crate::physical::ReadableFile;
 use basalt_env::{MetricSample, MetricValue};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -294,6 +295,36 @@ fn a_log_that_is_never_trimmed_pins_no_space() {
     let again = open(&fs).unwrap();
     assert_eq!(again.log("stuck").unwrap().count(), 600);
     assert_eq!(again.stats().live_bytes, stats.live_bytes);
+}
+
+#[test]
+fn garbage_in_a_file_that_recovery_ended_is_collected() {
+    let fs = disk(9);
+    let engine = open(&fs).unwrap();
+    let log = |name| engine.create(name, LogOptions::default()).unwrap();
+    let (trimmed, kept) = (log("trimmed"), log("kept"));
+    for lsn in 0..7 {
+        trimmed.append(lsn, &[1; 500], UNSYNCED).unwrap();
+        kept.append(lsn, &[2; 50], SYNC).unwrap();
+    }
+    // The checkpoint has only the live records, so a replay counts no others.
+    trimmed.trim(7, SYNC).unwrap();
+    engine.engine().checkpoint().unwrap();
+    engine.cut_power();
+    drop((trimmed, kept, engine));
+    let engine = open(&fs.kill()).unwrap();
+    engine.engine().checkpoint().unwrap();
+    engine.engine().collect_garbage().unwrap();
+    let files = engine.engine().logs.all();
+    let is_old = |file: &ReadableFile| file.role == Role::Data && file.end().is_some();
+    let old: Vec<u64> = (files.iter().filter(|f| is_old(f)))
+        .map(|f| f.number)
+        .collect();
+    assert!(old.is_empty(), "ended files {old:?} of the datalog remain");
+    let kept = engine.log("kept").unwrap();
+    for lsn in 0..7 {
+        assert_eq!(kept.read(lsn).unwrap().as_deref(), Some(&[2; 50][..]));
+    }
 }
 
 #[test]
