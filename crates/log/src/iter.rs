@@ -2,15 +2,20 @@
 
 use crate::index::{EntryPlace, PageLocation};
 use crate::log::Log;
-use crate::mapping::{Location, Mapping};
+use crate::mapping::Location;
+use crate::pages;
 use basalt_fs::{Bytes, Result};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Entries that an iterator takes from the index at once.
+/// Entries that an iterator takes from the index at once, at first and at most. They double as long
+/// as the iterator goes on.
 const AHEAD: usize = 256;
+const MOST_AHEAD: usize = 2048;
+/// Pages of the index that an iterator keeps decoded.
+const KEPT_PAGES: usize = 16;
 /// Bytes of the first read, apart from those of its record.
 const FIRST_READ: u64 = 16 << 10;
 /// Most bytes of one read, unless one record is longer.
@@ -48,8 +53,11 @@ pub struct LogIter {
     /// The LSN at which the iterator goes on, or `None` at the end of all LSNs.
     at: Option<u64>,
     taken: VecDeque<(u64, EntryPlace)>,
-    /// The page of the index that the last record was on.
-    page: Option<(PageLocation, Mapping)>,
+    /// Number of entries that are taken next.
+    ahead: usize,
+    /// The last pages of the index that records were on. A mapping is decoded from its beginning,
+    /// so each is decoded once.
+    pages: VecDeque<(PageLocation, Vec<(u64, Location)>)>,
     window: Option<Window>,
     /// Bytes of the next read. They double as long as reads follow one another.
     read_bytes: u64,
@@ -75,7 +83,8 @@ impl LogIter {
             forward: true,
             at: Some(from),
             taken: VecDeque::new(),
-            page: None,
+            ahead: AHEAD,
+            pages: VecDeque::new(),
             window: None,
             read_bytes: FIRST_READ,
         }
@@ -92,6 +101,7 @@ impl LogIter {
     pub fn seek(&mut self, lsn: u64) {
         self.at = Some(lsn);
         self.taken.clear();
+        self.ahead = AHEAD;
         self.read_bytes = FIRST_READ;
     }
 
@@ -101,7 +111,8 @@ impl LogIter {
                 return Ok(None);
             };
             if self.taken.is_empty() {
-                self.taken = self.log.entries(at, self.forward, AHEAD)?.into();
+                self.taken = self.log.entries(at, self.forward, self.ahead)?.into();
+                self.ahead = (self.ahead * 2).min(MOST_AHEAD);
             }
             let Some((lsn, place)) = self.taken.pop_front() else {
                 return Ok(None);
@@ -159,14 +170,34 @@ impl LogIter {
             EntryPlace::Known(location) => return Ok(Some(location)),
             EntryPlace::OnPage(page) => page,
         };
-        if self.page.as_ref().is_none_or(|(at, _)| *at != page) {
+        if !self.pages.iter().any(|(at, _)| *at == page) {
             let Some(mapping) = self.log.load_page(lsn, page)? else {
                 return Ok(None);
             };
-            self.page = Some((page, mapping));
+            if self.pages.len() == KEPT_PAGES {
+                self.pages.pop_front();
+            }
+            self.pages.push_back((page, mapping.iter().collect()));
         }
-        let (_, mapping) = self.page.as_ref().expect("just loaded");
-        Ok(mapping.get(lsn))
+        let entries = self.pages.iter().rev().find(|(at, _)| *at == page);
+        let (_, entries) = entries.expect("just loaded");
+        let found = entries.binary_search_by_key(&lsn, |(at, _)| *at);
+        Ok(found.ok().map(|i| entries[i].1))
+    }
+
+    /// Reads the pages of the entries that were taken into the cache.
+    fn read_pages(&self) {
+        let mut pages: Vec<PageLocation> = Vec::new();
+        for (_, place) in &self.taken {
+            if let EntryPlace::OnPage(at) = place
+                && pages.last() != Some(at)
+                && !self.pages.iter().any(|(kept, _)| kept == at)
+            {
+                pages.push(*at);
+            }
+        }
+        let engine = self.log.engine();
+        pages::read_into_cache(&engine.env, &engine.logs, &pages);
     }
 
     /// Reads a record, and those of the next ones that lie near behind it.
@@ -175,14 +206,20 @@ impl LogIter {
             return Ok(None);
         };
         let (mut from, mut to) = (first.offset, first.offset + u64::from(first.len));
-        for (lsn, place) in &self.taken {
-            let next = match place {
-                EntryPlace::Known(location) => Some(*location),
-                // Entries on another page are read when it is their turn.
-                EntryPlace::OnPage(at) => match &self.page {
-                    Some((page, mapping)) if page == at => mapping.get(*lsn),
-                    _ => None,
-                },
+        let goes_on = self.read_bytes > FIRST_READ;
+        if goes_on {
+            self.read_pages();
+        }
+        for i in 0..self.taken.len() {
+            let (lsn, place) = self.taken[i];
+            let is_kept = match place {
+                EntryPlace::Known(_) => true,
+                EntryPlace::OnPage(page) => self.pages.iter().any(|(at, _)| *at == page),
+            };
+            // A page that cannot be read is reported when its record's turn comes.
+            let next = match is_kept || goes_on {
+                true => self.locate(lsn, place).ok().flatten(),
+                false => None,
             };
             let Some(next) = next.filter(|next| next.file == first.file) else {
                 break;

@@ -5,7 +5,7 @@ use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
 use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
-use basalt_fs::{AlignedBuf, Error, Result, slot_size};
+use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 
 /// Reads a page of a log.
@@ -27,14 +27,49 @@ pub(crate) fn load(
     };
     let bytes = match env.cache().get(key) {
         Some(bytes) => bytes,
-        None => {
-            let read = file.read(at.offset, at.len as usize)?;
-            let bytes = AlignedBuf::cached_copy(&read);
-            let charge = slot_size(bytes.len());
-            env.cache().insert(key, bytes, charge, CachePriority::High)
-        }
+        None => insert(env, key, &file.read(at.offset, at.len as usize)?),
     };
     decode(&file, log, at, &bytes).map(Some)
+}
+
+fn insert(env: &Env, key: CacheKey, read: &[u8]) -> Bytes {
+    let bytes = AlignedBuf::cached_copy(read);
+    let charge = slot_size(bytes.len());
+    env.cache().insert(key, bytes, charge, CachePriority::High)
+}
+
+/// Reads pages into the cache that are not there, all at once. A page that cannot be read is left
+/// out: [`load`] reports why.
+pub(crate) fn read_into_cache(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) {
+    let (mut keys, mut reads) = (Vec::new(), Vec::new());
+    for at in pages {
+        let Some(file) = logs.get(at.file) else {
+            continue;
+        };
+        let key = CacheKey {
+            file: file.file_id,
+            offset: at.offset,
+        };
+        if !env.cache().contains(key) {
+            keys.push((key, at.len));
+            reads.push(ReadRequest {
+                file: file.file().clone(),
+                offset: at.offset,
+                len: at.len as usize,
+            });
+        }
+    }
+    if reads.is_empty() {
+        return;
+    }
+    let mut batch = env.fs().submit_reads(reads);
+    batch.wait_all();
+    while let Some((i, read)) = batch.next() {
+        let (key, len) = keys[i];
+        if let Some(read) = read.ok().filter(|read| read.len() == len as usize) {
+            insert(env, key, &read);
+        }
+    }
 }
 
 /// Reads a page of a log from the device, past the cache. Errors and result are those of [`load`].
