@@ -31,7 +31,11 @@ pub(crate) fn add_entry(
         then(&mut inner);
         return freed;
     }
+    let is_late = inner.index.last().is_some_and(|last| lsn < last);
     if inner.index.insert(lsn, location) == Inserted::New {
+        if is_late {
+            log.note_late();
+        }
         then(&mut inner);
         log.wake(inner);
         return freed;

@@ -53,6 +53,8 @@ pub struct LogIter {
     /// The LSN at which the iterator goes on, or `None` at the end of all LSNs.
     at: Option<u64>,
     taken: VecDeque<(u64, EntryPlace)>,
+    /// The log's number of late records when the entries were taken.
+    late: u64,
     /// Number of entries that are taken next.
     ahead: usize,
     /// The last pages of the index that records were on. A mapping is decoded from its beginning,
@@ -83,6 +85,7 @@ impl LogIter {
             forward: true,
             at: Some(from),
             taken: VecDeque::new(),
+            late: 0,
             ahead: AHEAD,
             pages: VecDeque::new(),
             window: None,
@@ -110,7 +113,13 @@ impl LogIter {
             let Some(at) = self.at else {
                 return Ok(None);
             };
+            if self.late != self.log.state().late() {
+                // A late record may belong between the entries that were taken.
+                self.taken.clear();
+                self.ahead = AHEAD;
+            }
             if self.taken.is_empty() {
+                self.late = self.log.state().late();
                 self.taken = self.log.entries(at, self.forward, self.ahead)?.into();
                 self.ahead = (self.ahead * 2).min(MOST_AHEAD);
             }

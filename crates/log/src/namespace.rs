@@ -2,6 +2,7 @@
 
 use crate::index::LogIndex;
 use crate::options::LogOptions;
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
@@ -90,6 +91,9 @@ pub(crate) struct LogState {
     inner: Mutex<LogInner>,
     /// Signalled when the log has a new record and threads sleep.
     changed: Condvar,
+    /// Number of records that were added below the largest LSN. It changes under the log's lock.
+    /// Iterators read it without the lock, to see that what they took from the index is old.
+    late: AtomicU64,
 }
 
 impl LogState {
@@ -111,7 +115,18 @@ impl LogState {
                 charge: None,
             }),
             changed: Condvar::new(),
+            late: AtomicU64::new(0),
         })
+    }
+
+    /// Notes a record that was added below the largest LSN. The caller has the log's lock.
+    pub fn note_late(&self) {
+        self.late.fetch_add(1, SeqCst);
+    }
+
+    /// Returns the number of records that were added below the largest LSN.
+    pub fn late(&self) -> u64 {
+        self.late.load(SeqCst)
     }
 
     /// Unlocks the state, and wakes all who wait for a record.

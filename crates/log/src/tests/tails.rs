@@ -1,6 +1,7 @@
 //! Readers that follow the tail of a log.
 
 use super::*;
+use crate::LogIter;
 use basalt_env::EnvBuilder;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
@@ -66,6 +67,26 @@ fn a_reader_stops_waiting_at_its_time_a_deletion_or_a_close() {
         engine.close().unwrap();
         assert_eq!(closed.join().unwrap(), ErrorKind::Closed);
     });
+}
+
+#[test]
+fn an_iterator_returns_a_late_record_behind_its_position() {
+    let (engine, log) = threaded();
+    for lsn in (1..=99u64).step_by(2) {
+        log.append(lsn, &[lsn as u8], UNSYNCED).unwrap();
+    }
+    let (mut up, mut down) = (log.iter(0), log.iter_back(u64::MAX));
+    assert_eq!(up.next().unwrap().unwrap().0, 1);
+    assert_eq!(down.next().unwrap().unwrap().0, 99);
+    log.append(50, &[50], UNSYNCED).unwrap();
+    let lsns = |iter: LogIter| iter.map(|item| item.unwrap().0).collect::<Vec<u64>>();
+    let mut expected: Vec<u64> = (3..=99).filter(|lsn| lsn % 2 == 1 || *lsn == 50).collect();
+    assert_eq!(lsns(up), expected);
+    expected.retain(|lsn| *lsn < 99);
+    expected.insert(0, 1);
+    expected.reverse();
+    assert_eq!(lsns(down), expected);
+    engine.close().unwrap();
 }
 
 /// Counts how often it was woken.
