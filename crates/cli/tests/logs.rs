@@ -6,8 +6,8 @@
 )]
 
 mod harness;
-use basalt::Env;
 use basalt::fs::{HostFs, HostOptions};
+use basalt::{Env, Store, StoreOptions};
 use basalt_log::{LogEngine, LogEngineOptions, LogOptions, WriteOptions};
 use harness::{Ran, Scratch, ended, fs, json, tree};
 use std::io::{BufRead, BufReader, Write};
@@ -440,6 +440,26 @@ fn a_store_of_keys_has_logs_beside_them() {
     assert!(copied["logs"]["files"].as_u64() > Some(0), "{copied}");
     assert_eq!(log(&s, &["dump", "copy", "a"]).ok(), b"1\tone\n2\ttwo\n");
 
+    // A log of the server is only read.
+    let path = s.path("db");
+    let env = Env::builder(HostFs::new(HostOptions::new(&path)).unwrap()).build();
+    let store = Store::open(&env, &path, StoreOptions::default()).unwrap();
+    let logs = store.logs().unwrap();
+    let stream = logs.create("redis.stream.0.1", LogOptions::default());
+    let stream = stream.unwrap();
+    stream.append(1, b"entry", &WriteOptions::SYNC).unwrap();
+    store.close().unwrap();
+    for change in [
+        &["append", "db", "redis.stream.0.1", "x"][..],
+        &["trim", "db", "redis.stream.0.1", "--up-to", "1", "--yes"],
+    ] {
+        let refused = log(&s, change);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains("XTRIM"), "{}", refused.err);
+    }
+    let dumped = log(&s, &["dump", "db", "redis.stream.0.1"]).ok();
+    assert_eq!(dumped, b"1\tentry\n");
+
     // Damage of the logs is damage of the store.
     let files = tree(&s.path("db/logs"));
     let data = |name: &std::path::Path| name.extension().is_some_and(|e| e == "data");
@@ -456,7 +476,7 @@ fn a_store_of_keys_has_logs_beside_them() {
     }
     let ran = s.run("repair", ["--yes"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    for part in ["lost: ", "LSN 2 of log \"a\"", "1 record in 1 log kept"] {
+    for part in ["lost: ", "LSN 2 of log \"a\"", "2 records in 2 logs kept"] {
         assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
     }
     s.run("check", [""; 0]).ok();

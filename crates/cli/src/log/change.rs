@@ -20,8 +20,20 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Room that a batch needs beside its only record.
 const HEADS: usize = 256;
 
+/// Refuses a log whose records only the server writes.
+fn check_is_no_servers(log: &str) -> Result<(), Failure> {
+    match log.starts_with("redis.") {
+        false => Ok(()),
+        true => Err(Failure::new(format!(
+            "the log {} holds a stream of Redis clients in the server's encoding; change the stream by XADD, XTRIM and XDEL",
+            escape(log.as_bytes())
+        ))),
+    }
+}
+
 /// Runs `basalt log append`.
 pub fn append(args: &Append) -> Outcome {
+    check_is_no_servers(&args.log)?;
     let place = LogPlace::making(&args.path, args.make())?;
     // The record is read before the store is opened: nothing is made for a missing file.
     let record = match (&args.data, &args.file) {
@@ -185,6 +197,7 @@ impl Appender<'_> {
 
 /// Runs `basalt log trim`.
 pub fn trim(args: &Trim) -> Outcome {
+    check_is_no_servers(&args.log)?;
     let place = LogPlace::new(&args.path);
     let name = escape(args.log.as_bytes());
     let engine = place.open(Access::Remove)?;
