@@ -25,7 +25,8 @@ fn check_is_no_servers(log: &str) -> Result<(), Failure> {
     match log.starts_with("redis.") {
         false => Ok(()),
         true => Err(Failure::new(format!(
-            "the log {} holds a stream of Redis clients in the server's encoding; change the stream by XADD, XTRIM and XDEL",
+            "the log {} holds a stream of Redis clients in the server's encoding; \
+             change the stream by XADD, XTRIM and XDEL",
             escape(log.as_bytes())
         ))),
     }

@@ -139,6 +139,19 @@ impl Pair {
         self.note(freed);
     }
 
+    /// Moves the smallest LSNs to a page, which only the caller knows.
+    fn install_first_page(&mut self, freed: &mut Freed) -> (PageLocation, Mapping) {
+        let mapping = self.index.next_page(0).unwrap().mapping();
+        let at = PageLocation {
+            file: 1,
+            offset: 0,
+            len: 9,
+        };
+        self.index
+            .install_page(PageContent::of(&mapping), at, freed);
+        (at, mapping)
+    }
+
     fn unload_some(&mut self) {
         let pages: Vec<PageLocation> = self.index.pages.iter().map(|page| page.at).collect();
         let Some(at) = pages.get(self.random.below(pages.len().max(1) as u64) as usize) else {
@@ -294,15 +307,8 @@ fn a_page_that_cannot_be_read_is_estimated() {
     for _ in 0..400 {
         pair.insert();
     }
-    let mapping = pair.index.next_page(0).unwrap().mapping();
-    let at = PageLocation {
-        file: 1,
-        offset: 0,
-        len: 9,
-    };
     let mut freed = Freed::default();
-    pair.index
-        .install_page(PageContent::of(&mapping), at, &mut freed);
+    pair.install_first_page(&mut freed);
     let (first, bytes) = (pair.index.first().unwrap(), pair.index.bytes());
     pair.index
         .remove(&(first..=first + 9), &mut |_| None, &mut freed);
@@ -321,14 +327,8 @@ fn an_estimate_ends_with_its_page() {
         for _ in 0..300 {
             pair.insert();
         }
-        let mapping = pair.index.next_page(0).unwrap().mapping();
-        let at = PageLocation {
-            file: 1,
-            offset: 0,
-            len: 9,
-        };
         let mut freed = Freed::default();
-        (pair.index).install_page(PageContent::of(&mapping), at, &mut freed);
+        let (at, mapping) = pair.install_first_page(&mut freed);
         let cut = 0..=mapping.iter().nth(99).unwrap().0;
         pair.index.remove(&cut, &mut |_| None, &mut freed);
         pair.model.retain(|lsn, _| !cut.contains(lsn));
