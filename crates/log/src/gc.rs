@@ -126,7 +126,7 @@ impl Engine {
             };
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            // Another job removes dead files. Files younger than the checkpoint wait for the next one.
+            // Another job removes dead files. Younger files wait for the next checkpoint.
             let may_go = of_file > 0 && file.number < replayed_from;
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
