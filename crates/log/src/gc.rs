@@ -5,11 +5,15 @@
 //! trimmed pins no file for long: its records move once, to files that have little garbage from
 //! then on.
 //!
+//! Every open begins files of its own, so a store that is opened for each few records gets a file
+//! for each open. Many small files are merged, though nothing in them is garbage.
+//!
 //! A moved record says which record it is. A recovery moves the record again if the index still has
 //! it at that place. So the place must be known to the newest checkpoint: only files that are
 //! older than it are collected.
 
 use crate::catalog::Role;
+use crate::checkpoint::CheckpointHead;
 use crate::engine::{Engine, IS_SMALL, L0_ENTRIES};
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::mapping::{Location, Mapping};
@@ -45,6 +49,12 @@ const MAX_LIVE_PART: f64 = 0.9;
 /// newest records of a log share files with garbage, even if the log is trimmed soon. 0 in tests,
 /// which have small logs.
 const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
+
+/// A file is small if it ended before this part of the bytes of a full one.
+const SMALL_PART: u64 = if IS_SMALL { 4 } else { 64 };
+/// Small files are merged when there are this many of them. A record is written again once for as
+/// many opens, until its file is not small any more.
+const MOST_SMALL_FILES: usize = if IS_SMALL { 4 } else { 32 };
 
 /// A live record of a file that is being collected.
 struct LiveRecord {
@@ -91,9 +101,11 @@ impl MoveStep {
 }
 
 impl Engine {
-    /// Has a job collect garbage if there is more than the options allow.
+    /// Has a job collect garbage if there is more than the options allow, and merge small files if
+    /// there are many.
     pub fn schedule_gc(&self) {
-        if self.gc_victim().is_some() && !self.collecting.swap(true, SeqCst) {
+        let is_due = self.gc_victim().is_some() || self.small_files().is_some();
+        if is_due && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
@@ -102,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// Collects garbage until there is as little as the options allow.
+    /// Collects garbage until there is as little as the options allow, and merges small files if
+    /// there are many.
     pub fn collect_garbage(&self) -> Result<()> {
         while let Some(victim) = self.gc_victim() {
             self.check_open()?;
@@ -110,7 +123,36 @@ impl Engine {
                 break;
             }
         }
+        // A close waits for the merge. A program that has the store open for a moment only would
+        // never come to its end otherwise.
+        for file in self.small_files().unwrap_or_default() {
+            self.empty(&file, &entries_of(&file)?)?;
+        }
         Ok(())
+    }
+
+    /// Returns the small files to merge, at most twice the number from which on they are merged, or
+    /// `None` if there are fewer.
+    fn small_files(&self) -> Option<Vec<Arc<ReadableFile>>> {
+        let small = self.logs.target_bytes(Role::Data) / SMALL_PART;
+        let head = *self.head.lock();
+        let is_small = |file: &Arc<ReadableFile>| {
+            self.may_be_collected(file, &head) && file.end().is_some_and(|end| end.offset < small)
+        };
+        let all = self.logs.all().into_iter().filter(is_small);
+        let files: Vec<_> = all.take(2 * MOST_SMALL_FILES).collect();
+        (files.len() >= MOST_SMALL_FILES).then_some(files)
+    }
+
+    /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
+    /// files wait for the next checkpoint, and another job removes dead files.
+    fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
+        let replayed_from = match file.role {
+            Role::Meta => return false,
+            Role::Data => head.data.file,
+            Role::Moved => head.moved.file,
+        };
+        file.live.load(SeqCst) > 0 && file.number < replayed_from && file.end().is_some()
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
@@ -119,15 +161,12 @@ impl Engine {
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
         for file in self.logs.all() {
-            let replayed_from = match file.role {
-                Role::Meta => continue,
-                Role::Data => head.data.file,
-                Role::Moved => head.moved.file,
-            };
+            if file.role == Role::Meta {
+                continue;
+            }
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            // Another job removes dead files. Younger files wait for the next checkpoint.
-            let may_go = of_file > 0 && file.number < replayed_from;
+            let may_go = self.may_be_collected(&file, &head) && of_file > 0;
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
                 continue;
@@ -158,6 +197,12 @@ impl Engine {
             // A recovery counted headers and padding, too. Another file may have more garbage now.
             return Ok(true);
         }
+        self.empty(victim, &entries)
+    }
+
+    /// Moves the live ones of the entries of a file, and removes the file. Returns false if the
+    /// file could not be removed yet, because a trim that runs beside has not counted its garbage.
+    fn empty(&self, victim: &Arc<ReadableFile>, entries: &[ReverseEntry]) -> Result<bool> {
         let mut found = LiveSearch::default();
         let mut step = MoveStep::default();
         for some in entries.chunks(ENTRIES_A_LOOKUP) {

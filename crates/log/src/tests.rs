@@ -303,6 +303,10 @@ impl Store {
     }
 }
 
+fn env(fs: &Arc<SimFs>) -> Env {
+    Env::for_tests(fs.clone(), fs.op_count())
+}
+
 /// Compares every way to read with the model.
 fn check_reads(store: &Store, model: &Model, random: &Random) {
     assert_eq!(store.content().unwrap(), model.logs);

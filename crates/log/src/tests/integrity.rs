@@ -7,10 +7,6 @@ use basalt_fs::FileSystem;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-fn env(fs: &Arc<SimFs>) -> Env {
-    Env::for_tests(fs.clone(), fs.op_count())
-}
-
 fn check(fs: &Arc<SimFs>) -> Result<LogVerifyReport> {
     LogEngine::check(&env(fs), DIR, &options(), &mut |_, _| ())
 }

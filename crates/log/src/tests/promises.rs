@@ -413,3 +413,41 @@ fn an_iteration_reads_ahead() {
         assert!(reads < 200, "{reads} reads for 2,000 records");
     }
 }
+
+/// Every open begins files of its own. A store that is opened for each record does not get a file
+/// for each of them, and keeps every record.
+#[test]
+fn many_small_files_become_few() {
+    let fs = disk(1);
+    let open = || {
+        let env = super::env(&fs);
+        let options = options().file_bytes(64 << 10);
+        let engine = LogEngine::open(&env, DIR, options).unwrap();
+        let logs = ["a", "b"].map(|name| {
+            let log = engine.open_or_create(name, LogOptions::default());
+            log.unwrap()
+        });
+        (env, engine, logs)
+    };
+    for lsn in 1..=200u64 {
+        let (env, engine, logs) = open();
+        let log = &logs[usize::from(lsn % 2 == 0)];
+        log.append(lsn, &lsn.to_be_bytes(), SYNC).unwrap();
+        while env.jobs().step() {}
+        engine.close().unwrap();
+    }
+    let (_, engine, logs) = open();
+    let stats = engine.stats();
+    assert!(stats.data_files < 10, "{stats:?}");
+    for (i, log) in logs.iter().enumerate() {
+        let found: Vec<(u64, Vec<u8>)> = log
+            .iter(0)
+            .map(|item| item.map(|(lsn, data)| (lsn, data.to_vec())).unwrap())
+            .collect();
+        let had: Vec<(u64, Vec<u8>)> = (1..=200u64)
+            .filter(|lsn| usize::from(lsn % 2 == 0) == i)
+            .map(|lsn| (lsn, lsn.to_be_bytes().to_vec()))
+            .collect();
+        assert_eq!(found, had);
+    }
+}
