@@ -319,6 +319,12 @@ fn check_reads(store: &Store, model: &Model, random: &Random) {
             log.read(lsn).unwrap().as_deref(),
             lsns.get(&lsn).map(Vec::as_slice)
         );
+        let asked: Vec<u64> = (0..100)
+            .map(|_| random.below(log.last().unwrap_or(5) + 3))
+            .collect();
+        for (lsn, found) in asked.iter().zip(log.read_many(&asked)) {
+            assert_eq!(found.unwrap().as_deref(), lsns.get(lsn).map(Vec::as_slice));
+        }
         let back: Vec<u64> = log.iter_back(lsn).map(|item| item.unwrap().0).collect();
         assert!(back.iter().eq(lsns.range(..=lsn).rev().map(|(lsn, _)| lsn)));
         let gaps = log.gaps(0..=lsn);

@@ -451,3 +451,57 @@ fn many_small_files_become_few() {
         assert_eq!(found, had);
     }
 }
+
+/// Records that are near each other cost one device read, and an error is that of one record.
+#[test]
+fn many_records_are_read_at_once() {
+    let fs = disk(1);
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=300u64 {
+        log.append(lsn, &[lsn as u8; 1000], UNSYNCED).unwrap();
+    }
+    engine.sync().unwrap();
+    let lsns: Vec<u64> = (291..=300).chain([7, 7, 500, 100]).collect();
+    let read = |lsns: &[u64]| -> Vec<Option<Vec<u8>>> {
+        let found = log.read_many(lsns).into_iter();
+        found
+            .map(|data| data.unwrap().map(|data| data.to_vec()))
+            .collect()
+    };
+    let data = |lsn: &u64| (*lsn <= 300).then(|| vec![*lsn as u8; 1000]);
+    let had: Vec<_> = lsns.iter().map(data).collect();
+    // The first call brings pages into the cache.
+    assert_eq!(read(&lsns), had);
+    let reads = || env.fs().stats().reads;
+    let cost = |lsns: &[u64]| {
+        let before = reads();
+        let found = read(lsns);
+        (found, reads() - before)
+    };
+    // The disk counts a batch, and each read in it.
+    assert_eq!(cost(&[100]).1, 2);
+    assert_eq!(cost(&lsns), (had, 4));
+    assert_eq!(log.read_many(&[]).len(), 0);
+
+    let at = log.location(295).unwrap();
+    let path = format!("{DIR}/{:06}.data", at.file);
+    fs.flip_bit(Path::new(&path), at.offset + 500, 1).unwrap();
+    for (lsn, found) in lsns.iter().zip(log.read_many(&lsns)) {
+        match found {
+            Ok(found) => assert_eq!(found.as_deref(), data(lsn).as_deref(), "LSN {lsn}"),
+            Err(e) => {
+                assert_eq!(*lsn, 295, "{e}");
+                assert!(e.to_string().contains("LSN 295 of log \"a\""), "{e}");
+            }
+        }
+    }
+    assert!(log.read_many(&[295])[0].is_err());
+    engine.delete("a").unwrap();
+    let e = log.read_many(&[1, 2]).remove(1).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+    engine.close().unwrap();
+    let e = log.read_many(&[1]).remove(0).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Closed);
+}
