@@ -261,8 +261,13 @@ impl PhysicalLogs {
             let opened = env.fs().open(&path).map_err(|e| match e.is_not_found() {
                 true => missing(&path),
                 false => e,
-            });
-            files.insert(*n, readable(opened?, &path, *n, file));
+            })?;
+            if let Some(end) = file.end
+                && opened.allocated() < end.offset
+            {
+                return Err(cut(&path, opened.allocated(), end.offset));
+            }
+            files.insert(*n, readable(opened, &path, *n, file));
         }
         Ok(PhysicalLogs {
             env: env.clone(),
@@ -674,6 +679,13 @@ pub(crate) fn missing(path: &Path) -> Error {
         "the manifest names this file, and it is missing",
     )
     .at(path, 0)
+}
+
+/// Returns the error of an ended file that has fewer bytes than the manifest says.
+fn cut(path: &Path, len: u64, end: u64) -> Error {
+    let what =
+        format!("the file has {len} bytes, and the manifest says that its records have {end}");
+    Error::corruption(path, len, what)
 }
 
 #[cfg(test)]

@@ -13,17 +13,21 @@ pub struct LogVerifyReport {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Number of logical logs.
+    /// Number of logical logs; of a damaged store, of those that a repair would keep.
     pub logs: u64,
-    /// Number of live records that were read.
+    /// Number of live records that were read; of a damaged store, of those that a repair would
+    /// keep.
     pub records: u64,
-    /// Number of index pages that were read.
+    /// Number of index pages that were read; 0 if the store is damaged.
     pub pages: u64,
     /// Bytes of live records, their heads included.
     pub live_bytes: u64,
     /// All damage that was found, with the damage that keeps the store from opening first. Empty if
     /// the store is sound. An error names file and offset, and log and LSN if these are known.
     pub damage: Vec<Error>,
+    /// The records that are lost by the damage, which a repair would report. Empty if the store is
+    /// sound, or is verified while it is open.
+    pub losses: Vec<LogLoss>,
     /// Names of store files that no edit names. Unfinished work left them, and the next open
     /// removes them.
     pub unused_files: Vec<String>,
@@ -64,8 +68,11 @@ pub struct LogLoss {
     pub bytes: Range<u64>,
     /// The name of the log; `None` when the loss is not of one log.
     pub log: Option<String>,
-    /// The LSNs of lost records. `None` if the loss is of metadata, or if LSNs are not known.
+    /// The first and the last LSN of lost records; no record between them is left. `None` if the
+    /// loss is of metadata, or if LSNs are not known.
     pub lsns: Option<RangeInclusive<u64>>,
+    /// Number of lost records of `lsns`; 0 without them.
+    pub records: u64,
     /// The damage that caused the loss.
     pub reason: String,
 }
@@ -93,7 +100,13 @@ impl fmt::Display for LogLoss {
             None => {}
         }
         match (&self.log, &self.lsns) {
-            (Some(name), Some(_)) => write!(f, " of log {name:?}: ")?,
+            (Some(name), Some(lsns)) => {
+                write!(f, " of log {name:?}")?;
+                if lsns.end() - lsns.start() >= self.records {
+                    write!(f, ", {} records", self.records)?;
+                }
+                f.write_str(": ")?;
+            }
             (Some(name), None) => write!(f, "log {name:?}: ")?,
             (None, _) => {}
         }
