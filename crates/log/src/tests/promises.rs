@@ -505,3 +505,31 @@ fn many_records_are_read_at_once() {
     let e = log.read_many(&[1]).remove(0).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Closed);
 }
+
+/// A job ends a file some time after the writer has left it. If trims have emptied the file by then,
+/// it is removed when it ends, and not only after the next checkpoint.
+#[test]
+fn a_file_that_is_emptied_before_it_ends_is_removed() {
+    let fs = disk(1);
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(64 << 10)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let file = |lsn| log.location(lsn).unwrap().file;
+    let mut lsn = 1;
+    log.append(lsn, &[1; 1000], UNSYNCED).unwrap();
+    let first = file(1);
+    while file(lsn) == first {
+        // No checkpoint is due at the end of the file.
+        while env.jobs().step() {}
+        lsn += 1;
+        log.append(lsn, &[1; 1000], UNSYNCED).unwrap();
+    }
+    let left = engine.engine().logs.get(first).unwrap();
+    assert!(left.end().is_none(), "no job has run");
+    log.trim(lsn - 1, SYNC).unwrap();
+    let checkpoints = engine.engine().logs.counters.checkpoints.get();
+    while env.jobs().step() {}
+    assert_eq!(engine.engine().logs.counters.checkpoints.get(), checkpoints);
+    assert!(left.end().is_some());
+    assert!(engine.engine().logs.get(first).is_none());
+}
