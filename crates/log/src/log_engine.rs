@@ -161,6 +161,17 @@ impl LogEngine {
         self.engine.run_data(DataRequest::Sync)
     }
 
+    /// Returns a sentence for each file whose live bytes are miscounted, of a closed engine.
+    #[cfg(feature = "schedules")]
+    pub fn miscounts(&self) -> Vec<String> {
+        let miscounted = self.engine.miscounted().into_iter();
+        let sentence = |(file, indexed): (Arc<crate::physical::ReadableFile>, u64)| {
+            let counted = file.live.load(basalt_env::sync::atomic::Ordering::SeqCst);
+            format!("{:?}: counted {counted}, indexed {indexed}", file.path)
+        };
+        miscounted.map(sentence).collect()
+    }
+
     /// Returns what the logs have and what they cost.
     pub fn stats(&self) -> LogEngineStats {
         self.engine.stats()
