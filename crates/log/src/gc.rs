@@ -5,9 +5,6 @@
 //! trimmed pins no file for long: its records move once, to files that have little garbage from
 //! then on.
 //!
-//! Every open begins files of its own, so a store that is opened for each few records gets a file
-//! for each open. Many small files are merged, though nothing in them is garbage.
-//!
 //! A moved record says which record it is. A recovery moves the record again if the index still has
 //! it at that place. So the place must be known to the newest checkpoint: only files that are
 //! older than it are collected.
@@ -22,7 +19,7 @@ use crate::physical::ReadableFile;
 use crate::reverse_index::{self, ReverseEntry};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
-use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, ReadRequest, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entry};
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
@@ -30,6 +27,7 @@ use basalt_records::{
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
@@ -38,7 +36,7 @@ const STEP: usize = 1 << 20;
 const READ_STEP: u64 = 4 << 20;
 const LEAST_READ: u64 = 4 << 10;
 /// Number of entries of a file that are looked up at a time.
-const ENTRIES_A_LOOKUP: usize = 64;
+pub(crate) const ENTRIES_A_LOOKUP: usize = 64;
 /// Maximum number of index pages in the cache of a search.
 const CACHED_PAGES: usize = 64;
 /// Largest gap between two live records, in bytes, that one read covers.
@@ -50,14 +48,9 @@ const MAX_LIVE_PART: f64 = 0.9;
 /// which have small logs.
 const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
 
-/// A file is small if it ended before this part of the bytes of a full one.
-const SMALL_PART: u64 = if IS_SMALL { 4 } else { 64 };
-/// Small files are merged when there are this many of them. A record is written again once for as
-/// many opens, until its file is not small any more.
-const MOST_SMALL_FILES: usize = if IS_SMALL { 4 } else { 32 };
-
 /// A live record of a file that is being collected.
-struct LiveRecord {
+pub(crate) struct LiveRecord {
+    file: Arc<ReadableFile>,
     log: Arc<LogState>,
     lsn: u64,
     from: Location,
@@ -66,16 +59,16 @@ struct LiveRecord {
 }
 
 impl LiveRecord {
-    /// Returns the offsets of the record's first byte and of its end.
-    fn range(&self) -> (u64, u64) {
-        let Location { offset, len, .. } = self.from;
-        (offset, offset + u64::from(len))
+    /// Returns the number of the file, and the offsets of the record's first byte and of its end.
+    fn range(&self) -> (u64, u64, u64) {
+        let Location { file, offset, len } = self.from;
+        (file, offset, offset + u64::from(len))
     }
 }
 
 /// Live records that are moved together.
 #[derive(Default)]
-struct MoveStep {
+pub(crate) struct MoveStep {
     records: Vec<LiveRecord>,
     /// Bytes of the records.
     bytes: usize,
@@ -84,18 +77,39 @@ struct MoveStep {
 }
 
 impl MoveStep {
-    fn add(&mut self, record: LiveRecord) {
-        let (start, end) = record.range();
-        let before = self.records.last().map_or(0, |last| last.range().1);
-        self.read += match start.checked_sub(before) {
-            Some(gap) if gap <= GAP => end - before,
-            _ => end - start + LEAST_READ,
+    pub fn add(&mut self, record: LiveRecord) {
+        let (file, start, end) = record.range();
+        let near = self.records.last().and_then(|last| {
+            let (of, _, before) = last.range();
+            let is_near = of == file && before <= start && start - before <= GAP;
+            is_near.then_some(before)
+        });
+        self.read += match near {
+            Some(before) => end - before,
+            None => end - start + LEAST_READ,
         };
         self.bytes += record.from.len as usize;
         self.records.push(record);
     }
 
-    fn is_full(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Takes out all records of the file with this path, and returns the file.
+    pub fn take_out(&mut self, path: Option<&Path>) -> Option<Arc<ReadableFile>> {
+        let is_of = |record: &LiveRecord| Some(&*record.file.path) == path;
+        let file = self
+            .records
+            .iter()
+            .find(|record| is_of(record))?
+            .file
+            .clone();
+        self.records.retain(|record| !is_of(record));
+        Some(file)
+    }
+
+    pub fn is_full(&self) -> bool {
         self.bytes >= STEP || self.read >= READ_STEP
     }
 }
@@ -109,50 +123,44 @@ impl Engine {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
+                let _ = engine.merge_small_files();
                 engine.collecting.store(false, SeqCst);
             });
         }
     }
 
-    /// Collects garbage until there is as little as the options allow, and merges small files if
-    /// there are many.
+    /// Collects garbage until there is as little as the options allow.
     pub fn collect_garbage(&self) -> Result<()> {
         while let Some(victim) = self.gc_victim() {
             self.check_open()?;
-            if !self.collect(&victim)? {
-                break;
+            match self.collect(&victim) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The others can be collected.
+                Err(e) if e.kind() == ErrorKind::Corruption => self.leave_damaged(&victim),
+                Err(e) => return Err(e),
             }
-        }
-        // A close waits for the merge. A program that has the store open for a moment only would
-        // never come to its end otherwise.
-        for file in self.small_files().unwrap_or_default() {
-            self.empty(&file, &entries_of(&file)?)?;
         }
         Ok(())
     }
 
-    /// Returns the small files to merge, at most twice the number from which on they are merged, or
-    /// `None` if there are fewer.
-    fn small_files(&self) -> Option<Vec<Arc<ReadableFile>>> {
-        let small = self.logs.target_bytes(Role::Data) / SMALL_PART;
-        let head = *self.head.lock();
-        let is_small = |file: &Arc<ReadableFile>| {
-            self.may_be_collected(file, &head) && file.end().is_some_and(|end| end.offset < small)
-        };
-        let all = self.logs.all().into_iter().filter(is_small);
-        let files: Vec<_> = all.take(2 * MOST_SMALL_FILES).collect();
-        (files.len() >= MOST_SMALL_FILES).then_some(files)
+    /// Notes that a file has records that cannot be read. It stays as it is while the store is
+    /// open.
+    pub fn leave_damaged(&self, file: &ReadableFile) {
+        file.note_unreadable();
+        self.logs.counters.damaged_files.add(1);
     }
 
     /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
     /// files wait for the next checkpoint, and another job removes dead files.
-    fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
+    pub fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
         let replayed_from = match file.role {
             Role::Meta => return false,
             Role::Data => head.data.file,
             Role::Moved => head.moved.file,
         };
-        file.live.load(SeqCst) > 0 && file.number < replayed_from && file.end().is_some()
+        let has_live = file.live.load(SeqCst) > 0;
+        has_live && file.number < replayed_from && file.end().is_some() && file.is_readable()
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
@@ -197,23 +205,20 @@ impl Engine {
             // A recovery counted headers and padding, too. Another file may have more garbage now.
             return Ok(true);
         }
-        self.empty(victim, &entries)
-    }
-
-    /// Moves the live ones of the entries of a file, and removes the file. Returns false if the
-    /// file could not be removed yet, because a trim that runs beside has not counted its garbage.
-    fn empty(&self, victim: &Arc<ReadableFile>, entries: &[ReverseEntry]) -> Result<bool> {
-        let mut found = LiveSearch::default();
+        let mut search = LiveSearch::default();
         let mut step = MoveStep::default();
         for some in entries.chunks(ENTRIES_A_LOOKUP) {
-            for record in found.live_records(self, some)? {
+            for record in search.live_records(self, victim, some)? {
                 step.add(record);
                 if step.is_full() {
-                    self.move_records(victim, std::mem::take(&mut step).records)?;
+                    // A close does not wait for a whole collection.
+                    self.check_open()?;
+                    self.move_records(&mut step)?;
+                    step = MoveStep::default();
                 }
             }
         }
-        self.move_records(victim, step.records)?;
+        self.move_records(&mut step)?;
         if victim.live.load(SeqCst) > 0 {
             return Ok(false);
         }
@@ -225,20 +230,24 @@ impl Engine {
     }
 
     /// Writes records again, and changes their locations.
-    fn move_records(&self, victim: &ReadableFile, mut live: Vec<LiveRecord>) -> Result<()> {
+    ///
+    /// Errors: `Corruption` names the file that has a damaged record; then none is moved.
+    pub fn move_records(&self, step: &mut MoveStep) -> Result<()> {
+        let live = &mut step.records;
         if live.is_empty() {
             return Ok(());
         }
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + STEP);
         buf.resize(RECORD_HEADER, 0);
         let mut places = Vec::with_capacity(live.len());
-        live.sort_by_key(|record| record.from.offset);
-        let read = read_records(self, victim, &live)?;
+        live.sort_by_key(LiveRecord::range);
+        let read = read_records(self, live)?;
         for (record, bytes) in live.iter().zip(&read.records) {
-            let (head, data) = open_entry(victim.file_id, record.from.offset, bytes)
-                .map_err(|what| Error::corruption(&victim.path, record.from.offset, what))?;
+            let (file, offset) = (&record.file, record.from.offset);
+            let (head, data) = open_entry(file.file_id, offset, bytes)
+                .map_err(|what| Error::corruption(&file.path, offset, what))?;
             let at = buf.len();
-            let source = Some((victim.number, record.from.offset));
+            let source = Some((file.number, offset));
             buf.reserve(LARGEST_ENTRY_HEAD + data.len());
             push_entry(&mut buf, head.log, head.lsn, source, &bytes[data]);
             places.push((at as u64, (buf.len() - at) as u32));
@@ -288,7 +297,7 @@ impl Engine {
         }
         self.note_freed(&freed);
         drop(writer);
-        self.flush_moved(&live);
+        self.flush_moved(live);
         Ok(())
     }
 
@@ -310,15 +319,16 @@ impl Engine {
 
 /// A search for the live records of a file. The search caches index pages for later entries.
 #[derive(Default)]
-struct LiveSearch {
+pub(crate) struct LiveSearch {
     pages: BTreeMap<(u64, PageLocation), Option<Mapping>>,
 }
 
 impl LiveSearch {
     /// Returns the live records among the entries: the index of the log has the same location.
-    fn live_records(
+    pub fn live_records(
         &mut self,
         engine: &Engine,
+        file: &Arc<ReadableFile>,
         entries: &[ReverseEntry],
     ) -> Result<Vec<LiveRecord>> {
         let mut live = Vec::new();
@@ -342,6 +352,7 @@ impl LiveSearch {
                 };
                 if found == Some(entry.location) {
                     live.push(LiveRecord {
+                        file: file.clone(),
                         log: log.clone(),
                         lsn: entry.lsn,
                         from: entry.location,
@@ -373,35 +384,32 @@ struct ReadRecords {
     _booked: Reservation,
 }
 
-/// Reads records of a file. The records must be sorted by offset. One read covers records that are
-/// near each other, and all reads are in flight at the same time.
-fn read_records(
-    engine: &Engine,
-    file: &ReadableFile,
-    records: &[LiveRecord],
-) -> Result<ReadRecords> {
+/// Reads records. They must be sorted by file and offset. One read covers records that are near each
+/// other, and all reads are in flight at the same time.
+fn read_records(engine: &Engine, records: &[LiveRecord]) -> Result<ReadRecords> {
     let ranges = ranges_of(records);
-    let len = |range: &Range<u64>| (range.end - range.start) as usize;
+    let len = |(_, range): &(_, Range<u64>)| (range.end - range.start) as usize;
     let bytes: usize = ranges.iter().map(len).sum();
     let booked = (engine.env.ledger()).reserve(MemoryKind::Pinned, bytes as u64);
     let reads = ranges.iter().map(|range| ReadRequest {
-        file: file.file().clone(),
-        offset: range.start,
+        file: range.0.file().clone(),
+        offset: range.1.start,
         len: len(range),
     });
     let mut batch = engine.env.fs().submit_reads(reads.collect());
     batch.wait_all();
     let mut read = vec![Bytes::new(); ranges.len()];
     while let Some((i, bytes)) = batch.next() {
-        read[i] = file.check_len(ranges[i].start, len(&ranges[i]), bytes?)?;
+        let (file, range) = &ranges[i];
+        read[i] = file.check_len(range.start, len(&ranges[i]), bytes?)?;
     }
     let mut current = 0;
     let bytes_of = |record: &LiveRecord| {
-        let (start, end) = record.range();
-        while ranges[current].end < end {
+        let (number, start, end) = record.range();
+        while ranges[current].0.number != number || ranges[current].1.end < end {
             current += 1;
         }
-        let from = (start - ranges[current].start) as usize;
+        let from = (start - ranges[current].1.start) as usize;
         read[current].slice(from..from + record.from.len as usize)
     };
     Ok(ReadRecords {
@@ -410,17 +418,21 @@ fn read_records(
     })
 }
 
-/// Returns the ranges of a file to read, which cover all records. The records must be sorted by
-/// offset.
-fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+/// Returns the ranges of files to read, which cover all records. The records must be sorted by file
+/// and offset.
+fn ranges_of(records: &[LiveRecord]) -> Vec<(&Arc<ReadableFile>, Range<u64>)> {
+    let mut ranges: Vec<(&Arc<ReadableFile>, Range<u64>)> = Vec::new();
     for record in records {
-        let (start, end) = record.range();
+        let (number, start, end) = record.range();
         match ranges.last_mut() {
-            Some(last) if start <= last.end + GAP && end <= last.start + STEP as u64 => {
+            Some((file, last))
+                if file.number == number
+                    && start <= last.end + GAP
+                    && end <= last.start + STEP as u64 =>
+            {
                 last.end = last.end.max(end);
             }
-            _ => ranges.push(start..end),
+            _ => ranges.push((&record.file, start..end)),
         }
     }
     ranges
@@ -428,7 +440,7 @@ fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
 
 /// Returns the entries of a file that has ended, by its reverse index. A file whose end a recovery
 /// found has no such index, and is read whole.
-fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
+pub(crate) fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     let Some(last) = file.end().and_then(|end| end.reverse_index) else {
         return scan(file);
     };

@@ -29,6 +29,7 @@ mod log_engine;
 mod log_ops;
 mod lsn_set;
 mod mapping;
+mod merge;
 mod metalog;
 mod metalog_compaction;
 mod namespace;

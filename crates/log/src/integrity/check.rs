@@ -103,6 +103,7 @@ fn name_lost_records(
 ) -> Result<()> {
     let mut step = |bytes| progress.step(bytes);
     let salvage = Salvage::run(env, dir, known, &mut step)?;
+    (report.pages, report.live_bytes) = (0, 0);
     report.logs = salvage.logs.len() as u64;
     let logs = salvage.logs.values();
     report.records = logs.map(|log| log.records().count() as u64).sum();

@@ -31,6 +31,7 @@ use basalt_fs::{ErrorKind, Result};
 use basalt_records::entries::{EntryHead, entries, open_entry};
 use basalt_records::salvage::{self, Part, SalvagedRecord, scan};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
+use losses::Claims;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -118,6 +119,7 @@ pub(super) struct Salvage<'a> {
     head: CheckpointHead,
     deleted: BTreeSet<u64>,
     events: BTreeMap<u64, Vec<(u64, Event)>>,
+    claims: Vec<Claims>,
     moves: Vec<Move>,
     /// LSNs whose page of the index cannot be read, by log.
     unplaced: BTreeMap<u64, BTreeSet<u64>>,
@@ -154,6 +156,7 @@ impl<'a> Salvage<'a> {
             head: CheckpointHead::default(),
             deleted: BTreeSet::new(),
             events: BTreeMap::new(),
+            claims: Vec::new(),
             moves: Vec::new(),
             unplaced: BTreeMap::new(),
             lost_ops: false,
@@ -168,12 +171,12 @@ impl<'a> Salvage<'a> {
         }
         s.note_unproven_ends()?;
         s.place_lost_pages()?;
+        s.note_outdated_claims();
         s.apply_events();
         s.apply_moves();
+        s.lose_claimed();
         s.note_reappearing();
         s.read_records()?;
-        let mut notes = s.notes_on_lost_ends();
-        s.notes.append(&mut notes);
         Ok(s)
     }
 
@@ -554,7 +557,7 @@ impl<'a> Salvage<'a> {
                 let what = format!("{reason}; nothing says which records were there");
                 self.lose(LogLoss::of_file(&file.name, bytes, &what));
             }
-            0 => self.lose_claimed(file, bytes, claims),
+            0 => self.claim(file, bytes, seq, claims),
             n if file.role == Role::Moved => {
                 let what = format!("{reason}; the copies of {n} records were there");
                 self.lose(LogLoss::of_file(&file.name, bytes, &what));

@@ -698,3 +698,37 @@ fn an_ended_file_that_was_cut_is_found_by_an_open() {
         );
     }
 }
+
+/// So does an open whose file of new records is shorter than the checkpoint says.
+#[test]
+fn an_unended_file_that_was_cut_is_found_by_an_open() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=20u64 {
+        log.append(lsn, &[lsn as u8; 100], UNSYNCED).unwrap();
+    }
+    engine.engine().checkpoint().unwrap();
+    let at = log.location(20).unwrap();
+    engine.engine().cut_power();
+    drop((log, engine));
+    let path = PathBuf::from(format!("{DIR}/{:06}.data", at.file));
+    let cut = fs.snapshot().kill();
+    cut.truncate(&path, at.offset - 300).unwrap();
+    for _ in 0..2 {
+        let e = open(&cut).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert_eq!(e.path(), Some(&*path));
+    }
+    let found = check(&cut).unwrap();
+    let report = repair(&cut).unwrap();
+    assert_eq!(found.losses, report.losses);
+    assert_eq!(report.notes.len(), 1, "it is no torn tail: {report:?}");
+    assert_eq!(report.losses[0].lsns, Some(18..=20), "{report:?}");
+    assert_eq!(content_of(&cut, "a"), (1..=17).collect::<Vec<u64>>());
+}
+
+fn content_of(fs: &Arc<SimFs>, log: &str) -> Vec<u64> {
+    let log = open(fs).unwrap().log(log).unwrap();
+    log.iter(0).map(|item| item.unwrap().0).collect()
+}

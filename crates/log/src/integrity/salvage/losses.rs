@@ -2,12 +2,28 @@
 //! one another are one loss, because damage takes whole stretches of a log.
 
 use super::super::live_read::{IndexedRecord, read_all};
-use super::{KnownFile, LogLoss, Salvage, SalvagedLog};
+use super::{Event, KnownFile, LogLoss, Salvage, SalvagedLog};
 use crate::mapping::Location;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::entries::EntryHead;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
+
+/// The reason of a loss that only the damaged bytes themselves name.
+const CLAIMED: &str = "it does not verify; log and LSN are those that the damaged bytes say";
+
+/// Records of a damaged part of a file that only their own heads name.
+pub(super) struct Claims {
+    /// The file, by its name.
+    file: String,
+    bytes: Range<u64>,
+    /// The smallest sequence number that they can have.
+    seq: u64,
+    /// Number of the log, and LSN.
+    named: BTreeSet<(u64, u64)>,
+    /// Those of `named` that were appended again or removed later.
+    outdated: BTreeSet<(u64, u64)>,
+}
 
 impl Salvage<'_> {
     /// Adds a loss. It becomes a part of the loss before it if both have the same cause and no
@@ -16,50 +32,96 @@ impl Salvage<'_> {
         if let (Some(last), Some(lsns)) = (self.losses.last_mut(), &loss.lsns)
             && let Some(before) = &last.lsns
             && (&last.file, &last.log, &last.reason) == (&loss.file, &loss.log, &loss.reason)
-            && before.contains(&lsns.start().saturating_sub(1))
+            && before.end().checked_add(1) == Some(*lsns.start())
         {
             last.records += loss.records;
-            last.lsns = Some(*before.start()..=*lsns.end().max(before.end()));
+            last.lsns = Some(*before.start()..=*lsns.end());
             last.bytes = last.bytes.start.min(loss.bytes.start)..last.bytes.end.max(loss.bytes.end);
             return;
         }
         self.losses.push(loss);
     }
 
-    /// Reports records that only their own damaged heads name.
-    pub(super) fn lose_claimed(
+    /// Takes records that only their own damaged heads name. Later events tell whether they would
+    /// still be there.
+    pub(super) fn claim(
         &mut self,
         file: &KnownFile,
         bytes: Range<u64>,
-        claims: &[EntryHead],
+        seq: u64,
+        heads: &[EntryHead],
     ) {
-        let mut names_removed = false;
-        let mut claimed: Vec<(u64, u64)> = claims.iter().map(|head| (head.log, head.lsn)).collect();
-        claimed.sort_unstable();
-        for (number, lsn) in claimed {
-            let log = self.logs.get(&number);
-            let trimmed = log.and_then(|log| log.trimmed);
-            if self.was_deleted(number) || trimmed.is_some_and(|trimmed| lsn <= trimmed) {
-                names_removed = true;
-                continue;
+        let named: BTreeSet<(u64, u64)> = heads.iter().map(|head| (head.log, head.lsn)).collect();
+        self.claims.push(Claims {
+            file: file.name.clone(),
+            bytes,
+            seq,
+            named,
+            outdated: BTreeSet::new(),
+        });
+    }
+
+    /// Notes which claimed records a later append replaces, or a later removal removes.
+    pub(super) fn note_outdated_claims(&mut self) {
+        let mut by_log: BTreeMap<u64, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+        for (i, claims) in self.claims.iter().enumerate() {
+            for (log, lsn) in &claims.named {
+                let of_log = by_log.entry(*log).or_default();
+                of_log.entry(*lsn).or_default().push(i);
             }
-            // A log whose creation is lost may get its first record later.
-            let name = log.map_or_else(|| SalvagedLog::made_up(number).name, |l| l.name.clone());
-            self.lose(LogLoss {
-                log: Some(name),
-                lsns: Some(lsn..=lsn),
-                records: 1,
-                ..LogLoss::of_file(
-                    &file.name,
-                    bytes.clone(),
-                    "it does not verify; log and LSN are those that the damaged bytes say",
-                )
-            });
         }
-        if names_removed {
-            // The damage may be in the log's number or in the LSN.
-            let reason = "a record does not verify; its damaged bytes name one that was trimmed or deleted, and if that is wrong, another one is lost";
-            self.lose(LogLoss::of_file(&file.name, bytes, reason));
+        for (log, claimed) in by_log {
+            for (seq, event) in self.events.get(&log).into_iter().flatten() {
+                let range = match event {
+                    Event::Append { lsn, .. } => *lsn..=*lsn,
+                    Event::Remove(range) if range.is_empty() => continue,
+                    Event::Remove(range) => range.clone(),
+                };
+                for (lsn, at) in claimed.range(range) {
+                    for i in at {
+                        let claims = &mut self.claims[*i];
+                        if claims.seq < *seq {
+                            claims.outdated.insert((log, *lsn));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports claimed records that would still be there.
+    pub(super) fn lose_claimed(&mut self) {
+        for claims in std::mem::take(&mut self.claims) {
+            let mut not_lost = None;
+            for (number, lsn) in claims.named {
+                let log = self.logs.get(&number);
+                // A log whose creation is lost may get its first record later.
+                let name =
+                    log.map_or_else(|| SalvagedLog::made_up(number).name, |l| l.name.clone());
+                let is_gone = self.was_deleted(number)
+                    || claims.outdated.contains(&(number, lsn))
+                    || log.is_some_and(|log| {
+                        log.records.contains_key(&lsn)
+                            || log.trimmed.is_some_and(|trimmed| lsn <= trimmed)
+                    });
+                if is_gone {
+                    not_lost = not_lost.or(Some((name, lsn)));
+                    continue;
+                }
+                self.lose(LogLoss {
+                    log: Some(name),
+                    lsns: Some(lsn..=lsn),
+                    records: 1,
+                    ..LogLoss::of_file(&claims.file, claims.bytes.clone(), CLAIMED)
+                });
+            }
+            if let Some((name, lsn)) = not_lost {
+                // The damage may be in the log's number or in the LSN.
+                let reason = format!(
+                    "a record does not verify; its damaged bytes say LSN {lsn} of log {name:?}, which is there in another place or was trimmed, removed or deleted; if they are wrong, another record is lost"
+                );
+                self.lose(LogLoss::of_file(&claims.file, claims.bytes, &reason));
+            }
         }
     }
 
@@ -125,32 +187,29 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Returns a note for each log whose last records are lost: the next records would get their
-    /// LSNs.
-    pub(super) fn notes_on_lost_ends(&self) -> Vec<String> {
+    /// Notes the logs whose last records are lost: the next records would get their LSNs.
+    pub fn note_lost_ends(&mut self) {
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
-        for (name, lsns) in self
-            .losses
-            .iter()
-            .filter_map(|l| l.log.as_ref().zip(l.lsns.as_ref()))
-        {
-            let last = lost.entry(name).or_default();
-            *last = (*last).max(*lsns.end());
+        for loss in self.losses.iter().filter(|loss| loss.reason != CLAIMED) {
+            if let Some((name, lsns)) = loss.log.as_ref().zip(loss.lsns.as_ref()) {
+                let last = lost.entry(name).or_default();
+                *last = (*last).max(*lsns.end());
+            }
         }
-        let note = |(name, lost): (&str, u64)| {
-            let log = self.logs.values().find(|log| log.name == name)?;
+        for log in self.logs.values() {
             let last = log.records.keys().next_back().copied().max(log.trimmed);
-            (last < Some(lost)).then(|| {
-                let ends = last.map_or_else(
-                    || "has no record any more".to_string(),
-                    |last| format!("ends at LSN {last} now"),
-                );
-                format!(
-                    "log {name:?} {ends}, and records up to LSN {lost} are lost; an append above that LSN keeps what read them from taking new records for lost ones"
-                )
-            })
-        };
-        lost.into_iter().filter_map(note).collect()
+            let Some(lost) = lost.get(&*log.name).filter(|lost| last < Some(**lost)) else {
+                continue;
+            };
+            let ends = last.map_or_else(
+                || "has no record any more".to_string(),
+                |last| format!("ends at LSN {last} now"),
+            );
+            self.notes.push(format!(
+                "log {:?} {ends}, and records up to LSN {lost} are lost; append above LSN {lost}, so that readers do not take new records for the lost ones",
+                log.name
+            ));
+        }
     }
 }
 
