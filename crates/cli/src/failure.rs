@@ -23,6 +23,8 @@ pub const EXIT_FAILED: u8 = 2;
 pub enum Failure {
     /// The text to print, and the exit code.
     Message(String, u8),
+    /// Another process has the store or the image open. The text to print.
+    Busy(String),
     /// The reader of our output has closed the pipe, as `| head` does. Nothing is printed.
     ReaderGone,
 }
@@ -57,91 +59,100 @@ impl Failure {
     /// Makes the failure of an engine error on a store, with the advice for its kind.
     pub fn store(place: &StoreLocation, e: basalt::Error) -> Failure {
         let flags = place.flags();
-        Failure::new(match e.kind() {
-            ErrorKind::Busy => match holder(&e.to_string()) {
-                Some(holder) => format!(
-                    "the store in {place} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
+        Failure::of_kind(
+            e.kind(),
+            match e.kind() {
+                ErrorKind::Busy => match holder(&e.to_string()) {
+                    Some(holder) => format!(
+                        "the store in {place} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
+                    ),
+                    None => words(&e),
+                },
+                // The engine reports a directory without a store, and this sentence says so.
+                ErrorKind::NotFound if place.image.is_some() => format!(
+                    "there is no store in {place}; name another directory of the image with --dir, or make one with `basalt serve {flags}` or `basalt put {flags}`"
                 ),
-                None => words(&e),
-            },
-            // The engine reports a directory without a store, and this sentence says so.
-            ErrorKind::NotFound if place.image.is_some() => format!(
-                "there is no store in {place}; name another directory of the image with --dir, or make one with `basalt serve {flags}` or `basalt put {flags}`"
-            ),
-            ErrorKind::NotFound if e.to_string().contains("no store here") => format!(
-                "there is no store in {place}; name another with --dir, or make one with `basalt serve` or `basalt put`"
-            ),
-            ErrorKind::NotFound => format!(
-                "there is no store in {place} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
-            ),
-            ErrorKind::Corruption => format!(
-                "the store in {place} is damaged: {}; run `basalt check {flags}` to see all of it, and keep a copy before `basalt repair`",
-                strip_repair_advice(&e.to_string())
-            ),
-            ErrorKind::NoSpace if let (Some(image), None) = (&place.image, e.os_error()) => {
-                full(image, &flags, &e.to_string())
-            }
-            ErrorKind::NoSpace if let Some(image) = &place.image => format!(
-                "{e}; make space on the disk under {}; nothing that was acknowledged is lost, and `basalt check` works meanwhile",
-                image.display()
-            ),
-            ErrorKind::NoSpace => {
-                format!(
-                    "{e}; make space on the device under {place} and run it again, or copy the directory to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
-                )
-            }
-            ErrorKind::Unsupported => {
-                format!("{e}; the store in {place} needs a newer version of basalt")
-            }
-            ErrorKind::InvalidArgument => match message_at(&e, place).rsplit_once("; ") {
-                Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
-                    "{what}; name an empty or missing directory with --dir, or make the store among them with --allow-nonempty-dir"
+                ErrorKind::NotFound if e.to_string().contains("no store here") => format!(
+                    "there is no store in {place}; name another with --dir, or make one with `basalt serve` or `basalt put`"
                 ),
-                _ => message_at(&e, place),
+                ErrorKind::NotFound => format!(
+                    "there is no store in {place} ({e}); name another with --dir, or make one with `basalt serve` or `basalt put`"
+                ),
+                ErrorKind::Corruption => format!(
+                    "the store in {place} is damaged: {}; run `basalt check {flags}` to see all of it, and keep a copy before `basalt repair`",
+                    strip_repair_advice(&e.to_string())
+                ),
+                ErrorKind::NoSpace if let (Some(image), None) = (&place.image, e.os_error()) => {
+                    full(image, &flags, &e.to_string())
+                }
+                ErrorKind::NoSpace if let Some(image) = &place.image => format!(
+                    "{e}; make space on the disk under {}; nothing that was acknowledged is lost, and `basalt check` works meanwhile",
+                    image.display()
+                ),
+                ErrorKind::NoSpace => {
+                    format!(
+                        "{e}; make space on the device under {place} and run it again, or copy the directory to a larger device and give that as --dir; nothing that was acknowledged is lost, and `basalt check` works meanwhile"
+                    )
+                }
+                ErrorKind::Unsupported => {
+                    format!("{e}; the store in {place} needs a newer version of basalt")
+                }
+                ErrorKind::InvalidArgument => match message_at(&e, place).rsplit_once("; ") {
+                    Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
+                        "{what}; name an empty or missing directory with --dir, or make the store among them with --allow-nonempty-dir"
+                    ),
+                    _ => message_at(&e, place),
+                },
+                _ => format!("{e} (store in {place})"),
             },
-            _ => format!("{e} (store in {place})"),
-        })
+        )
     }
 
     /// Makes the failure of an engine error on a store of logs, with the advice for its kind.
     /// `argument` is the location on the command line.
     pub fn log_store(place: &StoreLocation, argument: &str, e: basalt::Error) -> Failure {
-        Failure::new(match e.kind() {
-            ErrorKind::Busy => match holder(&e.to_string()) {
-                Some(holder) => format!(
-                    "the log store in {place}{IN_USE}{holder}; a store has one owner at a time, so stop that process and try again"
+        Failure::of_kind(
+            e.kind(),
+            match e.kind() {
+                ErrorKind::Busy => match holder(&e.to_string()) {
+                    Some(holder) => format!(
+                        "the log store in {place}{IN_USE}{holder}; a store has one owner at a time, so stop that process and try again"
+                    ),
+                    None => format!("{}; a store has one owner at a time", words(&e)),
+                },
+                ErrorKind::NotFound => format!(
+                    "there is no log store in {place}; name another, or make one with `basalt log append {argument} LOG`"
                 ),
-                None => format!("{}; a store has one owner at a time", words(&e)),
+                ErrorKind::Corruption => format!(
+                    "the log store in {place} is damaged: {}; run `basalt log check {argument}` to see all of it, and keep a copy before `basalt log repair`",
+                    strip_repair_advice(&e.to_string())
+                ),
+                ErrorKind::NoSpace => format!(
+                    "{e}; make space under {} and run it again; nothing that was acknowledged is lost",
+                    place.on_disk().display()
+                ),
+                ErrorKind::Unsupported => {
+                    format!("{e}; the log store in {place} needs a newer version of basalt")
+                }
+                ErrorKind::InvalidArgument => words(&e),
+                ErrorKind::Io if e.path().is_some() => e.to_string(),
+                _ => format!("{e} (log store in {place})"),
             },
-            ErrorKind::NotFound => format!(
-                "there is no log store in {place}; name another, or make one with `basalt log append {argument} LOG`"
-            ),
-            ErrorKind::Corruption => format!(
-                "the log store in {place} is damaged: {}; run `basalt log check {argument}` to see all of it, and keep a copy before `basalt log repair`",
-                strip_repair_advice(&e.to_string())
-            ),
-            ErrorKind::NoSpace => format!(
-                "{e}; make space under {} and run it again; nothing that was acknowledged is lost",
-                place.on_disk().display()
-            ),
-            ErrorKind::Unsupported => {
-                format!("{e}; the log store in {place} needs a newer version of basalt")
-            }
-            ErrorKind::InvalidArgument => words(&e),
-            ErrorKind::Io if e.path().is_some() => e.to_string(),
-            _ => format!("{e} (log store in {place})"),
-        })
+        )
     }
 
-    /// Returns true if another process has the store or the image open.
-    pub fn is_busy(&self) -> bool {
-        self.sentence().contains(IN_USE)
+    /// Makes the failure of an error of this kind.
+    fn of_kind(kind: ErrorKind, sentence: String) -> Failure {
+        match kind == ErrorKind::Busy && sentence.contains(IN_USE) {
+            true => Failure::Busy(sentence),
+            false => Failure::new(sentence),
+        }
     }
 
     /// Returns what is printed, without the name of the program.
     pub fn sentence(&self) -> &str {
         match self {
-            Failure::Message(sentence, _) => sentence,
+            Failure::Message(sentence, _) | Failure::Busy(sentence) => sentence,
             Failure::ReaderGone => "",
         }
     }
@@ -149,45 +160,52 @@ impl Failure {
     /// Makes the failure of an error on an image.
     pub fn image(image: &Path, e: basalt::Error) -> Failure {
         let name = image.display();
-        Failure::new(match e.kind() {
-            ErrorKind::Busy => match holder(&e.to_string()) {
-                Some(holder) => {
-                    format!("the image {name} is in use by {holder}; stop it, or use another image")
+        Failure::of_kind(
+            e.kind(),
+            match e.kind() {
+                ErrorKind::Busy => match holder(&e.to_string()) {
+                    Some(holder) => {
+                        format!(
+                            "the image {name} is in use by {holder}; stop it, or use another image"
+                        )
+                    }
+                    None => words(&e),
+                },
+                // This check comes before the directory is looked at: the path behind the colon may
+                // have slashes.
+                ErrorKind::NotFound if let Some(advice) = image_path_advice(image) => {
+                    format!("there is no image {name}; {advice}")
                 }
-                None => words(&e),
+                ErrorKind::NotFound if e.to_string().contains(NO_FILESYSTEM) => {
+                    no_filesystem_on(image)
+                }
+                ErrorKind::NotFound
+                    if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
+                {
+                    match missing_directory(image) {
+                        Some(directory) => format!(
+                            "there is no image {name}: the directory {} is not there",
+                            directory.display()
+                        ),
+                        None => format!(
+                            "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
+                        ),
+                    }
+                }
+                ErrorKind::Corruption => format!(
+                    "the image {name} is damaged: {}; run `basalt fs check {name}`, and keep a copy",
+                    words(&e)
+                ),
+                // A command that only reads does not advise how to destroy the content.
+                ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN_CONTENT) => format!(
+                    "{name} is not a Basalt image: neither of its two headers is in its place; name another file or device"
+                ),
+                ErrorKind::NoSpace if is_full(&e) => format!(
+                    "the image {name} is full; remove something with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`"
+                ),
+                _ => words(&e),
             },
-            // This check comes before the directory is looked at: the path behind the colon may
-            // have slashes.
-            ErrorKind::NotFound if let Some(advice) = image_path_advice(image) => {
-                format!("there is no image {name}; {advice}")
-            }
-            ErrorKind::NotFound if e.to_string().contains(NO_FILESYSTEM) => no_filesystem_on(image),
-            ErrorKind::NotFound
-                if e.os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) =>
-            {
-                match missing_directory(image) {
-                    Some(directory) => format!(
-                        "there is no image {name}: the directory {} is not there",
-                        directory.display()
-                    ),
-                    None => format!(
-                        "there is no image {name}; `basalt fs format {name} --size 20G` makes one of 20 GiB"
-                    ),
-                }
-            }
-            ErrorKind::Corruption => format!(
-                "the image {name} is damaged: {}; run `basalt fs check {name}`, and keep a copy",
-                words(&e)
-            ),
-            // A command that only reads does not advise how to destroy the content.
-            ErrorKind::InvalidArgument if e.to_string().contains(FOREIGN_CONTENT) => format!(
-                "{name} is not a Basalt image: neither of its two headers is in its place; name another file or device"
-            ),
-            ErrorKind::NoSpace if is_full(&e) => format!(
-                "the image {name} is full; remove something with `basalt fs rm -r {name} PATH`, or make it larger with `basalt fs grow {name} --size N`"
-            ),
-            _ => words(&e),
-        })
+        )
     }
 
     /// Makes the failure of an error while an image was made.

@@ -15,8 +15,9 @@ use crate::store::{Access, environment_for_logs, kind_of_store};
 use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
-use basalt_server::layout::SERVER_PREFIX;
+use basalt_server::layout::STREAM_LOG_PREFIX;
 use rustix::fs::FileType;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,15 +44,19 @@ struct LogPlace {
     store: StoreLocation,
     /// The argument, for advice.
     argument: String,
-    /// The time that another process may still have the store open.
+    /// The longest wait, in all, for processes that have the store open.
     wait: Duration,
+    /// The time that the command has waited.
+    waited: Cell<Duration>,
+    /// True if the command has said that it waits.
+    announced: Cell<bool>,
 }
 
 /// The first pause of a command that waits for a store. Each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A command that has waited this long says for whom it waits.
+/// After this wait, a command names the process that has the store open.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 
 impl LogPlace {
@@ -84,32 +89,38 @@ impl LogPlace {
             store,
             argument: path.display().to_string(),
             wait,
+            waited: Cell::new(Duration::ZERO),
+            announced: Cell::new(false),
         }
     }
 
-    /// Runs `attempt` until no other process has the store open, or the time to wait is over.
-    fn when_free<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    /// Repeats `attempt` while another process has the store open, until the command has waited for
+    /// as long as it may in all.
+    fn retry_while_busy<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let clock = Clock::system();
-        let began = clock.now();
-        let (mut pause, mut told) = (FIRST_PAUSE, false);
+        let before = self.waited.get();
+        let (began, mut pause) = (clock.now(), FIRST_PAUSE);
         loop {
             let busy = match attempt() {
-                Err(e) if e.is_busy() => e,
+                Err(Failure::Busy(sentence)) => sentence,
                 done => return done,
             };
-            let waited = clock.now() - began;
+            let waited = before + (clock.now() - began);
+            self.waited.set(waited);
             if waited >= self.wait {
-                return Err(match self.wait.is_zero() {
+                return Err(Failure::Busy(match self.wait.is_zero() {
                     true => busy,
-                    false => Failure::new(format!(
-                        "{}; waited {} s, and --wait N waits longer",
-                        busy.sentence(),
+                    false => format!(
+                        "{busy}; waited {} s, and --wait SECONDS waits longer",
                         self.wait.as_secs()
-                    )),
-                });
+                    ),
+                }));
             }
-            if waited >= QUIET_WAIT && !std::mem::replace(&mut told, true) {
-                eprintln!("basalt: {}; waiting until it is free", busy.sentence());
+            if waited >= QUIET_WAIT && !self.announced.replace(true) {
+                eprintln!("basalt: {busy}; waiting until it is free");
             }
             clock.sleep(pause.min(self.wait - waited));
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -152,7 +163,7 @@ impl LogPlace {
             }
             _ => {}
         }
-        self.when_free(|| environment_for_logs(&self.store, &self.argument, access))
+        self.retry_while_busy(|| environment_for_logs(&self.store, &self.argument, access))
     }
 
     /// Opens the store.
@@ -165,7 +176,7 @@ impl LogPlace {
     fn open_in(&self, env: &Env, path: &Path, access: Access) -> Result<LogEngine, Failure> {
         self.check_directory(env, path, access)?;
         let options = LogEngineOptions::default().create_if_missing(access.make().is_some());
-        self.when_free(|| {
+        self.retry_while_busy(|| {
             let opened = match access {
                 Access::Read => LogEngine::open_read_only(env, path, options.clone()),
                 Access::Write(_) | Access::Remove => LogEngine::open(env, path, options.clone()),
@@ -200,8 +211,8 @@ impl LogPlace {
     }
 
     /// Refuses to change a log that the server writes.
-    fn check_is_no_servers(&self, log: &str) -> Result<(), Failure> {
-        match log.starts_with(SERVER_PREFIX) {
+    fn refuse_stream(&self, log: &str) -> Result<(), Failure> {
+        match log.starts_with(STREAM_LOG_PREFIX) {
             false => Ok(()),
             true => Err(Failure::new(format!(
                 "the log {} holds a stream of Redis clients in the server's encoding; \

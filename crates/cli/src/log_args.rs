@@ -86,7 +86,7 @@ Examples:
   basalt log stat ./logs orders
   basalt log stat ./logs orders --json | jq .gaps
 
-Of a store: files, bytes on disk for each live byte, memory and pages of the index. Of a log: records, bytes, LSNs, gaps, and up to where it was trimmed.")]
+Without LOG, shows files, bytes on disk for each live byte, and memory and pages of the index. With LOG, shows records, bytes, LSNs, gaps, and the LSN of the last trim.")]
 pub struct Stat {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -183,7 +183,7 @@ Examples:
   basalt log append store.lava:logs orders hello --size 1G
 
 Without DATA and --file, each line of standard input is a record. Prints the LSNs of the records. All records survive a power cut when the command \
-returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message says up to which line and LSN all is in.")]
+returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names the last durable line and its LSN.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -256,7 +256,7 @@ pub struct Trim {
     /// The log
     #[arg(value_name = "LOG")]
     pub log: String,
-    /// Remove records up to this LSN, which is removed as well
+    /// Remove records up to this LSN (inclusive)
     #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub up_to: u64,
     /// Allow an LSN above that of the last record
@@ -284,7 +284,7 @@ pub struct Truncate {
     /// The log
     #[arg(value_name = "LOG")]
     pub log: String,
-    /// Remove records from this LSN on, which is removed as well
+    /// Remove records from this LSN on (inclusive)
     #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub from: u64,
     /// Truncate without asking

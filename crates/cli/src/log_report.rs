@@ -68,12 +68,24 @@ fn unproven_json(ends: &[LogUnprovenEnd]) -> Vec<Value> {
     ends.iter().map(one).collect()
 }
 
+/// Returns true if a later version wrote something in the store that this one cannot read.
+pub fn is_of_later_version(report: &LogVerifyReport) -> bool {
+    let later = |e: &basalt::Error| e.kind() == basalt::ErrorKind::Unsupported;
+    report.damage.iter().any(later)
+}
+
 /// Returns what a check of logs has read.
 pub fn walked(report: &LogVerifyReport) -> String {
-    format!(
-        "{}, {}, {}{} in {}",
+    let files = format!(
+        "{}, {}",
         count(report.files, "file", "files"),
-        human_bytes(report.bytes),
+        human_bytes(report.bytes)
+    );
+    if is_of_later_version(report) {
+        return format!("{files}, records not counted");
+    }
+    format!(
+        "{files}, {}{} in {}",
         count(report.records, "record", "records"),
         match report.damage.is_empty() {
             true => "",

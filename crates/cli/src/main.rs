@@ -38,7 +38,7 @@ mod text_entry;
 use args::Command;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
-use failure::Failure;
+use failure::{EXIT_FAILED, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -79,6 +79,10 @@ fn main() -> ExitCode {
         Err(Failure::Message(sentence, code)) => {
             eprintln!("basalt: {sentence}");
             ExitCode::from(code)
+        }
+        Err(Failure::Busy(sentence)) => {
+            eprintln!("basalt: {sentence}");
+            ExitCode::from(EXIT_FAILED)
         }
     }
 }

@@ -384,8 +384,8 @@ struct ReadRecords {
     _booked: Reservation,
 }
 
-/// Reads records. They must be sorted by file and offset. One read covers records that are near each
-/// other, and all reads are in flight at the same time.
+/// Reads records. They must be sorted by file and offset. One read covers records that are near
+/// each other, and all reads are in flight at the same time.
 fn read_records(engine: &Engine, records: &[LiveRecord]) -> Result<ReadRecords> {
     let ranges = ranges_of(records);
     let len = |(_, range): &(_, Range<u64>)| (range.end - range.start) as usize;

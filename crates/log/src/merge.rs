@@ -23,8 +23,8 @@ const LEAST_FILES: usize = if IS_SMALL { 4 } else { 32 };
 const MERGE_BYTES: u64 = 8 << 20;
 
 impl Engine {
-    /// Has a job merge small files after an open, if there are many. Files that no checkpoint covers
-    /// get one first, because a program that is always killed never writes one.
+    /// Has a job merge small files after an open, if there are many. Files that no checkpoint
+    /// covers get one first, because a program that is always killed never writes one.
     pub fn schedule_merge(&self) {
         let files = self.logs.all().into_iter();
         let small = files.filter(|file| self.is_small(file)).count();

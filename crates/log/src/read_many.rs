@@ -5,14 +5,16 @@ use crate::log::Log;
 use crate::mapping::{Location, Mapping};
 use crate::pages;
 use crate::physical::ReadableFile;
+use basalt_env::MemoryKind;
 use basalt_fs::{Bytes, ReadRequest, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Records that are looked up and read as one batch. A larger batch keeps the device no busier, and
-/// its bytes are in memory at the same time.
-const IN_FLIGHT: usize = 64;
+/// Records that are looked up at a time.
+const LOOKED_UP: usize = 64;
+/// Most bytes of one batch of reads, unless one record has more.
+const LARGEST_BATCH: u64 = 8 << 20;
 /// Largest gap between two records, in bytes, that one read covers.
 const GAP: u64 = 4 << 10;
 /// Most bytes of one read of several records.
@@ -22,8 +24,7 @@ const COPIED_PART: usize = 4;
 
 /// A record whose place is known.
 struct Placed {
-    /// Its place among the results.
-    i: usize,
+    result_index: usize,
     lsn: u64,
     file: Arc<ReadableFile>,
     at: Location,
@@ -37,13 +38,14 @@ impl Placed {
 
 impl Log {
     /// Returns the records of many LSNs, in the order of `lsns`, as [`Log::read`] returns each of
-    /// them. LSNs may be there twice and need not rise. Up to 64 records are read at a time, with
-    /// one device read for each, or for several that are near each other. Before, their pages of
-    /// the index that are not in the block cache are read as one batch.
+    /// them. `lsns` may repeat and need no order. All results are in memory when the call returns.
+    /// The log looks up 64 records at a time. It first reads those of their pages of the index that
+    /// are not in the block cache, as one batch, and then the records, in batches of up to 8 MiB.
+    /// Records that are near each other cost one device read.
     ///
     /// Errors: each record has its own; an error concerns that record only.
     pub fn read_many(&self, lsns: &[u64]) -> Vec<Result<Option<Bytes>>> {
-        lsns.chunks(IN_FLIGHT)
+        lsns.chunks(LOOKED_UP)
             .flat_map(|some| self.read_batch(some))
             .collect()
     }
@@ -52,22 +54,46 @@ impl Log {
         let mut results: Vec<Option<Result<Option<Bytes>>>> = lsns.iter().map(|_| None).collect();
         let placed = self.place_all(lsns, &mut results);
         let runs = runs_of(&placed);
-        let reads = runs.iter().map(|run| {
-            let (from, to) = (placed[run.start].at.offset, placed[run.end - 1].end());
-            ReadRequest {
-                file: placed[run.start].file.file().clone(),
-                offset: from,
-                len: (to - from) as usize,
-            }
+        let mut rest = &runs[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |run: &&Run| {
+                bytes += run.len;
+                bytes <= LARGEST_BATCH
+            };
+            let n = rest.iter().take_while(fits).count().max(1);
+            self.read_runs(&placed, &rest[..n], &mut results);
+            rest = &rest[n..];
+        }
+        let left = |(result, lsn): (Option<Result<Option<Bytes>>>, &u64)| {
+            result.unwrap_or_else(|| self.read(*lsn))
+        };
+        results.into_iter().zip(lsns).map(left).collect()
+    }
+
+    /// Reads the records of runs, with one batch. A record that cannot be read gets no result.
+    fn read_runs(
+        &self,
+        placed: &[Placed],
+        runs: &[Run],
+        results: &mut [Option<Result<Option<Bytes>>>],
+    ) {
+        let env = &self.engine().env;
+        let bytes = runs.iter().map(|run| run.len).sum();
+        let _booked = env.ledger().reserve(MemoryKind::Pinned, bytes);
+        let reads = runs.iter().map(|run| ReadRequest {
+            file: placed[run.records.start].file.file().clone(),
+            offset: run.offset,
+            len: run.len as usize,
         });
-        let mut batch = self.engine().env.fs().submit_reads(reads.collect());
+        let mut batch = env.fs().submit_reads(reads.collect());
         batch.wait_all();
-        while let Some((run, read)) = batch.next() {
-            // What failed is read again, alone: the error must be the record's own.
+        while let Some((i, read)) = batch.next() {
+            // A failed read is repeated for each record, because the error must be its own.
             let Ok(read) = read else { continue };
-            let from = placed[runs[run].start].at.offset;
-            for record in &placed[runs[run].clone()] {
-                let start = (record.at.offset - from) as usize;
+            let run = &runs[i];
+            for record in &placed[run.records.clone()] {
+                let start = (record.at.offset - run.offset) as usize;
                 let end = start + record.at.len as usize;
                 if end > read.len() {
                     continue;
@@ -81,14 +107,10 @@ impl Log {
                         true => Bytes::copy_from_slice(&bytes[data]),
                         false => bytes.slice(data),
                     };
-                    results[record.i] = Some(Ok(Some(data)));
+                    results[record.result_index] = Some(Ok(Some(data)));
                 }
             }
         }
-        let left = |(result, lsn): (Option<Result<Option<Bytes>>>, &u64)| {
-            result.unwrap_or_else(|| self.read(*lsn))
-        };
-        results.into_iter().zip(lsns).map(left).collect()
     }
 
     /// Returns the places of all records, in the order of files and offsets. Records that the log
@@ -125,10 +147,10 @@ impl Log {
             loaded.insert(page, mapping.ok().flatten());
         }
         let mut placed = Vec::new();
-        for (i, (lsn, place)) in lsns.iter().zip(places).enumerate() {
+        for (result_index, (lsn, place)) in lsns.iter().zip(places).enumerate() {
             let at = match place {
                 None => {
-                    results[i] = Some(Ok(None));
+                    results[result_index] = Some(Ok(None));
                     continue;
                 }
                 Some(EntryPlace::Known(at)) => Some(at),
@@ -137,8 +159,12 @@ impl Log {
                 }
             };
             if let Some((at, file)) = at.and_then(|at| Some((at, logs.get(at.file)?))) {
-                let lsn = *lsn;
-                placed.push(Placed { i, lsn, file, at });
+                placed.push(Placed {
+                    result_index,
+                    lsn: *lsn,
+                    file,
+                    at,
+                });
             }
         }
         placed.sort_unstable_by_key(|record| (record.at.file, record.at.offset));
@@ -146,21 +172,35 @@ impl Log {
     }
 }
 
-/// Returns the runs of records that one read covers.
-fn runs_of(placed: &[Placed]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
+/// Records that one read covers.
+struct Run {
+    /// Their indexes.
+    records: Range<usize>,
+    offset: u64,
+    len: u64,
+}
+
+/// Returns the runs of records.
+fn runs_of(placed: &[Placed]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
     for (i, record) in placed.iter().enumerate() {
         if let Some(run) = runs.last_mut() {
-            let (first, last) = (&placed[run.start], &placed[run.end - 1]);
-            if record.at.file == first.at.file
-                && record.at.offset <= last.end() + GAP
-                && record.end() - first.at.offset <= LARGEST_READ
+            let len = record.end().saturating_sub(run.offset).max(run.len);
+            // A record that is asked for twice is read once.
+            if record.at.file == placed[run.records.start].at.file
+                && record.at.offset <= run.offset + run.len + GAP
+                && (len <= LARGEST_READ || len == run.len)
             {
-                run.end = i + 1;
+                run.records.end = i + 1;
+                run.len = len;
                 continue;
             }
         }
-        runs.push(i..i + 1);
+        runs.push(Run {
+            records: i..i + 1,
+            offset: record.at.offset,
+            len: u64::from(record.at.len),
+        });
     }
     runs
 }

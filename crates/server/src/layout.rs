@@ -28,9 +28,10 @@
 
 use basalt::{Bytes, Error, ErrorKind, Result};
 
-/// Names of families and logs that begin with this prefix are the server's. Nothing else writes to
-/// them.
+/// Names of families that begin with this prefix are the server's. Nothing else writes to them.
 pub const SERVER_PREFIX: &str = "redis.";
+/// Names of logs that begin with this prefix are the server's streams. Nothing else writes to them.
+pub const STREAM_LOG_PREFIX: &str = "redis.stream.";
 /// The family with one entry per Redis key.
 pub const KEYS_FAMILY: &str = "redis.keys";
 /// The family with the elements of collections.

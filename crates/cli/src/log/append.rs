@@ -21,7 +21,7 @@ const HEADS: usize = 256;
 
 /// Runs `basalt log append`.
 pub fn append(place: LogPlace, args: &Append) -> Outcome {
-    place.check_is_no_servers(&args.log)?;
+    place.refuse_stream(&args.log)?;
     // The record is read before the store is opened: nothing is made for a missing file.
     let record = match (&args.data, &args.file) {
         (Some(data), _) if data != "-" => Some(argument(data, args.escaped)?),
@@ -61,7 +61,7 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
     let (first, n) = match (written, &record) {
         (Ok(()), _) => appender.finish()?,
         (Err(e), Some(_)) => return Err(e),
-        (Err(e), None) => return Err(appender.give_up(&e)),
+        (Err(e), None) => return Err(appender.report_partial_append(&e)),
     };
     let last = first + n.saturating_sub(1);
     print(&match (args.json, n) {
@@ -136,6 +136,7 @@ impl Appender<'_> {
                 true => unescape(&line).map_err(|what| of_line(&what))?,
                 false => std::mem::take(&mut line),
             };
+            self.make_room(record.len())?;
             self.add(&record).map_err(|e| of_line(e.sentence()))?;
         }
         Ok(())
@@ -146,10 +147,15 @@ impl Appender<'_> {
         self.written + self.batch.len() as u64
     }
 
-    fn add(&mut self, record: &[u8]) -> Result<(), Failure> {
-        if self.batch.bytes() + record.len() + HEADS > BATCH_BYTES {
-            self.write(&WriteOptions::UNSYNCED)?;
+    /// Writes the records so far if the next one does not fit into their batch.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Failure> {
+        match self.batch.bytes() + bytes + HEADS > BATCH_BYTES {
+            true => self.write(&WriteOptions::UNSYNCED),
+            false => Ok(()),
         }
+    }
+
+    fn add(&mut self, record: &[u8]) -> Result<(), Failure> {
         let lsn = self.first.checked_add(self.added());
         let lsn = lsn.ok_or_else(|| Failure::new("there is no LSN left for the record"))?;
         let added = self.batch.append(&self.log, lsn, record);
@@ -181,32 +187,29 @@ impl Appender<'_> {
         }
     }
 
-    /// Makes the lines before the one that failed durable, and returns the failure with what became
-    /// of them: the user must know which line is the next.
-    fn give_up(mut self, e: &Failure) -> Failure {
-        let made = match self.batch.len() {
-            0 => self.engine.sync().map_err(|e| self.place.failure(e)),
+    /// Closes the store after a failure. Returns the failure, which names the lines that are
+    /// durable, so that the user can go on with the next one.
+    fn report_partial_append(mut self, e: &Failure) -> Failure {
+        let pending = match self.batch.len() {
+            0 => Ok(()),
             _ => self.write(&WriteOptions::SYNC),
         };
-        let _ = self.engine.close();
-        let (lines, them) = match self.written {
-            0 => return Failure::new(format!("{}; nothing was appended", e.sentence())),
-            1 => (format!("line 1, LSN {}, was", self.first), "it"),
+        let closed = self.engine.close().map_err(|e| self.place.failure(e));
+        let before = match self.written {
+            0 => "no line".to_string(),
+            1 => format!("line 1, LSN {},", self.first),
             n => {
                 let last = self.first + n - 1;
-                let lsns = format!("LSNs {} to {last}", self.first);
-                (format!("lines 1 to {n}, {lsns}, were"), "them")
+                format!("lines 1 to {n}, LSNs {} to {last},", self.first)
             }
         };
-        Failure::new(match made {
-            Ok(()) => format!(
-                "{}; {lines} appended durably, and nothing behind {them}",
-                e.sentence()
-            ),
-            Err(sync) => format!(
-                "{}; {lines} appended, and may not survive a power cut ({})",
+        Failure::new(match pending.and(closed) {
+            Ok(()) if self.written == 0 => format!("{}; nothing was appended", e.sentence()),
+            Ok(()) => format!("{}; only {before} went in, durably", e.sentence()),
+            Err(close) => format!(
+                "{}; {before} went in, and it is not known what survives a power cut ({})",
                 e.sentence(),
-                sync.sentence()
+                close.sentence()
             ),
         })
     }

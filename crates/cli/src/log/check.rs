@@ -4,7 +4,9 @@ use super::LogPlace;
 use super::show::image;
 use crate::failure::{EXIT_NO, Outcome};
 use crate::findings::confirm_repair;
-use crate::log_report::{is_whole, repair_json, repair_text, report_findings, report_json, walked};
+use crate::log_report::{
+    is_of_later_version, is_whole, repair_json, repair_text, report_findings, report_json, walked,
+};
 use crate::output::print;
 use crate::progress::{DelayedBar, count};
 use crate::store::Access;
@@ -18,7 +20,7 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
     place.check_directory(&env, &path, Access::Read)?;
     let mut bar = DelayedBar::new("checking");
     let options = LogEngineOptions::default();
-    let report = place.when_free(|| {
+    let report = place.retry_while_busy(|| {
         let mut show = |done, total| bar.at(done, total);
         LogEngine::check(&env, &path, &options, &mut show).map_err(|e| place.failure(e))
     });
@@ -44,6 +46,11 @@ fn text_of(place: &LogPlace, report: &LogVerifyReport) -> String {
     let walked = walked(report);
     let _ = match report.damage.len() {
         0 => writeln!(text, "{} is sound: {walked}", place.store),
+        _ if is_of_later_version(report) => writeln!(
+            text,
+            "{} cannot be checked as a whole: {walked}; check it with the version of basalt that wrote it",
+            place.store
+        ),
         n => writeln!(
             text,
             "{} is damaged in {}: {walked}; {}, then run `basalt log repair {}`",
@@ -65,7 +72,7 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     place.check_directory(&env, &path, Access::Remove)?;
     let mut bar = DelayedBar::new("repairing");
     let options = LogEngineOptions::default();
-    let report = place.when_free(|| {
+    let report = place.retry_while_busy(|| {
         let mut show = |done, total| bar.at(done, total);
         LogEngine::repair(&env, &path, &options, &mut show).map_err(|e| place.failure(e))
     });

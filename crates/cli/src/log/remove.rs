@@ -1,4 +1,4 @@
-//! `log trim`, `log truncate` and `log rm`: what removes records for good.
+//! `log trim`, `log truncate` and `log rm`: the commands that remove records for good.
 
 use super::LogPlace;
 use super::show::image;
@@ -50,7 +50,7 @@ fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
 
 /// Runs `basalt log trim`.
 pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
-    place.check_is_no_servers(&args.log)?;
+    place.refuse_stream(&args.log)?;
     let name = escape(args.log.as_bytes());
     let engine = place.open(Access::Remove)?;
     let log = place.log(&engine, &args.log)?;
@@ -110,7 +110,7 @@ pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
 
 /// Runs `basalt log truncate`.
 pub fn truncate(place: &LogPlace, args: &Truncate) -> Outcome {
-    place.check_is_no_servers(&args.log)?;
+    place.refuse_stream(&args.log)?;
     let name = escape(args.log.as_bytes());
     let engine = place.open(Access::Remove)?;
     let log = place.log(&engine, &args.log)?;
@@ -152,7 +152,7 @@ pub fn truncate(place: &LogPlace, args: &Truncate) -> Outcome {
 
 /// Runs `basalt log rm`.
 pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
-    place.check_is_no_servers(&args.log)?;
+    place.refuse_stream(&args.log)?;
     let name = escape(args.log.as_bytes());
     let engine = place.open(Access::Remove)?;
     let log = place.log(&engine, &args.log)?;

@@ -37,9 +37,9 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
         match follower.print_new(&mut printer) {
             Ok(()) => told = false,
             // Another process appends. Its records are there when it closes the store.
-            Err(e) if e.is_busy() => {
+            Err(Failure::Busy(sentence)) => {
                 if !std::mem::replace(&mut told, true) {
-                    eprintln!("basalt: {}; waiting until it is free", e.sentence());
+                    eprintln!("basalt: {sentence}; waiting until it is free");
                 }
             }
             Err(e) => return Err(e),

@@ -145,17 +145,12 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
             .find_map(|l| l.strip_prefix(name)?.strip_prefix(' '))
     };
     let pid: Option<i32> = field("pid").and_then(|p| p.parse().ok()).filter(|p| *p > 0);
-    let Some(pid) = pid else {
-        // A reader never writes its name, and an owner writes it a moment after it has the lock.
-        let holder = file_facts(fd.as_fd()).ok().and_then(|facts| holder(&facts));
-        let who = holder
-            .as_deref()
-            .unwrap_or("a process that did not write its name");
-        let advice = match who.starts_with("this process") {
-            true => "close the first one, or share it",
-            false => "stop it, or use another directory",
-        };
-        let what = format!("the store is in use by {who}; {advice}");
+    // A reader never writes its name, and a dead owner leaves its own. The kernel knows better.
+    let known = file_facts(fd.as_fd()).ok().and_then(|facts| holder(&facts));
+    let other = known.filter(|who| who.starts_with("process "));
+    let Some(pid) = pid.filter(|_| other.is_none()) else {
+        let who = other.unwrap_or_else(|| "a process that did not write its name".to_string());
+        let what = format!("the store is in use by {who}; stop it, or use another directory");
         return Error::new(ErrorKind::Busy, what).in_file(path);
     };
     let name = field("command").unwrap_or("").to_string();

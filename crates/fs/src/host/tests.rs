@@ -470,8 +470,9 @@ fn the_lock_names_its_holder() {
     child.wait().unwrap();
     fs.lock(path).unwrap();
 
-    // A reader in another process writes no name. The kernel names it.
-    std::fs::write(&file, "").unwrap();
+    // A reader in another process writes no name. The kernel names it, and not the dead owner that
+    // left its own.
+    std::fs::write(&file, "pid 1\ncommand dead\n").unwrap();
     let reader = std::process::Command::new("flock")
         .args(["--shared", "--no-fork"])
         .arg(&file)

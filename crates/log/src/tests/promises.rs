@@ -430,7 +430,7 @@ fn many_opens(end: End, then: impl Fn(u64, &Arc<SimFs>)) -> Arc<SimFs> {
     let fs = disk(1);
     for lsn in 1..=200u64 {
         let (env, engine, logs) = open_small(&fs);
-        let log = &logs[usize::from(lsn % 2 == 0)];
+        let log = &logs[usize::from(lsn.is_multiple_of(2))];
         log.append(lsn, &lsn.to_be_bytes(), SYNC).unwrap();
         if end != End::Early {
             while env.jobs().step() {}
@@ -472,7 +472,7 @@ fn many_small_files_become_few() {
                 .map(|item| item.map(|(lsn, data)| (lsn, data.to_vec())).unwrap())
                 .collect();
             let had: Vec<(u64, Vec<u8>)> = (1..=200u64)
-                .filter(|lsn| usize::from(lsn % 2 == 0) == i)
+                .filter(|lsn| usize::from(lsn.is_multiple_of(2)) == i)
                 .map(|lsn| (lsn, lsn.to_be_bytes().to_vec()))
                 .collect();
             assert_eq!(found, had, "{end:?}");
@@ -499,7 +499,7 @@ fn a_damaged_small_file_keeps_no_other_from_a_merge() {
     let stats = engine.stats();
     assert!(stats.data_files < 13, "{stats:?}");
     assert!(logs[1].read(10).unwrap_err().is_corruption());
-    let read = |lsn: u64| logs[usize::from(lsn % 2 == 0)].read(lsn).unwrap();
+    let read = |lsn: u64| logs[usize::from(lsn.is_multiple_of(2))].read(lsn).unwrap();
     let others = (1..=200u64).filter(|lsn| *lsn != 10);
     assert!(others.into_iter().all(|lsn| read(lsn).is_some()));
 }
@@ -558,8 +558,8 @@ fn many_records_are_read_at_once() {
     assert_eq!(e.kind(), ErrorKind::Closed);
 }
 
-/// A job ends a file some time after the writer has left it. If trims have emptied the file by then,
-/// it is removed when it ends, and not only after the next checkpoint.
+/// A job ends a file some time after the writer has left it. If trims have emptied the file by
+/// then, it is removed when it ends, and not only after the next checkpoint.
 #[test]
 fn a_file_that_is_emptied_before_it_ends_is_removed() {
     let fs = disk(1);

@@ -8,7 +8,7 @@ use super::loaded::{LoadedParts, WINDOW_BYTES, WINDOW_ENTRIES};
 use super::lsn_set::LsnSet;
 use super::record::{Record, decode_record, decode_state};
 use crate::catalog::DATABASE;
-use crate::layout::{self, DataType};
+use crate::layout::{self, DataType, STREAM_LOG_PREFIX};
 use crate::store::Store;
 use basalt::log::{Log, LogOptions};
 use basalt::{Bytes, Error, ErrorKind, Result, WriteOptions};
@@ -17,15 +17,13 @@ use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Prefix of the names of the streams' logs.
-pub(super) const LOG_PREFIX: &str = "redis.stream.";
 /// Number of entries that a search for several ids reads in sequence before it begins a binary
 /// search.
 const SEQUENTIAL_ENTRIES: usize = 16;
 
 /// Returns the name of a stream's log.
 pub(crate) fn log_name(incarnation: u64) -> String {
-    format!("{LOG_PREFIX}{DATABASE}.{incarnation}")
+    format!("{STREAM_LOG_PREFIX}{DATABASE}.{incarnation}")
 }
 
 /// A range of a stream's entries, to be read from its log.

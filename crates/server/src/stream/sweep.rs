@@ -12,11 +12,11 @@
 //! If the value of a key cannot be decoded, the sweep skips the key's stream and goes on with the
 //! others. The sweep of a start then deletes no log, because the key may have any of them.
 
-use super::jobs::{LOG_PREFIX, log_name};
+use super::jobs::log_name;
 use super::record::decode_state;
 use super::registry::StreamRegistry;
 use crate::catalog::DATABASE;
-use crate::layout::{self, DataType};
+use crate::layout::{self, DataType, STREAM_LOG_PREFIX};
 use crate::store::Store;
 use basalt::env::thread::StopSignal;
 use basalt::log::LogEngine;
@@ -199,7 +199,7 @@ impl Sweep<'_> {
     ) -> Result<Vec<UndecodableKey>> {
         let names = self.logs.list();
         let listed = names.iter().filter_map(|name| {
-            let number = name.strip_prefix(LOG_PREFIX)?.split_once('.')?.1;
+            let number = name.strip_prefix(STREAM_LOG_PREFIX)?.split_once('.')?.1;
             number.parse::<u64>().ok().filter(|n| *n < earlier_than)
         });
         let mut without_key: BTreeSet<u64> = listed.collect();
