@@ -36,6 +36,7 @@ mod options;
 mod pages;
 mod physical;
 mod queue;
+mod read_ahead;
 mod recovery;
 mod request;
 mod reverse_index;

@@ -1,0 +1,278 @@
+//! Reads ahead of an iterator: the ranges of physical logs that it needs next. They are submitted
+//! in batches, and stay in flight while the iterator returns records of earlier ranges.
+//!
+//! Promises: the bytes in flight are bounded by a target, which doubles as long as the iterator
+//! goes on. A range is never stale, because bytes of a file do not change once a record is in them:
+//! a file in flight is held, so its space gets no second life.
+
+use crate::engine::Engine;
+use crate::mapping::Location;
+use crate::physical::ReadableFile;
+use basalt_env::{MemoryKind, Reservation};
+use basalt_fs::{Bytes, ReadCompletions, ReadRequest, Result};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes that are read first, apart from those of the first record: a short scan reads little.
+pub(crate) const FIRST_READ: u64 = 16 << 10;
+/// Most bytes that are read ahead, unless one record is longer. Some 16 reads of 64 KiB keep a fast
+/// device busy while an iterator verifies the records of others.
+const MOST_AHEAD: u64 = 1 << 20;
+/// Most bytes of one range, unless one record is longer. A batch of one read is not in flight: some
+/// filesystems perform it at once. So what is read ahead is at least four ranges.
+const LARGEST_RANGE: u64 = MOST_AHEAD / 4;
+/// Most ranges of a batch. Records that lie far from each other are read one by one.
+const MOST_RANGES: usize = 32;
+/// Bytes between two records of the log that are read along with them.
+const GAP: u64 = 16 << 10;
+
+/// A range of a file that several records of the log lie in.
+struct PlannedRange {
+    file: Arc<ReadableFile>,
+    range: Range<u64>,
+}
+
+impl PlannedRange {
+    fn contains(&self, at: Location) -> bool {
+        at.file == self.file.number && contains(&self.range, at)
+    }
+
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+fn contains(range: &Range<u64>, at: Location) -> bool {
+    range.start <= at.offset && at.offset + u64::from(at.len) <= range.end
+}
+
+/// The range that the iterator is in. The file is not held: an idle iterator pins no file whose
+/// bytes it has.
+pub(crate) struct Window {
+    file: u64,
+    pub file_id: u128,
+    pub path: PathBuf,
+    range: Range<u64>,
+    /// `None` if the range cannot be read as a whole.
+    bytes: Option<Bytes>,
+}
+
+impl Window {
+    fn contains(&self, at: Location) -> bool {
+        at.file == self.file && contains(&self.range, at)
+    }
+
+    /// Returns all bytes, and the range of a record's in them. Returns `None` if the range cannot
+    /// be read as a whole.
+    pub fn record(&self, at: Location) -> Option<(&Bytes, Range<usize>)> {
+        let from = (at.offset - self.range.start) as usize;
+        let bytes = self.bytes.as_ref()?;
+        Some((bytes, from..from + at.len as usize))
+    }
+}
+
+/// Ranges whose reads were submitted together.
+struct Batch {
+    /// The reads. They are dropped first: a file in flight is held.
+    reads: Box<dyn ReadCompletions>,
+    ranges: Vec<PlannedRange>,
+    /// The memory of each range in the ledger, until the range has its bytes.
+    booked: Vec<Option<Reservation>>,
+    results: Vec<Option<Result<Bytes>>>,
+    /// The first range that the iterator has not reached.
+    next: usize,
+}
+
+impl Batch {
+    /// Waits for the read of a range. Returns `None` if it failed.
+    fn take(&mut self, i: usize) -> Option<Bytes> {
+        while self.results[i].is_none() {
+            let (done, result) = self.reads.next()?;
+            self.results[done] = Some(result);
+        }
+        let read = self.results[i].take()?.ok()?;
+        let booked = self.booked[i].take();
+        (read.len() as u64 == self.ranges[i].len()).then(|| match booked {
+            Some(booked) => booked.hold(read),
+            None => read,
+        })
+    }
+}
+
+/// The ranges of the next batch, as they are planned.
+#[derive(Default)]
+pub(crate) struct ReadPlan {
+    ranges: Vec<PlannedRange>,
+    /// Bytes of all ranges.
+    bytes: u64,
+    /// Most bytes of all ranges, and of one, unless one record is longer.
+    budget: u64,
+    largest: u64,
+}
+
+impl ReadPlan {
+    /// Adds a record. Returns false if it does not fit, or if its file was removed.
+    pub fn add(&mut self, engine: &Engine, at: Location) -> bool {
+        let (from, to) = (at.offset, at.offset + u64::from(at.len));
+        if let Some(last) = self.ranges.last_mut().filter(|r| r.file.number == at.file) {
+            let range = &last.range;
+            let is_near = from <= range.end + GAP && to + GAP >= range.start;
+            let wider = range.start.min(from)..range.end.max(to);
+            let (before, after) = (last.len(), wider.end - wider.start);
+            if is_near && after <= self.largest {
+                let fits = self.bytes - before + after <= self.budget;
+                if fits {
+                    self.bytes += after - before;
+                    last.range = wider;
+                }
+                return fits;
+            }
+        }
+        let fits = self.bytes + (to - from) <= self.budget && self.ranges.len() < MOST_RANGES;
+        if !fits && !self.ranges.is_empty() {
+            return false;
+        }
+        let Some(file) = engine.logs.get(at.file) else {
+            return false;
+        };
+        self.bytes += to - from;
+        self.ranges.push(PlannedRange {
+            file,
+            range: from..to,
+        });
+        true
+    }
+}
+
+/// The reads of one iterator.
+pub(crate) struct ReadAhead {
+    window: Option<Window>,
+    batches: VecDeque<Batch>,
+    /// Bytes of the ranges that the iterator has not reached.
+    ahead: u64,
+    /// Bytes that may be ahead after the next batch.
+    target: u64,
+}
+
+impl ReadAhead {
+    pub fn new() -> ReadAhead {
+        ReadAhead {
+            window: None,
+            batches: VecDeque::new(),
+            ahead: 0,
+            target: FIRST_READ,
+        }
+    }
+
+    /// Forgets that the iterator has gone on: the next reads are small.
+    pub fn restart(&mut self) {
+        self.target = FIRST_READ;
+    }
+
+    /// Returns true if the iterator has gone on over the bytes of a first read.
+    pub fn goes_on(&self) -> bool {
+        self.target > FIRST_READ
+    }
+
+    /// Drops all ranges. Waits for the reads in flight.
+    pub fn clear(&mut self) {
+        self.window = None;
+        self.batches.clear();
+        self.ahead = 0;
+    }
+
+    /// Returns true if a record lies in a range that was submitted.
+    pub fn contains(&self, at: Location) -> bool {
+        self.window
+            .as_ref()
+            .is_some_and(|window| window.contains(at))
+            || (self.batches.iter()).any(|b| b.ranges[b.next..].iter().any(|r| r.contains(at)))
+    }
+
+    /// Returns true if it is time to read more.
+    pub fn is_low(&self) -> bool {
+        self.ahead <= self.target / 2
+    }
+
+    /// Returns the window that has a record, if it is the current one.
+    pub fn window(&self, at: Location) -> Option<&Window> {
+        self.window.as_ref().filter(|window| window.contains(at))
+    }
+
+    /// Makes the first range with a record the current window, and waits until it is read. Ranges
+    /// before it are dropped. Returns false if the record is in no range.
+    pub fn move_to(&mut self, at: Location) -> bool {
+        let found = self.batches.iter().enumerate().find_map(|(b, batch)| {
+            let ahead = &batch.ranges[batch.next..];
+            let i = ahead.iter().position(|range| range.contains(at))?;
+            Some((b, batch.next + i))
+        });
+        let Some((b, i)) = found else {
+            return false;
+        };
+        self.window = None;
+        for skipped in self.batches.drain(..b) {
+            self.ahead -= bytes_of(&skipped.ranges[skipped.next..]);
+        }
+        let batch = &mut self.batches[0];
+        self.ahead -= bytes_of(&batch.ranges[batch.next..=i]);
+        batch.next = i + 1;
+        let bytes = batch.take(i);
+        let PlannedRange { file, range } = &batch.ranges[i];
+        self.window = Some(Window {
+            file: file.number,
+            file_id: file.file_id,
+            path: file.path.clone(),
+            range: range.clone(),
+            bytes,
+        });
+        if batch.next == batch.ranges.len() {
+            self.batches.pop_front();
+        }
+        true
+    }
+
+    /// Returns an empty plan for the next batch.
+    pub fn plan(&self) -> ReadPlan {
+        ReadPlan {
+            budget: self.target.saturating_sub(self.ahead),
+            largest: (self.target / 4).clamp(FIRST_READ, LARGEST_RANGE),
+            ..ReadPlan::default()
+        }
+    }
+
+    /// Submits the reads of a plan.
+    pub fn submit(&mut self, engine: &Engine, plan: ReadPlan) {
+        let ranges = plan.ranges;
+        if ranges.is_empty() {
+            return;
+        }
+        let read = |r: &PlannedRange| ReadRequest {
+            file: r.file.file().clone(),
+            offset: r.range.start,
+            len: r.len() as usize,
+        };
+        let book =
+            |r: &PlannedRange| Some(engine.env.ledger().reserve(MemoryKind::Pinned, r.len()));
+        let booked = ranges.iter().map(book).collect();
+        let reads = engine
+            .env
+            .fs()
+            .submit_reads(ranges.iter().map(read).collect());
+        self.ahead += plan.bytes;
+        self.target = (self.target * 2).min(MOST_AHEAD);
+        self.batches.push_back(Batch {
+            reads,
+            booked,
+            results: ranges.iter().map(|_| None).collect(),
+            next: 0,
+            ranges,
+        });
+    }
+}
+
+fn bytes_of(ranges: &[PlannedRange]) -> u64 {
+    ranges.iter().map(PlannedRange::len).sum()
+}
