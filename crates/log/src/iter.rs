@@ -3,7 +3,7 @@
 use crate::index::{EntryPlace, PageLocation};
 use crate::log::Log;
 use crate::mapping::Location;
-use crate::pages;
+use crate::pages::{self, MissingPage};
 use crate::read_ahead::ReadAhead;
 use basalt_fs::{Bytes, Result};
 use std::collections::VecDeque;
@@ -14,6 +14,8 @@ use std::time::Duration;
 /// as the iterator goes on.
 const AHEAD: usize = 256;
 const MOST_AHEAD: usize = 2048;
+/// Most entries whose records are read ahead. They take 160 KiB of memory.
+const MOST_PLANNED: usize = 4096;
 /// Pages of the index that an iterator keeps decoded.
 const KEPT_PAGES: usize = 16;
 /// A record that takes a smaller part of the bytes that were read with it is copied, so that a user
@@ -31,6 +33,8 @@ pub struct LogIter {
     taken: VecDeque<(u64, EntryPlace)>,
     /// Number of the first entries of `taken` whose records are in `reads`.
     planned: usize,
+    /// Number of the first entries of `taken` whose pages were read, or are in flight.
+    paged: usize,
     /// True if the entries that follow may be in `reads`, because they were taken anew.
     retaken: bool,
     /// The log's number of late records when the entries were taken.
@@ -40,6 +44,8 @@ pub struct LogIter {
     /// The last pages of the index that records were on. A mapping is decoded from its beginning,
     /// so each is decoded once.
     pages: VecDeque<(PageLocation, Vec<(u64, Location)>)>,
+    /// Index of the entry on its page that is looked up next, if the iterator goes on.
+    entry: usize,
     reads: ReadAhead,
 }
 
@@ -64,10 +70,12 @@ impl LogIter {
             at: Some(from),
             taken: VecDeque::new(),
             planned: 0,
+            paged: 0,
             retaken: false,
             late: 0,
             ahead: AHEAD,
             pages: VecDeque::new(),
+            entry: 0,
             reads: ReadAhead::new(),
         }
     }
@@ -90,7 +98,7 @@ impl LogIter {
     /// Forgets the entries that were taken from the index. Their records stay in `reads`.
     fn forget_taken(&mut self) {
         self.taken.clear();
-        self.planned = 0;
+        (self.planned, self.paged) = (0, 0);
         self.retaken = true;
     }
 
@@ -114,6 +122,7 @@ impl LogIter {
                 return Ok(None);
             };
             self.planned = self.planned.saturating_sub(1);
+            self.paged = self.paged.saturating_sub(1);
             self.at = self.behind(lsn);
             // The record may have been moved or removed since the index was read.
             let data = match self.read_ahead(lsn, place)? {
@@ -153,19 +162,8 @@ impl LogIter {
         let Some(at) = self.locate(lsn, place)? else {
             return Ok(None);
         };
-        if self.reads.window(at).is_none() {
-            if self.reads.move_to(at) {
-                if self.reads.is_low() {
-                    self.plan_reads(None);
-                }
-            } else {
-                self.reads.clear();
-                self.planned = 0;
-                self.plan_reads(Some(at));
-                if !self.reads.move_to(at) {
-                    return Ok(None);
-                }
-            }
+        if self.reads.window(at).is_none() && !self.move_to(at) {
+            return Ok(None);
         }
         let window = self.reads.window(at).expect("the reads moved to it");
         let Some((all, range)) = window.record(at) else {
@@ -183,13 +181,36 @@ impl LogIter {
         }))
     }
 
+    /// Waits for the range with a record, and keeps enough ranges behind it in flight. Returns
+    /// false if the record's file is gone.
+    fn move_to(&mut self, at: Location) -> bool {
+        let log = self.log.clone();
+        let env = &log.engine().env;
+        let goes_on = self.reads.goes_on();
+        let mut is_low = self.reads.move_to(env, at) && self.reads.is_low();
+        if self.reads.window(at).is_none() {
+            self.reads.clear();
+            self.planned = 0;
+            self.plan_reads(Some(at));
+            if !self.reads.move_to(env, at) {
+                return false;
+            }
+            is_low = goes_on && self.reads.is_empty();
+        }
+        if is_low {
+            self.plan_reads(None);
+        }
+        true
+    }
+
     /// Returns the location of a record, or `None` if its page is gone.
     fn locate(&mut self, lsn: u64, place: EntryPlace) -> Result<Option<Location>> {
         let page = match place {
             EntryPlace::Known(location) => return Ok(Some(location)),
             EntryPlace::OnPage(page) => page,
         };
-        if !self.pages.iter().any(|(at, _)| *at == page) {
+        if !self.has_page(page) {
+            self.reads.finish_pages(&self.log.engine().env);
             let Some(mapping) = self.log.load_page(lsn, page)? else {
                 return Ok(None);
             };
@@ -200,23 +221,22 @@ impl LogIter {
         }
         let entries = self.pages.iter().rev().find(|(at, _)| *at == page);
         let (_, entries) = entries.expect("just loaded");
-        let found = entries.binary_search_by_key(&lsn, |(at, _)| *at);
-        Ok(found.ok().map(|i| entries[i].1))
+        // An iteration asks for one entry after the other.
+        let is_next = entries.get(self.entry).is_some_and(|(at, _)| *at == lsn);
+        let found = match is_next {
+            true => Some(self.entry),
+            false => entries.binary_search_by_key(&lsn, |(at, _)| *at).ok(),
+        };
+        self.entry = match self.forward {
+            true => found.map_or(0, |i| i + 1),
+            false => found.map_or(0, |i| i.wrapping_sub(1)),
+        };
+        Ok(found.map(|i| entries[i].1))
     }
 
-    /// Reads the pages of the entries that were taken into the cache.
-    fn read_pages(&self) {
-        let mut pages: Vec<PageLocation> = Vec::new();
-        for (_, place) in &self.taken {
-            if let EntryPlace::OnPage(at) = place
-                && pages.last() != Some(at)
-                && !self.pages.iter().any(|(kept, _)| kept == at)
-            {
-                pages.push(*at);
-            }
-        }
-        let engine = self.log.engine();
-        pages::read_into_cache(&engine.env, &engine.logs, &pages);
+    /// Returns true if a page is decoded.
+    fn has_page(&self, page: PageLocation) -> bool {
+        self.pages.iter().rev().any(|(at, _)| *at == page)
     }
 
     /// Submits reads of the next records whose reads were not submitted, beginning with `first`.
@@ -227,24 +247,27 @@ impl LogIter {
             return;
         }
         let goes_on = self.reads.goes_on();
+        let paged = self.paged;
         if goes_on {
             self.take_entries_ahead();
-            self.read_pages();
+            plan.pages = self.pages_ahead();
         }
-        while let Some(&(lsn, place)) = self.taken.get(self.planned) {
-            let is_kept = match place {
-                EntryPlace::Known(_) => true,
-                EntryPlace::OnPage(page) => self.pages.iter().any(|(at, _)| *at == page),
-            };
+        while self.planned < MOST_PLANNED
+            && let Some(&(lsn, place)) = self.taken.get(self.planned)
+        {
+            if let EntryPlace::OnPage(page) = place
+                && !self.has_page(page)
+                && (!goes_on || self.planned >= paged && !plan.pages.is_empty() && !plan.is_empty())
+            {
+                // The page of a lookup's next record is not worth a read. Otherwise the page comes
+                // with the plan, and the records before it go first.
+                break;
+            }
             // A page that cannot be read is reported when its record's turn comes.
-            let next = match is_kept || goes_on {
-                true => self.locate(lsn, place).ok().flatten(),
-                false => None,
-            };
-            let Some(next) = next else {
+            let Some(next) = self.locate(lsn, place).ok().flatten() else {
                 break;
             };
-            self.retaken &= self.reads.contains(next);
+            self.retaken = self.retaken && self.reads.contains(next);
             if !self.retaken && !plan.add(log.engine(), next) {
                 break;
             }
@@ -254,9 +277,9 @@ impl LogIter {
         self.reads.submit(log.engine(), plan);
     }
 
-    /// Takes more entries from the index if few of those that were taken are left.
+    /// Takes more entries from the index if few are left that are not planned.
     fn take_entries_ahead(&mut self) {
-        if self.taken.len() >= MOST_AHEAD / 2 {
+        if self.taken.len() - self.planned >= MOST_AHEAD / 2 {
             return;
         }
         let at = match self.taken.back() {
@@ -267,6 +290,22 @@ impl LogIter {
             // An error is reported when the entries that were taken are used up.
             let _ = self.take_entries(at);
         }
+    }
+
+    /// Returns the pages of entries that were taken since the last call, if they must be read.
+    fn pages_ahead(&mut self) -> Vec<MissingPage> {
+        let mut pages: Vec<PageLocation> = Vec::new();
+        for (_, place) in self.taken.range(self.paged.max(self.planned)..) {
+            if let EntryPlace::OnPage(at) = place
+                && pages.last() != Some(at)
+                && !self.has_page(*at)
+            {
+                pages.push(*at);
+            }
+        }
+        self.paged = self.taken.len();
+        let engine = self.log.engine();
+        pages::missing(&engine.env, &engine.logs, &pages)
     }
 
     /// Returns the next record, or waits for it up to `timeout`. Returns `None` if there is none by

@@ -7,8 +7,9 @@
 
 use crate::engine::Engine;
 use crate::mapping::Location;
+use crate::pages::MissingPage;
 use crate::physical::ReadableFile;
-use basalt_env::{MemoryKind, Reservation};
+use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, ReadCompletions, ReadRequest, Result};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,14 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes that are read first, apart from those of the first record: a short scan reads little.
-pub(crate) const FIRST_READ: u64 = 16 << 10;
-/// Most bytes that are read ahead, unless one record is longer. Some 16 reads of 64 KiB keep a fast
-/// device busy while an iterator verifies the records of others.
-const MOST_AHEAD: u64 = 1 << 20;
+const FIRST_READ: u64 = 16 << 10;
+/// Most bytes that are read ahead, apart from the last range. In tests of records of 1 KiB, half of
+/// it is in flight while an iterator uses up the other half.
+const MOST_AHEAD: u64 = 2 << 20;
 /// Most bytes of one range, unless one record is longer. A batch of one read is not in flight: some
-/// filesystems perform it at once. So what is read ahead is at least four ranges.
-const LARGEST_RANGE: u64 = MOST_AHEAD / 4;
-/// Most ranges of a batch. Records that lie far from each other are read one by one.
+/// filesystems perform it at once. So what is read ahead is several ranges.
+const LARGEST_RANGE: u64 = 256 << 10;
+/// Most ranges that are read ahead. Records that lie far from each other are ranges of their own.
 const MOST_RANGES: usize = 32;
 /// Bytes between two records of the log that are read along with them.
 const GAP: u64 = 16 << 10;
@@ -77,39 +78,65 @@ impl Window {
 struct Batch {
     /// The reads. They are dropped first: a file in flight is held.
     reads: Box<dyn ReadCompletions>,
+    /// The pages that were read in front of the ranges, until they are in the cache.
+    pages: Vec<MissingPage>,
     ranges: Vec<PlannedRange>,
     /// The memory of each range in the ledger, until the range has its bytes.
     booked: Vec<Option<Reservation>>,
+    /// Results of the pages, and behind them of the ranges.
     results: Vec<Option<Result<Bytes>>>,
+    /// Number of results of pages.
+    of_pages: usize,
     /// The first range that the iterator has not reached.
     next: usize,
 }
 
 impl Batch {
-    /// Waits for the read of a range. Returns `None` if it failed.
-    fn take(&mut self, i: usize) -> Option<Bytes> {
+    /// Waits for the read with this index.
+    fn wait(&mut self, i: usize) -> Option<Result<Bytes>> {
         while self.results[i].is_none() {
             let (done, result) = self.reads.next()?;
             self.results[done] = Some(result);
         }
-        let read = self.results[i].take()?.ok()?;
+        self.results[i].take()
+    }
+
+    /// Waits for the read of a range. Returns `None` if it failed.
+    fn take(&mut self, i: usize) -> Option<Bytes> {
+        let read = self.wait(self.of_pages + i)?.ok()?;
         let booked = self.booked[i].take();
         (read.len() as u64 == self.ranges[i].len()).then(|| match booked {
             Some(booked) => booked.hold(read),
             None => read,
         })
     }
+
+    /// Waits for the pages, and puts them into the cache.
+    fn finish_pages(&mut self, env: &Env) {
+        for (i, page) in std::mem::take(&mut self.pages).into_iter().enumerate() {
+            if let Some(read) = self.wait(i) {
+                page.insert(env, read);
+            }
+        }
+    }
 }
 
 /// The ranges of the next batch, as they are planned.
-#[derive(Default)]
 pub(crate) struct ReadPlan {
+    /// Pages of the index that are read with the ranges.
+    pub pages: Vec<MissingPage>,
     ranges: Vec<PlannedRange>,
     /// Bytes of all ranges.
     bytes: u64,
-    /// Most bytes of all ranges, and of one, unless one record is longer.
+    /// The bytes from which on no range is begun.
     budget: u64,
+    /// Most bytes of one range, unless one record is longer.
     largest: u64,
+    /// Most ranges, at least one.
+    most: usize,
+    /// The target and the most ranges ahead of which these are a part.
+    target: u64,
+    reads: usize,
 }
 
 impl ReadPlan {
@@ -122,15 +149,12 @@ impl ReadPlan {
             let wider = range.start.min(from)..range.end.max(to);
             let (before, after) = (last.len(), wider.end - wider.start);
             if is_near && after <= self.largest {
-                let fits = self.bytes - before + after <= self.budget;
-                if fits {
-                    self.bytes += after - before;
-                    last.range = wider;
-                }
-                return fits;
+                self.bytes += after - before;
+                last.range = wider;
+                return true;
             }
         }
-        let fits = self.bytes + (to - from) <= self.budget && self.ranges.len() < MOST_RANGES;
+        let fits = self.bytes + (to - from) <= self.budget && self.ranges.len() < self.most;
         if !fits && !self.ranges.is_empty() {
             return false;
         }
@@ -144,6 +168,11 @@ impl ReadPlan {
         });
         true
     }
+
+    /// Returns true if no record was added.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
 }
 
 /// The reads of one iterator.
@@ -152,8 +181,9 @@ pub(crate) struct ReadAhead {
     batches: VecDeque<Batch>,
     /// Bytes of the ranges that the iterator has not reached.
     ahead: u64,
-    /// Bytes that may be ahead after the next batch.
+    /// Bytes and ranges that were to be ahead with the last batch. Both are 0 at first.
     target: u64,
+    reads: usize,
 }
 
 impl ReadAhead {
@@ -162,18 +192,24 @@ impl ReadAhead {
             window: None,
             batches: VecDeque::new(),
             ahead: 0,
-            target: FIRST_READ,
+            target: 0,
+            reads: 0,
         }
     }
 
     /// Forgets that the iterator has gone on: the next reads are small.
     pub fn restart(&mut self) {
-        self.target = FIRST_READ;
+        (self.target, self.reads) = (0, 0);
     }
 
-    /// Returns true if the iterator has gone on over the bytes of a first read.
+    /// Returns true if there was a read: the iterator is no lookup of one record.
     pub fn goes_on(&self) -> bool {
-        self.target > FIRST_READ
+        self.target > 0
+    }
+
+    /// Returns true if there is no range that the iterator has not reached.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
     }
 
     /// Drops all ranges. Waits for the reads in flight.
@@ -193,7 +229,8 @@ impl ReadAhead {
 
     /// Returns true if it is time to read more.
     pub fn is_low(&self) -> bool {
-        self.ahead <= self.target / 2
+        let ranges = self.batches.iter().map(|b| b.ranges.len() - b.next);
+        self.ahead <= self.target / 2 && ranges.sum::<usize>() <= self.reads / 2
     }
 
     /// Returns the window that has a record, if it is the current one.
@@ -203,7 +240,7 @@ impl ReadAhead {
 
     /// Makes the first range with a record the current window, and waits until it is read. Ranges
     /// before it are dropped. Returns false if the record is in no range.
-    pub fn move_to(&mut self, at: Location) -> bool {
+    pub fn move_to(&mut self, env: &Env, at: Location) -> bool {
         let found = self.batches.iter().enumerate().find_map(|(b, batch)| {
             let ahead = &batch.ranges[batch.next..];
             let i = ahead.iter().position(|range| range.contains(at))?;
@@ -213,7 +250,8 @@ impl ReadAhead {
             return false;
         };
         self.window = None;
-        for skipped in self.batches.drain(..b) {
+        for mut skipped in self.batches.drain(..b) {
+            skipped.finish_pages(env);
             self.ahead -= bytes_of(&skipped.ranges[skipped.next..]);
         }
         let batch = &mut self.batches[0];
@@ -229,23 +267,39 @@ impl ReadAhead {
             bytes,
         });
         if batch.next == batch.ranges.len() {
+            batch.finish_pages(env);
             self.batches.pop_front();
         }
         true
     }
 
-    /// Returns an empty plan for the next batch.
+    /// Returns an empty plan for the next batch. Twice as much may be ahead as with the last one.
     pub fn plan(&self) -> ReadPlan {
+        let target = (self.target * 2).clamp(FIRST_READ, MOST_AHEAD);
+        let reads = (self.reads * 2).clamp(1, MOST_RANGES);
+        let ranges = self.batches.iter().map(|b| b.ranges.len() - b.next);
         ReadPlan {
-            budget: self.target.saturating_sub(self.ahead),
-            largest: (self.target / 4).clamp(FIRST_READ, LARGEST_RANGE),
-            ..ReadPlan::default()
+            pages: Vec::new(),
+            ranges: Vec::new(),
+            bytes: 0,
+            budget: target.saturating_sub(self.ahead),
+            largest: (target / 4).clamp(FIRST_READ, LARGEST_RANGE),
+            most: reads.saturating_sub(ranges.sum()),
+            target,
+            reads,
         }
+    }
+
+    /// Waits for all pages of the index, and puts them into the cache.
+    pub fn finish_pages(&mut self, env: &Env) {
+        self.batches
+            .iter_mut()
+            .for_each(|batch| batch.finish_pages(env));
     }
 
     /// Submits the reads of a plan.
     pub fn submit(&mut self, engine: &Engine, plan: ReadPlan) {
-        let ranges = plan.ranges;
+        let ReadPlan { pages, ranges, .. } = plan;
         if ranges.is_empty() {
             return;
         }
@@ -254,19 +308,20 @@ impl ReadAhead {
             offset: r.range.start,
             len: r.len() as usize,
         };
-        let book =
-            |r: &PlannedRange| Some(engine.env.ledger().reserve(MemoryKind::Pinned, r.len()));
-        let booked = ranges.iter().map(book).collect();
-        let reads = engine
-            .env
-            .fs()
-            .submit_reads(ranges.iter().map(read).collect());
+        let book = |r: &PlannedRange| {
+            let ledger = engine.env.ledger();
+            Some(ledger.reserve(MemoryKind::Pinned, r.len()))
+        };
+        let of_pages = pages.iter().map(MissingPage::request);
+        let reads: Vec<ReadRequest> = of_pages.chain(ranges.iter().map(read)).collect();
         self.ahead += plan.bytes;
-        self.target = (self.target * 2).min(MOST_AHEAD);
+        (self.target, self.reads) = (plan.target, plan.reads);
         self.batches.push_back(Batch {
-            reads,
-            booked,
-            results: ranges.iter().map(|_| None).collect(),
+            results: reads.iter().map(|_| None).collect(),
+            reads: engine.env.fs().submit_reads(reads),
+            of_pages: pages.len(),
+            pages,
+            booked: ranges.iter().map(book).collect(),
             next: 0,
             ranges,
         });
