@@ -37,8 +37,8 @@ pub struct LogIter {
     paged: usize,
     /// True if the entries that follow may be in `reads`, because they were taken anew.
     retaken: bool,
-    /// The log's number of late records when the entries were taken.
-    late: u64,
+    /// The log's number of late records and removals when the entries were taken.
+    revision: u64,
     /// Number of entries that are taken next.
     ahead: usize,
     /// The last pages of the index that records were on. A mapping is decoded from its beginning,
@@ -72,7 +72,7 @@ impl LogIter {
             planned: 0,
             paged: 0,
             retaken: false,
-            late: 0,
+            revision: 0,
             ahead: AHEAD,
             pages: VecDeque::new(),
             entry: 0,
@@ -107,13 +107,14 @@ impl LogIter {
             let Some(at) = self.at else {
                 return Ok(None);
             };
-            if self.late != self.log.state().late() {
-                // A late record may belong between the entries that were taken.
+            if self.revision != self.log.state().revision() {
+                // A late record may belong between the entries that were taken. A record that was
+                // removed may have been appended again, with other data.
                 self.forget_taken();
                 self.ahead = AHEAD;
             }
             if self.taken.is_empty() {
-                self.late = self.log.state().late();
+                self.revision = self.log.state().revision();
                 self.take_entries(at)?;
             }
             let Some((lsn, place)) = self.taken.pop_front() else {
@@ -279,7 +280,12 @@ impl LogIter {
 
     /// Takes more entries from the index if few are left that are not planned.
     fn take_entries_ahead(&mut self) {
-        if self.taken.len() - self.planned >= MOST_AHEAD / 2 {
+        // An iterator that has gone on for long needs as many for one batch of reads.
+        let least = match self.ahead < MOST_AHEAD {
+            true => self.ahead / 4,
+            false => MOST_AHEAD / 2,
+        };
+        if self.taken.len() - self.planned >= least {
             return;
         }
         let at = match self.taken.back() {

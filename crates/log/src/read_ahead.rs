@@ -229,8 +229,13 @@ impl ReadAhead {
 
     /// Returns true if it is time to read more.
     pub fn is_low(&self) -> bool {
-        let ranges = self.batches.iter().map(|b| b.ranges.len() - b.next);
-        self.ahead <= self.target / 2 && ranges.sum::<usize>() <= self.reads / 2
+        self.ahead <= self.target / 2 && self.ranges_ahead() <= self.reads / 2
+    }
+
+    /// Returns the number of ranges that the iterator has not reached.
+    fn ranges_ahead(&self) -> usize {
+        let ahead = self.batches.iter().map(|b| b.ranges.len() - b.next);
+        ahead.sum()
     }
 
     /// Returns the window that has a record, if it is the current one.
@@ -277,14 +282,13 @@ impl ReadAhead {
     pub fn plan(&self) -> ReadPlan {
         let target = (self.target * 2).clamp(FIRST_READ, MOST_AHEAD);
         let reads = (self.reads * 2).clamp(1, MOST_RANGES);
-        let ranges = self.batches.iter().map(|b| b.ranges.len() - b.next);
         ReadPlan {
             pages: Vec::new(),
             ranges: Vec::new(),
             bytes: 0,
             budget: target.saturating_sub(self.ahead),
             largest: (target / 4).clamp(FIRST_READ, LARGEST_RANGE),
-            most: reads.saturating_sub(ranges.sum()),
+            most: reads.saturating_sub(self.ranges_ahead()),
             target,
             reads,
         }
@@ -315,7 +319,11 @@ impl ReadAhead {
         let of_pages = pages.iter().map(MissingPage::request);
         let reads: Vec<ReadRequest> = of_pages.chain(ranges.iter().map(read)).collect();
         self.ahead += plan.bytes;
-        (self.target, self.reads) = (plan.target, plan.reads);
+        // A plan that is smaller than it may be, such as one at the end of the entries that are
+        // known, is no reason to read twice as much next.
+        self.target = plan.target.min(self.ahead.max(self.target));
+        let ranges_ahead = self.ranges_ahead() + ranges.len();
+        self.reads = plan.reads.min(ranges_ahead.max(self.reads));
         self.batches.push_back(Batch {
             results: reads.iter().map(|_| None).collect(),
             reads: engine.env.fs().submit_reads(reads),
