@@ -24,6 +24,9 @@ const COPIED_PART: usize = 8;
 
 /// An iterator over the records of a log, as [`Log::iter`] and [`Log::iter_back`] return it. An
 /// item is an LSN and the record. After an error the iterator goes on behind the record.
+///
+/// An iterator reads ahead: twice as many bytes as it has returned, and at most some 2.5 MiB. Until
+/// it is at its end or dropped, it holds that memory, and files of which it reads a part.
 pub struct LogIter {
     log: Log,
     forward: bool,
@@ -119,7 +122,9 @@ impl LogIter {
             }
             let Some((lsn, place)) = self.taken.pop_front() else {
                 // A reader of the tail that waits keeps neither memory nor files.
+                // Its next record is read like the first one.
                 self.reads.clear();
+                self.reads.restart();
                 return Ok(None);
             };
             self.planned = self.planned.saturating_sub(1);
