@@ -139,7 +139,7 @@ pub mod log {
     pub use basalt_log::{
         Duplicates, Log, LogBatch, LogCopy, LogCopyReport, LogEngine, LogEngineOptions,
         LogEngineStats, LogIter, LogLoss, LogOptions, LogRepairReport, LogTicket, LogUnprovenEnd,
-        LogVerification, LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN,
+        LogVerification, LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN, WriteOptions,
     };
 }
 
@@ -152,3 +152,8 @@ pub mod lava {
         pub use basalt_lava::image::{Checked, Format, Progress, Step, check, format, grow, open};
     }
 }
+
+/// The examples of the page on logs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/logs.md")]
+struct PageOnLogs;

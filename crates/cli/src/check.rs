@@ -215,10 +215,10 @@ pub fn repair(args: args::Repair) -> Outcome {
             count_entries(report.entries_kept),
             count(report.tables_kept, "table", "tables"),
             report.tables_written,
-            if report.lost.is_empty() {
-                "nothing is lost"
-            } else {
-                "the losses are listed above"
+            match (report.lost.is_empty(), logs.is_some()) {
+                (true, true) => "no key is lost",
+                (true, false) => "nothing is lost",
+                (false, _) => "the losses are listed above",
             }
         );
         if let Some(logs) = &logs {

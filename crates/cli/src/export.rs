@@ -52,8 +52,12 @@ pub fn export(args: args::Export) -> Outcome {
     let took = clock.now().saturating_sub(start);
     if counts.others > 0 {
         eprintln!(
-            "basalt: {} no string and left out; a Redis client reads such keys",
-            count(counts.others, "key holds", "keys hold")
+            "basalt: {} not exported; a Redis client reads such keys",
+            count(
+                counts.others,
+                "key that holds no string is",
+                "keys that hold no strings are"
+            )
         );
     }
     if counts.expiries > 0 && args.files.is_some() {

@@ -111,7 +111,7 @@ impl Failure {
                 Some(holder) => format!(
                     "the log store in {place}{IN_USE}{holder}; a store has one owner at a time, so stop that process and try again"
                 ),
-                None => words(&e),
+                None => format!("{}; a store has one owner at a time", words(&e)),
             },
             ErrorKind::NotFound => format!(
                 "there is no log store in {place}; name another, or make one with `basalt log append {argument} LOG`"
@@ -128,6 +128,7 @@ impl Failure {
                 format!("{e}; the log store in {place} needs a newer version of basalt")
             }
             ErrorKind::InvalidArgument => words(&e),
+            ErrorKind::Io if e.path().is_some() => e.to_string(),
             _ => format!("{e} (log store in {place})"),
         })
     }
@@ -321,7 +322,7 @@ fn readable_sizes(text: &str) -> String {
 
 /// Removes the engine's own advice to repair from the words for damage. The sentence here gives the
 /// advice with the directory's name.
-fn strip_repair_advice(text: &str) -> String {
+pub fn strip_repair_advice(text: &str) -> String {
     let Some((what, rest)) = text.split_once("; run `basalt repair`") else {
         return text.to_string();
     };
@@ -333,6 +334,10 @@ fn strip_repair_advice(text: &str) -> String {
 /// Returns the holder of a store's lock from the filesystem's words: `process 12 (basalt serve)`.
 fn holder(text: &str) -> Option<&str> {
     let rest = &text[text.find("process ")?..];
+    let numbered = rest["process ".len()..].starts_with(|c: char| c.is_ascii_digit());
+    if !numbered && !rest.starts_with("process itself") {
+        return None;
+    }
     // A command line can have any content. The advice behind the holder is the end of the text.
     Some(
         rest.split_once("); ")

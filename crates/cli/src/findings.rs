@@ -1,6 +1,6 @@
 //! The findings of a check, and the question before a repair, of a store of any kind.
 
-use crate::failure::{EXIT_FAILED, Failure};
+use crate::failure::{EXIT_FAILED, Failure, strip_repair_advice};
 use crate::location::StoreLocation;
 use serde_json::json;
 use std::fmt::Write;
@@ -24,7 +24,8 @@ pub struct Findings<'a> {
 pub fn findings(found: &Findings<'_>) -> String {
     let mut text = String::new();
     for e in found.damage {
-        let _ = writeln!(text, "damage: {e}");
+        // The last line says how to repair a store of this kind.
+        let _ = writeln!(text, "damage: {}", strip_repair_advice(&e.to_string()));
     }
     let lists = [
         (

@@ -1,8 +1,9 @@
 //! `log`: the logs of a log store: what there is, records in and out, trims, check and repair.
 
-mod change;
+mod append;
 mod check;
 mod records;
+mod remove;
 mod show;
 mod tail;
 
@@ -11,22 +12,29 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
 use crate::store::{Access, environment_for_logs, kind_of_store};
+use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
+use basalt_server::layout::SERVER_PREFIX;
 use rustix::fs::FileType;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Runs `basalt log`.
 pub fn log(args: Log) -> Outcome {
+    let wait = Duration::from_secs(args.wait);
+    let place = |path: &Path| LogPlace::new(path, wait);
     match args.action {
-        Action::Ls(a) => show::list(&LogPlace::new(&a.path), a.json),
-        Action::Stat(a) => show::stat(&LogPlace::new(&a.path), a.log.as_deref(), a.json),
-        Action::Dump(a) => show::dump(&a),
-        Action::Append(a) => change::append(&a),
-        Action::Tail(a) => tail::tail(&a),
-        Action::Trim(a) => change::trim(&a),
-        Action::Check(a) => check::check(&LogPlace::new(&a.path), a.json),
-        Action::Repair(a) => check::repair(&LogPlace::new(&a.path), a.yes, a.json),
+        Action::Ls(a) => show::list(&place(&a.path), a.json),
+        Action::Stat(a) => show::stat(&place(&a.path), a.log.as_deref(), a.json),
+        Action::Dump(a) => show::dump(&place(&a.path), &a),
+        Action::Append(a) => append::append(place(&a.path).making(a.make())?, &a),
+        Action::Tail(a) => tail::tail(place(&a.path), &a),
+        Action::Trim(a) => remove::trim(&place(&a.path), &a),
+        Action::Truncate(a) => remove::truncate(&place(&a.path), &a),
+        Action::Rm(a) => remove::rm(&place(&a.path), &a),
+        Action::Check(a) => check::check(&place(&a.path), a.json),
+        Action::Repair(a) => check::repair(&place(&a.path), a.yes, a.json),
     }
 }
 
@@ -35,25 +43,33 @@ struct LogPlace {
     store: StoreLocation,
     /// The argument, for advice.
     argument: String,
+    /// The time that another process may still have the store open.
+    wait: Duration,
 }
+
+/// The first pause of a command that waits for a store. Each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// A command that has waited this long says for whom it waits.
+const QUIET_WAIT: Duration = Duration::from_millis(500);
 
 impl LogPlace {
     /// Returns the location of a store whose image may have to be made.
-    fn making(path: &Path, make: Make) -> Result<LogPlace, Failure> {
-        let mut place = LogPlace::new(path);
-        if make.size.is_some() && place.store.image.is_none() {
-            let (image, dir) = place.colon().ok_or_else(|| {
+    fn making(mut self, make: Make) -> Result<LogPlace, Failure> {
+        if make.size.is_some() && self.store.image.is_none() {
+            let (image, dir) = self.colon().ok_or_else(|| {
                 Failure::new(format!(
                     "--size makes an image; name the store in it, as {}:logs",
-                    path.display()
+                    self.argument
                 ))
             })?;
-            (place.store.image, place.store.dir) = (Some(image.into()), dir.into());
+            (self.store.image, self.store.dir) = (Some(image.into()), dir.into());
         }
-        Ok(place)
+        Ok(self)
     }
 
-    fn new(path: &Path) -> LogPlace {
+    fn new(path: &Path, wait: Duration) -> LogPlace {
         let store = match in_image(path) {
             Some((image, dir)) => StoreLocation {
                 dir,
@@ -67,6 +83,36 @@ impl LogPlace {
         LogPlace {
             store,
             argument: path.display().to_string(),
+            wait,
+        }
+    }
+
+    /// Runs `attempt` until no other process has the store open, or the time to wait is over.
+    fn when_free<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let clock = Clock::system();
+        let began = clock.now();
+        let (mut pause, mut told) = (FIRST_PAUSE, false);
+        loop {
+            let busy = match attempt() {
+                Err(e) if e.is_busy() => e,
+                done => return done,
+            };
+            let waited = clock.now() - began;
+            if waited >= self.wait {
+                return Err(match self.wait.is_zero() {
+                    true => busy,
+                    false => Failure::new(format!(
+                        "{}; waited {} s, and --wait N waits longer",
+                        busy.sentence(),
+                        self.wait.as_secs()
+                    )),
+                });
+            }
+            if waited >= QUIET_WAIT && !std::mem::replace(&mut told, true) {
+                eprintln!("basalt: {}; waiting until it is free", busy.sentence());
+            }
+            clock.sleep(pause.min(self.wait - waited));
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -106,7 +152,7 @@ impl LogPlace {
             }
             _ => {}
         }
-        environment_for_logs(&self.store, &self.argument, access)
+        self.when_free(|| environment_for_logs(&self.store, &self.argument, access))
     }
 
     /// Opens the store.
@@ -119,11 +165,13 @@ impl LogPlace {
     fn open_in(&self, env: &Env, path: &Path, access: Access) -> Result<LogEngine, Failure> {
         self.check_directory(env, path, access)?;
         let options = LogEngineOptions::default().create_if_missing(access.make().is_some());
-        let opened = match access {
-            Access::Read => LogEngine::open_read_only(env, path, options),
-            Access::Write(_) | Access::Remove => LogEngine::open(env, path, options),
-        };
-        opened.map_err(|e| self.failure(e))
+        self.when_free(|| {
+            let opened = match access {
+                Access::Read => LogEngine::open_read_only(env, path, options.clone()),
+                Access::Write(_) | Access::Remove => LogEngine::open(env, path, options.clone()),
+            };
+            opened.map_err(|e| self.failure(e))
+        })
     }
 
     /// Refuses to make a store among other files.
@@ -148,6 +196,18 @@ impl LogPlace {
                 }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses to change a log that the server writes.
+    fn check_is_no_servers(&self, log: &str) -> Result<(), Failure> {
+        match log.starts_with(SERVER_PREFIX) {
+            false => Ok(()),
+            true => Err(Failure::new(format!(
+                "the log {} holds a stream of Redis clients in the server's encoding; \
+                 change the stream by XADD, XTRIM, XDEL and DEL",
+                escape(log.as_bytes())
+            ))),
         }
     }
 

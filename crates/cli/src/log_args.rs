@@ -14,12 +14,13 @@ Examples:
   basalt log dump ./logs orders --from 10 --limit 3
   basalt log tail -f ./logs orders
   basalt log trim ./logs orders --up-to 900
+  basalt log truncate ./logs orders --from 990
   basalt log check ./logs
   basalt log ls store.lava:logs
 
 PATH is the directory of a log store. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
 which is larger than those before it unless --lsn says otherwise. A store has one owner at a time; commands that only read change nothing, \
-may run side by side, and keep owners out while they run.
+may run side by side, and keep owners out while they run. A command waits for the others, up to --wait seconds.
 
 Exit codes: 0 done; 1 damage was found, or records are lost; 2 not done.";
 
@@ -28,6 +29,15 @@ Exit codes: 0 done; 1 damage was found, or records are lost; 2 not done.";
 pub struct Log {
     #[command(subcommand)]
     pub action: Action,
+    /// Wait up to this many seconds while another process has the store open
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(..=86_400)
+    )]
+    pub wait: u64,
 }
 
 #[derive(Subcommand)]
@@ -44,6 +54,10 @@ pub enum Action {
     Tail(Tail),
     /// Remove the records of a log up to an LSN, for good
     Trim(Trim),
+    /// Remove the records of a log from an LSN on, for good
+    Truncate(Truncate),
+    /// Remove a log with all its records, for good
+    Rm(Rm),
     /// Verify every byte of a closed store that has a meaning
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
@@ -51,6 +65,11 @@ pub enum Action {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log ls ./logs
+  basalt log ls ./logs --json | jq '.logs[].name'
+  basalt log ls store.lava:logs")]
 pub struct Ls {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -61,6 +80,13 @@ pub struct Ls {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log stat ./logs
+  basalt log stat ./logs orders
+  basalt log stat ./logs orders --json | jq .gaps
+
+Of a store: files, bytes on disk for each live byte, memory and pages of the index. Of a log: records, bytes, LSNs, gaps, and up to where it was trimmed.")]
 pub struct Stat {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -130,10 +156,15 @@ pub struct Dump {
     #[arg(value_name = "LOG")]
     pub log: String,
     /// Begin with this LSN
-    #[arg(long, value_name = "LSN", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "LSN",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub from: u64,
     /// End with this LSN [default: the last one]
-    #[arg(long, value_name = "LSN")]
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub to: Option<u64>,
     /// Print at most this many records
     #[arg(long, value_name = "N")]
@@ -152,7 +183,7 @@ Examples:
   basalt log append store.lava:logs orders hello --size 1G
 
 Without DATA and --file, each line of standard input is a record. Prints the LSNs of the records. All records survive a power cut when the command \
-returns. Without --lsn the first record gets the LSN behind the last one.")]
+returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message says up to which line and LSN all is in.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -167,9 +198,9 @@ pub struct Append {
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub file: Option<PathBuf>,
     /// Give the first record this LSN, and each further one the next
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub lsn: Option<u64>,
-    /// Read the escapes that `dump` prints: \t \n \r \\ \xNN
+    /// Read the escapes that `dump` prints, \t \n \r \\ \xNN, and \0
     #[arg(short, long, conflicts_with = "file")]
     pub escaped: bool,
     /// Make a missing store even in a directory that holds other files
@@ -216,7 +247,8 @@ Examples:
   basalt log trim ./logs orders --up-to 900
   basalt log trim ./logs orders --up-to 900 --yes
 
-Says what will go, and asks. Records up to the LSN are gone for good, and later appends of such LSNs are refused.")]
+Says what will go, and asks. Records up to the LSN are gone for good, and later appends of such LSNs are refused. An LSN above the last record is \
+refused without --beyond-last, because it keeps LSNs from ever being used.")]
 pub struct Trim {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -225,9 +257,59 @@ pub struct Trim {
     #[arg(value_name = "LOG")]
     pub log: String,
     /// Remove records up to this LSN, which is removed as well
-    #[arg(long, value_name = "LSN")]
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub up_to: u64,
+    /// Allow an LSN above that of the last record
+    #[arg(long)]
+    pub beyond_last: bool,
     /// Trim without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Print one JSON object
+    #[arg(long, requires = "yes")]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log truncate ./logs orders --from 990
+  basalt log truncate ./logs orders --from 990 --yes
+
+Says what will go, and asks. Records from the LSN on are gone for good, and their LSNs can be appended again. A log that is emptied stays; `rm` removes it.")]
+pub struct Truncate {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// Remove records from this LSN on, which is removed as well
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
+    pub from: u64,
+    /// Truncate without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Print one JSON object
+    #[arg(long, requires = "yes")]
+    pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log rm ./logs orders
+  basalt log rm ./logs orders --yes
+
+Says what will go, and asks. A log that is made again under the name begins at LSN 1.")]
+pub struct Rm {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "LOG")]
+    pub log: String,
+    /// Remove without asking
     #[arg(long)]
     pub yes: bool,
     /// Print one JSON object

@@ -2,7 +2,7 @@
 
 use crate::findings::{Findings, damage_json, findings};
 use crate::progress::{count, human_bytes};
-use basalt_log::{LogRepairReport, LogUnprovenEnd, LogVerifyReport};
+use basalt_log::{LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub fn report_json(report: &LogVerifyReport) -> Value {
     json!({
         "sound": report.damage.is_empty(), "files": report.files, "bytes": report.bytes, "logs": report.logs,
         "records": report.records, "live_bytes": report.live_bytes, "pages": report.pages,
-        "damage": damage, "orphans": report.unused_files, "unnamed": report.unnamed,
+        "damage": damage, "losses": losses_json(&report.losses), "orphans": report.unused_files, "unnamed": report.unnamed,
         "foreign": report.foreign, "torn_tails": report.torn_tails,
         "unproven_ends": unproven_json(&report.unproven_ends),
     })
@@ -34,10 +34,27 @@ pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
         foreign: &named(&report.foreign),
         torn_tails: &named(&report.torn_tails),
     });
+    for loss in &report.losses {
+        let _ = writeln!(text, "lost: {loss}");
+    }
     for end in &report.unproven_ends {
         let _ = writeln!(text, "unproven end: {directory}{end}");
     }
     text
+}
+
+/// Returns losses of records as `--json` shows them.
+fn losses_json(losses: &[LogLoss]) -> Vec<Value> {
+    let one = |loss: &LogLoss| {
+        json!({
+            "file": loss.file, "offset": loss.bytes.start,
+            "bytes": loss.bytes.end.saturating_sub(loss.bytes.start), "log": loss.log,
+            "first": loss.lsns.as_ref().map(|lsns| *lsns.start()),
+            "last": loss.lsns.as_ref().map(|lsns| *lsns.end()),
+            "records": loss.records, "reason": loss.reason,
+        })
+    };
+    losses.iter().map(one).collect()
 }
 
 /// Returns ends of files that nothing proves as `--json` shows them.
@@ -54,10 +71,14 @@ fn unproven_json(ends: &[LogUnprovenEnd]) -> Vec<Value> {
 /// Returns what a check of logs has read.
 pub fn walked(report: &LogVerifyReport) -> String {
     format!(
-        "{}, {}, {} in {}",
+        "{}, {}, {}{} in {}",
         count(report.files, "file", "files"),
         human_bytes(report.bytes),
         count(report.records, "record", "records"),
+        match report.damage.is_empty() {
+            true => "",
+            false => " left",
+        },
         count(report.logs, "log", "logs")
     )
 }
@@ -74,7 +95,7 @@ pub fn repair_json(report: &LogRepairReport) -> Value {
         "whole": is_whole(report),
         "sound": report.sound, "logs": report.logs, "records_kept": report.records_kept,
         "files_kept": report.files_kept, "files_written": report.files_written,
-        "lost": report.lost, "unproven_ends": unproven_json(&report.unproven_ends),
+        "lost": report.lost, "losses": losses_json(&report.losses), "unproven_ends": unproven_json(&report.unproven_ends),
         "reappearing": report.reappearing, "notes": report.notes,
         "set_aside": report.set_aside,
     })
@@ -108,7 +129,7 @@ pub fn repair_text(report: &LogRepairReport, directory: &str) -> String {
         report.files_written,
         match (report.sound, is_whole(report)) {
             (true, _) => "the logs were sound, and nothing was changed",
-            (false, true) => "nothing is lost",
+            (false, true) => "no record is lost",
             (false, false) => "the losses are listed above",
         }
     );

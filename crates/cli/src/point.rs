@@ -5,6 +5,7 @@ use crate::directory::open_named;
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::output::print;
+use crate::progress::count;
 use crate::store::{Access, Limits, Store, Value, argument};
 use crate::text_entry::{Format, KvRecord};
 use basalt::MAX_VALUE_LEN;
@@ -174,7 +175,12 @@ pub fn scan(args: args::Scan) -> Outcome {
     }
     if others > 0 {
         eprintln!(
-            "basalt: {others} keys hold no strings and are left out; --keys-only shows them, a Redis client reads them"
+            "basalt: {} not shown; --keys-only shows such keys, and a Redis client reads them",
+            count(
+                others,
+                "key that holds no string is",
+                "keys that hold no strings are"
+            )
         );
     }
     store.close()?;

@@ -339,9 +339,9 @@ impl Report {
 /// Returns the levels of a family, with the bytes written into each since the store was opened.
 fn levels(f: &basalt::FamilyStats) -> String {
     let head = format!(
-        "\nfamily {}, {} sorted runs\n",
+        "\nfamily {}, {}\n",
         f.name,
-        Report::sorted_runs(f)
+        count(Report::sorted_runs(f), "sorted run", "sorted runs")
     );
     let mut rows = vec![
         [

@@ -21,7 +21,7 @@ use basalt::{
 use basalt::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_server::catalog::{self, Retired};
 use basalt_server::engine_defaults;
-use basalt_server::layout::KEYS_FAMILY;
+use basalt_server::layout::{KEYS_FAMILY, SERVER_PREFIX};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -272,7 +272,7 @@ impl Store {
                 Some(keyspace) => KeySelection::Redis(keyspace),
                 None => KeySelection::Empty,
             },
-            Some(name) if access != Access::Read && name.starts_with("redis.") => {
+            Some(name) if access != Access::Read && name.starts_with(SERVER_PREFIX) => {
                 return Err(Failure::new(format!(
                     "the family {name} holds the keys of Redis clients in their encoding; leave --family out to write to it"
                 )));

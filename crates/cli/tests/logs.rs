@@ -114,7 +114,10 @@ $ dump l a --from 5 --to 4
 basalt: --to 4 lies before --from 5
 [2]
 $ trim l a --up-to 2
-basalt: trim removes records: 2 records of 4 of a go for good, LSNs 1 to 2; run it with --yes
+basalt: trim removes 2 of 4 records of a for good, LSNs 1 to 2; run it with --yes
+[2]
+$ trim l a --up-to 20 --yes
+basalt: a ends at LSN 9, and after a trim up to 20 all appends up to it would be refused; use --up-to 9, or --beyond-last if that is wanted
 [2]
 $ trim l a --up-to 2 --yes
 2 records trimmed, 20 B; 2 left
@@ -124,12 +127,44 @@ $ dump l a
 $ append l a late --lsn 2
 basalt: LSN 2 of log \"a\" is not above 2, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used
 [2]
-$ trim l a --up-to 20 --yes
+$ trim l a --up-to 20 --beyond-last --yes
 2 records trimmed, 23 B; 0 left
 $ append l a next
 21
+$ append l a -e < last\\nbad\\q\\nnever\\n
+basalt: line 2 of standard input: \\q is unknown: \\t \\n \\r \\0 \\\\ and \\xNN are the escapes; line 1, LSN 22, was appended durably, and nothing behind it
+[2]
+$ append l a --lsn 20 < x\\ny\\n
+basalt: LSN 20 of log \"a\" is not above 20, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used; nothing was appended
+[2]
 $ dump l a
 21\tnext
+22\tlast
+$ append l a --lsn -1 x
+error: invalid value '-1' for '--lsn <LSN>': invalid digit found in string
+
+For more information, try '--help'.
+[2]
+$ truncate l a --from 22
+basalt: truncate removes 1 of 2 records of a for good, LSN 22; their LSNs can be appended again; run it with --yes
+[2]
+$ truncate l a --from 22 --yes
+1 record removed, 11 B; 1 left
+$ truncate l a --from 22 --yes
+0 records removed, 0 B; 1 left
+$ append l a again
+22
+$ rm l b
+basalt: rm removes the log b for good, with 1 record, LSN 1; run it with --yes
+[2]
+$ rm l b --yes
+b removed, 1 record, 11 B
+$ rm l b --yes
+basalt: there is no log b in l; `basalt log ls l` lists them
+[2]
+$ ls l
+  log  records  first  last  bytes
+  a          2     21    22   23 B
 $ ls none
 basalt: there is no log store in none; name another, or make one with `basalt log append none LOG`
 [2]
@@ -176,7 +211,7 @@ fn scripts_get_json_and_raw_bytes() {
     );
     let trimmed = json(log(
         &s,
-        &["trim", "l", "a", "--up-to", "5", "--yes", "--json"],
+        &["trim", "l", "a", "--up-to", "1", "--yes", "--json"],
     ));
     assert_eq!(trimmed["trimmed_records"], 1);
     let check = json(log(&s, &["check", "l", "--json"]));
@@ -224,12 +259,36 @@ fn a_store_has_one_owner_at_a_time() {
         &["append", "l", "a", "x"],
         &["tail", "-f", "l", "a"],
         &["trim", "l", "a", "--up-to", "1", "--yes"],
+        &["truncate", "l", "a", "--from", "1", "--yes"],
+        &["rm", "l", "a", "--yes"],
         &["check", "l"],
         &["repair", "l", "--yes"],
     ] {
-        log(&s, args).fails(2, &["the log store in l is in use by process", "stop"]);
+        let args = [args, &["--wait", "0"]].concat();
+        log(&s, &args).fails(2, &["the log store in l is in use by process", "stop"]);
     }
+    let waited = log(&s, &["ls", "l", "--wait", "1"]);
+    assert_eq!(waited.code, Some(2), "{waited:?}");
+    for part in ["waiting until it is free", "waited 1 s", "--wait N"] {
+        assert!(waited.err.contains(part), "{part}: {}", waited.err);
+    }
+    // A command that waits goes on when the store is free.
+    let mut waiting = command(&s, &["append", "l", "a", "two", "--wait", "600"]);
+    let mut child = waiting.spawn().unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    assert!(next_line(&mut err).contains("waiting until it is free"));
     engine.close().unwrap();
+    assert_eq!(ended(child).ok(), b"2\n");
+    // Readers are named, too, if the system tells who has the lock.
+    let path = s.path("l");
+    let env = Env::builder(HostFs::new(HostOptions::new(&path)).unwrap()).build();
+    let reader = LogEngine::open_read_only(&env, &path, LogEngineOptions::default()).unwrap();
+    let refused = log(&s, &["append", "l", "a", "x", "--wait", "0"]);
+    refused.fails(
+        2,
+        &["the log store in l is in use by", "one owner at a time"],
+    );
+    reader.close().unwrap();
     log(&s, &["ls", "l"]).ok();
 }
 
@@ -252,9 +311,9 @@ fn a_followed_log_shows_what_others_append() {
     let mut err = BufReader::new(child.stderr.take().unwrap());
     assert_eq!(next_line(&mut out), "19\t19\n");
     assert_eq!(next_line(&mut out), "20\t20\n");
-    // The command that follows may be reading just now. Then this one is told that it is busy.
+    // The command that follows may be reading just now. Then this one waits.
     let append = |data: &str| {
-        while log(&s, &["append", "l", "a", data]).code != Some(0) {}
+        log(&s, &["append", "l", "a", data]).ok();
     };
     append("twenty-one");
     assert_eq!(next_line(&mut out), "21\ttwenty-one\n");
@@ -312,8 +371,11 @@ fn damage_is_named_and_repaired() {
     let ran = log(&s, &["check", "l"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     for part in [
+        "lost: ",
         "LSN 33 of log \"b\"",
         &name.display().to_string(),
+        "is damaged in 1 place: ",
+        "99 records left in 2 logs",
         "basalt log repair l",
     ] {
         assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
@@ -323,6 +385,12 @@ fn damage_is_named_and_repaired() {
     let report: serde_json::Value = serde_json::from_slice(&report.out).unwrap();
     assert_eq!(report["sound"], false);
     assert!(report["damage"][0]["offset"].as_u64().is_some(), "{report}");
+    let lost = &report["losses"][0];
+    assert_eq!((&lost["log"], &lost["first"]), (&"b".into(), &33.into()));
+    assert_eq!(
+        (&report["records"], &lost["records"]),
+        (&99.into(), &1.into())
+    );
     assert_eq!(tree(&s.path("l")), before);
 
     // Records before the damaged one are printed, and the error names it.
@@ -452,6 +520,8 @@ fn a_store_of_keys_has_logs_beside_them() {
     for change in [
         &["append", "db", "redis.stream.0.1", "x"][..],
         &["trim", "db", "redis.stream.0.1", "--up-to", "1", "--yes"],
+        &["truncate", "db", "redis.stream.0.1", "--from", "1", "--yes"],
+        &["rm", "db", "redis.stream.0.1", "--yes"],
     ] {
         let refused = log(&s, change);
         assert_eq!(refused.code, Some(2), "{refused:?}");

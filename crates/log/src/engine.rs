@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
-    fn remove_dead_records(&self) -> Result<()> {
+    pub fn remove_dead_records(&self) -> Result<()> {
         let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
             .map(|file| file.number)
             .collect();
@@ -281,8 +281,7 @@ impl Engine {
         }
         self.sync_before_removal()?;
         let recycle = !self.closed.load(SeqCst);
-        dead.into_iter()
-            .try_for_each(|file| self.logs.remove(file, recycle))
+        self.logs.remove_all(&dead, recycle)
     }
 
     /// Syncs the trims and the records that turned other records into garbage. Callers do this

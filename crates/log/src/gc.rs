@@ -10,6 +10,7 @@
 //! older than it are collected.
 
 use crate::catalog::Role;
+use crate::checkpoint::CheckpointHead;
 use crate::engine::{Engine, IS_SMALL, L0_ENTRIES};
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::mapping::{Location, Mapping};
@@ -18,7 +19,7 @@ use crate::physical::ReadableFile;
 use crate::reverse_index::{self, ReverseEntry};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
-use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, ReadRequest, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entry};
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
@@ -26,6 +27,7 @@ use basalt_records::{
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
@@ -34,7 +36,7 @@ const STEP: usize = 1 << 20;
 const READ_STEP: u64 = 4 << 20;
 const LEAST_READ: u64 = 4 << 10;
 /// Number of entries of a file that are looked up at a time.
-const ENTRIES_A_LOOKUP: usize = 64;
+pub(crate) const ENTRIES_A_LOOKUP: usize = 64;
 /// Maximum number of index pages in the cache of a search.
 const CACHED_PAGES: usize = 64;
 /// Largest gap between two live records, in bytes, that one read covers.
@@ -47,7 +49,8 @@ const MAX_LIVE_PART: f64 = 0.9;
 const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
 
 /// A live record of a file that is being collected.
-struct LiveRecord {
+pub(crate) struct LiveRecord {
+    file: Arc<ReadableFile>,
     log: Arc<LogState>,
     lsn: u64,
     from: Location,
@@ -56,16 +59,16 @@ struct LiveRecord {
 }
 
 impl LiveRecord {
-    /// Returns the offsets of the record's first byte and of its end.
-    fn range(&self) -> (u64, u64) {
-        let Location { offset, len, .. } = self.from;
-        (offset, offset + u64::from(len))
+    /// Returns the number of the file, and the offsets of the record's first byte and of its end.
+    fn range(&self) -> (u64, u64, u64) {
+        let Location { file, offset, len } = self.from;
+        (file, offset, offset + u64::from(len))
     }
 }
 
 /// Live records that are moved together.
 #[derive(Default)]
-struct MoveStep {
+pub(crate) struct MoveStep {
     records: Vec<LiveRecord>,
     /// Bytes of the records.
     bytes: usize,
@@ -74,29 +77,53 @@ struct MoveStep {
 }
 
 impl MoveStep {
-    fn add(&mut self, record: LiveRecord) {
-        let (start, end) = record.range();
-        let before = self.records.last().map_or(0, |last| last.range().1);
-        self.read += match start.checked_sub(before) {
-            Some(gap) if gap <= GAP => end - before,
-            _ => end - start + LEAST_READ,
+    pub fn add(&mut self, record: LiveRecord) {
+        let (file, start, end) = record.range();
+        let near = self.records.last().and_then(|last| {
+            let (of, _, before) = last.range();
+            let is_near = of == file && before <= start && start - before <= GAP;
+            is_near.then_some(before)
+        });
+        self.read += match near {
+            Some(before) => end - before,
+            None => end - start + LEAST_READ,
         };
         self.bytes += record.from.len as usize;
         self.records.push(record);
     }
 
-    fn is_full(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Takes out all records of the file with this path, and returns the file.
+    pub fn take_out(&mut self, path: Option<&Path>) -> Option<Arc<ReadableFile>> {
+        let is_of = |record: &LiveRecord| Some(&*record.file.path) == path;
+        let file = self
+            .records
+            .iter()
+            .find(|record| is_of(record))?
+            .file
+            .clone();
+        self.records.retain(|record| !is_of(record));
+        Some(file)
+    }
+
+    pub fn is_full(&self) -> bool {
         self.bytes >= STEP || self.read >= READ_STEP
     }
 }
 
 impl Engine {
-    /// Has a job collect garbage if there is more than the options allow.
+    /// Has a job collect garbage if there is more than the options allow, and merge small files if
+    /// there are many.
     pub fn schedule_gc(&self) {
-        if self.gc_victim().is_some() && !self.collecting.swap(true, SeqCst) {
+        let is_due = self.gc_victim().is_some() || self.small_files().is_some();
+        if is_due && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
+                let _ = engine.merge_small_files();
                 engine.collecting.store(false, SeqCst);
             });
         }
@@ -106,11 +133,34 @@ impl Engine {
     pub fn collect_garbage(&self) -> Result<()> {
         while let Some(victim) = self.gc_victim() {
             self.check_open()?;
-            if !self.collect(&victim)? {
-                break;
+            match self.collect(&victim) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The others can be collected.
+                Err(e) if e.kind() == ErrorKind::Corruption => self.leave_damaged(&victim),
+                Err(e) => return Err(e),
             }
         }
         Ok(())
+    }
+
+    /// Notes that a file has records that cannot be read. It stays as it is while the store is
+    /// open.
+    pub fn leave_damaged(&self, file: &ReadableFile) {
+        file.note_unreadable();
+        self.logs.counters.damaged_files.add(1);
+    }
+
+    /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
+    /// files wait for the next checkpoint, and another job removes dead files.
+    pub fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
+        let replayed_from = match file.role {
+            Role::Meta => return false,
+            Role::Data => head.data.file,
+            Role::Moved => head.moved.file,
+        };
+        let has_live = file.live.load(SeqCst) > 0;
+        has_live && file.number < replayed_from && file.end().is_some() && file.is_readable()
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
@@ -119,15 +169,12 @@ impl Engine {
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
         for file in self.logs.all() {
-            let replayed_from = match file.role {
-                Role::Meta => continue,
-                Role::Data => head.data.file,
-                Role::Moved => head.moved.file,
-            };
+            if file.role == Role::Meta {
+                continue;
+            }
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            // Another job removes dead files. Younger files wait for the next checkpoint.
-            let may_go = of_file > 0 && file.number < replayed_from;
+            let may_go = self.may_be_collected(&file, &head) && of_file > 0;
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
                 continue;
@@ -158,17 +205,20 @@ impl Engine {
             // A recovery counted headers and padding, too. Another file may have more garbage now.
             return Ok(true);
         }
-        let mut found = LiveSearch::default();
+        let mut search = LiveSearch::default();
         let mut step = MoveStep::default();
         for some in entries.chunks(ENTRIES_A_LOOKUP) {
-            for record in found.live_records(self, some)? {
+            for record in search.live_records(self, victim, some)? {
                 step.add(record);
                 if step.is_full() {
-                    self.move_records(victim, std::mem::take(&mut step).records)?;
+                    // A close does not wait for a whole collection.
+                    self.check_open()?;
+                    self.move_records(&mut step)?;
+                    step = MoveStep::default();
                 }
             }
         }
-        self.move_records(victim, step.records)?;
+        self.move_records(&mut step)?;
         if victim.live.load(SeqCst) > 0 {
             return Ok(false);
         }
@@ -180,20 +230,24 @@ impl Engine {
     }
 
     /// Writes records again, and changes their locations.
-    fn move_records(&self, victim: &ReadableFile, mut live: Vec<LiveRecord>) -> Result<()> {
+    ///
+    /// Errors: `Corruption` names the file that has a damaged record; then none is moved.
+    pub fn move_records(&self, step: &mut MoveStep) -> Result<()> {
+        let live = &mut step.records;
         if live.is_empty() {
             return Ok(());
         }
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + STEP);
         buf.resize(RECORD_HEADER, 0);
         let mut places = Vec::with_capacity(live.len());
-        live.sort_by_key(|record| record.from.offset);
-        let read = read_records(self, victim, &live)?;
+        live.sort_by_key(LiveRecord::range);
+        let read = read_records(self, live)?;
         for (record, bytes) in live.iter().zip(&read.records) {
-            let (head, data) = open_entry(victim.file_id, record.from.offset, bytes)
-                .map_err(|what| Error::corruption(&victim.path, record.from.offset, what))?;
+            let (file, offset) = (&record.file, record.from.offset);
+            let (head, data) = open_entry(file.file_id, offset, bytes)
+                .map_err(|what| Error::corruption(&file.path, offset, what))?;
             let at = buf.len();
-            let source = Some((victim.number, record.from.offset));
+            let source = Some((file.number, offset));
             buf.reserve(LARGEST_ENTRY_HEAD + data.len());
             push_entry(&mut buf, head.log, head.lsn, source, &bytes[data]);
             places.push((at as u64, (buf.len() - at) as u32));
@@ -243,7 +297,7 @@ impl Engine {
         }
         self.note_freed(&freed);
         drop(writer);
-        self.flush_moved(&live);
+        self.flush_moved(live);
         Ok(())
     }
 
@@ -265,15 +319,16 @@ impl Engine {
 
 /// A search for the live records of a file. The search caches index pages for later entries.
 #[derive(Default)]
-struct LiveSearch {
+pub(crate) struct LiveSearch {
     pages: BTreeMap<(u64, PageLocation), Option<Mapping>>,
 }
 
 impl LiveSearch {
     /// Returns the live records among the entries: the index of the log has the same location.
-    fn live_records(
+    pub fn live_records(
         &mut self,
         engine: &Engine,
+        file: &Arc<ReadableFile>,
         entries: &[ReverseEntry],
     ) -> Result<Vec<LiveRecord>> {
         let mut live = Vec::new();
@@ -297,6 +352,7 @@ impl LiveSearch {
                 };
                 if found == Some(entry.location) {
                     live.push(LiveRecord {
+                        file: file.clone(),
                         log: log.clone(),
                         lsn: entry.lsn,
                         from: entry.location,
@@ -328,35 +384,32 @@ struct ReadRecords {
     _booked: Reservation,
 }
 
-/// Reads records of a file. The records must be sorted by offset. One read covers records that are
-/// near each other, and all reads are in flight at the same time.
-fn read_records(
-    engine: &Engine,
-    file: &ReadableFile,
-    records: &[LiveRecord],
-) -> Result<ReadRecords> {
+/// Reads records. They must be sorted by file and offset. One read covers records that are near each
+/// other, and all reads are in flight at the same time.
+fn read_records(engine: &Engine, records: &[LiveRecord]) -> Result<ReadRecords> {
     let ranges = ranges_of(records);
-    let len = |range: &Range<u64>| (range.end - range.start) as usize;
+    let len = |(_, range): &(_, Range<u64>)| (range.end - range.start) as usize;
     let bytes: usize = ranges.iter().map(len).sum();
     let booked = (engine.env.ledger()).reserve(MemoryKind::Pinned, bytes as u64);
     let reads = ranges.iter().map(|range| ReadRequest {
-        file: file.file().clone(),
-        offset: range.start,
+        file: range.0.file().clone(),
+        offset: range.1.start,
         len: len(range),
     });
     let mut batch = engine.env.fs().submit_reads(reads.collect());
     batch.wait_all();
     let mut read = vec![Bytes::new(); ranges.len()];
     while let Some((i, bytes)) = batch.next() {
-        read[i] = file.check_len(ranges[i].start, len(&ranges[i]), bytes?)?;
+        let (file, range) = &ranges[i];
+        read[i] = file.check_len(range.start, len(&ranges[i]), bytes?)?;
     }
     let mut current = 0;
     let bytes_of = |record: &LiveRecord| {
-        let (start, end) = record.range();
-        while ranges[current].end < end {
+        let (number, start, end) = record.range();
+        while ranges[current].0.number != number || ranges[current].1.end < end {
             current += 1;
         }
-        let from = (start - ranges[current].start) as usize;
+        let from = (start - ranges[current].1.start) as usize;
         read[current].slice(from..from + record.from.len as usize)
     };
     Ok(ReadRecords {
@@ -365,17 +418,21 @@ fn read_records(
     })
 }
 
-/// Returns the ranges of a file to read, which cover all records. The records must be sorted by
-/// offset.
-fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+/// Returns the ranges of files to read, which cover all records. The records must be sorted by file
+/// and offset.
+fn ranges_of(records: &[LiveRecord]) -> Vec<(&Arc<ReadableFile>, Range<u64>)> {
+    let mut ranges: Vec<(&Arc<ReadableFile>, Range<u64>)> = Vec::new();
     for record in records {
-        let (start, end) = record.range();
+        let (number, start, end) = record.range();
         match ranges.last_mut() {
-            Some(last) if start <= last.end + GAP && end <= last.start + STEP as u64 => {
+            Some((file, last))
+                if file.number == number
+                    && start <= last.end + GAP
+                    && end <= last.start + STEP as u64 =>
+            {
                 last.end = last.end.max(end);
             }
-            _ => ranges.push(start..end),
+            _ => ranges.push((&record.file, start..end)),
         }
     }
     ranges
@@ -383,7 +440,7 @@ fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
 
 /// Returns the entries of a file that has ended, by its reverse index. A file whose end a recovery
 /// found has no such index, and is read whole.
-fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
+pub(crate) fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     let Some(last) = file.end().and_then(|end| end.reverse_index) else {
         return scan(file);
     };

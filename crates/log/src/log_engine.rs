@@ -43,6 +43,7 @@ impl LogEngine {
         options.validate()?;
         let recovered = recovery::open(env, path.as_ref(), &options)?;
         let engine = Engine::new(env, recovered);
+        engine.schedule_merge();
         engine.offer_metrics();
         Ok(LogEngine {
             engine,
@@ -158,6 +159,17 @@ impl LogEngine {
     /// Makes everything acknowledged so far survive a power cut.
     pub fn sync(&self) -> Result<()> {
         self.engine.run_data(DataRequest::Sync)
+    }
+
+    /// Returns a sentence for each file whose live bytes are miscounted, of a closed engine.
+    #[cfg(feature = "schedules")]
+    pub fn miscounts(&self) -> Vec<String> {
+        let miscounted = self.engine.miscounted().into_iter();
+        let sentence = |(file, indexed): (Arc<crate::physical::ReadableFile>, u64)| {
+            let counted = file.live.load(basalt_env::sync::atomic::Ordering::SeqCst);
+            format!("{:?}: counted {counted}, indexed {indexed}", file.path)
+        };
+        miscounted.map(sentence).collect()
     }
 
     /// Returns what the logs have and what they cost.

@@ -79,6 +79,23 @@ pub(crate) fn missing(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) ->
     pages.iter().filter_map(is_missing).collect()
 }
 
+/// Reads pages into the cache that are not there, all at once. A page that cannot be read is left
+/// out: [`load`] reports why.
+pub(crate) fn read_into_cache(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) {
+    let mut missing: Vec<_> = missing(env, logs, pages).into_iter().map(Some).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let requests = missing.iter().flatten().map(MissingPage::request);
+    let mut batch = env.fs().submit_reads(requests.collect());
+    batch.wait_all();
+    while let Some((i, read)) = batch.next() {
+        if let Some(page) = missing[i].take() {
+            page.insert(env, read);
+        }
+    }
+}
+
 /// Reads a page of a log from the device, past the cache. Errors and result are those of [`load`].
 pub(crate) fn load_uncached(
     logs: &PhysicalLogs,

@@ -10,7 +10,7 @@ use basalt_env::{Env, MemoryLedger};
 use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, File, LogOptions, Result};
 use basalt_records::manifest::{CURRENT, Current, Manifest, manifest_path};
 use basalt_records::{
-    FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint,
+    FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter, ResumePoint, reaches,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -73,6 +73,8 @@ pub(crate) struct ReadableFile {
     end: Mutex<Option<FileEnd>>,
     /// True if a write or a sync of the file has failed. Its space is not used again.
     has_failed: AtomicBool,
+    /// True if a collection found a record that cannot be read.
+    is_damaged: AtomicBool,
     /// Locked during a sync that runs beside appends. True if such a sync has failed.
     beside: Mutex<bool>,
 }
@@ -108,6 +110,16 @@ impl ReadableFile {
     /// Notes that a write or a sync of the file has failed.
     pub fn note_failure(&self) {
         self.has_failed.store(true, Relaxed);
+    }
+
+    /// Notes that a record of the file cannot be read.
+    pub fn note_unreadable(&self) {
+        self.is_damaged.store(true, Relaxed);
+    }
+
+    /// Returns false if a record of the file is known to be damaged.
+    pub fn is_readable(&self) -> bool {
+        !self.is_damaged.load(Relaxed)
     }
 
     /// Syncs the bytes below an offset beside appends, through a handle of its own. The next append
@@ -261,8 +273,12 @@ impl PhysicalLogs {
             let opened = env.fs().open(&path).map_err(|e| match e.is_not_found() {
                 true => missing(&path),
                 false => e,
-            });
-            files.insert(*n, readable(opened?, &path, *n, file));
+            })?;
+            let (len, end) = (opened.allocated(), file.end.map_or(0, |end| end.offset));
+            if !reaches(len, end) {
+                return Err(truncated(&path, len, end));
+            }
+            files.insert(*n, readable(opened, &path, *n, file));
         }
         Ok(PhysicalLogs {
             env: env.clone(),
@@ -497,17 +513,37 @@ impl PhysicalLogs {
     /// Removes a file of which nothing is live. Readers that have it go on reading. With `recycle`,
     /// the next file may take over its space.
     pub fn remove(&self, number: u64, recycle: bool) -> Result<()> {
+        self.remove_all(&[number], recycle)
+    }
+
+    /// Removes files as [`PhysicalLogs::remove`] does, all with one edit of the manifest.
+    pub fn remove_all(&self, numbers: &[u64], recycle: bool) -> Result<()> {
         let mut m = self.manifested.lock();
-        let Some(file) = self.get(number) else {
+        let files: Vec<_> = numbers
+            .iter()
+            .filter_map(|number| self.get(*number))
+            .collect();
+        if files.is_empty() {
             return Ok(());
-        };
-        self.install_into(&mut m, &[Change::Remove(number)])?;
-        self.files.write().remove(&number);
-        drop(m);
-        self.counters.removed_files.add(1);
+        }
+        let removed = files.iter().map(|file| Change::Remove(file.number));
+        self.install_into(&mut m, &removed.collect::<Vec<_>>())?;
+        let mut known = self.files.write();
+        for file in &files {
+            known.remove(&file.number);
+        }
+        drop((known, m));
+        self.counters.removed_files.add(files.len() as u64);
+        for file in files {
+            self.recycle_or_remove(file, recycle);
+        }
+        Ok(())
+    }
+
+    fn recycle_or_remove(&self, file: Arc<ReadableFile>, recycle: bool) {
         let path = file.path.clone();
         if self.keep(&path) {
-            return Ok(());
+            return;
         }
         let mut recycled = self.recycled.lock();
         // `note_space_need` first says that no space is needed and then empties the list under this
@@ -515,12 +551,11 @@ impl PhysicalLogs {
         let recycle = recycle && self.wants_space.load(Relaxed);
         if recycle && !file.has_failed.load(Relaxed) && recycled.len() < MOST_RECYCLED {
             recycled.push(file);
-            return Ok(());
+            return;
         }
         drop(recycled);
         // A file that cannot be removed is unused, and the next open removes it.
         let _ = self.env.fs().remove(&path);
-        Ok(())
     }
 
     /// Returns the catalog and its files, and keeps the files that it names.
@@ -592,6 +627,7 @@ fn readable(
         ever_live: AtomicU64::new(entry.end.map_or(0, |end| end.offset)),
         end: named("ReadableFile::end", Mutex::new(entry.end)),
         has_failed: AtomicBool::new(false),
+        is_damaged: AtomicBool::new(false),
         beside: named("ReadableFile::beside", Mutex::new(false)),
     })
 }
@@ -674,6 +710,13 @@ pub(crate) fn missing(path: &Path) -> Error {
         "the manifest names this file, and it is missing",
     )
     .at(path, 0)
+}
+
+/// Returns the error of an ended file that has fewer bytes than the manifest says.
+fn truncated(path: &Path, len: u64, end: u64) -> Error {
+    let what =
+        format!("the file has {len} bytes, and the manifest says that its records have {end}");
+    Error::corruption(path, len, what)
 }
 
 #[cfg(test)]

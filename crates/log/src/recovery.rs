@@ -327,7 +327,7 @@ impl RecoveredLogs<'_> {
         let reader = RecordReader::open_expecting(file.file().clone(), &file.path, &expect)?;
         let mut reader = reader.ok_or_else(|| physical::missing(&file.path))?;
         match self.replayed_from(file.role).point_in(number) {
-            Some(point) => reader.resume_at(&point),
+            Some(point) => reader.resume_at(&point)?,
             None => reader.follow(follows),
         }
         let mut last = reader.chain();

@@ -2,8 +2,12 @@
 
 use crate::catalog::Role;
 use crate::engine::Engine;
+use crate::index::Freed;
+use crate::physical::ReadableFile;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{MetricSample, MetricValue};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the logs of a store have, and what it costs. All numbers are of one moment, but not of the
 /// same one.
@@ -104,6 +108,26 @@ impl LogEngineStats {
 }
 
 impl Engine {
+    /// Returns the files whose live bytes are not those of the indexes, with the bytes of the
+    /// indexes. None is right only while nothing appends, trims or moves records.
+    pub fn miscounted(&self) -> Vec<(Arc<ReadableFile>, u64)> {
+        let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+        for log in self.namespace.all() {
+            let mut live = Freed::default();
+            log.lock().index.live(&mut live);
+            for (file, bytes) in live.records.iter().chain(live.pages.iter()) {
+                *sums.entry(file).or_default() += bytes;
+            }
+        }
+        let with_sum = |file: Arc<ReadableFile>| {
+            let sum = sums.get(&file.number).copied().unwrap_or(0);
+            (file, sum)
+        };
+        let all = self.logs.all().into_iter().map(with_sum);
+        all.filter(|(file, sum)| file.live.load(SeqCst) != *sum)
+            .collect()
+    }
+
     /// Returns the statistics of the engine. Costs time in proportion to the number of logs and of
     /// pages.
     pub fn stats(&self) -> LogEngineStats {

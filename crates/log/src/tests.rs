@@ -304,6 +304,10 @@ impl Store {
     }
 }
 
+fn env(fs: &Arc<SimFs>) -> Env {
+    Env::for_tests(fs.clone(), fs.op_count())
+}
+
 /// Compares every way to read with the model.
 fn check_reads(store: &Store, model: &Model, random: &Random) {
     assert_eq!(store.content().unwrap(), model.logs);
@@ -316,6 +320,12 @@ fn check_reads(store: &Store, model: &Model, random: &Random) {
             log.read(lsn).unwrap().as_deref(),
             lsns.get(&lsn).map(Vec::as_slice)
         );
+        let asked: Vec<u64> = (0..100)
+            .map(|_| random.below(log.last().unwrap_or(5) + 3))
+            .collect();
+        for (lsn, found) in asked.iter().zip(log.read_many(&asked)) {
+            assert_eq!(found.unwrap().as_deref(), lsns.get(lsn).map(Vec::as_slice));
+        }
         let back: Vec<u64> = log.iter_back(lsn).map(|item| item.unwrap().0).collect();
         assert!(back.iter().eq(lsns.range(..=lsn).rev().map(|(lsn, _)| lsn)));
         let gaps = log.gaps(0..=lsn);

@@ -56,7 +56,7 @@ mod writer;
 
 pub use basalt_kv::batch::{RECORD_HEADER, Separated};
 pub use header::{COMPRESSED_VALUES, LARGEST_UNIT, begins_one};
-pub use reader::{Expect, RecordReader};
+pub use reader::{Expect, RecordReader, reaches};
 pub use record::{open_record, record_len};
 pub use separated::{UNANNOUNCED, UNANNOUNCED_COMPRESSED, payload_crc, separated};
 pub use writer::RecordWriter;

@@ -186,10 +186,21 @@ impl RecordReader {
     /// Moves to a point that the writer of the file named ([`super::RecordWriter::resume_point`]).
     /// Must be called before the first record is read. The records before the point are not read,
     /// and all of them count as synced.
-    pub fn resume_at(&mut self, point: &ResumePoint) {
+    ///
+    /// Errors: `Corruption` if the file's space ends before the point.
+    pub fn resume_at(&mut self, point: &ResumePoint) -> Result<()> {
         self.end = self.end.max(point.offset);
         self.chain = Some(point.chain);
         self.proven = self.proven.max(self.end);
+        let len = self.source.file.allocated();
+        if !reaches(len, point.offset) {
+            let what = format!(
+                "the file has {len} bytes, and bytes up to {} are known to have been synced",
+                point.offset
+            );
+            return Err(Error::corruption(&self.source.path, len, what));
+        }
+        Ok(())
     }
 
     /// Sets the checksum that the file's first record continues, as
@@ -358,6 +369,12 @@ impl RecordReader {
             payload,
         })
     }
+}
+
+/// Returns true if a file of `len` bytes has all bytes of records that end at `end`. After a power
+/// cut, a part of the padding of the last record can be missing.
+pub fn reaches(len: u64, end: u64) -> bool {
+    len.next_multiple_of(RECORD_ALIGN as u64) >= end
 }
 
 /// Returns why a header is not the expected one, or `None` if it is.

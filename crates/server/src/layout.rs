@@ -28,6 +28,9 @@
 
 use basalt::{Bytes, Error, ErrorKind, Result};
 
+/// Names of families and logs that begin with this prefix are the server's. Nothing else writes to
+/// them.
+pub const SERVER_PREFIX: &str = "redis.";
 /// The family with one entry per Redis key.
 pub const KEYS_FAMILY: &str = "redis.keys";
 /// The family with the elements of collections.

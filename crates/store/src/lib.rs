@@ -26,11 +26,6 @@ pub use integrity::{StoreRepairReport, StoreVerifyReport};
 pub use options::StoreOptions;
 pub use store::{Store, StoreStats};
 
-/// The examples of the page for users.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/logs.md")]
-struct UserPage;
-
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
 #[cfg(test)]
 #[test]

@@ -18,11 +18,12 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
     place.check_directory(&env, &path, Access::Read)?;
     let mut bar = DelayedBar::new("checking");
     let options = LogEngineOptions::default();
-    let report = LogEngine::check(&env, &path, &options, &mut |done, total| {
-        bar.at(done, total)
+    let report = place.when_free(|| {
+        let mut show = |done, total| bar.at(done, total);
+        LogEngine::check(&env, &path, &options, &mut show).map_err(|e| place.failure(e))
     });
     bar.end();
-    let report = report.map_err(|e| place.failure(e))?;
+    let report = report?;
     let sound = report.damage.is_empty();
     print(&match as_json {
         true => format!("{:#}\n", json_of(place, &report)),
@@ -64,11 +65,12 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     place.check_directory(&env, &path, Access::Remove)?;
     let mut bar = DelayedBar::new("repairing");
     let options = LogEngineOptions::default();
-    let report = LogEngine::repair(&env, &path, &options, &mut |done, total| {
-        bar.at(done, total)
+    let report = place.when_free(|| {
+        let mut show = |done, total| bar.at(done, total);
+        LogEngine::repair(&env, &path, &options, &mut show).map_err(|e| place.failure(e))
     });
     bar.end();
-    let report = report.map_err(|e| place.failure(e))?;
+    let report = report?;
     let whole = is_whole(&report);
     if as_json {
         let mut value = repair_json(&report);

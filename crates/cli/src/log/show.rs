@@ -161,8 +161,7 @@ fn stat_log(log: &Log, as_json: bool) -> String {
 }
 
 /// Runs `basalt log dump`.
-pub fn dump(args: &Dump) -> Outcome {
-    let place = LogPlace::new(&args.path);
+pub fn dump(place: &LogPlace, args: &Dump) -> Outcome {
     if args.to.is_some_and(|to| to < args.from) {
         return Err(Failure::new(format!(
             "--to {} lies before --from {}",

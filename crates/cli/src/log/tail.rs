@@ -16,11 +16,10 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Runs `basalt log tail`.
-pub fn tail(args: &Tail) -> Outcome {
-    let place = LogPlace::new(&args.path);
+pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
     let mut printer = RecordPrinter::new(args.format.format());
     let mut follower = Follower {
-        place: &place,
+        place,
         log: &args.log,
         next: 0,
         version: Vec::new(),
@@ -29,6 +28,8 @@ pub fn tail(args: &Tail) -> Outcome {
     if !args.follow {
         return Ok(0);
     }
+    // The loop below waits itself, for any time.
+    follower.place.wait = Duration::ZERO;
     let clock = Clock::system();
     let mut told = false;
     loop {
@@ -48,7 +49,7 @@ pub fn tail(args: &Tail) -> Outcome {
 
 /// A log that is followed. The store is open only while records are read.
 struct Follower<'a> {
-    place: &'a LogPlace,
+    place: LogPlace,
     log: &'a str,
     /// The LSN at which the next record may be.
     next: u64,

@@ -221,12 +221,15 @@ impl HostFile {
         let len = (start / 2).next_multiple_of(PAGE).clamp(WINDOW_MIN, most);
         let len = len.max((end - start).next_multiple_of(PAGE));
         let len = len.min(state.fresh_to - start);
+        // The page of `offset` may have bytes of earlier appends. All later pages are fresh space.
+        let fresh = offset.next_multiple_of(PAGE);
         #[cfg(test)]
         if self.sys().window_fault() {
+            // A call that fails may have written some of the pages.
+            let _ = fill_page_cache(self.main_fd(), fresh, fresh + PAGE);
             return None;
         }
-        // The page of `offset` may have bytes of earlier appends. All later pages are fresh space.
-        fill_page_cache(self.main_fd(), offset.next_multiple_of(PAGE), start + len).ok()?;
+        fill_page_cache(self.main_fd(), fresh, start + len).ok()?;
         MappedWindow::open(self.main_fd(), start, len as usize).ok()
     }
 

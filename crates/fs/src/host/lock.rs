@@ -146,12 +146,17 @@ fn busy(path: &Path, fd: &OwnedFd) -> Error {
     };
     let pid: Option<i32> = field("pid").and_then(|p| p.parse().ok()).filter(|p| *p > 0);
     let Some(pid) = pid else {
-        return Error::new(
-            ErrorKind::Busy,
-            "the store is in use by a process that reads it, or that has not written its name yet; \
-             stop that process or use another directory",
-        )
-        .in_file(path);
+        // A reader never writes its name, and an owner writes it a moment after it has the lock.
+        let holder = file_facts(fd.as_fd()).ok().and_then(|facts| holder(&facts));
+        let who = holder
+            .as_deref()
+            .unwrap_or("a process that did not write its name");
+        let advice = match who.starts_with("this process") {
+            true => "close the first one, or share it",
+            false => "stop it, or use another directory",
+        };
+        let what = format!("the store is in use by {who}; {advice}");
+        return Error::new(ErrorKind::Busy, what).in_file(path);
     };
     let name = field("command").unwrap_or("").to_string();
     // Another process may have the same number by now, or the holder may run in another container.

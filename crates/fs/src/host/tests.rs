@@ -469,6 +469,24 @@ fn the_lock_names_its_holder() {
     drop(child.stdin.take());
     child.wait().unwrap();
     fs.lock(path).unwrap();
+
+    // A reader in another process writes no name. The kernel names it.
+    std::fs::write(&file, "").unwrap();
+    let reader = std::process::Command::new("flock")
+        .args(["--shared", "--no-fork"])
+        .arg(&file)
+        .args(["sh", "-c", "echo ready; read x"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut reader = reader.unwrap();
+    std::io::Read::read_exact(reader.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    drop(fs.lock_shared(path).unwrap());
+    let text = fs.lock(path).err().unwrap().to_string();
+    let says = format!("in use by process {} (", reader.id());
+    assert!(text.contains(&says), "{text}");
+    drop(reader.stdin.take());
+    reader.wait().unwrap();
 }
 
 /// Every backend gives the same results, for batches smaller and larger than the ring, whether they

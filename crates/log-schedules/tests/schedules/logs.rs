@@ -324,6 +324,7 @@ fn model(totals: &Counts) {
     let stats = world.engine.stats();
     count(totals, 1, stats.data_files + stats.meta_files);
     world.engine.close().expect("closes");
+    assert_eq!(world.engine.miscounts(), [""; 0]);
     let again = open(&disk, DIR, below(1 << 30));
     judge(&logs_of(&again), &end, &end, false);
     again.close().expect("closes");

@@ -13,7 +13,6 @@ use super::verify::LiveWalk;
 use crate::catalog::{Catalog, Role};
 use crate::checkpoint;
 use crate::engine::Engine;
-use crate::index::Freed;
 use crate::log_ops::LogOp;
 use crate::mapping::Location;
 use crate::options::LogEngineOptions;
@@ -28,7 +27,7 @@ use basalt_records::manifest::{self, CURRENT, CURRENT_LEN, Current, manifest_pat
 use basalt_records::salvage::{Part, scan};
 use basalt_records::verify::check_spare;
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The name under which a replaced `CURRENT` is written.
@@ -94,7 +93,7 @@ pub(crate) fn check(
     Ok(report)
 }
 
-/// Adds the logs and LSNs of lost records to the findings.
+/// Adds the losses of records, and what is left, to the findings.
 fn name_lost_records(
     env: &Env,
     dir: &Path,
@@ -104,21 +103,13 @@ fn name_lost_records(
 ) -> Result<()> {
     let mut step = |bytes| progress.step(bytes);
     let salvage = Salvage::run(env, dir, known, &mut step)?;
+    (report.pages, report.live_bytes) = (0, 0);
+    report.logs = salvage.logs.len() as u64;
+    let logs = salvage.logs.values();
+    report.records = logs.map(|log| log.records().count() as u64).sum();
     report.unproven_ends = salvage.unproven_ends;
-    for loss in salvage.losses {
-        let Some((log, lsns)) = loss.log.as_ref().zip(loss.lsns.as_ref()) else {
-            continue;
-        };
-        let lsns = match lsns.start() == lsns.end() {
-            true => format!("LSN {}", lsns.start()),
-            false => format!("LSNs {} to {}", lsns.start(), lsns.end()),
-        };
-        let what = format!("{lsns} of log {log:?} cannot be read: {}", loss.reason);
-        report.damage.push(match loss.file.is_empty() {
-            true => Error::new(ErrorKind::Corruption, what),
-            false => Error::corruption(&dir.join(&loss.file), loss.bytes.start, what),
-        });
-    }
+    report.losses = salvage.losses;
+    report.losses.retain(|loss| loss.lsns.is_some());
     Ok(())
 }
 
@@ -342,13 +333,21 @@ impl StoreWalk<'_, '_> {
         let found = scan(&*records.file, &records.path, records.file_id, u64::MAX)?;
         let end = file.end.map(|end| end.offset);
         let synced = found.proven.max(end.unwrap_or(0));
-        for part in found.parts(file.first_record, end.unwrap_or(u64::MAX), synced) {
+        let parts = found.parts(file.first_record, end.unwrap_or(u64::MAX), synced);
+        let whole = |part: &Part| match part {
+            Part::Whole(r) => (r.offset..r.end).contains(&first.unwrap_or(u64::MAX)),
+            _ => false,
+        };
+        // Unless the damage is in what a record says, the first part that does not verify is it.
+        let mut reported = first.is_some() && !parts.iter().any(whole);
+        for part in parts {
             let (bytes, what) = match part {
                 Part::Whole(_) => continue,
                 Part::Broken(r) => (r.offset..r.end, "the checksum of a record is wrong"),
                 Part::Hole(bytes) => (bytes, "no record verifies in these bytes"),
             };
-            if first.is_some_and(|first| bytes.contains(&first)) {
+            let is_behind = first.is_none_or(|first| bytes.end > first);
+            if is_behind && std::mem::take(&mut reported) {
                 continue;
             }
             let what = format!("bytes up to {}: {what}", bytes.end);
@@ -415,25 +414,13 @@ impl StoreWalk<'_, '_> {
 
     /// Compares the live bytes of all files with those of the indexes.
     fn live_bytes(&mut self, engine: &Engine) {
-        let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
-        for log in engine.namespace.all() {
-            let mut live = Freed::default();
-            log.lock().index.live(&mut live);
-            for (file, bytes) in live.records.iter().chain(live.pages.iter()) {
-                *sums.entry(file).or_default() += bytes;
-            }
-        }
-        for file in engine.logs.all() {
-            let sum = sums.get(&file.number).copied().unwrap_or(0);
+        for (file, indexed) in engine.miscounted() {
             let counted = file.live.load(SeqCst);
-            if sum != counted {
-                let what = format!(
-                    "{counted} bytes of the file count as live, the indexes have {sum}; no record is touched by it"
-                );
-                self.report
-                    .damage
-                    .push(Error::corruption(&file.path, 0, what));
-            }
+            let what = format!(
+                "{counted} bytes of the file count as live, the indexes have {indexed}; no record is touched by it"
+            );
+            let e = Error::corruption(&file.path, 0, what);
+            self.report.damage.push(e);
         }
     }
 

@@ -416,7 +416,8 @@ impl Repair<'_> {
 
     fn finish(&mut self, salvage: &mut Salvage<'_>, logs: &[Arc<LogState>]) {
         let r = &mut self.report;
-        let torn = self.walked.report.torn_tails.iter();
+        let bad = |tail: &&String| !self.walked.bad.iter().any(|name| tail.contains(name));
+        let torn = self.walked.report.torn_tails.iter().filter(bad);
         r.notes.extend(
             torn.map(|tail| format!("{tail}: a torn tail is cut, which is normal after a crash")),
         );
@@ -425,6 +426,7 @@ impl Repair<'_> {
         }
         r.logs = logs.len() as u64;
         r.records_kept = logs.iter().map(|log| log.lock().index.count()).sum();
+        salvage.note_lost_ends();
         r.losses = std::mem::take(&mut salvage.losses);
         r.lost = r.losses.iter().map(ToString::to_string).collect();
         r.unproven_ends = std::mem::take(&mut salvage.unproven_ends);

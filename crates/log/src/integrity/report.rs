@@ -13,17 +13,23 @@ pub struct LogVerifyReport {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Number of logical logs.
+    /// Number of logical logs. If a check finds damage, number of those that a repair would keep,
+    /// or 0 if a later version wrote the store.
     pub logs: u64,
-    /// Number of live records that were read.
+    /// Number of live records that were read. If a check finds damage, number of those that a
+    /// repair would keep, or 0 if a later version wrote the store.
     pub records: u64,
-    /// Number of index pages that were read.
+    /// Number of index pages that were read; 0 if a check finds damage.
     pub pages: u64,
-    /// Bytes of live records, their heads included.
+    /// Bytes of live records, their heads included; 0 if a check finds damage.
     pub live_bytes: u64,
     /// All damage that was found, with the damage that keeps the store from opening first. Empty if
-    /// the store is sound. An error names file and offset, and log and LSN if these are known.
+    /// the store is sound. An error names file and offset. That of a verification names log and
+    /// LSN, too.
     pub damage: Vec<Error>,
+    /// The records that a check found lost, as a repair would report them. Empty if the store is
+    /// sound, or is verified while it is open.
+    pub losses: Vec<LogLoss>,
     /// Names of store files that no edit names. Unfinished work left them, and the next open
     /// removes them.
     pub unused_files: Vec<String>,
@@ -60,12 +66,16 @@ pub struct LogLoss {
     /// The file, by its name in the store's directory before the repair. Empty if no file is known
     /// to have had it.
     pub file: String,
-    /// Bytes of it that cannot be read, or that were read and cannot be used.
+    /// Bytes of it that cannot be read, or that were read and cannot be used. For several records,
+    /// from the first byte of one to the last byte of another; others may lie between them.
     pub bytes: Range<u64>,
     /// The name of the log; `None` when the loss is not of one log.
     pub log: Option<String>,
-    /// The LSNs of lost records. `None` if the loss is of metadata, or if LSNs are not known.
+    /// The first and the last LSN of lost records; the log has no record between them. `None` if
+    /// the loss is of metadata, or if LSNs are not known.
     pub lsns: Option<RangeInclusive<u64>>,
+    /// Number of lost records of `lsns`; 0 without them.
+    pub records: u64,
     /// The damage that caused the loss.
     pub reason: String,
 }
@@ -93,7 +103,13 @@ impl fmt::Display for LogLoss {
             None => {}
         }
         match (&self.log, &self.lsns) {
-            (Some(name), Some(_)) => write!(f, " of log {name:?}: ")?,
+            (Some(name), Some(lsns)) => {
+                write!(f, " of log {name:?}")?;
+                if lsns.end() - lsns.start() >= self.records {
+                    write!(f, ", {} records", self.records)?;
+                }
+                f.write_str(": ")?;
+            }
             (Some(name), None) => write!(f, "log {name:?}: ")?,
             (None, _) => {}
         }

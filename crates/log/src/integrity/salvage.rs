@@ -13,8 +13,9 @@
 //!
 //! Memory: some 100 bytes for each live record and each replayed operation.
 
+mod losses;
+
 use super::known_files::{KnownFile, KnownFiles};
-use super::live_read::{IndexedRecord, read_all};
 use super::report::{LogLoss, LogUnprovenEnd};
 use crate::catalog::{CheckpointFile, Role};
 use crate::checkpoint::{self, CheckpointHead};
@@ -30,6 +31,7 @@ use basalt_fs::{ErrorKind, Result};
 use basalt_records::entries::{EntryHead, entries, open_entry};
 use basalt_records::salvage::{self, Part, SalvagedRecord, scan};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
+use losses::Claims;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -117,6 +119,7 @@ pub(super) struct Salvage<'a> {
     head: CheckpointHead,
     deleted: BTreeSet<u64>,
     events: BTreeMap<u64, Vec<(u64, Event)>>,
+    claims: Vec<Claims>,
     moves: Vec<Move>,
     /// LSNs whose page of the index cannot be read, by log.
     unplaced: BTreeMap<u64, BTreeSet<u64>>,
@@ -153,6 +156,7 @@ impl<'a> Salvage<'a> {
             head: CheckpointHead::default(),
             deleted: BTreeSet::new(),
             events: BTreeMap::new(),
+            claims: Vec::new(),
             moves: Vec::new(),
             unplaced: BTreeMap::new(),
             lost_ops: false,
@@ -167,15 +171,13 @@ impl<'a> Salvage<'a> {
         }
         s.note_unproven_ends()?;
         s.place_lost_pages()?;
+        s.note_outdated_claims();
         s.apply_events();
         s.apply_moves();
+        s.lose_claimed();
         s.note_reappearing();
         s.read_records()?;
         Ok(s)
-    }
-
-    fn lose(&mut self, loss: LogLoss) {
-        self.losses.push(loss);
     }
 
     fn read_checkpoints(&mut self) -> Result<()> {
@@ -555,7 +557,7 @@ impl<'a> Salvage<'a> {
                 let what = format!("{reason}; nothing says which records were there");
                 self.lose(LogLoss::of_file(&file.name, bytes, &what));
             }
-            0 => self.lose_claimed(file, bytes, claims),
+            0 => self.claim(file, bytes, seq, claims),
             n if file.role == Role::Moved => {
                 let what = format!("{reason}; the copies of {n} records were there");
                 self.lose(LogLoss::of_file(&file.name, bytes, &what));
@@ -566,35 +568,6 @@ impl<'a> Salvage<'a> {
             )),
         }
         Ok(())
-    }
-
-    /// Reports records that only their own damaged heads name.
-    fn lose_claimed(&mut self, file: &KnownFile, bytes: Range<u64>, claims: &[EntryHead]) {
-        let mut names_removed = false;
-        for head in claims {
-            let log = self.logs.get(&head.log);
-            let trimmed = log.and_then(|log| log.trimmed);
-            if self.was_deleted(head.log) || trimmed.is_some_and(|trimmed| head.lsn <= trimmed) {
-                names_removed = true;
-                continue;
-            }
-            // A log whose creation is lost may get its first record later.
-            let name = log.map_or_else(|| SalvagedLog::made_up(head.log).name, |l| l.name.clone());
-            self.losses.push(LogLoss {
-                log: Some(name),
-                lsns: Some(head.lsn..=head.lsn),
-                ..LogLoss::of_file(
-                    &file.name,
-                    bytes.clone(),
-                    "it does not verify; log and LSN are those that the damaged bytes say",
-                )
-            });
-        }
-        if names_removed {
-            // The damage may be in the log's number or in the LSN.
-            let reason = "a record does not verify; its damaged bytes name one that was trimmed or deleted, and if that is wrong, another one is lost";
-            self.lose(LogLoss::of_file(&file.name, bytes, reason));
-        }
     }
 
     fn take_op(&mut self, seq: u64, op: LogOp) {
@@ -749,14 +722,7 @@ impl<'a> Salvage<'a> {
                 }
             }
             let name = log.name.clone();
-            let reason = "no file has a readable copy of them";
-            let runs = runs_of(&missing);
-            self.losses.extend(runs.into_iter().map(|lsns| LogLoss {
-                log: Some(name.clone()),
-                lsns: Some(lsns),
-                reason: reason.to_string(),
-                ..LogLoss::default()
-            }));
+            self.lose_unplaced(&name, &missing);
         }
         Ok(())
     }
@@ -823,63 +789,4 @@ impl<'a> Salvage<'a> {
             }
         }
     }
-
-    /// Reads every record, and leaves out those that do not verify.
-    fn read_records(&mut self) -> Result<()> {
-        let known = self.known;
-        let file = |n: u64| known.files.get(&n).and_then(|f| f.records.clone());
-        for (number, log) in &mut self.logs {
-            let mut wanted: Vec<IndexedRecord> = log
-                .records()
-                .map(|(lsn, location)| IndexedRecord {
-                    log: *number,
-                    lsn,
-                    location,
-                })
-                .collect();
-            let mut bad = Vec::new();
-            let mut done = 0;
-            let progress = &mut *self.progress;
-            read_all(&mut wanted, &file, &mut |record, found| {
-                done += u64::from(record.location.len);
-                if done > 1 << 20 {
-                    progress(std::mem::take(&mut done));
-                }
-                match found {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => bad.push((*record, "its file is missing".to_string())),
-                    Err(e) if e.kind() == ErrorKind::Corruption => {
-                        bad.push((*record, "it does not verify".to_string()));
-                    }
-                    Err(e) => return Err(e),
-                }
-                Ok(())
-            })?;
-            for (record, reason) in bad {
-                log.records.remove(&record.lsn);
-                let at = record.location;
-                let name = known.files.get(&at.file).map(|f| f.name.clone());
-                self.losses.push(LogLoss {
-                    file: name.unwrap_or_else(|| format!("physical log {}", at.file)),
-                    bytes: at.offset..at.offset.saturating_add(u64::from(at.len)),
-                    log: Some(log.name.clone()),
-                    lsns: Some(record.lsn..=record.lsn),
-                    reason,
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the maximal runs of consecutive numbers.
-fn runs_of(rising: &[u64]) -> Vec<RangeInclusive<u64>> {
-    let mut runs: Vec<RangeInclusive<u64>> = Vec::new();
-    for n in rising {
-        match runs.last_mut() {
-            Some(run) if run.end().checked_add(1) == Some(*n) => *run = *run.start()..=*n,
-            _ => runs.push(*n..=*n),
-        }
-    }
-    runs
 }

@@ -76,6 +76,12 @@ fn check(fs: &Arc<SimFs>, steps: &[Step], done: usize, lost: bool, say: &str) {
         .engine
         .close()
         .unwrap_or_else(|e| panic!("{say}: {e}"));
+    // What the recovery wrote is right, too.
+    let again = Store::open(fs).unwrap_or_else(|e| panic!("{say}, opened again: {e}"));
+    let content = again
+        .content()
+        .unwrap_or_else(|e| panic!("{say}, opened again: {e}"));
+    assert_eq!(content, found, "{say}, opened again");
 }
 
 fn summary(content: &Content) -> Vec<Vec<(u64, usize)>> {

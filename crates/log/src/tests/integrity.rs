@@ -7,10 +7,6 @@ use basalt_fs::FileSystem;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-fn env(fs: &Arc<SimFs>) -> Env {
-    Env::for_tests(fs.clone(), fs.op_count())
-}
-
 fn check(fs: &Arc<SimFs>) -> Result<LogVerifyReport> {
     LogEngine::check(&env(fs), DIR, &options(), &mut |_, _| ())
 }
@@ -237,9 +233,12 @@ impl Seen {
             assert_eq!(repair(damaged).unwrap_err().kind(), ErrorKind::Unsupported);
             return;
         }
-        let named = |e: &basalt_fs::Error| e.to_string().contains("LSN");
-        self.named += u64::from(found.damage.iter().any(named));
+        self.named += u64::from(!found.losses.is_empty());
         let report = repair(damaged).unwrap_or_else(|e| panic!("{say}: {e}; {found:?}"));
+        let named = report.losses.iter().filter(|loss| loss.lsns.is_some());
+        assert!(named.eq(&found.losses), "{say}: {found:?} {report:?}");
+        let kept = (report.logs, report.records_kept);
+        assert_eq!((found.logs, found.records), kept, "{say}");
         assert!(!report.sound, "{say}: {found:?}");
         let again = check(damaged).unwrap();
         assert!(
@@ -649,4 +648,87 @@ fn a_repair_finds_records_that_were_moved_since_the_checkpoint() {
             "{report:?}"
         );
     }
+}
+
+/// An open finds an ended file that was cut, as it finds one that is missing: no record is appended
+/// to a store that is known to be damaged. The check and the repair name a stretch of records that
+/// cannot be read as one loss, and the repair says which LSNs would be given out again.
+#[test]
+fn an_ended_file_that_was_cut_is_found_by_an_open() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let logs = ["a", "b"].map(|name| engine.create(name, LogOptions::default()).unwrap());
+    for n in 1..=40u64 {
+        // The LSNs of one log have gaps.
+        for (log, step) in logs.iter().zip([1, 10]) {
+            log.append(n * step, &[n as u8; 100], UNSYNCED).unwrap();
+        }
+        while engine.engine().env.jobs().step() {}
+    }
+    engine.engine().checkpoint().unwrap();
+    let file = logs[0].location(40).unwrap().file;
+    engine.close().unwrap();
+    drop((logs, engine));
+    let path = PathBuf::from(format!("{DIR}/{file:06}.data"));
+    let cut = fs.snapshot().kill();
+    cut.truncate(&path, 600).unwrap();
+    let e = open(&cut).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert!(e.to_string().contains("the file has 600 bytes"), "{e}");
+    assert_eq!(e.path(), Some(&*path));
+    let e = LogEngine::open_read_only(&env(&cut), DIR, options()).err();
+    assert_eq!(e.unwrap().kind(), ErrorKind::Corruption);
+    let found = check(&cut).unwrap();
+    assert_eq!(found.losses.len(), 2, "{found:?}");
+    let report = repair(&cut).unwrap();
+    assert_eq!(report.losses, found.losses);
+    let after = open(&cut).unwrap();
+    for ((name, step), loss) in [("a", 1), ("b", 10)].into_iter().zip(&report.losses) {
+        let left = after.log(name).unwrap().last().unwrap();
+        assert_eq!(loss.log.as_deref(), Some(name));
+        assert_eq!(loss.lsns, Some(left + step..=40 * step), "{loss}");
+        assert_eq!(loss.records, 40 - left / step);
+        let says = format!(
+            "log {name:?} ends at LSN {left} now, and records up to LSN {} are",
+            40 * step
+        );
+        assert!(
+            report.notes.iter().any(|note| note.starts_with(&says)),
+            "{report:?}"
+        );
+    }
+}
+
+/// So does an open whose file of new records is shorter than the checkpoint says.
+#[test]
+fn an_unended_file_that_was_cut_is_found_by_an_open() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=20u64 {
+        log.append(lsn, &[lsn as u8; 100], UNSYNCED).unwrap();
+    }
+    engine.engine().checkpoint().unwrap();
+    let at = log.location(20).unwrap();
+    engine.engine().cut_power();
+    drop((log, engine));
+    let path = PathBuf::from(format!("{DIR}/{:06}.data", at.file));
+    let cut = fs.snapshot().kill();
+    cut.truncate(&path, at.offset - 300).unwrap();
+    for _ in 0..2 {
+        let e = open(&cut).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert_eq!(e.path(), Some(&*path));
+    }
+    let found = check(&cut).unwrap();
+    let report = repair(&cut).unwrap();
+    assert_eq!(found.losses, report.losses);
+    assert_eq!(report.notes.len(), 1, "it is no torn tail: {report:?}");
+    assert_eq!(report.losses[0].lsns, Some(18..=20), "{report:?}");
+    assert_eq!(content_of(&cut, "a"), (1..=17).collect::<Vec<u64>>());
+}
+
+fn content_of(fs: &Arc<SimFs>, log: &str) -> Vec<u64> {
+    let log = open(fs).unwrap().log(log).unwrap();
+    log.iter(0).map(|item| item.unwrap().0).collect()
 }

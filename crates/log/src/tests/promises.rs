@@ -413,3 +413,175 @@ fn an_iteration_reads_ahead() {
         assert!(reads < 200, "{reads} reads for 2,000 records");
     }
 }
+
+/// How a program that has a store open for one record ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// It lets the jobs run, and closes the store.
+    Late,
+    /// It closes the store at once.
+    Early,
+    /// It lets the jobs run, and is killed.
+    Killed,
+}
+
+/// Opens a store for each record, in turn for two logs, and returns the disk.
+fn many_opens(end: End, then: impl Fn(u64, &Arc<SimFs>)) -> Arc<SimFs> {
+    let fs = disk(1);
+    for lsn in 1..=200u64 {
+        let (env, engine, logs) = open_small(&fs);
+        let log = &logs[usize::from(lsn % 2 == 0)];
+        log.append(lsn, &lsn.to_be_bytes(), SYNC).unwrap();
+        if end != End::Early {
+            while env.jobs().step() {}
+        }
+        match end {
+            End::Killed => engine.engine().cut_power(),
+            End::Late | End::Early => engine.close().unwrap(),
+        }
+        drop((logs, engine));
+        then(lsn, &fs);
+    }
+    fs
+}
+
+fn open_small(fs: &Arc<SimFs>) -> (Env, LogEngine, [Log; 2]) {
+    let env = super::env(fs);
+    let options = options().file_bytes(64 << 10);
+    let engine = LogEngine::open(&env, DIR, options).unwrap();
+    let logs = ["a", "b"].map(|name| {
+        let log = engine.open_or_create(name, LogOptions::default());
+        log.unwrap()
+    });
+    (env, engine, logs)
+}
+
+/// Every open begins files of its own. A store that is opened for each record does not get a file
+/// for each of them, and keeps every record.
+#[test]
+fn many_small_files_become_few() {
+    for end in [End::Late, End::Early, End::Killed] {
+        let fs = many_opens(end, |_, _| ());
+        let (_, engine, logs) = open_small(&fs);
+        let stats = engine.stats();
+        assert!(stats.data_files < 12, "{end:?}: {stats:?}");
+        assert!(stats.meta_files < 12, "{end:?}: {stats:?}");
+        for (i, log) in logs.iter().enumerate() {
+            let found: Vec<(u64, Vec<u8>)> = log
+                .iter(0)
+                .map(|item| item.map(|(lsn, data)| (lsn, data.to_vec())).unwrap())
+                .collect();
+            let had: Vec<(u64, Vec<u8>)> = (1..=200u64)
+                .filter(|lsn| usize::from(lsn % 2 == 0) == i)
+                .map(|lsn| (lsn, lsn.to_be_bytes().to_vec()))
+                .collect();
+            assert_eq!(found, had, "{end:?}");
+        }
+    }
+}
+
+/// A small file with a damaged record stays, and the others are merged.
+#[test]
+fn a_damaged_small_file_keeps_no_other_from_a_merge() {
+    let fs = many_opens(End::Late, |lsn, fs| {
+        if lsn == 10 {
+            // The file of this record is small until it is merged.
+            let (env, engine, logs) = open_small(fs);
+            while env.jobs().step() {}
+            let at = logs[1].location(lsn).unwrap();
+            let path = engine.engine().logs.get(at.file).unwrap().path.clone();
+            engine.close().unwrap();
+            let end = at.offset + u64::from(at.len);
+            fs.flip_bit(&path, end - 1, 3).unwrap();
+        }
+    });
+    let (_, engine, logs) = open_small(&fs);
+    let stats = engine.stats();
+    assert!(stats.data_files < 13, "{stats:?}");
+    assert!(logs[1].read(10).unwrap_err().is_corruption());
+    let read = |lsn: u64| logs[usize::from(lsn % 2 == 0)].read(lsn).unwrap();
+    let others = (1..=200u64).filter(|lsn| *lsn != 10);
+    assert!(others.into_iter().all(|lsn| read(lsn).is_some()));
+}
+
+/// Records that are near each other cost one device read, and an error is that of one record.
+#[test]
+fn many_records_are_read_at_once() {
+    let fs = disk(1);
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=300u64 {
+        log.append(lsn, &[lsn as u8; 1000], UNSYNCED).unwrap();
+    }
+    engine.sync().unwrap();
+    let lsns: Vec<u64> = (291..=300).chain([7, 7, 500, 100]).collect();
+    let read = |lsns: &[u64]| -> Vec<Option<Vec<u8>>> {
+        let found = log.read_many(lsns).into_iter();
+        found
+            .map(|data| data.unwrap().map(|data| data.to_vec()))
+            .collect()
+    };
+    let data = |lsn: &u64| (*lsn <= 300).then(|| vec![*lsn as u8; 1000]);
+    let had: Vec<_> = lsns.iter().map(data).collect();
+    // The first call brings pages into the cache.
+    assert_eq!(read(&lsns), had);
+    let reads = || env.fs().stats().reads;
+    let cost = |lsns: &[u64]| {
+        let before = reads();
+        let found = read(lsns);
+        (found, reads() - before)
+    };
+    // The disk counts a batch, and each read in it.
+    assert_eq!(cost(&[100]).1, 2);
+    assert_eq!(cost(&lsns), (had, 4));
+    assert_eq!(log.read_many(&[]).len(), 0);
+
+    let at = log.location(295).unwrap();
+    let path = format!("{DIR}/{:06}.data", at.file);
+    fs.flip_bit(Path::new(&path), at.offset + 500, 1).unwrap();
+    for (lsn, found) in lsns.iter().zip(log.read_many(&lsns)) {
+        match found {
+            Ok(found) => assert_eq!(found.as_deref(), data(lsn).as_deref(), "LSN {lsn}"),
+            Err(e) => {
+                assert_eq!(*lsn, 295, "{e}");
+                assert!(e.to_string().contains("LSN 295 of log \"a\""), "{e}");
+            }
+        }
+    }
+    assert!(log.read_many(&[295])[0].is_err());
+    engine.delete("a").unwrap();
+    let e = log.read_many(&[1, 2]).remove(1).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+    engine.close().unwrap();
+    let e = log.read_many(&[1]).remove(0).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Closed);
+}
+
+/// A job ends a file some time after the writer has left it. If trims have emptied the file by then,
+/// it is removed when it ends, and not only after the next checkpoint.
+#[test]
+fn a_file_that_is_emptied_before_it_ends_is_removed() {
+    let fs = disk(1);
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(64 << 10)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let file = |lsn| log.location(lsn).unwrap().file;
+    let mut lsn = 1;
+    log.append(lsn, &[1; 1000], UNSYNCED).unwrap();
+    let first = file(1);
+    while file(lsn) == first {
+        // No checkpoint is due at the end of the file.
+        while env.jobs().step() {}
+        lsn += 1;
+        log.append(lsn, &[1; 1000], UNSYNCED).unwrap();
+    }
+    let left = engine.engine().logs.get(first).unwrap();
+    assert!(left.end().is_none(), "no job has run");
+    log.trim(lsn - 1, SYNC).unwrap();
+    let checkpoints = engine.engine().logs.counters.checkpoints.get();
+    while env.jobs().step() {}
+    assert_eq!(engine.engine().logs.counters.checkpoints.get(), checkpoints);
+    assert!(left.end().is_some());
+    assert!(engine.engine().logs.get(first).is_none());
+}

@@ -298,7 +298,7 @@ fn load_window(log: &Log, lsns: Range<u64>, gone: &LsnSet) -> Result<(VecDeque<L
         if window.len() == WINDOW_ENTRIES || (bytes > WINDOW_BYTES && !window.is_empty()) {
             return Ok((window, lsn + 1));
         }
-        window.push_front((lsn, decode_record(&record)?));
+        window.push_front((lsn, decode_of(log, lsn, &record)?));
     }
     Ok((window, lsns.start))
 }
@@ -332,7 +332,12 @@ fn lower_bound(log: &Log, lsns: Range<u64>, gone: &LsnSet, id: StreamId) -> Resu
 
 /// Reads the record of a live entry.
 fn read_record(log: &Log, lsn: u64) -> Result<Record> {
-    decode_record(&log.read(lsn)?.ok_or_else(|| lost(log, lsn))?)
+    decode_of(log, lsn, &log.read(lsn)?.ok_or_else(|| lost(log, lsn))?)
+}
+
+/// Decodes the record of an entry. An error names log and LSN, which lead to the record.
+fn decode_of(log: &Log, lsn: u64, record: &Bytes) -> Result<Record> {
+    decode_record(record).map_err(|e| e.context(format!("LSN {lsn} of log {}", log.name())))
 }
 
 /// Finds the LSNs of live entries by their ids. Cost: a sequential read for ids that are close
@@ -348,7 +353,7 @@ fn locate(live: &LiveRange, ids: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamI
             let (lsn, found) = match next {
                 Some(next) => next,
                 None => match walk.next().transpose()?.filter(|(lsn, _)| *lsn < end) {
-                    Some((lsn, record)) => (lsn, decode_record(&record)?.id),
+                    Some((lsn, record)) => (lsn, decode_of(log, lsn, &record)?.id),
                     None => return Ok(located),
                 },
             };
@@ -427,7 +432,7 @@ fn read(
         }
         for found in log.iter_back(to - 1) {
             let (lsn, record) = found?;
-            if lsn < from || (!gone.contains(lsn) && add(lsn, decode_record(&record)?)) {
+            if lsn < from || (!gone.contains(lsn) && add(lsn, decode_of(log, lsn, &record)?)) {
                 break;
             }
         }
@@ -438,7 +443,7 @@ fn read(
         if lsn >= to {
             break;
         }
-        if !gone.contains(lsn) && add(lsn, decode_record(&record)?) {
+        if !gone.contains(lsn) && add(lsn, decode_of(log, lsn, &record)?) {
             return Ok(out);
         }
     }

@@ -1,0 +1,186 @@
+//! `log trim`, `log truncate` and `log rm`: what removes records for good.
+
+use super::LogPlace;
+use super::show::image;
+use crate::escape::escape;
+use crate::failure::{EXIT_FAILED, Failure, Outcome};
+use crate::log_args::{Rm, Trim, Truncate};
+use crate::output::print;
+use crate::progress::{count, human_bytes};
+use crate::store::Access;
+use basalt_log::{Log, WriteOptions};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal};
+use std::ops::RangeInclusive;
+
+/// Returns the number of records of a log in a range of LSNs.
+fn records_in(log: &Log, range: RangeInclusive<u64>) -> u64 {
+    let missing = log.gaps(range.clone()).into_iter();
+    let missing: u64 = missing.map(|gap| gap.end() - gap.start() + 1).sum();
+    range.end() - range.start() + 1 - missing
+}
+
+/// Returns a range of LSNs for people.
+fn lsns(range: &RangeInclusive<u64>) -> String {
+    match range.start() == range.end() {
+        true => format!("LSN {}", range.start()),
+        false => format!("LSNs {} to {}", range.start(), range.end()),
+    }
+}
+
+/// Asks the user whether records are to be removed. `what` begins with the command's name.
+///
+/// Errors: a message that says what to do, if the user does not agree or cannot be asked.
+fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new(format!("{what}; run it with --yes")));
+    }
+    eprint!("{what}. Go on? [y/N] ");
+    let mut answer = String::new();
+    (std::io::stdin().lock().read_line(&mut answer))
+        .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
+    match matches!(answer.trim(), "y" | "Y" | "yes") {
+        true => Ok(()),
+        false => Err(Failure::Message("nothing was changed".into(), EXIT_FAILED)),
+    }
+}
+
+/// Runs `basalt log trim`.
+pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
+    place.check_is_no_servers(&args.log)?;
+    let name = escape(args.log.as_bytes());
+    let engine = place.open(Access::Remove)?;
+    let log = place.log(&engine, &args.log)?;
+    let up_to = args.up_to;
+    let end = log.last().max(log.trimmed());
+    if end < Some(up_to) && !args.beyond_last {
+        return Err(Failure::new(match end {
+            Some(end) => format!(
+                "{name} ends at LSN {end}, and after a trim up to {up_to} all appends up to it would be refused; \
+                 use --up-to {end}, or --beyond-last if that is wanted"
+            ),
+            None => format!(
+                "{name} has no records, and after a trim up to {up_to} all appends up to it would be refused; \
+                 use --beyond-last if that is wanted"
+            ),
+        }));
+    }
+    let first = log.first().filter(|first| *first <= up_to);
+    let range = first
+        .zip(log.last())
+        .map(|(first, last)| first..=last.min(up_to));
+    let records = range.clone().map_or(0, |range| records_in(&log, range));
+    let what = match &range {
+        None => format!(
+            "trim finds no record of {name} up to LSN {up_to}; later appends up to it are refused"
+        ),
+        Some(range) => format!(
+            "trim removes {records} of {} of {name} for good, {}",
+            count(log.count(), "record", "records"),
+            lsns(range)
+        ),
+    };
+    confirm(args.yes, &what)?;
+    let before = log.bytes();
+    log.trim(up_to, &WriteOptions::SYNC)
+        .map_err(|e| place.failure(e))?;
+    let freed = before.saturating_sub(log.bytes());
+    let kept = log.count();
+    drop(log);
+    engine.close().map_err(|e| place.failure(e))?;
+    print(&match args.json {
+        true => format!(
+            "{:#}\n",
+            json!({
+                "dir": place.store.directory(), "image": image(place), "log": args.log,
+                "up_to": up_to, "trimmed_records": records, "trimmed_bytes": freed, "records": kept,
+            })
+        ),
+        false => format!(
+            "{} trimmed, {}; {kept} left\n",
+            count(records, "record", "records"),
+            human_bytes(freed)
+        ),
+    })?;
+    Ok(0)
+}
+
+/// Runs `basalt log truncate`.
+pub fn truncate(place: &LogPlace, args: &Truncate) -> Outcome {
+    place.check_is_no_servers(&args.log)?;
+    let name = escape(args.log.as_bytes());
+    let engine = place.open(Access::Remove)?;
+    let log = place.log(&engine, &args.log)?;
+    let ends = log.first().zip(log.last());
+    let ends = ends.filter(|(_, last)| *last >= args.from);
+    let range = ends.map(|(first, last)| first.max(args.from)..=last);
+    let records = range.clone().map_or(0, |range| records_in(&log, range));
+    if let Some(range) = &range {
+        let what = format!(
+            "truncate removes {records} of {} of {name} for good, {}; their LSNs can be appended again",
+            count(log.count(), "record", "records"),
+            lsns(range)
+        );
+        confirm(args.yes, &what)?;
+    }
+    let before = log.bytes();
+    log.truncate_suffix(args.from)
+        .map_err(|e| place.failure(e))?;
+    let freed = before.saturating_sub(log.bytes());
+    let kept = log.count();
+    drop(log);
+    engine.close().map_err(|e| place.failure(e))?;
+    print(&match args.json {
+        true => format!(
+            "{:#}\n",
+            json!({
+                "dir": place.store.directory(), "image": image(place), "log": args.log,
+                "from": args.from, "removed_records": records, "removed_bytes": freed, "records": kept,
+            })
+        ),
+        false => format!(
+            "{} removed, {}; {kept} left\n",
+            count(records, "record", "records"),
+            human_bytes(freed)
+        ),
+    })?;
+    Ok(0)
+}
+
+/// Runs `basalt log rm`.
+pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
+    place.check_is_no_servers(&args.log)?;
+    let name = escape(args.log.as_bytes());
+    let engine = place.open(Access::Remove)?;
+    let log = place.log(&engine, &args.log)?;
+    let (records, bytes) = (log.count(), log.bytes());
+    let range = log.first().zip(log.last());
+    let range = range.map(|(first, last)| format!(", {}", lsns(&(first..=last))));
+    let what = format!(
+        "rm removes the log {name} for good, with {}{}",
+        count(records, "record", "records"),
+        range.unwrap_or_default()
+    );
+    confirm(args.yes, &what)?;
+    drop(log);
+    engine.delete(&args.log).map_err(|e| place.failure(e))?;
+    engine.close().map_err(|e| place.failure(e))?;
+    print(&match args.json {
+        true => format!(
+            "{:#}\n",
+            json!({
+                "dir": place.store.directory(), "image": image(place), "log": args.log,
+                "removed_records": records, "removed_bytes": bytes,
+            })
+        ),
+        false => format!(
+            "{name} removed, {}, {}\n",
+            count(records, "record", "records"),
+            human_bytes(bytes)
+        ),
+    })?;
+    Ok(0)
+}
