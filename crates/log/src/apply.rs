@@ -34,7 +34,7 @@ pub(crate) fn add_entry(
     let is_late = inner.index.last().is_some_and(|last| lsn < last);
     if inner.index.insert(lsn, location) == Inserted::New {
         if is_late {
-            log.note_late();
+            log.note_revision();
         }
         then(&mut inner);
         log.wake(inner);
@@ -75,6 +75,7 @@ fn remove_range(
         let mut freed = Freed::default();
         let mut take = |page: PageLocation| loaded.remove(&page).flatten();
         inner.index.remove(range, &mut take, &mut freed);
+        log.note_revision();
         then(&mut inner);
         return freed;
     }

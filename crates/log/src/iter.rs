@@ -3,10 +3,10 @@
 use crate::index::{EntryPlace, PageLocation};
 use crate::log::Log;
 use crate::mapping::Location;
-use crate::pages;
+use crate::pages::{self, MissingPage};
+use crate::read_ahead::ReadAhead;
 use basalt_fs::{Bytes, Result};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,55 +14,42 @@ use std::time::Duration;
 /// as the iterator goes on.
 const AHEAD: usize = 256;
 const MOST_AHEAD: usize = 2048;
+/// Most entries whose records are read ahead. They take 160 KiB of memory.
+const MOST_PLANNED: usize = 4096;
 /// Pages of the index that an iterator keeps decoded.
 const KEPT_PAGES: usize = 16;
-/// Bytes of the first read, apart from those of its record.
-const FIRST_READ: u64 = 16 << 10;
-/// Most bytes of one read, unless one record is longer.
-const LARGEST_READ: u64 = 1 << 20;
-/// Bytes between two records of the log that are read along with them.
-const GAP: u64 = 16 << 10;
 /// A record that takes a smaller part of the bytes that were read with it is copied, so that a user
 /// who keeps it does not keep the others.
 const COPIED_PART: usize = 8;
 
-/// Bytes of a file that several records of the log lie in.
-struct Window {
-    file: u64,
-    file_id: u128,
-    path: PathBuf,
-    offset: u64,
-    bytes: Bytes,
-}
-
-impl Window {
-    /// Returns the bytes of a record if they are here.
-    fn get(&self, at: Location) -> Option<Bytes> {
-        let from = at.offset.checked_sub(self.offset)?;
-        let end = from + u64::from(at.len);
-        (at.file == self.file && end <= self.bytes.len() as u64)
-            .then(|| self.bytes.slice(from as usize..end as usize))
-    }
-}
-
 /// An iterator over the records of a log, as [`Log::iter`] and [`Log::iter_back`] return it. An
 /// item is an LSN and the record. After an error the iterator goes on behind the record.
+///
+/// An iterator reads ahead: twice as many bytes as it has returned, and at most some 2.5 MiB. Until
+/// it is at its end or dropped, it holds that memory, and files of which it reads a part.
 pub struct LogIter {
     log: Log,
     forward: bool,
     /// The LSN at which the iterator goes on, or `None` at the end of all LSNs.
     at: Option<u64>,
+    /// Entries of the index, from the position on.
     taken: VecDeque<(u64, EntryPlace)>,
-    /// The log's number of late records when the entries were taken.
-    late: u64,
+    /// Number of the first entries of `taken` whose records are in `reads`.
+    planned: usize,
+    /// Number of the first entries of `taken` whose pages were read, or are in flight.
+    paged: usize,
+    /// True if the entries that follow may be in `reads`, because they were taken anew.
+    retaken: bool,
+    /// The log's number of late records and removals when the entries were taken.
+    revision: u64,
     /// Number of entries that are taken next.
     ahead: usize,
     /// The last pages of the index that records were on. A mapping is decoded from its beginning,
     /// so each is decoded once.
     pages: VecDeque<(PageLocation, Vec<(u64, Location)>)>,
-    window: Option<Window>,
-    /// Bytes of the next read. They double as long as reads follow one another.
-    read_bytes: u64,
+    /// Index of the entry on its page that is looked up next, if the iterator goes on.
+    entry: usize,
+    reads: ReadAhead,
 }
 
 impl Log {
@@ -85,11 +72,14 @@ impl LogIter {
             forward: true,
             at: Some(from),
             taken: VecDeque::new(),
-            late: 0,
+            planned: 0,
+            paged: 0,
+            retaken: false,
+            revision: 0,
             ahead: AHEAD,
             pages: VecDeque::new(),
-            window: None,
-            read_bytes: FIRST_READ,
+            entry: 0,
+            reads: ReadAhead::new(),
         }
     }
 
@@ -103,9 +93,16 @@ impl LogIter {
     /// Moves the iterator to the first record at `lsn` or behind it, in its direction.
     pub fn seek(&mut self, lsn: u64) {
         self.at = Some(lsn);
-        self.taken.clear();
+        self.forget_taken();
         self.ahead = AHEAD;
-        self.read_bytes = FIRST_READ;
+        self.reads.restart();
+    }
+
+    /// Forgets the entries that were taken from the index. Their records stay in `reads`.
+    fn forget_taken(&mut self) {
+        self.taken.clear();
+        (self.planned, self.paged) = (0, 0);
+        self.retaken = true;
     }
 
     fn next_record(&mut self) -> Result<Option<(u64, Bytes)>> {
@@ -113,28 +110,31 @@ impl LogIter {
             let Some(at) = self.at else {
                 return Ok(None);
             };
-            if self.late != self.log.state().late() {
-                // A late record may belong between the entries that were taken.
-                self.taken.clear();
+            if self.revision != self.log.state().revision() {
+                // A late record may belong between the entries that were taken. A record that was
+                // removed may have been appended again, with other data.
+                self.forget_taken();
                 self.ahead = AHEAD;
             }
             if self.taken.is_empty() {
-                self.late = self.log.state().late();
-                self.taken = self.log.entries(at, self.forward, self.ahead)?.into();
-                self.ahead = (self.ahead * 2).min(MOST_AHEAD);
+                self.revision = self.log.state().revision();
+                self.take_entries(at)?;
             }
             let Some((lsn, place)) = self.taken.pop_front() else {
+                // A reader of the tail that waits keeps neither memory nor files.
+                // Its next record is read like the first one.
+                self.reads.clear();
+                self.reads.restart();
                 return Ok(None);
             };
-            self.at = match self.forward {
-                true => lsn.checked_add(1),
-                false => lsn.checked_sub(1),
-            };
+            self.planned = self.planned.saturating_sub(1);
+            self.paged = self.paged.saturating_sub(1);
+            self.at = self.behind(lsn);
             // The record may have been moved or removed since the index was read.
             let data = match self.read_ahead(lsn, place)? {
                 Some(data) => Some(data),
                 None => {
-                    self.taken.clear();
+                    self.forget_taken();
                     self.log.read(lsn)?
                 }
             };
@@ -146,31 +146,67 @@ impl LogIter {
 }
 
 impl LogIter {
+    /// Returns the LSN behind one, in the iterator's direction.
+    fn behind(&self, lsn: u64) -> Option<u64> {
+        match self.forward {
+            true => lsn.checked_add(1),
+            false => lsn.checked_sub(1),
+        }
+    }
+
+    /// Takes more entries from the index, with LSNs from `at` on.
+    fn take_entries(&mut self, at: u64) -> Result<()> {
+        let entries = self.log.entries(at, self.forward, self.ahead)?;
+        self.taken.extend(entries);
+        self.ahead = (self.ahead * 2).min(MOST_AHEAD);
+        Ok(())
+    }
+
     /// Returns the record at a place, or `None` if it is not there any more. Reads records that
-    /// follow in the same file along with it.
+    /// follow along with it or ahead.
     fn read_ahead(&mut self, lsn: u64, place: EntryPlace) -> Result<Option<Bytes>> {
         let Some(at) = self.locate(lsn, place)? else {
             return Ok(None);
         };
-        let known = self.window.as_ref().and_then(|window| window.get(at));
-        if known.is_none() {
-            let Some(window) = self.read_window(at)? else {
-                return Ok(None);
-            };
-            self.window = Some(window);
-            self.read_bytes = (self.read_bytes * 2).min(LARGEST_READ);
+        if self.reads.window(at).is_none() && !self.move_to(at) {
+            return Ok(None);
         }
-        let window = self.window.as_ref().expect("just read");
-        let bytes = window.get(at).expect("the window begins with the record");
+        let window = self.reads.window(at).expect("the reads moved to it");
+        let Some((all, range)) = window.record(at) else {
+            // An error of many records is that of a record only if the record alone has it.
+            return self.log.read_at(lsn, EntryPlace::Known(at));
+        };
+        let entry = &all[range.clone()];
         let data = self
             .log
-            .open_record(lsn, window.file_id, at.offset, &bytes)
+            .open_record(lsn, window.file_id, at.offset, entry)
             .map_err(|what| self.log.damaged(lsn, &window.path, at.offset, what))?;
-        let data = bytes.slice(data);
-        match data.len() < window.bytes.len() / COPIED_PART {
-            true => Ok(Some(Bytes::copy_from_slice(&data))),
-            false => Ok(Some(data)),
+        Ok(Some(match data.len() < all.len() / COPIED_PART {
+            true => Bytes::copy_from_slice(&entry[data]),
+            false => all.slice(range.start + data.start..range.start + data.end),
+        }))
+    }
+
+    /// Waits for the range with a record, and keeps enough ranges behind it in flight. Returns
+    /// false if the record's file is gone.
+    fn move_to(&mut self, at: Location) -> bool {
+        let log = self.log.clone();
+        let env = &log.engine().env;
+        let goes_on = self.reads.goes_on();
+        let mut is_low = self.reads.move_to(env, at) && self.reads.is_low();
+        if self.reads.window(at).is_none() {
+            self.reads.clear();
+            self.planned = 0;
+            self.plan_reads(Some(at));
+            if !self.reads.move_to(env, at) {
+                return false;
+            }
+            is_low = goes_on && self.reads.is_empty();
         }
+        if is_low {
+            self.plan_reads(None);
+        }
+        true
     }
 
     /// Returns the location of a record, or `None` if its page is gone.
@@ -179,7 +215,8 @@ impl LogIter {
             EntryPlace::Known(location) => return Ok(Some(location)),
             EntryPlace::OnPage(page) => page,
         };
-        if !self.pages.iter().any(|(at, _)| *at == page) {
+        if !self.has_page(page) {
+            self.reads.finish_pages(&self.log.engine().env);
             let Some(mapping) = self.log.load_page(lsn, page)? else {
                 return Ok(None);
             };
@@ -190,72 +227,96 @@ impl LogIter {
         }
         let entries = self.pages.iter().rev().find(|(at, _)| *at == page);
         let (_, entries) = entries.expect("just loaded");
-        let found = entries.binary_search_by_key(&lsn, |(at, _)| *at);
-        Ok(found.ok().map(|i| entries[i].1))
+        // An iteration asks for one entry after the other.
+        let is_next = entries.get(self.entry).is_some_and(|(at, _)| *at == lsn);
+        let found = match is_next {
+            true => Some(self.entry),
+            false => entries.binary_search_by_key(&lsn, |(at, _)| *at).ok(),
+        };
+        self.entry = match self.forward {
+            true => found.map_or(0, |i| i + 1),
+            false => found.map_or(0, |i| i.wrapping_sub(1)),
+        };
+        Ok(found.map(|i| entries[i].1))
     }
 
-    /// Reads the pages of the entries that were taken into the cache.
-    fn read_pages(&self) {
+    /// Returns true if a page is decoded.
+    fn has_page(&self, page: PageLocation) -> bool {
+        self.pages.iter().rev().any(|(at, _)| *at == page)
+    }
+
+    /// Submits reads of the next records whose reads were not submitted, beginning with `first`.
+    fn plan_reads(&mut self, first: Option<Location>) {
+        let log = self.log.clone();
+        let mut plan = self.reads.plan();
+        if first.is_some_and(|first| !plan.add(log.engine(), first)) {
+            return;
+        }
+        let goes_on = self.reads.goes_on();
+        let paged = self.paged;
+        if goes_on {
+            self.take_entries_ahead();
+            plan.pages = self.pages_ahead();
+        }
+        while self.planned < MOST_PLANNED
+            && let Some(&(lsn, place)) = self.taken.get(self.planned)
+        {
+            if let EntryPlace::OnPage(page) = place
+                && !self.has_page(page)
+                && (!goes_on || self.planned >= paged && !plan.pages.is_empty() && !plan.is_empty())
+            {
+                // The page of a lookup's next record is not worth a read. Otherwise the page comes
+                // with the plan, and the records before it go first.
+                break;
+            }
+            // A page that cannot be read is reported when its record's turn comes.
+            let Some(next) = self.locate(lsn, place).ok().flatten() else {
+                break;
+            };
+            self.retaken = self.retaken && self.reads.contains(next);
+            if !self.retaken && !plan.add(log.engine(), next) {
+                break;
+            }
+            self.taken[self.planned].1 = EntryPlace::Known(next);
+            self.planned += 1;
+        }
+        self.reads.submit(log.engine(), plan);
+    }
+
+    /// Takes more entries from the index if few are left that are not planned.
+    fn take_entries_ahead(&mut self) {
+        // An iterator that has gone on for long needs as many for one batch of reads.
+        let least = match self.ahead < MOST_AHEAD {
+            true => self.ahead / 4,
+            false => MOST_AHEAD / 2,
+        };
+        if self.taken.len() - self.planned >= least {
+            return;
+        }
+        let at = match self.taken.back() {
+            Some((last, _)) => self.behind(*last),
+            None => self.at,
+        };
+        if let Some(at) = at {
+            // An error is reported when the entries that were taken are used up.
+            let _ = self.take_entries(at);
+        }
+    }
+
+    /// Returns the pages of entries that were taken since the last call, if they must be read.
+    fn pages_ahead(&mut self) -> Vec<MissingPage> {
         let mut pages: Vec<PageLocation> = Vec::new();
-        for (_, place) in &self.taken {
+        for (_, place) in self.taken.range(self.paged.max(self.planned)..) {
             if let EntryPlace::OnPage(at) = place
                 && pages.last() != Some(at)
-                && !self.pages.iter().any(|(kept, _)| kept == at)
+                && !self.has_page(*at)
             {
                 pages.push(*at);
             }
         }
+        self.paged = self.taken.len();
         let engine = self.log.engine();
-        pages::read_into_cache(&engine.env, &engine.logs, &pages);
-    }
-
-    /// Reads a record, and those of the next ones that lie near behind it.
-    fn read_window(&mut self, first: Location) -> Result<Option<Window>> {
-        let Some(file) = self.log.engine().logs.get(first.file) else {
-            return Ok(None);
-        };
-        let (mut from, mut to) = (first.offset, first.offset + u64::from(first.len));
-        let goes_on = self.read_bytes > FIRST_READ;
-        if goes_on {
-            self.read_pages();
-        }
-        for i in 0..self.taken.len() {
-            let (lsn, place) = self.taken[i];
-            let is_kept = match place {
-                EntryPlace::Known(_) => true,
-                EntryPlace::OnPage(page) => self.pages.iter().any(|(at, _)| *at == page),
-            };
-            // A page that cannot be read is reported when its record's turn comes.
-            let next = match is_kept || goes_on {
-                true => self.locate(lsn, place).ok().flatten(),
-                false => None,
-            };
-            let Some(next) = next.filter(|next| next.file == first.file) else {
-                break;
-            };
-            let end = next.offset + u64::from(next.len);
-            let is_near = next.offset <= to + GAP && end + GAP >= from;
-            let (wider_from, wider_to) = (from.min(next.offset), to.max(end));
-            if !is_near || wider_to - wider_from > self.read_bytes {
-                break;
-            }
-            (from, to) = (wider_from, wider_to);
-        }
-        let bytes = match file.read(from, (to - from) as usize) {
-            Err(_) if to - from > u64::from(first.len) => {
-                // The error is not the record's if the record alone can be read.
-                from = first.offset;
-                file.read(from, first.len as usize)?
-            }
-            read => read?,
-        };
-        Ok(Some(Window {
-            file: file.number,
-            file_id: file.file_id,
-            path: file.path.clone(),
-            offset: from,
-            bytes,
-        }))
+        pages::missing(&engine.env, &engine.logs, &pages)
     }
 
     /// Returns the next record, or waits for it up to `timeout`. Returns `None` if there is none by

@@ -37,6 +37,7 @@ mod options;
 mod pages;
 mod physical;
 mod queue;
+mod read_ahead;
 mod read_many;
 mod recovery;
 mod request;

@@ -145,7 +145,9 @@ impl Log {
         let Some(file) = self.engine.logs.get(location.file) else {
             return Ok(None);
         };
-        let bytes = file.read(location.offset, location.len as usize)?;
+        let bytes = file
+            .read(location.offset, location.len as usize)
+            .map_err(|e| e.context(self.reading(lsn)))?;
         let data = self
             .open_record(lsn, file.file_id, location.offset, &bytes)
             .map_err(|what| self.damaged(lsn, &file.path, location.offset, what))?;
@@ -155,7 +157,7 @@ impl Log {
     /// Returns the entries of the page that has a record, or `None` if the page is gone.
     pub(crate) fn load_page(&self, lsn: u64, page: PageLocation) -> Result<Option<Mapping>> {
         pages::load(&self.engine.env, &self.engine.logs, self.state.number, page)
-            .map_err(|e| e.context(format!("reading LSN {lsn} of log {:?}", self.name())))
+            .map_err(|e| e.context(self.reading(lsn)))
     }
 
     /// Verifies the bytes of a record, and returns the range of its data in them.
@@ -178,8 +180,12 @@ impl Log {
 
     /// Returns the error of a damaged record.
     pub(crate) fn damaged(&self, lsn: u64, path: &Path, offset: u64, what: String) -> Error {
-        Error::corruption(path, offset, what)
-            .context(format!("reading LSN {lsn} of log {:?}", self.state.name))
+        Error::corruption(path, offset, what).context(self.reading(lsn))
+    }
+
+    /// Returns what an error of a record's read says of the record.
+    fn reading(&self, lsn: u64) -> String {
+        format!("reading LSN {lsn} of log {:?}", self.state.name)
     }
 
     /// Returns the smallest LSN, or `None` if the log is empty.

@@ -91,9 +91,10 @@ pub(crate) struct LogState {
     inner: Mutex<LogInner>,
     /// Signalled when the log has a new record and threads sleep.
     changed: Condvar,
-    /// Number of records that were added below the largest LSN. It changes under the log's lock.
-    /// Iterators read it without the lock, to see that what they took from the index is old.
-    late: AtomicU64,
+    /// Number of late records and of removals. A late record was added below the largest LSN. The
+    /// number changes under the log's lock. Iterators read it without the lock, to see that what
+    /// they took from the index is old.
+    revision: AtomicU64,
 }
 
 impl LogState {
@@ -115,18 +116,18 @@ impl LogState {
                 charge: None,
             }),
             changed: Condvar::new(),
-            late: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
         })
     }
 
-    /// Notes a record that was added below the largest LSN. The caller has the log's lock.
-    pub fn note_late(&self) {
-        self.late.fetch_add(1, SeqCst);
+    /// Notes a late record or a removal. The caller has the log's lock.
+    pub fn note_revision(&self) {
+        self.revision.fetch_add(1, SeqCst);
     }
 
-    /// Returns the number of records that were added below the largest LSN.
-    pub fn late(&self) -> u64 {
-        self.late.load(SeqCst)
+    /// Returns the number of late records and of removals.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(SeqCst)
     }
 
     /// Unlocks the state, and wakes all who wait for a record.

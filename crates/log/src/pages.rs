@@ -7,6 +7,7 @@ use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
+use std::sync::Arc;
 
 /// Reads a page of a log.
 ///
@@ -38,36 +39,59 @@ fn insert(env: &Env, key: CacheKey, read: &[u8]) -> Bytes {
     env.cache().insert(key, bytes, charge, CachePriority::High)
 }
 
-/// Reads pages into the cache that are not there, all at once. A page that cannot be read is left
-/// out: [`load`] reports why.
-pub(crate) fn read_into_cache(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) {
-    let (mut keys, mut reads) = (Vec::new(), Vec::new());
-    for at in pages {
-        let Some(file) = logs.get(at.file) else {
-            continue;
-        };
+/// A page that is not in the cache, and that is read as a part of a batch.
+pub(crate) struct MissingPage {
+    file: Arc<ReadableFile>,
+    key: CacheKey,
+    len: u32,
+}
+
+impl MissingPage {
+    /// Returns the read of the page.
+    pub fn request(&self) -> ReadRequest {
+        ReadRequest {
+            file: self.file.file().clone(),
+            offset: self.key.offset,
+            len: self.len as usize,
+        }
+    }
+
+    /// Puts the page into the cache. A page that could not be read is left out: [`load`] reports
+    /// why.
+    pub fn insert(self, env: &Env, read: Result<Bytes>) {
+        if let Some(read) = read.ok().filter(|read| read.len() == self.len as usize) {
+            insert(env, self.key, &read);
+        }
+    }
+}
+
+/// Returns those of `pages` that are not in the cache.
+pub(crate) fn missing(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) -> Vec<MissingPage> {
+    let is_missing = |at: &PageLocation| {
+        let file = logs.get(at.file)?;
         let key = CacheKey {
             file: file.file_id,
             offset: at.offset,
         };
-        if !env.cache().contains(key) {
-            keys.push((key, at.len));
-            reads.push(ReadRequest {
-                file: file.file().clone(),
-                offset: at.offset,
-                len: at.len as usize,
-            });
-        }
-    }
-    if reads.is_empty() {
+        let len = at.len;
+        (!env.cache().contains(key)).then_some(MissingPage { file, key, len })
+    };
+    pages.iter().filter_map(is_missing).collect()
+}
+
+/// Reads pages into the cache that are not there, all at once. A page that cannot be read is left
+/// out: [`load`] reports why.
+pub(crate) fn read_into_cache(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) {
+    let mut missing: Vec<_> = missing(env, logs, pages).into_iter().map(Some).collect();
+    if missing.is_empty() {
         return;
     }
-    let mut batch = env.fs().submit_reads(reads);
+    let requests = missing.iter().flatten().map(MissingPage::request);
+    let mut batch = env.fs().submit_reads(requests.collect());
     batch.wait_all();
     while let Some((i, read)) = batch.next() {
-        let (key, len) = keys[i];
-        if let Some(read) = read.ok().filter(|read| read.len() == len as usize) {
-            insert(env, key, &read);
+        if let Some(page) = missing[i].take() {
+            page.insert(env, read);
         }
     }
 }

@@ -8,6 +8,7 @@ mod formats;
 mod integrity;
 mod memory;
 mod promises;
+mod read_ahead;
 mod tails;
 
 use crate::catalog::Role;
