@@ -15,6 +15,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("blob", &["fs", "env", "kv", "records", "table"]),
     ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
     ("log", &["fs", "env", "kv", "records"]),
+    ("stream", &["fs", "env", "kv", "records"]),
     ("store", &["fs", "env", "lsm", "log"]),
     // These build the sources of seven crates again, for tests alone.
     ("env-schedules", &["fs"]),

@@ -1,0 +1,173 @@
+//! Failing calls: each k-th call of a history fails, for every kind of error. Errors are allowed,
+//! wrong bytes are not, and a stream that was opened again goes on.
+
+use super::*;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, When};
+
+const FAULTS: [FaultKind; 4] = [
+    FaultKind::Eio,
+    FaultKind::Enospc,
+    FaultKind::ShortWrite,
+    FaultKind::FailedSync,
+];
+/// Runs with a failing call that are made at `BASALT_SCALE=1`.
+const LEAST_RUNS: u64 = 300;
+
+/// Opens the stream. Only one call fails, so the second attempt succeeds.
+fn reopened(env: &Env, failed: &mut u64) -> Stream {
+    Stream::open(env, "s", options())
+        .or_else(|_| {
+            *failed += 1;
+            Stream::open(env, "s", options())
+        })
+        .unwrap()
+}
+
+/// Runs a history in which call `k` fails. Returns the number of calls, and of failed steps.
+fn run(kind: FaultKind, k: u64, seed: u64) -> (u64, u64) {
+    let say = format!("{kind:?} at call {k}");
+    let disk = disk(seed);
+    let faulty = FaultFs::new(disk.clone(), seed);
+    let env = Env::for_tests(faulty.clone(), seed);
+    let mut stream = Stream::create(&env, "s", options()).unwrap();
+    let rule = faulty.inject(Fault {
+        op: None,
+        path: String::new(),
+        when: When::Nth(k),
+        kind,
+    });
+    let random = Random::from_seed(seed);
+    let (mut failed, mut linked) = (0, 0);
+    let mut records: Vec<(Place, Vec<u8>, bool)> = Vec::new();
+    let mut erased: BTreeSet<ExtentId> = BTreeSet::new();
+    for n in 0..24u8 {
+        let done: Result<()> = match n % 8 {
+            5 => {
+                let ids: Vec<ExtentId> = (stream.extents().iter())
+                    .filter(|e| e.sealed && random.below(2) == 0)
+                    .map(|e| e.id)
+                    .collect();
+                // A failed erasure may be on the device or not.
+                let result = stream.erase(&ids);
+                erased.extend(ids);
+                result
+            }
+            6 => {
+                linked += 1;
+                stream.link(format!("link{linked}")).map(|_| ())
+            }
+            7 => {
+                stream = reopened(&env, &mut failed);
+                Ok(())
+            }
+            _ => {
+                let data = vec![n; 1 + random.below(3000) as usize];
+                append(&stream, &data).map(|at| records.push((at, data, false)))
+            }
+        };
+        let synced = done.and_then(|()| stream.sync());
+        match synced {
+            Ok(()) => records.iter_mut().for_each(|(.., synced)| *synced = true),
+            Err(e) => {
+                failed += 1;
+                if e.kind() == ErrorKind::Poisoned {
+                    // What was not synced before the failed sync is unknown.
+                    records.retain(|(.., synced)| *synced);
+                    stream = reopened(&env, &mut failed);
+                }
+            }
+        }
+        for (at, data, _) in records
+            .iter()
+            .filter(|(at, ..)| !erased.contains(&at.extent))
+        {
+            // A read may be the failing call.
+            if let Ok(found) = stream.read(*at, data.len()) {
+                assert_eq!(&found[..], &data[..], "{say}");
+            }
+        }
+    }
+    let calls = faulty.seen(rule);
+    faulty.clear();
+    for fs in [
+        disk.crash(CrashPolicy::NothingUnsynced, seed),
+        disk.snapshot().kill(),
+    ] {
+        let env = Env::for_tests(fs.clone(), seed);
+        let stream = Stream::open(&env, "s", options()).unwrap_or_else(|e| panic!("{say}: {e}"));
+        for (at, data, synced) in &records {
+            if *synced && !erased.contains(&at.extent) {
+                let found = stream.read(*at, data.len());
+                let found = found.unwrap_or_else(|e| panic!("{say}: {at:?}: {e}"));
+                assert_eq!(&found[..], &data[..], "{say}");
+            }
+        }
+        append(&stream, b"goes on").unwrap();
+        stream.sync().unwrap();
+        assert_eq!(
+            extent_files(&*fs, Path::new("s")),
+            stream.extents().len(),
+            "{say}"
+        );
+    }
+    (calls, failed)
+}
+
+#[test]
+fn every_failing_call_keeps_the_promises() {
+    let (mut runs, mut failed) = (0u64, 0);
+    for seed in basalt_sim::campaign::cases(0..2 * basalt_sim::campaign::scale()) {
+        for kind in FAULTS {
+            let _repeat =
+                basalt_sim::repeat!(every_failing_call_keeps_the_promises, "BASALT_CASE={seed}");
+            let (calls, _) = run(kind, u64::MAX, seed);
+            for k in 1..=calls {
+                failed += run(kind, k, seed).1;
+                runs += 1;
+            }
+        }
+    }
+    basalt_sim::campaign!("stream_fault_runs={runs} failed_steps={failed}");
+    let floor = basalt_sim::campaign::scale().floor(LEAST_RUNS);
+    let is_enough = runs >= floor && failed >= floor / 2;
+    assert!(
+        basalt_sim::campaign::case().is_some() || is_enough,
+        "only {runs} runs, {failed} failed steps"
+    );
+}
+
+/// After a failed sync, another thread's sync must not succeed: its bytes may have been lost with
+/// the failed one. Reads go on, and so does the stream when it was opened again.
+#[test]
+fn a_failed_sync_stops_the_stream_until_it_is_opened_again() {
+    let disk = disk(1);
+    let faulty = FaultFs::new(disk.clone(), 1);
+    let env = Env::for_tests(faulty.clone(), 1);
+    let stream = Stream::create(&env, "s", options()).unwrap();
+    let at = append(&stream, b"before").unwrap();
+    stream.sync().unwrap();
+    append(&stream, b"after").unwrap();
+    faulty.inject(Fault {
+        op: None,
+        path: ".extent".to_string(),
+        when: When::Nth(1),
+        kind: FaultKind::FailedSync,
+    });
+    assert_eq!(stream.sync().unwrap_err().kind(), ErrorKind::Io);
+    for e in [
+        stream.sync().err(),
+        append(&stream, b"x").err(),
+        stream.seal().err(),
+    ] {
+        let e = e.unwrap();
+        assert_eq!(e.kind(), ErrorKind::Poisoned);
+        assert!(e.to_string().contains("open it again"), "{e}");
+    }
+    assert_eq!(stream.read(at, 6).unwrap(), &b"before"[..]);
+    drop(stream);
+    let stream = Stream::open(&env, "s", options()).unwrap();
+    assert_eq!(stream.read(at, 6).unwrap(), &b"before"[..]);
+    append(&stream, b"goes on").unwrap();
+    stream.sync().unwrap();
+}

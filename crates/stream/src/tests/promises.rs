@@ -1,0 +1,202 @@
+//! The promises of the interface, on a simulated disk and on the host.
+
+use super::*;
+use basalt_fs::{HostFs, HostOptions};
+
+fn read(stream: &Stream, at: Place, data: &[u8]) {
+    let found = stream.read(at, data.len()).unwrap();
+    assert_eq!(&found[..], data);
+    let request = stream.read_request(at, data.len()).unwrap();
+    let found = request.file.read(request.offset, request.len).unwrap();
+    assert_eq!(&found[..], data);
+}
+
+/// Runs the promises on any filesystem.
+fn conformance(env: &Env, root: &Path) {
+    let fs = env.fs();
+    let dir = root.join("s");
+    let missing = Stream::open(env, &dir, options()).err().unwrap();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let stream = Stream::create(env, &dir, options()).unwrap();
+    let again = Stream::create(env, &dir, options()).err().unwrap();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(stream.extents(), []);
+
+    // Appends fill one extent after the other, and are read at once.
+    let data = |n: u8, len: usize| -> Vec<u8> { (0..len).map(|i| n ^ i as u8).collect() };
+    let mut places = Vec::new();
+    for n in 0..20u8 {
+        let data = data(n, 1000);
+        let (a, b) = data.split_at(300);
+        let bufs = [IoSlice::new(a), IoSlice::new(b)];
+        let at = stream.append(&bufs, Intent::Lazy).unwrap();
+        read(&stream, at, &data);
+        places.push(at);
+    }
+    let large = data(99, 20_000);
+    let of_its_own = append(&stream, &large).unwrap();
+    read(&stream, of_its_own, &large);
+    let extents: BTreeSet<ExtentId> = places.iter().map(|at| at.extent).collect();
+    assert!(extents.len() > 1 && !extents.contains(&of_its_own.extent));
+    assert_eq!(
+        append(&stream, b"").unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+
+    // A sync seals what is full, and a seal the rest.
+    let unsealed = |stream: &Stream| stream.extents().iter().filter(|e| !e.sealed).count();
+    assert_eq!(unsealed(&stream), extents.len() + 1);
+    stream.sync().unwrap();
+    assert_eq!(unsealed(&stream), 1);
+    let active = stream.extents().into_iter().find(|e| !e.sealed).unwrap();
+    let refused = stream.erase(&[active.id]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    stream.seal().unwrap();
+    assert_eq!(unsealed(&stream), 0);
+
+    // Wrong reads are errors.
+    let first = places[0];
+    let unknown = Place {
+        extent: ExtentId(1),
+        offset: 0,
+    };
+    assert_eq!(
+        stream.read(unknown, 1).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    for (offset, len) in [(first.offset, 9 << 10), (1 << 40, 1), (u64::MAX, 2)] {
+        let e = stream.read(Place { offset, ..first }, len).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    }
+
+    // A link shares the extents, and both go their own ways.
+    let linked = stream.link(root.join("link")).unwrap();
+    assert_eq!(linked.extents(), stream.extents());
+    read(&linked, first, &data(0, 1000));
+    let new = append(&linked, b"only in the link").unwrap();
+    linked.sync().unwrap();
+    assert_eq!(stream.read(new, 1).unwrap_err().kind(), ErrorKind::NotFound);
+
+    // An erased extent stays for the other stream, and goes with the last one.
+    stream.erase(&[first.extent, first.extent]).unwrap();
+    assert_eq!(
+        stream.read(first, 1).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        stream.erase(&[first.extent]).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    read(&linked, first, &data(0, 1000));
+    let file = first.extent.file_name();
+    assert!(!fs.exists(&dir.join(&file)).unwrap());
+    assert!(fs.exists(&root.join("link").join(&file)).unwrap());
+
+    // A concatenation has the extents of all, each once.
+    let whole = Stream::concatenate(&[&stream, &linked, &stream], root.join("all"), options());
+    let whole = whole.unwrap();
+    let ids =
+        |stream: &Stream| -> BTreeSet<ExtentId> { stream.extents().iter().map(|e| e.id).collect() };
+    let all: BTreeSet<ExtentId> = ids(&stream).union(&ids(&linked)).copied().collect();
+    assert_eq!(ids(&whole), all);
+    read(&whole, new, b"only in the link");
+    let taken = stream.link(root.join("all")).err().unwrap();
+    assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+    let of_none = Stream::concatenate(&[], root.join("none"), options());
+    assert_eq!(of_none.err().unwrap().kind(), ErrorKind::InvalidArgument);
+    linked.erase(&[first.extent]).unwrap();
+    read(&whole, first, &data(0, 1000));
+    whole.erase(&[first.extent]).unwrap();
+    for name in ["s", "link", "all"] {
+        assert!(!fs.exists(&root.join(name).join(&file)).unwrap());
+    }
+
+    // A stream that is opened again has the same content; a reader changes nothing.
+    let before = whole.extents();
+    drop(whole);
+    let reader = Stream::open_read_only(env, root.join("all"), options()).unwrap();
+    assert_eq!(reader.extents(), before);
+    for e in [
+        append(&reader, b"x").err(),
+        reader.sync().err(),
+        reader.seal().err(),
+        reader.erase(&[new.extent]).err(),
+    ] {
+        assert_eq!(e.unwrap().kind(), ErrorKind::ReadOnly);
+    }
+    let copy = reader.link(root.join("of the reader")).unwrap();
+    assert_eq!(copy.extents(), before);
+    let whole = Stream::open(env, root.join("all"), options()).unwrap();
+    assert_eq!(whole.extents(), before);
+    for (n, at) in (0..).zip(&places) {
+        if at.extent != first.extent {
+            read(&whole, *at, &data(n, 1000));
+        }
+    }
+    assert_eq!(extent_files(&**fs, &root.join("all")), before.len());
+    let wrong = Stream::open(env, root.join("all"), options().extent_bytes(1));
+    assert_eq!(wrong.err().unwrap().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn streams_keep_their_promises() {
+    let fs = disk(1);
+    conformance(&Env::for_tests(fs.clone(), 1), Path::new(""));
+}
+
+#[test]
+fn streams_keep_their_promises_on_the_host() {
+    let dir = std::env::temp_dir().join(format!("basalt-stream-{}", std::process::id()));
+    let fs = HostFs::new(HostOptions::new(&dir)).unwrap();
+    conformance(&Env::builder(fs).build(), &dir);
+    #[expect(clippy::disallowed_methods, reason = "the test's own directory")]
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// What an interrupted link left is removed by the next one; other files are not.
+#[test]
+fn a_directory_with_other_files_is_refused() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    fs.create_dir(Path::new("d")).unwrap();
+    fs.create(Path::new("d/0123456789abcdef.extent")).unwrap();
+    fs.create(Path::new("d/MANIFEST-000001")).unwrap();
+    fs.create(Path::new("d/mine")).unwrap();
+    let e = Stream::create(&env, "d", options()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert!(e.to_string().contains("mine"), "{e}");
+    fs.remove(Path::new("d/mine")).unwrap();
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    assert_eq!(stream.extents(), []);
+    assert_eq!(extent_files(&*fs, Path::new("d")), 0);
+}
+
+/// The manifest does not grow without end.
+#[test]
+fn the_manifest_is_written_anew() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    for n in 0..3000u64 {
+        let at = append(&stream, &n.to_be_bytes()).unwrap();
+        stream.seal().unwrap();
+        if n % 50 > 0 {
+            stream.erase(&[at.extent]).unwrap();
+        }
+    }
+    let manifest = fs.list(Path::new("d")).unwrap();
+    let manifests: Vec<_> = (manifest.iter())
+        .filter(|e| e.name.starts_with("MANIFEST-"))
+        .collect();
+    assert_eq!(manifests.len(), 1);
+    let len = fs
+        .stat(&Path::new("d").join(&manifests[0].name))
+        .unwrap()
+        .len;
+    assert!(len < 300 << 10, "{len} bytes");
+    let before = stream.extents();
+    assert_eq!(before.len(), 60);
+    drop(stream);
+    let again = Stream::open(&env, "d", options()).unwrap();
+    assert_eq!(again.extents(), before);
+}
