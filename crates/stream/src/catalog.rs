@@ -16,21 +16,40 @@ const ERASE: u64 = 5;
 /// Tags from here on may be ignored by a reader that does not know them.
 const IGNORABLE: u64 = 128;
 /// Largest number of a manifest: numbers that count on from it do not overflow.
-const LARGEST_NUMBER: u64 = u64::MAX >> 8;
+pub(crate) const LARGEST_NUMBER: u64 = u64::MAX >> 8;
 
 /// A change of the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The id of the stream. The first change of a manifest.
+    /// The id of the stream. The first change of a manifest, and only that.
     Stream(u128),
     /// Manifests from this number on are free.
     NextManifest(u64),
     /// An extent begins.
-    Add(ExtentId),
-    /// An extent takes no more bytes, and has this many, all of them synced.
+    Add(NewExtent),
+    /// An extent takes no more bytes, and has this many.
     Seal(ExtentId, u64),
     /// An extent is no longer a part of the stream.
     Erase(ExtentId),
+}
+
+/// An extent that becomes a part of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewExtent {
+    pub id: ExtentId,
+    /// A second random number: two extents with the same id are told apart by it.
+    pub life: u128,
+    /// The extent's place in the order of the stream.
+    pub seq: u64,
+}
+
+/// An extent of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentEntry {
+    pub life: u128,
+    pub seq: u64,
+    /// Its bytes, or `None` until it is sealed.
+    pub len: Option<u64>,
 }
 
 /// The extents of a stream.
@@ -38,8 +57,9 @@ pub(crate) enum Change {
 pub(crate) struct Catalog {
     pub stream_id: u128,
     pub next_manifest: u64,
-    /// The bytes of each extent, or `None` until it is sealed.
-    pub extents: BTreeMap<ExtentId, Option<u64>>,
+    /// The place of the next extent in the order of the stream.
+    pub next_seq: u64,
+    pub extents: BTreeMap<ExtentId, ExtentEntry>,
 }
 
 impl Catalog {
@@ -49,11 +69,19 @@ impl Catalog {
             Change::Stream(self.stream_id),
             Change::NextManifest(self.next_manifest),
         ];
-        for (id, len) in &self.extents {
-            out.push(Change::Add(*id));
-            out.extend(len.map(|len| Change::Seal(*id, len)));
+        for (id, entry) in self.in_order() {
+            let ExtentEntry { life, seq, len } = entry;
+            out.push(Change::Add(NewExtent { id, life, seq }));
+            out.extend(len.map(|len| Change::Seal(id, len)));
         }
         out
+    }
+
+    /// Returns the extents in the order of the stream.
+    pub fn in_order(&self) -> Vec<(ExtentId, ExtentEntry)> {
+        let mut all: Vec<_> = self.extents.iter().map(|(id, e)| (*id, *e)).collect();
+        all.sort_unstable_by_key(|(_, entry)| entry.seq);
+        all
     }
 
     /// Applies changes. Returns `Corruption` without a file if one of them does not fit.
@@ -62,16 +90,32 @@ impl Catalog {
     }
 
     fn apply_one(&mut self, change: &Change) -> Result<()> {
+        if matches!(change, Change::Stream(_)) != (self.stream_id == 0) {
+            let what =
+                "the id of the stream is not the first change, or not the only one of its kind";
+            return Err(misfit(what.to_string()));
+        }
         match change {
             Change::Stream(id) => self.stream_id = *id,
             Change::NextManifest(n) => self.next_manifest = self.next_manifest.max(*n),
-            Change::Add(id) => {
-                if self.extents.insert(*id, None).is_some() {
+            Change::Add(NewExtent { id, life, seq }) => {
+                if *seq < self.next_seq || *seq > LARGEST_NUMBER {
+                    return Err(misfit(format!(
+                        "the edit adds extent {id} out of its order"
+                    )));
+                }
+                self.next_seq = seq + 1;
+                let entry = ExtentEntry {
+                    life: *life,
+                    seq: *seq,
+                    len: None,
+                };
+                if self.extents.insert(*id, entry).is_some() {
                     return Err(misfit(format!("the edit adds extent {id} again")));
                 }
             }
             Change::Seal(id, len) => match self.extents.get_mut(id) {
-                Some(sealed @ None) => *sealed = Some(*len),
+                Some(entry) if entry.len.is_none() => entry.len = Some(*len),
                 _ => {
                     return Err(misfit(format!(
                         "the edit seals extent {id}, which does not exist or is sealed"
@@ -108,8 +152,10 @@ pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
                 put_varint(&mut body, *n);
                 NEXT_MANIFEST
             }
-            Change::Add(id) => {
+            Change::Add(NewExtent { id, life, seq }) => {
                 body.extend_from_slice(&id.0.to_le_bytes());
+                body.extend_from_slice(&life.to_le_bytes());
+                put_varint(&mut body, *seq);
                 ADD
             }
             Change::Seal(id, len) => {
@@ -178,7 +224,16 @@ fn decode_change(tag: u64, body: &[u8]) -> Option<Change> {
             let n = get_varint64(body, &mut at)?;
             Change::NextManifest(Some(n).filter(|n| *n <= LARGEST_NUMBER)?)
         }
-        ADD => Change::Add(id(&mut at)?),
+        ADD => {
+            let id = id(&mut at)?;
+            let life = body.get(8..24)?;
+            at = 24;
+            Change::Add(NewExtent {
+                id,
+                life: u128::from_le_bytes(life.try_into().ok()?),
+                seq: get_varint64(body, &mut at)?,
+            })
+        }
         SEAL => Change::Seal(id(&mut at)?, get_varint64(body, &mut at)?),
         ERASE => Change::Erase(id(&mut at)?),
         _ => return None,

@@ -1,22 +1,22 @@
 //! Extents: ids, file names, headers, and the handle of one extent.
 
 use basalt_env::Env;
-use basalt_env::sync::atomic::{AtomicU64, Ordering::*};
-use basalt_fs::{AlignedBuf, Error, File, Intent, Result};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use basalt_env::sync::{RwLock, named};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use std::fmt;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::OnceLock;
 
 const MAGIC: [u8; 8] = *b"BSLTEXT1";
-/// Bytes of the header: magic, id, incompatible and compatible features, 4 reserved bytes, a
+/// Bytes of the header: magic, id, life, incompatible and compatible features, 4 reserved bytes, a
 /// checksum. Zeros follow up to the filesystem's write unit, behind which the first append lies.
-const HEADER: usize = 32;
+pub(crate) const HEADER: usize = 48;
 const CHECKED: usize = HEADER - 4;
 const EXTENSION: &str = ".extent";
 
-/// The id of an extent: a random number, unique among all streams.
+/// The id of an extent: a random number that no other extent of any stream has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ExtentId(pub u64);
 
@@ -41,12 +41,12 @@ impl ExtentId {
     }
 }
 
-/// A place in a stream.
+/// The address of bytes in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
-    /// The extent.
+pub struct ExtentAddress {
+    /// The extent that has the bytes.
     pub extent: ExtentId,
-    /// Offset of the first byte in it.
+    /// Offset of the first byte in the extent.
     pub offset: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ExtentInfo {
-    /// The extent.
+    /// The extent's id.
     pub id: ExtentId,
     /// Bytes, its header included. Of an extent that a crash left unsealed, an upper bound.
     pub len: u64,
@@ -66,74 +66,114 @@ pub struct ExtentInfo {
 pub(crate) struct Extent {
     pub id: ExtentId,
     pub path: PathBuf,
+    life: u128,
     /// Bytes that may be read.
     len: AtomicU64,
-    /// The file. A sealed extent is opened by its first read.
-    file: OnceLock<Arc<dyn File>>,
+    /// The file. A sealed extent is opened by its first read. A leaf.
+    file: RwLock<Option<Arc<dyn File>>>,
+    /// True if appended bytes may wait in memory of the filesystem: [`Intent::Bulk`].
+    has_bulk: AtomicBool,
+    /// True if an append has failed. The handle that appended takes no syncs on some filesystems.
+    append_failed: AtomicBool,
 }
 
 impl Extent {
     /// Returns the handle of an extent that is on the disk.
-    pub fn known(dir: &Path, id: ExtentId, len: u64) -> Extent {
+    pub fn existing(dir: &Path, id: ExtentId, life: u128, len: u64) -> Extent {
         Extent {
             id,
             path: dir.join(id.file_name()),
+            life,
             len: AtomicU64::new(len),
-            file: OnceLock::new(),
+            file: named("Extent::file", RwLock::new(None)),
+            has_bulk: AtomicBool::new(false),
+            append_failed: AtomicBool::new(false),
         }
     }
 
-    /// Creates the file of an extent, with its header. The name and the header are volatile.
-    pub fn create(env: &Env, dir: &Path, id: ExtentId) -> Result<Extent> {
+    /// Creates the file of an extent, with its header, which is synced. The name is volatile.
+    pub fn create(env: &Env, dir: &Path, id: ExtentId, life: u128) -> Result<Extent> {
         let path = dir.join(id.file_name());
         let file = env.fs().create(&path)?;
         let unit = env.fs().info().write_unit;
         let mut header = AlignedBuf::with_capacity(unit);
-        header.extend_from_slice(&encode_header(id));
+        header.extend_from_slice(&encode_header(id, life));
         header.resize(unit, 0);
-        file.append(&[IoSlice::new(&header)], Intent::Lazy)?;
-        let extent = Extent::known(dir, id, unit as u64);
-        let _ = extent.file.set(file);
+        file.append(&[IoSlice::new(&header)], Intent::Sync)?;
+        file.sync_data()?;
+        let extent = Extent::existing(dir, id, life, unit as u64);
+        *extent.file.write() = Some(file);
         Ok(extent)
     }
 
     /// Returns the file, which this call may open.
     ///
     /// Errors: `Corruption` if the file is missing or has the header of another one.
-    pub fn file(&self, env: &Env) -> Result<&Arc<dyn File>> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
+    pub fn file(&self, env: &Env) -> Result<Arc<dyn File>> {
+        if let Some(file) = &*self.file.read() {
+            return Ok(file.clone());
         }
+        let missing = "the manifest names this extent, and it is missing";
         let file = env
             .fs()
             .open(&self.path)
             .map_err(|e| match e.is_not_found() {
-                true => Error::corruption(
-                    &self.path,
-                    0,
-                    "the manifest names this extent, and it is missing",
-                ),
+                true => Error::corruption(&self.path, 0, missing),
                 false => e,
             })?;
-        check_header(&file.read(0, HEADER)?, self.id).map_err(|e| e.at(&self.path, 0))?;
-        Ok(self.file.get_or_init(|| file))
+        let header = file.read(0, HEADER)?;
+        check_header(&header, self.id, self.life).map_err(|e| e.at(&self.path, 0))?;
+        Ok(self.file.write().get_or_insert(file).clone())
+    }
+
+    /// Appends bytes. Returns the offset of the first one.
+    pub fn append(&self, env: &Env, bufs: &[IoSlice<'_>], intent: Intent) -> Result<u64> {
+        let appended = self.file(env)?.append(bufs, intent);
+        match &appended {
+            Ok(offset) => {
+                let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+                self.has_bulk.fetch_or(intent == Intent::Bulk, SeqCst);
+                self.len.fetch_max(offset + len, Release);
+            }
+            Err(_) => self.append_failed.store(true, SeqCst),
+        }
+        appended
+    }
+
+    /// Makes all bytes survive a power cut, after the last append.
+    ///
+    /// Errors: after a failed append, also if bytes of earlier appends may have been lost with it.
+    pub fn sync_all(&self, env: &Env) -> Result<()> {
+        match self.file(env)?.sync_all() {
+            // The bytes are in the file. Only the handle that appended refuses.
+            Err(e)
+                if e.kind() == ErrorKind::Poisoned
+                    && self.append_failed.load(SeqCst)
+                    && !self.has_bulk.load(SeqCst) =>
+            {
+                self.close();
+                self.file(env)?.sync_all()
+            }
+            synced => synced,
+        }
+    }
+
+    /// Forgets the handle. The next read opens the file again.
+    pub fn close(&self) {
+        *self.file.write() = None;
     }
 
     /// Returns the bytes that may be read.
     pub fn len(&self) -> u64 {
         self.len.load(Acquire)
     }
-
-    /// Notes that bytes up to `end` may be read.
-    pub fn extend(&self, end: u64) {
-        self.len.fetch_max(end, Release);
-    }
 }
 
-fn encode_header(id: ExtentId) -> [u8; HEADER] {
+fn encode_header(id: ExtentId, life: u128) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);
     header[8..16].copy_from_slice(&id.0.to_le_bytes());
+    header[16..32].copy_from_slice(&life.to_le_bytes());
     let crc = crc32c::crc32c(&header[..CHECKED]);
     header[CHECKED..].copy_from_slice(&crc.to_le_bytes());
     header
@@ -141,8 +181,8 @@ fn encode_header(id: ExtentId) -> [u8; HEADER] {
 
 /// Errors: `Corruption` without a file for bytes that are not the header of this extent;
 /// `Unsupported` for features of a later version.
-pub(crate) fn check_header(bytes: &[u8], id: ExtentId) -> Result<()> {
-    let bad = |what: String| Err(Error::new(basalt_fs::ErrorKind::Corruption, what));
+pub(crate) fn check_header(bytes: &[u8], id: ExtentId, life: u128) -> Result<()> {
+    let bad = |what: String| Err(Error::new(ErrorKind::Corruption, what));
     let Some(header) = bytes.get(..HEADER) else {
         return bad(format!(
             "the extent has {} bytes, its header has {HEADER}",
@@ -162,7 +202,10 @@ pub(crate) fn check_header(bytes: &[u8], id: ExtentId) -> Result<()> {
     if found != id {
         return bad(format!("the file is extent {found}, expected {id}"));
     }
-    let features = u32::from_le_bytes(header[16..20].try_into().expect("4 bytes"));
+    if header[16..32] != life.to_le_bytes() {
+        return bad(format!("the file is another extent with the id {id}"));
+    }
+    let features = u32::from_le_bytes(header[32..36].try_into().expect("4 bytes"));
     match features {
         0 => Ok(()),
         _ => Err(Error::unsupported(format!(

@@ -1,8 +1,8 @@
 //! Append-only streams of extents (ArkDB, section 2): the ground of the tree engine.
 //!
 //! A stream is a directory with a manifest and any number of *extents*. An extent is a file of tens
-//! of megabytes that is appended to, sealed, read, and erased as a whole. Its id is unique among
-//! all streams, so a place in it, `(extent, offset)`, means the same in every stream that has it.
+//! of megabytes that is appended to, sealed, read, and erased as a whole. Its id is random, so an
+//! address in it, `(extent, offset)`, means the same in every stream that has it.
 //!
 //! A stream can be linked: the copy has hard links to the same extents, and costs a name for each.
 //! Streams can be concatenated to one. The filesystem frees an extent with its last name, so
@@ -11,13 +11,15 @@
 //! # Promises
 //!
 //! - Bytes that were appended before [`Stream::sync`] returned are read after any crash.
-//! - What was not synced may be gone, or there in part. The user's own checksums tell, and must
-//!   cover the extent and the offset.
-//! - Extents that were erased do not come back. An erased or unfinished extent takes no space once
-//!   the stream was opened again.
-//! - A link or a concatenation is there whole, or [`Stream::open`] finds no stream.
+//! - Bytes that were not synced may be missing, or there in part. The checksums of the user show
+//!   it, and must cover the extent and the offset.
+//! - Extents that were erased do not come back. After the next open, an erased extent takes no
+//!   space unless another stream has it.
+//! - A link or a concatenation is whole, or [`Stream::open`] finds no stream.
 //! - After a failed sync a stream takes no appends until it is opened again, because it is unknown
-//!   what is on the device. After a failed append it goes on in another extent.
+//!   what is on the device. After a failed append it goes on in another extent. If appends with
+//!   [`Intent::Bulk`](basalt_fs::Intent::Bulk) were not synced before, they may be lost with the
+//!   failed one, and the next sync fails.
 //!
 //! The caller makes sure that one process has a stream open to change it. A stream takes no lock of
 //! its own: it is a part of a store, which has one.
@@ -31,7 +33,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use extent::{ExtentId, ExtentInfo, Place};
+pub use extent::{ExtentAddress, ExtentId, ExtentInfo};
 pub use options::StreamOptions;
 pub use stream::Stream;
 

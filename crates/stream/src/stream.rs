@@ -1,13 +1,13 @@
 //! An open stream: appends, reads, seals and erasures.
 
-use crate::catalog::{self, Catalog, Change};
-use crate::directory::{self, MANIFEST_PREFIX};
-use crate::extent::{Extent, ExtentId, ExtentInfo, Place};
+use crate::catalog::{self, Catalog, Change, ExtentEntry, LARGEST_NUMBER, NewExtent};
+use crate::directory::{self, manifest_number};
+use crate::extent::{Extent, ExtentAddress, ExtentId, ExtentInfo, HEADER};
 use crate::options::StreamOptions;
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_fs::{Bytes, Error, ErrorKind, Intent, ReadRequest, Result};
-use basalt_records::manifest::{Manifest, manifest_path, read_current, replay};
+use basalt_records::manifest::{CURRENT, Manifest, manifest_path, read_current, replay};
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -24,25 +24,25 @@ pub struct Stream {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// Locks, in this order: `names`, `appends`, `manifested`; then `extents`, a leaf.
 pub(crate) struct Inner {
     pub env: Env,
     pub dir: PathBuf,
     pub options: StreamOptions,
-    read_only: bool,
-    appends: Mutex<Appends>,
-    manifested: Mutex<Manifested>,
-    /// A leaf.
-    extents: RwLock<BTreeMap<ExtentId, Arc<Extent>>>,
+    pub read_only: bool,
     /// Locked by a link as long as the names of extents must stay, and by erasures.
     pub names: RwLock<()>,
+    appends: Mutex<Appends>,
+    manifested: Mutex<Manifested>,
+    extents: RwLock<BTreeMap<ExtentId, Arc<Extent>>>,
 }
 
-/// The extents that were appended to since the stream was opened.
+/// The extents that are not sealed.
 struct Appends {
     /// The extent that is appended to.
     active: Option<Arc<Extent>>,
-    /// Extents that take no more bytes and are not sealed.
-    left: Vec<Arc<Extent>>,
+    /// Extents that take no more bytes.
+    unsealed: Vec<Arc<Extent>>,
     /// Why the stream takes no more appends.
     failed: Option<Error>,
 }
@@ -53,22 +53,25 @@ struct Manifested {
 }
 
 impl Stream {
-    /// Makes an empty stream in a directory, which is made if it is missing. The stream is there
-    /// after a crash once this call returned.
+    /// Makes an empty stream in a directory, which is made if it is missing. The stream survives a
+    /// power cut once this call returned.
     ///
     /// Errors: `AlreadyExists` if there is a stream; `InvalidArgument` for a wrong option, or a
-    /// directory with other files.
+    /// directory with other files; `Corruption` if the directory has a stream without `CURRENT`.
     pub fn create(env: &Env, dir: impl AsRef<Path>, options: StreamOptions) -> Result<Stream> {
         options.validate()?;
         let dir = dir.as_ref();
         directory::prepare(env, dir)?;
-        directory::install(env, dir, &BTreeMap::new())?;
+        directory::install(env, dir, &[])?;
         Stream::open(env, dir, options)
     }
 
-    /// Opens a stream. Extents that a crash left unsealed are sealed; of those, bytes that were
-    /// never synced may be there or not. Files that the manifest does not name are removed. Reads
-    /// no extent.
+    /// Opens a stream. Extents that a crash left unsealed are sealed at their allocated length;
+    /// their bytes that were never synced may be missing or garbage. Files that the manifest does
+    /// not name are removed. Reads no extent.
+    ///
+    /// On a full disk the stream opens, too: extents are then sealed, and files removed, when there
+    /// is space again.
     ///
     /// Errors: `NotFound` if there is no stream; `Corruption` if the manifest is damaged or an
     /// extent is missing or shorter than it was; `Unsupported` for a stream of a later version.
@@ -76,8 +79,9 @@ impl Stream {
         Stream::open_as(env, dir.as_ref(), options, false)
     }
 
-    /// Opens a stream for reading. Nothing is written, and calls that change it fail with
-    /// `ReadOnly`. Errors are those of [`Stream::open`].
+    /// Opens a stream for reading, as it is now. Nothing is written, and calls that change it fail
+    /// with `ReadOnly`. No process may change the stream meanwhile. Errors are those of
+    /// [`Stream::open`].
     pub fn open_read_only(
         env: &Env,
         dir: impl AsRef<Path>,
@@ -86,91 +90,59 @@ impl Stream {
         Stream::open_as(env, dir.as_ref(), options, true)
     }
 
-    fn open_as(env: &Env, dir: &Path, options: StreamOptions, read_only: bool) -> Result<Stream> {
-        options.validate()?;
-        let Some(current) = read_current(env, dir)? else {
-            let what = format!("there is no stream in {}; create it first", dir.display());
-            return Err(Error::new(ErrorKind::NotFound, what));
-        };
-        let mut catalog = Catalog::default();
-        replay(env, dir, &current, |edit| {
-            catalog.apply(&catalog::decode(edit)?)
-        })?;
-        if catalog.stream_id != current.store_id {
-            let path = manifest_path(dir, current.number);
-            let what = format!(
-                "the manifest is of stream {:032x}, expected {:032x}",
-                catalog.stream_id, current.store_id
-            );
-            return Err(Error::corruption(&path, 0, what));
-        }
-        let mut sealed = Vec::new();
-        let mut extents = BTreeMap::new();
-        for (id, len) in &catalog.extents {
-            let path = dir.join(id.file_name());
-            let found = env.fs().stat(&path).map_err(|e| match e.is_not_found() {
-                true => Error::corruption(
-                    &path,
-                    0,
-                    "the manifest names this extent, and it is missing",
-                ),
-                false => e,
-            })?;
-            let len = match len {
-                Some(len) if *len > found.allocated => {
-                    let what = format!(
-                        "the extent has {} bytes, and the manifest says that it has {len}",
-                        found.allocated
-                    );
-                    return Err(Error::corruption(&path, found.allocated, what));
-                }
-                Some(len) => *len,
-                None => {
-                    sealed.push(Change::Seal(*id, found.allocated));
-                    found.allocated
-                }
-            };
-            extents.insert(*id, Arc::new(Extent::known(dir, *id, len)));
-        }
-        let stream = Stream {
-            inner: Arc::new(Inner {
-                env: env.clone(),
-                dir: dir.to_path_buf(),
-                options,
-                read_only,
-                appends: named(
-                    "Stream::appends",
-                    Mutex::new(Appends {
-                        active: None,
-                        left: Vec::new(),
-                        failed: None,
-                    }),
-                ),
-                manifested: named(
-                    "Stream::manifested",
-                    Mutex::new(Manifested {
-                        manifest: Manifest::unwritten(dir, current.number, catalog.stream_id),
-                        catalog,
-                    }),
-                ),
-                extents: named("Stream::extents", RwLock::new(extents)),
-                names: named("Stream::names", RwLock::new(())),
-            }),
-        };
-        if !read_only {
-            stream.inner.finish_open(&sealed, current.number)?;
-        }
-        Ok(stream)
+    /// Removes a stream, which must not be open. Extents that other streams have stay for those. A
+    /// call that a crash interrupts leaves no stream; the next call removes the rest.
+    pub fn destroy(env: &Env, dir: impl AsRef<Path>) -> Result<()> {
+        directory::destroy(env, dir.as_ref())
     }
 
-    /// Appends bytes, and returns their place. They lie in one extent, one behind the other. They
+    fn open_as(env: &Env, dir: &Path, options: StreamOptions, read_only: bool) -> Result<Stream> {
+        options.validate()?;
+        let (number, catalog) = load(env, dir)?;
+        let mut unsealed = Vec::new();
+        let mut extents = BTreeMap::new();
+        for (id, entry) in &catalog.extents {
+            let len = length(env, dir, *id, entry)?;
+            let extent = Arc::new(Extent::existing(dir, *id, entry.life, len));
+            if entry.len.is_none() {
+                unsealed.push(extent.clone());
+            }
+            extents.insert(*id, extent);
+        }
+        let appends = Appends {
+            active: None,
+            unsealed,
+            failed: None,
+        };
+        let manifested = Manifested {
+            manifest: Manifest::unwritten(dir, number, catalog.stream_id),
+            catalog,
+        };
+        let inner = Inner {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            options,
+            read_only,
+            names: named("Stream::names", RwLock::new(())),
+            appends: named("Stream::appends", Mutex::new(appends)),
+            manifested: named("Stream::manifested", Mutex::new(manifested)),
+            extents: named("Stream::extents", RwLock::new(extents)),
+        };
+        if !read_only {
+            inner.finish_open()?;
+        }
+        Ok(Stream {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Appends bytes, and returns their address. They lie in one extent, one behind the other. They
     /// are volatile until [`Stream::sync`]; [`Intent`] says when that comes, and whether the bytes
     /// survive the death of the process before.
     ///
-    /// Errors: `NoSpace` and `Io`, after which none of the bytes are in the stream, and the next
-    /// append begins another extent; `Poisoned` after a failed sync; `ReadOnly`;
-    /// `InvalidArgument` for no bytes.
-    pub fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<Place> {
+    /// Errors: `NoSpace` and `Io`, after which the next append begins another extent; `Poisoned`
+    /// after a failed sync; `ReadOnly`; `InvalidArgument` for no bytes.
+    pub fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<ExtentAddress> {
         let inner = &self.inner;
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         if len == 0 {
@@ -182,113 +154,86 @@ impl Stream {
             return Err(e.clone());
         }
         let most = inner.options.extent_bytes;
-        let room = |extent: &&Arc<Extent>| extent.len() + len <= most;
-        let extent = match appends.active.as_ref().filter(room) {
+        let has_room = |extent: &&Arc<Extent>| extent.len() + len <= most;
+        let extent = match appends.active.as_ref().filter(has_room) {
             Some(extent) => extent.clone(),
             None => inner.begin_extent(&mut appends)?,
         };
-        match extent.file(&inner.env)?.append(bufs, intent) {
-            Ok(offset) => {
-                extent.extend(offset + len);
-                Ok(Place {
-                    extent: extent.id,
-                    offset,
-                })
-            }
-            Err(e) => {
-                // The handle takes no more appends. What was appended before can still be synced.
-                let ended = appends.active.take();
-                appends.left.extend(ended);
-                Err(e)
-            }
+        let appended = extent.append(&inner.env, bufs, intent);
+        if appended.is_err() {
+            // The handle takes no more appends.
+            let ended = appends.active.take();
+            appends.unsealed.extend(ended);
         }
+        Ok(ExtentAddress {
+            extent: extent.id,
+            offset: appended?,
+        })
     }
 
     /// Makes all bytes that were appended so far survive a power cut. Other threads may append
-    /// meanwhile. Extents that are full are sealed.
+    /// meanwhile. Extents that are full are sealed, if the manifest can be written.
     ///
-    /// Errors: if a sync fails, it is unknown what is on the device, and the stream takes no more
-    /// appends and syncs (`Poisoned`) until it is opened again.
+    /// Errors: after a failed sync it is unknown what is on the device, and the stream takes no
+    /// more appends and syncs (`Poisoned`) until it is opened again. All handles of it must be
+    /// dropped before.
     pub fn sync(&self) -> Result<()> {
-        let inner = &self.inner;
-        inner.check_writable()?;
-        let appends = inner.appends.lock();
-        if let Some(e) = &appends.failed {
-            return Err(e.clone());
-        }
-        let left = appends.left.clone();
-        let synced = match &appends.active {
-            None => {
-                drop(appends);
-                Ok(())
-            }
-            Some(active) => {
-                let file = active.file(&inner.env)?.clone();
-                // The next append must not touch the sectors of this sync.
-                let aligned = file.align_to_unit();
-                drop(appends);
-                aligned.and_then(|end| file.sync_data_to(end))
-            }
-        };
-        let all = synced.and_then(|()| {
-            left.iter()
-                .try_for_each(|extent| extent.file(&inner.env)?.sync_all())
-        });
-        if let Err(e) = all {
-            let what = format!("an earlier sync of the stream failed: {e}; open it again");
-            inner.appends.lock().failed =
-                Some(Error::new(ErrorKind::Poisoned, what).in_file(&inner.dir));
-            return Err(e);
-        }
-        if left.is_empty() {
-            return Ok(());
-        }
-        inner.install(|catalog| {
-            let unsealed = |extent: &&Arc<Extent>| catalog.extents.get(&extent.id) == Some(&None);
-            let seal = |extent: &Arc<Extent>| Change::Seal(extent.id, extent.len());
-            Ok(left.iter().filter(unsealed).map(seal).collect())
-        })?;
-        let is_sealed = |extent: &Arc<Extent>| left.iter().any(|sealed| sealed.id == extent.id);
-        inner
-            .appends
-            .lock()
-            .left
-            .retain(|extent| !is_sealed(extent));
+        let sealed = self.inner.sync()?;
+        // The bytes are durable. A seal that fails is repeated by the next call.
+        drop(sealed);
         Ok(())
     }
 
-    /// Seals the extent that is appended to, durably. The next append begins another one.
+    /// Makes all bytes durable as [`Stream::sync`] does, and seals the extent that is appended to.
+    /// The next append begins another one.
+    ///
+    /// Errors: those of [`Stream::sync`]; those of the manifest, after which the bytes are durable
+    /// and the extent is not sealed yet.
     pub fn seal(&self) -> Result<()> {
         self.inner.check_writable()?;
         let mut appends = self.inner.appends.lock();
         if appends.failed.is_none() {
             let active = appends.active.take();
-            appends.left.extend(active);
+            appends.unsealed.extend(active);
         }
         drop(appends);
-        self.sync()
+        self.inner.sync()?
     }
 
-    /// Reads bytes. Costs one device read.
+    /// Reads bytes. Costs one device read, and a second one for the header when an extent is read
+    /// for the first time.
     ///
     /// Errors: `NotFound` if the stream does not have the extent; `Corruption` if the extent ends
-    /// before, or its header is damaged.
-    pub fn read(&self, at: Place, len: usize) -> Result<Bytes> {
-        let extent = self.inner.readable(at, len)?;
-        let bytes = extent.file(&self.inner.env)?.read(at.offset, len)?;
+    /// before, if its header is damaged, or for bytes of the header. Bytes between an append and
+    /// the sync behind it, which no append returned, are undefined.
+    pub fn read(&self, at: ExtentAddress, len: usize) -> Result<Bytes> {
+        let request = self.read_request(at, len)?;
+        let bytes = request.file.read(at.offset, len)?;
         match bytes.len() == len {
             true => Ok(bytes),
-            false => Err(ends_before(&extent, at.offset, len)),
+            false => {
+                let path = self.inner.dir.join(at.extent.file_name());
+                let what = format!("expected {len} bytes, found {}", bytes.len());
+                Err(Error::corruption(&path, at.offset, what))
+            }
         }
     }
 
     /// Returns the request of a read, for a batch of reads
     /// ([`FileSystem::submit_reads`](basalt_fs::FileSystem::submit_reads)). Its result can be
     /// shorter only if the file was cut. Errors are those of [`Stream::read`].
-    pub fn read_request(&self, at: Place, len: usize) -> Result<ReadRequest> {
-        let extent = self.inner.readable(at, len)?;
+    pub fn read_request(&self, at: ExtentAddress, len: usize) -> Result<ReadRequest> {
+        let inner = &self.inner;
+        let extent = inner.readable(at, len)?;
+        let file = extent.file(&inner.env).map_err(|e| {
+            // An erasure beside this call has removed the name.
+            match inner.extents.read().contains_key(&at.extent) {
+                true => e,
+                false => inner.unknown(at.extent),
+            }
+        })?;
         Ok(ReadRequest {
-            file: extent.file(&self.inner.env)?.clone(),
+            file,
             offset: at.offset,
             len,
         })
@@ -297,14 +242,15 @@ impl Stream {
     /// Removes extents from the stream, durably: after a crash they are all there or none is. Reads
     /// that have begun go on. An extent that another stream has stays for that one.
     ///
-    /// Errors: `NotFound` if the stream does not have one of them; `InvalidArgument` if one is not
-    /// sealed. Then none is removed.
+    /// Errors: `NotFound` if the stream does not have one of them, and `InvalidArgument` if one is
+    /// not sealed; then none is removed. After an error of the filesystem, the extents are still
+    /// there, and the next open may find them gone.
     pub fn erase(&self, extents: &[ExtentId]) -> Result<()> {
         let inner = &self.inner;
         inner.check_writable()?;
         let _names = inner.names.write();
         inner.install(|catalog| {
-            let erase = |id: &ExtentId| match catalog.extents.get(id) {
+            let erase = |id: &ExtentId| match catalog.extents.get(id).map(|entry| entry.len) {
                 Some(Some(_)) => Ok(Change::Erase(*id)),
                 Some(None) => Err(Error::invalid(format!(
                     "extent {id} is appended to; seal it before it is erased"
@@ -326,18 +272,19 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the extents, by their ids.
+    /// Returns the extents in their order: that of their beginnings, and of the streams of a
+    /// concatenation.
     pub fn extents(&self) -> Vec<ExtentInfo> {
-        let m = self.inner.manifested.lock();
+        let in_order = self.inner.extents_in_order();
         let extents = self.inner.extents.read();
-        let info = |(id, sealed): (&ExtentId, &Option<u64>)| {
+        let info = |(id, entry): (ExtentId, ExtentEntry)| {
             Some(ExtentInfo {
-                id: *id,
-                len: extents.get(id)?.len(),
-                sealed: sealed.is_some() || self.inner.read_only,
+                id,
+                len: extents.get(&id)?.len(),
+                sealed: entry.len.is_some(),
             })
         };
-        m.catalog.extents.iter().filter_map(info).collect()
+        in_order.into_iter().filter_map(info).collect()
     }
 }
 
@@ -345,11 +292,10 @@ impl Inner {
     fn check_writable(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::ReadOnly,
-                "the stream was opened for reading only",
-            )
-            .in_file(&self.dir)),
+            true => {
+                let what = "the stream was opened for reading only";
+                Err(Error::new(ErrorKind::ReadOnly, what).in_file(&self.dir))
+            }
         }
     }
 
@@ -358,55 +304,91 @@ impl Inner {
         Error::new(ErrorKind::NotFound, what)
     }
 
-    fn readable(&self, at: Place, len: usize) -> Result<Arc<Extent>> {
+    fn readable(&self, at: ExtentAddress, len: usize) -> Result<Arc<Extent>> {
         let extent = self.extents.read().get(&at.extent).cloned();
         let extent = extent.ok_or_else(|| self.unknown(at.extent))?;
+        let (begin, limit) = (HEADER as u64, extent.len());
         let end = at.offset.checked_add(len as u64);
-        match end.is_some_and(|end| end <= extent.len()) {
+        match at.offset >= begin && end.is_some_and(|end| end <= limit) {
             true => Ok(extent),
-            false => Err(ends_before(&extent, at.offset, len)),
+            false => {
+                let what = format!("expected {len} bytes, the extent has bytes {begin} to {limit}");
+                Err(Error::corruption(&extent.path, at.offset, what))
+            }
         }
     }
 
+    /// Returns the extents in their order.
+    pub fn extents_in_order(&self) -> Vec<(ExtentId, ExtentEntry)> {
+        self.manifested.lock().catalog.in_order()
+    }
+
     /// Seals the extents that a crash left unsealed, and removes files that the manifest does not
-    /// name.
-    fn finish_open(&self, sealed: &[Change], manifest: u64) -> Result<()> {
+    /// name. Nothing is removed before a fresh manifest is current: what the old one says may not
+    /// be durable, and a power cut would then bring back an edit that names a removed file.
+    fn finish_open(&self) -> Result<()> {
         let fs = self.env.fs();
+        // An interrupted open may have left a manifest with the next number.
+        let names = fs.list(&self.dir)?;
+        let used = names
+            .iter()
+            .filter_map(|entry| manifest_number(&entry.name));
+        let used = used.max().unwrap_or(0).min(LARGEST_NUMBER);
+        let mut m = self.manifested.lock();
+        m.catalog.next_manifest = m.catalog.next_manifest.max(used + 1);
+        drop(m);
+        let unsealed = self.appends.lock().unsealed.clone();
+        // The bytes may only be in the page cache, if just the process died.
+        let sync = |extent: &Arc<Extent>| fs.open(&extent.path)?.sync_all();
+        let seal = |extent: &Arc<Extent>| Change::Seal(extent.id, extent.len());
+        let done = unsealed
+            .iter()
+            .try_for_each(sync)
+            .and_then(|()| self.install(|_| Ok(unsealed.iter().map(seal).collect())));
+        match done {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::NoSpace => return Ok(()),
+            Err(e) => return Err(e),
+        }
+        self.appends.lock().unsealed.clear();
+        self.remove_unnamed()
+    }
+
+    /// Removes the files that the manifest does not name. A file that cannot be removed stays.
+    fn remove_unnamed(&self) -> Result<()> {
+        let fs = self.env.fs();
+        let m = self.manifested.lock();
         for entry in fs.list(&self.dir)?.iter().filter(|e| !e.is_dir) {
-            let is_named = |id| self.extents.read().contains_key(&id);
-            let old_extent = ExtentId::of_file_name(&entry.name).is_some_and(|id| !is_named(id));
-            let path = self.dir.join(&entry.name);
-            let old_manifest = entry.name.starts_with(MANIFEST_PREFIX)
-                && path != manifest_path(&self.dir, manifest);
+            let old_extent = ExtentId::of_file_name(&entry.name)
+                .is_some_and(|id| !m.catalog.extents.contains_key(&id));
+            let old_manifest =
+                manifest_number(&entry.name).is_some_and(|number| number != m.manifest.number());
             if old_extent || old_manifest {
-                fs.remove(&path)?;
+                let _ = fs.remove(&self.dir.join(&entry.name));
             }
         }
-        for change in sealed {
-            let Change::Seal(id, _) = change else {
-                continue;
-            };
-            // The bytes may only be in the page cache, if just the process died.
-            fs.open(&self.dir.join(id.file_name()))?.sync_data()?;
-        }
-        if sealed.is_empty() {
-            return Ok(());
-        }
-        self.install(|_| Ok(sealed.to_vec()))
+        Ok(())
     }
 
     /// Begins the next extent.
     fn begin_extent(&self, appends: &mut Appends) -> Result<Arc<Extent>> {
+        // While the manifest is in doubt, each attempt would leave a file.
+        self.install(|_| Ok(Vec::new()))?;
+        let random = self.env.random();
         let id = loop {
-            let id = ExtentId(self.env.random().next_u64());
+            let id = ExtentId(random.next_u64());
             if !self.extents.read().contains_key(&id) {
                 break id;
             }
         };
-        let begun = Extent::create(&self.env, &self.dir, id).and_then(|extent| {
+        let life = random.next_u128();
+        let begun = Extent::create(&self.env, &self.dir, id, life).and_then(|extent| {
             // A manifest never names a file that is not there.
             self.env.fs().sync_metadata(&self.dir)?;
-            self.install(|_| Ok(vec![Change::Add(id)]))?;
+            self.install(|catalog| {
+                let seq = catalog.next_seq;
+                Ok(vec![Change::Add(NewExtent { id, life, seq })])
+            })?;
             Ok(Arc::new(extent))
         });
         let extent = begun.inspect_err(|_| {
@@ -417,57 +399,157 @@ impl Inner {
         })?;
         self.extents.write().insert(id, extent.clone());
         let full = appends.active.replace(extent.clone());
-        appends.left.extend(full);
+        appends.unsealed.extend(full);
         Ok(extent)
     }
 
-    /// Changes the catalog, durably.
+    /// Makes all bytes durable. The inner result is that of the seals.
+    fn sync(&self) -> Result<Result<()>> {
+        self.check_writable()?;
+        let appends = self.appends.lock();
+        if let Some(e) = &appends.failed {
+            return Err(e.clone());
+        }
+        let unsealed = appends.unsealed.clone();
+        let synced = match &appends.active {
+            None => {
+                drop(appends);
+                Ok(())
+            }
+            Some(active) => {
+                let file = active.file(&self.env)?;
+                // The next append must not touch the sectors of this sync.
+                let aligned = file.align_to_unit();
+                drop(appends);
+                aligned.and_then(|end| file.sync_data_to(end))
+            }
+        };
+        let sync_all = |extent: &Arc<Extent>| extent.sync_all(&self.env);
+        if let Err(e) = synced.and_then(|()| unsealed.iter().try_for_each(sync_all)) {
+            let what = format!("an earlier sync of the stream failed: {e}; open it again");
+            let poisoned = Error::new(ErrorKind::Poisoned, what).in_file(&self.dir);
+            self.appends.lock().failed = Some(poisoned);
+            return Err(e);
+        }
+        Ok(self.seal_all(&unsealed))
+    }
+
+    /// Notes the lengths of extents that are synced and take no more bytes.
+    fn seal_all(&self, synced: &[Arc<Extent>]) -> Result<()> {
+        if synced.is_empty() {
+            return Ok(());
+        }
+        self.install(|catalog| {
+            let is_unsealed = |extent: &&Arc<Extent>| {
+                (catalog.extents.get(&extent.id)).is_some_and(|entry| entry.len.is_none())
+            };
+            let seal = |extent: &Arc<Extent>| Change::Seal(extent.id, extent.len());
+            Ok(synced.iter().filter(is_unsealed).map(seal).collect())
+        })?;
+        let is_sealed = |extent: &Arc<Extent>| synced.iter().any(|other| other.id == extent.id);
+        let mut appends = self.appends.lock();
+        appends.unsealed.retain(|extent| !is_sealed(extent));
+        drop(appends);
+        // The handles that appended are not needed any more.
+        synced.iter().for_each(|extent| extent.close());
+        Ok(())
+    }
+
+    /// Changes the catalog, durably. Without changes, only a manifest in doubt is replaced.
     fn install(&self, changes: impl FnOnce(&Catalog) -> Result<Vec<Change>>) -> Result<()> {
         let mut m = self.manifested.lock();
         let changes = changes(&m.catalog)?;
-        if changes.is_empty() {
+        if changes.is_empty() && !m.manifest.in_doubt() {
             return Ok(());
         }
         let mut catalog = m.catalog.clone();
         catalog.apply(&changes)?;
         let grown = m.manifest.bytes() > MANIFEST_LEAST.max(m.manifest.begun() * MANIFEST_GROWTH);
-        if grown || m.manifest.in_doubt() {
-            let number = catalog.next_manifest.max(m.manifest.number() + 1);
-            catalog.next_manifest = number + 1;
-            // If the attempt fails, the name is taken.
-            m.catalog.next_manifest = catalog.next_manifest;
-            let state = catalog::encode(&catalog.changes());
-            // After a failure either manifest may be the current one.
-            let old = m.manifest.number();
-            m.manifest.doubt();
-            m.manifest = Manifest::create(&self.env, &self.dir, catalog.stream_id, number, &state)?;
-            // An old manifest that stays is removed by the next open.
-            let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
-        } else {
+        if !grown && !m.manifest.in_doubt() {
             m.manifest.append(&catalog::encode(&changes))?;
+            m.catalog = catalog;
+            return Ok(());
+        }
+        let number = catalog.next_manifest.max(m.manifest.number() + 1);
+        catalog.next_manifest = number + 1;
+        // If the attempt fails, the name is taken.
+        m.catalog.next_manifest = catalog.next_manifest;
+        let state = catalog::encode(&catalog.changes());
+        let (fs, old) = (self.env.fs(), m.manifest.number());
+        match Manifest::create(&self.env, &self.dir, catalog.stream_id, number, &state) {
+            Ok(manifest) => m.manifest = manifest,
+            // Without space, nothing has replaced `CURRENT`: the old manifest goes on.
+            Err(e) if e.kind() == ErrorKind::NoSpace && !self.names(number) => {
+                let _ = fs.remove(&manifest_path(&self.dir, number));
+                if m.manifest.in_doubt() {
+                    return Err(e);
+                }
+                m.manifest.append(&catalog::encode(&changes))?;
+                m.catalog.apply(&changes)?;
+                return Ok(());
+            }
+            Err(e) => {
+                // Either manifest may be the current one.
+                m.manifest.doubt();
+                return Err(e);
+            }
         }
         m.catalog = catalog;
+        // An old manifest that stays is removed by the next open.
+        let _ = fs.remove(&manifest_path(&self.dir, old));
         Ok(())
     }
 
-    /// Returns the bytes of each extent, for a link: all of them are sealed.
-    pub fn sealed_extents(&self) -> Result<BTreeMap<ExtentId, u64>> {
-        let m = self.manifested.lock();
-        let sealed = |(id, len): (&ExtentId, &Option<u64>)| {
-            len.map(|len| (*id, len)).ok_or_else(|| {
-                Error::invalid(format!(
-                    "extent {id} is not sealed; open the stream for writing"
-                ))
-            })
-        };
-        m.catalog.extents.iter().map(sealed).collect()
+    /// Returns true if `CURRENT` may name a manifest.
+    fn names(&self, number: u64) -> bool {
+        let current = read_current(&self.env, &self.dir);
+        !matches!(current, Ok(Some(current)) if current.number != number)
     }
 }
 
-fn ends_before(extent: &Extent, offset: u64, len: usize) -> Error {
-    let what = format!(
-        "expected {len} bytes, the extent has {} bytes",
-        extent.len()
-    );
-    Error::corruption(&extent.path, offset, what)
+/// Reads the manifest. Returns its number and what it says.
+fn load(env: &Env, dir: &Path) -> Result<(u64, Catalog)> {
+    let Some(current) = read_current(env, dir)? else {
+        let what = format!("there is no stream in {}; create it first", dir.display());
+        return Err(Error::new(ErrorKind::NotFound, what));
+    };
+    if current.number > LARGEST_NUMBER {
+        let what = format!("the number of the manifest is {}", current.number);
+        return Err(Error::corruption(&dir.join(CURRENT), 0, what));
+    }
+    let mut catalog = Catalog::default();
+    replay(env, dir, &current, |edit| {
+        catalog.apply(&catalog::decode(edit)?)
+    })?;
+    if catalog.stream_id != current.store_id {
+        let path = manifest_path(dir, current.number);
+        let what = format!(
+            "the manifest is of stream {:032x}, expected {:032x}",
+            catalog.stream_id, current.store_id
+        );
+        return Err(Error::corruption(&path, 0, what));
+    }
+    Ok((current.number, catalog))
+}
+
+/// Returns the bytes of an extent that may be read.
+///
+/// Errors: `Corruption` if the file is missing or shorter than the manifest says.
+fn length(env: &Env, dir: &Path, id: ExtentId, entry: &ExtentEntry) -> Result<u64> {
+    let path = dir.join(id.file_name());
+    let missing = "the manifest names this extent, and it is missing";
+    let found = env.fs().stat(&path).map_err(|e| match e.is_not_found() {
+        true => Error::corruption(&path, 0, missing),
+        false => e,
+    })?;
+    match entry.len {
+        Some(len) if len > found.allocated => {
+            let what = format!(
+                "the extent has {} bytes, and the manifest says that it has {len}",
+                found.allocated
+            );
+            Err(Error::corruption(&path, found.allocated, what))
+        }
+        len => Ok(len.unwrap_or(found.allocated)),
+    }
 }

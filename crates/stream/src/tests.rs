@@ -6,7 +6,7 @@ mod faults;
 mod formats;
 mod promises;
 
-use crate::{ExtentId, Place, Stream, StreamOptions};
+use crate::{ExtentAddress, ExtentId, Stream, StreamOptions};
 use basalt_env::{Env, Random};
 use basalt_fs::{ErrorKind, FileSystem, Intent, Result};
 use basalt_sim::{SimFs, SimOptions};
@@ -33,6 +33,6 @@ fn extent_files(fs: &dyn FileSystem, dir: &Path) -> usize {
     names.filter(|e| e.name.ends_with(".extent")).count()
 }
 
-fn append(stream: &Stream, data: &[u8]) -> Result<Place> {
+fn append(stream: &Stream, data: &[u8]) -> Result<ExtentAddress> {
     stream.append(&[IoSlice::new(data)], Intent::Bulk)
 }

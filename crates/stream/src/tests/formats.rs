@@ -1,8 +1,13 @@
 //! Formats: bytes of the extent's header and of edits, and hostile bytes.
 
 use super::*;
-use crate::catalog::{Catalog, Change, decode, encode};
+use crate::catalog::{Catalog, Change, NewExtent, decode, encode};
 use crate::extent::check_header;
+
+fn new(id: u64, seq: u64) -> Change {
+    let id = ExtentId(id);
+    Change::Add(NewExtent { id, life: 9, seq })
+}
 
 /// The bytes are those that docs/format/stream.md shows.
 #[test]
@@ -30,15 +35,16 @@ fn bytes_are_those_of_the_page() {
     assert_eq!(at.offset, unit as u64);
     assert_eq!(&bytes[..8], b"BSLTEXT1");
     assert_eq!(bytes[8..16], at.extent.0.to_le_bytes());
-    assert_eq!(bytes[16..28], [0; 12]);
-    assert_eq!(bytes[28..32], crc32c::crc32c(&bytes[..28]).to_le_bytes());
-    assert!(bytes[32..unit].iter().all(|b| *b == 0));
+    assert!(bytes[16..32].iter().any(|b| *b > 0));
+    assert_eq!(bytes[32..44], [0; 12]);
+    assert_eq!(bytes[44..48], crc32c::crc32c(&bytes[..44]).to_le_bytes());
+    assert!(bytes[48..unit].iter().all(|b| *b == 0));
     assert_eq!(&bytes[unit..unit + 4], b"page");
 
     let changes = [
         Change::Stream(1),
         Change::NextManifest(2),
-        Change::Add(ExtentId(3)),
+        new(3, 5),
         Change::Seal(ExtentId(3), 300),
         Change::Erase(ExtentId(3)),
     ];
@@ -48,8 +54,11 @@ fn bytes_are_those_of_the_page() {
         &[1, 16, 1][..],
         &[0; 15],
         &[2, 1, 2],
-        &[3, 8],
+        &[3, 25],
         &id,
+        &[9],
+        &[0; 15],
+        &[5],
         &[4, 10],
         &id,
         &[0xac, 2],
@@ -65,7 +74,7 @@ fn bytes_are_those_of_the_page() {
 /// refused.
 #[test]
 fn hostile_edits_are_refused() {
-    let changes = [Change::Add(ExtentId(7)), Change::Seal(ExtentId(7), 1 << 40)];
+    let changes = [new(7, 0), Change::Seal(ExtentId(7), 1 << 40)];
     let bytes = encode(&changes);
     for cut in 1..bytes.len() {
         match decode(&bytes[..cut]) {
@@ -81,18 +90,26 @@ fn hostile_edits_are_refused() {
             bytes[at] = random.next_u64() as u8;
         }
         if let Ok(found) = decode(&bytes) {
-            let _ = Catalog::default().apply(&found);
+            let mut catalog = Catalog::default();
+            let _ = catalog.apply(&[Change::Stream(1)]);
+            let _ = catalog.apply(&found);
         }
     }
     assert_eq!(decode(&[6, 0]).unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(decode(&[200, 1, 1, 5]).unwrap(), []);
     let seven = ExtentId(7);
+    let first = Change::Stream(1);
     for wrong in [
-        &[Change::Erase(seven)][..],
-        &[Change::Seal(seven, 1)],
-        &[Change::Add(seven), Change::Add(seven)],
+        &[new(7, 0)][..],
+        &[first, first],
+        &[first, Change::Erase(seven)],
+        &[first, Change::Seal(seven, 1)],
+        &[first, new(7, 0), new(7, 1)],
+        &[first, new(7, 1), new(8, 1)],
+        &[first, new(7, u64::MAX)],
         &[
-            Change::Add(seven),
+            first,
+            new(7, 0),
             Change::Seal(seven, 1),
             Change::Seal(seven, 2),
         ],
@@ -100,6 +117,12 @@ fn hostile_edits_are_refused() {
         let e = Catalog::default().apply(wrong).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Corruption, "{wrong:?}");
     }
+    let mut catalog = Catalog::default();
+    let right = [first, new(8, 0), new(7, 3), Change::Seal(seven, 1)];
+    catalog.apply(&right).unwrap();
+    let mut again = Catalog::default();
+    again.apply(&catalog.changes()).unwrap();
+    assert_eq!(again, catalog);
 }
 
 /// Every flipped bit of a header is found, and so is the file of another extent.
@@ -114,17 +137,19 @@ fn damaged_headers_and_missing_files_are_found() {
         at
     });
     drop(stream);
-    let path = |at: Place| Path::new("d").join(at.extent.file_name());
+    let path = |at: ExtentAddress| Path::new("d").join(at.extent.file_name());
     let header = fs.read_all(&path(places[0])).unwrap();
-    assert!(check_header(&header[..32], places[0].extent).is_ok());
-    assert!(check_header(&header[..31], places[0].extent).is_err());
-    for bit in 0..32 * 8 {
-        let mut damaged = header[..32].to_vec();
+    let (id, life) = (
+        places[0].extent,
+        u128::from_le_bytes(header[16..32].try_into().unwrap()),
+    );
+    assert!(check_header(&header[..48], id, life).is_ok());
+    assert!(check_header(&header[..47], id, life).is_err());
+    assert!(check_header(&header[..48], id, life + 1).is_err());
+    for bit in 0..48 * 8 {
+        let mut damaged = header[..48].to_vec();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(
-            check_header(&damaged, places[0].extent).is_err(),
-            "bit {bit}"
-        );
+        assert!(check_header(&damaged, id, life).is_err(), "bit {bit}");
     }
     let snapshot = fs.snapshot();
     let swapped = snapshot.kill();

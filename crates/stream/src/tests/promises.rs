@@ -3,7 +3,7 @@
 use super::*;
 use basalt_fs::{HostFs, HostOptions};
 
-fn read(stream: &Stream, at: Place, data: &[u8]) {
+fn read(stream: &Stream, at: ExtentAddress, data: &[u8]) {
     let found = stream.read(at, data.len()).unwrap();
     assert_eq!(&found[..], data);
     let request = stream.read_request(at, data.len()).unwrap();
@@ -56,7 +56,7 @@ fn conformance(env: &Env, root: &Path) {
 
     // Wrong reads are errors.
     let first = places[0];
-    let unknown = Place {
+    let unknown = ExtentAddress {
         extent: ExtentId(1),
         offset: 0,
     };
@@ -65,9 +65,22 @@ fn conformance(env: &Env, root: &Path) {
         ErrorKind::NotFound
     );
     for (offset, len) in [(first.offset, 9 << 10), (1 << 40, 1), (u64::MAX, 2)] {
-        let e = stream.read(Place { offset, ..first }, len).unwrap_err();
+        let e = stream
+            .read(ExtentAddress { offset, ..first }, len)
+            .unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
     }
+
+    let header = ExtentAddress { offset: 0, ..first };
+    assert_eq!(
+        stream.read(header, 8).unwrap_err().kind(),
+        ErrorKind::Corruption
+    );
+    let order: Vec<ExtentId> = stream.extents().iter().map(|e| e.id).collect();
+    let mut begun: Vec<ExtentId> = places.iter().map(|at| at.extent).collect();
+    begun.dedup();
+    begun.push(of_its_own.extent);
+    assert_eq!(order, begun);
 
     // A link shares the extents, and both go their own ways.
     let linked = stream.link(root.join("link")).unwrap();
@@ -107,6 +120,10 @@ fn conformance(env: &Env, root: &Path) {
     linked.erase(&[first.extent]).unwrap();
     read(&whole, first, &data(0, 1000));
     whole.erase(&[first.extent]).unwrap();
+    let nowhere = Stream::open(env, root.join("none"), options())
+        .err()
+        .unwrap();
+    assert_eq!(nowhere.kind(), ErrorKind::NotFound);
     for name in ["s", "link", "all"] {
         assert!(!fs.exists(&root.join(name).join(&file)).unwrap());
     }
@@ -136,6 +153,17 @@ fn conformance(env: &Env, root: &Path) {
     assert_eq!(extent_files(&**fs, &root.join("all")), before.len());
     let wrong = Stream::open(env, root.join("all"), options().extent_bytes(1));
     assert_eq!(wrong.err().unwrap().kind(), ErrorKind::InvalidArgument);
+
+    // A stream that is destroyed takes no other one with it.
+    drop((whole, reader));
+    Stream::destroy(env, root.join("all")).unwrap();
+    let gone = Stream::open(env, root.join("all"), options())
+        .err()
+        .unwrap();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    assert_eq!(fs.list(&root.join("all")).unwrap(), []);
+    read(&copy, new, b"only in the link");
+    Stream::create(env, root.join("all"), options()).unwrap();
 }
 
 #[test]
@@ -199,4 +227,45 @@ fn the_manifest_is_written_anew() {
     drop(stream);
     let again = Stream::open(&env, "d", options()).unwrap();
     assert_eq!(again.extents(), before);
+}
+
+/// A stream whose `CURRENT` is lost is damaged, and no new one takes its place.
+#[test]
+fn a_stream_without_current_is_not_overwritten() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    append(&stream, b"kept").unwrap();
+    stream.sync().unwrap();
+    drop(stream);
+    fs.remove(Path::new("d/CURRENT")).unwrap();
+    let e = Stream::create(&env, "d", options()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert_eq!(extent_files(&*fs, Path::new("d")), 1);
+}
+
+/// Streams of two filesystems cannot share extents. A link that fails leaves no name behind.
+#[test]
+fn a_failed_link_leaves_nothing() {
+    let (fs, other) = (disk(1), disk(2));
+    let env = Env::for_tests(fs.clone(), 1);
+    let stream = Stream::create(&env, "a", options()).unwrap();
+    append(&stream, b"one").unwrap();
+    let foreign = Stream::create(&Env::for_tests(other, 1), "b", options()).unwrap();
+    let e = Stream::concatenate(&[&stream, &foreign], "c", options())
+        .err()
+        .unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert!(!fs.exists(Path::new("c")).unwrap());
+    // An extent that is missing cannot be linked.
+    stream.seal().unwrap();
+    append(&stream, b"two").unwrap();
+    stream.seal().unwrap();
+    let last = stream.extents().pop().unwrap();
+    fs.remove(&Path::new("a").join(last.id.file_name()))
+        .unwrap();
+    assert!(stream.link("c").is_err());
+    assert_eq!(extent_files(&*fs, Path::new("c")), 0);
+    let e = Stream::open(&env, "c", options()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::NotFound);
 }
