@@ -27,6 +27,7 @@ mod iter;
 mod log;
 mod log_engine;
 mod log_ops;
+mod lost_edits;
 mod lsn_set;
 mod mapping;
 mod merge;

@@ -638,6 +638,16 @@ pub(crate) fn number_of(name: &str) -> Option<u64> {
     stem.and_then(|stem| stem.parse().ok())
 }
 
+/// Returns the number and the role in the name of a physical log.
+pub(crate) fn parse_name(name: &str) -> Option<(u64, Role)> {
+    let (stem, extension) = name.split_once('.')?;
+    let role = [Role::Data, Role::Moved, Role::Meta]
+        .into_iter()
+        .find(|role| role.extension() == extension)?;
+    let number = stem.parse().ok().filter(|n| *n < u64::MAX >> 8)?;
+    (file_path(Path::new(""), number, role).to_str() == Some(name)).then_some((number, role))
+}
+
 /// Returns the path of a physical log.
 pub(crate) fn file_path(dir: &Path, number: u64, role: Role) -> PathBuf {
     dir.join(format!("{number:06}.{}", role.extension()))

@@ -9,6 +9,7 @@ use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
 use crate::engine::Recovered;
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::log_ops::LogOp;
+use crate::lost_edits::{Search, newer_than_catalog};
 use crate::mapping::{Location, Mapping};
 use crate::namespace::{LogState, Namespace};
 use crate::options::LogEngineOptions;
@@ -54,7 +55,10 @@ pub(crate) fn open(env: &Env, dir: &Path, options: &LogEngineOptions) -> Result<
     }
     let lock = fs.lock(&dir.join(LOCK))?;
     let catalog = match physical::load(env, dir)? {
-        Some((_, catalog)) => catalog,
+        Some((current, catalog)) => {
+            check_is_newest(env, dir, current.number, &catalog)?;
+            catalog
+        }
         None => {
             check_is_empty(env, dir)?;
             Catalog {
@@ -94,7 +98,23 @@ pub(crate) fn open_read_only(
         check_is_empty(env, dir)?;
         return Err(no_store(dir));
     };
+    check_is_newest(env, dir, current.number, &catalog)?;
     replay_read_only(env, dir, catalog, current.number, options, lock)
+}
+
+/// Refuses a manifest that has lost its last edits. The files that only those name would be removed
+/// with their records.
+fn check_is_newest(env: &Env, dir: &Path, manifest: u64, catalog: &Catalog) -> Result<()> {
+    let names = env.fs().list(dir)?.into_iter().filter(|e| !e.is_dir);
+    let names: Vec<String> = names.map(|e| e.name).collect();
+    match newer_than_catalog(env, dir, &names, catalog, Search::FirstRecord)? {
+        None => Ok(()),
+        Some(newer) => Err(Error::corruption(
+            &manifest_path(dir, manifest),
+            0,
+            format!("the last edits are lost: {newer} has records, and no edit names it"),
+        )),
+    }
 }
 
 /// Replays the files of a catalog, which the manifest with this number has. Changes nothing.

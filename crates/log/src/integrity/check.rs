@@ -6,7 +6,7 @@
 //! store is opened for reading, and all live records, all pages and the live bytes of all files are
 //! verified. Otherwise a salvage names the logs and LSNs of the records that are lost.
 
-use super::known_files::{KnownFile, KnownFiles, is_own, newer_than_catalog, parse_manifest};
+use super::known_files::{KnownFile, KnownFiles, is_own, parse_manifest};
 use super::report::LogVerifyReport;
 use super::salvage::Salvage;
 use super::verify::LiveWalk;
@@ -14,6 +14,7 @@ use crate::catalog::{Catalog, Role};
 use crate::checkpoint;
 use crate::engine::Engine;
 use crate::log_ops::LogOp;
+use crate::lost_edits::{Search, newer_than_catalog};
 use crate::mapping::Location;
 use crate::options::LogEngineOptions;
 use crate::physical;
@@ -223,11 +224,13 @@ impl StoreWalk<'_, '_> {
         let Some((current, catalog)) = &loaded else {
             return Ok(None);
         };
-        if let Some(newer) = newer_than_catalog(self.env, self.dir, names, catalog)? {
+        if let Some(newer) =
+            newer_than_catalog(self.env, self.dir, names, catalog, Search::AllRecords)?
+        {
             let path = manifest_path(self.dir, current.number);
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let what = format!(
-                "the last edits are lost: {newer} has records, no edit names it, and files that edits name are missing"
+                "the last edits are lost: no edit names {newer}, and it has what only follows such an edit"
             );
             self.bad(&name, Error::corruption(&path, 0, what))?;
             return Ok(None);

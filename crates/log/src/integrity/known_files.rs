@@ -3,13 +3,14 @@
 
 use super::live_read::RecordFile;
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, Role};
-use crate::checkpoint::{self, checkpoint_path};
-use crate::physical::{self, file_path};
+use crate::checkpoint::checkpoint_path;
+use crate::lost_edits::{header_of, parse_checkpoint};
+use crate::physical::{self, file_path, parse_name};
 use basalt_env::Env;
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::Result;
 use basalt_records::manifest::{manifest_path, read_current};
 use basalt_records::salvage::{self, scan};
-use basalt_records::{FileHeader, FileKind, RecordKind, RecordReader};
+use basalt_records::{FileHeader, FileKind, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -56,23 +57,6 @@ struct Hints {
     checkpoints: BTreeMap<u64, CheckpointFile>,
 }
 
-/// Returns the number and the role in the name of a physical log.
-fn parse_name(name: &str) -> Option<(u64, Role)> {
-    let (stem, extension) = name.split_once('.')?;
-    let role = [Role::Data, Role::Moved, Role::Meta]
-        .into_iter()
-        .find(|role| role.extension() == extension)?;
-    let number = stem.parse().ok().filter(|n| *n < u64::MAX >> 8)?;
-    (file_path(Path::new(""), number, role).to_str() == Some(name)).then_some((number, role))
-}
-
-/// Returns the number in the name of a checkpoint.
-fn parse_checkpoint(name: &str) -> Option<u64> {
-    let (stem, extension) = name.split_once('.')?;
-    let number = stem.parse().ok().filter(|n| *n < u64::MAX >> 8)?;
-    (extension == checkpoint::EXTENSION).then_some(number)
-}
-
 /// Returns the number in the name of a manifest.
 pub(super) fn parse_manifest(name: &str) -> Option<u64> {
     name.strip_prefix("MANIFEST-")?.parse().ok()
@@ -81,61 +65,6 @@ pub(super) fn parse_manifest(name: &str) -> Option<u64> {
 /// Returns true for names that a store gives to its files, but for the lock.
 pub(super) fn is_own(name: &str) -> bool {
     parse_name(name).is_some() || parse_checkpoint(name).is_some() || parse_manifest(name).is_some()
-}
-
-/// Reads the header of a file of records. Returns `None` if it is missing or damaged.
-fn header_of(env: &Env, path: &Path, kind: FileKind) -> Result<Option<FileHeader>> {
-    let read = env
-        .fs()
-        .open(path)
-        .and_then(|file| RecordReader::open(file, path, kind, None));
-    match read {
-        Ok(reader) => Ok(reader.map(|r| r.header().clone())),
-        Err(e) => match e.kind() {
-            ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported => Ok(None),
-            _ => Err(e),
-        },
-    }
-}
-
-/// Returns the name of a physical log with records that a catalog does not name and that is newer
-/// than all files of the catalog, if files of the catalog are missing. Then the manifest has lost
-/// its last edits, for example because it was cut: a file has no records before an edit names it.
-pub(super) fn newer_than_catalog(
-    env: &Env,
-    dir: &Path,
-    names: &[String],
-    catalog: &Catalog,
-) -> Result<Option<String>> {
-    let is_there = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        names.iter().any(|n| *n == name)
-    };
-    let mut files = catalog.files.iter();
-    let checkpoint = catalog.checkpoint.map(|c| checkpoint_path(dir, c.number));
-    if files.all(|(n, f)| is_there(&file_path(dir, *n, f.role)))
-        && checkpoint.is_none_or(|path| is_there(&path))
-    {
-        return Ok(None);
-    }
-    for name in names {
-        let Some((number, _)) = parse_name(name).filter(|(n, _)| *n >= catalog.next_file) else {
-            continue;
-        };
-        let path = dir.join(name);
-        let header = header_of(env, &path, FileKind::Log)?;
-        let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
-        if let Some(header) = header.filter(own) {
-            let file = env.fs().open(&path)?;
-            if !scan(&*file, &path, header.file_id, u64::MAX)?
-                .found
-                .is_empty()
-            {
-                return Ok(Some(name.clone()));
-            }
-        }
-    }
-    Ok(None)
 }
 
 impl KnownFiles {

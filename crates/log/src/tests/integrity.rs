@@ -778,3 +778,81 @@ fn damaged_bytes_claim_no_record_that_was_replaced_or_removed() {
         assert_eq!(content_of(&fs, "a"), (1..=left).collect::<Vec<u64>>());
     }
 }
+
+/// A manifest that was cut looks as after a crash. An open does not take the files for unused ones
+/// whose edits are gone, and a repair has all of their records.
+#[test]
+fn a_manifest_that_was_cut_costs_no_record() {
+    let (mut refused, mut opened) = (0, 0);
+    for close in [true, false] {
+        let fs = disk(1);
+        let before = store(&fs, close);
+        let snapshot = fs.snapshot();
+        let names = files(&fs);
+        let manifest = names
+            .iter()
+            .find(|path| path.display().to_string().contains("MANIFEST"))
+            .unwrap();
+        let len = fs.read_all(manifest).unwrap().len() as u64;
+        // The first record is the whole state at the beginning; without it there is no manifest.
+        for at in (1100..len).step_by(37) {
+            let say = format!("closed {close}: {} cut at {at}", manifest.display());
+            let cut = snapshot.kill();
+            cut.truncate(manifest, at).unwrap();
+            let found = check(&cut).unwrap();
+            match open(&cut) {
+                Ok(engine) => {
+                    drop(engine);
+                    opened += 1;
+                    assert!(found.damage.is_empty(), "{say}: {found:?}");
+                    assert_eq!(content(&cut), before.content, "{say}");
+                }
+                Err(e) => {
+                    refused += 1;
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{say}");
+                    assert!(!found.damage.is_empty(), "{say}: {e}");
+                    let report = repair(&cut).unwrap();
+                    let after = content(&cut);
+                    for (had, has) in before.content.iter().zip(&after) {
+                        for (lsn, data) in had {
+                            assert_eq!(has.get(lsn), Some(data), "{say}: {lsn} {report:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("cut manifests: {refused} refused, {opened} opened");
+    assert!(refused >= 10 && opened >= 1);
+}
+
+/// If the only lost edit is the one that named the file of new records, no named file is missing.
+#[test]
+fn a_file_of_new_records_without_its_edit_is_no_unused_file() {
+    let fs = disk(1);
+    let engine = LogEngine::open(&env(&fs), DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=5u64 {
+        log.append(lsn, &[lsn as u8; 100], SYNC).unwrap();
+    }
+    engine.engine().cut_power();
+    drop((log, engine));
+    let snapshot = fs.snapshot();
+    let manifest = Path::new(DIR).join("MANIFEST-000001");
+    let len = fs.read_all(&manifest).unwrap().len() as u64;
+    let mut refused = 0;
+    for at in (1100..len).step_by(8) {
+        let cut = snapshot.kill();
+        cut.truncate(&manifest, at).unwrap();
+        let Err(e) = open(&cut) else {
+            assert_eq!(content_of(&cut, "a"), [1, 2, 3, 4, 5], "cut at {at}");
+            continue;
+        };
+        refused += 1;
+        assert!(e.to_string().contains("no edit names it"), "{e}");
+        assert_eq!(check(&cut).unwrap().damage.len(), 1);
+        assert_eq!(repair(&cut).unwrap().lost, [""; 0]);
+        assert_eq!(content_of(&cut, "a"), [1, 2, 3, 4, 5], "cut at {at}");
+    }
+    assert!(refused >= 10, "{refused} of {len} bytes");
+}

@@ -1,0 +1,115 @@
+//! Signs that a manifest has lost its last edits, for example because it was cut. The end of the
+//! manifest then looks as after a crash, but no crash takes an edit that was synced.
+
+use crate::catalog::Catalog;
+use crate::checkpoint::{self, checkpoint_path};
+use crate::physical::{file_path, parse_name};
+use basalt_env::Env;
+use basalt_fs::{ErrorKind, Result};
+use basalt_records::salvage::scan;
+use basalt_records::{FileHeader, FileKind, RECORD_HEADER, RecordReader, record_len};
+use std::path::Path;
+
+/// How much of an unnamed file is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// The header of its first record: an open must be fast.
+    FirstRecord,
+    /// All of it.
+    AllRecords,
+}
+
+/// Returns the name of a file that proves that a catalog lacks edits, or `None`.
+///
+/// A physical log has no record before a synced edit names it, and the edit that removes one leaves
+/// its number below `next_file`. So an unnamed file with records from `next_file` on is proof. A
+/// whole checkpoint from there on is proof if files that the catalog names are missing; alone, it
+/// may be the remains of an interrupted checkpoint.
+pub(crate) fn newer_than_catalog(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+    catalog: &Catalog,
+    search: Search,
+) -> Result<Option<String>> {
+    for name in names {
+        let number = parse_name(name).map(|(number, _)| number);
+        let Some(number) = number.filter(|n| *n >= catalog.next_file) else {
+            continue;
+        };
+        let path = dir.join(name);
+        let header = header_of(env, &path, FileKind::Log)?;
+        let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
+        if let Some(header) = header.filter(own)
+            && has_records(env, &path, &header, search)?
+        {
+            return Ok(Some(name.clone()));
+        }
+    }
+    if !misses_files(dir, names, catalog) {
+        return Ok(None);
+    }
+    for name in names {
+        let number = parse_checkpoint(name);
+        let Some(number) = number.filter(|n| *n >= catalog.next_file) else {
+            continue;
+        };
+        let path = dir.join(name);
+        let header = header_of(env, &path, FileKind::Log)?;
+        let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
+        if let Some(header) = header.filter(own)
+            && checkpoint::read(env, &path, header.file_id, 0, 0).is_ok()
+        {
+            return Ok(Some(name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+fn misses_files(dir: &Path, names: &[String], catalog: &Catalog) -> bool {
+    let is_there = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        names.iter().any(|n| *n == name)
+    };
+    let mut files = catalog.files.iter();
+    let checkpoint = catalog.checkpoint.map(|c| checkpoint_path(dir, c.number));
+    !files.all(|(n, f)| is_there(&file_path(dir, *n, f.role)))
+        || !checkpoint.is_none_or(|path| is_there(&path))
+}
+
+fn has_records(env: &Env, path: &Path, header: &FileHeader, search: Search) -> Result<bool> {
+    let file = env.fs().open(path)?;
+    if search == Search::AllRecords {
+        return Ok(!scan(&*file, path, header.file_id, u64::MAX)?
+            .found
+            .is_empty());
+    }
+    let reader = RecordReader::open(file.clone(), path, FileKind::Log, Some(header.file_id))?;
+    let Some(first) = reader.map(|reader| reader.tail().end) else {
+        return Ok(false);
+    };
+    let bytes = file.read(first, RECORD_HEADER)?;
+    Ok(record_len(header.file_id, first, &bytes).is_ok())
+}
+
+/// Returns the number in the name of a checkpoint.
+pub(crate) fn parse_checkpoint(name: &str) -> Option<u64> {
+    let (stem, extension) = name.split_once('.')?;
+    let number = stem.parse().ok().filter(|n| *n < u64::MAX >> 8)?;
+    (extension == checkpoint::EXTENSION).then_some(number)
+}
+
+/// Reads the header of a file of records. Returns `None` if it is missing or damaged.
+pub(crate) fn header_of(env: &Env, path: &Path, kind: FileKind) -> Result<Option<FileHeader>> {
+    let read = env
+        .fs()
+        .open(path)
+        .and_then(|file| RecordReader::open(file, path, kind, None));
+    match read {
+        Ok(reader) => Ok(reader.map(|r| r.header().clone())),
+        Err(e) => match e.kind() {
+            ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
