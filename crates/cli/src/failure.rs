@@ -116,7 +116,7 @@ impl Failure {
             match e.kind() {
                 ErrorKind::Busy => match holder(&e.to_string()) {
                     Some(holder) => format!(
-                        "the log store in {place}{IN_USE}{holder}; a store has one owner at a time, so stop that process and try again"
+                        "the log store in {place}{IN_USE}{holder}; a store has one owner at a time"
                     ),
                     None => format!("{}; a store has one owner at a time", words(&e)),
                 },

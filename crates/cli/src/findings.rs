@@ -57,7 +57,7 @@ pub fn findings(found: &Findings<'_>) -> String {
 pub fn damage_json(damage: &[basalt::Error]) -> Vec<serde_json::Value> {
     let one = |e: &basalt::Error| {
         json!({
-            "kind": e.kind().name(), "message": e.to_string(),
+            "kind": e.kind().name(), "message": strip_repair_advice(&e.to_string()),
             "file": e.path().map(|p| p.display().to_string()), "offset": e.offset(),
         })
     };

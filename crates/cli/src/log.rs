@@ -112,7 +112,7 @@ impl LogPlace {
             self.waited.set(waited);
             if waited >= self.wait {
                 return Err(Failure::Busy(match self.wait.is_zero() {
-                    true => busy,
+                    true => format!("{busy}; stop that process and try again"),
                     false => format!(
                         "{busy}; waited {} s, and --wait SECONDS waits longer",
                         self.wait.as_secs()
@@ -193,7 +193,11 @@ impl LogPlace {
             Err(e) => return Err(self.failure(e)),
         };
         let kind = kind_of_store(&entries);
-        let foreign = |e: &basalt::fs::DirEntry| e.name != "lost+found" && e.name != "LOCK";
+        // A creation that failed, as on a full disk, may have left a manifest.
+        let is_left = |name: &str| {
+            ["LOCK", "CURRENT.tmp", "lost+found"].contains(&name) || name.starts_with("MANIFEST-")
+        };
+        let foreign = |e: &basalt::fs::DirEntry| !is_left(&e.name);
         let present = kind.is_some() || entries.iter().any(|e| e.name == "CURRENT");
         match access.make() {
             Some(make) if !present && !make.allow_nonempty_dir => {

@@ -18,11 +18,11 @@ Examples:
   basalt log check ./logs
   basalt log ls store.lava:logs
 
-PATH is the directory of a log store. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
+PATH is the directory of a log store, or of a store of keys, whose logs are beside them. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
 which is larger than those before it unless --lsn says otherwise. A store has one owner at a time; commands that only read change nothing, \
 may run side by side, and keep owners out while they run. A command waits for the others, up to --wait seconds.
 
-Exit codes: 0 done; 1 damage was found, or records are lost; 2 not done.";
+Exit codes: 0 done; 1 damage was found, or records are lost or may show again; 2 not done.";
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
@@ -147,7 +147,7 @@ Examples:
   basalt log dump ./logs orders --from 7 --limit 1 --raw > record
   basalt log dump ./logs orders --json | jq .data
 
-A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN; `append -e` reads them.")]
+A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. Without the LSN, `append -e` reads it: dump | cut -f2- | append -e.")]
 pub struct Dump {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -181,8 +181,9 @@ Examples:
   basalt log append ./logs images --file logo.png
   basalt log append ./logs orders 'late' --lsn 17
   basalt log append store.lava:logs orders hello --size 1G
+  basalt log dump ./logs orders | cut -f2- | basalt log append ./logs copy -e
 
-Without DATA and --file, each line of standard input is a record. Prints the LSNs of the records. All records survive a power cut when the command \
+Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
 returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names the last durable line and its LSN.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
@@ -247,7 +248,7 @@ Examples:
   basalt log trim ./logs orders --up-to 900
   basalt log trim ./logs orders --up-to 900 --yes
 
-Says what will go, and asks. Records up to the LSN are gone for good, and later appends of such LSNs are refused. An LSN above the last record is \
+Says what will go, and asks on a terminal; scripts give --yes, also with --json. Records up to the LSN are gone for good, and later appends of such LSNs are refused. An LSN above the last record is \
 refused without --beyond-last, because it keeps LSNs from ever being used.")]
 pub struct Trim {
     /// The store's directory, or IMAGE:PATH
@@ -276,7 +277,7 @@ Examples:
   basalt log truncate ./logs orders --from 990
   basalt log truncate ./logs orders --from 990 --yes
 
-Says what will go, and asks. Records from the LSN on are gone for good, and their LSNs can be appended again. A log that is emptied stays; `rm` removes it.")]
+Says what will go, and asks on a terminal; scripts give --yes. Records from the LSN on are gone for good, and their LSNs can be appended again. A log that is emptied stays; `rm` removes it.")]
 pub struct Truncate {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -301,7 +302,7 @@ Examples:
   basalt log rm ./logs orders
   basalt log rm ./logs orders --yes
 
-Says what will go, and asks. A log that is made again under the name begins at LSN 1.")]
+Says what will go, and asks on a terminal; scripts give --yes. A log that is made again under the name begins at LSN 1.")]
 pub struct Rm {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -319,6 +320,10 @@ pub struct Rm {
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  basalt log check ./logs
+  basalt log check ./logs --json | jq .damage
+
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
 Changes nothing. Damage is printed with file and offset, and with log and LSN where they are known. A torn tail is normal after a crash: \
@@ -334,6 +339,10 @@ pub struct Check {
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  cp -a ./logs ./logs-before
+  basalt log repair ./logs
+
 Make a copy of the directory first if you can. Damaged files are moved aside inside the store, never deleted.
 
 Exit codes: 0 nothing is lost; 1 records are lost or may show again, and the report names them; 2 the store could not be repaired.")]

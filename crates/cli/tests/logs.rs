@@ -192,6 +192,20 @@ fn scripts_get_json_and_raw_bytes() {
         line["data_b64"].as_str().unwrap().starts_with("AAEC"),
         "{line}"
     );
+    // A log must keep LSNs for later records.
+    let all = [
+        "trim",
+        "l",
+        "a",
+        "--beyond-last",
+        "--yes",
+        "--up-to",
+        "18446744073709551615",
+    ];
+    log(&s, &all).fails(2, &["could take no record any more", "basalt log rm l a"]);
+    // A creation that failed has left a manifest. The next one succeeds.
+    s.file("n/MANIFEST-000001", b"");
+    log(&s, &["append", "n", "a", "x"]).ok();
     // What `dump` prints can be appended again.
     let text = String::from_utf8(log(&s, &["dump", "l", "a"]).ok()).unwrap();
     let (_, record) = text.trim_end().split_once('\t').unwrap();
@@ -339,6 +353,15 @@ fn a_followed_log_shows_what_others_append() {
     assert_eq!(next_line(&mut out), "30\tthirty\n");
     append("last");
     assert_eq!(next_line(&mut out), "31\tlast\n");
+    // What was printed does not hold any more.
+    log(&s, &["truncate", "l", "a", "--from", "31", "--yes"]).ok();
+    let line = next_line(&mut err);
+    assert!(
+        line.contains("records of a that were printed have been removed"),
+        "{line}"
+    );
+    append("in its place");
+    assert_eq!(next_line(&mut out), "31\tin its place\n");
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -72,7 +72,10 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
                 "records": n, "first": (n > 0).then_some(first), "last": (n > 0).then_some(last),
             })
         ),
-        (false, 0) => String::new(),
+        (false, 0) => {
+            eprintln!("basalt: standard input has no lines; nothing was appended");
+            String::new()
+        }
         (false, 1) => format!("{first}\n"),
         (false, _) => format!("{first} to {last}\n"),
     })?;

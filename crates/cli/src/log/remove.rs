@@ -8,7 +8,7 @@ use crate::log_args::{Rm, Trim, Truncate};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::Access;
-use basalt_log::{Log, WriteOptions};
+use basalt_log::{Log, MAX_LSN, WriteOptions};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal};
 use std::ops::RangeInclusive;
@@ -56,6 +56,12 @@ pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
     let log = place.log(&engine, &args.log)?;
     let up_to = args.up_to;
     let end = log.last().max(log.trimmed());
+    if up_to >= MAX_LSN {
+        return Err(Failure::new(format!(
+            "after a trim up to {up_to}, {name} could take no record any more; `basalt log rm {} {name}` removes the log",
+            place.argument
+        )));
+    }
     if end < Some(up_to) && !args.beyond_last {
         return Err(Failure::new(match end {
             Some(end) => format!(

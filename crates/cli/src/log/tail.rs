@@ -2,11 +2,12 @@
 
 use super::LogPlace;
 use super::records::RecordPrinter;
+use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Tail;
 use crate::store::Access;
-use basalt::Env;
 use basalt::env::Clock;
+use basalt::{Bytes, Env};
 use basalt_log::{Log, MAX_LSN};
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +15,9 @@ use std::time::Duration;
 /// The pause between two looks at a store that is followed. Nothing wakes the command: a reader
 /// that keeps the store open keeps the process out that would append.
 const PAUSE: Duration = Duration::from_millis(250);
+/// After this many looks at a busy store, the command says that it waits. Short commands are done
+/// before.
+const QUIET_LOOKS: u32 = 4;
 
 /// Runs `basalt log tail`.
 pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
@@ -22,6 +26,7 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
         place,
         log: &args.log,
         next: 0,
+        last_printed: None,
         version: Vec::new(),
     };
     follower.print_last(args.count, &mut printer)?;
@@ -31,14 +36,16 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
     // The loop below waits itself, for any time.
     follower.place.wait = Duration::ZERO;
     let clock = Clock::system();
-    let mut told = false;
+    let mut busy_looks = 0;
     loop {
         clock.sleep(PAUSE);
         match follower.print_new(&mut printer) {
-            Ok(()) => told = false,
+            Ok(()) => busy_looks = 0,
             // Another process appends. Its records are there when it closes the store.
             Err(Failure::Busy(sentence)) => {
-                if !std::mem::replace(&mut told, true) {
+                busy_looks += 1;
+                if busy_looks == QUIET_LOOKS {
+                    let sentence = sentence.trim_end_matches("; stop that process and try again");
                     eprintln!("basalt: {sentence}; waiting until it is free");
                 }
             }
@@ -53,6 +60,8 @@ struct Follower<'a> {
     log: &'a str,
     /// The LSN at which the next record may be.
     next: u64,
+    /// The last record that was printed, before `next`.
+    last_printed: Option<Bytes>,
     /// The content of `CURRENT` when the store was last read. Each owner writes another one.
     version: Vec<u8>,
 }
@@ -85,6 +94,18 @@ impl Follower<'_> {
             return Ok(());
         }
         self.with_log(&env, &path, |follower, log| {
+            let last = follower.next.checked_sub(1).zip(follower.last_printed.as_ref());
+            if let Some((lsn, printed)) = last
+                && log.trimmed().is_none_or(|trimmed| lsn > trimmed)
+                && log.read(lsn).ok().flatten().as_ref() != Some(printed)
+            {
+                eprintln!(
+                    "basalt: records of {} that were printed have been removed or replaced since; now it ends at LSN {}",
+                    escape(follower.log.as_bytes()),
+                    log.last().map_or("-".to_string(), |last| last.to_string())
+                );
+                follower.next = follower.next.min(log.last().map_or(0, |last| last + 1));
+            }
             follower.print_from(log, follower.next, printer)
         })
     }
@@ -100,6 +121,7 @@ impl Follower<'_> {
                 Ok((lsn, data)) => {
                     printer.print(lsn, &data)?;
                     self.next = self.next.max(lsn + 1);
+                    self.last_printed = Some(data);
                 }
                 Err(e) => {
                     printer.flush()?;

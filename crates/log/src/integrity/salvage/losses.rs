@@ -206,7 +206,7 @@ impl Salvage<'_> {
                 |last| format!("ends at LSN {last} now"),
             );
             self.notes.push(format!(
-                "log {:?} {ends}, and records up to LSN {lost} are lost; append above LSN {lost}, so that readers do not take new records for the lost ones",
+                "log {:?} {ends}, and records up to LSN {lost} are lost; give the next record a larger LSN, so that readers do not take new records for the lost ones",
                 log.name
             ));
         }
