@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
-    pub fn remove_dead_records(&self) -> Result<()> {
+    fn remove_dead_records(&self) -> Result<()> {
         let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
             .map(|file| file.number)
             .collect();

@@ -27,7 +27,6 @@ use basalt_records::{
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of records that are moved with one write.
@@ -36,7 +35,7 @@ const STEP: usize = 1 << 20;
 const READ_STEP: u64 = 4 << 20;
 const LEAST_READ: u64 = 4 << 10;
 /// Number of entries of a file that are looked up at a time.
-pub(crate) const ENTRIES_A_LOOKUP: usize = 64;
+const ENTRIES_A_LOOKUP: usize = 64;
 /// Maximum number of index pages in the cache of a search.
 const CACHED_PAGES: usize = 64;
 /// Largest gap between two live records, in bytes, that one read covers.
@@ -49,7 +48,7 @@ const MAX_LIVE_PART: f64 = 0.9;
 const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
 
 /// A live record of a file that is being collected.
-pub(crate) struct LiveRecord {
+struct LiveRecord {
     file: Arc<ReadableFile>,
     log: Arc<LogState>,
     lsn: u64,
@@ -68,7 +67,7 @@ impl LiveRecord {
 
 /// Live records that are moved together.
 #[derive(Default)]
-pub(crate) struct MoveStep {
+struct MoveStep {
     records: Vec<LiveRecord>,
     /// Bytes of the records.
     bytes: usize,
@@ -77,7 +76,7 @@ pub(crate) struct MoveStep {
 }
 
 impl MoveStep {
-    pub fn add(&mut self, record: LiveRecord) {
+    fn add(&mut self, record: LiveRecord) {
         let (file, start, end) = record.range();
         let near = self.records.last().and_then(|last| {
             let (of, _, before) = last.range();
@@ -92,38 +91,18 @@ impl MoveStep {
         self.records.push(record);
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    /// Takes out all records of the file with this path, and returns the file.
-    pub fn take_out(&mut self, path: Option<&Path>) -> Option<Arc<ReadableFile>> {
-        let is_of = |record: &LiveRecord| Some(&*record.file.path) == path;
-        let file = self
-            .records
-            .iter()
-            .find(|record| is_of(record))?
-            .file
-            .clone();
-        self.records.retain(|record| !is_of(record));
-        Some(file)
-    }
-
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.bytes >= STEP || self.read >= READ_STEP
     }
 }
 
 impl Engine {
-    /// Has a job collect garbage if there is more than the options allow, and merge small files if
-    /// there are many.
+    /// Has a job collect garbage if there is more than the options allow.
     pub fn schedule_gc(&self) {
-        let is_due = self.gc_victim().is_some() || self.small_files().is_some();
-        if is_due && !self.collecting.swap(true, SeqCst) {
+        if self.gc_victim().is_some() && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
-                let _ = engine.merge_small_files();
                 engine.collecting.store(false, SeqCst);
             });
         }
@@ -146,14 +125,14 @@ impl Engine {
 
     /// Notes that a file has records that cannot be read. It stays as it is while the store is
     /// open.
-    pub fn leave_damaged(&self, file: &ReadableFile) {
+    fn leave_damaged(&self, file: &ReadableFile) {
         file.note_unreadable();
         self.logs.counters.damaged_files.add(1);
     }
 
     /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
     /// files wait for the next checkpoint, and another job removes dead files.
-    pub fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
+    fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
         let replayed_from = match file.role {
             Role::Meta => return false,
             Role::Data => head.data.file,
@@ -232,7 +211,7 @@ impl Engine {
     /// Writes records again, and changes their locations.
     ///
     /// Errors: `Corruption` names the file that has a damaged record; then none is moved.
-    pub fn move_records(&self, step: &mut MoveStep) -> Result<()> {
+    fn move_records(&self, step: &mut MoveStep) -> Result<()> {
         let live = &mut step.records;
         if live.is_empty() {
             return Ok(());
@@ -319,13 +298,13 @@ impl Engine {
 
 /// A search for the live records of a file. The search caches index pages for later entries.
 #[derive(Default)]
-pub(crate) struct LiveSearch {
+struct LiveSearch {
     pages: BTreeMap<(u64, PageLocation), Option<Mapping>>,
 }
 
 impl LiveSearch {
     /// Returns the live records among the entries: the index of the log has the same location.
-    pub fn live_records(
+    fn live_records(
         &mut self,
         engine: &Engine,
         file: &Arc<ReadableFile>,
@@ -440,7 +419,7 @@ fn ranges_of(records: &[LiveRecord]) -> Vec<(&Arc<ReadableFile>, Range<u64>)> {
 
 /// Returns the entries of a file that has ended, by its reverse index. A file whose end a recovery
 /// found has no such index, and is read whole.
-pub(crate) fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
+fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     let Some(last) = file.end().and_then(|end| end.reverse_index) else {
         return scan(file);
     };

@@ -43,7 +43,6 @@ impl LogEngine {
         options.validate()?;
         let recovered = recovery::open(env, path.as_ref(), &options)?;
         let engine = Engine::new(env, recovered);
-        engine.schedule_merge();
         engine.offer_metrics();
         Ok(LogEngine {
             engine,
