@@ -74,9 +74,16 @@ pub fn confirm_repair(place: &StoreLocation) -> Result<(), Failure> {
             place.copy_first()
         )));
     }
-    eprint!(
-        "Repair keeps what verifies in {place} and moves damaged files aside. Is there a copy of it? Go on? [y/N] "
-    );
+    ask(&format!(
+        "Repair keeps what verifies in {place} and moves damaged files aside. Is there a copy of it?"
+    ))
+}
+
+/// Asks the user on a terminal whether to go on.
+///
+/// Errors: a message that says what to do, if the user does not agree or gives no answer.
+pub fn ask(what: &str) -> Result<(), Failure> {
+    eprint!("{what} Go on? [y/N] ");
     let mut answer = String::new();
     (std::io::stdin().lock().read_line(&mut answer))
         .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;

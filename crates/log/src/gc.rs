@@ -10,7 +10,6 @@
 //! older than it are collected.
 
 use crate::catalog::Role;
-use crate::checkpoint::CheckpointHead;
 use crate::engine::{Engine, IS_SMALL, L0_ENTRIES};
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::mapping::{Location, Mapping};
@@ -49,7 +48,6 @@ const UNCOLLECTED_FILES: u64 = if IS_SMALL { 0 } else { 2 };
 
 /// A live record of a file that is being collected.
 struct LiveRecord {
-    file: Arc<ReadableFile>,
     log: Arc<LogState>,
     lsn: u64,
     from: Location,
@@ -58,10 +56,10 @@ struct LiveRecord {
 }
 
 impl LiveRecord {
-    /// Returns the number of the file, and the offsets of the record's first byte and of its end.
-    fn range(&self) -> (u64, u64, u64) {
-        let Location { file, offset, len } = self.from;
-        (file, offset, offset + u64::from(len))
+    /// Returns the offsets of the record's first byte and of its end.
+    fn range(&self) -> (u64, u64) {
+        let Location { offset, len, .. } = self.from;
+        (offset, offset + u64::from(len))
     }
 }
 
@@ -77,15 +75,11 @@ struct MoveStep {
 
 impl MoveStep {
     fn add(&mut self, record: LiveRecord) {
-        let (file, start, end) = record.range();
-        let near = self.records.last().and_then(|last| {
-            let (of, _, before) = last.range();
-            let is_near = of == file && before <= start && start - before <= GAP;
-            is_near.then_some(before)
-        });
-        self.read += match near {
-            Some(before) => end - before,
-            None => end - start + LEAST_READ,
+        let (start, end) = record.range();
+        let before = self.records.last().map_or(0, |last| last.range().1);
+        self.read += match start.checked_sub(before) {
+            Some(gap) if gap <= GAP => end - before,
+            _ => end - start + LEAST_READ,
         };
         self.bytes += record.from.len as usize;
         self.records.push(record);
@@ -115,31 +109,15 @@ impl Engine {
             match self.collect(&victim) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // The others can be collected.
-                Err(e) if e.kind() == ErrorKind::Corruption => self.leave_damaged(&victim),
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    // The file stays as it is while the store is open. Others can be collected.
+                    victim.note_unreadable();
+                    self.logs.counters.damaged_files.add(1);
+                }
                 Err(e) => return Err(e),
             }
         }
         Ok(())
-    }
-
-    /// Notes that a file has records that cannot be read. It stays as it is while the store is
-    /// open.
-    fn leave_damaged(&self, file: &ReadableFile) {
-        file.note_unreadable();
-        self.logs.counters.damaged_files.add(1);
-    }
-
-    /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
-    /// files wait for the next checkpoint, and another job removes dead files.
-    fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
-        let replayed_from = match file.role {
-            Role::Meta => return false,
-            Role::Data => head.data.file,
-            Role::Moved => head.moved.file,
-        };
-        let has_live = file.live.load(SeqCst) > 0;
-        has_live && file.number < replayed_from && file.end().is_some() && file.is_readable()
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
@@ -148,12 +126,15 @@ impl Engine {
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
         for file in self.logs.all() {
-            if file.role == Role::Meta {
-                continue;
-            }
+            let replayed_from = match file.role {
+                Role::Meta => continue,
+                Role::Data => head.data.file,
+                Role::Moved => head.moved.file,
+            };
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            let may_go = self.may_be_collected(&file, &head) && of_file > 0;
+            // Another job removes dead files. Younger files wait for the next checkpoint.
+            let may_go = of_file > 0 && file.number < replayed_from && file.is_readable();
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
                 continue;
@@ -184,20 +165,19 @@ impl Engine {
             // A recovery counted headers and padding, too. Another file may have more garbage now.
             return Ok(true);
         }
-        let mut search = LiveSearch::default();
+        let mut found = LiveSearch::default();
         let mut step = MoveStep::default();
         for some in entries.chunks(ENTRIES_A_LOOKUP) {
-            for record in search.live_records(self, victim, some)? {
+            for record in found.live_records(self, some)? {
                 step.add(record);
                 if step.is_full() {
                     // A close does not wait for a whole collection.
                     self.check_open()?;
-                    self.move_records(&mut step)?;
-                    step = MoveStep::default();
+                    self.move_records(victim, std::mem::take(&mut step).records)?;
                 }
             }
         }
-        self.move_records(&mut step)?;
+        self.move_records(victim, step.records)?;
         if victim.live.load(SeqCst) > 0 {
             return Ok(false);
         }
@@ -209,24 +189,20 @@ impl Engine {
     }
 
     /// Writes records again, and changes their locations.
-    ///
-    /// Errors: `Corruption` names the file that has a damaged record; then none is moved.
-    fn move_records(&self, step: &mut MoveStep) -> Result<()> {
-        let live = &mut step.records;
+    fn move_records(&self, victim: &ReadableFile, mut live: Vec<LiveRecord>) -> Result<()> {
         if live.is_empty() {
             return Ok(());
         }
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + STEP);
         buf.resize(RECORD_HEADER, 0);
         let mut places = Vec::with_capacity(live.len());
-        live.sort_by_key(LiveRecord::range);
-        let read = read_records(self, live)?;
+        live.sort_by_key(|record| record.from.offset);
+        let read = read_records(self, victim, &live)?;
         for (record, bytes) in live.iter().zip(&read.records) {
-            let (file, offset) = (&record.file, record.from.offset);
-            let (head, data) = open_entry(file.file_id, offset, bytes)
-                .map_err(|what| Error::corruption(&file.path, offset, what))?;
+            let (head, data) = open_entry(victim.file_id, record.from.offset, bytes)
+                .map_err(|what| Error::corruption(&victim.path, record.from.offset, what))?;
             let at = buf.len();
-            let source = Some((file.number, offset));
+            let source = Some((victim.number, record.from.offset));
             buf.reserve(LARGEST_ENTRY_HEAD + data.len());
             push_entry(&mut buf, head.log, head.lsn, source, &bytes[data]);
             places.push((at as u64, (buf.len() - at) as u32));
@@ -276,7 +252,7 @@ impl Engine {
         }
         self.note_freed(&freed);
         drop(writer);
-        self.flush_moved(live);
+        self.flush_moved(&live);
         Ok(())
     }
 
@@ -307,7 +283,6 @@ impl LiveSearch {
     fn live_records(
         &mut self,
         engine: &Engine,
-        file: &Arc<ReadableFile>,
         entries: &[ReverseEntry],
     ) -> Result<Vec<LiveRecord>> {
         let mut live = Vec::new();
@@ -331,7 +306,6 @@ impl LiveSearch {
                 };
                 if found == Some(entry.location) {
                     live.push(LiveRecord {
-                        file: file.clone(),
                         log: log.clone(),
                         lsn: entry.lsn,
                         from: entry.location,
@@ -363,32 +337,35 @@ struct ReadRecords {
     _booked: Reservation,
 }
 
-/// Reads records. They must be sorted by file and offset. One read covers records that are near
-/// each other, and all reads are in flight at the same time.
-fn read_records(engine: &Engine, records: &[LiveRecord]) -> Result<ReadRecords> {
+/// Reads records of a file. The records must be sorted by offset. One read covers records that are
+/// near each other, and all reads are in flight at the same time.
+fn read_records(
+    engine: &Engine,
+    file: &ReadableFile,
+    records: &[LiveRecord],
+) -> Result<ReadRecords> {
     let ranges = ranges_of(records);
-    let len = |(_, range): &(_, Range<u64>)| (range.end - range.start) as usize;
+    let len = |range: &Range<u64>| (range.end - range.start) as usize;
     let bytes: usize = ranges.iter().map(len).sum();
     let booked = (engine.env.ledger()).reserve(MemoryKind::Pinned, bytes as u64);
     let reads = ranges.iter().map(|range| ReadRequest {
-        file: range.0.file().clone(),
-        offset: range.1.start,
+        file: file.file().clone(),
+        offset: range.start,
         len: len(range),
     });
     let mut batch = engine.env.fs().submit_reads(reads.collect());
     batch.wait_all();
     let mut read = vec![Bytes::new(); ranges.len()];
     while let Some((i, bytes)) = batch.next() {
-        let (file, range) = &ranges[i];
-        read[i] = file.check_len(range.start, len(&ranges[i]), bytes?)?;
+        read[i] = file.check_len(ranges[i].start, len(&ranges[i]), bytes?)?;
     }
     let mut current = 0;
     let bytes_of = |record: &LiveRecord| {
-        let (number, start, end) = record.range();
-        while ranges[current].0.number != number || ranges[current].1.end < end {
+        let (start, end) = record.range();
+        while ranges[current].end < end {
             current += 1;
         }
-        let from = (start - ranges[current].1.start) as usize;
+        let from = (start - ranges[current].start) as usize;
         read[current].slice(from..from + record.from.len as usize)
     };
     Ok(ReadRecords {
@@ -397,21 +374,17 @@ fn read_records(engine: &Engine, records: &[LiveRecord]) -> Result<ReadRecords> 
     })
 }
 
-/// Returns the ranges of files to read, which cover all records. The records must be sorted by file
-/// and offset.
-fn ranges_of(records: &[LiveRecord]) -> Vec<(&Arc<ReadableFile>, Range<u64>)> {
-    let mut ranges: Vec<(&Arc<ReadableFile>, Range<u64>)> = Vec::new();
+/// Returns the ranges of a file to read, which cover all records. The records must be sorted by
+/// offset.
+fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
     for record in records {
-        let (number, start, end) = record.range();
+        let (start, end) = record.range();
         match ranges.last_mut() {
-            Some((file, last))
-                if file.number == number
-                    && start <= last.end + GAP
-                    && end <= last.start + STEP as u64 =>
-            {
+            Some(last) if start <= last.end + GAP && end <= last.start + STEP as u64 => {
                 last.end = last.end.max(end);
             }
-            _ => ranges.push((&record.file, start..end)),
+            _ => ranges.push(start..end),
         }
     }
     ranges

@@ -8,7 +8,7 @@ use basalt_env::Env;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::salvage::scan;
 use basalt_records::{FileHeader, FileKind, RECORD_HEADER, RecordReader, record_len};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How much of an unnamed file is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,15 +32,19 @@ pub(crate) fn newer_than_catalog(
     catalog: &Catalog,
     search: Search,
 ) -> Result<Option<String>> {
-    for name in names {
-        let number = parse_name(name).map(|(number, _)| number);
+    // The unnamed file with this name and number, if it has a header of this store.
+    let unnamed = |name: &str, number: Option<u64>| -> Result<Option<(PathBuf, FileHeader)>> {
         let Some(number) = number.filter(|n| *n >= catalog.next_file) else {
-            continue;
+            return Ok(None);
         };
         let path = dir.join(name);
         let header = header_of(env, &path, FileKind::Log)?;
         let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
-        if let Some(header) = header.filter(own)
+        Ok(header.filter(own).map(|header| (path, header)))
+    };
+    for name in names {
+        let number = parse_name(name).map(|(number, _)| number);
+        if let Some((path, header)) = unnamed(name, number)?
             && has_records(env, &path, &header, search)?
         {
             return Ok(Some(name.clone()));
@@ -50,14 +54,7 @@ pub(crate) fn newer_than_catalog(
         return Ok(None);
     }
     for name in names {
-        let number = parse_checkpoint(name);
-        let Some(number) = number.filter(|n| *n >= catalog.next_file) else {
-            continue;
-        };
-        let path = dir.join(name);
-        let header = header_of(env, &path, FileKind::Log)?;
-        let own = |h: &FileHeader| h.number == number && h.store_id == catalog.store_id;
-        if let Some(header) = header.filter(own)
+        if let Some((path, header)) = unnamed(name, parse_checkpoint(name))?
             && checkpoint::read(env, &path, header.file_id, 0, 0).is_ok()
         {
             return Ok(Some(name.clone()));

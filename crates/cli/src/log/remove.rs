@@ -3,14 +3,15 @@
 use super::LogPlace;
 use super::show::image;
 use crate::escape::escape;
-use crate::failure::{EXIT_FAILED, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use crate::findings::ask;
 use crate::log_args::{Rm, Trim, Truncate};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::Access;
 use basalt_log::{Log, MAX_LSN, WriteOptions};
 use serde_json::json;
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 
 /// Returns the number of records of a log in a range of LSNs.
@@ -38,14 +39,7 @@ fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::new(format!("{what}; run it with --yes")));
     }
-    eprint!("{what}. Go on? [y/N] ");
-    let mut answer = String::new();
-    (std::io::stdin().lock().read_line(&mut answer))
-        .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;
-    match matches!(answer.trim(), "y" | "Y" | "yes") {
-        true => Ok(()),
-        false => Err(Failure::Message("nothing was changed".into(), EXIT_FAILED)),
-    }
+    ask(&format!("{what}."))
 }
 
 /// Runs `basalt log trim`.

@@ -267,7 +267,7 @@ fn a_failed_read_in_flight_is_the_error_of_its_record() {
         }
         faulty.clear();
     }
-    // Each read of an iteration fails once, whatever it is a read of.
+    // Each read of an iteration fails once: that of a record, of a range, or of a page.
     let mut k = 1;
     loop {
         let rule = faulty.inject(fault(".data".into(), When::Nth(k), FaultKind::Eio));
