@@ -33,6 +33,10 @@ pub struct SalvagedRecord {
     pub synced: u64,
     /// True if the payload verifies too. If false, exactly this record is lost.
     pub whole: bool,
+    /// Checksum of its header, as the chain of the next record has it.
+    pub checksum: u32,
+    /// Checksum of the header of the record before it.
+    pub chain: u32,
     /// True if its chain says that it was written right after the record found before it, so that
     /// no record is missing between the two.
     pub follows: bool,
@@ -192,6 +196,8 @@ pub fn scan(file: &dyn File, path: &Path, file_id: u128, limit: u64) -> Result<S
                 && fits(file_id, &head, &payload, payload_at),
             separated: head.flags & SEPARATED != 0,
             compressed: head.flags & COMPRESSED != 0,
+            checksum: head.crc,
+            chain: head.chain,
             follows: before.map_or(head.chain == 0, |crc| crc == head.chain),
             payload_len: head.len,
         });

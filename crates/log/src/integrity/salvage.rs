@@ -29,7 +29,7 @@ use crate::reverse_index;
 use basalt_env::Env;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::entries::{EntryHead, entries, open_entry};
-use basalt_records::salvage::{self, Part, SalvagedRecord, scan};
+use basalt_records::salvage::{self, Part, Salvaged, SalvagedRecord, scan};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use losses::Claims;
 use std::collections::btree_map::Entry;
@@ -114,6 +114,12 @@ pub(super) struct Salvage<'a> {
     pub ends: BTreeMap<u64, u64>,
     /// Numbers of the replayed files whose damage may have taken records that prove their own ends.
     damaged: BTreeSet<u64>,
+    /// Replayed files that were cut, by number, and the offset of the cut.
+    cut: BTreeMap<u64, u64>,
+    /// Numbers of files whose last records are gone, as the next files prove.
+    lost_tails: BTreeSet<u64>,
+    /// Number and role of the file that was read last, and the checksum of its last record.
+    last: Option<(u64, Role, Option<u32>)>,
     /// True if a whole checkpoint was found.
     has_checkpoint: bool,
     head: CheckpointHead,
@@ -152,6 +158,9 @@ impl<'a> Salvage<'a> {
             bad_checkpoints: Vec::new(),
             ends: BTreeMap::new(),
             damaged: BTreeSet::new(),
+            cut: BTreeMap::new(),
+            lost_tails: BTreeSet::new(),
+            last: None,
             has_checkpoint: false,
             head: CheckpointHead::default(),
             deleted: BTreeSet::new(),
@@ -177,6 +186,7 @@ impl<'a> Salvage<'a> {
         s.lose_claimed();
         s.note_reappearing();
         s.read_records()?;
+        s.lose_cut();
         Ok(s)
     }
 
@@ -353,14 +363,20 @@ impl<'a> Salvage<'a> {
         let limit = file.end.map_or(u64::MAX, |end| end.offset);
         let synced = found.proven.max(file.end.map_or(0, |end| end.offset));
         let (mut seq, mut end) = (0, file.first_record);
+        let mut last = None;
         for part in found.parts(file.first_record, limit, synced) {
             let (start, behind) = match &part {
                 Part::Whole(r) | Part::Broken(r) => (r.offset, r.end),
                 Part::Hole(bytes) => (bytes.start, bytes.end),
             };
             end = end.max(behind);
-            if !matches!(part, Part::Whole(_)) {
-                self.damaged.insert(file.number);
+            match &part {
+                // The last segment is written when the next file has records already.
+                Part::Whole(r) if r.kind == RecordKind::ReverseIndex => {}
+                Part::Whole(r) => last = Some(r.checksum),
+                Part::Broken(_) | Part::Hole(_) => {
+                    self.damaged.insert(file.number);
+                }
             }
             if behind <= from {
                 continue;
@@ -385,9 +401,32 @@ impl<'a> Salvage<'a> {
                 }
             }
         }
+        // The header is whole before the manifest names the file.
+        let space = records.file.allocated().max(records.file.len());
+        let no_header = space < file.first_record || records.last_nonzero(0)? == 0;
+        if end == file.first_record && no_header {
+            self.cut.insert(file.number, 0);
+        } else if end < from && records.last_nonzero(end)? < from {
+            self.cut.insert(file.number, end);
+        }
+        self.compare_with_last(file, &found);
+        self.last = Some((file.number, file.role, last));
         self.ends.insert(file.number, end);
         (self.progress)(end);
         Ok(())
+    }
+
+    /// Notes if the file before lost its last records: the first record of this one continues
+    /// another record, and was synced, which it was only after those of the file before.
+    fn compare_with_last(&mut self, file: &KnownFile, found: &Salvaged) {
+        let Some((before, role, last)) = self.last else {
+            return;
+        };
+        let first = found.found.first();
+        let first = first.filter(|r| r.offset == file.first_record && found.proven > 0);
+        if role == file.role && first.is_some_and(|r| r.chain != 0 && Some(r.chain) != last) {
+            self.lost_tails.insert(before);
+        }
     }
 
     /// Notes the ends of replayed files that could be proven if nothing were damaged.
@@ -400,6 +439,10 @@ impl<'a> Salvage<'a> {
                 (!self.bad_checkpoints.is_empty(), "the checkpoint"),
                 (self.lost_ops, "the metalog"),
                 (self.damaged.contains(number), "another part of the file"),
+                (
+                    self.lost_tails.contains(number),
+                    "the last records, which the next file continues",
+                ),
             ];
             let gone = gone.iter().filter(|(is_gone, _)| *is_gone);
             let gone: Vec<&str> = gone.map(|(_, what)| *what).collect();
@@ -411,6 +454,10 @@ impl<'a> Salvage<'a> {
             }
             let behind = records.last_nonzero(*end)?;
             let reason = format!("damaged or incomplete: {}", gone.join(", "));
+            if behind <= *end && self.lost_tails.contains(number) {
+                self.cut.entry(*number).or_insert(*end);
+                continue;
+            }
             if behind <= *end {
                 self.notes.push(format!(
                     "{}: nothing proves that the records end at offset {end}, but only zeros are behind it; {reason}",

@@ -20,6 +20,8 @@ struct MadeStore {
     content: Content,
     /// Name of the file and offset of each record, by log and LSN.
     places: BTreeMap<(usize, u64), (String, u64)>,
+    /// Log and LSN of the last record. If only its own bytes are damaged, it looks like a torn tail.
+    last: (usize, u64),
 }
 
 /// Makes a store with pages, moved records and a trimmed log. An open store is left as the death of
@@ -28,7 +30,10 @@ fn store(fs: &Arc<SimFs>, close: bool) -> MadeStore {
     let random = Random::from_seed(3);
     let mut store = Store::open(fs).unwrap();
     for step in history(&random, 60) {
-        let _ = store.run(&step);
+        // The names of recovered logs have the numbers of the first logs.
+        if !matches!(step, Step::Replace(_)) {
+            let _ = store.run(&step);
+        }
     }
     // A log that stays beside one that is trimmed: garbage collections move its records.
     let (stays, goes) = (store.logs[0].clone(), store.logs[1].clone());
@@ -43,6 +48,9 @@ fn store(fs: &Arc<SimFs>, close: bool) -> MadeStore {
         while store.env.jobs().step() {}
     }
     store.engine.sync().unwrap();
+    // The header of the second one proves that everything before it is synced.
+    stays.append(from[0] + 1, b"first", SYNC).unwrap();
+    stays.append(from[0] + 2, b"second", SYNC).unwrap();
     let mut structure = Structure::default();
     store.note_structure(&mut structure);
     assert!(structure.pages > 0 && structure.moved > 0, "{structure:?}");
@@ -52,7 +60,12 @@ fn store(fs: &Arc<SimFs>, close: bool) -> MadeStore {
         true => store.engine.close().unwrap(),
         false => store.engine.cut_power(),
     }
-    MadeStore { content, places }
+    let last = (0, from[0] + 2);
+    MadeStore {
+        content,
+        places,
+        last,
+    }
 }
 
 fn places(store: &Store, content: &Content) -> BTreeMap<(usize, u64), (String, u64)> {
@@ -160,6 +173,13 @@ fn compare(
                 Some(found) => assert_eq!(found, data, "{say}: LSN {lsn} of log {i}: {report:?}"),
                 None if lost.contains(&(i, *lsn)) => {}
                 None if unknown => exact = false,
+                // Only younger records could prove that the last ones were synced.
+                None if i == before.last.0
+                    && *lsn + 1 >= before.last.1
+                    && has.range(lsn..).next().is_none() =>
+                {
+                    exact = false;
+                }
                 None => assert!(
                     names_place(report, file, *offset),
                     "{say}: LSN {lsn} of log {i}, in {file} at {offset}, is gone: {report:?}"
@@ -218,6 +238,12 @@ impl Seen {
             assert_eq!(found.unproven_ends, [], "{say}: {found:?}");
             assert_eq!(report.unproven_ends, [], "{say}: {report:?}");
             let after = content(damaged);
+            let mut without_last = before.content.clone();
+            without_last[before.last.0].remove(&before.last.1);
+            if after == without_last {
+                self.cut += 1;
+                return;
+            }
             if !found.torn_tails.is_empty() && after != before.content {
                 // Nothing proves that the last record of a file was synced.
                 assert_is_cut(&before.content, &after, say);
@@ -722,9 +748,14 @@ fn an_unended_file_that_was_cut_is_found_by_an_open() {
     }
     let found = check(&cut).unwrap();
     let report = repair(&cut).unwrap();
-    assert_eq!(found.losses, report.losses);
+    let [named, of_file] = &report.losses[..] else {
+        panic!("two losses: {report:?}");
+    };
+    assert_eq!(found.losses, [named.clone()]);
     assert_eq!(report.notes.len(), 1, "it is no torn tail: {report:?}");
-    assert_eq!(report.losses[0].lsns, Some(18..=20), "{report:?}");
+    assert_eq!(named.lsns, Some(18..=20), "{report:?}");
+    // Records that no index has may have been behind the cut.
+    assert!(of_file.reason.contains("was cut here"), "{report:?}");
     assert_eq!(content_of(&cut, "a"), (1..=17).collect::<Vec<u64>>());
 }
 

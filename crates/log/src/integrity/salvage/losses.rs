@@ -187,6 +187,16 @@ impl Salvage<'_> {
         Ok(())
     }
 
+    /// Reports files that were cut: nothing says what was behind the cut beside the records that
+    /// the indexes have.
+    pub(super) fn lose_cut(&mut self) {
+        for (number, at) in std::mem::take(&mut self.cut) {
+            let name = &self.known.files[&number].name;
+            let reason = "the file was cut here; younger records in it are lost, too";
+            self.lose(LogLoss::of_file(name, at..at, reason));
+        }
+    }
+
     /// Notes the logs whose last records are lost: the next records would get their LSNs.
     pub fn note_lost_ends(&mut self) {
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
