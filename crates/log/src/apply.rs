@@ -4,7 +4,6 @@ use crate::index::{EntryPlace, Freed, Inserted, PageContent, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::{Location, Mapping};
 use crate::namespace::{LogInner, LogState};
-use crate::options::Duplicates;
 use basalt_fs::Result;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -40,9 +39,9 @@ pub(crate) fn add_entry(
         log.wake(inner);
         return freed;
     }
-    debug_assert_eq!(log.options.duplicates, Duplicates::Replace);
     drop(inner);
-    // The old record goes and the new one comes under one lock, so that readers find one of them.
+    // The log replaces duplicates, or this is a replay, and the old record is of an append that
+    // failed after its write. The old record goes and the new one comes under one lock, so that readers find one of them.
     let mut replace = |inner: &mut LogInner| {
         let again = inner.index.insert(lsn, location);
         debug_assert_eq!(again, Inserted::New);

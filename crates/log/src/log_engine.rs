@@ -43,6 +43,7 @@ impl LogEngine {
         options.validate()?;
         let recovered = recovery::open(env, path.as_ref(), &options)?;
         let engine = Engine::new(env, recovered);
+        engine.schedule_merge();
         engine.offer_metrics();
         Ok(LogEngine {
             engine,
@@ -161,7 +162,7 @@ impl LogEngine {
     }
 
     /// Returns a sentence for each file whose live bytes are miscounted, of a closed engine.
-    #[cfg(feature = "schedules")]
+    #[cfg(any(test, feature = "schedules"))]
     pub fn miscounts(&self) -> Vec<String> {
         let miscounted = self.engine.miscounted().into_iter();
         let sentence = |(file, indexed): (Arc<crate::physical::ReadableFile>, u64)| {

@@ -434,6 +434,10 @@ impl RecoveredLogs<'_> {
                 ops.push(OrderedOp { seq, op, at });
             }
             LogOp::Delete { .. } => {
+                // The checkpoint counted what it had of the log as live.
+                let mut dead = Freed::default();
+                log.lock().index.live(&mut dead);
+                self.note_freed(&dead);
                 self.namespace.remove(number);
                 self.deleted.insert(number);
             }

@@ -49,6 +49,8 @@ enum Step {
     Append(Vec<(usize, u64, Vec<u8>)>, bool),
     Trim(usize, u64),
     Remove(usize, RangeInclusive<u64>),
+    /// Deletes a log, and creates one with its name.
+    Replace(usize),
     Sync,
     /// Closes and opens the store.
     Reopen,
@@ -120,6 +122,10 @@ impl Model {
                 self.logs[*log].retain(|lsn, _| lsn > up_to);
             }
             Step::Remove(log, range) => self.logs[*log].retain(|lsn, _| !range.contains(lsn)),
+            Step::Replace(log) => {
+                self.logs[*log].clear();
+                self.trimmed[*log] = None;
+            }
             Step::Sync | Step::Reopen => {}
         }
     }
@@ -149,6 +155,7 @@ fn history(random: &Random, count: usize) -> Vec<Step> {
             }
             3 => Step::Sync,
             4 if random.one_in(3) => Step::Reopen,
+            5 if random.one_in(4) => Step::Replace(log),
             _ => {
                 let mut next: Vec<u64> = (0..LOGS).map(|log| ends(log).1).collect();
                 let many = random.one_in(6);
@@ -218,6 +225,8 @@ impl Store {
     fn open_on(disk: &Arc<SimFs>, fs: Arc<dyn FileSystem>, seed: u64) -> Result<Store> {
         let env = Env::for_tests(fs, seed);
         let engine = LogEngine::open(&env, DIR, options())?;
+        // No job has run, so the counts are those of the recovery.
+        assert_eq!(engine.miscounts(), [""; 0]);
         let logs = (0..LOGS)
             .map(|i| engine.open_or_create(&log_name(i), log_options(i)))
             .collect::<Result<_>>()?;
@@ -264,6 +273,16 @@ impl Store {
                 true => self.logs[*log].truncate_suffix(*range.start()),
                 false => self.logs[*log].remove(range.clone()),
             },
+            Step::Replace(log) => {
+                let name = log_name(*log);
+                match self.engine.delete(&name) {
+                    // A call that failed before has deleted it.
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    deleted => deleted?,
+                }
+                self.logs[*log] = self.engine.create(&name, log_options(*log))?;
+                Ok(())
+            }
             Step::Sync => self.engine.sync(),
             Step::Reopen => {
                 self.engine.close()?;

@@ -55,7 +55,7 @@ fn check(fs: &Arc<SimFs>, steps: &[Step], done: usize, lost: bool, say: &str) {
         let syncs = match step {
             Step::Append(_, sync) => *sync && !refused,
             Step::Sync | Step::Reopen | Step::Remove(..) => true,
-            Step::Trim(..) => false,
+            Step::Trim(..) | Step::Replace(_) => false,
         };
         if i < done && (syncs || !lost) {
             durable = batches;

@@ -414,6 +414,96 @@ fn an_iteration_reads_ahead() {
     }
 }
 
+/// How a program that has a store open for one record ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// It lets the jobs run, and closes the store.
+    Late,
+    /// It closes the store at once.
+    Early,
+    /// It lets the jobs run, and is killed.
+    Killed,
+}
+
+/// Opens a store for each record, in turn for two logs, and returns the disk.
+fn many_opens(end: End, then: impl Fn(u64, &Arc<SimFs>)) -> Arc<SimFs> {
+    let fs = disk(1);
+    for lsn in 1..=200u64 {
+        let (env, engine, logs) = open_small(&fs);
+        let log = &logs[usize::from(lsn.is_multiple_of(2))];
+        log.append(lsn, &lsn.to_be_bytes(), SYNC).unwrap();
+        if end != End::Early {
+            while env.jobs().step() {}
+        }
+        match end {
+            End::Killed => engine.engine().cut_power(),
+            End::Late | End::Early => engine.close().unwrap(),
+        }
+        drop((logs, engine));
+        then(lsn, &fs);
+    }
+    fs
+}
+
+fn open_small(fs: &Arc<SimFs>) -> (Env, LogEngine, [Log; 2]) {
+    let env = super::env(fs);
+    let options = options().file_bytes(64 << 10);
+    let engine = LogEngine::open(&env, DIR, options).unwrap();
+    let logs = ["a", "b"].map(|name| {
+        let log = engine.open_or_create(name, LogOptions::default());
+        log.unwrap()
+    });
+    (env, engine, logs)
+}
+
+/// Every open begins files of its own. A store that is opened for each record does not get a file
+/// for each of them, and keeps every record.
+#[test]
+fn many_small_files_become_few() {
+    for end in [End::Late, End::Early, End::Killed] {
+        let fs = many_opens(end, |_, _| ());
+        let (_, engine, logs) = open_small(&fs);
+        let stats = engine.stats();
+        assert!(stats.data_files < 12, "{end:?}: {stats:?}");
+        assert!(stats.meta_files < 12, "{end:?}: {stats:?}");
+        for (i, log) in logs.iter().enumerate() {
+            let found: Vec<(u64, Vec<u8>)> = log
+                .iter(0)
+                .map(|item| item.map(|(lsn, data)| (lsn, data.to_vec())).unwrap())
+                .collect();
+            let had: Vec<(u64, Vec<u8>)> = (1..=200u64)
+                .filter(|lsn| usize::from(lsn.is_multiple_of(2)) == i)
+                .map(|lsn| (lsn, lsn.to_be_bytes().to_vec()))
+                .collect();
+            assert_eq!(found, had, "{end:?}");
+        }
+    }
+}
+
+/// A small file with a damaged record stays, and the others are merged.
+#[test]
+fn a_damaged_small_file_keeps_no_other_from_a_merge() {
+    let fs = many_opens(End::Late, |lsn, fs| {
+        if lsn == 10 {
+            // The file of this record is small until it is merged.
+            let (env, engine, logs) = open_small(fs);
+            while env.jobs().step() {}
+            let at = logs[1].location(lsn).unwrap();
+            let path = engine.engine().logs.get(at.file).unwrap().path.clone();
+            engine.close().unwrap();
+            let end = at.offset + u64::from(at.len);
+            fs.flip_bit(&path, end - 1, 3).unwrap();
+        }
+    });
+    let (_, engine, logs) = open_small(&fs);
+    let stats = engine.stats();
+    assert!(stats.data_files < 13, "{stats:?}");
+    assert!(logs[1].read(10).unwrap_err().is_corruption());
+    let read = |lsn: u64| logs[usize::from(lsn.is_multiple_of(2))].read(lsn).unwrap();
+    let others = (1..=200u64).filter(|lsn| *lsn != 10);
+    assert!(others.into_iter().all(|lsn| read(lsn).is_some()));
+}
+
 /// Records that are near each other cost one device read, and an error is that of one record.
 #[test]
 fn many_records_are_read_at_once() {

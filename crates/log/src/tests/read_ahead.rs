@@ -321,7 +321,8 @@ fn open_iterators_see_what_a_history_changes() {
         // For each log, a forward and a backward iterator with the LSN at which it goes on.
         let mut iters: Vec<(usize, bool, LogIter, Option<u64>)> = Vec::new();
         for step in history(&random, 250) {
-            if matches!(step, Step::Reopen) {
+            // An iterator of a deleted log ends with an error.
+            if matches!(step, Step::Reopen | Step::Replace(_)) {
                 continue;
             }
             if model.refusal(&step).is_some() {
