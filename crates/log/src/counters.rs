@@ -20,6 +20,7 @@ pub(crate) struct Counters {
     pub checkpoint_bytes: Counter,
     pub gcs: Counter,
     pub gc_records: Counter,
+    pub merges: Counter,
     pub damaged_files: Counter,
     pub removed_files: Counter,
 }
@@ -93,8 +94,13 @@ const ROWS: &[Row] = &[
         |c| &c.gc_records,
     ),
     (
+        "log_merges_total",
+        "Merges of small files of the datalog",
+        |c| &c.merges,
+    ),
+    (
         "log_damaged_files_total",
-        "Files that collections left as they are, because a record cannot be read",
+        "Files that collections and merges left as they are, because a record cannot be read",
         |c| &c.damaged_files,
     ),
     (

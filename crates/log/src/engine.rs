@@ -272,7 +272,7 @@ impl Engine {
     }
 
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
-    fn remove_dead_records(&self) -> Result<()> {
+    pub fn remove_dead_records(&self) -> Result<()> {
         let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
             .map(|file| file.number)
             .collect();
@@ -355,7 +355,19 @@ impl Engine {
         }
     }
 
-    /// Writes a checkpoint, and removes the files that recovery then no longer needs.
+    /// Writes a checkpoint, unless a job does so, or is to. Of two that run beside each other, the
+    /// older one could be installed last, when the younger one has removed files that it needs.
+    pub fn checkpoint_unless_running(&self) -> Result<()> {
+        if self.checkpointing.swap(true, SeqCst) {
+            return Ok(());
+        }
+        let written = self.checkpoint();
+        self.checkpointing.store(false, SeqCst);
+        written
+    }
+
+    /// Writes a checkpoint, and removes the files that recovery then no longer needs. No other one
+    /// may be running.
     pub fn checkpoint(&self) -> Result<()> {
         self.since_checkpoint.store(0, SeqCst);
         for writer in [&self.data, &self.meta, &self.moved] {

@@ -10,6 +10,7 @@
 //! older than it are collected.
 
 use crate::catalog::Role;
+use crate::checkpoint::CheckpointHead;
 use crate::engine::{Engine, IS_SMALL, L0_ENTRIES};
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::mapping::{Location, Mapping};
@@ -91,12 +92,15 @@ impl MoveStep {
 }
 
 impl Engine {
-    /// Has a job collect garbage if there is more than the options allow.
+    /// Has a job collect garbage if there is more than the options allow, and merge small files if
+    /// there are many.
     pub fn schedule_gc(&self) {
-        if self.gc_victim().is_some() && !self.collecting.swap(true, SeqCst) {
+        let is_due = self.gc_victim().is_some() || self.small_files().is_some();
+        if is_due && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
                 let _ = engine.collect_garbage();
+                let _ = engine.merge_small_files();
                 engine.collecting.store(false, SeqCst);
             });
         }
@@ -109,15 +113,31 @@ impl Engine {
             match self.collect(&victim) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    // The file stays as it is while the store is open. Others can be collected.
-                    victim.note_unreadable();
-                    self.logs.counters.damaged_files.add(1);
-                }
+                // The others can be collected.
+                Err(e) if e.kind() == ErrorKind::Corruption => self.leave_damaged(&victim),
                 Err(e) => return Err(e),
             }
         }
         Ok(())
+    }
+
+    /// Notes that a file has records that cannot be read. It stays as it is while the store is
+    /// open.
+    pub fn leave_damaged(&self, file: &ReadableFile) {
+        file.note_unreadable();
+        self.logs.counters.damaged_files.add(1);
+    }
+
+    /// Returns true for a file of records that has ended and is older than the checkpoint. Younger
+    /// files wait for the next checkpoint, and another job removes dead files.
+    pub fn may_be_collected(&self, file: &ReadableFile, head: &CheckpointHead) -> bool {
+        let replayed_from = match file.role {
+            Role::Meta => return false,
+            Role::Data => head.data.file,
+            Role::Moved => head.moved.file,
+        };
+        let has_live = file.live.load(SeqCst) > 0;
+        has_live && file.number < replayed_from && file.end().is_some() && file.is_readable()
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
@@ -126,15 +146,12 @@ impl Engine {
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
         for file in self.logs.all() {
-            let replayed_from = match file.role {
-                Role::Meta => continue,
-                Role::Data => head.data.file,
-                Role::Moved => head.moved.file,
-            };
+            if file.role == Role::Meta {
+                continue;
+            }
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            // Another job removes dead files. Younger files wait for the next checkpoint.
-            let may_go = of_file > 0 && file.number < replayed_from && file.is_readable();
+            let may_go = self.may_be_collected(&file, &head) && of_file > 0;
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
                 continue;
@@ -165,6 +182,19 @@ impl Engine {
             // A recovery counted headers and padding, too. Another file may have more garbage now.
             return Ok(true);
         }
+        self.move_live(victim, &entries)?;
+        if victim.live.load(SeqCst) > 0 {
+            return Ok(false);
+        }
+        // All garbage of the file is counted by now, so the sync covers everything that made it.
+        self.sync_before_removal()?;
+        self.logs.counters.gcs.add(1);
+        self.logs.remove(victim.number, true)?;
+        Ok(true)
+    }
+
+    /// Moves the live records of a file. Damage ends the moves; the rest stays where it is.
+    pub fn move_live(&self, victim: &Arc<ReadableFile>, entries: &[ReverseEntry]) -> Result<()> {
         let mut found = LiveSearch::default();
         let mut step = MoveStep::default();
         for some in entries.chunks(ENTRIES_A_LOOKUP) {
@@ -177,15 +207,7 @@ impl Engine {
                 }
             }
         }
-        self.move_records(victim, step.records)?;
-        if victim.live.load(SeqCst) > 0 {
-            return Ok(false);
-        }
-        // All garbage of the file is counted by now, so the sync covers everything that made it.
-        self.sync_before_removal()?;
-        self.logs.counters.gcs.add(1);
-        self.logs.remove(victim.number, true)?;
-        Ok(true)
+        self.move_records(victim, step.records)
     }
 
     /// Writes records again, and changes their locations.
@@ -392,7 +414,7 @@ fn ranges_of(records: &[LiveRecord]) -> Vec<Range<u64>> {
 
 /// Returns the entries of a file that has ended, by its reverse index. A file whose end a recovery
 /// found has no such index, and is read whole.
-fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
+pub(crate) fn entries_of(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     let Some(last) = file.end().and_then(|end| end.reverse_index) else {
         return scan(file);
     };

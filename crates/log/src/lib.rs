@@ -30,6 +30,7 @@ mod log_ops;
 mod lost_edits;
 mod lsn_set;
 mod mapping;
+mod merge;
 mod metalog;
 mod metalog_compaction;
 mod namespace;

@@ -18,6 +18,8 @@ const DIR: &str = "logs";
 const COPIES: [&str; 4] = ["copy1", "copy2", "copy3", "copy4"];
 const WRITERS: u64 = 3;
 const APPENDS: u64 = 6;
+/// Opens of a store that leave a small file each: as many as a merge needs.
+const SMALL_FILES: u64 = 4;
 
 /// An append, with the moments at which it began and ended.
 #[derive(Clone, Copy, Debug)]
@@ -273,8 +275,34 @@ fn logs_of(engine: &LogEngine) -> [Log; 2] {
     ["a", "b"].map(|name| engine.open_or_create(name, LogOptions::default()).unwrap())
 }
 
+/// Opens a store a few times, for a record each. Each time leaves a small file, so the next open
+/// has a job merge them.
+fn leave_small_files(disk: &Arc<SimFs>) {
+    for lsn in 1..=SMALL_FILES {
+        let engine = open(disk, DIR, below(1 << 30));
+        let log = engine.open_or_create("small", LogOptions::default());
+        let log = log.expect("opens");
+        log.append(lsn, &data(2, lsn), &WriteOptions::synced(true))
+            .expect("appends");
+        engine.close().expect("closes");
+    }
+}
+
+/// Asserts that merges kept the records of the small files.
+fn judge_small_files(engine: &LogEngine) {
+    let log = engine.log("small").expect("it was made before");
+    for lsn in 1..=SMALL_FILES {
+        let found = log.read(lsn).expect("reads");
+        assert_eq!(found.as_deref(), Some(&data(2, lsn)[..]), "LSN {lsn}");
+    }
+}
+
 fn model(totals: &Counts) {
     let disk = SimFs::new(SimOptions::default());
+    let has_small = percent(25);
+    if has_small {
+        leave_small_files(&disk);
+    }
     let engine = open(&disk, DIR, below(1 << 30));
     let world = Arc::new(World {
         logs: logs_of(&engine),
@@ -327,6 +355,9 @@ fn model(totals: &Counts) {
     assert_eq!(world.engine.miscounts(), [""; 0]);
     let again = open(&disk, DIR, below(1 << 30));
     judge(&logs_of(&again), &end, &end, false);
+    if has_small {
+        judge_small_files(&again);
+    }
     again.close().expect("closes");
     for (dir, known) in world.copied.lock().unwrap().drain(..) {
         let copied = open(&disk, dir, below(1 << 30));
@@ -336,6 +367,9 @@ fn model(totals: &Counts) {
     if let Some((disk, known)) = world.cut.lock().unwrap().take() {
         let survived = open(&disk, DIR, below(1 << 30));
         judge(&logs_of(&survived), &known, &end, true);
+        if has_small {
+            judge_small_files(&survived);
+        }
         survived.close().expect("closes");
         count(totals, 2, 1);
     }
