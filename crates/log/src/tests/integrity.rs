@@ -751,7 +751,7 @@ fn an_unended_file_that_was_cut_is_found_by_an_open() {
     let [named, of_file] = &report.losses[..] else {
         panic!("two losses: {report:?}");
     };
-    assert_eq!(found.losses, [named.clone()]);
+    assert_eq!(found.losses, std::slice::from_ref(named));
     assert_eq!(report.notes.len(), 1, "it is no torn tail: {report:?}");
     assert_eq!(named.lsns, Some(18..=20), "{report:?}");
     // Records that no index has may have been behind the cut.
