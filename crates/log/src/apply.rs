@@ -41,7 +41,8 @@ pub(crate) fn add_entry(
     }
     drop(inner);
     // The log replaces duplicates, or this is a replay, and the old record is of an append that
-    // failed after its write. The old record goes and the new one comes under one lock, so that readers find one of them.
+    // failed after its write. The old record goes and the new one comes under one lock, so that
+    // readers find one of them.
     let mut replace = |inner: &mut LogInner| {
         let again = inner.index.insert(lsn, location);
         debug_assert_eq!(again, Inserted::New);

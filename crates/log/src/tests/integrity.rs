@@ -20,7 +20,8 @@ struct MadeStore {
     content: Content,
     /// Name of the file and offset of each record, by log and LSN.
     places: BTreeMap<(usize, u64), (String, u64)>,
-    /// Log and LSN of the last record. If only its own bytes are damaged, it looks like a torn tail.
+    /// Log and LSN of the last record. If only its own bytes are damaged, it looks like a torn
+    /// tail.
     last: (usize, u64),
 }
 
