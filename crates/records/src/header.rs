@@ -103,8 +103,9 @@ pub(super) fn decode(slot: &[u8], path: &Path) -> Result<Slot> {
 }
 
 /// Returns the write unit, and each place in it that differs from what was written, as offset and
-/// description: a copy that differs from the good one, or other bytes that are not zero. Returns
-/// `None` if no copy is good, or none that this build may read.
+/// description: a copy that differs from the good one, or other bytes that are not zero. Of a file
+/// that ends inside of the unit, only the end is named. Returns `None` if no copy is good, or none
+/// that this build may read.
 pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)>)> {
     let Ok(Slot::Header(h)) = decode(slot, path) else {
         return None;
@@ -115,6 +116,14 @@ pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)
     let mut expected = vec![0; h.write_unit as usize];
     for at in COPIES {
         expected[at..at + HEADER_LEN].copy_from_slice(good);
+    }
+    if slot.len() < expected.len() {
+        let what = format!(
+            "the file is cut at byte {}, inside of its header of {} bytes",
+            slot.len(),
+            expected.len()
+        );
+        return Some((u64::from(h.write_unit), vec![(slot.len() as u64, what)]));
     }
     let mut out = Vec::new();
     let mut at = 0;
@@ -129,7 +138,7 @@ pub(super) fn faults(slot: &[u8], path: &Path) -> Option<(u64, Vec<(u64, String)
                 .find(|c| *c > at)
                 .unwrap_or(expected.len()),
         };
-        let differs = |i: &usize| slot.get(*i) != Some(&expected[*i]);
+        let differs = |i: &usize| slot[*i] != expected[*i];
         if let Some(i) = (at..end).find(differs) {
             out.push(match copy {
                 Some(c) => (

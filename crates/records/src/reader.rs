@@ -133,6 +133,10 @@ impl RecordReader {
         let slot = source.up_to(0, WINDOW_ALIGN as usize)?;
         let missing = match header::decode(&slot, path)? {
             header::Slot::Damaged(what) => return Err(Error::corruption(path, 0, what)),
+            header::Slot::Absent if slot.len() < header::HEADER_LEN => format!(
+                "the file is cut at byte {}, inside of its header",
+                slot.len()
+            ),
             header::Slot::Absent => "no file header".to_string(),
             header::Slot::Header(h) => match misfit(&h, expect) {
                 Some(what) => what,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::header::{self, COPIES, HEADER_LEN};
+use crate::verify::check_spare;
 use basalt_fs::ErrorKind;
 
 #[test]
@@ -109,5 +110,25 @@ fn headers_round_trip_and_unknown_features_are_refused() {
         }
         let e = header::decode(&header::encode(&future), path).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Unsupported);
+    }
+}
+
+/// A file that ends inside of its header is called cut, whichever bytes are missing.
+#[test]
+fn a_file_cut_inside_of_its_header_is_called_cut() {
+    for len in [0, 100, 128, 200, 300, 400, 511] {
+        let (fs, path) = (disk(512, 2), Path::new("1.log"));
+        small_log(&fs, path, 512);
+        fs.truncate(path, len).unwrap();
+        let file = fs.open(path).unwrap();
+        let opened = RecordReader::open_expecting(file.clone(), path, &expect(5, 600));
+        let spare = check_spare(&*file, path, FileKind::Log, 5, u64::MAX).unwrap();
+        let found: Vec<String> = match opened {
+            Err(e) => vec![e.to_string()],
+            Ok(_) => spare.iter().map(ToString::to_string).collect(),
+        };
+        let cut = format!("the file is cut at byte {len}, inside of its header");
+        assert_eq!(found.len(), 1, "{len}: {found:?}");
+        assert!(found[0].contains(&cut), "{len}: {found:?}");
     }
 }
