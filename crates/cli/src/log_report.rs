@@ -32,7 +32,8 @@ pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
         unused_files: &named(&report.unused_files),
         unnamed: &named(&report.unnamed),
         foreign: &named(&report.foreign),
-        torn_tails: &named(&report.torn_tails),
+        // They have whole paths.
+        torn_tails: &report.torn_tails,
     });
     for loss in &report.losses {
         let _ = writeln!(text, "lost: {loss}");

@@ -245,6 +245,35 @@ fn search(window: &mut Window<'_>, life: Life, at: &mut u64) -> Result<Option<Re
     Ok(None)
 }
 
+/// Returns the offset behind the file's last byte that is not zero, at least `from`. Reads all of
+/// the file's space behind `from`.
+pub fn last_nonzero(file: &dyn File, from: u64) -> Result<u64> {
+    let space = file.allocated().max(file.len());
+    let (mut at, mut last) = (from, from);
+    while at < space {
+        let bytes = file.read(at, (STEP as u64).min(space - at) as usize)?;
+        if bytes.is_empty() {
+            break;
+        }
+        if let Some(i) = bytes.iter().rposition(|b| *b != 0) {
+            last = at + i as u64 + 1;
+        }
+        at += bytes.len() as u64;
+    }
+    Ok(last)
+}
+
+/// Names the bytes behind the last record of a file, which the next open cuts. Reused space has
+/// bytes of an earlier life there, too, so the number of bytes is an upper bound.
+pub fn describe_tail(file: &dyn File, path: &Path, from: u64) -> Result<String> {
+    let bytes = last_nonzero(file, from)? - from;
+    let unit = if bytes == 1 { "byte" } else { "bytes" };
+    Ok(format!(
+        "{} from offset {from}, at most {bytes} {unit}",
+        path.display()
+    ))
+}
+
 /// Reads a whole record again.
 pub fn read(file: &dyn File, path: &Path, found: &SalvagedRecord) -> Result<StoredRecord> {
     assert!(found.whole, "only whole records are read");

@@ -25,7 +25,7 @@ use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_records::entries::entries;
 use basalt_records::manifest::{self, CURRENT, CURRENT_LEN, Current, manifest_path};
-use basalt_records::salvage::{Part, scan};
+use basalt_records::salvage::{Part, describe_tail, scan};
 use basalt_records::verify::check_spare;
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
 use std::collections::BTreeSet;
@@ -150,11 +150,12 @@ pub(super) fn walk(
         w.file(file, known.store_id)?;
     }
     w.checkpoint(&known)?;
+    // Live records are read a second time by their index.
+    w.report.bytes = w.progress.done;
     if let (true, Some(catalog), Some(number)) = (w.report.damage.is_empty(), &catalog, manifest) {
         w.live(options, catalog, number)?;
     }
     w.name_files(&names, &known, manifest);
-    w.report.bytes = w.progress.done;
     Ok(Walked {
         report: w.report,
         known,
@@ -217,7 +218,7 @@ impl StoreWalk<'_, '_> {
             self.report.files += 1;
             self.progress.step(end);
             if fs.stat(&path)?.len > end + fs.info().write_unit as u64 {
-                let tail = format!("{} from offset {end}", path.display());
+                let tail = describe_tail(&*fs.open(&path)?, &path, end)?;
                 self.report.torn_tails.push(tail);
             }
         }
@@ -301,7 +302,7 @@ impl StoreWalk<'_, '_> {
         let wrong = |what: String| Err(Error::corruption(path, found, what));
         match file.end {
             None if torn => {
-                let tail = format!("{} from offset {found}", path.display());
+                let tail = describe_tail(&*records.file, path, found)?;
                 self.report.torn_tails.push(tail);
                 Ok(())
             }

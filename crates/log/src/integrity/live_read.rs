@@ -3,6 +3,7 @@
 use crate::mapping::Location;
 use basalt_fs::{Bytes, Error, File, Result};
 use basalt_records::entries::open_entry;
+use basalt_records::salvage::last_nonzero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,19 +24,7 @@ impl RecordFile {
     /// Returns the offset behind the file's last byte that is not zero, at least `from`. Reads all
     /// of the file's space behind `from`.
     pub fn last_nonzero(&self, from: u64) -> Result<u64> {
-        let space = self.file.allocated().max(self.file.len());
-        let (mut at, mut last) = (from, from);
-        while at < space {
-            let bytes = self.file.read(at, STEP.min(space - at) as usize)?;
-            if bytes.is_empty() {
-                break;
-            }
-            if let Some(i) = bytes.iter().rposition(|b| *b != 0) {
-                last = at + i as u64 + 1;
-            }
-            at += bytes.len() as u64;
-        }
-        Ok(last)
+        last_nonzero(&*self.file, from)
     }
 }
 

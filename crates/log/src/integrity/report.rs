@@ -11,7 +11,7 @@ use std::ops::{Range, RangeInclusive};
 pub struct LogVerifyReport {
     /// Number of files read.
     pub files: u64,
-    /// Bytes read.
+    /// Bytes read. A check, which reads live records twice, counts the bytes of its files once.
     pub bytes: u64,
     /// Number of logical logs. If a check finds damage, number of those that a repair would keep,
     /// or 0 if a later version wrote the store.

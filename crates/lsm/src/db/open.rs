@@ -28,6 +28,7 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use basalt_kv::batch::Ops;
 use basalt_kv::key::{SEQ_LIMIT, SeqNo};
 use basalt_kv::merge;
+use basalt_records::salvage::describe_tail;
 use basalt_records::{
     FileKind, RecordKind, RecordReader, StoredRecord, UNANNOUNCED, UNANNOUNCED_COMPRESSED,
 };
@@ -225,6 +226,32 @@ pub(crate) fn check_record(
     }
 }
 
+/// The end of a log that a crash has torn. A recovery cuts it.
+pub(crate) struct TornTail {
+    /// Number of the log.
+    number: u64,
+    /// Offset of the end of the last good record.
+    from: u64,
+    /// Offset at which the log ended when the next one took over. All later logs are cut, too.
+    to: Option<u64>,
+}
+
+impl TornTail {
+    /// Names the file and the bytes that are cut. Reads the file's space.
+    pub fn describe(&self, env: &Env, dir: &Path) -> Result<String> {
+        let path = log_path(dir, self.number);
+        match self.to {
+            Some(to) => Ok(format!(
+                "{} from offset {} to {to}, {} bytes, and all later logs",
+                path.display(),
+                self.from,
+                to - self.from
+            )),
+            None => describe_tail(&*env.fs().open(&path)?, &path, self.from),
+        }
+    }
+}
+
 /// Reads the live logs in order, and passes each batch to `apply` after checks. The families of a
 /// batch must be known (dropped ones included), an ended log must be whole, and a log after one
 /// that did not end must be empty. Returns the torn tails that were found.
@@ -236,7 +263,7 @@ pub(crate) fn replay_logs(
     known: SeqNo,
     logs: &BTreeMap<u64, LiveLog>,
     mut apply: impl FnMut(StoredRecord) -> Result<()>,
-) -> Result<Vec<String>> {
+) -> Result<Vec<TornTail>> {
     let mut torn = Vec::new();
     let mut open_ended: Option<u64> = None;
     // A log that was left unsynced and lost its end: number, where it was cut.
@@ -311,16 +338,22 @@ pub(crate) fn replay_logs(
             _ if log.end.is_some() || cut.is_some() => {}
             Some(left) if tail.end >= left => {}
             Some(left) => {
-                torn.push(format!(
-                    "{} from offset {} to {left}, and all later logs",
-                    path.display(),
-                    tail.end
-                ));
+                let from = tail.end;
+                torn.push(TornTail {
+                    number,
+                    from,
+                    to: Some(left),
+                });
                 cut = Some((number, tail.end));
             }
             None => {
                 if tail.torn {
-                    torn.push(format!("{} from offset {}", path.display(), tail.end));
+                    let from = tail.end;
+                    torn.push(TornTail {
+                        number,
+                        from,
+                        to: None,
+                    });
                 }
                 open_ended.get_or_insert(number);
             }

@@ -22,7 +22,7 @@ use crate::version::{EngineKind, table_name};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
-use basalt_records::salvage::{BAD_PAYLOAD, NO_RECORD, Part};
+use basalt_records::salvage::{BAD_PAYLOAD, NO_RECORD, Part, describe_tail};
 use basalt_records::verify::check_spare;
 use basalt_records::{FileKind, RecordReader};
 use basalt_table::salvage::{KnownTable, salvage};
@@ -244,9 +244,8 @@ impl StoreWalk<'_, '_> {
             self.report.files += 1;
             self.progress.count(end);
             if len > end + fs.info().write_unit as u64 {
-                self.report
-                    .torn_tails
-                    .push(format!("{} from offset {end}", path.display()));
+                let tail = describe_tail(&*fs.open(&path)?, &path, end)?;
+                self.report.torn_tails.push(tail);
             }
         }
         Ok(Some(current.number))
@@ -361,7 +360,12 @@ impl StoreWalk<'_, '_> {
         self.report.entries += entries;
         self.report.files += catalog.logs.len() as u64;
         match walked {
-            Ok(torn) => self.report.torn_tails.extend(torn),
+            Ok(torn) => {
+                for tail in torn {
+                    let tail = tail.describe(self.env, self.dir)?;
+                    self.report.torn_tails.push(tail);
+                }
+            }
             Err(e) => {
                 let first = (e.path().map(Path::to_path_buf), e.offset());
                 self.report.note(e)?;
