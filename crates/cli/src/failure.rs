@@ -62,6 +62,7 @@ impl Failure {
         Failure::of_kind(
             e.kind(),
             match e.kind() {
+                _ if let Some(sentence) = refused_by_system(&e, place) => sentence,
                 ErrorKind::Busy => match holder(&e.to_string()) {
                     Some(holder) => format!(
                         "the store in {place} is in use by {holder}; ask a running server with `redis-cli INFO`, or stop it and try again"
@@ -114,6 +115,7 @@ impl Failure {
         Failure::of_kind(
             e.kind(),
             match e.kind() {
+                _ if let Some(sentence) = refused_by_system(&e, place) => sentence,
                 ErrorKind::Busy => match holder(&e.to_string()) {
                     Some(holder) => format!(
                         "the log store in {place}{IN_USE}{holder}; a store has one owner at a time"
@@ -163,6 +165,7 @@ impl Failure {
         Failure::of_kind(
             e.kind(),
             match e.kind() {
+                _ if let Some(sentence) = refused_by_system(&e, &name) => sentence,
                 ErrorKind::Busy => match holder(&e.to_string()) {
                     Some(holder) => {
                         format!(
@@ -214,6 +217,23 @@ impl Failure {
             ErrorKind::InvalidArgument => Failure::new(words(&e)),
             _ => Failure::image(image, e),
         }
+    }
+}
+
+/// Returns the sentence for a read-only filesystem and for a lack of permission. Commands that only
+/// read write nothing, so on a read-only filesystem the command is one that writes.
+fn refused_by_system(e: &basalt::Error, place: impl Display) -> Option<String> {
+    let errno = rustix::io::Errno::from_raw_os_error(e.os_error()?);
+    match errno {
+        rustix::io::Errno::ROFS => Some(format!(
+            "{place} is on a read-only filesystem, and this command writes; make the filesystem writable, or work on a copy on another one ({})",
+            words(e)
+        )),
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Some(format!(
+            "this user may not do that in {place}; run the command as the owner of the files, or work on a copy; commands that only read need no right to write ({})",
+            words(e)
+        )),
+        _ => None,
     }
 }
 

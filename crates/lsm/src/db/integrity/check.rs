@@ -8,7 +8,7 @@ mod blobs;
 
 use super::manifest_salvage::{SalvagedCatalog, salvage_manifest};
 use super::walk::{
-    LogScan, Progress, check_len, end_of_records, is_missing, lock_store, no_store, open_named,
+    LogScan, Progress, check_len, end_of_records, is_missing, lock_to_read, no_store, open_named,
 };
 use crate::db::open::{bind_families, replay_logs};
 use crate::db::store_files::{NamedFiles, StoreFile};
@@ -95,7 +95,7 @@ pub(crate) fn verify_store(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport> {
-    let _lock = lock_store(env, dir)?;
+    let _lock = lock_to_read(env, dir)?;
     let walked = walk(env, dir, options, &mut Progress::new(progress))?;
     let mut report = walked.report;
     report.engines = walked.learned.catalog.engines.into_iter().collect();

@@ -14,13 +14,26 @@ use std::sync::Arc;
 ///
 /// Errors: `NotFound` if the directory holds no store, `Busy` if a process has it open.
 pub(super) fn lock_store(env: &Env, dir: &Path) -> Result<Box<dyn LockGuard>> {
-    let fs = env.fs();
     // The check comes before the lock, which is a file: no file is left in a directory that is no
     // store.
-    if !fs.exists(dir)? || !holds_a_store(env, dir)? {
-        return Err(no_store(dir));
+    must_hold_a_store(env, dir)?;
+    env.fs().lock(&dir.join(LOCK))
+}
+
+/// Takes the lock of a closed store together with other readers. Writes nothing, so a store on a
+/// read-only medium can be checked.
+///
+/// Errors: those of [`lock_store`].
+pub(super) fn lock_to_read(env: &Env, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    must_hold_a_store(env, dir)?;
+    env.fs().lock_shared(&dir.join(LOCK))
+}
+
+fn must_hold_a_store(env: &Env, dir: &Path) -> Result<()> {
+    match env.fs().exists(dir)? && holds_a_store(env, dir)? {
+        true => Ok(()),
+        false => Err(no_store(dir)),
     }
-    fs.lock(&dir.join(LOCK))
 }
 
 /// Returns the error for a directory that holds no store.
