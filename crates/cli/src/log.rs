@@ -11,14 +11,15 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
-use crate::store::{Access, environment_for_logs, kind_of_store};
+use crate::store::{Access, LogsLocation, environment_for_logs, kind_of_store};
 use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
 use basalt_server::layout::STREAM_LOG_PREFIX;
 use rustix::fs::FileType;
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 use std::time::Duration;
 
 /// Runs `basalt log`.
@@ -50,6 +51,20 @@ struct LogPlace {
     waited: Cell<Duration>,
     /// True if the command has said that it waits.
     announced: Cell<bool>,
+}
+
+/// The open logs of a store, and the lock of the store that has them beside its tables.
+struct OpenLogs {
+    engine: LogEngine,
+    _location: LogsLocation,
+}
+
+impl Deref for OpenLogs {
+    type Target = LogEngine;
+
+    fn deref(&self) -> &LogEngine {
+        &self.engine
+    }
 }
 
 /// The first pause of a command that waits for a store. Each further one is twice as long.
@@ -139,7 +154,8 @@ impl LogPlace {
         Failure::log_store(&self.store, &self.argument, e)
     }
 
-    fn environment(&self, access: Access) -> Result<(Env, PathBuf), Failure> {
+    /// Returns where the logs are, and locks the store that has them beside its tables.
+    fn locate(&self, access: Access) -> Result<LogsLocation, Failure> {
         let dir = &self.store.dir;
         let found = rustix::fs::stat(dir).map(|s| FileType::from_raw_mode(s.st_mode));
         match (&self.store.image, found) {
@@ -167,21 +183,28 @@ impl LogPlace {
     }
 
     /// Opens the store.
-    fn open(&self, access: Access) -> Result<LogEngine, Failure> {
-        let (env, path) = self.environment(access)?;
-        self.open_in(&env, &path, access)
+    fn open(&self, access: Access) -> Result<OpenLogs, Failure> {
+        self.open_at(self.locate(access)?, access)
     }
 
-    /// Opens the store in an environment of [`LogPlace::environment`].
-    fn open_in(&self, env: &Env, path: &Path, access: Access) -> Result<LogEngine, Failure> {
+    /// Opens the store at a location of [`LogPlace::locate`].
+    fn open_at(&self, location: LogsLocation, access: Access) -> Result<OpenLogs, Failure> {
+        if let (Some(e), Some(keys)) = (&location.missing, &location.keys) {
+            return Err(Failure::store(keys, e.clone()));
+        }
+        let (env, path) = (&location.env, &location.path);
         self.check_directory(env, path, access)?;
         let options = LogEngineOptions::default().create_if_missing(access.make().is_some());
-        self.retry_while_busy(|| {
+        let engine = self.retry_while_busy(|| {
             let opened = match access {
                 Access::Read => LogEngine::open_read_only(env, path, options.clone()),
                 Access::Write(_) | Access::Remove => LogEngine::open(env, path, options.clone()),
             };
             opened.map_err(|e| self.failure(e))
+        })?;
+        Ok(OpenLogs {
+            engine,
+            _location: location,
         })
     }
 

@@ -14,9 +14,10 @@ use crate::location::StoreLocation;
 use crate::text_entry::KvRecord;
 use basalt::Iter;
 use basalt::env::{EnvBuilder, process_memory};
-use basalt::fs::DirEntry;
+use basalt::fs::{DirEntry, LockGuard};
 use basalt::{
-    Bytes, Db, EngineKind, Env, Family, Options, ReadOptions, StoreOptions, TableWriter, WriteBatch,
+    Bytes, Db, EngineKind, Env, ErrorKind, Family, Options, ReadOptions, StoreOptions, TableWriter,
+    WriteBatch,
 };
 use basalt::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_server::catalog::{self, Retired};
@@ -25,7 +26,12 @@ use basalt_server::layout::{KEYS_FAMILY, SERVER_PREFIX};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The file that names the manifest of a store.
+const CURRENT: &str = "CURRENT";
+/// The file whose lock is that of a store.
+const LOCK: &str = "LOCK";
 
 /// An open store and the entries of it that the command sees.
 pub struct Store {
@@ -121,32 +127,105 @@ pub fn environment(
     Ok((env, path))
 }
 
-/// Returns an environment for a command on logs, and the directory of the logs in it: that of a
-/// store of logs alone, or a directory inside that of a store that also has tables. `argument` is
-/// the location as the command line names it, for advice. A command that makes logs makes them in a
-/// store of tables, too.
+/// The logs that a command works on.
+pub struct LogsLocation {
+    pub env: Env,
+    /// The directory of the logs: that of a store of logs alone, or a directory inside that of a
+    /// store that also has tables.
+    pub path: PathBuf,
+    /// The store that has the logs beside its tables.
+    pub keys: Option<StoreLocation>,
+    /// Why the logs cannot be found, although the store of keys had some, or may have had some.
+    pub missing: Option<basalt::Error>,
+    /// The lock of the store of keys. Dropped when the logs are closed.
+    _lock: Option<Box<dyn LockGuard>>,
+}
+
+/// Returns the location of the logs of a command, and locks the store of keys that they belong to.
+/// `argument` is the location as the command line names it, for advice. A command that makes logs
+/// makes them in a store of keys, too.
 pub fn environment_for_logs(
     place: &StoreLocation,
     argument: &str,
     access: Access,
-) -> Result<(Env, PathBuf), Failure> {
+) -> Result<LogsLocation, Failure> {
     let (env, path) = any_environment(place, access, None)?;
-    let entries = env.fs().list(&path).unwrap_or_default();
-    if kind_of_store(&entries) != Some(StoreKind::Keys) {
-        return Ok((env, path));
-    }
-    let logs = path.join(EngineKind::Logs.directory());
+    let Some(dir) = store_of_keys(&env, &path) else {
+        return Ok(LogsLocation {
+            env,
+            path,
+            keys: None,
+            missing: None,
+            _lock: None,
+        });
+    };
+    let keys = StoreLocation {
+        dir: match dir == path {
+            true => place.dir.clone(),
+            false => dir.clone(),
+        },
+        image: place.image.clone(),
+    };
+    let failure = |e: basalt::Error| match e.kind() {
+        ErrorKind::Busy | ErrorKind::NotFound => Failure::log_store(place, argument, e),
+        _ => Failure::store(&keys, e),
+    };
     if access.make().is_some() {
         // The manifest of the store must name the logs before anything is in them.
-        let store = basalt::Store::open(&env, &path, store_options(engine(None)));
+        let store = basalt::Store::open(&env, &dir, store_options(engine(None)));
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
-        made.map_err(|e| Failure::store(place, e))?;
-    } else if env.fs().list(&logs).unwrap_or_default().is_empty() {
-        return Err(Failure::new(format!(
-            "the store in {place} has no logs; make one with `basalt log append {argument} LOG`"
-        )));
+        made.map_err(failure)?;
     }
-    Ok((env, logs))
+    let lock = dir.join(LOCK);
+    // A shared lock makes no file, so nothing is left where no logs are.
+    let shared = env.fs().lock_shared(&lock).map_err(failure)?;
+    let (logs, missing) = match basalt::Store::find_logs(&env, &dir) {
+        Ok(Some(logs)) => (logs, None),
+        Ok(None) => {
+            return Err(Failure::new(format!(
+                "the store in {keys} has no logs; make one with `basalt log append {argument} LOG`"
+            )));
+        }
+        Err(e) if e.is_corruption() => (dir.join(EngineKind::Logs.directory()), Some(e)),
+        Err(e) => return Err(failure(e)),
+    };
+    let held = match access {
+        Access::Read => shared,
+        Access::Write(_) | Access::Remove => {
+            drop(shared);
+            Some(env.fs().lock(&lock).map_err(failure)?)
+        }
+    };
+    Ok(LogsLocation {
+        env,
+        path: logs,
+        keys: Some(keys),
+        missing,
+        _lock: held,
+    })
+}
+
+/// Returns the directory of the store of keys whose logs a path names: the path itself, or the
+/// directory above it if the path is that of the logs in the store.
+fn store_of_keys(env: &Env, path: &Path) -> Option<PathBuf> {
+    let entries = |path: &Path| env.fs().list(path).unwrap_or_default();
+    let is_current = |e: &DirEntry| !e.is_dir && e.name == CURRENT;
+    let own = entries(path);
+    match kind_of_store(&own) {
+        Some(StoreKind::Keys) => return Some(path.to_path_buf()),
+        // A store without tables that has lost its logs looks like this.
+        None if own.iter().any(is_current) && Db::engines_of_closed(env, path).is_ok() => {
+            return Some(path.to_path_buf());
+        }
+        _ => {}
+    }
+    let above = match path.file_name() == Some(OsStr::new(EngineKind::Logs.directory())) {
+        true => path.parent()?,
+        false => return None,
+    };
+    let found = entries(above);
+    let is_keys = kind_of_store(&found) == Some(StoreKind::Keys);
+    (is_keys && found.iter().any(is_current)).then(|| above.to_path_buf())
 }
 
 /// Returns the settings of a store with these tables.
@@ -175,7 +254,7 @@ pub fn kind_of_store(entries: &[DirEntry]) -> Option<StoreKind> {
         })
     };
     let has_logs = |e: &DirEntry| e.is_dir && e.name == EngineKind::Logs.directory();
-    let is_current = |e: &DirEntry| !e.is_dir && e.name == "CURRENT";
+    let is_current = |e: &DirEntry| !e.is_dir && e.name == CURRENT;
     let holds_logs = entries.iter().any(has_logs) && entries.iter().any(is_current);
     match (
         has(&["tbl", "log"]) || holds_logs,

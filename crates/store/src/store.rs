@@ -89,6 +89,34 @@ impl Store {
         Ok(Store::new(db, dir, options, logs, true))
     }
 
+    /// Returns the directory of the logs of a closed store, or `None` if the store has none.
+    /// Changes nothing. The caller holds the store's lock, or knows that no process changes the
+    /// store. Logs are opened and checked without the manifest of the tables, if they are there.
+    ///
+    /// Errors: `NotFound` if there is no store. `Corruption` if the manifest says that the store
+    /// has logs and they are missing, or if it cannot be read. `Io`.
+    pub fn find_logs(env: &Env, path: impl AsRef<Path>) -> Result<Option<PathBuf>> {
+        let dir = path.as_ref();
+        let logs = logs_dir(dir);
+        let entries = match env.fs().list(&logs) {
+            Err(e) if !e.is_not_found() => return Err(e),
+            entries => entries.unwrap_or_default(),
+        };
+        // A power cut while logs were made leaves a lock and a manifest.
+        let is_numbered = |name: &str| {
+            let stem = name.split_once('.').map(|(stem, _)| stem);
+            stem.is_some_and(|stem| stem.parse::<u64>().is_ok())
+        };
+        let is_made = |name: &str| name == CURRENT || is_numbered(name);
+        if entries.iter().any(|e| !e.is_dir && is_made(&e.name)) {
+            return Ok(Some(logs));
+        }
+        match Db::engines_of_closed(env, dir)?.contains(&EngineKind::Logs) {
+            true => Err(missing_logs(&logs)),
+            false => Ok(None),
+        }
+    }
+
     fn new(
         db: Db,
         dir: &Path,
@@ -197,18 +225,20 @@ fn open_logs(
     open: impl FnOnce(&Path) -> Result<LogEngine>,
 ) -> Result<LogEngine> {
     let dir = logs_dir(dir);
-    let missing = || {
-        Error::new(
-            ErrorKind::Corruption,
-            "the manifest says that the store has logs, and they are missing; run `basalt repair`, which says what is lost",
-        )
-        .in_file(&dir)
-    };
     if !env.fs().exists(&dir)? {
-        return Err(missing());
+        return Err(missing_logs(&dir));
     }
     open(&dir).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => missing(),
+        ErrorKind::NotFound => missing_logs(&dir),
         _ => e.context("opening the logs of the store"),
     })
+}
+
+/// Returns the error for a store that has lost its directory of logs.
+fn missing_logs(logs: &Path) -> Error {
+    Error::new(
+        ErrorKind::Corruption,
+        "the manifest says that the store has logs, and they are missing; run `basalt repair`, which says what is lost",
+    )
+    .in_file(logs)
 }

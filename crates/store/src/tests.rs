@@ -458,11 +458,15 @@ fn a_closed_store_makes_no_logs() {
 #[test]
 fn lost_logs_are_damage_that_a_repair_reports() {
     let fs = disk(7);
+    let find = || Store::find_logs(&env(&fs), DIR);
+    assert!(find().is_err_and(|e| e.is_not_found()));
     let store = open(&fs).unwrap();
     put(&store, 1);
+    assert_eq!(find().unwrap(), None);
     append(&store, "raft", 1);
     store.close().unwrap();
     let logs = Path::new(DIR).join("logs");
+    assert_eq!(find().unwrap(), Some(logs.clone()));
     for entry in fs.list(&logs).unwrap() {
         fs.remove(&logs.join(entry.name)).unwrap();
     }
@@ -473,6 +477,11 @@ fn lost_logs_are_damage_that_a_repair_reports() {
         }
         let error = open(&fs).err().unwrap();
         assert!(error.to_string().contains("logs"), "{error}");
+        let error = find().unwrap_err();
+        assert!(
+            error.is_corruption() && error.path() == Some(&logs),
+            "{error}"
+        );
         let report = check(&fs, DIR);
         let damage: Vec<String> = report.damage().map(|e| e.to_string()).collect();
         assert!(

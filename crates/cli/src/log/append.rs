@@ -1,7 +1,7 @@
 //! `log append`.
 
-use super::LogPlace;
 use super::show::image;
+use super::{LogPlace, OpenLogs};
 use crate::directory::open_named;
 use crate::escape::{escape, unescape};
 use crate::failure::{Failure, Outcome};
@@ -9,7 +9,7 @@ use crate::log_args::Append;
 use crate::output::print;
 use crate::store::{Access, argument};
 use basalt::ErrorKind;
-use basalt_log::{Log, LogBatch, LogEngine, LogOptions, MAX_BATCH_BYTES, WriteOptions};
+use basalt_log::{Log, LogBatch, LogOptions, MAX_BATCH_BYTES, WriteOptions};
 use serde_json::json;
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -116,7 +116,7 @@ fn read_line(stdin: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Failu
 /// Appends records in batches.
 struct Appender<'a> {
     place: &'a LogPlace,
-    engine: LogEngine,
+    engine: OpenLogs,
     log: Log,
     /// LSN of the first record.
     first: u64,

@@ -5,11 +5,11 @@ use super::records::RecordPrinter;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Tail;
-use crate::store::Access;
+use crate::store::{Access, LogsLocation};
 use basalt::env::Clock;
 use basalt::{Bytes, Env};
 use basalt_log::{Log, MAX_LSN};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The pause between two looks at a store that is followed. Nothing wakes the command: a reader
@@ -28,6 +28,7 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
         next: 0,
         last_printed: None,
         version: Vec::new(),
+        on_disk: None,
     };
     follower.print_last(args.count, &mut printer)?;
     if !args.follow {
@@ -64,13 +65,19 @@ struct Follower<'a> {
     last_printed: Option<Bytes>,
     /// The content of `CURRENT` when the store was last read. Each owner writes another one.
     version: Vec<u8>,
+    /// The directory of the logs on the disk, whose `CURRENT` is read without a lock: commands on
+    /// keys of the same store may run. `None` for an image.
+    on_disk: Option<(Env, PathBuf)>,
 }
 
 impl Follower<'_> {
     /// Prints the last records.
     fn print_last(&mut self, count: u64, printer: &mut RecordPrinter) -> Result<(), Failure> {
-        let (env, path) = self.place.environment(Access::Read)?;
-        self.with_log(&env, &path, |follower, log| {
+        let location = self.place.locate(Access::Read)?;
+        if self.place.store.image.is_none() {
+            self.on_disk = Some((location.env.clone(), location.path.clone()));
+        }
+        self.with_log(location, |follower, log| {
             let mut from = log.last().map_or(0, |last| last + 1);
             follower.next = from;
             let (limit, mut damage) = (usize::try_from(count).unwrap_or(usize::MAX), None);
@@ -88,12 +95,17 @@ impl Follower<'_> {
     /// Prints the records behind the last one that was printed, if another process had the store
     /// since.
     fn print_new(&mut self, printer: &mut RecordPrinter) -> Result<(), Failure> {
-        let (env, path) = self.place.environment(Access::Read)?;
-        let version = version(&env, &path).map_err(|e| self.place.failure(e))?;
-        if version == self.version {
+        if let Some((env, path)) = &self.on_disk
+            && version(env, path).is_ok_and(|version| version == self.version)
+        {
             return Ok(());
         }
-        self.with_log(&env, &path, |follower, log| {
+        let location = self.place.locate(Access::Read)?;
+        let found = version(&location.env, &location.path);
+        if found.is_ok_and(|version| version == self.version) {
+            return Ok(());
+        }
+        self.with_log(location, |follower, log| {
             let last = follower.next.checked_sub(1).zip(follower.last_printed.as_ref());
             if let Some((lsn, printed)) = last
                 && log.trimmed().is_none_or(|trimmed| lsn > trimmed)
@@ -135,13 +147,13 @@ impl Follower<'_> {
     /// Opens the store for reading, and closes it when `read` has returned.
     fn with_log(
         &mut self,
-        env: &Env,
-        path: &Path,
+        location: LogsLocation,
         read: impl FnOnce(&mut Self, &Log) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let engine = self.place.open_in(env, path, Access::Read)?;
+        let (env, path) = (location.env.clone(), location.path.clone());
+        let engine = self.place.open_at(location, Access::Read)?;
         // An owner that comes between the two reads leaves another version, which is noticed next.
-        self.version = version(env, path).map_err(|e| self.place.failure(e))?;
+        self.version = version(&env, &path).map_err(|e| self.place.failure(e))?;
         let log = self.place.log(&engine, self.log)?;
         let done = read(self, &log);
         drop(log);

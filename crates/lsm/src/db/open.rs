@@ -19,7 +19,7 @@ use crate::version::FileLocation;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::manifest::{self, CURRENT, Current, Manifest};
-use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
+use crate::version::{BlobSet, EngineKind, FamilyVersion, TableStore, Version};
 use basalt_blob::Separator;
 use basalt_blob::inspect::indexed_logs;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -223,6 +223,18 @@ pub(crate) fn check_record(
             "expected {} operations, as the record's header says, found {ops}",
             record.count
         ))),
+    }
+}
+
+/// Returns the engines that a closed store has beside its tables.
+pub(crate) fn engines_of(env: &Env, dir: &Path) -> Result<Vec<EngineKind>> {
+    let names: Vec<String> = (env.fs().list(dir)?.into_iter())
+        .filter(|e| !e.is_dir)
+        .map(|e| e.name)
+        .collect();
+    match load_catalog(env, dir, &names)? {
+        Some((_, catalog, _)) => Ok(catalog.engines.into_iter().collect()),
+        None => Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir)),
     }
 }
 

@@ -703,6 +703,14 @@ impl Db {
         state.catalog().engines.iter().copied().collect()
     }
 
+    /// Returns the engines that a closed store has beside its tables. Reads only the manifest. The
+    /// caller holds the store's lock, or knows that no process changes the store.
+    ///
+    /// Errors: `NotFound` if there is no store, `Corruption` if the manifest is damaged, `Io`.
+    pub fn engines_of_closed(env: &Env, path: impl AsRef<Path>) -> Result<Vec<EngineKind>> {
+        open::engines_of(env, path.as_ref())
+    }
+
     /// Records, durably, that the store has another engine, whose directory holds all its files.
     /// From then on versions that do not know the engine refuse the store.
     pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
