@@ -32,9 +32,9 @@ pub fn log(args: Log) -> Outcome {
         Action::Dump(a) => show::dump(&place(&a.path), &a),
         Action::Append(a) => append::append(place(&a.path).making(a.make())?, &a),
         Action::Tail(a) => tail::tail(place(&a.path), &a),
-        Action::Trim(a) => remove::trim(&place(&a.path), &a),
-        Action::Truncate(a) => remove::truncate(&place(&a.path), &a),
-        Action::Rm(a) => remove::rm(&place(&a.path), &a),
+        Action::Trim(a) => remove::trim(&place(&a.removal.path), &a),
+        Action::Truncate(a) => remove::truncate(&place(&a.removal.path), &a),
+        Action::Rm(a) => remove::rm(&place(&a.removal.path), &a),
         Action::Check(a) => check::check(&place(&a.path), a.json),
         Action::Repair(a) => check::repair(&place(&a.path), a.yes, a.json),
     }

@@ -242,68 +242,9 @@ pub struct Tail {
     pub format: FormatFlags,
 }
 
+/// The arguments of the commands that remove records for good.
 #[derive(Args)]
-#[command(after_help = "\
-Examples:
-  basalt log trim ./logs orders --up-to 900
-  basalt log trim ./logs orders --up-to 900 --yes
-
-Says what will go, and asks on a terminal; scripts give --yes, also with --json. Records up to the LSN are gone for good, and later appends of such LSNs are refused. An LSN above the last record is \
-refused without --beyond-last, because it keeps LSNs from ever being used.")]
-pub struct Trim {
-    /// The store's directory, or IMAGE:PATH
-    #[arg(value_name = "PATH")]
-    pub path: PathBuf,
-    /// The log
-    #[arg(value_name = "LOG")]
-    pub log: String,
-    /// Remove records up to this LSN (inclusive)
-    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
-    pub up_to: u64,
-    /// Allow an LSN above that of the last record
-    #[arg(long)]
-    pub beyond_last: bool,
-    /// Trim without asking
-    #[arg(long)]
-    pub yes: bool,
-    /// Print one JSON object
-    #[arg(long, requires = "yes")]
-    pub json: bool,
-}
-
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  basalt log truncate ./logs orders --from 990
-  basalt log truncate ./logs orders --from 990 --yes
-
-Says what will go, and asks on a terminal; scripts give --yes. Records from the LSN on are gone for good, and their LSNs can be appended again. A log that is emptied stays; `rm` removes it.")]
-pub struct Truncate {
-    /// The store's directory, or IMAGE:PATH
-    #[arg(value_name = "PATH")]
-    pub path: PathBuf,
-    /// The log
-    #[arg(value_name = "LOG")]
-    pub log: String,
-    /// Remove records from this LSN on (inclusive)
-    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
-    pub from: u64,
-    /// Truncate without asking
-    #[arg(long)]
-    pub yes: bool,
-    /// Print one JSON object
-    #[arg(long, requires = "yes")]
-    pub json: bool,
-}
-
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  basalt log rm ./logs orders
-  basalt log rm ./logs orders --yes
-
-Says what will go, and asks on a terminal; scripts give --yes. A log that is made again under the name begins at LSN 1.")]
-pub struct Rm {
+pub struct Removal {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
@@ -316,6 +257,52 @@ pub struct Rm {
     /// Print one JSON object
     #[arg(long, requires = "yes")]
     pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log trim ./logs orders --up-to 900
+  basalt log trim ./logs orders --up-to 900 --yes
+
+Says what will go, and asks on a terminal; scripts give --yes, also with --json. Records up to the LSN are gone for good, and later appends of such LSNs are refused. An LSN above the last record is \
+refused without --beyond-last, because it keeps LSNs from ever being used.")]
+pub struct Trim {
+    #[command(flatten)]
+    pub removal: Removal,
+    /// Remove records up to this LSN (inclusive)
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
+    pub up_to: u64,
+    /// Allow an LSN above that of the last record
+    #[arg(long)]
+    pub beyond_last: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log truncate ./logs orders --from 990
+  basalt log truncate ./logs orders --from 990 --yes
+
+Says what will go, and asks on a terminal; scripts give --yes. Records from the LSN on are gone for good, and their LSNs can be appended again. A log that is emptied stays; `rm` removes it.")]
+pub struct Truncate {
+    #[command(flatten)]
+    pub removal: Removal,
+    /// Remove records from this LSN on (inclusive)
+    #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
+    pub from: u64,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log rm ./logs orders
+  basalt log rm ./logs orders --yes
+
+Says what will go, and asks on a terminal; scripts give --yes. A log that is made again under the name begins at LSN 1.")]
+pub struct Rm {
+    #[command(flatten)]
+    pub removal: Removal,
 }
 
 #[derive(Args)]

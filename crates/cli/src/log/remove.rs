@@ -1,11 +1,11 @@
 //! `log trim`, `log truncate` and `log rm`: the commands that remove records for good.
 
-use super::LogPlace;
 use super::show::image;
+use super::{LogPlace, OpenLogs};
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::findings::ask;
-use crate::log_args::{Rm, Trim, Truncate};
+use crate::log_args::{Removal, Rm, Trim, Truncate};
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::Access;
@@ -42,12 +42,47 @@ fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
     ask(&format!("{what}."))
 }
 
+/// Removes records by `remove`, closes the store, and prints the result. `bound` is the flag's name
+/// and its LSN, `done` the verb for what happened to the records, of which there are `records`.
+fn remove_records(
+    place: &LogPlace,
+    removal: &Removal,
+    logs: OpenLogs,
+    log: Log,
+    (bound, lsn): (&str, u64),
+    (done, records): (&str, u64),
+    remove: impl FnOnce(&Log) -> basalt::Result<()>,
+) -> Outcome {
+    let before = log.bytes();
+    remove(&log).map_err(|e| place.failure(e))?;
+    let freed = before.saturating_sub(log.bytes());
+    let kept = log.count();
+    drop(log);
+    logs.close().map_err(|e| place.failure(e))?;
+    print(&match removal.json {
+        true => format!(
+            "{:#}\n",
+            json!({
+                "dir": place.store.directory(), "image": image(place), "log": removal.log,
+                (bound): lsn, (format!("{done}_records")): records,
+                (format!("{done}_bytes")): freed, "records": kept,
+            })
+        ),
+        false => format!(
+            "{} {done}, {}; {kept} left\n",
+            count(records, "record", "records"),
+            human_bytes(freed)
+        ),
+    })?;
+    Ok(0)
+}
+
 /// Runs `basalt log trim`.
 pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
-    place.refuse_stream(&args.log)?;
-    let name = escape(args.log.as_bytes());
-    let engine = place.open(Access::Remove)?;
-    let log = place.log(&engine, &args.log)?;
+    place.refuse_stream(&args.removal.log)?;
+    let name = escape(args.removal.log.as_bytes());
+    let logs = place.open(Access::Remove)?;
+    let log = place.log(&logs, &args.removal.log)?;
     let up_to = args.up_to;
     let end = log.last().max(log.trimmed());
     if up_to >= MAX_LSN {
@@ -83,37 +118,24 @@ pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
             lsns(range)
         ),
     };
-    confirm(args.yes, &what)?;
-    let before = log.bytes();
-    log.trim(up_to, &WriteOptions::SYNC)
-        .map_err(|e| place.failure(e))?;
-    let freed = before.saturating_sub(log.bytes());
-    let kept = log.count();
-    drop(log);
-    engine.close().map_err(|e| place.failure(e))?;
-    print(&match args.json {
-        true => format!(
-            "{:#}\n",
-            json!({
-                "dir": place.store.directory(), "image": image(place), "log": args.log,
-                "up_to": up_to, "trimmed_records": records, "trimmed_bytes": freed, "records": kept,
-            })
-        ),
-        false => format!(
-            "{} trimmed, {}; {kept} left\n",
-            count(records, "record", "records"),
-            human_bytes(freed)
-        ),
-    })?;
-    Ok(0)
+    confirm(args.removal.yes, &what)?;
+    remove_records(
+        place,
+        &args.removal,
+        logs,
+        log,
+        ("up_to", up_to),
+        ("trimmed", records),
+        |log| log.trim(up_to, &WriteOptions::SYNC),
+    )
 }
 
 /// Runs `basalt log truncate`.
 pub fn truncate(place: &LogPlace, args: &Truncate) -> Outcome {
-    place.refuse_stream(&args.log)?;
-    let name = escape(args.log.as_bytes());
-    let engine = place.open(Access::Remove)?;
-    let log = place.log(&engine, &args.log)?;
+    place.refuse_stream(&args.removal.log)?;
+    let name = escape(args.removal.log.as_bytes());
+    let logs = place.open(Access::Remove)?;
+    let log = place.log(&logs, &args.removal.log)?;
     let ends = log.first().zip(log.last());
     let ends = ends.filter(|(_, last)| *last >= args.from);
     let range = ends.map(|(first, last)| first.max(args.from)..=last);
@@ -124,38 +146,25 @@ pub fn truncate(place: &LogPlace, args: &Truncate) -> Outcome {
             count(log.count(), "record", "records"),
             lsns(range)
         );
-        confirm(args.yes, &what)?;
+        confirm(args.removal.yes, &what)?;
     }
-    let before = log.bytes();
-    log.truncate_suffix(args.from)
-        .map_err(|e| place.failure(e))?;
-    let freed = before.saturating_sub(log.bytes());
-    let kept = log.count();
-    drop(log);
-    engine.close().map_err(|e| place.failure(e))?;
-    print(&match args.json {
-        true => format!(
-            "{:#}\n",
-            json!({
-                "dir": place.store.directory(), "image": image(place), "log": args.log,
-                "from": args.from, "removed_records": records, "removed_bytes": freed, "records": kept,
-            })
-        ),
-        false => format!(
-            "{} removed, {}; {kept} left\n",
-            count(records, "record", "records"),
-            human_bytes(freed)
-        ),
-    })?;
-    Ok(0)
+    remove_records(
+        place,
+        &args.removal,
+        logs,
+        log,
+        ("from", args.from),
+        ("removed", records),
+        |log| log.truncate_suffix(args.from),
+    )
 }
 
 /// Runs `basalt log rm`.
 pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
-    place.refuse_stream(&args.log)?;
-    let name = escape(args.log.as_bytes());
-    let engine = place.open(Access::Remove)?;
-    let log = place.log(&engine, &args.log)?;
+    place.refuse_stream(&args.removal.log)?;
+    let name = escape(args.removal.log.as_bytes());
+    let logs = place.open(Access::Remove)?;
+    let log = place.log(&logs, &args.removal.log)?;
     let (records, bytes) = (log.count(), log.bytes());
     let range = log.first().zip(log.last());
     let range = range.map(|(first, last)| format!(", {}", lsns(&(first..=last))));
@@ -164,15 +173,16 @@ pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
         count(records, "record", "records"),
         range.unwrap_or_default()
     );
-    confirm(args.yes, &what)?;
+    confirm(args.removal.yes, &what)?;
     drop(log);
-    engine.delete(&args.log).map_err(|e| place.failure(e))?;
-    engine.close().map_err(|e| place.failure(e))?;
-    print(&match args.json {
+    logs.delete(&args.removal.log)
+        .map_err(|e| place.failure(e))?;
+    logs.close().map_err(|e| place.failure(e))?;
+    print(&match args.removal.json {
         true => format!(
             "{:#}\n",
             json!({
-                "dir": place.store.directory(), "image": image(place), "log": args.log,
+                "dir": place.store.directory(), "image": image(place), "log": args.removal.log,
                 "removed_records": records, "removed_bytes": bytes,
             })
         ),
