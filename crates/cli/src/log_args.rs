@@ -18,7 +18,7 @@ Examples:
   basalt log check ./logs
   basalt log ls store.lava:logs
 
-PATH is the directory of a log store, or of a store of keys, whose logs are beside them. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
+PATH is the directory of a log store, or of a store of keys, whose logs are beside them and under the same lock. IMAGE:PATH, as store.lava:logs, is a directory inside of an image. A record has a log sequence number (LSN), \
 which is larger than those before it unless --lsn says otherwise. A store has one owner at a time; commands that only read change nothing, \
 may run side by side, and keep owners out while they run. A command waits for the others, up to --wait seconds.
 
@@ -147,7 +147,7 @@ Examples:
   basalt log dump ./logs orders --from 7 --limit 1 --raw > record
   basalt log dump ./logs orders --json | jq .data
 
-A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. Without the LSN, `append -e` reads it: dump | cut -f2- | append -e.")]
+A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. `append --with-lsns` reads it, and `append -e` does without the LSN: dump | cut -f2- | append -e.")]
 pub struct Dump {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -181,10 +181,12 @@ Examples:
   basalt log append ./logs images --file logo.png
   basalt log append ./logs orders 'late' --lsn 17
   basalt log append store.lava:logs orders hello --size 1G
-  basalt log dump ./logs orders | cut -f2- | basalt log append ./logs copy -e
+  basalt log dump ./logs orders | basalt log append ./copy orders --with-lsns
+  basalt log dump ./logs orders | cut -f2- | basalt log append ./logs renumbered -e
 
 Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
-returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names the last durable line and its LSN.")]
+returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. With --with-lsns each record gets the LSN that the line gives, \
+so that the copy of a log has equal records and gaps. The LSN of its last trim is not copied.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -204,6 +206,10 @@ pub struct Append {
     /// Read the escapes that `dump` prints, \t \n \r \\ \xNN, and \0
     #[arg(short, long, conflicts_with = "file")]
     pub escaped: bool,
+    /// Read lines that `dump` prints without flags: LSN, tab, record with escapes. Each record
+    /// gets the LSN before it
+    #[arg(long, conflicts_with_all = ["data", "file", "lsn"])]
+    pub with_lsns: bool,
     /// Make a missing store even in a directory that holds other files
     #[arg(long)]
     pub allow_nonempty_dir: bool,
@@ -224,7 +230,8 @@ Examples:
 
 With -f, records behind the last one are printed as they are appended, until Ctrl-C. The command looks at the store four times a second, \
 and has it open only while it reads, so that other commands can append. While another process has the store open, the command waits: a store has one owner at a time. \
-A record that is appended late, with an LSN below one that was printed, is not printed.")]
+A record that is appended late, with an LSN below one that was printed, is not printed. Nor is a record that replaces a printed one. \
+If the last printed record was removed or replaced, the command says so on standard error.")]
 pub struct Tail {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -314,7 +321,7 @@ Examples:
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
 Changes nothing. Damage is printed with file and offset, and with log and LSN where they are known. A torn tail is normal after a crash: \
-the next open cuts it, and it is no damage.")]
+the next open cuts it, and it is no damage. At most as many bytes are cut as are printed with its file and offset.")]
 pub struct Check {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]

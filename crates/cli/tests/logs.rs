@@ -135,7 +135,7 @@ $ append l a -e < last\\nbad\\q\\nnever\\n
 basalt: line 2 of standard input: \\q is unknown: \\t \\n \\r \\0 \\\\ and \\xNN are the escapes; only line 1, LSN 22, went in, durably
 [2]
 $ append l a --lsn 20 < x\\ny\\n
-basalt: LSN 20 of log \"a\" is not above 20, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used; nothing was appended
+basalt: line 1 of standard input: LSN 20 of log \"a\" is not above 20, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used; nothing was appended
 [2]
 $ dump l a
 21\tnext

@@ -1,5 +1,6 @@
 //! `log append`.
 
+use super::remove::lsns as lsns_text;
 use super::show::image;
 use super::{LogPlace, OpenLogs};
 use crate::directory::open_named;
@@ -7,15 +8,21 @@ use crate::escape::{escape, unescape};
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Append;
 use crate::output::print;
+use crate::progress::count;
 use crate::store::{Access, argument};
 use basalt::ErrorKind;
 use basalt_log::{Log, LogBatch, LogOptions, MAX_BATCH_BYTES, WriteOptions};
 use serde_json::json;
 use std::io::{BufRead, Read};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Bytes of lines that are appended as one batch.
 const BATCH_BYTES: usize = 1 << 20;
+/// The longest escape of a byte, in bytes.
+const ESCAPED_BYTES: usize = 4;
+/// The longest LSN and the tab behind it, in bytes.
+const LSN_BYTES: usize = 21;
 /// Room that a batch needs beside its only record.
 const HEADS: usize = 256;
 
@@ -31,10 +38,10 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         }
         _ => None,
     };
-    let engine = place.open(Access::Write(args.make()))?;
-    let log = match engine.log(&args.log) {
+    let logs = place.open(Access::Write(args.make()))?;
+    let log = match logs.log(&args.log) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            let made = engine.create(&args.log, LogOptions::default());
+            let made = logs.create(&args.log, LogOptions::default());
             let made = made.map_err(|e| place.failure(e))?;
             eprintln!(
                 "basalt: made the log {} in {}",
@@ -47,37 +54,45 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
     };
     let mut appender = Appender {
         place: &place,
-        first: args.lsn.unwrap_or_else(|| next_lsn(&log)),
-        engine,
+        next: Some(args.lsn.unwrap_or_else(|| next_lsn(&log))),
+        end: log.last().max(log.trimmed()),
+        logs,
         log,
         batch: LogBatch::new(),
-        written: 0,
+        pending: Span::default(),
+        written: Span::default(),
     };
-    let added = match &record {
-        Some(record) => appender.add(record),
-        None => appender.add_lines(args.escaped),
+    let added = match (&record, args.with_lsns) {
+        (Some(record), _) => appender.add_next(record),
+        (None, true) => appender.add_dumped_lines(),
+        (None, false) => appender.add_lines(args.escaped),
     };
     let written = added.and_then(|()| appender.write(&WriteOptions::SYNC));
-    let (first, n) = match (written, &record) {
+    let span = match (written, &record) {
         (Ok(()), _) => appender.finish()?,
         (Err(e), Some(_)) => return Err(e),
         (Err(e), None) => return Err(appender.report_partial_append(&e)),
     };
-    let last = first + n.saturating_sub(1);
-    print(&match (args.json, n) {
-        (true, _) => format!(
+    if span.records == 0 && !args.json {
+        eprintln!("basalt: standard input has no lines; nothing was appended");
+    }
+    print(&match (args.json, &span.lsns) {
+        (true, lsns) => format!(
             "{:#}\n",
             json!({
                 "dir": place.store.directory(), "image": image(&place), "log": args.log,
-                "records": n, "first": (n > 0).then_some(first), "last": (n > 0).then_some(last),
+                "records": span.records, "first": lsns.as_ref().map(|lsns| lsns.start()),
+                "last": lsns.as_ref().map(|lsns| lsns.end()),
             })
         ),
-        (false, 0) => {
-            eprintln!("basalt: standard input has no lines; nothing was appended");
-            String::new()
-        }
-        (false, 1) => format!("{first}\n"),
-        (false, _) => format!("{first} to {last}\n"),
+        (false, None) => String::new(),
+        (false, Some(lsns)) if args.with_lsns => format!(
+            "{}, {}\n",
+            count(span.records, "record", "records"),
+            lsns_text(lsns)
+        ),
+        (false, Some(lsns)) if span.records == 1 => format!("{}\n", lsns.start()),
+        (false, Some(lsns)) => format!("{} to {}\n", lsns.start(), lsns.end()),
     })?;
     Ok(0)
 }
@@ -96,11 +111,11 @@ fn read_record(from: impl Read, name: &Path) -> Result<Vec<u8>, Failure> {
     Ok(record)
 }
 
-/// Reads a line without its end. Returns false at the end of the input.
-fn read_line(stdin: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Failure> {
+/// Reads a line of at most `most` bytes without its end. Returns false at the end of the input.
+fn read_line(stdin: &mut impl BufRead, line: &mut Vec<u8>, most: usize) -> Result<bool, Failure> {
     line.clear();
     let name = Path::new("standard input");
-    let mut limited = stdin.take(MAX_BATCH_BYTES as u64 + 1);
+    let mut limited = stdin.take(most as u64 + 1);
     let read = limited.read_until(b'\n', line);
     read.map_err(|e| Failure::os("read", name, e))?;
     let ended = line.is_empty();
@@ -110,68 +125,158 @@ fn read_line(stdin: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Failu
             line.pop();
         }
     }
-    Ok(!ended)
+    match line.len() > most {
+        true => Err(Failure::new(format!("the line has more than {most} bytes"))),
+        false => Ok(!ended),
+    }
+}
+
+/// Splits a line of `basalt log dump` into its LSN and its record, still escaped.
+fn split_dumped(line: &[u8]) -> Option<(u64, &[u8])> {
+    let tab = line.iter().position(|b| *b == b'\t')?;
+    let lsn = std::str::from_utf8(&line[..tab]).ok()?.parse().ok()?;
+    Some((lsn, &line[tab + 1..]))
+}
+
+/// A number of records, and the range of their LSNs.
+#[derive(Clone, Default)]
+struct Span {
+    records: u64,
+    lsns: Option<RangeInclusive<u64>>,
+}
+
+impl Span {
+    fn add(&mut self, other: Span) {
+        self.records += other.records;
+        self.lsns = match (self.lsns.take(), other.lsns) {
+            (Some(a), Some(b)) => Some(*a.start().min(b.start())..=*a.end().max(b.end())),
+            (a, b) => a.or(b),
+        };
+    }
+
+    fn add_lsn(&mut self, lsn: u64) {
+        self.add(Span {
+            records: 1,
+            lsns: Some(lsn..=lsn),
+        });
+    }
 }
 
 /// Appends records in batches.
 struct Appender<'a> {
     place: &'a LogPlace,
-    engine: OpenLogs,
+    logs: OpenLogs,
     log: Log,
-    /// LSN of the first record.
-    first: u64,
+    /// LSN of the next record that has none of its own; `None` behind the largest LSN.
+    next: Option<u64>,
+    /// The largest LSN, at the start, that the log had or that was trimmed.
+    end: Option<u64>,
     /// Records that are not written yet.
     batch: LogBatch,
-    /// Number of records that were written, durable or not.
-    written: u64,
+    /// The records of `batch`.
+    pending: Span,
+    /// Records that were written, durable or not.
+    written: Span,
 }
 
 impl Appender<'_> {
     /// Adds each line of standard input as a record.
     fn add_lines(&mut self, escaped: bool) -> Result<(), Failure> {
+        let most = match escaped {
+            true => ESCAPED_BYTES * MAX_BATCH_BYTES,
+            false => MAX_BATCH_BYTES,
+        };
+        self.for_each_line(most, |appender, line| {
+            let record = match escaped {
+                true => unescape(line).map_err(Failure::new)?,
+                false => std::mem::take(line),
+            };
+            let lsn = appender.take_next()?;
+            appender.add_line(lsn, &record)
+        })
+    }
+
+    /// Adds each line of standard input, which `basalt log dump` printed, as a record.
+    fn add_dumped_lines(&mut self) -> Result<(), Failure> {
+        let most = ESCAPED_BYTES * MAX_BATCH_BYTES + LSN_BYTES;
+        self.for_each_line(most, |appender, line| {
+            let (lsn, record) = split_dumped(line).ok_or_else(|| {
+                Failure::new("an LSN, a tab and a record are expected, as `basalt log dump` prints")
+            })?;
+            let record = unescape(record).map_err(Failure::new)?;
+            appender.add_line(lsn, &record)
+        })
+    }
+
+    /// Calls `add` with each line of standard input. A failure gets the number of the line.
+    fn for_each_line(
+        &mut self,
+        most: usize,
+        mut add: impl FnMut(&mut Self, &mut Vec<u8>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let mut stdin = std::io::stdin().lock();
         let mut line = Vec::new();
-        while read_line(&mut stdin, &mut line)? {
-            let number = self.added() + 1;
-            let of_line =
-                |what: &str| Failure::new(format!("line {number} of standard input: {what}"));
-            let record = match escaped {
-                true => unescape(&line).map_err(|what| of_line(&what))?,
-                false => std::mem::take(&mut line),
+        for number in 1_u64.. {
+            let of_line = |e: Failure| {
+                Failure::new(format!("line {number} of standard input: {}", e.sentence()))
             };
-            self.make_room(record.len())?;
-            self.add(&record).map_err(|e| of_line(e.sentence()))?;
+            if !read_line(&mut stdin, &mut line, most).map_err(of_line)? {
+                break;
+            }
+            add(self, &mut line).map_err(of_line)?;
         }
         Ok(())
     }
 
-    /// Returns the number of records that were added.
-    fn added(&self) -> u64 {
-        self.written + self.batch.len() as u64
-    }
-
-    /// Writes the records so far if the next one does not fit into their batch.
-    fn make_room(&mut self, bytes: usize) -> Result<(), Failure> {
-        match self.batch.bytes() + bytes + HEADS > BATCH_BYTES {
+    /// Adds the record of a line. The records of earlier lines are written first if the batch is
+    /// full, or if the engine may refuse this one: then the failure is that of this line alone.
+    fn add_line(&mut self, lsn: u64, record: &[u8]) -> Result<(), Failure> {
+        let full = self.batch.bytes() + record.len() + HEADS > BATCH_BYTES;
+        let last = self.pending.lsns.as_ref().map(|lsns| *lsns.end());
+        let is_used = |end: Option<u64>| end.is_some_and(|end| lsn <= end);
+        let may_conflict = is_used(self.end) || is_used(last) || is_used(self.last_written());
+        if full || may_conflict {
+            self.write(&WriteOptions::UNSYNCED)?;
+        }
+        self.add(lsn, record)?;
+        match may_conflict {
             true => self.write(&WriteOptions::UNSYNCED),
             false => Ok(()),
         }
     }
 
-    fn add(&mut self, record: &[u8]) -> Result<(), Failure> {
-        let lsn = self.first.checked_add(self.added());
-        let lsn = lsn.ok_or_else(|| Failure::new("there is no LSN left for the record"))?;
+    fn last_written(&self) -> Option<u64> {
+        self.written.lsns.as_ref().map(|lsns| *lsns.end())
+    }
+
+    /// Adds a record with the next LSN.
+    fn add_next(&mut self, record: &[u8]) -> Result<(), Failure> {
+        let lsn = self.take_next()?;
+        self.add(lsn, record)
+    }
+
+    fn take_next(&mut self) -> Result<u64, Failure> {
+        let lsn = self
+            .next
+            .ok_or_else(|| Failure::new("there is no LSN left for the record"))?;
+        self.next = lsn.checked_add(1);
+        Ok(lsn)
+    }
+
+    fn add(&mut self, lsn: u64, record: &[u8]) -> Result<(), Failure> {
         let added = self.batch.append(&self.log, lsn, record);
-        added.map_err(|e| self.failure(e))
+        added.map_err(|e| self.failure(e))?;
+        self.pending.add_lsn(lsn);
+        Ok(())
     }
 
     fn write(&mut self, options: &WriteOptions) -> Result<(), Failure> {
         let batch = std::mem::take(&mut self.batch);
-        let in_batch = batch.len() as u64;
-        self.engine
+        let pending = std::mem::take(&mut self.pending);
+        self.logs
             .write(batch, options)
             .map_err(|e| self.failure(e))?;
-        self.written += in_batch;
+        self.written.add(pending);
         Ok(())
     }
 
@@ -197,17 +302,16 @@ impl Appender<'_> {
             0 => Ok(()),
             _ => self.write(&WriteOptions::SYNC),
         };
-        let closed = self.engine.close().map_err(|e| self.place.failure(e));
-        let before = match self.written {
-            0 => "no line".to_string(),
-            1 => format!("line 1, LSN {},", self.first),
-            n => {
-                let last = self.first + n - 1;
-                format!("lines 1 to {n}, LSNs {} to {last},", self.first)
-            }
+        let closed = self.logs.close().map_err(|e| self.place.failure(e));
+        let before = match (&self.written.lsns, self.written.records) {
+            (None, _) => "no line".to_string(),
+            (Some(lsns), 1) => format!("line 1, LSN {},", lsns.start()),
+            (Some(lsns), n) => format!("lines 1 to {n}, {},", lsns_text(lsns)),
         };
         Failure::new(match pending.and(closed) {
-            Ok(()) if self.written == 0 => format!("{}; nothing was appended", e.sentence()),
+            Ok(()) if self.written.records == 0 => {
+                format!("{}; nothing was appended", e.sentence())
+            }
             Ok(()) => format!("{}; only {before} went in, durably", e.sentence()),
             Err(close) => format!(
                 "{}; {before} went in, and it is not known what survives a power cut ({})",
@@ -217,9 +321,9 @@ impl Appender<'_> {
         })
     }
 
-    /// Closes the store. Returns the first LSN and the number of records.
-    fn finish(self) -> Result<(u64, u64), Failure> {
-        self.engine.close().map_err(|e| self.place.failure(e))?;
-        Ok((self.first, self.written))
+    /// Closes the store. Returns the records that were appended.
+    fn finish(self) -> Result<Span, Failure> {
+        self.logs.close().map_err(|e| self.place.failure(e))?;
+        Ok(self.written)
     }
 }

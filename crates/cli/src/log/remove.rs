@@ -22,7 +22,7 @@ fn records_in(log: &Log, range: RangeInclusive<u64>) -> u64 {
 }
 
 /// Returns a range of LSNs for people.
-fn lsns(range: &RangeInclusive<u64>) -> String {
+pub fn lsns(range: &RangeInclusive<u64>) -> String {
     match range.start() == range.end() {
         true => format!("LSN {}", range.start()),
         false => format!("LSNs {} to {}", range.start(), range.end()),
