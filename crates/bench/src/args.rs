@@ -40,11 +40,21 @@ pub enum Command {
     #[command(flatten)]
     Workload(Workload),
     /// Compare engines on one budget, in interleaved pairs, with ratios and their intervals
+    #[command(after_help = "\
+Examples:
+  basalt bench compare read-random seek-10 --keys 10000000 --cache 110M --json > reads.json
+  basalt bench compare durable-put --fs lava,host --pairs 5")]
     Compare(Box<CompareArgs>),
     /// Compare log engines: appends, trims, reads, recovery
     Log(Box<LogArgs>),
     /// Compare filesystems: LavaFS in an image, and the kernel's
+    #[command(after_help = "\
+Examples:
+  basalt bench fs append-sync small-files")]
     Fs(FsArgs),
     /// Write one page with charts from results saved with --json
+    #[command(after_help = "\
+Examples:
+  basalt bench report reads.json -o reads.html")]
     Report(ReportArgs),
 }

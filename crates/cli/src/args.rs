@@ -92,6 +92,7 @@ pub enum Sync {
 #[command(after_help = "\
 Examples:
   basalt serve
+  basalt serve --port 7000
   basalt serve --dir /srv/db --listen 127.0.0.1:7000 --sync everysec
   basalt serve --image store.lava --size 20G
   redis-cli set greeting hello; redis-cli get greeting
@@ -106,8 +107,8 @@ pub struct Serve {
     /// Listen on this address and port
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
     pub listen: String,
-    /// Listen on this port, as other servers take it
-    #[arg(long, value_name = "N", hide = true, conflicts_with = "listen")]
+    /// Listen on this port of 127.0.0.1: the same as --listen 127.0.0.1:N
+    #[arg(long, value_name = "N", conflicts_with = "listen")]
     pub port: Option<u16>,
     /// Acknowledge writes in this mode
     #[arg(long, value_enum, default_value = "always")]
@@ -370,6 +371,10 @@ pub enum BlobAction {
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  basalt blob list
+  basalt blob list --json | jq .space_amp
+
 Garbage is the exact number of bytes without a reference, headers and indexes included. Old values that compactions have not read yet are not included. \
 Age is the time since the file was made; beside it are the sequence numbers of its oldest and newest value. Names are numbers of collected files \
 that tables still refer to: for some keys they lead to this file.")]
@@ -380,9 +385,12 @@ pub struct BlobList {
 }
 
 #[derive(Args)]
-#[command(
-    after_help = "Exit codes: 0 all files are sound; 1 damage was found, and its position is printed; 2 a file could not be read."
-)]
+#[command(after_help = "\
+Examples:
+  basalt blob verify
+  basalt blob verify basalt-data/000012.blob
+
+Exit codes: 0 all files are sound; 1 damage was found, and its position is printed; 2 a file could not be read.")]
 pub struct BlobVerify {
     /// The blob files [default: all of the store]
     #[arg(value_name = "FILE")]
@@ -393,6 +401,10 @@ pub struct BlobVerify {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt blob explain basalt-data/000012.blob
+  basalt blob explain basalt-data/000012.blob --json")]
 pub struct BlobExplain {
     /// The blob file
     #[arg(value_name = "FILE")]
@@ -469,10 +481,14 @@ pub struct Checkpoint {
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  basalt check
+  basalt check --json | jq .damage
+
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
-Changes no data. Takes the store's lock, so the directory must be writable. A torn tail of a log is normal after a crash: \
-the next open cuts it, and it is no damage. \
+Changes nothing, so it works on a read-only medium, and beside other commands that only read. A torn tail of a log is normal after a crash: \
+the next open cuts it, and it is no damage. At most as many bytes are cut as are printed with its file and offset. \
 The entries counted are those stored: an overwritten or deleted key counts more than once until compactions have dropped \
 its old entries, and the server has a few entries of its own. For the number of keys use `redis-cli DBSIZE`, or count the lines of \
 `basalt scan --keys-only`.")]
@@ -486,6 +502,10 @@ pub struct Check {
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  cp -a ./basalt-data ./basalt-data-before
+  basalt repair
+
 Make a copy of the directory first if you can. Damaged files are moved aside inside the store, never deleted.
 
 Exit codes: 0 nothing is lost; 1 data is lost, and the losses are printed; 2 the store could not be repaired.")]
@@ -499,3 +519,6 @@ pub struct Repair {
     #[arg(long)]
     pub json: bool,
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,15 +60,27 @@ enum Action {
     /// use
     Rm(Rm),
     /// Prove that extents, counts and free space agree
+    #[command(after_help = "\
+Examples:
+  basalt fs check store.lava
+  basalt fs check store.lava && basalt check --image store.lava")]
     Check(Look),
     /// Make an image larger; nothing in it is moved
     Grow(Grow),
     /// Show what an image holds and costs: space, fragmentation, metadata
+    #[command(after_help = "\
+Examples:
+  basalt fs report store.lava
+  basalt fs report store.lava --json")]
     Report(Look),
 }
 
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  basalt fs format store.lava --size 20G
+  basalt fs format /dev/sdb
+
 The space of an image file is written when the image is made, so that no later write allocates space of the disk below. With --sparse the image is made at \
 once and allocates space later. Each first write of a block then costs a change of the kernel's metadata: synced appends run at less than half of their rate \
 until all space is written. A block device is used whole, and discarded instead of written.
@@ -105,6 +117,10 @@ struct Look {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs ls store.lava
+  basalt fs ls -l store.lava basalt-data")]
 struct Ls {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
@@ -124,6 +140,10 @@ struct Ls {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs stat store.lava basalt-data
+  basalt fs stat store.lava basalt-data/CURRENT")]
 struct Stat {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]
@@ -137,6 +157,9 @@ struct Stat {
 }
 
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt fs cat store.lava basalt-data/CURRENT > CURRENT")]
 struct Cat {
     /// The image file, or the block device
     #[arg(value_name = "IMAGE")]

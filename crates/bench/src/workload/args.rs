@@ -9,12 +9,20 @@ use std::path::PathBuf;
 #[derive(Subcommand, Debug, Clone)]
 pub enum Workload {
     /// Put keys durably, in slices between the device's own synced overwrites
+    #[command(after_help = "Examples:\n  basalt bench durable-put --threads 1,16")]
     DurablePut(Common),
     /// Put every key once in random order, then wait for compactions
+    #[command(
+        after_help = "Examples:\n  basalt bench fill --keys 10000000 --key-size 32 --value-size 128"
+    )]
     Fill(Common),
     /// Put random keys of a filled store again
+    #[command(after_help = "Examples:\n  basalt bench overwrite --seconds 60 --sync on")]
     Overwrite(Common),
     /// Get random keys from a filled, idle, reopened store
+    #[command(
+        after_help = "Examples:\n  basalt bench read --keys 5000000 --cache 64M --threads 2 --seconds 30"
+    )]
     Read {
         /// Flags of all workloads
         #[command(flatten)]
@@ -24,6 +32,7 @@ pub enum Workload {
         miss_percent: u8,
     },
     /// Seek random keys of a filled, idle, reopened store and read on from there
+    #[command(after_help = "Examples:\n  basalt bench scan --scan-len 100 --seconds 30")]
     Scan {
         /// Flags of all workloads
         #[command(flatten)]
@@ -33,6 +42,9 @@ pub enum Workload {
         scan_len: u64,
     },
     /// Get and put random keys of a filled store
+    #[command(
+        after_help = "Examples:\n  basalt bench mixed --read-percent 90 --seconds 60 --json > mixed.json"
+    )]
     Mixed {
         /// Flags of all workloads
         #[command(flatten)]
@@ -42,6 +54,7 @@ pub enum Workload {
         read_percent: u8,
     },
     /// Measure the device alone, without an engine
+    #[command(after_help = "Examples:\n  basalt bench device")]
     Device(Common),
 }
 
