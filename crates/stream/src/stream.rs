@@ -143,8 +143,40 @@ impl Stream {
     /// Errors: `NoSpace` and `Io`, after which the next append begins another extent; `Poisoned`
     /// after a failed sync; `ReadOnly`; `InvalidArgument` for no bytes.
     pub fn append(&self, bufs: &[IoSlice<'_>], intent: Intent) -> Result<ExtentAddress> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.append_with(len, |extent, env| extent.append(env, bufs, intent))
+    }
+
+    /// Appends bytes that depend on their own address, for example checksums that cover it. `bind`
+    /// gets the address, and completes the bytes before they are written. It must be quick: other
+    /// appends wait for it.
+    ///
+    /// Promises and errors are those of [`Stream::append`].
+    pub fn append_bound(
+        &self,
+        bytes: &mut [u8],
+        intent: Intent,
+        bind: impl FnOnce(ExtentAddress, &mut [u8]),
+    ) -> Result<ExtentAddress> {
+        self.append_with(bytes.len() as u64, |extent, env| {
+            let at = ExtentAddress {
+                extent: extent.id,
+                offset: extent.file(env)?.len(),
+            };
+            bind(at, bytes);
+            let offset = extent.append(env, &[IoSlice::new(bytes)], intent)?;
+            debug_assert_eq!(offset, at.offset, "appends are serialised by the lock");
+            Ok(offset)
+        })
+    }
+
+    /// Appends `len` bytes to an extent that has space for them.
+    fn append_with(
+        &self,
+        len: u64,
+        append: impl FnOnce(&Extent, &Env) -> Result<u64>,
+    ) -> Result<ExtentAddress> {
         let inner = &self.inner;
-        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         if len == 0 {
             return Err(Error::invalid("an append to a stream has no bytes"));
         }
@@ -159,7 +191,7 @@ impl Stream {
             Some(extent) => extent.clone(),
             None => inner.begin_extent(&mut appends)?,
         };
-        let appended = extent.append(&inner.env, bufs, intent);
+        let appended = append(&extent, &inner.env);
         if appended.is_err() {
             // The handle takes no more appends.
             let ended = appends.active.take();

@@ -54,6 +54,22 @@ fn conformance(env: &Env, root: &Path) {
     stream.seal().unwrap();
     assert_eq!(unsealed(&stream), 0);
 
+    // Bytes can have their own address in them, also behind a sync.
+    let bound = Stream::create(env, root.join("bound"), options()).unwrap();
+    for _ in 0..2 {
+        let mut bytes = [7; 24];
+        let bind = |at: ExtentAddress, bytes: &mut [u8]| {
+            bytes[..8].copy_from_slice(&at.extent.0.to_le_bytes());
+            bytes[8..16].copy_from_slice(&at.offset.to_le_bytes());
+        };
+        let at = (bound.append_bound(&mut bytes, Intent::Lazy, bind)).unwrap();
+        assert_eq!(bytes[..8], at.extent.0.to_le_bytes());
+        assert_eq!(bytes[8..16], at.offset.to_le_bytes());
+        read(&bound, at, &bytes);
+        bound.sync().unwrap();
+    }
+    append(&bound, b"behind").unwrap();
+
     // Wrong reads are errors.
     let first = places[0];
     let unknown = ExtentAddress {
