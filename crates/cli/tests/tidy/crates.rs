@@ -16,6 +16,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
     ("log", &["fs", "env", "kv", "records"]),
     ("stream", &["fs", "env", "kv", "records"]),
+    ("tree", &["fs", "env", "kv", "log", "stream"]),
     ("store", &["fs", "env", "lsm", "log"]),
     // These build the sources of seven crates again, for tests alone.
     ("env-schedules", &["fs"]),

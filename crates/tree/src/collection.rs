@@ -1,0 +1,207 @@
+//! Garbage collection: live pages of extents with much garbage are written again, and the extents
+//! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
+
+use crate::compaction::consolidate;
+use crate::cursor::{LeafCursor, is_delete};
+use crate::mapping::{Change, Pages, State};
+use crate::page::{Page, PageBuilder, PageKind};
+use crate::page_id::PageId;
+use crate::storage::{PageWriter, Storage};
+use crate::system_log::{Root, SystemTx};
+use crate::usage::StreamKind;
+use basalt_fs::Result;
+use basalt_stream::ExtentId;
+use std::collections::BTreeSet;
+
+impl Storage {
+    /// Collects the garbage of extents that have too much, and erases extents without live pages.
+    /// Returns the number of erased extents.
+    ///
+    /// Errors: those of reading and writing; what was collected before stays so.
+    pub fn collect_garbage(&self) -> Result<usize> {
+        for kind in [StreamKind::Base, StreamKind::Delta] {
+            let victims = self.victims(kind);
+            if victims.is_empty() {
+                continue;
+            }
+            match kind {
+                StreamKind::Base => self.relocate_bases(&victims)?,
+                StreamKind::Delta => self.relocate_deltas(&victims)?,
+            }
+        }
+        self.erase_dead()
+    }
+
+    /// Returns the sealed extents of which at least the part of the options is garbage.
+    fn victims(&self, kind: StreamKind) -> BTreeSet<ExtentId> {
+        let (stream, least) = match kind {
+            StreamKind::Base => (&self.base, self.options.base_garbage),
+            StreamKind::Delta => (&self.delta, self.options.delta_garbage),
+        };
+        let extents = stream.extents();
+        let usage = self.usage.lock();
+        let is_victim = |id: ExtentId, len: u64| {
+            let valid = usage.get(id).map_or(0, |usage| usage.valid);
+            valid > 0 && valid as f64 <= len as f64 * (1.0 - least)
+        };
+        let sealed = extents.into_iter().filter(|e| e.sealed);
+        sealed
+            .filter(|e| is_victim(e.id, e.len))
+            .map(|e| e.id)
+            .collect()
+    }
+
+    fn relocate_bases(&self, victims: &BTreeSet<ExtentId>) -> Result<()> {
+        for extent in victims {
+            let _maintenance = self.maintenance.lock();
+            let ranges = match self.usage.lock().get(*extent) {
+                Some(usage) => usage.ranges.clone(),
+                None => continue,
+            };
+            let mut writer = PageWriter::new(self, StreamKind::Base);
+            let mut tx = SystemTx::default();
+            for (begin, end) in ranges {
+                let mut at = begin;
+                while at < end {
+                    let (id, page) = self.page_at(*extent, at, end)?;
+                    at += id.len;
+                    self.relocate_base(id, &page, &mut writer, &mut tx)?;
+                }
+            }
+            if !tx.changes.is_empty() || tx.root.is_some() {
+                self.commit(&tx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the page at an offset of an extent of base pages.
+    fn page_at(&self, extent: ExtentId, offset: u32, end: u32) -> Result<(PageId, Page)> {
+        let at = PageId {
+            extent,
+            offset,
+            len: end - offset,
+        };
+        let header = self.base.read(at.address(), crate::page::PAGE_HEADER)?;
+        let len = crate::page::stored_len(&header)
+            .filter(|len| *len <= end - offset)
+            .ok_or_else(|| self.bad_page(StreamKind::Base, at, "the page has no length"))?;
+        let id = PageId { len, ..at };
+        Ok((id, self.page_uncached(StreamKind::Base, id)?))
+    }
+
+    fn relocate_base(
+        &self,
+        id: PageId,
+        page: &Page,
+        writer: &mut PageWriter<'_>,
+        tx: &mut SystemTx,
+    ) -> Result<()> {
+        let view = self.view();
+        // The page is named by the id in its header, or by its own once its parent was written
+        // again. Then the table no longer has it under the other one.
+        let keys = [page.mapping, Some(id)].into_iter().flatten();
+        let found = keys
+            .into_iter()
+            .find_map(|key| match self.mapping.get(key, view.time) {
+                State::Live(pages) if pages.base == id => Some((key, pages)),
+                _ => None,
+            });
+        let Some((key, pages)) = found else {
+            return Err(self.bad_page(StreamKind::Base, id, "no key leads to the page"));
+        };
+        let mut builder = PageBuilder::new(page.kind, page.level);
+        match page.kind {
+            PageKind::Leaf => self.merge_into(&pages, &mut builder)?,
+            _ => {
+                for i in 0..page.count() {
+                    let entry = page.entry(i);
+                    builder.add(&page.key(i), entry.kind, entry.value);
+                }
+            }
+        }
+        let is_root = view.root.id == key;
+        let mapping = if is_root { PageId::NONE } else { key };
+        writer.add(&mut builder, mapping)?;
+        let base = writer.finish()?[0];
+        let replaced = pages.deltas.len() as u32;
+        match is_root {
+            // The root has no parent that would name it by its old id.
+            true => {
+                tx.changes.push(Change::Rewrite {
+                    key,
+                    replaced,
+                    with: vec![(Vec::new(), base)],
+                });
+                tx.root = Some(Root {
+                    id: base,
+                    ..view.root
+                });
+            }
+            false => tx.changes.push(Change::Overwrite {
+                key,
+                replaced,
+                base,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Adds the merged entries of a leaf to a builder.
+    fn merge_into(&self, pages: &Pages, builder: &mut PageBuilder) -> Result<()> {
+        let mut cursor = LeafCursor::open(self, pages)?;
+        while cursor.next() {
+            let (kind, value) = cursor.entry();
+            if !is_delete(kind) {
+                builder.add(&cursor.key(), kind, &value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the delta pages of all chains again that have one in a victim.
+    fn relocate_deltas(&self, victims: &BTreeSet<ExtentId>) -> Result<()> {
+        let _maintenance = self.maintenance.lock();
+        let view = self.view();
+        let mut chains: Vec<PageId> = Vec::new();
+        self.mapping.for_each(|key, state| {
+            if let State::Live(pages) = state
+                && pages.deltas.iter().any(|d| victims.contains(&d.id.extent))
+            {
+                chains.push(key);
+            }
+        });
+        let mut deltas = PageWriter::new(self, StreamKind::Delta);
+        let mut bases = PageWriter::new(self, StreamKind::Base);
+        let mut tx = SystemTx::default();
+        for key in chains {
+            let State::Live(pages) = self.mapping.get(key, view.time) else {
+                continue;
+            };
+            let replaced = pages.deltas.len() as u32;
+            // A root that is a leaf is left to compactions.
+            if self.is_partial(&pages) || view.root.id == key {
+                let with = consolidate(self, &mut deltas, &pages)?;
+                tx.changes.push(Change::Consolidate {
+                    key,
+                    replaced,
+                    with,
+                });
+                continue;
+            }
+            let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+            self.merge_into(&pages, &mut builder)?;
+            bases.add(&mut builder, key)?;
+            let base = bases.finish()?[0];
+            tx.changes.push(Change::Overwrite {
+                key,
+                replaced,
+                base,
+            });
+        }
+        if !tx.changes.is_empty() {
+            self.commit(&tx)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! Compactions: the delta pages of leaves are consolidated, leaves are written again, and the index
+//! pages above them learn where they are (ArkDB, sections 4.1.2 and 4.1.4).
+//!
+//! One compaction is about one index page and all its children that are due. So the index page is
+//! written once for all of them.
+
+use crate::cursor::{LeafCursor, Path, Step, is_delete};
+use crate::mapping::{Change, Pages, State};
+use crate::page::{PageBuilder, PageKind};
+use crate::page_id::PageId;
+use crate::storage::{PageWriter, Prepared, Storage, View};
+use crate::system_log::{Root, SystemTx};
+use crate::usage::StreamKind;
+use basalt_fs::{Bytes, Result};
+use std::sync::Arc;
+
+/// A child of an index page: its smallest key and its id.
+type Child = (Vec<u8>, PageId);
+
+/// What becomes of a page.
+enum Outcome {
+    /// It stays as it is, at its id.
+    Stays,
+    /// It is written again as these pages, none if it is empty, in place of its base page and of so
+    /// many of its delta pages.
+    Rewritten(Vec<Child>, u32),
+}
+
+impl Storage {
+    /// Compacts all leaves that have as many delta pages as the options allow. Returns the number
+    /// of transactions.
+    ///
+    /// Errors: those of reading and of [`Storage::commit`]; what was compacted before stays so.
+    pub fn compact(&self) -> Result<usize> {
+        let mut done = 0;
+        for key in self.mapping.with_deltas(self.options.max_deltas) {
+            done += usize::from(self.compact_around(key)?);
+        }
+        Ok(done)
+    }
+
+    /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more.
+    pub fn compact_around(&self, leaf: PageId) -> Result<bool> {
+        match self.prepare_compaction(leaf)? {
+            None => Ok(false),
+            Some(prepared) => self.commit_prepared(&prepared).map(|_| true),
+        }
+    }
+
+    /// Writes the pages of a compaction, without a commit. Returns `None` if the leaf is not due.
+    pub fn prepare_compaction(&self, leaf: PageId) -> Result<Option<Prepared<'_>>> {
+        let maintenance = self.maintenance.lock();
+        let view = self.view();
+        let State::Live(pages) = self.mapping.get(leaf, view.time) else {
+            return Ok(None);
+        };
+        let Some(newest) = pages.deltas.last().filter(|_| self.is_due(&pages)) else {
+            return Ok(None);
+        };
+        let key = match &newest.part {
+            Some(part) => part.low.to_vec(),
+            None => self.page(StreamKind::Delta, newest.id)?.key(0),
+        };
+        let path = self.path(&view, &key)?;
+        if path.leaf != leaf {
+            let what = format!("leaf {leaf} is not where its keys are: {} is", path.leaf);
+            return Err(self.inconsistent(what));
+        }
+        let mut compaction = Compaction {
+            storage: self,
+            base: PageWriter::new(self, StreamKind::Base),
+            delta: PageWriter::new(self, StreamKind::Delta),
+            view: view.clone(),
+            tx: SystemTx::default(),
+        };
+        compaction.run(&path)?;
+        let (tx, base, delta) = (compaction.tx, compaction.base, compaction.delta);
+        if tx.changes.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Prepared {
+            tx,
+            view,
+            _writers: vec![base, delta],
+            _maintenance: Some(maintenance),
+        }))
+    }
+
+    fn is_due(&self, pages: &Pages) -> bool {
+        pages.deltas.len() >= self.options.max_deltas
+    }
+
+    /// Returns true if delta pages are to be consolidated among themselves, because they are small
+    /// beside their base page.
+    pub fn is_partial(&self, pages: &Pages) -> bool {
+        let deltas: u64 = pages.deltas.iter().map(|d| u64::from(d.id.len)).sum();
+        (deltas as f64) < f64::from(pages.base.len) * self.options.overwrite_ratio
+    }
+}
+
+struct Compaction<'a> {
+    storage: &'a Storage,
+    base: PageWriter<'a>,
+    delta: PageWriter<'a>,
+    view: Arc<View>,
+    tx: SystemTx,
+}
+
+impl Compaction<'_> {
+    fn run(&mut self, path: &Path) -> Result<()> {
+        let Some((parent, above)) = path.steps.split_last() else {
+            // The root is a leaf.
+            let root = path.leaf;
+            let children = match self.leaf(root, Vec::new())? {
+                Outcome::Stays => return Ok(()),
+                Outcome::Rewritten(children, replaced) => {
+                    let children = self.or_anchor(children, &[])?;
+                    self.rewrite(root, replaced, children.clone());
+                    children
+                }
+            };
+            return self.new_root(children, 0);
+        };
+        let mut children: Vec<Child> = Vec::new();
+        // Leaves that are empty now, and how many delta pages of each are.
+        let mut empty: Vec<(PageId, u32)> = Vec::new();
+        // Leaves that stay, with the ids of their base pages.
+        let mut stay: Vec<(usize, PageId)> = Vec::new();
+        let mut rewritten: Vec<(PageId, u32, Vec<Child>)> = Vec::new();
+        for i in 0..parent.page.count() {
+            let (key, low) = (parent.page.child(i), parent.page.key(i));
+            match self.leaf(key, low.clone())? {
+                Outcome::Stays => {
+                    stay.push((children.len(), key));
+                    children.push((low, key));
+                }
+                Outcome::Rewritten(with, replaced) if with.is_empty() => {
+                    empty.push((key, replaced))
+                }
+                Outcome::Rewritten(with, replaced) => {
+                    children.extend(with.clone());
+                    rewritten.push((key, replaced, with));
+                }
+            }
+        }
+        if rewritten.is_empty() && empty.is_empty() {
+            return Ok(());
+        }
+        // The index page is written again, so it can name all base pages by their own ids.
+        for (i, key) in stay {
+            let base = self.storage.pages_of(&self.view, key)?.base;
+            if base != key {
+                children[i].1 = base;
+                self.rewrite(key, 0, vec![children[i].clone()]);
+            }
+        }
+        children = self.or_anchor(children, &parent.page.key(0))?;
+        // The first child also has the keys of empty leaves before it.
+        children[0].0 = parent.page.key(0);
+        for (key, replaced, with) in rewritten {
+            self.rewrite(key, replaced, with);
+        }
+        for (key, replaced) in empty {
+            // Changes that come for the empty leaf belong to the one that now has its keys.
+            let low = self.low_of(parent, key);
+            let heir = children.partition_point(|(other, _)| other[..] <= low[..]);
+            let heir = children[heir.saturating_sub(1)].clone();
+            self.rewrite(key, replaced, vec![heir]);
+        }
+        self.replace(above, parent.key, children, 1)
+    }
+
+    fn low_of(&self, parent: &Step, child: PageId) -> Vec<u8> {
+        let i = (0..parent.page.count()).find(|i| parent.page.child(*i) == child);
+        parent.page.key(i.expect("it is a child of the page"))
+    }
+
+    fn rewrite(&mut self, key: PageId, replaced: u32, with: Vec<Child>) {
+        self.tx.changes.push(Change::Rewrite {
+            key,
+            replaced,
+            with,
+        });
+    }
+
+    /// Returns the children, or an empty leaf, an anchor page, if there is none.
+    fn or_anchor(&mut self, children: Vec<Child>, low: &[u8]) -> Result<Vec<Child>> {
+        if !children.is_empty() {
+            return Ok(children);
+        }
+        let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+        self.base.add(&mut builder, PageId::NONE)?;
+        let ids = self.base.finish()?;
+        Ok(ids.into_iter().map(|id| (low.to_vec(), id)).collect())
+    }
+
+    /// Consolidates the delta pages of a leaf, or writes the leaf again, if it is due.
+    fn leaf(&mut self, key: PageId, low: Vec<u8>) -> Result<Outcome> {
+        let storage = self.storage;
+        let pages = storage.pages_of(&self.view, key)?;
+        if !storage.is_due(&pages) {
+            return Ok(Outcome::Stays);
+        }
+        let replaced = pages.deltas.len() as u32;
+        if storage.is_partial(&pages) {
+            if replaced > 1 {
+                let with = consolidate(storage, &mut self.delta, &pages)?;
+                self.tx.changes.push(Change::Consolidate {
+                    key,
+                    replaced,
+                    with,
+                });
+            }
+            return Ok(Outcome::Stays);
+        }
+        let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
+        let mut cursor = LeafCursor::open(storage, &pages)?;
+        while cursor.next() {
+            let (kind, value) = cursor.entry();
+            if !is_delete(kind) {
+                entries.push((cursor.key(), kind, value));
+            }
+        }
+        let mut pages = build(
+            &mut self.base,
+            PageBuilder::new(PageKind::Leaf, 0),
+            entries.iter().map(|(k, kind, v)| (&k[..], *kind, &v[..])),
+            storage.options.page_bytes,
+        )?;
+        if let Some(first) = pages.first_mut() {
+            // The leaf also has the keys between its old first key and its new one.
+            first.0 = low;
+        }
+        Ok(Outcome::Rewritten(pages, replaced))
+    }
+
+    /// Gives an index page new children. `above` are the index pages above it.
+    fn replace(
+        &mut self,
+        above: &[Step],
+        key: PageId,
+        children: Vec<Child>,
+        level: u8,
+    ) -> Result<()> {
+        let pages = self.index_pages(&children, level, key)?;
+        let Some((parent, above)) = above.split_last() else {
+            self.rewrite(key, 0, pages.clone());
+            return self.new_root(pages, level);
+        };
+        if let [(_, base)] = &pages[..] {
+            self.tx.changes.push(Change::Overwrite {
+                key,
+                replaced: 0,
+                base: *base,
+            });
+            return Ok(());
+        }
+        let mut siblings: Vec<Child> = Vec::new();
+        for i in 0..parent.page.count() {
+            let (child, low) = (parent.page.child(i), parent.page.key(i));
+            if child == key {
+                siblings.push((low, pages[0].1));
+                siblings.extend(pages[1..].iter().cloned());
+                continue;
+            }
+            let base = self.storage.pages_of(&self.view, child)?.base;
+            if base != child {
+                self.rewrite(child, 0, vec![(low.clone(), base)]);
+            }
+            siblings.push((low, base));
+        }
+        self.rewrite(key, 0, pages);
+        self.replace(above, parent.key, siblings, level + 1)
+    }
+
+    /// Writes the index pages of children. One page keeps the key of the page that it replaces.
+    fn index_pages(&mut self, children: &[Child], level: u8, key: PageId) -> Result<Vec<Child>> {
+        let ids: Vec<[u8; 16]> = children.iter().map(|(_, id)| id.to_bytes()).collect();
+        let entries = children
+            .iter()
+            .zip(&ids)
+            .map(|((low, _), id)| (&low[..], 0, &id[..]));
+        let bytes: usize = children.iter().map(|(low, _)| low.len() + 31).sum();
+        let page_bytes = self.storage.options.page_bytes;
+        let mapping = match bytes <= page_bytes {
+            true => key,
+            false => PageId::NONE,
+        };
+        let builder = PageBuilder::new(PageKind::Index, level);
+        build_with(&mut self.base, builder, entries, page_bytes, mapping, 2)
+    }
+
+    /// Makes a page the root, or builds index pages above several ones.
+    fn new_root(&mut self, mut pages: Vec<Child>, mut level: u8) -> Result<()> {
+        while pages.len() > 1 {
+            level += 1;
+            pages = self.index_pages(&pages, level, PageId::NONE)?;
+            self.tx.above.extend(pages.iter().map(|(_, id)| *id));
+        }
+        let id = pages[0].1;
+        self.tx.root = Some(Root { id, level });
+        Ok(())
+    }
+}
+
+/// Writes the delta pages of a leaf as one; `None` if they have no entry.
+pub(crate) fn consolidate(
+    storage: &Storage,
+    writer: &mut PageWriter<'_>,
+    pages: &Pages,
+) -> Result<Option<PageId>> {
+    let mut builder = PageBuilder::new(PageKind::Delta, 0);
+    let mut cursor = LeafCursor::of_deltas(storage, &pages.deltas)?;
+    while cursor.next() {
+        let (kind, value) = cursor.entry();
+        builder.add(&cursor.key(), kind, &value);
+    }
+    if builder.is_empty() {
+        return Ok(None);
+    }
+    writer.add(&mut builder, PageId::NONE)?;
+    Ok(writer.finish()?.pop())
+}
+
+fn build<'e>(
+    writer: &mut PageWriter<'_>,
+    builder: PageBuilder,
+    entries: impl Iterator<Item = (&'e [u8], u8, &'e [u8])> + Clone,
+    page_bytes: usize,
+) -> Result<Vec<Child>> {
+    build_with(writer, builder, entries, page_bytes, PageId::NONE, 1)
+}
+
+/// Writes entries to pages of about the same size, each of at most `page_bytes` bytes, but with at
+/// least so many entries.
+fn build_with<'e>(
+    writer: &mut PageWriter<'_>,
+    mut builder: PageBuilder,
+    entries: impl Iterator<Item = (&'e [u8], u8, &'e [u8])> + Clone,
+    page_bytes: usize,
+    mapping: PageId,
+    least: usize,
+) -> Result<Vec<Child>> {
+    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + 15;
+    let total: usize = entries.clone().map(|(k, _, v)| bytes_of(k, v)).sum();
+    let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);
+    let part = total.div_ceil(parts);
+    let mut lows = Vec::new();
+    let (mut bytes, mut count) = (0, 0);
+    for (key, kind, value) in entries {
+        if count >= least && bytes + bytes_of(key, value) / 2 >= part {
+            writer.add(&mut builder, mapping)?;
+            (bytes, count) = (0, 0);
+        }
+        if count == 0 {
+            lows.push(key.to_vec());
+        }
+        builder.add(key, kind, value);
+        bytes += bytes_of(key, value);
+        count += 1;
+    }
+    if !builder.is_empty() {
+        writer.add(&mut builder, mapping)?;
+    }
+    let ids = writer.finish()?;
+    Ok(lows.into_iter().zip(ids).collect())
+}

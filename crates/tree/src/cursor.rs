@@ -1,0 +1,356 @@
+//! Reads of the page tree: the way down to a leaf, points, and the merged entries of a range.
+
+use crate::mapping::{Delta, Pages};
+use crate::page::Page;
+use crate::page_id::PageId;
+use crate::storage::{Storage, View};
+use crate::usage::StreamKind;
+use basalt_fs::{Bytes, Result};
+use basalt_kv::key::Kind;
+use smallvec::SmallVec;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+/// An index page on the way to a leaf.
+#[derive(Clone)]
+pub(crate) struct Step {
+    /// The id under which its parent names it.
+    pub key: PageId,
+    pub page: Page,
+    /// The child that the way goes on with.
+    pub child: usize,
+}
+
+/// The way from the root to a leaf.
+#[derive(Clone)]
+pub(crate) struct Path {
+    /// Index pages, the root first.
+    pub steps: Vec<Step>,
+    /// The id under which the leaf's parent names it.
+    pub leaf: PageId,
+}
+
+impl Path {
+    /// Returns the first key behind the leaf; `None` for the last leaf.
+    pub fn end(&self) -> Option<Vec<u8>> {
+        let mut up = self.steps.iter().rev();
+        up.find_map(|step| {
+            let next = step.child + 1;
+            (next < step.page.count()).then(|| step.page.key(next))
+        })
+    }
+}
+
+impl Storage {
+    /// Returns the way to the leaf that has a key in a view.
+    pub fn path(&self, view: &View, key: &[u8]) -> Result<Path> {
+        let mut at = view.root.id;
+        let mut steps = Vec::with_capacity(view.root.level as usize);
+        for level in (1..=view.root.level).rev() {
+            let page = self.index_page(view, at, level)?;
+            let child = page.child_of(key);
+            let below = page.child(child);
+            steps.push(Step {
+                key: at,
+                page,
+                child,
+            });
+            at = below;
+        }
+        Ok(Path { steps, leaf: at })
+    }
+
+    /// Returns an index page by the id under which its parent names it.
+    pub fn index_page(&self, view: &View, key: PageId, level: u8) -> Result<Page> {
+        let base = self.pages_of(view, key)?.base;
+        let page = self.page(StreamKind::Base, base)?;
+        match page.level == level && page.kind == crate::page::PageKind::Index {
+            true => Ok(page),
+            false => Err(self.bad_page(
+                StreamKind::Base,
+                base,
+                &format!(
+                    "expected an index page of level {level}, found level {}",
+                    page.level
+                ),
+            )),
+        }
+    }
+
+    /// Returns what the tree has of a key in a view: kind and value of its newest entry.
+    pub fn get(&self, view: &View, key: &[u8]) -> Result<Option<(u8, Bytes)>> {
+        let path = self.path(view, key)?;
+        let pages = self.pages_of(view, path.leaf)?;
+        for delta in pages.deltas.iter().rev().filter(|delta| delta.covers(key)) {
+            let page = self.page(StreamKind::Delta, delta.id)?;
+            if let Ok(i) = page.find(key) {
+                return Ok(Some((page.entry(i).kind, page.value(i))));
+            }
+        }
+        let page = self.page(StreamKind::Base, pages.base)?;
+        let found = page.find(key).ok();
+        Ok(found.map(|i| (page.entry(i).kind, page.value(i))))
+    }
+}
+
+/// A page of a leaf, and the entries of it that count.
+struct Source {
+    page: Page,
+    begin: usize,
+    end: usize,
+    /// The next entry forward. The one before it is the next entry backward.
+    at: usize,
+}
+
+/// The merged entries of a leaf: of several entries of a key, the newest one.
+pub(crate) struct LeafCursor {
+    /// The base page first, then the delta pages, the newest one last.
+    sources: SmallVec<[Source; 5]>,
+    /// The source and the number of the current entry.
+    current: Option<(usize, usize)>,
+}
+
+/// Compares keys that are in two parts each.
+fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
+    if a.0 == b.0 {
+        return a.1.cmp(b.1);
+    }
+    let (left, right) = (a.0.iter().chain(a.1), b.0.iter().chain(b.1));
+    left.cmp(right)
+}
+
+impl Source {
+    fn new(page: Page, low: Option<&[u8]>, high: Option<&[u8]>) -> Source {
+        let position = |bound: &[u8]| match page.find(bound) {
+            Ok(i) | Err(i) => i,
+        };
+        let begin = low.map_or(0, position);
+        let end = high.map_or(page.count(), position).max(begin);
+        Source {
+            page,
+            begin,
+            end,
+            at: begin,
+        }
+    }
+
+    fn key(&self, i: usize) -> (&[u8], &[u8]) {
+        (self.page.prefix(), self.page.entry(i).suffix)
+    }
+}
+
+impl LeafCursor {
+    /// Opens the pages of a leaf.
+    pub fn open(storage: &Storage, pages: &Pages) -> Result<LeafCursor> {
+        let base = storage.page(StreamKind::Base, pages.base)?;
+        let mut cursor = LeafCursor::of_deltas(storage, &pages.deltas)?;
+        cursor.sources.insert(0, Source::new(base, None, None));
+        Ok(cursor)
+    }
+
+    /// Opens delta pages alone, the oldest one first.
+    pub fn of_deltas(storage: &Storage, deltas: &[Delta]) -> Result<LeafCursor> {
+        let mut sources = SmallVec::new();
+        for delta in deltas {
+            let page = storage.page(StreamKind::Delta, delta.id)?;
+            sources.push(Source::new(page, delta.low(), delta.high()));
+        }
+        Ok(LeafCursor {
+            sources,
+            current: None,
+        })
+    }
+
+    /// Moves to before the first key that is not below `key`.
+    pub fn seek(&mut self, key: &[u8]) {
+        for source in &mut self.sources {
+            let at = match source.page.find(key) {
+                Ok(i) | Err(i) => i,
+            };
+            source.at = at.clamp(source.begin, source.end);
+        }
+        self.current = None;
+    }
+
+    /// Moves to before the first key.
+    pub fn seek_first(&mut self) {
+        self.sources.iter_mut().for_each(|s| s.at = s.begin);
+        self.current = None;
+    }
+
+    /// Moves to behind the last key.
+    pub fn seek_last(&mut self) {
+        self.sources.iter_mut().for_each(|s| s.at = s.end);
+        self.current = None;
+    }
+
+    /// Moves to the next key. Returns false at the end.
+    pub fn next(&mut self) -> bool {
+        let mut best: Option<(usize, usize)> = None;
+        for (i, source) in self.sources.iter().enumerate() {
+            if source.at == source.end {
+                continue;
+            }
+            let not_above = best.is_none_or(|(other, at)| {
+                compare(source.key(source.at), self.sources[other].key(at)).is_le()
+            });
+            if not_above {
+                best = Some((i, source.at));
+            }
+        }
+        self.current = best;
+        let Some((chosen, at)) = best else {
+            return false;
+        };
+        for i in 0..self.sources.len() {
+            let source = &self.sources[i];
+            if source.at < source.end
+                && compare(source.key(source.at), self.sources[chosen].key(at)).is_eq()
+            {
+                self.sources[i].at += 1;
+            }
+        }
+        true
+    }
+
+    /// Moves to the key before. Returns false at the beginning.
+    pub fn prev(&mut self) -> bool {
+        let mut best: Option<(usize, usize)> = None;
+        for (i, source) in self.sources.iter().enumerate() {
+            if source.at == source.begin {
+                continue;
+            }
+            let not_below = best.is_none_or(|(other, at)| {
+                compare(source.key(source.at - 1), self.sources[other].key(at)).is_ge()
+            });
+            if not_below {
+                best = Some((i, source.at - 1));
+            }
+        }
+        self.current = best;
+        let Some((chosen, at)) = best else {
+            return false;
+        };
+        for i in 0..self.sources.len() {
+            let source = &self.sources[i];
+            if source.at > source.begin
+                && compare(source.key(source.at - 1), self.sources[chosen].key(at)).is_eq()
+            {
+                self.sources[i].at -= 1;
+            }
+        }
+        true
+    }
+
+    /// Returns the current key. There must be one.
+    pub fn key(&self) -> Vec<u8> {
+        let (source, i) = self.current.expect("the cursor is at an entry");
+        self.sources[source].page.key(i)
+    }
+
+    /// Returns kind and value of the current entry.
+    pub fn entry(&self) -> (u8, Bytes) {
+        let (source, i) = self.current.expect("the cursor is at an entry");
+        let page = &self.sources[source].page;
+        (page.entry(i).kind, page.value(i))
+    }
+}
+
+/// The entries of the tree in a view, in both directions.
+pub(crate) struct TreeCursor<'a> {
+    storage: &'a Storage,
+    view: Arc<View>,
+    path: Path,
+    leaf: LeafCursor,
+}
+
+impl<'a> TreeCursor<'a> {
+    /// Returns a cursor before the first key that is not below `key`.
+    pub fn at(storage: &'a Storage, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<'a>> {
+        let path = storage.path(&view, key)?;
+        let pages = storage.pages_of(&view, path.leaf)?;
+        let mut leaf = LeafCursor::open(storage, &pages)?;
+        leaf.seek(key);
+        Ok(TreeCursor {
+            storage,
+            view,
+            path,
+            leaf,
+        })
+    }
+
+    /// Moves to the next key. Returns false at the end.
+    pub fn next(&mut self) -> Result<bool> {
+        loop {
+            if self.leaf.next() {
+                return Ok(true);
+            }
+            if !self.turn(true)? {
+                return Ok(false);
+            }
+            self.leaf.seek_first();
+        }
+    }
+
+    /// Moves to the key before. Returns false at the beginning.
+    pub fn prev(&mut self) -> Result<bool> {
+        loop {
+            if self.leaf.prev() {
+                return Ok(true);
+            }
+            if !self.turn(false)? {
+                return Ok(false);
+            }
+            self.leaf.seek_last();
+        }
+    }
+
+    /// Opens the next leaf, or the one before. Returns false if there is none.
+    fn turn(&mut self, forward: bool) -> Result<bool> {
+        let steps = &mut self.path.steps;
+        let can_move = |step: &Step| match forward {
+            true => step.child + 1 < step.page.count(),
+            false => step.child > 0,
+        };
+        let Some(depth) = steps.iter().rposition(can_move) else {
+            return Ok(false);
+        };
+        let step = &mut steps[depth];
+        match forward {
+            true => step.child += 1,
+            false => step.child -= 1,
+        }
+        let mut at = step.page.child(step.child);
+        for i in depth + 1..steps.len() {
+            let level = (steps.len() - i) as u8;
+            let page = self.storage.index_page(&self.view, at, level)?;
+            let child = if forward { 0 } else { page.count() - 1 };
+            let below = page.child(child);
+            steps[i] = Step {
+                key: at,
+                page,
+                child,
+            };
+            at = below;
+        }
+        self.path.leaf = at;
+        let pages = self.storage.pages_of(&self.view, at)?;
+        self.leaf = LeafCursor::open(self.storage, &pages)?;
+        Ok(true)
+    }
+
+    /// Returns the current key. There must be one.
+    pub fn key(&self) -> Vec<u8> {
+        self.leaf.key()
+    }
+
+    /// Returns kind and value of the current entry.
+    pub fn entry(&self) -> (u8, Bytes) {
+        self.leaf.entry()
+    }
+}
+
+/// Returns true for the kind of a deletion.
+pub(crate) fn is_delete(kind: u8) -> bool {
+    kind == Kind::Delete as u8
+}

@@ -1,0 +1,40 @@
+//! ArkDB: a tree of pages with delta pages, on append-only streams.
+//!
+//! This crate has the storage tier so far: pages, the page mapping table, user checkpoints,
+//! compactions, garbage collection, system checkpoints and recovery. The memory tier comes next.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `options`, `stats` | settings; statistics |
+//! | `page_id`, `page` | ids of pages; pages and their entries |
+//! | `mapping`, `usage` | which pages a page id stands for; what is in use of each extent |
+//! | `system_log` | system transactions and system checkpoints, encoded |
+//! | `storage` | the tables of an open tree, commits of system transactions, writers of pages |
+//! | `cursor` | reads |
+//! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
+//! | `verify` | the check of a tree, page by page |
+//! | `page_tree` | the interface of the storage tier |
+//!
+//! A module depends only on modules above it in this table.
+
+mod collection;
+mod compaction;
+mod cursor;
+mod mapping;
+mod options;
+mod page;
+mod page_id;
+mod page_tree;
+mod recovery;
+mod stats;
+mod storage;
+mod system_log;
+#[cfg(test)]
+mod tests;
+mod usage;
+mod user_checkpoint;
+mod verify;
+
+pub use options::TreeOptions;
+pub use page_tree::{Change, PageTree, TreeIter, TreeSnapshot};
+pub use stats::PageTreeStats;

@@ -1,0 +1,567 @@
+//! The page mapping table (ArkDB, section 4.1): which base page and which delta pages a page id
+//! stands for, at each system timestamp that a reader may ask for.
+//!
+//! An index page names a child by its *key*: the id of the base page that the child had when the
+//! index page was written. The table has a chain for a key only if the child has changed since. So
+//! the table shrinks when index pages are written again.
+//!
+//! The paper's chains have two dimensions: the current delta pages, and what older readers see of
+//! them. Here, a chain is a list of versions, each with all its pages, and a version goes when no
+//! reader needs it.
+
+use crate::page_id::PageId;
+use basalt_env::sync::RwLock;
+use basalt_kv::encoding::{get_varint64, put_varint};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A system timestamp: the number of a system transaction.
+pub(crate) type SysTime = u64;
+
+/// Number of locks of the table.
+const SHARDS: usize = 16;
+
+/// A delta page of a chain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Delta {
+    pub id: PageId,
+    /// The part of the page that counts, if the leaf that it was written for was rewritten
+    /// meanwhile; `None` for all of it.
+    pub part: Option<Part>,
+}
+
+/// A range of keys of a delta page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    /// A key of the leaf that has the delta page: the smallest one, or the smallest one of the
+    /// part.
+    pub low: Arc<[u8]>,
+    /// True if keys below `low` do not count.
+    pub has_low: bool,
+    /// Keys from here on do not count.
+    pub high: Option<Arc<[u8]>>,
+}
+
+impl Delta {
+    pub fn whole(id: PageId) -> Delta {
+        Delta { id, part: None }
+    }
+
+    /// Returns true if the delta counts for a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.low().is_none_or(|low| low <= key) && self.high().is_none_or(|high| key < high)
+    }
+
+    /// Returns the smallest key that counts.
+    pub fn low(&self) -> Option<&[u8]> {
+        let part = self.part.as_ref().filter(|part| part.has_low);
+        part.map(|part| &*part.low)
+    }
+
+    /// Returns the first key that does not count any more.
+    pub fn high(&self) -> Option<&[u8]> {
+        self.part.as_ref()?.high.as_deref()
+    }
+
+    /// Returns what is left of the delta page for the `i`-th page of those that replaced its leaf;
+    /// `None` if nothing is.
+    fn part_of(&self, with: &Rewrite, i: usize) -> Option<Delta> {
+        let mut low = with[i].0.clone();
+        let mut high = with.get(i + 1).map(|(low, _)| low.clone());
+        let mut has_low = i > 0;
+        if let Some(before) = &self.part {
+            if before.has_low {
+                low = low.max(before.low.clone());
+                has_low = true;
+            }
+            high = high.into_iter().chain(before.high.clone()).min();
+        }
+        let is_empty = has_low && high.as_ref().is_some_and(|high| low >= *high);
+        let part = Some(Part { low, has_low, high });
+        (!is_empty).then_some(Delta { id: self.id, part })
+    }
+}
+
+/// The pages of a leaf, or the page of an index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pages {
+    pub base: PageId,
+    /// The oldest one comes first.
+    pub deltas: SmallVec<[Delta; 1]>,
+}
+
+/// The pages that replaced a page: the smallest key of each, but for the first, and its id.
+pub(crate) type Rewrite = Arc<[(Arc<[u8]>, PageId)]>;
+
+/// A chain at some time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Live(Pages),
+    /// The page was written again as other pages, and no index page names it any more. Delta pages
+    /// that a concurrent transaction wrote for it belong to those.
+    Rewritten(Rewrite),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Version {
+    since: SysTime,
+    state: State,
+}
+
+/// The versions of a key, the oldest one first. Before the first one, the key stands for itself.
+type Chain = SmallVec<[Version; 1]>;
+
+/// A change of the table, as a system transaction commits it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// Adds a delta page.
+    Append { key: PageId, delta: PageId },
+    /// Replaces the oldest delta pages by one or none (partial consolidation).
+    Consolidate {
+        key: PageId,
+        replaced: u32,
+        with: Option<PageId>,
+    },
+    /// Replaces the base page and the oldest delta pages by a base page. The key stays.
+    Overwrite {
+        key: PageId,
+        replaced: u32,
+        base: PageId,
+    },
+    /// Replaces the base page and the oldest delta pages by base pages that index pages name. The
+    /// first one also takes what is below its smallest key.
+    Rewrite {
+        key: PageId,
+        replaced: u32,
+        with: Vec<(Vec<u8>, PageId)>,
+    },
+}
+
+/// What a change made garbage, and what it added to delta chains without writing it.
+#[derive(Default, Debug)]
+pub(crate) struct Effects {
+    /// Base pages that are no longer needed at the new time.
+    pub dead_bases: Vec<PageId>,
+    /// Delta pages that left a chain.
+    pub dead_deltas: Vec<PageId>,
+    /// Delta pages that joined another chain.
+    pub shared_deltas: Vec<PageId>,
+    /// Keys with versions that older readers need.
+    pub old: Vec<PageId>,
+}
+
+/// The table.
+pub(crate) struct MappingTable {
+    shards: Vec<RwLock<HashMap<PageId, Chain>>>,
+}
+
+impl MappingTable {
+    pub fn new() -> MappingTable {
+        MappingTable {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+        }
+    }
+
+    fn shard(&self, key: PageId) -> &RwLock<HashMap<PageId, Chain>> {
+        let mixed = (key.extent.0 ^ u64::from(key.offset)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(mixed >> 60) as usize % SHARDS]
+    }
+
+    /// Returns the state of a key at a time. A key that the table does not have stands for itself.
+    pub fn get(&self, key: PageId, at: SysTime) -> State {
+        let shard = self.shard(key).read();
+        let chain = shard.get(&key);
+        let version = chain.and_then(|chain| chain.iter().rev().find(|v| v.since <= at));
+        version.map_or_else(|| own(key), |version| version.state.clone())
+    }
+
+    /// Returns the number of keys that the table has.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// Returns the keys with at least so many delta pages now.
+    pub fn with_deltas(&self, least: usize) -> Vec<PageId> {
+        let mut keys = Vec::new();
+        for shard in &self.shards {
+            for (key, chain) in shard.read().iter() {
+                if let Some(State::Live(pages)) = chain.last().map(|v| &v.state)
+                    && pages.deltas.len() >= least
+                {
+                    keys.push(*key);
+                }
+            }
+        }
+        keys
+    }
+
+    /// Calls `each` with all keys and their states now.
+    pub fn for_each(&self, mut each: impl FnMut(PageId, &State)) {
+        for shard in &self.shards {
+            for (key, chain) in shard.read().iter() {
+                if let Some(version) = chain.last() {
+                    each(*key, &version.state);
+                }
+            }
+        }
+    }
+
+    /// Puts a state into an empty table, as a system checkpoint has it.
+    pub fn load(&self, key: PageId, since: SysTime, state: State) {
+        let version = Version { since, state };
+        self.shard(key)
+            .write()
+            .insert(key, [version].into_iter().collect());
+    }
+
+    /// Applies a change at a time that no earlier change has. Callers apply one change at a time,
+    /// and let readers ask for the time afterwards. A delta page that was written for a page that a
+    /// transaction has rewritten meanwhile goes to the pages that replaced it (section 4.1.3).
+    ///
+    /// Errors: a sentence, for a change that does not fit the table.
+    pub fn apply(
+        &self,
+        time: SysTime,
+        change: &Change,
+        effects: &mut Effects,
+    ) -> Result<(), String> {
+        match change {
+            Change::Append { key, delta } => self.append(time, *key, Delta::whole(*delta), effects),
+            Change::Consolidate {
+                key,
+                replaced,
+                with,
+            } => {
+                let mut pages = self.live(*key)?;
+                take_oldest(&mut pages, *replaced, effects)?;
+                if let Some(delta) = with {
+                    pages.deltas.insert(0, Delta::whole(*delta));
+                }
+                self.set(time, *key, State::Live(pages), effects);
+                Ok(())
+            }
+            Change::Overwrite {
+                key,
+                replaced,
+                base,
+            } => {
+                let mut pages = self.live(*key)?;
+                take_oldest(&mut pages, *replaced, effects)?;
+                if pages.base != *base {
+                    effects.dead_bases.push(pages.base);
+                }
+                pages.base = *base;
+                self.set(time, *key, State::Live(pages), effects);
+                Ok(())
+            }
+            Change::Rewrite {
+                key,
+                replaced,
+                with,
+            } => {
+                let mut pages = self.live(*key)?;
+                take_oldest(&mut pages, *replaced, effects)?;
+                if !with.iter().any(|(_, id)| *id == pages.base) {
+                    effects.dead_bases.push(pages.base);
+                }
+                let with: Rewrite = with.iter().map(|(low, id)| (low[..].into(), *id)).collect();
+                if with.is_empty() {
+                    return Err(format!("page {key} is rewritten to nothing"));
+                }
+                self.set(time, *key, State::Rewritten(with.clone()), effects);
+                for delta in pages.deltas {
+                    // It leaves this chain, and joins one or more others.
+                    effects.dead_deltas.push(delta.id);
+                    self.redistribute(time, &with, delta, true, effects)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn live(&self, key: PageId) -> Result<Pages, String> {
+        match self.get(key, SysTime::MAX) {
+            State::Live(pages) => Ok(pages),
+            State::Rewritten(_) => Err(format!("page {key} was rewritten before")),
+        }
+    }
+
+    fn append(
+        &self,
+        time: SysTime,
+        key: PageId,
+        delta: Delta,
+        effects: &mut Effects,
+    ) -> Result<(), String> {
+        match self.get(key, SysTime::MAX) {
+            State::Live(mut pages) => {
+                pages.deltas.push(delta);
+                self.set(time, key, State::Live(pages), effects);
+                Ok(())
+            }
+            State::Rewritten(with) => self.redistribute(time, &with, delta, false, effects),
+        }
+    }
+
+    /// Adds a delta page to the pages that replaced the one it was written for. `joins` says that
+    /// it is counted for none of them yet; otherwise, it is for one.
+    fn redistribute(
+        &self,
+        time: SysTime,
+        with: &Rewrite,
+        delta: Delta,
+        joins: bool,
+        effects: &mut Effects,
+    ) -> Result<(), String> {
+        let mut counted = !joins;
+        for (i, (_, id)) in with.iter().enumerate() {
+            let Some(part) = delta.part_of(with, i) else {
+                continue;
+            };
+            if counted {
+                counted = false;
+            } else {
+                effects.shared_deltas.push(delta.id);
+            }
+            self.append(time, *id, part, effects)?;
+        }
+        Ok(())
+    }
+
+    fn set(&self, time: SysTime, key: PageId, state: State, effects: &mut Effects) {
+        let mut shard = self.shard(key).write();
+        let chain = shard.entry(key).or_default();
+        match chain.last_mut() {
+            Some(last) if last.since == time => last.state = state,
+            _ => chain.push(Version { since: time, state }),
+        }
+        effects.old.push(key);
+    }
+
+    /// Drops what no reader at `oldest` or later needs of a key. Returns false if readers before
+    /// its newest version may still come, so that the key is to be looked at again.
+    pub fn prune(&self, key: PageId, oldest: SysTime) -> bool {
+        let mut shard = self.shard(key).write();
+        let Some(chain) = shard.get_mut(&key) else {
+            return true;
+        };
+        let seen = chain.iter().rposition(|v| v.since <= oldest);
+        if let Some(seen) = seen {
+            chain.drain(..seen);
+        }
+        let [only] = &chain[..] else {
+            return false;
+        };
+        if only.since > oldest {
+            return false;
+        }
+        if only.state == own(key) || matches!(only.state, State::Rewritten(_)) {
+            shard.remove(&key);
+        } else {
+            chain.shrink_to_fit();
+        }
+        true
+    }
+}
+
+/// Returns the state of a key that the table does not have.
+fn own(key: PageId) -> State {
+    State::Live(Pages {
+        base: key,
+        deltas: SmallVec::new(),
+    })
+}
+
+fn take_oldest(pages: &mut Pages, count: u32, effects: &mut Effects) -> Result<(), String> {
+    let count = count as usize;
+    if count > pages.deltas.len() {
+        return Err(format!(
+            "{count} delta pages are replaced, and page {} has {}",
+            pages.base,
+            pages.deltas.len()
+        ));
+    }
+    (effects.dead_deltas).extend(pages.deltas.drain(..count).map(|delta| delta.id));
+    Ok(())
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn get_bytes<'a>(bytes: &'a [u8], at: &mut usize) -> Option<&'a [u8]> {
+    let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
+    let found = bytes.get(*at..at.checked_add(len)?)?;
+    *at += len;
+    Some(found)
+}
+
+fn get_u8(bytes: &[u8], at: &mut usize) -> Option<u8> {
+    let byte = *bytes.get(*at)?;
+    *at += 1;
+    Some(byte)
+}
+
+impl Change {
+    /// Appends the change as the system log has it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Change::Append { key, delta } => {
+                out.push(1);
+                key.encode(out);
+                delta.encode(out);
+            }
+            Change::Consolidate {
+                key,
+                replaced,
+                with,
+            } => {
+                out.push(2);
+                key.encode(out);
+                put_varint(out, u64::from(*replaced));
+                out.push(u8::from(with.is_some()));
+                if let Some(delta) = with {
+                    delta.encode(out);
+                }
+            }
+            Change::Overwrite {
+                key,
+                replaced,
+                base,
+            } => {
+                out.push(3);
+                key.encode(out);
+                put_varint(out, u64::from(*replaced));
+                base.encode(out);
+            }
+            Change::Rewrite {
+                key,
+                replaced,
+                with,
+            } => {
+                out.push(4);
+                key.encode(out);
+                put_varint(out, u64::from(*replaced));
+                put_varint(out, with.len() as u64);
+                for (low, id) in with {
+                    put_bytes(out, low);
+                    id.encode(out);
+                }
+            }
+        }
+    }
+
+    pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Change> {
+        let kind = get_u8(bytes, at)?;
+        let key = PageId::decode(bytes, at)?;
+        if kind == 1 {
+            let delta = PageId::decode(bytes, at)?;
+            return Some(Change::Append { key, delta });
+        }
+        let replaced = u32::try_from(get_varint64(bytes, at)?).ok()?;
+        match kind {
+            2 => Some(Change::Consolidate {
+                key,
+                replaced,
+                with: match get_u8(bytes, at)? {
+                    0 => None,
+                    1 => Some(PageId::decode(bytes, at)?),
+                    _ => return None,
+                },
+            }),
+            3 => Some(Change::Overwrite {
+                key,
+                replaced,
+                base: PageId::decode(bytes, at)?,
+            }),
+            4 => {
+                let count = get_varint64(bytes, at)?;
+                let mut with = Vec::new();
+                for _ in 0..count {
+                    let low = get_bytes(bytes, at)?.to_vec();
+                    with.push((low, PageId::decode(bytes, at)?));
+                }
+                Some(Change::Rewrite {
+                    key,
+                    replaced,
+                    with,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Appends the state as a system checkpoint has it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            State::Live(pages) => {
+                out.push(1);
+                pages.base.encode(out);
+                put_varint(out, pages.deltas.len() as u64);
+                for delta in &pages.deltas {
+                    delta.id.encode(out);
+                    let Some(part) = &delta.part else {
+                        out.push(0);
+                        continue;
+                    };
+                    out.push(1 | u8::from(part.has_low) << 1 | u8::from(part.high.is_some()) << 2);
+                    put_bytes(out, &part.low);
+                    if let Some(high) = &part.high {
+                        put_bytes(out, high);
+                    }
+                }
+            }
+            State::Rewritten(with) => {
+                out.push(2);
+                put_varint(out, with.len() as u64);
+                for (low, id) in with.iter() {
+                    put_bytes(out, low);
+                    id.encode(out);
+                }
+            }
+        }
+    }
+
+    pub fn decode(bytes: &[u8], at: &mut usize) -> Option<State> {
+        match get_u8(bytes, at)? {
+            1 => {
+                let base = PageId::decode(bytes, at)?;
+                let mut deltas = SmallVec::new();
+                for _ in 0..get_varint64(bytes, at)? {
+                    let id = PageId::decode(bytes, at)?;
+                    let part = match get_u8(bytes, at)? {
+                        0 => None,
+                        flags if flags & 1 == 1 && flags < 8 => {
+                            let low = get_bytes(bytes, at)?.into();
+                            let high = match flags & 4 {
+                                0 => None,
+                                _ => Some(get_bytes(bytes, at)?.into()),
+                            };
+                            let has_low = flags & 2 != 0;
+                            Some(Part { low, has_low, high })
+                        }
+                        _ => return None,
+                    };
+                    deltas.push(Delta { id, part });
+                }
+                Some(State::Live(Pages { base, deltas }))
+            }
+            2 => {
+                let mut with = Vec::new();
+                for _ in 0..get_varint64(bytes, at)? {
+                    let low: Arc<[u8]> = get_bytes(bytes, at)?.into();
+                    with.push((low, PageId::decode(bytes, at)?));
+                }
+                Some(State::Rewritten(with.into()))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

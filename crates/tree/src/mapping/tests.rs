@@ -1,0 +1,147 @@
+//! The mapping table against the figures of the paper, and its encoding.
+
+use super::*;
+use basalt_stream::ExtentId;
+
+fn id(n: u32) -> PageId {
+    PageId {
+        extent: ExtentId(1),
+        offset: n,
+        len: 10,
+    }
+}
+
+fn apply(table: &MappingTable, time: SysTime, change: Change) -> Effects {
+    let mut bytes = Vec::new();
+    change.encode(&mut bytes);
+    assert_eq!(Change::decode(&bytes, &mut 0), Some(change.clone()));
+    let mut effects = Effects::default();
+    table.apply(time, &change, &mut effects).unwrap();
+    effects
+}
+
+fn append(table: &MappingTable, time: SysTime, key: u32, delta: u32) {
+    let (key, delta) = (id(key), id(delta));
+    apply(table, time, Change::Append { key, delta });
+}
+
+fn pages(table: &MappingTable, key: u32, at: SysTime) -> (u32, Vec<u32>) {
+    let State::Live(pages) = table.get(id(key), at) else {
+        panic!("page {key} was rewritten");
+    };
+    let deltas = pages.deltas.iter().map(|d| d.id.offset).collect();
+    (pages.base.offset, deltas)
+}
+
+/// Figure 3 (a) and (b), and figure 4: a delta page is appended beside a consolidation.
+#[test]
+fn a_consolidation_keeps_what_came_since() {
+    let table = MappingTable::new();
+    for (time, delta) in [(100, 11), (200, 12), (300, 13)] {
+        append(&table, time, 1, delta);
+    }
+    append(&table, 350, 1, 18);
+    let effects = apply(
+        &table,
+        400,
+        Change::Consolidate {
+            key: id(1),
+            replaced: 3,
+            with: Some(id(15)),
+        },
+    );
+    assert_eq!(effects.dead_deltas, [id(11), id(12), id(13)]);
+    assert_eq!(pages(&table, 1, 400), (1, vec![15, 18]));
+    assert_eq!(pages(&table, 1, 399), (1, vec![11, 12, 13, 18]));
+    assert_eq!(pages(&table, 1, 200), (1, vec![11, 12]));
+    assert_eq!(pages(&table, 1, 99), (1, vec![]));
+    // Readers go, and their versions with them.
+    assert!(!table.prune(id(1), 399));
+    assert!(table.prune(id(1), 400));
+    assert_eq!(table.len(), 1);
+    assert_eq!(pages(&table, 1, 400), (1, vec![15, 18]));
+}
+
+/// Figure 5: a delta page for a page that was rewritten belongs to those that replaced it, also if
+/// one of them was rewritten again.
+#[test]
+fn a_delta_page_follows_a_rewrite() {
+    let table = MappingTable::new();
+    append(&table, 1, 1, 11);
+    let rewrite = |time, key: u32, replaced, with: &[(&str, u32)]| {
+        let with = with
+            .iter()
+            .map(|(low, n)| (low.as_bytes().to_vec(), id(*n)));
+        apply(
+            &table,
+            time,
+            Change::Rewrite {
+                key: id(key),
+                replaced,
+                with: with.collect(),
+            },
+        )
+    };
+    let effects = rewrite(2, 1, 1, &[("", 16), ("m", 17)]);
+    assert_eq!(
+        (effects.dead_bases, effects.dead_deltas),
+        (vec![id(1)], vec![id(11)])
+    );
+    rewrite(3, 17, 0, &[("m", 21), ("t", 22)]);
+    let mut effects = Effects::default();
+    let late = Change::Append {
+        key: id(1),
+        delta: id(18),
+    };
+    table.apply(4, &late, &mut effects).unwrap();
+    assert_eq!(effects.shared_deltas.len(), 2, "three pages have it");
+    for (key, inside, outside) in [(16, "a", "m"), (21, "m", "t"), (22, "t", "s")] {
+        let State::Live(pages) = table.get(id(key), 4) else {
+            panic!("page {key} was rewritten");
+        };
+        let [delta] = &pages.deltas[..] else {
+            panic!("page {key} has {pages:?}");
+        };
+        assert_eq!(delta.id, id(18));
+        assert!(delta.covers(inside.as_bytes()) && !delta.covers(outside.as_bytes()));
+    }
+    // A rewritten page is forgotten with its last reader, and later changes of it are refused.
+    assert!(table.prune(id(1), 4));
+    rewrite(5, 16, 1, &[("", 30)]);
+    let again = Change::Overwrite {
+        key: id(16),
+        replaced: 0,
+        base: id(40),
+    };
+    table.apply(6, &again, &mut effects).unwrap_err();
+}
+
+#[test]
+fn a_page_that_its_parent_names_needs_no_entry() {
+    let table = MappingTable::new();
+    append(&table, 1, 1, 11);
+    let overwrite = Change::Overwrite {
+        key: id(1),
+        replaced: 1,
+        base: id(2),
+    };
+    apply(&table, 2, overwrite);
+    append(&table, 3, 1, 12);
+    let named = Change::Rewrite {
+        key: id(1),
+        replaced: 0,
+        with: vec![(b"k".to_vec(), id(2))],
+    };
+    let effects = apply(&table, 4, named);
+    assert!(effects.dead_bases.is_empty(), "the base page stays");
+    assert_eq!(pages(&table, 2, 4), (2, vec![12]));
+    table.prune(id(1), 4);
+    let consolidated = Change::Consolidate {
+        key: id(2),
+        replaced: 1,
+        with: None,
+    };
+    apply(&table, 5, consolidated);
+    table.prune(id(2), 5);
+    assert_eq!(table.len(), 0);
+}

@@ -1,0 +1,82 @@
+//! Settings of a tree.
+
+use basalt_fs::{Error, Result};
+use basalt_kv::codec::Compression;
+use std::ops::RangeInclusive;
+
+const PAGE_BYTES: RangeInclusive<usize> = 256..=256 << 10;
+const EXTENT_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 30;
+const CHAIN: RangeInclusive<usize> = 1..=64;
+
+/// Settings of a tree.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TreeOptions {
+    /// Create the tree if there is none. Default `true`.
+    pub create_if_missing: bool,
+    /// Bytes of a base page before compression, 256 B to 256 KiB. A page is split above it. Default
+    /// 64 KiB (ArkDB, section 6.1).
+    pub page_bytes: usize,
+    /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
+    pub extent_bytes: u64,
+    /// Number of delta pages of a page from which on they are consolidated, 1 to 64. Default 4
+    /// (ArkDB, section 6.2).
+    pub max_deltas: usize,
+    /// Bytes of delta pages for each byte of their base page from which on the base page is written
+    /// again. Default 0.25 (ArkDB, section 4.1.2).
+    pub overwrite_ratio: f64,
+    /// Compression of pages. Default none.
+    pub compression: Compression,
+    /// Part of a sealed extent of base pages that is garbage from which on the extent is collected.
+    /// Default 0.5.
+    pub base_garbage: f64,
+    /// The same of an extent of delta pages, which soon have more garbage by themselves. Default
+    /// 0.75.
+    pub delta_garbage: f64,
+    /// Bytes of the system log from which on a system checkpoint is taken. Default 16 MiB.
+    pub checkpoint_bytes: u64,
+}
+
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions {
+            create_if_missing: true,
+            page_bytes: 64 << 10,
+            extent_bytes: 64 << 20,
+            max_deltas: 4,
+            overwrite_ratio: 0.25,
+            compression: Compression::None,
+            base_garbage: 0.5,
+            delta_garbage: 0.75,
+            checkpoint_bytes: 16 << 20,
+        }
+    }
+}
+
+impl TreeOptions {
+    /// Checks that values are inside their documented ranges. The error names the option, its value
+    /// and its range.
+    pub fn validate(&self) -> Result<()> {
+        in_range("page_bytes", &self.page_bytes, &PAGE_BYTES)?;
+        in_range("extent_bytes", &self.extent_bytes, &EXTENT_BYTES)?;
+        in_range("max_deltas", &self.max_deltas, &CHAIN)?;
+        in_range("overwrite_ratio", &self.overwrite_ratio, &(0.0..=100.0))?;
+        in_range("base_garbage", &self.base_garbage, &(0.05..=1.0))?;
+        in_range("delta_garbage", &self.delta_garbage, &(0.05..=1.0))
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    option: &str,
+    value: &T,
+    range: &RangeInclusive<T>,
+) -> Result<()> {
+    match range.contains(value) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "option {option} is {value}; it must be {} to {}",
+            range.start(),
+            range.end()
+        ))),
+    }
+}

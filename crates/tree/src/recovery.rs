@@ -1,0 +1,176 @@
+//! Opening a tree: the last system checkpoint, then the system log (ArkDB, section 5.2). No page is
+//! read.
+
+use crate::mapping::Effects;
+use crate::options::TreeOptions;
+use crate::page::{PageBuilder, PageKind};
+use crate::page_id::PageId;
+use crate::storage::{BASE, DELTA, LOGS, PageWriter, Parts, Storage};
+use crate::system_log::{Root, SystemCheckpoint, SystemTx};
+use crate::usage::StreamKind;
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_log::{Duplicates, Log, LogEngine, LogEngineOptions, LogOptions};
+use basalt_stream::{ExtentId, Stream, StreamOptions};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Names of the logs.
+const SYSTEM: &str = "system";
+const CHECKPOINT: &str = "checkpoint";
+
+impl Storage {
+    /// Opens the storage tier in a directory, or creates one.
+    ///
+    /// Errors: `NotFound` if there is none and the options do not allow to create one; `Corruption`
+    /// names what is damaged.
+    pub fn open(env: &Env, dir: &Path, options: &TreeOptions) -> Result<Storage> {
+        options.validate()?;
+        let fs = env.fs();
+        let logs = dir.join(LOGS);
+        if !fs.exists(&logs)? && !options.create_if_missing {
+            let what = "there is no tree in this directory; open it with create_if_missing";
+            return Err(Error::new(ErrorKind::NotFound, what).in_file(dir));
+        }
+        fs.create_dir(dir)?;
+        if let Some(parent) = dir.parent() {
+            fs.sync_metadata(parent)?;
+        }
+        // Its lock is that of the tree.
+        let log = LogEngine::open(env, &logs, LogEngineOptions::default())?;
+        // A transaction that failed may be in the log. The next one has its number, and replaces
+        // it.
+        let replace = LogOptions::default().duplicates(Duplicates::Replace);
+        let system = log.open_or_create(SYSTEM, replace)?;
+        let checkpoint = log.open_or_create(CHECKPOINT, LogOptions::default())?;
+        let stream = |name: &str| {
+            let options = StreamOptions::default().extent_bytes(options.extent_bytes);
+            let path = dir.join(name);
+            match Stream::open(env, &path, options.clone()) {
+                // A tree that has a checkpoint has its streams.
+                Err(e) if e.kind() == ErrorKind::NotFound && checkpoint.count() == 0 => {
+                    Stream::create(env, &path, options)
+                }
+                opened => opened,
+            }
+        };
+        let (base, delta) = (stream(BASE)?, stream(DELTA)?);
+        let parts = Parts {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            options: options.clone(),
+            base,
+            delta,
+            log,
+            system: system.clone(),
+            checkpoint: checkpoint.clone(),
+        };
+        let next_part = checkpoint.last().map_or(1, |last| last + 1);
+        let unknown = Root {
+            id: PageId::NONE,
+            level: 0,
+        };
+        let storage = Storage::new(parts, 0, unknown, next_part);
+        let Some(last) = checkpoint.last() else {
+            storage.plant()?;
+            return Ok(storage);
+        };
+        let encoded = storage.read_checkpoint(&checkpoint, last)?;
+        let found = SystemCheckpoint::decode(&encoded).ok_or_else(|| {
+            storage.inconsistent("the system checkpoint does not decode".to_string())
+        })?;
+        storage.replay(found, &system)?;
+        storage.erase_unknown()?;
+        Ok(storage)
+    }
+
+    /// Reads the records of the newest checkpoint. An older one may be before it.
+    fn read_checkpoint(&self, log: &Log, last: u64) -> Result<Vec<u8>> {
+        let bad = || self.inconsistent("a part of the system checkpoint is missing".to_string());
+        let read = |lsn: u64| log.read(lsn)?.ok_or_else(bad);
+        let (first, _) = SystemCheckpoint::open_part(&read(last)?).ok_or_else(bad)?;
+        let mut encoded = Vec::new();
+        for lsn in first..=last {
+            let record = read(lsn)?;
+            let part = SystemCheckpoint::open_part(&record).filter(|(of, _)| *of == first);
+            encoded.extend_from_slice(part.ok_or_else(bad)?.1);
+        }
+        Ok(encoded)
+    }
+
+    /// Makes an empty leaf the root of a new tree.
+    fn plant(&self) -> Result<()> {
+        let mut writer = PageWriter::new(self, StreamKind::Base);
+        let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+        writer.add(&mut builder, PageId::NONE)?;
+        let above = writer.finish()?;
+        self.base.sync()?;
+        let root = Root {
+            id: above[0],
+            level: 0,
+        };
+        let tx = SystemTx {
+            above,
+            ..SystemTx::default()
+        };
+        let mut effects = Effects::default();
+        self.apply(0, &tx, &mut effects)
+            .map_err(|what| self.inconsistent(what))?;
+        self.set_recovered(0, root, Vec::new(), 0);
+        self.take_checkpoint()
+    }
+
+    fn replay(&self, found: SystemCheckpoint, system: &Log) -> Result<()> {
+        let (mut time, mut root, mut note) = (found.time, found.root, found.note);
+        for (key, state) in found.chains {
+            self.mapping.load(key, time, state);
+        }
+        *self.usage.lock() = found.usage;
+        let mut log_bytes = 0;
+        let mut old = BTreeSet::new();
+        for item in system.iter(time + 1) {
+            let (lsn, record) = item?;
+            let bad = |what: String| self.inconsistent(format!("system transaction {lsn}: {what}"));
+            if lsn != time + 1 {
+                return Err(bad(format!("expected transaction {}", time + 1)));
+            }
+            let tx = SystemTx::decode(&record)
+                .ok_or_else(|| bad("the record does not decode".to_string()))?;
+            let mut effects = Effects::default();
+            self.apply(lsn, &tx, &mut effects).map_err(bad)?;
+            old.extend(effects.old);
+            root = tx.root.unwrap_or(root);
+            note = tx.note.unwrap_or(note);
+            time = lsn;
+            log_bytes += record.len() as u64;
+        }
+        // Not before: a transaction may change a page that one before it has rewritten.
+        for key in old {
+            self.mapping.prune(key, time);
+        }
+        self.set_recovered(time, root, note, log_bytes);
+        Ok(())
+    }
+
+    /// Erases extents that have no page of any transaction: a crash has left them.
+    fn erase_unknown(&self) -> Result<()> {
+        for stream in [&self.base, &self.delta] {
+            let unknown: Vec<ExtentId> = {
+                let usage = self.usage.lock();
+                let sealed = stream.extents().into_iter().filter(|e| e.sealed);
+                let ids = sealed.map(|e| e.id);
+                ids.filter(|id| usage.get(*id).is_none()).collect()
+            };
+            if !unknown.is_empty() {
+                stream.erase(&unknown)?;
+            }
+        }
+        self.erase_dead().map(|_| ())
+    }
+
+    /// Takes a system checkpoint, and closes the logs.
+    pub fn close(&self) -> Result<()> {
+        let taken = self.take_checkpoint();
+        taken.and(self.log.close())
+    }
+}

@@ -1,0 +1,20 @@
+//! Statistics of a tree.
+
+/// What a tree has and costs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PageTreeStats {
+    /// Levels of index pages.
+    pub levels: u64,
+    /// Entries of the page mapping table.
+    pub mapped_pages: u64,
+    /// Bytes of base pages and of delta pages that are in use. A delta page counts once for each
+    /// leaf that has it.
+    pub base_bytes: u64,
+    /// The same of delta pages.
+    pub delta_bytes: u64,
+    /// Bytes of all extents of base pages.
+    pub base_extent_bytes: u64,
+    /// Bytes of all extents of delta pages.
+    pub delta_extent_bytes: u64,
+}

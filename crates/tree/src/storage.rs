@@ -1,0 +1,511 @@
+//! The storage tier: the page tree on two streams, and the commit of system transactions.
+
+use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
+use crate::options::TreeOptions;
+use crate::page::{self, Page, PageBuilder, PageKind};
+use crate::page_id::PageId;
+use crate::stats::PageTreeStats;
+use crate::system_log::{Root, SystemCheckpoint, SystemTx};
+use crate::usage::{StreamKind, UsageTable};
+use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
+use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_fs::{Error, ErrorKind, Intent, Result, slot_size};
+use basalt_kv::write_options::WriteOptions;
+use basalt_log::{Log, LogBatch, LogEngine};
+use basalt_stream::{ExtentId, Stream};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What does not fit the tables, if anything.
+type Applied = std::result::Result<(), String>;
+
+/// Bytes of pages that are appended to a stream at once.
+pub(crate) const APPEND_BYTES: usize = 1 << 20;
+
+/// The page tree at a time.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub time: SysTime,
+    pub root: Root,
+}
+
+/// A system transaction whose pages are written, and that is not committed.
+pub(crate) struct Prepared<'a> {
+    pub tx: SystemTx,
+    /// What the transaction has read. While it is held, the table knows which pages replaced those
+    /// that the transaction changes.
+    pub view: Arc<View>,
+    pub _writers: Vec<PageWriter<'a>>,
+    pub _maintenance: Option<MutexGuard<'a, ()>>,
+}
+
+/// State of the commit of system transactions.
+pub(crate) struct Commit {
+    pub next_time: SysTime,
+    /// Views that readers may hold, the oldest one first. The last one is the newest.
+    views: VecDeque<Arc<View>>,
+    /// Keys with versions for older readers, and since when they are not needed for newer ones.
+    old: VecDeque<(SysTime, PageId)>,
+    /// Bytes of the system log since the last checkpoint.
+    pub log_bytes: u64,
+    pub note: Vec<u8>,
+    /// Extents of transactions that failed, and that a recovery may find.
+    doubtful: Vec<ExtentId>,
+    /// Log sequence number of the next record of a checkpoint.
+    next_part: u64,
+}
+
+/// The storage tier of a tree.
+pub(crate) struct Storage {
+    pub env: Env,
+    pub dir: PathBuf,
+    pub options: TreeOptions,
+    pub base: Stream,
+    pub delta: Stream,
+    pub log: LogEngine,
+    system: Log,
+    checkpoint: Log,
+    pub mapping: MappingTable,
+    /// Held by the one transaction that changes base pages: a compaction or a collection.
+    pub maintenance: Mutex<()>,
+    commit: Mutex<Commit>,
+    pub usage: Mutex<UsageTable>,
+    view: RwLock<Arc<View>>,
+}
+
+/// What recovery found.
+pub(crate) struct Parts {
+    pub env: Env,
+    pub dir: PathBuf,
+    pub options: TreeOptions,
+    pub base: Stream,
+    pub delta: Stream,
+    pub log: LogEngine,
+    pub system: Log,
+    pub checkpoint: Log,
+}
+
+const SYNC: WriteOptions = WriteOptions::SYNC;
+
+impl Storage {
+    pub fn new(parts: Parts, time: SysTime, root: Root, next_part: u64) -> Storage {
+        let view = Arc::new(View { time, root });
+        let commit = Commit {
+            next_time: time + 1,
+            views: [view.clone()].into(),
+            old: VecDeque::new(),
+            log_bytes: 0,
+            note: Vec::new(),
+            doubtful: Vec::new(),
+            next_part,
+        };
+        Storage {
+            env: parts.env,
+            dir: parts.dir,
+            options: parts.options,
+            base: parts.base,
+            delta: parts.delta,
+            log: parts.log,
+            system: parts.system,
+            checkpoint: parts.checkpoint,
+            mapping: MappingTable::new(),
+            maintenance: named("Storage::maintenance", Mutex::new(())),
+            commit: named("Storage::commit", Mutex::new(commit)),
+            usage: named("Storage::usage", Mutex::default()),
+            view: named("Storage::view", RwLock::new(view)),
+        }
+    }
+
+    /// Returns the newest view. Pages that it needs stay while it is held.
+    pub fn view(&self) -> Arc<View> {
+        self.view.read().clone()
+    }
+
+    fn stream(&self, kind: StreamKind) -> &Stream {
+        match kind {
+            StreamKind::Base => &self.base,
+            StreamKind::Delta => &self.delta,
+        }
+    }
+
+    /// Reads a page through the cache.
+    ///
+    /// Errors: `Corruption` names the extent and the offset.
+    pub fn page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
+        let key = cache_key(id);
+        if let Some(bytes) = self.env.cache().get(key) {
+            return Ok(Page::of_cached(&bytes));
+        }
+        let page = self.page_uncached(kind, id)?;
+        let bytes = page.to_cached();
+        let charge = slot_size(bytes.len());
+        let priority = match page.kind {
+            PageKind::Index => CachePriority::High,
+            PageKind::Leaf | PageKind::Delta => CachePriority::Normal,
+        };
+        self.env.cache().insert(key, bytes, charge, priority);
+        Ok(page)
+    }
+
+    /// Reads a page past the cache.
+    pub fn page_uncached(&self, kind: StreamKind, id: PageId) -> Result<Page> {
+        let bytes = self.stream(kind).read(id.address(), id.len as usize)?;
+        let page = Page::open(id, &bytes).map_err(|what| self.bad_page(kind, id, &what))?;
+        let fits = (page.kind == PageKind::Delta) == (kind == StreamKind::Delta);
+        match fits {
+            true => Ok(page),
+            false => Err(self.bad_page(kind, id, "the page is of another stream")),
+        }
+    }
+
+    /// Returns the error for a page that is not what it should be.
+    pub fn bad_page(&self, kind: StreamKind, id: PageId, what: &str) -> Error {
+        let folder = match kind {
+            StreamKind::Base => BASE,
+            StreamKind::Delta => DELTA,
+        };
+        let path = self.dir.join(folder).join(format!("{}.extent", id.extent));
+        Error::corruption(&path, u64::from(id.offset), what)
+    }
+
+    /// Returns the error for tables that contradict each other.
+    pub fn inconsistent(&self, what: String) -> Error {
+        Error::new(ErrorKind::Corruption, what).in_file(&self.dir)
+    }
+
+    /// Returns the pages that a key stands for in a view.
+    pub fn pages_of(&self, view: &View, key: PageId) -> Result<Pages> {
+        match self.mapping.get(key, view.time) {
+            State::Live(pages) => Ok(pages),
+            State::Rewritten(_) => {
+                Err(self.inconsistent(format!("page {key} is named and was rewritten")))
+            }
+        }
+    }
+
+    /// Commits what was prepared. Errors are those of [`Storage::commit`].
+    pub fn commit_prepared(&self, prepared: &Prepared<'_>) -> Result<SysTime> {
+        debug_assert!(prepared.view.time <= self.view().time);
+        self.commit(&prepared.tx)
+    }
+
+    /// Commits a system transaction: makes its pages durable, then its record, then changes the
+    /// tables. Transactions are committed in the order of their timestamps.
+    ///
+    /// Errors: those of the streams and of the log; then nothing has changed, and the pages of the
+    /// transaction are garbage. It is unknown whether a recovery finds the transaction, which does
+    /// no harm: its record is replaced by the next transaction's.
+    pub fn commit(&self, tx: &SystemTx) -> Result<SysTime> {
+        let writes_delta = tx.changes.iter().any(|c| {
+            matches!(
+                c,
+                Change::Append { .. } | Change::Consolidate { with: Some(_), .. }
+            )
+        });
+        if writes_delta {
+            self.delta.sync()?;
+        }
+        let writes_base = !tx.above.is_empty()
+            || (tx.changes.iter())
+                .any(|c| matches!(c, Change::Overwrite { .. } | Change::Rewrite { .. }));
+        if writes_base {
+            self.base.sync()?;
+        }
+        let mut commit = self.commit.lock();
+        let time = commit.next_time;
+        let record = tx.encode();
+        let appended = self.system.append(time, &record, &SYNC);
+        if appended.is_err() {
+            // A recovery may find the record. Until another one has its place, its pages stay.
+            let mut usage = self.usage.lock();
+            for id in tx.written() {
+                usage.hold(id.extent);
+                commit.doubtful.push(id.extent);
+            }
+        }
+        appended?;
+        for extent in std::mem::take(&mut commit.doubtful) {
+            self.usage.lock().release(extent);
+        }
+        commit.next_time += 1;
+        commit.log_bytes += record.len() as u64;
+        if let Some(note) = &tx.note {
+            commit.note.clone_from(note);
+        }
+        let mut effects = Effects::default();
+        self.apply(time, tx, &mut effects)
+            .map_err(|what| self.inconsistent(what))?;
+        let root = tx.root.unwrap_or_else(|| self.view.read().root);
+        let view = Arc::new(View { time, root });
+        *self.view.write() = view.clone();
+        commit.views.push_back(view);
+        commit
+            .old
+            .extend(effects.old.into_iter().map(|key| (time, key)));
+        self.prune(&mut commit);
+        Ok(time)
+    }
+
+    /// Applies a transaction to the tables, as commits and recovery do.
+    pub fn apply(&self, time: SysTime, tx: &SystemTx, effects: &mut Effects) -> Applied {
+        let mut usage = self.usage.lock();
+        for id in &tx.above {
+            usage.add(StreamKind::Base, *id);
+        }
+        for change in &tx.changes {
+            let mut of_change = Effects::default();
+            match change {
+                Change::Append { delta, .. } => usage.add(StreamKind::Delta, *delta),
+                Change::Consolidate { with, .. } => {
+                    with.iter().for_each(|id| usage.add(StreamKind::Delta, *id));
+                }
+                Change::Overwrite { base, .. } => usage.add(StreamKind::Base, *base),
+                Change::Rewrite { key, with, .. } => {
+                    let before = match self.mapping.get(*key, SysTime::MAX) {
+                        State::Live(pages) => pages.base,
+                        State::Rewritten(_) => PageId::NONE,
+                    };
+                    let is_new = |id: &PageId| *id != before && !is_in_use(&usage, *id);
+                    let new: Vec<PageId> = with.iter().map(|(_, id)| *id).filter(is_new).collect();
+                    new.into_iter()
+                        .for_each(|id| usage.add(StreamKind::Base, id));
+                }
+            }
+            self.mapping.apply(time, change, &mut of_change)?;
+            for id in &of_change.shared_deltas {
+                usage.add(StreamKind::Delta, *id);
+            }
+            for id in &of_change.dead_deltas {
+                usage.remove(StreamKind::Delta, *id, time)?;
+            }
+            for id in &of_change.dead_bases {
+                usage.remove(StreamKind::Base, *id, time)?;
+            }
+            effects.old.append(&mut of_change.old);
+        }
+        Ok(())
+    }
+
+    /// Drops versions that no reader needs any more.
+    fn prune(&self, commit: &mut Commit) {
+        let oldest = oldest(commit);
+        let due = commit.old.partition_point(|(since, _)| *since <= oldest);
+        let due: Vec<_> = commit.old.drain(..due).collect();
+        for (since, key) in due {
+            if !self.mapping.prune(key, oldest) {
+                // A newer version has its own place in the queue.
+                debug_assert!(since <= oldest);
+            }
+        }
+    }
+
+    /// Returns the time of the oldest view that a reader holds.
+    pub fn oldest_view(&self) -> SysTime {
+        let mut commit = self.commit.lock();
+        let oldest = oldest(&mut commit);
+        self.prune(&mut commit);
+        oldest
+    }
+
+    /// Returns true if the system log is long enough for a checkpoint.
+    pub fn checkpoint_is_due(&self) -> bool {
+        self.commit.lock().log_bytes >= self.options.checkpoint_bytes
+    }
+
+    /// Writes a system checkpoint, and trims the system log.
+    pub fn take_checkpoint(&self) -> Result<()> {
+        // Commits wait for the copy of the tables, and for the write.
+        let mut commit = self.commit.lock();
+        let view = self.view();
+        let mut chains = Vec::new();
+        self.mapping
+            .for_each(|key, state| chains.push((key, state.clone())));
+        chains.sort_unstable_by_key(|(key, _)| *key);
+        let checkpoint = SystemCheckpoint {
+            time: view.time,
+            root: view.root,
+            note: commit.note.clone(),
+            chains,
+            usage: self.usage.lock().clone(),
+        };
+        let mut batch = LogBatch::new();
+        let first = commit.next_part;
+        let parts = checkpoint.encode(first);
+        for (i, part) in parts.iter().enumerate() {
+            batch.append(&self.checkpoint, first + i as u64, part)?;
+        }
+        self.log.write(batch, &SYNC)?;
+        commit.next_part = first + parts.len() as u64;
+        commit.log_bytes = 0;
+        self.checkpoint.trim(first - 1, &SYNC)?;
+        self.system.trim(view.time, &SYNC)
+    }
+
+    /// Sets what the memory tier wants back, as recovery found it.
+    pub fn set_recovered(&self, time: SysTime, root: Root, note: Vec<u8>, log_bytes: u64) {
+        let mut commit = self.commit.lock();
+        let view = Arc::new(View { time, root });
+        *self.view.write() = view.clone();
+        commit.views = [view].into();
+        commit.next_time = time + 1;
+        commit.note = note;
+        commit.log_bytes = log_bytes;
+    }
+
+    /// Returns the newest view, and the usage of the extents at its time.
+    pub fn view_with_usage(&self) -> (Arc<View>, UsageTable) {
+        let _commit = self.commit.lock();
+        (self.view(), self.usage.lock().clone())
+    }
+
+    /// Returns what the tier has and costs.
+    pub fn stats(&self) -> PageTreeStats {
+        let bytes_of = |stream: &Stream| stream.extents().iter().map(|e| e.len).sum();
+        let usage = self.usage.lock();
+        let valid = |kind: StreamKind| {
+            let of_kind = usage.iter().filter(|(_, usage)| usage.kind == kind);
+            of_kind.map(|(_, usage)| usage.valid).sum()
+        };
+        PageTreeStats {
+            levels: u64::from(self.view().root.level),
+            mapped_pages: self.mapping.len() as u64,
+            base_bytes: valid(StreamKind::Base),
+            delta_bytes: valid(StreamKind::Delta),
+            base_extent_bytes: bytes_of(&self.base),
+            delta_extent_bytes: bytes_of(&self.delta),
+        }
+    }
+
+    /// Erases extents that have no valid page for any reader. Returns their number.
+    pub fn erase_dead(&self) -> Result<usize> {
+        let oldest = self.oldest_view();
+        let mut erased = 0;
+        for kind in [StreamKind::Base, StreamKind::Delta] {
+            let stream = self.stream(kind);
+            let sealed = stream.extents().into_iter().filter(|e| e.sealed);
+            let ids: Vec<ExtentId> = sealed.map(|e| e.id).collect();
+            let dead: Vec<ExtentId> = {
+                let usage = self.usage.lock();
+                ids.into_iter()
+                    .filter(|id| usage.is_dead(*id, oldest))
+                    .collect()
+            };
+            if dead.is_empty() {
+                continue;
+            }
+            stream.erase(&dead)?;
+            erased += dead.len();
+            let mut usage = self.usage.lock();
+            dead.iter().for_each(|id| usage.forget(*id));
+        }
+        Ok(erased)
+    }
+}
+
+/// Pages that a system transaction writes. Their extents are not erased while this lives.
+pub(crate) struct PageWriter<'a> {
+    storage: &'a Storage,
+    kind: StreamKind,
+    /// Pages that are not appended yet, one behind the other, and the length of each.
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+    ids: Vec<PageId>,
+    held: Vec<ExtentId>,
+}
+
+impl<'a> PageWriter<'a> {
+    pub fn new(storage: &'a Storage, kind: StreamKind) -> PageWriter<'a> {
+        PageWriter {
+            storage,
+            kind,
+            bytes: Vec::new(),
+            lens: Vec::new(),
+            ids: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
+    /// Adds the page of a builder, and returns its number among the pages of this writer.
+    pub fn add(&mut self, builder: &mut PageBuilder, mapping: PageId) -> Result<usize> {
+        let begin = self.bytes.len();
+        let compression = self.storage.options.compression;
+        builder.finish(mapping, compression, &mut self.bytes);
+        self.lens.push((self.bytes.len() - begin) as u32);
+        let number = self.ids.len() + self.lens.len() - 1;
+        if self.bytes.len() >= APPEND_BYTES.min(self.storage.options.extent_bytes as usize / 4) {
+            self.flush()?;
+        }
+        Ok(number)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.lens.is_empty() {
+            return Ok(());
+        }
+        let (lens, ids) = (&self.lens, &mut self.ids);
+        let stream = self.storage.stream(self.kind);
+        let held = &mut self.held;
+        let usage = &self.storage.usage;
+        stream.append_bound(&mut self.bytes, Intent::Bulk, |at, bytes| {
+            // Before the pages are there: a full extent may be sealed and erased at once.
+            usage.lock().hold(at.extent);
+            held.push(at.extent);
+            let mut begin = 0;
+            for len in lens {
+                let end = begin + *len as usize;
+                let id = PageId {
+                    extent: at.extent,
+                    offset: (at.offset + begin as u64) as u32,
+                    len: *len,
+                };
+                page::bind(id.address(), &mut bytes[begin..end]);
+                ids.push(id);
+                begin = end;
+            }
+        })?;
+        self.bytes.clear();
+        self.lens.clear();
+        Ok(())
+    }
+
+    /// Appends what is left, and returns the ids of all pages.
+    pub fn finish(&mut self) -> Result<Vec<PageId>> {
+        self.flush()?;
+        Ok(std::mem::take(&mut self.ids))
+    }
+}
+
+impl Drop for PageWriter<'_> {
+    fn drop(&mut self) {
+        let mut usage = self.storage.usage.lock();
+        self.held.iter().for_each(|extent| usage.release(*extent));
+    }
+}
+
+/// Folders of the streams and of the logs.
+pub(crate) const BASE: &str = "base";
+pub(crate) const DELTA: &str = "delta";
+pub(crate) const LOGS: &str = "logs";
+
+fn cache_key(id: PageId) -> CacheKey {
+    CacheKey {
+        file: u128::from(id.extent.0) | 1 << 127,
+        offset: u64::from(id.offset),
+    }
+}
+
+fn is_in_use(usage: &UsageTable, id: PageId) -> bool {
+    usage.get(id.extent).is_some_and(|usage| {
+        let range = usage.ranges.range(..=id.offset).next_back();
+        range.is_some_and(|(_, end)| id.offset < *end)
+    })
+}
+
+fn oldest(commit: &mut Commit) -> SysTime {
+    // The queue has one count of a view, and the newest one is held by the tree, too.
+    while commit.views.len() > 1 && Arc::strong_count(&commit.views[0]) == 1 {
+        commit.views.pop_front();
+    }
+    commit.views.front().map_or(0, |view| view.time)
+}

@@ -1,0 +1,397 @@
+//! The storage tier against a model, with small pages, short chains and small extents.
+
+use crate::TreeOptions;
+use crate::cursor::TreeCursor;
+use crate::storage::{Prepared, Storage, View};
+use basalt_env::sync::Mutex;
+use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use basalt_env::{Env, Random};
+use basalt_fs::Result;
+use basalt_kv::key::Kind;
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, When};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+const DIR: &str = "tree";
+const PUT: u8 = Kind::Put as u8;
+const DELETE: u8 = Kind::Delete as u8;
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+fn disk(seed: u64) -> Arc<SimFs> {
+    SimFs::new(SimOptions {
+        seed,
+        ..SimOptions::default()
+    })
+}
+
+fn options() -> TreeOptions {
+    TreeOptions {
+        page_bytes: 400,
+        extent_bytes: 8 << 10,
+        max_deltas: 2,
+        ..TreeOptions::default()
+    }
+}
+
+fn open(fs: &Arc<SimFs>) -> Result<Storage> {
+    let env = Env::for_tests(fs.clone(), fs.op_count());
+    Storage::open(&env, Path::new(DIR), &options())
+}
+
+/// A step of a history.
+#[derive(Clone, Debug)]
+enum Step {
+    Write(Changes),
+    /// Writes changes whose pages were written before a compaction or a collection.
+    WriteBeside(Changes, bool),
+    /// Compacts a leaf after a write that was committed while the compaction wrote its pages.
+    CompactBeside(Changes),
+    Compact,
+    Collect,
+    Checkpoint,
+    Reopen,
+}
+
+fn changes(random: &Random) -> Changes {
+    let mut changes = Changes::new();
+    let from = random.below(400);
+    let (count, spread) = match random.below(3) {
+        0 => (random.below(60), 400),
+        _ => (1 + random.below(12), 1 + random.below(60)),
+    };
+    for _ in 0..count {
+        let key = format!("k{:05}", (from + random.below(spread)) % 400).into_bytes();
+        let deletes = random.one_in(4);
+        let value = vec![random.next_u64() as u8; random.below(40) as usize];
+        changes.insert(key, (!deletes).then_some(value));
+    }
+    // Sometimes a whole range goes.
+    if random.one_in(12) {
+        for n in from..from + 80 {
+            changes.insert(format!("k{:05}", n % 400).into_bytes(), None);
+        }
+    }
+    changes
+}
+
+fn history(random: &Random, count: usize) -> Vec<Step> {
+    let step = |_| match random.below(12) {
+        0 | 1 => Step::Compact,
+        2 => Step::Collect,
+        3 if random.one_in(2) => Step::Checkpoint,
+        4 if random.one_in(3) => Step::Reopen,
+        5 => Step::WriteBeside(changes(random), random.one_in(2)),
+        6 => Step::CompactBeside(changes(random)),
+        _ => Step::Write(changes(random)),
+    };
+    (0..count).map(step).collect()
+}
+
+fn prepare<'a>(storage: &'a Storage, changes: &Changes, note: u64) -> Result<Prepared<'a>> {
+    let entries = changes.iter().map(|(key, value)| match value {
+        Some(value) => (&key[..], PUT, &value[..]),
+        None => (&key[..], DELETE, &[][..]),
+    });
+    let note = Some(note.to_le_bytes().to_vec());
+    storage.prepare_user_checkpoint(entries, note)
+}
+
+fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
+    let prepared = prepare(storage, changes, note)?;
+    storage.commit_prepared(&prepared).map(|_| ())
+}
+
+fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result<()> {
+    match step {
+        Step::Write(changes) => write(storage, changes, note),
+        Step::WriteBeside(changes, compacts) => {
+            let prepared = prepare(storage, changes, note)?;
+            match compacts {
+                true => storage.compact()?,
+                false => storage.collect_garbage()?,
+            };
+            storage.commit_prepared(&prepared).map(|_| ())
+        }
+        Step::CompactBeside(changes) => {
+            let due = storage.mapping.with_deltas(storage.options.max_deltas);
+            let compaction = match due.first() {
+                Some(leaf) => storage.prepare_compaction(*leaf)?,
+                None => None,
+            };
+            write(storage, changes, note)?;
+            match compaction {
+                Some(compaction) => storage.commit_prepared(&compaction).map(|_| ()),
+                None => Ok(()),
+            }
+        }
+        Step::Compact => storage.compact().map(|_| ()),
+        Step::Collect => storage.collect_garbage().map(|_| ()),
+        Step::Checkpoint => storage.take_checkpoint(),
+        Step::Reopen => {
+            storage.close()?;
+            *storage = open(fs)?;
+            Ok(())
+        }
+    }
+}
+
+fn apply(content: &mut Content, step: &Step) {
+    if let Step::Write(changes) | Step::WriteBeside(changes, _) | Step::CompactBeside(changes) =
+        step
+    {
+        for (key, value) in changes {
+            match value {
+                Some(value) => content.insert(key.clone(), value.clone()),
+                None => content.remove(key),
+            };
+        }
+    }
+}
+
+/// Returns what the tree has in a view, read forward and backward.
+fn content(storage: &Storage, view: &Arc<View>) -> Result<Content> {
+    let mut found = Content::new();
+    let mut cursor = TreeCursor::at(storage, view.clone(), b"")?;
+    while cursor.next()? {
+        let (kind, value) = cursor.entry();
+        if kind == PUT {
+            found.insert(cursor.key(), value.to_vec());
+        }
+    }
+    let mut back = Content::new();
+    while cursor.prev()? {
+        let (kind, value) = cursor.entry();
+        if kind == PUT {
+            back.insert(cursor.key(), value.to_vec());
+        }
+    }
+    assert_eq!(found, back, "both directions");
+    Ok(found)
+}
+
+fn check_points(storage: &Storage, view: &View, model: &Content, random: &Random) {
+    for _ in 0..10 {
+        let key = format!("k{:05}", random.below(400)).into_bytes();
+        let found = storage.get(view, &key).unwrap();
+        let found = found.filter(|(kind, _)| *kind == PUT);
+        assert_eq!(
+            found.as_ref().map(|(_, v)| &v[..]),
+            model.get(&key).map(|v| &v[..])
+        );
+    }
+}
+
+#[test]
+fn histories_agree_with_a_model() {
+    let (mut levels, mut erased, mut held_checks) = (0, 0, 0);
+    for seed in basalt_sim::campaign::cases(0..20 * basalt_sim::campaign::scale()) {
+        let random = Random::from_seed(seed);
+        let fs = disk(seed);
+        let mut storage = open(&fs).unwrap();
+        let mut model = Content::new();
+        let mut held: Vec<(Arc<View>, Content)> = Vec::new();
+        let mut before = 0;
+        for (n, step) in history(&random, 120).iter().enumerate() {
+            if matches!(step, Step::Reopen) {
+                held.clear();
+            }
+            run(&mut storage, &fs, step, n as u64)
+                .unwrap_or_else(|e| panic!("seed {seed}, step {n}: {step:?}: {e}"));
+            apply(&mut model, step);
+            let view = storage.view();
+            levels = levels.max(view.root.level);
+            check_points(&storage, &view, &model, &random);
+            if random.one_in(6) {
+                assert_eq!(
+                    content(&storage, &view).unwrap(),
+                    model,
+                    "seed {seed}, step {n}"
+                );
+                storage.verify().unwrap();
+            }
+            // Old readers see what they saw, whatever was compacted and collected since.
+            if random.one_in(10) {
+                held.push((view, model.clone()));
+            }
+            if held.len() > 3 {
+                let (view, model) = held.remove(random.below(held.len() as u64) as usize);
+                assert_eq!(
+                    content(&storage, &view).unwrap(),
+                    model,
+                    "seed {seed}, step {n}"
+                );
+                held_checks += 1;
+            }
+            let extents = storage.base.extents().len() + storage.delta.extents().len();
+            erased += before.max(extents) - extents;
+            before = extents;
+        }
+    }
+    println!("tree histories: levels={levels} erased={erased} old_views={held_checks}");
+    assert!(
+        levels >= 2 && erased > 50 && held_checks > 30 || basalt_sim::campaign::case().is_some()
+    );
+}
+
+/// After a power cut at any change of the disk, the tree has what its committed transactions wrote,
+/// and what the one in doubt wrote or nothing of it.
+#[test]
+fn a_power_cut_at_every_change_keeps_committed_transactions() {
+    let mut states = 0;
+    for seed in basalt_sim::campaign::cases(0..2 * basalt_sim::campaign::scale()) {
+        let random = Random::from_seed(seed);
+        let fs = disk(seed);
+        let mut storage = open(&fs).unwrap();
+        let points: Arc<Mutex<Vec<(SimSnapshot, usize)>>> = Arc::default();
+        let done = Arc::new(AtomicUsize::new(0));
+        let (to, steps_done) = (points.clone(), done.clone());
+        fs.on_mutation(move |snapshot| to.lock().push((snapshot, steps_done.load(SeqCst))));
+        let steps = history(&random, 30);
+        let mut models = vec![Content::new()];
+        for (n, step) in steps.iter().enumerate() {
+            run(&mut storage, &fs, step, n as u64).unwrap();
+            let mut model = models[n].clone();
+            apply(&mut model, step);
+            models.push(model);
+            done.fetch_add(1, SeqCst);
+        }
+        fs.on_mutation(|_| {});
+        for (snapshot, done) in points.lock().iter() {
+            for policy in CrashPolicy::ALL.iter() {
+                let say = format!("seed {seed}, after step {done}, {policy:?}, state {states}");
+                let crashed = snapshot.crash(*policy, seed * 10_000 + states);
+                let storage = open(&crashed).unwrap_or_else(|e| panic!("{say}: {e}"));
+                let view = storage.view();
+                let found = content(&storage, &view).unwrap_or_else(|e| panic!("{say}: {e}"));
+                let after = (done + 1).min(steps.len());
+                assert!(found == models[*done] || found == models[after], "{say}");
+                storage.verify().unwrap();
+                // The tree goes on.
+                write(&storage, &changes(&random), 1).unwrap();
+                storage.compact().unwrap();
+                storage.collect_garbage().unwrap();
+                storage.verify().unwrap();
+                storage.close().unwrap();
+                states += 1;
+            }
+        }
+    }
+    basalt_sim::campaign!("tree_crash_states={states}");
+    let least = basalt_sim::campaign::scale().floor(3500);
+    assert!(
+        states >= least || basalt_sim::campaign::case().is_some(),
+        "{states}"
+    );
+}
+
+/// The faults, and whether they stay for several calls.
+const FAULTS: [(FaultKind, bool); 5] = [
+    (FaultKind::Eio, false),
+    (FaultKind::Eio, true),
+    (FaultKind::Enospc, false),
+    (FaultKind::ShortWrite, false),
+    (FaultKind::FailedSync, false),
+];
+
+/// Runs a history in which the `k`-th call fails. Returns the number of calls.
+fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> u64 {
+    let say = format!("seed {seed}, {kind:?} stays {stays}, call {k}");
+    let disk = disk(seed);
+    let faulty = FaultFs::new(disk.clone(), k);
+    let env = Env::for_tests(faulty.clone(), seed);
+    let mut storage = Storage::open(&env, Path::new(DIR), &options()).unwrap();
+    let rule = faulty.inject(Fault {
+        op: None,
+        path: String::new(),
+        when: if stays { When::From(k) } else { When::Nth(k) },
+        kind,
+    });
+    let mut model = Content::new();
+    // Writes since the last commit that failed. A recovery may find one of them.
+    let mut doubt: Vec<Step> = Vec::new();
+    let mut failed = 0;
+    // A step of two transactions may fail after the first.
+    let one_call = |s: &Step| {
+        matches!(
+            s,
+            Step::Write(_) | Step::Compact | Step::Collect | Step::Checkpoint
+        )
+    };
+    let steps = history(&Random::from_seed(seed), 24)
+        .into_iter()
+        .filter(one_call);
+    for (n, step) in steps.enumerate() {
+        match run(&mut storage, &disk, &step, n as u64) {
+            Ok(()) => {
+                // A step that commits nothing leaves the doubt.
+                if matches!(step, Step::Write(_)) {
+                    doubt.clear();
+                }
+                apply(&mut model, &step);
+            }
+            Err(_) => {
+                failed += 1;
+                if matches!(step, Step::Write(_)) {
+                    doubt.push(step);
+                }
+            }
+        }
+        if failed == 3 {
+            faulty.clear();
+        }
+        match content(&storage, &storage.view()) {
+            Ok(found) => assert_eq!(found, model, "{say}, step {n}"),
+            Err(e) => assert!(failed < 3, "{say}, step {n}: {e}"),
+        }
+    }
+    let calls = faulty.seen(rule);
+    faulty.clear();
+    if k.is_multiple_of(2) {
+        // A stream whose sync has failed takes nothing more, and a checkpoint needs no stream.
+        let _ = storage.close();
+    }
+    drop(storage);
+    let storage = open(&disk.kill()).unwrap_or_else(|e| panic!("{say}: {e}"));
+    let found = content(&storage, &storage.view()).unwrap();
+    let with = |step: &Step| {
+        let mut model = model.clone();
+        apply(&mut model, step);
+        model
+    };
+    let is_possible = found == model || doubt.iter().any(|step| with(step) == found);
+    assert!(is_possible, "{say}: {failed} failed");
+    storage.verify().unwrap_or_else(|e| panic!("{say}: {e}"));
+    write(&storage, &changes(&Random::from_seed(k)), 0).unwrap();
+    storage.compact().unwrap();
+    storage.collect_garbage().unwrap();
+    storage.verify().unwrap();
+    calls
+}
+
+#[test]
+fn every_failing_call_leaves_committed_transactions() {
+    let mut runs = 0;
+    let scale = basalt_sim::campaign::scale();
+    for seed in 0..scale.floor(1) {
+        for fault in FAULTS {
+            let calls = run_with_fault(seed, fault, u64::MAX);
+            let step = 1 + calls / 150;
+            for k in (1..=calls).step_by(step as usize) {
+                run_with_fault(seed, fault, k);
+                runs += 1;
+            }
+        }
+    }
+    basalt_sim::campaign!("tree_fault_runs={runs}");
+    assert!(runs >= scale.floor(300), "{runs}");
+}
+
+/// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
+#[test]
+fn every_tree_test_passes_on_lava() {
+    basalt_sim::all_tests_on_lava("every_tree_test_passes_on_lava", &[]);
+}
