@@ -585,3 +585,23 @@ fn a_file_that_is_emptied_before_it_ends_is_removed() {
     assert!(left.end().is_some());
     assert!(engine.engine().logs.get(first).is_none());
 }
+
+/// A log was deleted after the newest checkpoint. After the next open, its records counted as live,
+/// and their files stayed until the open after that one.
+#[test]
+fn records_of_a_deleted_log_are_garbage_after_an_open() {
+    let fs = disk(1);
+    let store = Store::open(&fs).unwrap();
+    for lsn in 1..=100 {
+        store.logs[0].append(lsn, &[1; 300], UNSYNCED).unwrap();
+    }
+    store.engine.engine().checkpoint().unwrap();
+    store.engine.delete(&log_name(0)).unwrap();
+    store.engine.engine().cut_power();
+    let fs = fs.kill();
+    let engine = open(&fs).unwrap();
+    let live: Vec<_> = engine.engine().miscounted();
+    let files = live.iter().map(|(file, indexed)| (&file.path, *indexed));
+    assert_eq!(files.collect::<Vec<_>>(), []);
+    engine.close().unwrap();
+}
