@@ -13,9 +13,10 @@ use crate::{
     FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, RecordWriter,
 };
 use basalt_env::Env;
-use basalt_fs::{AlignedBuf, Error, ErrorKind, Intent, Result};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Name of the file that names the manifest.
 pub const CURRENT: &str = "CURRENT";
@@ -176,8 +177,9 @@ pub struct Manifest {
 
 impl Manifest {
     /// Writes a fresh manifest that begins with the whole state, as the bytes of one edit, makes it
-    /// durable, and points `CURRENT` at it. If this fails, either manifest may be the current one
-    /// after a crash, so both stay on disk.
+    /// durable, and points `CURRENT` at it. If this fails before `CURRENT` is replaced, the fresh
+    /// manifest is removed, so that attempts on a full disk take no space. If it fails later,
+    /// either manifest may be the current one after a crash, so both stay on disk.
     pub fn create(
         env: &Env,
         dir: &Path,
@@ -186,9 +188,32 @@ impl Manifest {
         state: &[u8],
     ) -> Result<Manifest> {
         let path = manifest_path(dir, number);
+        let file = env.fs().create(&path)?;
+        let mut may_be_current = false;
+        let made = Manifest::write(env, dir, file, store_id, number, state).and_then(|mut m| {
+            m.replace_current(env, &mut may_be_current)?;
+            Ok(m)
+        });
+        if made.is_err() && !may_be_current {
+            // Files that stay are unused, and the next open removes them.
+            let _ = env.fs().remove(&path);
+            let _ = env.fs().remove(&dir.join(CURRENT_TMP));
+        }
+        made
+    }
+
+    /// Writes a manifest that `CURRENT` does not name yet.
+    fn write(
+        env: &Env,
+        dir: &Path,
+        file: Arc<dyn File>,
+        store_id: u128,
+        number: u64,
+        state: &[u8],
+    ) -> Result<Manifest> {
+        let path = manifest_path(dir, number);
         let fs = env.fs();
         let file_id = env.random().next_u128();
-        let file = fs.create(&path)?;
         let header = FileHeader {
             kind: FileKind::Manifest,
             file_id,
@@ -213,7 +238,6 @@ impl Manifest {
         m.append(state)?;
         m.begun = m.bytes();
         fs.sync_metadata(dir)?;
-        m.point_current(env)?;
         Ok(m)
     }
 
@@ -233,6 +257,11 @@ impl Manifest {
 
     /// Writes `CURRENT` so that it names this manifest, and says that all of it is synced.
     pub fn point_current(&mut self, env: &Env) -> Result<()> {
+        self.replace_current(env, &mut false)
+    }
+
+    /// Writes `CURRENT`. Sets `may_be_replaced` before the old one may be gone.
+    fn replace_current(&mut self, env: &Env, may_be_replaced: &mut bool) -> Result<()> {
         let fs = env.fs();
         let (tmp, target) = (self.dir.join(CURRENT_TMP), self.dir.join(CURRENT));
         let current = Current {
@@ -247,6 +276,7 @@ impl Manifest {
         let file = fs.create(&tmp)?;
         file.append(&[IoSlice::new(&current.encode())], Intent::Sync)?;
         file.sync_all()?;
+        *may_be_replaced = true;
         fs.rename(&tmp, &target)?;
         fs.sync_metadata(&self.dir)
     }
