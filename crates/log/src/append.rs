@@ -247,6 +247,8 @@ impl Engine {
         let DataRequest::Remove { log, op } = request else {
             unreachable!("the caller found a removal");
         };
+        // On a full disk, the removal is what ends the state.
+        writer.resume_now()?;
         // Nothing that was appended before may be durable later than the removal.
         writer.sync()?;
         self.run_op(log, op.clone(), true)

@@ -13,6 +13,7 @@ use crate::checkpoint::checkpoint_path;
 use crate::engine::Engine;
 use crate::physical::{PinnedFiles, ReadableFile, file_path, number_of};
 use crate::recovery::LOCK;
+use crate::reserve::RESERVE;
 use crate::writer::LeftFile;
 use basalt_env::Env;
 use basalt_env::file_copy::{cannot_link, copy_file};
@@ -180,7 +181,7 @@ pub(crate) fn remove_unfinished(env: &Env, dir: &Path) -> Result<()> {
     let fs = env.fs();
     let entries = fs.list(dir)?;
     let ours = |name: &str| {
-        name == LOCK || name == CURRENT || name == "CURRENT.tmp" || number_of(name).is_some()
+        [LOCK, CURRENT, "CURRENT.tmp", RESERVE].contains(&name) || number_of(name).is_some()
     };
     if let Some(other) = entries.iter().find(|e| e.is_dir || !ours(&e.name)) {
         return Err(Error::invalid(format!(

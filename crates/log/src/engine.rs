@@ -56,6 +56,7 @@ const LIVE_PART: u64 = 4;
 /// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
 /// | `WrittenFile` | a file that was left | its end, or a sync of it |
 /// | `Manifested` | the manifest and the catalog | one edit |
+/// | `Reserve::takes_records` | new records, and changes of the reserve | one group, one change |
 /// | `LogInner` | the index of one log, and who waits for it | no I/O |
 /// | `Names` | the logs by name | no I/O |
 /// | `QueueState` | the queue of a physical log | no I/O |
@@ -70,6 +71,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "Engine::moved",
         "writer::WrittenFile",
         "physical::Manifested",
+        "Reserve::takes_records",
         "namespace::LogInner",
         "namespace::Names",
         "queue::QueueState",
@@ -212,11 +214,7 @@ impl Engine {
         let synced = self.data.lock().end_all();
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
-        // With a checkpoint the next open reads nothing else.
-        let synced = synced.and_then(|()| match self.logs.is_read_only() {
-            true => Ok(()),
-            false => self.checkpoint(),
-        });
+        let synced = synced.and_then(|()| self.last_checkpoint());
         self.data_queue.fail_all(&error);
         self.meta_queue.fail_all(&error);
         for log in self.namespace.all() {
@@ -229,6 +227,21 @@ impl Engine {
         drop(sources);
         *self.lock.lock() = None;
         synced
+    }
+
+    /// Writes the checkpoint with which the next open reads nothing else. Then makes the reserve if
+    /// there is none.
+    fn last_checkpoint(&self) -> Result<()> {
+        if !self.logs.is_changed() {
+            return Ok(());
+        }
+        match self.checkpoint() {
+            // Nothing is lost: the next open reads what this one has read, and what was appended.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {}
+            done => done?,
+        }
+        self.logs.keep_reserve();
+        Ok(())
     }
 
     /// Drops the jobs that are queued, as a power cut does.
@@ -254,10 +267,18 @@ impl Engine {
             if let Some(file) = self.logs.get(file)
                 && file.subtract_live(bytes)
                 && file.role != Role::Meta
-                && file.end().is_some()
+                && file.takes_no_more()
             {
                 self.schedule_removal();
             }
+        }
+    }
+
+    /// Has a job remove files of dead records, if recovery has found some. The process that made
+    /// the records garbage was killed before it removed them, and the disk may be full of them.
+    pub fn remove_dead_after_open(&self) {
+        if self.logs.all().iter().any(|file| file.is_dead()) {
+            self.schedule_removal();
         }
     }
 
@@ -273,6 +294,10 @@ impl Engine {
 
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
     pub fn remove_dead_records(&self) -> Result<()> {
+        for writer in [&self.data, &self.moved] {
+            // A full disk has left a file without an end. The file stays if that cannot be written.
+            let _ = writer.lock().resume_now();
+        }
         let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
             .map(|file| file.number)
             .collect();
@@ -424,7 +449,12 @@ impl Engine {
                 dead.into_iter()
                     .try_for_each(|file| self.logs.remove(file, recycle))
             }
-            Err(e) => Err(e),
+            Err(e) => {
+                if !self.logs.may_name_checkpoint(number) {
+                    let _ = self.env.fs().remove(&path);
+                }
+                Err(e)
+            }
         }
     }
 

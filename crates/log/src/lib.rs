@@ -42,6 +42,7 @@ mod read_ahead;
 mod read_many;
 mod recovery;
 mod request;
+mod reserve;
 mod reverse_index;
 mod stats;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::namespace::LogState;
 use crate::options::{LogEngineOptions, LogOptions};
 use crate::recovery;
 use crate::request::DataRequest;
+use crate::reserve;
 use crate::stats::LogEngineStats;
 use crate::ticket::LogTicket;
 use basalt_env::Env;
@@ -45,10 +46,25 @@ impl LogEngine {
         let engine = Engine::new(env, recovered);
         engine.schedule_merge();
         engine.offer_metrics();
+        engine.remove_dead_after_open();
         Ok(LogEngine {
             engine,
             creating: Arc::new(named("LogEngine::creating", Mutex::new(()))),
         })
+    }
+
+    /// Gives back the space that a closed store keeps for the removal of records on a full disk, so
+    /// that another engine beside it can be opened. The store makes its reserve again with the next
+    /// append or close, if the disk has the space. Returns false if there is no reserve.
+    ///
+    /// Errors: `Busy` if a process has the store open.
+    pub fn release_reserve(env: &Env, path: impl AsRef<Path>) -> Result<bool> {
+        let dir = path.as_ref();
+        if !reserve::exists(env, dir) {
+            return Ok(false);
+        }
+        let _lock = env.fs().lock(&dir.join(recovery::LOCK))?;
+        Ok(reserve::remove(env, dir))
     }
 
     /// Opens the store in a directory for reading. Nothing is written, not even a lock file, and

@@ -49,6 +49,15 @@ impl LogOp {
         }
     }
 
+    /// Returns true for an operation that makes records garbage. It may use the reserve of a full
+    /// disk.
+    pub fn frees_space(&self) -> bool {
+        match self {
+            LogOp::Delete { .. } | LogOp::Trim { .. } | LogOp::Remove { .. } => true,
+            LogOp::Create { .. } | LogOp::Page { .. } => false,
+        }
+    }
+
     /// Appends the operation to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(match self {

@@ -10,7 +10,7 @@ use crate::queue::{Commit, Queued, TicketState};
 use crate::request::MetaRequest;
 use basalt_env::JobPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_fs::{AlignedBuf, Result};
+use basalt_fs::{AlignedBuf, ErrorKind, Result};
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -19,6 +19,10 @@ impl Engine {
     /// Commits an operation on a log, and waits for it.
     pub fn run_op(&self, log: &Arc<LogState>, op: LogOp, sync: bool) -> Result<()> {
         self.check_open()?;
+        if !op.frees_space() {
+            // Nothing else uses up what a removal needs on a full disk.
+            drop(self.logs.hold_reserve()?);
+        }
         let request = MetaRequest {
             log: log.clone(),
             op,
@@ -62,7 +66,15 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
             })
             .collect();
         let lens: Vec<usize> = records.iter().map(|r| r.buf.len()).collect();
-        let file = match writer.append(&mut records, sync) {
+        let mut appended = writer.append(&mut records, sync);
+        if let Err(e) = &appended
+            && e.kind() == ErrorKind::NoSpace
+            && group.iter().any(|queued| queued.request.op.frees_space())
+            && engine.logs.lend_reserve()
+        {
+            appended = (writer.resume_now()).and_then(|()| writer.append(&mut records, sync));
+        }
+        let file = match appended {
             Ok(file) => file,
             Err(e) => return group.iter().map(|_| Err(e.clone())).collect(),
         };

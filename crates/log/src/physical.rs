@@ -4,6 +4,7 @@
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use crate::counters::Counters;
+use crate::reserve::{Reserve, ReserveHeld};
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_env::{Env, MemoryLedger};
@@ -112,6 +113,11 @@ impl ReadableFile {
         self.has_failed.store(true, Relaxed);
     }
 
+    /// Returns true if the file takes no more records.
+    pub fn takes_no_more(&self) -> bool {
+        self.end().is_some() || self.has_failed.load(Relaxed)
+    }
+
     /// Notes that a record of the file cannot be read.
     pub fn note_unreadable(&self) {
         self.is_damaged.store(true, Relaxed);
@@ -171,8 +177,11 @@ impl ReadableFile {
 
 /// The manifest, and what it says.
 struct Manifested {
+    /// Until the first edit, the manifest that was found, which takes no edits.
     manifest: Manifest,
     catalog: Catalog,
+    /// True if an edit was installed since the store was opened.
+    is_changed: bool,
 }
 
 /// All physical logs of a store.
@@ -195,6 +204,8 @@ pub(crate) struct PhysicalLogs {
     wants_space: AtomicBool,
     /// Removed files that stay as long as a copy may need them.
     kept: Mutex<KeptFiles>,
+    /// Space for removals on a full disk.
+    reserve: Reserve,
 }
 
 /// Files that the manifest no longer names, and that copies of the store may.
@@ -225,12 +236,13 @@ impl Drop for PinnedFiles {
 }
 
 impl PhysicalLogs {
-    /// Takes over the files that a manifest names. A fresh manifest with the same content becomes
-    /// the current one.
+    /// Takes over the files that the manifest with this number names. Writes nothing; the first
+    /// edit goes to a fresh manifest.
     pub fn open(
         env: &Env,
         dir: &Path,
         mut catalog: Catalog,
+        number: u64,
         file_bytes: u64,
     ) -> Result<PhysicalLogs> {
         // Files that no manifest names are removed later. Until then their names are taken.
@@ -239,11 +251,7 @@ impl PhysicalLogs {
                 catalog.next_file = catalog.next_file.max(number.saturating_add(1));
             }
         }
-        let number = catalog.next_file;
-        catalog.next_file += 1;
-        let state = catalog::encode(&catalog.changes());
-        let manifest = Manifest::create(env, dir, catalog.store_id, number, &state)?;
-        PhysicalLogs::of_catalog(env, dir, catalog, manifest, file_bytes, false)
+        PhysicalLogs::of_catalog(env, dir, catalog, number, file_bytes, false)
     }
 
     /// Takes over the files that a manifest with this number names, and writes nothing, now or
@@ -255,18 +263,18 @@ impl PhysicalLogs {
         number: u64,
         file_bytes: u64,
     ) -> Result<PhysicalLogs> {
-        let manifest = Manifest::unwritten(dir, number, catalog.store_id);
-        PhysicalLogs::of_catalog(env, dir, catalog, manifest, file_bytes, true)
+        PhysicalLogs::of_catalog(env, dir, catalog, number, file_bytes, true)
     }
 
     fn of_catalog(
         env: &Env,
         dir: &Path,
         catalog: Catalog,
-        manifest: Manifest,
+        number: u64,
         file_bytes: u64,
         read_only: bool,
     ) -> Result<PhysicalLogs> {
+        let manifest = Manifest::unwritten(dir, number, catalog.store_id);
         let mut files = BTreeMap::new();
         for (n, file) in &catalog.files {
             let path = file_path(dir, *n, file.role);
@@ -287,11 +295,16 @@ impl PhysicalLogs {
             counters: Arc::default(),
             file_bytes,
             read_only,
-            manifested: Mutex::new(Manifested { manifest, catalog }),
+            manifested: Mutex::new(Manifested {
+                manifest,
+                catalog,
+                is_changed: false,
+            }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
             recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
             wants_space: AtomicBool::new(false),
             kept: named("PhysicalLogs::kept", Mutex::default()),
+            reserve: Reserve::new(env, dir),
         })
     }
 
@@ -388,6 +401,48 @@ impl PhysicalLogs {
     }
 
     fn install_into(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
+        match self.try_install(m, changes) {
+            // The manifest is in doubt, and only a fresh one tells what is in it. So every edit may
+            // take the reserve, not only that of a removal.
+            Err(e) if e.kind() == ErrorKind::NoSpace && self.lend_reserve() => {
+                self.try_install(m, changes)
+            }
+            done => done,
+        }
+    }
+
+    /// Makes sure that removals have their space on a full disk, before new records are written.
+    ///
+    /// Errors: `NoSpace` if the disk lacks this space; `ReadOnly`.
+    pub fn hold_reserve(&self) -> Result<ReserveHeld<'_>> {
+        self.check_writable()?;
+        self.reserve.hold()
+    }
+
+    /// Makes the reserve if there is none, as far as the disk has the space.
+    pub fn keep_reserve(&self) {
+        self.reserve.keep();
+    }
+
+    /// Returns true if the store takes new records, as far as the process knows.
+    pub fn holds_reserve(&self) -> bool {
+        self.reserve.is_held()
+    }
+
+    /// Gives all space that waits for later use to a removal of records, or to an edit of the
+    /// manifest, that found the disk full. Returns false if there is none.
+    pub fn lend_reserve(&self) -> bool {
+        self.release_recycled();
+        self.reserve.lend()
+    }
+
+    /// Returns true if an edit was installed since the store was opened. A store without an edit
+    /// has no new record either, because each process appends to files of its own.
+    pub fn is_changed(&self) -> bool {
+        self.manifested.lock().is_changed
+    }
+
+    fn try_install(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
         self.check_writable()?;
         let mut catalog = m.catalog.clone();
         catalog.apply(changes)?;
@@ -408,6 +463,7 @@ impl PhysicalLogs {
             m.manifest.append(&catalog::encode(changes))?;
         }
         m.catalog = catalog;
+        m.is_changed = true;
         Ok(())
     }
 
@@ -501,6 +557,15 @@ impl PhysicalLogs {
         Ok(())
     }
 
+    /// Gives back the space behind the end of a file. A failed append, or a process that was
+    /// killed, leaves it.
+    pub fn release_tail(&self, number: u64, end: u64) {
+        if let Some(file) = self.get(number) {
+            // The file keeps the space if it cannot be released.
+            let _ = file.file.release_range(end..file.file.allocated());
+        }
+    }
+
     /// Notes the ends of files in memory alone.
     pub fn note_ends(&self, ends: &[(u64, FileEnd)]) {
         for (n, end) in ends {
@@ -566,6 +631,13 @@ impl PhysicalLogs {
         let named = |file: &Arc<ReadableFile>| m.catalog.files.contains_key(&file.number);
         let files = self.all().into_iter().filter(named).collect();
         (m.catalog.clone(), files, PinnedFiles(self.clone()))
+    }
+
+    /// Returns true if the manifest names the checkpoint with this number, or may name it after an
+    /// edit that failed.
+    pub fn may_name_checkpoint(&self, number: u64) -> bool {
+        let m = self.manifested.lock();
+        m.manifest.in_doubt() || m.catalog.checkpoint.is_some_and(|c| c.number == number)
     }
 
     /// Removes a checkpoint that the manifest no longer names.

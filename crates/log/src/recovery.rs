@@ -14,7 +14,8 @@ use crate::mapping::{Location, Mapping};
 use crate::namespace::{LogState, Namespace};
 use crate::options::LogEngineOptions;
 use crate::pages;
-use crate::physical::{self, PhysicalLogs, ReadableFile, ReplayStart};
+use crate::physical::{self, PhysicalLogs, ReadableFile, ReplayStart, file_path};
+use crate::reserve;
 use crate::writer::PhysicalWriter;
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -54,32 +55,63 @@ pub(crate) fn open(env: &Env, dir: &Path, options: &LogEngineOptions) -> Result<
         }
     }
     let lock = fs.lock(&dir.join(LOCK))?;
-    let catalog = match physical::load(env, dir)? {
+    let found = physical::load(env, dir)?;
+    let (number, catalog) = match found.as_ref() {
         Some((current, catalog)) => {
-            check_is_newest(env, dir, current.number, &catalog)?;
-            catalog
+            check_is_newest(env, dir, current.number, catalog)?;
+            (current.number, catalog.clone())
         }
         None => {
             check_is_empty(env, dir)?;
-            Catalog {
+            let catalog = Catalog {
                 store_id: env.random().next_u128(),
                 next_file: 1,
                 ..Catalog::default()
-            }
+            };
+            (0, catalog)
         }
     };
-    let logs = Arc::new(PhysicalLogs::open(
-        env,
-        dir,
-        catalog.clone(),
-        options.file_bytes,
-    )?);
+    let logs = PhysicalLogs::open(env, dir, catalog.clone(), number, options.file_bytes)?;
+    let logs = Arc::new(logs);
     let (recovered, ends) = replay(env, &catalog, &logs, options, Some(lock))?;
-    if !ends.is_empty() {
-        logs.end_files(&ends)?;
+    // Nothing was written so far, so an open that fails leaves the store as it was.
+    let unused = unused_files(env, dir, number, &catalog)?;
+    if found.is_none() || !ends.is_empty() || !unused.is_empty() {
+        write_ends(env, &logs, &ends, &unused)?;
     }
-    remove_unused(env, dir, &logs)?;
     Ok(recovered)
+}
+
+/// Records the ends of files in a fresh manifest, and then removes the files that it does not name.
+/// The fresh manifest comes first because a power cut could take the last edit back. The state
+/// before that edit may name some of the files.
+fn write_ends(env: &Env, logs: &PhysicalLogs, ends: &Ends, unused: &[UnusedFile]) -> Result<()> {
+    let remove = |file: &UnusedFile| env.fs().remove(&logs.dir().join(&file.name));
+    let had_reserve = reserve::exists(env, logs.dir());
+    if let Err(e) = logs.end_files(ends) {
+        let newer: Vec<_> = unused.iter().filter(|file| file.is_newer).collect();
+        if e.kind() != ErrorKind::NoSpace || newer.is_empty() {
+            return Err(e);
+        }
+        newer.into_iter().try_for_each(remove)?;
+        // Some filesystems give space back only when the removals are durable.
+        env.fs().sync_metadata(logs.dir())?;
+        logs.end_files(ends)?;
+    }
+    for (number, end) in ends {
+        logs.release_tail(*number, end.offset);
+    }
+    for file in unused {
+        match remove(file) {
+            Err(e) if !e.is_not_found() => return Err(e),
+            _ => {}
+        }
+    }
+    if had_reserve {
+        // The fresh manifest may have taken a part of it.
+        logs.keep_reserve();
+    }
+    Ok(())
 }
 
 /// Opens the store in a directory without permission, or intent, to change a byte. The lock that a
@@ -217,24 +249,42 @@ fn check_is_empty(env: &Env, dir: &Path) -> Result<()> {
     }
 }
 
-/// Removes files of the store that its manifest does not name: they were being made or removed when
-/// the store was last open.
-fn remove_unused(env: &Env, dir: &Path, logs: &PhysicalLogs) -> Result<()> {
-    let mut named: BTreeSet<PathBuf> = logs.all().iter().map(|f| f.path.clone()).collect();
-    named.extend(logs.checkpoint().map(|c| checkpoint_path(dir, c.number)));
-    let current = basalt_records::manifest::read_current(env, dir)?;
-    let manifest = current.map(|c| manifest_path(dir, c.number));
-    for entry in env.fs().list(dir)?.iter().filter(|e| !e.is_dir) {
-        let path = dir.join(&entry.name);
+/// A file of the store that its manifest does not name. It was being made or removed when the store
+/// was last open.
+struct UnusedFile {
+    name: String,
+    /// True if no earlier state of the store names the file either.
+    is_newer: bool,
+}
+
+/// Returns the files of the store that the manifest with this number does not name.
+fn unused_files(
+    env: &Env,
+    dir: &Path,
+    manifest: u64,
+    catalog: &Catalog,
+) -> Result<Vec<UnusedFile>> {
+    let named = catalog
+        .files
+        .iter()
+        .map(|(n, f)| file_path(dir, *n, f.role));
+    let mut named: BTreeSet<PathBuf> = named.collect();
+    named.extend((catalog.checkpoint).map(|c| checkpoint_path(dir, c.number)));
+    named.insert(manifest_path(dir, manifest));
+    let mut unused = Vec::new();
+    for entry in env.fs().list(dir)?.into_iter().filter(|e| !e.is_dir) {
+        let number = physical::number_of(&entry.name);
         let extension = entry.name.rsplit('.').next().unwrap_or_default();
-        let numbered = physical::number_of(&entry.name).is_some();
-        let old_log = numbered && OWN.contains(&extension) && !named.contains(&path);
-        let old_manifest = entry.name.starts_with("MANIFEST-") && Some(&path) != manifest.as_ref();
-        if old_log || old_manifest {
-            env.fs().remove(&path)?;
+        let is_manifest = entry.name.starts_with("MANIFEST-");
+        let is_own = is_manifest || (number.is_some() && OWN.contains(&extension));
+        if is_own && !named.contains(&dir.join(&entry.name)) {
+            unused.push(UnusedFile {
+                is_newer: number.is_some_and(|number| number >= catalog.next_file),
+                name: entry.name,
+            });
         }
     }
-    Ok(())
+    Ok(unused)
 }
 
 /// An operation that is applied at its place among the appends.

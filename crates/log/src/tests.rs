@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod faults;
 mod formats;
+mod full_disk;
 mod integrity;
 mod memory;
 mod promises;

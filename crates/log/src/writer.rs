@@ -133,12 +133,18 @@ impl WrittenFile {
         self.sync(logs)?;
         // The space behind the end is released, and the length becomes exact. The records do not
         // depend on it.
-        let _ = self.writer.file().sync_all();
+        let released = self.writer.file().sync_all();
         let end = FileEnd {
             offset: self.acknowledged.offset,
             reverse_index: segment,
         };
-        logs.end_files(&[(self.file.number, end)])
+        logs.end_files(&[(self.file.number, end)])?;
+        if released.is_err() {
+            // The handle of a failed append. Without an end in the manifest, a recovery would read
+            // the space.
+            logs.release_tail(self.file.number, end.offset);
+        }
+        Ok(())
     }
 }
 
@@ -292,6 +298,11 @@ impl PhysicalWriter {
         if sync {
             self.sync_left()?;
         }
+        let logs = self.logs.clone();
+        let _held = match self.role {
+            Role::Meta => None,
+            Role::Data | Role::Moved => Some(logs.hold_reserve()?),
+        };
         let active = self.active.as_mut().expect("just made");
         active.has_synced |= sync;
         let begun = active.writer.position();
@@ -408,6 +419,14 @@ impl PhysicalWriter {
         error
     }
 
+    /// Tries at once to go on after a failed append.
+    pub fn resume_now(&mut self) -> Result<()> {
+        if let Some(broken) = &mut self.broken {
+            broken.retry_at = Duration::ZERO;
+        }
+        self.resume()
+    }
+
     /// Tries to go on after a failed append: the file ends behind its last acknowledged record.
     fn resume(&mut self) -> Result<()> {
         let Some(broken) = &self.broken else {
@@ -484,6 +503,9 @@ impl PhysicalWriter {
 
     fn begin(&mut self) -> Result<()> {
         self.target = self.logs.target_bytes(self.role);
+        if self.role != Role::Meta {
+            drop(self.logs.hold_reserve()?);
+        }
         // Nothing was acknowledged in a file that could not be begun.
         let spare = match self.spare.take() {
             Some(spare) => spare,
@@ -491,9 +513,14 @@ impl PhysicalWriter {
                 if self.preparing.is_some() {
                     self.end_left()?;
                 }
+                // A process that only removes records may be on a full disk.
+                let capacity = match self.logs.holds_reserve() {
+                    true => FIRST_BYTES.min(self.target),
+                    false => 0,
+                };
                 let plan = SparePlan {
                     role: self.role,
-                    capacity: FIRST_BYTES.min(self.target),
+                    capacity,
                 };
                 plan.prepare(&self.logs)?
             }
@@ -598,10 +625,7 @@ impl PhysicalWriter {
 
     /// Ends all files, for a store that closes.
     pub fn end_all(&mut self) -> Result<()> {
-        if let Some(broken) = &mut self.broken {
-            broken.retry_at = Duration::ZERO;
-        }
-        self.resume()?;
+        self.resume_now()?;
         self.leave();
         self.end_full()
     }

@@ -19,6 +19,7 @@ use crate::mapping::Location;
 use crate::options::LogEngineOptions;
 use crate::physical;
 use crate::recovery::{self, LOCK};
+use crate::reserve::RESERVE;
 use crate::reverse_index::{self, ReverseEntry};
 use basalt_env::Env;
 use basalt_env::sync::atomic::Ordering::SeqCst;
@@ -429,7 +430,7 @@ impl StoreWalk<'_, '_> {
     }
 
     fn name_files(&mut self, names: &[String], known: &KnownFiles, manifest: Option<u64>) {
-        let mut named: BTreeSet<String> = [CURRENT, LOCK].map(String::from).into();
+        let mut named: BTreeSet<String> = [CURRENT, LOCK, RESERVE].map(String::from).into();
         named.extend(known.files.values().map(|f| f.name.clone()));
         let checkpoints = known.checkpoints.iter().map(|c| {
             let path = KnownFiles::checkpoint_path(Path::new(""), c);
