@@ -53,7 +53,7 @@ impl Store {
     /// and their directory is missing; [`Store::repair`] then says what is lost.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: StoreOptions) -> Result<Store> {
         let dir = path.as_ref();
-        let db = Db::open(env, dir, options.tables.clone())?;
+        let db = open_tables(env, dir, &options)?;
         let logs = match has_logs(env, &db, dir)? {
             false => None,
             true => {
@@ -207,6 +207,22 @@ impl Store {
         // The lock of the directory is that of the tables, and goes last.
         let logs = self.existing_logs().map_or(Ok(()), |logs| logs.close());
         logs.and(self.0.db.clone().close())
+    }
+}
+
+/// Opens the tables. If logs have filled the disk, they get the space that the logs keep for
+/// removals. Otherwise the logs could not be trimmed either.
+fn open_tables(env: &Env, dir: &Path, options: &StoreOptions) -> Result<Db> {
+    let open = || Db::open(env, dir, options.tables.clone());
+    match open() {
+        Err(e)
+            if e.kind() == ErrorKind::NoSpace
+                && LogEngine::release_reserve(env, logs_dir(dir))
+                    .is_ok_and(|released| released) =>
+        {
+            open()
+        }
+        opened => opened,
     }
 }
 

@@ -527,3 +527,81 @@ fn damage_of_either_engine_is_found_and_repaired() {
     store.close().unwrap();
     assert_eq!(check(&fs, DIR).damage().count(), 0);
 }
+
+/// Logs fill the disk. Then the store of tables and logs can be opened, and its logs trimmed.
+#[test]
+fn logs_that_fill_the_disk_can_be_trimmed() {
+    const CAPACITY: u64 = 64 << 20;
+    let mut fs = SimFs::new(SimOptions {
+        seed: 7,
+        capacity: CAPACITY,
+        ..SimOptions::default()
+    });
+    let free = |fs: &SimFs| fs.space(Path::new("")).unwrap().free;
+    let mut next = 1;
+    let mut acknowledged = Vec::new();
+    // Without a seed of its own, a process would give its files the ids of an earlier one's.
+    let mut seed = 0;
+    let mut open = |fs: &Arc<SimFs>| {
+        seed += 1;
+        Store::open(
+            &Env::for_tests(fs.clone(), seed),
+            DIR,
+            StoreOptions::default(),
+        )
+    };
+    for round in 0..4 {
+        let say = format!("round {round}");
+        let store = open(&fs).unwrap_or_else(|e| panic!("{say}: {e}"));
+        put(&store, round + 1);
+        let logs = store.logs().unwrap();
+        let log = logs.open_or_create("raft", LogOptions::default()).unwrap();
+        acknowledged.clear();
+        let begun = next;
+        loop {
+            match log.append(next, &vec![next as u8; 20_000], SYNC) {
+                Ok(()) => acknowledged.push(next),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{say}: {e}");
+                    break;
+                }
+            }
+            next += 1;
+        }
+        assert!(next > begun + 500, "{say}: only {} records", next - begun);
+        drop((log, logs));
+        match round % 2 {
+            // Without space the tables may not be able to write what they write at a close.
+            0 => drop(store.close()),
+            _ => fs = fs.kill(),
+        }
+        drop(store);
+        // Another program takes the rest.
+        let foreign = fs.create(Path::new("foreign"));
+        let mut len = 1 << 20;
+        while let Ok(file) = &foreign {
+            let bytes = vec![1; len];
+            let bytes = std::io::IoSlice::new(&bytes);
+            if file.append(&[bytes], basalt_fs::Intent::Lazy).is_err() {
+                break;
+            }
+            len = len.min(free(&fs) as usize).max(4096);
+        }
+        let full = free(&fs);
+        drop(foreign);
+        let store = open(&fs).unwrap_or_else(|e| panic!("{say}, full with {full}: {e}"));
+        assert_eq!(keys(&store), round + 1, "{say}");
+        let log = store.logs().unwrap().log("raft").unwrap();
+        let found: Vec<u64> = log.iter(0).map(|item| item.unwrap().0).collect();
+        assert!(found.ends_with(&acknowledged), "{say}");
+        log.trim(next - 1, SYNC)
+            .unwrap_or_else(|e| panic!("{say}: {e}"));
+        drop(log);
+        store.close().unwrap_or_else(|e| panic!("{say}: {e}"));
+        drop(store);
+        let _ = fs.remove(Path::new("foreign"));
+        fs.sync_metadata(Path::new("")).unwrap();
+        let now = free(&fs);
+        assert!(now > full + CAPACITY / 3, "{say}: {full}, then {now}");
+    }
+}
