@@ -40,8 +40,19 @@ use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
 use failure::{EXIT_FAILED, Failure};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Lets a write beyond the limit on the size of files (`ulimit -f`) fail with an error. Otherwise
+/// the signal SIGXFSZ ends the process without a message.
+fn report_large_files() {
+    let caught = Arc::new(AtomicBool::new(false));
+    // Without the handler, the process is what it is by default.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, caught);
+}
 
 fn main() -> ExitCode {
+    report_large_files();
     let cli = args::Cli::try_parse().unwrap_or_else(|mut e| {
         // A flag of another command is no value. The parser would advise to pass it as one, which
         // is wrong here.

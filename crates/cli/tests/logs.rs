@@ -577,3 +577,51 @@ fn a_store_of_keys_has_logs_beside_them() {
     assert_eq!(log(&s, &["dump", "db", "a"]).ok(), b"1\tone\n");
     assert_eq!(s.run("get", ["k"]).ok(), b"v");
 }
+
+/// A user could not make room in a full image: `trim` and `rm` failed, too.
+#[test]
+fn logs_in_a_full_image_are_trimmed_and_removed() {
+    let s = Scratch::new("log-full");
+    s.file("record", vec![7; 1 << 20]);
+    for round in 0..3 {
+        let mut runs = 0;
+        let full = loop {
+            let name = ["a", "b"][runs % 2];
+            let args = [
+                "append", "i:logs", name, "--file", "record", "--size", "16M",
+            ];
+            let ran = log(&s, &args);
+            if ran.code != Some(0) {
+                break ran;
+            }
+            runs += 1;
+        };
+        assert!(full.err.contains("the image is full"), "{full:?}");
+        assert!(runs >= 8, "round {round}: only {runs} records fitted");
+        let stat = json(log(&s, &["stat", "i:logs", "a", "--json"]));
+        let last = stat["last"].as_u64().expect("it has records").to_string();
+        log(&s, &["trim", "i:logs", "a", "--up-to", &last, "--yes"]).ok();
+        log(&s, &["rm", "i:logs", "b", "--yes"]).ok();
+    }
+    log(&s, &["check", "i:logs"]).ok();
+}
+
+/// The signal SIGXFSZ ended the command without a message.
+#[test]
+fn a_write_beyond_the_limit_on_file_sizes_is_an_error() {
+    let s = Scratch::new("log-limit");
+    s.file("record", vec![7; 2 << 20]);
+    let limited = |args: &str| {
+        let mut shell = Command::new("sh");
+        let binary = env!("CARGO_BIN_EXE_basalt");
+        // Units of 512 bytes or of 1 KiB.
+        let script = format!("ulimit -f 1024; exec {binary} log {args}");
+        shell.current_dir(&s.dir).args(["-c", &script]);
+        shell.stdin(Stdio::null()).stdout(Stdio::piped());
+        ended(shell.stderr(Stdio::piped()).spawn().unwrap())
+    };
+    limited("append l a first").ok();
+    limited("append l a --file record").fails(2, &["ulimit -f", "l/"]);
+    limited("trim l a --up-to 1 --yes").ok();
+    log(&s, &["check", "l"]).ok();
+}

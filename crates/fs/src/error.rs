@@ -155,7 +155,11 @@ impl Error {
             }
             _ => ErrorKind::Io,
         };
-        let mut e = Error::new(kind, format!("{what}: {source}"));
+        let advice = match source.kind() {
+            Os::FileTooLarge => "; raise the limit on the size of files (`ulimit -f`)",
+            _ => "",
+        };
+        let mut e = Error::new(kind, format!("{what}: {source}{advice}"));
         e.inner_mut().path = Some(path.to_path_buf());
         e.inner_mut().os = source.raw_os_error();
         e
