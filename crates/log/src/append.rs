@@ -315,7 +315,8 @@ impl Seen {
         if let Some(trimmed) = inner.trimmed.filter(|trimmed| entry.lsn <= *trimmed) {
             return Err(Error::invalid(format!(
                 "LSN {} of log {:?} is not above {trimmed}, up to which the log was trimmed",
-                entry.lsn, log.name
+                entry.lsn,
+                log.name()
             )));
         }
         let highest = inner.index.last().max(inner.committing);
@@ -327,7 +328,7 @@ impl Seen {
             if in_group || inner.index.find(entry.lsn).is_some() {
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
-                    format!("log {:?} has a record with LSN {}", log.name, entry.lsn),
+                    format!("log {:?} has a record with LSN {}", log.name(), entry.lsn),
                 ));
             }
         }

@@ -94,7 +94,7 @@ pub(crate) struct PlacedOp<'a> {
 pub(crate) fn apply_to_log(log: &LogState, placed: &PlacedOp<'_>, load: LoadPage<'_>) -> Freed {
     let seq = placed.seq;
     match placed.op {
-        LogOp::Create { .. } => Freed::default(),
+        LogOp::Create { .. } | LogOp::Rename { .. } => Freed::default(),
         LogOp::Delete { .. } => {
             let mut mark = |inner: &mut LogInner| inner.deleted = true;
             let freed = remove_range(log, &(0..=u64::MAX), &mut mark, &mut |_| (), load);

@@ -32,7 +32,7 @@ impl LogBatch {
         if lsn > MAX_LSN {
             return Err(Error::invalid(format!(
                 "LSN {lsn} of log {:?} is above the largest, {MAX_LSN}",
-                log.name
+                log.name()
             )));
         }
         if self.buf.is_empty() {

@@ -5,6 +5,7 @@
 
 use basalt_fs::{Error, Result};
 use basalt_kv::encoding::{get_varint64, put_varint};
+use basalt_records::FileHeader;
 use std::collections::BTreeMap;
 
 const STORE: u64 = 1;
@@ -15,6 +16,7 @@ const REMOVE: u64 = 5;
 const CHECKPOINT: u64 = 6;
 /// Tags from here on may be ignored by a reader that does not know them.
 const IGNORABLE: u64 = 128;
+const NAMES: u64 = 128;
 
 /// What a physical log is for. The numbers are persisted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,7 +69,7 @@ pub(crate) struct FileEnd {
     pub reverse_index: Option<u64>,
 }
 
-/// The newest checkpoint.
+/// The newest checkpoint, or the copy of its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckpointFile {
     /// Number of the file.
@@ -75,6 +77,17 @@ pub(crate) struct CheckpointFile {
     pub file_id: u128,
     /// Offset of the end of its records.
     pub end: u64,
+}
+
+impl CheckpointFile {
+    /// Returns the file with this header, if nothing says where its records end.
+    pub fn without_end(header: &FileHeader) -> CheckpointFile {
+        CheckpointFile {
+            number: header.number,
+            file_id: header.file_id,
+            end: 0,
+        }
+    }
 }
 
 /// A change of the catalog.
@@ -90,8 +103,10 @@ pub(crate) enum Change {
     End(u64, FileEnd),
     /// A physical log is no longer needed.
     Remove(u64),
-    /// A checkpoint replaces the one before.
+    /// A checkpoint replaces the one before, and the copy of its names is gone with it.
     Checkpoint(CheckpointFile),
+    /// The copy of the names of the newest checkpoint. Earlier versions ignore it.
+    Names(CheckpointFile),
 }
 
 /// The files of a store.
@@ -101,6 +116,8 @@ pub(crate) struct Catalog {
     pub next_file: u64,
     pub files: BTreeMap<u64, PhysicalFile>,
     pub checkpoint: Option<CheckpointFile>,
+    /// The copy of the names of `checkpoint`; `None` if a version without copies wrote it.
+    pub names: Option<CheckpointFile>,
 }
 
 impl Catalog {
@@ -112,6 +129,7 @@ impl Catalog {
         ];
         out.extend(self.files.iter().map(|(n, f)| Change::Add(*n, *f)));
         out.extend(self.checkpoint.map(Change::Checkpoint));
+        out.extend(self.names.map(Change::Names));
         out
     }
 
@@ -147,7 +165,8 @@ impl Catalog {
                     )));
                 }
             }
-            Change::Checkpoint(c) => self.checkpoint = Some(*c),
+            Change::Checkpoint(c) => (self.checkpoint, self.names) = (Some(*c), None),
+            Change::Names(c) => self.names = Some(*c),
         }
         Ok(())
     }
@@ -190,10 +209,12 @@ pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
                 REMOVE
             }
             Change::Checkpoint(c) => {
-                put_varint(&mut body, c.number);
-                put_varint(&mut body, c.end);
-                body.extend_from_slice(&c.file_id.to_le_bytes());
+                encode_checkpoint(&mut body, c);
                 CHECKPOINT
+            }
+            Change::Names(c) => {
+                encode_checkpoint(&mut body, c);
+                NAMES
             }
         };
         put_varint(&mut out, tag);
@@ -201,6 +222,12 @@ pub(crate) fn encode(changes: &[Change]) -> Vec<u8> {
         out.extend_from_slice(&body);
     }
     out
+}
+
+fn encode_checkpoint(out: &mut Vec<u8>, c: &CheckpointFile) {
+    put_varint(out, c.number);
+    put_varint(out, c.end);
+    out.extend_from_slice(&c.file_id.to_le_bytes());
 }
 
 fn encode_end(out: &mut Vec<u8>, end: &FileEnd) {
@@ -231,7 +258,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Change>> {
             .and_then(|len| at.checked_add(len));
         let body = end.and_then(|end| bytes.get(at..end)).ok_or_else(cut)?;
         at += body.len();
-        if !(STORE..=CHECKPOINT).contains(&tag) {
+        if !(STORE..=CHECKPOINT).contains(&tag) && tag != NAMES {
             if tag < IGNORABLE {
                 return Err(Error::unsupported(format!(
                     "an edit of the manifest has a change with tag {tag}, which a later version writes; open the store with that version"
@@ -271,11 +298,17 @@ fn decode_change(tag: u64, body: &[u8]) -> Option<Change> {
         }
         END => Change::End(number(body, &mut at)?, decode_end(body, &mut at)?),
         REMOVE => Change::Remove(number(body, &mut at)?),
-        CHECKPOINT => Change::Checkpoint(CheckpointFile {
-            number: number(body, &mut at)?,
-            end: get_varint64(body, &mut at)?,
-            file_id: id(&mut at)?,
-        }),
+        CHECKPOINT | NAMES => {
+            let file = CheckpointFile {
+                number: number(body, &mut at)?,
+                end: get_varint64(body, &mut at)?,
+                file_id: id(&mut at)?,
+            };
+            match tag {
+                CHECKPOINT => Change::Checkpoint(file),
+                _ => Change::Names(file),
+            }
+        }
         _ => return None,
     };
     (at == body.len()).then_some(change)

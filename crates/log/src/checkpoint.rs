@@ -1,10 +1,11 @@
 //! Checkpoints: all logical logs and their indexes in one file, so that recovery reads only what
-//! was written since (pageserver 5.2).
+//! was written since (pageserver 5.2). Beside it, a copy of what no other file has.
 //!
 //! A checkpoint is fuzzy: it begins with the points of the metalog and the datalog at which it
 //! began, and has each log as it was at some moment after that. A replay from the points skips what
 //! a log has already: batches and removals by their sequence numbers, pages by their places, trims
-//! because they change nothing the second time.
+//! because they change nothing the second time. Names are those at the point of the metalog, so
+//! that a replay meets each name exactly when it was free.
 //!
 //! | record | payload |
 //! |---|---|
@@ -14,12 +15,19 @@
 //!
 //! A point is a file number, an offset and the checksum of the header of the record before. There
 //! is one for the metalog, one for the datalog and one for moved records.
+//!
+//! The copy has the same records. In place of the index, a log has its LSNs: their sets, one behind
+//! the other. A repair that has lost the checkpoint finds the records again in the physical logs.
+//! The copy tells it the names and which of the records are live. An open does not read it
+//! (decision 0042).
 
+use crate::catalog::{CheckpointFile, Role};
 use crate::index::LogIndex;
-use crate::log_ops::LARGEST_NAME;
-use crate::namespace::LogState;
+use crate::log_ops::{get_name, put_name};
+use crate::lsn_set::LsnSet;
+use crate::namespace::{LogState, NamedLog};
 use crate::options::{Duplicates, LogOptions};
-use crate::physical::{ReplayStart, append_payload, log_header, missing};
+use crate::physical::{PhysicalLogs, ReplayStart, append_payloads, log_header, missing};
 use basalt_env::Env;
 use basalt_fs::{Error, Result};
 use basalt_kv::encoding::{get_varint64, put_varint};
@@ -29,6 +37,10 @@ use std::sync::Arc;
 
 /// Extension of a checkpoint's name.
 pub(crate) const EXTENSION: &str = "checkpoint";
+/// Extension of the name of a checkpoint's copy of the names.
+pub(crate) const NAMES_EXTENSION: &str = "names";
+/// Records of the copy that are written with one write.
+const RECORDS_A_WRITE: usize = 256;
 
 /// The points at which a checkpoint began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +59,19 @@ pub(crate) struct CheckpointHead {
 /// Returns the path of a checkpoint.
 pub(crate) fn checkpoint_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:06}.{EXTENSION}"))
+}
+
+/// Returns the path of a copy of the names.
+pub(crate) fn names_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:06}.{NAMES_EXTENSION}"))
+}
+
+/// Returns the paths of a store's newest checkpoint and of its copy of the names.
+pub(crate) fn current_paths(logs: &PhysicalLogs) -> Vec<PathBuf> {
+    let (dir, (checkpoint, names)) = (logs.dir(), logs.checkpoint_files());
+    let checkpoint = checkpoint.map(|c| checkpoint_path(dir, c.number));
+    let names = names.map(|c| names_path(dir, c.number));
+    checkpoint.into_iter().chain(names).collect()
 }
 
 fn encode_start(out: &mut Vec<u8>, start: &ReplayStart) {
@@ -74,6 +99,15 @@ impl CheckpointHead {
         out
     }
 
+    /// Returns the point from which files of a role are replayed.
+    pub fn start_of(&self, role: Role) -> ReplayStart {
+        match role {
+            Role::Meta => self.meta,
+            Role::Data => self.data,
+            Role::Moved => self.moved,
+        }
+    }
+
     pub fn decode(bytes: &[u8]) -> Option<CheckpointHead> {
         let mut at = 0;
         let head = CheckpointHead {
@@ -87,8 +121,14 @@ impl CheckpointHead {
     }
 }
 
-/// Returns a log as a checkpoint has it.
-fn encode_log(log: &LogState) -> Option<Vec<u8>> {
+/// A log as a checkpoint has it, and as its copy has it.
+struct EncodedLog {
+    in_checkpoint: Vec<u8>,
+    in_names: Vec<u8>,
+}
+
+/// Encodes a log. Returns `None` if it was deleted.
+fn encode_log((name, log): &NamedLog) -> Option<EncodedLog> {
     let mut out = Vec::new();
     put_varint(&mut out, log.number);
     out.push(log.options.duplicates as u8);
@@ -99,94 +139,206 @@ fn encode_log(log: &LogState) -> Option<Vec<u8>> {
     // A trim up to the largest number does not overflow: LSNs end below it.
     put_varint(&mut out, inner.trimmed.map_or(0, |trimmed| trimmed + 1));
     put_varint(&mut out, inner.applied_seq);
-    put_varint(&mut out, log.name.len() as u64);
-    out.extend_from_slice(log.name.as_bytes());
+    put_name(&mut out, name);
+    let mut in_names = out.clone();
+    inner.index.encode_lsns(&mut in_names);
     inner.index.encode(&mut out);
-    Some(out)
+    Some(EncodedLog {
+        in_checkpoint: out,
+        in_names,
+    })
+}
+
+/// Returns the record of the copy for a log that was read from a checkpoint.
+pub(crate) fn names_record(log: &Arc<LogState>) -> Option<Vec<u8>> {
+    encode_log(&(log.name(), log.clone())).map(|encoded| encoded.in_names)
+}
+
+/// The fields of a log's record that come before its index or its LSNs.
+struct LogFields {
+    number: u64,
+    options: LogOptions,
+    trimmed: Option<u64>,
+    applied_seq: u64,
+    name: String,
+}
+
+fn decode_fields(bytes: &[u8], at: &mut usize) -> Option<LogFields> {
+    let number = get_varint64(bytes, at)?;
+    let duplicates = Duplicates::of_number(*bytes.get(*at)?)?;
+    *at += 1;
+    Some(LogFields {
+        number,
+        options: LogOptions { duplicates },
+        trimmed: get_varint64(bytes, at)?.checked_sub(1),
+        applied_seq: get_varint64(bytes, at)?,
+        name: get_name(bytes, at)?,
+    })
 }
 
 pub(crate) fn decode_log(bytes: &[u8], engine: u64) -> Option<Arc<LogState>> {
     let mut at = 0;
-    let number = get_varint64(bytes, &mut at)?;
-    let duplicates = Duplicates::of_number(*bytes.get(at)?)?;
-    at += 1;
-    let trimmed = get_varint64(bytes, &mut at)?.checked_sub(1);
-    let applied_seq = get_varint64(bytes, &mut at)?;
-    let len = usize::try_from(get_varint64(bytes, &mut at)?).ok()?;
-    let name = bytes.get(at..at.checked_add(len)?)?;
-    at += len;
-    let name = std::str::from_utf8(name).ok()?.to_string();
-    if name.is_empty() || len > LARGEST_NAME {
-        return None;
-    }
+    let fields = decode_fields(bytes, &mut at)?;
     let index = LogIndex::decode(bytes, &mut at)?;
     if at != bytes.len() {
         return None;
     }
-    let log = LogState::new(engine, number, name, LogOptions { duplicates });
+    let log = LogState::new(engine, fields.number, &fields.name, fields.options);
     let mut inner = log.lock();
-    inner.trimmed = trimmed;
-    inner.applied_seq = applied_seq;
+    inner.trimmed = fields.trimmed;
+    inner.applied_seq = fields.applied_seq;
     inner.index = index;
     drop(inner);
     Some(log)
 }
 
-/// Writes a checkpoint of the logs, durably. Returns the id and the end of the file, which no
-/// manifest names yet. Each log is locked while it is encoded.
+/// A log as a copy of the names has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CopiedLog {
+    pub number: u64,
+    pub options: LogOptions,
+    pub trimmed: Option<u64>,
+    /// Sequence number up to which the LSNs have the log's appends and removals.
+    pub applied_seq: u64,
+    pub name: String,
+    /// The LSNs of all records. Sets may overlap in their ranges.
+    pub lsns: Vec<LsnSet>,
+}
+
+pub(crate) fn decode_copied(bytes: &[u8]) -> Option<CopiedLog> {
+    let mut at = 0;
+    let fields = decode_fields(bytes, &mut at)?;
+    let sets = get_varint64(bytes, &mut at)?;
+    let mut lsns = Vec::new();
+    for _ in 0..sets {
+        lsns.push(LsnSet::decode(bytes, &mut at).filter(|set| !set.is_empty())?);
+    }
+    (at == bytes.len()).then_some(CopiedLog {
+        number: fields.number,
+        options: fields.options,
+        trimmed: fields.trimmed,
+        applied_seq: fields.applied_seq,
+        name: fields.name,
+        lsns,
+    })
+}
+
+/// A checkpoint and its copy of the names, which are durable and which no manifest names yet.
+pub(crate) struct WrittenCheckpoint {
+    pub checkpoint: CheckpointFile,
+    pub names: CheckpointFile,
+}
+
+/// Writes a checkpoint of the logs and the copy of their names, durably, to files with these two
+/// numbers. Each log is locked while it is encoded. The names must be those at the point of the
+/// metalog in `head`. Costs one sync a file.
 pub(crate) fn write(
     env: &Env,
-    path: &Path,
-    number: u64,
+    dir: &Path,
+    numbers: [u64; 2],
     store_id: u128,
     head: &CheckpointHead,
-    logs: &[Arc<LogState>],
-) -> Result<(u128, u64)> {
-    let fs = env.fs();
-    let file_id = env.random().next_u128();
-    let header = log_header(env, file_id, store_id, number);
-    let mut writer = RecordWriter::create(fs.create(path)?, path, &header)?;
-    append(&mut writer, &head.encode())?;
+    logs: &[NamedLog],
+) -> Result<WrittenCheckpoint> {
+    let mut checkpoint =
+        PartWriter::begin(env, &checkpoint_path(dir, numbers[0]), numbers[0], store_id)?;
+    let mut names = PartWriter::begin(env, &names_path(dir, numbers[1]), numbers[1], store_id)?;
+    checkpoint.append(&[head.encode()])?;
+    let mut copied = vec![head.encode()];
     let mut count = 0;
-    for log in logs {
-        if let Some(bytes) = encode_log(log) {
-            append(&mut writer, &bytes)?;
-            count += 1;
+    for encoded in logs.iter().filter_map(encode_log) {
+        checkpoint.append(&[encoded.in_checkpoint])?;
+        copied.push(encoded.in_names);
+        if copied.len() == RECORDS_A_WRITE {
+            names.append(&std::mem::take(&mut copied))?;
         }
+        count += 1;
     }
     let mut last = Vec::new();
     put_varint(&mut last, count);
-    append(&mut writer, &last)?;
-    writer.sync()?;
-    writer.file().sync_all()?;
-    Ok((file_id, writer.end()))
+    checkpoint.append(std::slice::from_ref(&last))?;
+    copied.push(last);
+    names.append(&copied)?;
+    Ok(WrittenCheckpoint {
+        checkpoint: checkpoint.finish()?,
+        names: names.finish()?,
+    })
 }
 
-fn append(writer: &mut RecordWriter, payload: &[u8]) -> Result<()> {
-    append_payload(writer, RecordKind::Checkpoint, payload).map(|_| ())
+/// The writer of a checkpoint or of its copy.
+struct PartWriter {
+    number: u64,
+    file_id: u128,
+    writer: RecordWriter,
+}
+
+impl PartWriter {
+    fn begin(env: &Env, path: &Path, number: u64, store_id: u128) -> Result<PartWriter> {
+        let file_id = env.random().next_u128();
+        let header = log_header(env, file_id, store_id, number);
+        Ok(PartWriter {
+            number,
+            file_id,
+            writer: RecordWriter::create(env.fs().create(path)?, path, &header)?,
+        })
+    }
+
+    /// Appends records with one write.
+    fn append(&mut self, payloads: &[Vec<u8>]) -> Result<()> {
+        append_payloads(&mut self.writer, RecordKind::Checkpoint, payloads).map(|_| ())
+    }
+
+    /// Makes the file durable.
+    fn finish(self) -> Result<CheckpointFile> {
+        self.writer.file().sync_all()?;
+        Ok(CheckpointFile {
+            number: self.number,
+            file_id: self.file_id,
+            end: self.writer.end(),
+        })
+    }
 }
 
 /// Reads a checkpoint that the manifest names.
 pub(crate) fn read(
     env: &Env,
     path: &Path,
-    file_id: u128,
-    end: u64,
+    file: &CheckpointFile,
     engine: u64,
 ) -> Result<(CheckpointHead, Vec<Arc<LogState>>)> {
+    read_file(env, path, file, |bytes| decode_log(bytes, engine))
+}
+
+/// Reads the copy of the names of a checkpoint.
+pub(crate) fn read_names(
+    env: &Env,
+    path: &Path,
+    file: &CheckpointFile,
+) -> Result<(CheckpointHead, Vec<CopiedLog>)> {
+    read_file(env, path, file, decode_copied)
+}
+
+/// Reads a checkpoint, or the copy of one. Records of logs are decoded by `decode_log`.
+fn read_file<T>(
+    env: &Env,
+    path: &Path,
+    file: &CheckpointFile,
+    decode_log: impl Fn(&[u8]) -> Option<T>,
+) -> Result<(CheckpointHead, Vec<T>)> {
+    let end = file.end;
     let expect = Expect {
         kind: FileKind::Log,
-        file_id: Some(file_id),
+        file_id: Some(file.file_id),
         store_id: None,
         number: None,
         proven_synced: end,
     };
-    let file = env.fs().open(path).map_err(|e| match e.is_not_found() {
+    let opened = env.fs().open(path).map_err(|e| match e.is_not_found() {
         true => missing(path),
         false => e,
     })?;
     let mut reader =
-        RecordReader::open_expecting(file, path, &expect)?.ok_or_else(|| missing(path))?;
+        RecordReader::open_expecting(opened, path, &expect)?.ok_or_else(|| missing(path))?;
     let mut payloads = Vec::new();
     let mut next = |reader: &mut RecordReader| -> Result<bool> {
         let record = reader.next(end)?;
@@ -210,14 +362,13 @@ pub(crate) fn read(
     let logs = logs
         .iter()
         .map(|(at, bytes)| {
-            decode_log(bytes, engine)
-                .ok_or_else(|| bad(*at, "a log in a checkpoint does not decode"))
+            decode_log(bytes).ok_or_else(|| bad(*at, "a log in a checkpoint does not decode"))
         })
         .collect::<Result<_>>()?;
     Ok((head, logs))
 }
 
-/// Returns a first record and a record of a log.
+/// Returns a first record, a record of a log, and the same log's record in the copy.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn examples(index: LogIndex) -> Vec<Vec<u8>> {
     let start = |file| ReplayStart {
@@ -232,14 +383,15 @@ pub(crate) fn examples(index: LogIndex) -> Vec<Vec<u8>> {
         data: start(4),
         moved: start(5),
     };
-    let log = LogState::new(1, 8, "eight".to_string(), LogOptions::default());
+    let log = LogState::new(1, 8, "eight", LogOptions::default());
     log.lock().index = index;
     log.lock().trimmed = Some(6);
-    vec![head.encode(), encode_log(&log).expect("it was not deleted")]
+    let encoded = encode_log(&(log.name(), log.clone())).expect("it was not deleted");
+    vec![head.encode(), encoded.in_checkpoint, encoded.in_names]
 }
 
-/// Returns false if the bytes are no record of a checkpoint. Panics if what was read is not written
-/// back to the same record.
+/// Returns false if the bytes are no record of a checkpoint or of its copy. Panics if what was read
+/// is not written back to the same record.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn reads_as_written(bytes: &[u8]) -> bool {
     let head = CheckpointHead::decode(bytes);
@@ -248,14 +400,24 @@ pub(crate) fn reads_as_written(bytes: &[u8]) -> bool {
     }
     let log = decode_log(bytes, 1);
     if let Some(log) = &log {
-        let again = encode_log(log).expect("it was not deleted");
-        let again = decode_log(&again, 1).expect("it was just written");
-        assert_eq!((again.number, &again.name), (log.number, &log.name));
+        let again = encode_log(&(log.name(), log.clone())).expect("it was not deleted");
+        let copied = decode_copied(&again.in_names).expect("it was just written");
+        let again = decode_log(&again.in_checkpoint, 1).expect("it was just written");
+        assert_eq!((again.number, again.name()), (log.number, log.name()));
         let (a, b) = (again.lock(), log.lock());
         assert_eq!(
             (&a.index, a.trimmed, a.applied_seq),
             (&b.index, b.trimmed, b.applied_seq)
         );
+        assert_eq!((copied.number, copied.trimmed), (log.number, b.trimmed));
+        assert_eq!(
+            (&*copied.name, copied.applied_seq),
+            (&*log.name(), b.applied_seq)
+        );
     }
-    head.is_some() || log.is_some()
+    let copied = decode_copied(bytes);
+    if let Some(copied) = &copied {
+        assert!(copied.lsns.iter().all(|set| set.first() <= set.last()));
+    }
+    head.is_some() || log.is_some() || copied.is_some()
 }

@@ -9,7 +9,7 @@
 //! `CURRENT` is no store.
 
 use crate::catalog::{self, Catalog};
-use crate::checkpoint::checkpoint_path;
+use crate::checkpoint::{checkpoint_path, names_path};
 use crate::engine::Engine;
 use crate::physical::{PinnedFiles, ReadableFile, file_path, number_of};
 use crate::recovery::LOCK;
@@ -19,8 +19,11 @@ use basalt_env::Env;
 use basalt_env::file_copy::{cannot_link, copy_file};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_records::manifest::{CURRENT, Manifest};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Returns the path of a file with a number.
+type PathOf = fn(&Path, u64) -> PathBuf;
 
 /// Contents and cost of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,17 +94,14 @@ impl LogCopy {
             let from = (&**file.file(), &*file.path);
             self.link_or_copy(from, &to, end, copy_files, &mut report)?;
         }
-        if let Some(checkpoint) = &catalog.checkpoint {
-            let from = checkpoint_path(self.engine.logs.dir(), checkpoint.number);
-            let to = checkpoint_path(dir, checkpoint.number);
+        let checkpoint = catalog.checkpoint.map(|c| (checkpoint_path as PathOf, c));
+        let names = catalog.names.map(|c| (names_path as PathOf, c));
+        for (path, checkpoint) in checkpoint.into_iter().chain(names) {
+            let from = path(self.engine.logs.dir(), checkpoint.number);
+            let to = path(dir, checkpoint.number);
             let file = env.fs().open(&from)?;
-            self.link_or_copy(
-                (&*file, &from),
-                &to,
-                checkpoint.end,
-                copy_files,
-                &mut report,
-            )?;
+            let from = (&*file, &*from);
+            self.link_or_copy(from, &to, checkpoint.end, copy_files, &mut report)?;
         }
         let number = catalog.next_file;
         let state = catalog::encode(&catalog.changes());

@@ -12,8 +12,8 @@
 //!
 //! `LOCK_ORDER` has all locks of this crate.
 
-use crate::catalog::{Change, CheckpointFile, Role};
-use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
+use crate::catalog::{Change, Role};
+use crate::checkpoint::{self, CheckpointHead, WrittenCheckpoint};
 use crate::index::{Freed, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
@@ -52,7 +52,7 @@ const LIVE_PART: u64 = 4;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `Run` | a verification | the reads of a step |
-/// | `LogEngine::creating` | the names of new logs | the commit of the creation |
+/// | `LogEngine::creating` | the names of new and renamed logs | the commit of the creation or rename |
 /// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
 /// | `WrittenFile` | a file that was left | its end, or a sync of it |
 /// | `Manifested` | the manifest and the catalog | one edit |
@@ -83,6 +83,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "PhysicalLogs::kept",
         "ReadableFile::end",
         "ReadableFile::beside",
+        "LogState::name",
         "checkpoint::CheckpointHead",
         "Engine::lock",
         "Engine::metric_sources",
@@ -105,6 +106,10 @@ pub(crate) struct Engine {
     pub max_space_amp: f64,
     pub next_seq: AtomicU64,
     next_log: AtomicU64,
+    /// All logs of smaller numbers were created, or never will be. A number that was given out for
+    /// a creation is not below it until the creation is in the metalog. It changes under the lock
+    /// of the metalog's writer.
+    pub created_below: AtomicU64,
     closed: AtomicBool,
     /// Largest bytes of a file.
     file_bytes: u64,
@@ -161,6 +166,7 @@ impl Engine {
             max_space_amp: recovered.max_space_amp,
             next_seq: AtomicU64::new(recovered.next_seq),
             next_log: AtomicU64::new(recovered.next_log),
+            created_below: AtomicU64::new(recovered.next_log),
             closed: AtomicBool::new(false),
             file_bytes: recovered.file_bytes,
             checkpoint_due: AtomicU64::new(LEAST_REPLAY.min(recovered.file_bytes / 4)),
@@ -398,51 +404,51 @@ impl Engine {
         for writer in [&self.data, &self.meta, &self.moved] {
             writer.lock().retry_left();
         }
-        let head = {
+        let (head, all) = {
             // Everything before these points is in the indexes: a group is applied under the lock.
             let data = self.data.lock();
             let meta = self.meta.lock();
             let moved = self.moved.lock();
-            CheckpointHead {
+            let head = CheckpointHead {
                 next_seq: self.next_seq.load(SeqCst),
-                next_log: self.next_log.load(SeqCst),
+                next_log: self.created_below.load(SeqCst),
                 meta: meta.position(),
                 data: data.position(),
                 moved: moved.position(),
-            }
+            };
+            drop((data, moved));
+            // A log changes its name under the lock of the metalog. So the replay meets the names
+            // of this point.
+            (head, self.namespace.all_named())
         };
         let dead = self.dead_files(&head);
-        let (number, store_id) = self.logs.new_file();
-        let path = checkpoint_path(self.logs.dir(), number);
-        let all = self.namespace.all();
-        let installed = checkpoint::write(&self.env, &path, number, store_id, &head, &all)
-            .and_then(|(file_id, end)| {
+        let ((number, store_id), (names, _)) = (self.logs.new_file(), self.logs.new_file());
+        let (dir, numbers) = (self.logs.dir(), [number, names]);
+        let installed =
+            checkpoint::write(&self.env, dir, numbers, store_id, &head, &all).and_then(|written| {
                 // The checkpoint has records and removals that are younger than its points. They
                 // must be as durable as it is.
                 self.sync_all()?;
                 self.env.fs().sync_metadata(self.logs.dir())?;
-                let before = self.logs.checkpoint();
-                let checkpoint = CheckpointFile {
-                    number,
-                    file_id,
-                    end,
-                };
-                self.logs.install(&[Change::Checkpoint(checkpoint)])?;
+                let before = checkpoint::current_paths(&self.logs);
+                let WrittenCheckpoint { checkpoint, names } = written;
+                self.logs
+                    .install(&[Change::Checkpoint(checkpoint), Change::Names(names)])?;
+                let bytes = checkpoint.end + names.end;
                 *self.head.lock() = head;
                 let least = LEAST_REPLAY.min(self.file_bytes / 4);
                 let most = least.max(self.file_bytes / 4);
                 let due = (self.logs.live_bytes() / LIVE_PART).clamp(least, most);
                 self.checkpoint_due
-                    .store(due.max(end * CHECKPOINT_PART), SeqCst);
+                    .store(due.max(bytes * CHECKPOINT_PART), SeqCst);
                 let counters = &self.logs.counters;
                 counters.checkpoints.add(1);
-                counters.checkpoint_bytes.add(end);
+                counters.checkpoint_bytes.add(bytes);
                 Ok(before)
             });
         match installed {
             Ok(before) => {
-                if let Some(before) = before {
-                    let old = checkpoint_path(self.logs.dir(), before.number);
+                for old in before {
                     self.logs.remove_checkpoint(&old);
                 }
                 let recycle = !self.closed.load(SeqCst);
@@ -481,11 +487,7 @@ impl Engine {
     /// head reads.
     fn dead_files(&self, head: &CheckpointHead) -> Vec<u64> {
         let is_dead = |file: &Arc<ReadableFile>| {
-            let replayed_from = match file.role {
-                Role::Meta => head.meta.file,
-                Role::Data => head.data.file,
-                Role::Moved => head.moved.file,
-            };
+            let replayed_from = head.start_of(file.role).file;
             file.number < replayed_from && file.end().is_some() && file.live.load(SeqCst) == 0
         };
         let all = self.logs.all();

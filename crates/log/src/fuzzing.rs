@@ -94,6 +94,10 @@ fn changes() -> Vec<Change> {
         Change::End(3, end),
         Change::Remove(2),
         Change::Checkpoint(checkpoint),
+        Change::Names(CheckpointFile {
+            number: 10,
+            ..checkpoint
+        }),
     ]
 }
 
@@ -134,6 +138,10 @@ fn ops() -> Vec<LogOp> {
         LogOp::Page {
             log: 2,
             mapping: Mapping::of(locations(100)),
+        },
+        LogOp::Rename {
+            log: 300,
+            name: "another name".to_string(),
         },
     ]
 }

@@ -54,7 +54,9 @@ pub use batch::{LogBatch, MAX_BATCH_BYTES, MAX_LSN};
 pub use copy::{LogCopy, LogCopyReport};
 #[cfg(feature = "schedules")]
 pub use engine::LOCK_ORDER;
-pub use integrity::report::{LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport};
+pub use integrity::report::{
+    LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport, UnnamedLog,
+};
 pub use integrity::verify::LogVerification;
 pub use iter::LogIter;
 pub use log::Log;

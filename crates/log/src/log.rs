@@ -51,9 +51,9 @@ impl Log {
         }
     }
 
-    /// Returns the name of the log.
-    pub fn name(&self) -> &str {
-        &self.state.name
+    /// Returns the name of the log. [`crate::LogEngine::rename`] changes it.
+    pub fn name(&self) -> Arc<str> {
+        self.state.name()
     }
 
     /// Returns the options with which the log was created.
@@ -185,7 +185,7 @@ impl Log {
 
     /// Returns what an error of a record's read says of the record.
     fn reading(&self, lsn: u64) -> String {
-        format!("reading LSN {lsn} of log {:?}", self.state.name)
+        format!("reading LSN {lsn} of log {:?}", self.state.name())
     }
 
     /// Returns the smallest LSN, or `None` if the log is empty.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct LogEngine {
     engine: Arc<Engine>,
-    /// Held while a log is created, so that a name is given once.
+    /// Held while a log is created or renamed, so that a name is given once.
     creating: Arc<Mutex<()>>,
 }
 
@@ -93,21 +93,11 @@ impl LogEngine {
     /// Errors: `AlreadyExists` if the name is taken; `InvalidArgument` for an empty name, or one of
     /// more than 1,024 bytes.
     pub fn create(&self, name: &str, options: LogOptions) -> Result<Log> {
-        if name.is_empty() || name.len() > LARGEST_NAME {
-            return Err(Error::invalid(format!(
-                "the name of a log has {} bytes; it must have 1 to {LARGEST_NAME}",
-                name.len()
-            )));
-        }
+        check_name(name)?;
         let _creating = self.creating.lock();
-        if self.engine.namespace.by_name(name).is_some() {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!("log {name:?} exists"),
-            ));
-        }
+        self.check_is_free(name)?;
         let number = self.engine.new_log_number();
-        let state = LogState::new(self.engine.number, number, name.to_string(), options);
+        let state = LogState::new(self.engine.number, number, name, options);
         let op = LogOp::Create {
             log: number,
             name: name.to_string(),
@@ -148,10 +138,42 @@ impl LogEngine {
         self.engine.run_op(log.state(), op, true)
     }
 
+    /// Gives a log another name, durably. Its records, its trim point and its handles stay. Versions
+    /// before the first one with renames refuse the store until a checkpoint has the new name.
+    ///
+    /// Errors: `NotFound` if there is no log `from`, or if it is deleted meanwhile; `AlreadyExists`
+    /// if there is a log `to`; `InvalidArgument` for an empty name, or one of more than 1,024 bytes.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(to)?;
+        let _creating = self.creating.lock();
+        let log = self.log(from)?;
+        self.check_is_free(to)?;
+        let op = LogOp::Rename {
+            log: log.state().number,
+            name: to.to_string(),
+        };
+        self.engine.run_op(log.state(), op, true)?;
+        match log.state().lock().deleted {
+            true => Err(log.state().deleted()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns `AlreadyExists` if there is a log with this name. The caller holds `creating`.
+    fn check_is_free(&self, name: &str) -> Result<()> {
+        match self.engine.namespace.by_name(name) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("log {name:?} exists"),
+            )),
+        }
+    }
+
     /// Returns the names of all logs, sorted.
     pub fn list(&self) -> Vec<String> {
-        let all = self.engine.namespace.all();
-        all.into_iter().map(|log| log.name.clone()).collect()
+        let all = self.engine.namespace.all_named();
+        all.into_iter().map(|(name, _)| name.to_string()).collect()
     }
 
     /// Commits a batch and waits for it. Errors are those of [`Log::append`]; then no record of the
@@ -263,7 +285,7 @@ impl LogEngine {
             None => Ok(()),
             Some(entry) => Err(Error::invalid(format!(
                 "log {:?} of the batch is of another store",
-                entry.log.name
+                entry.log.name()
             ))),
         }
     }
@@ -278,5 +300,16 @@ impl LogEngine {
     #[cfg(test)]
     pub(crate) fn cut_power(&self) {
         self.engine.cut_power();
+    }
+}
+
+/// Returns `InvalidArgument` for a name that no log can have.
+fn check_name(name: &str) -> Result<()> {
+    match name.is_empty() || name.len() > LARGEST_NAME {
+        false => Ok(()),
+        true => Err(Error::invalid(format!(
+            "the name of a log has {} bytes; it must have 1 to {LARGEST_NAME}",
+            name.len()
+        ))),
     }
 }

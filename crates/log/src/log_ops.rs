@@ -4,6 +4,7 @@ use crate::index::PAGE;
 use crate::mapping::Mapping;
 use crate::options::{Duplicates, LogOptions};
 use basalt_kv::encoding::{get_varint64, put_varint};
+use basalt_records::RecordKind;
 use std::ops::RangeInclusive;
 
 /// Most bytes of a log's name.
@@ -14,6 +15,22 @@ const DELETE: u8 = 2;
 const TRIM: u8 = 3;
 const REMOVE: u8 = 4;
 const PAGE_TAG: u8 = 5;
+const RENAME: u8 = 6;
+
+/// Appends the name of a log to `out`, behind its length.
+pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
+    put_varint(out, name.len() as u64);
+    out.extend_from_slice(name.as_bytes());
+}
+
+/// Decodes the name of a log. Returns `None` if the bytes are none.
+pub(crate) fn get_name(bytes: &[u8], at: &mut usize) -> Option<String> {
+    let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
+    let name = bytes.get(*at..at.checked_add(len)?)?;
+    *at += len;
+    let name = std::str::from_utf8(name).ok()?.to_string();
+    (!name.is_empty() && len <= LARGEST_NAME).then_some(name)
+}
 
 /// An operation on a logical log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +52,9 @@ pub(crate) enum LogOp {
     },
     /// A MetaFlush record: entries that move from L0 to L1. The only operation of its record.
     Page { log: u64, mapping: Mapping },
+    /// A log has another name. In a record of kind [`RecordKind::LogNames`], which earlier versions
+    /// refuse.
+    Rename { log: u64, name: String },
 }
 
 impl LogOp {
@@ -45,7 +65,16 @@ impl LogOp {
             | LogOp::Delete { log }
             | LogOp::Trim { log, .. }
             | LogOp::Remove { log, .. }
-            | LogOp::Page { log, .. } => *log,
+            | LogOp::Page { log, .. }
+            | LogOp::Rename { log, .. } => *log,
+        }
+    }
+
+    /// Returns the kind of the records that have the operation.
+    pub fn record_kind(&self) -> RecordKind {
+        match self {
+            LogOp::Rename { .. } => RecordKind::LogNames,
+            _ => RecordKind::LogOps,
         }
     }
 
@@ -66,14 +95,15 @@ impl LogOp {
             LogOp::Trim { .. } => TRIM,
             LogOp::Remove { .. } => REMOVE,
             LogOp::Page { .. } => PAGE_TAG,
+            LogOp::Rename { .. } => RENAME,
         });
         put_varint(out, self.log());
         match self {
             LogOp::Create { name, options, .. } => {
                 out.push(options.duplicates as u8);
-                put_varint(out, name.len() as u64);
-                out.extend_from_slice(name.as_bytes());
+                put_name(out, name);
             }
+            LogOp::Rename { name, .. } => put_name(out, name),
             LogOp::Delete { .. } => {}
             LogOp::Trim { up_to, .. } => {
                 put_varint(out, *up_to);
@@ -104,17 +134,16 @@ impl LogOp {
         Some(match tag {
             CREATE => {
                 let duplicates = Duplicates::of_number(take(at, 1)?[0])?;
-                let len = get_varint64(bytes, at)?;
-                let name = std::str::from_utf8(take(at, len)?).ok()?.to_string();
-                if name.is_empty() || name.len() > LARGEST_NAME {
-                    return None;
-                }
                 LogOp::Create {
                     log,
-                    name,
+                    name: get_name(bytes, at)?,
                     options: LogOptions { duplicates },
                 }
             }
+            RENAME => LogOp::Rename {
+                log,
+                name: get_name(bytes, at)?,
+            },
             DELETE => LogOp::Delete { log },
             TRIM => LogOp::Trim {
                 log,

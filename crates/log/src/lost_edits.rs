@@ -1,7 +1,7 @@
 //! Signs that a manifest has lost its last edits, for example because it was cut. The end of the
 //! manifest then looks as after a crash, but no crash takes an edit that was synced.
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, CheckpointFile};
 use crate::checkpoint::{self, checkpoint_path};
 use crate::physical::{file_path, parse_name};
 use basalt_env::Env;
@@ -55,7 +55,7 @@ pub(crate) fn newer_than_catalog(
     }
     for name in names {
         if let Some((path, header)) = unnamed(name, parse_checkpoint(name))?
-            && checkpoint::read(env, &path, header.file_id, 0, 0).is_ok()
+            && checkpoint::read(env, &path, &CheckpointFile::without_end(&header), 0).is_ok()
         {
             return Ok(Some(name.clone()));
         }
@@ -91,9 +91,18 @@ fn has_records(env: &Env, path: &Path, header: &FileHeader, search: Search) -> R
 
 /// Returns the number in the name of a checkpoint.
 pub(crate) fn parse_checkpoint(name: &str) -> Option<u64> {
-    let (stem, extension) = name.split_once('.')?;
+    parse_with(name, checkpoint::EXTENSION)
+}
+
+/// Returns the number in the name of a copy of the names.
+pub(crate) fn parse_names(name: &str) -> Option<u64> {
+    parse_with(name, checkpoint::NAMES_EXTENSION)
+}
+
+fn parse_with(name: &str, extension: &str) -> Option<u64> {
+    let (stem, found) = name.split_once('.')?;
     let number = stem.parse().ok().filter(|n| *n < u64::MAX >> 8)?;
-    (extension == checkpoint::EXTENSION).then_some(number)
+    (found == extension).then_some(number)
 }
 
 /// Reads the header of a file of records. Returns `None` if it is missing or damaged.

@@ -59,6 +59,11 @@ impl LsnSet {
         (self.count > 0).then_some(self.last)
     }
 
+    /// Returns the LSNs as one range, if they are consecutive and there is any.
+    pub fn as_run(&self) -> Option<RangeInclusive<u64>> {
+        (self.count > 0 && self.runs.is_empty()).then_some(self.first..=self.last)
+    }
+
     /// Returns the maximal runs of consecutive LSNs, in rising order.
     pub fn runs(&self) -> Runs<'_> {
         Runs {

@@ -43,6 +43,7 @@ pub(crate) struct MetaCommit<'a>(pub &'a Engine);
 /// A record of the metalog that is about to be written.
 struct MetaRecord {
     buf: AlignedBuf,
+    kind: RecordKind,
     /// Indexes of the requests in the group whose operations the record has.
     requests: SmallVec<[usize; 4]>,
 }
@@ -56,7 +57,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         let mut records: Vec<Outgoing<'_>> = metas
             .iter_mut()
             .map(|meta| Outgoing {
-                kind: RecordKind::LogOps,
+                kind: meta.kind,
                 first_seq: engine.next_seq.fetch_add(1, SeqCst),
                 count: meta.requests.len() as u32,
                 payload_crc: basalt_records::payload_crc(&meta.buf[RECORD_HEADER..], &[]),
@@ -114,28 +115,37 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
 }
 
 /// Encodes the operations of a group: each page as a record of its own, whose place the index
-/// keeps, and all others as one.
+/// keeps, each rename as a record of its own kind, and all others as one.
 fn meta_records(group: &[Queued<MetaRequest>]) -> Vec<MetaRecord> {
     let mut all: Vec<MetaRecord> = Vec::new();
     let mut shared: Option<(SmallVec<[usize; 4]>, Vec<u8>)> = None;
-    let record = |requests, payload: &[u8]| {
+    let record = |kind, requests, payload: &[u8]| {
         let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
         buf.resize(RECORD_HEADER, 0);
         buf.extend_from_slice(payload);
-        MetaRecord { buf, requests }
+        MetaRecord {
+            buf,
+            kind,
+            requests,
+        }
     };
     for (i, queued) in group.iter().enumerate() {
-        if matches!(queued.request.op, LogOp::Page { .. }) {
+        let op = &queued.request.op;
+        if matches!(op, LogOp::Page { .. } | LogOp::Rename { .. }) {
             let mut payload = Vec::new();
-            queued.request.op.encode(&mut payload);
-            all.push(record(SmallVec::from_slice(&[i]), &payload));
+            op.encode(&mut payload);
+            all.push(record(
+                op.record_kind(),
+                SmallVec::from_slice(&[i]),
+                &payload,
+            ));
         } else {
             let (requests, payload) = shared.get_or_insert_default();
             requests.push(i);
-            queued.request.op.encode(payload);
+            op.encode(payload);
         }
     }
-    all.extend(shared.map(|(requests, payload)| record(requests, &payload)));
+    all.extend(shared.map(|(requests, payload)| record(RecordKind::LogOps, requests, &payload)));
     all
 }
 
@@ -147,6 +157,12 @@ impl Engine {
                 // The caller of the creation has made sure that the name is free.
                 let added = self.namespace.add(log.clone());
                 debug_assert!(added.is_ok(), "{added:?}");
+                self.created_below.fetch_max(log.number + 1, SeqCst);
+            }
+            LogOp::Rename { log, name } => {
+                // The caller of the rename has made sure that the name is free.
+                let renamed = self.namespace.rename(*log, name);
+                debug_assert!(renamed.is_ok(), "{renamed:?}");
             }
             LogOp::Delete { log } => self.namespace.remove(*log),
             LogOp::Page { .. } => {

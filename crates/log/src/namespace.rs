@@ -2,13 +2,11 @@
 
 use crate::index::LogIndex;
 use crate::options::LogOptions;
-use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock};
+use basalt_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock, named};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::Waker;
@@ -86,7 +84,10 @@ pub(crate) struct LogState {
     pub engine: u64,
     /// Number of the log, which no other log of the store ever has.
     pub number: u64,
-    pub name: String,
+    /// The name, which a rename changes. The lock is held over no other lock.
+    name: RwLock<Arc<str>>,
+    /// Bytes of the name.
+    name_bytes: AtomicUsize,
     pub options: LogOptions,
     inner: Mutex<LogInner>,
     /// Signalled when the log has a new record and threads sleep.
@@ -98,11 +99,12 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    pub fn new(engine: u64, number: u64, name: String, options: LogOptions) -> Arc<LogState> {
+    pub fn new(engine: u64, number: u64, name: &str, options: LogOptions) -> Arc<LogState> {
         Arc::new(LogState {
             engine,
             number,
-            name,
+            name: named("LogState::name", RwLock::new(name.into())),
+            name_bytes: AtomicUsize::new(name.len()),
             options,
             inner: Mutex::new(LogInner {
                 index: LogIndex::default(),
@@ -118,6 +120,11 @@ impl LogState {
             changed: Condvar::new(),
             revision: AtomicU64::new(0),
         })
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> Arc<str> {
+        self.name.read().clone()
     }
 
     /// Notes a late record or a removal. The caller has the log's lock.
@@ -166,14 +173,14 @@ impl LogState {
         }
     }
 
-    /// Returns the bytes of memory of the log apart from its index: this struct, and the log's
-    /// places in the set and the map of its namespace.
+    /// Returns the bytes of memory of the log apart from its index: this struct, its name, and the
+    /// log's places in the two maps of its namespace.
     pub fn fixed_memory(&self) -> usize {
-        // A shared struct has two counters.
+        // A shared struct has two counters, and so has a shared name.
         size_of::<LogState>()
-            + 2 * size_of::<usize>()
-            + self.name.len()
-            + size_of::<ByName>()
+            + 4 * size_of::<usize>()
+            + self.name_bytes.load(Relaxed)
+            + size_of::<NamedLog>()
             + size_of::<(u64, Arc<LogState>)>()
     }
 
@@ -181,43 +188,17 @@ impl LogState {
     pub fn deleted(&self) -> Error {
         Error::new(
             ErrorKind::NotFound,
-            format!("log {:?} was deleted", self.name),
+            format!("log {:?} was deleted", self.name()),
         )
     }
 }
 
-/// A log in the order of names, without a copy of its name.
-struct ByName(Arc<LogState>);
-
-impl Borrow<str> for ByName {
-    fn borrow(&self) -> &str {
-        &self.0.name
-    }
-}
-
-impl PartialEq for ByName {
-    fn eq(&self, other: &ByName) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for ByName {}
-
-impl PartialOrd for ByName {
-    fn partial_cmp(&self, other: &ByName) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByName {
-    fn cmp(&self, other: &ByName) -> Ordering {
-        self.0.name.cmp(&other.0.name)
-    }
-}
+/// A log and its name.
+pub(crate) type NamedLog = (Arc<str>, Arc<LogState>);
 
 #[derive(Default)]
 struct Names {
-    by_name: BTreeSet<ByName>,
+    by_name: BTreeMap<Arc<str>, Arc<LogState>>,
     by_number: BTreeMap<u64, Arc<LogState>>,
 }
 
@@ -239,7 +220,7 @@ impl Namespace {
 
     pub fn by_name(&self, name: &str) -> Option<Arc<LogState>> {
         let names = self.names.read();
-        names.by_name.get(name).map(|log| log.0.clone())
+        names.by_name.get(name).cloned()
     }
 
     pub fn by_number(&self, number: u64) -> Option<Arc<LogState>> {
@@ -249,7 +230,16 @@ impl Namespace {
     /// Returns all logs in the order of their names.
     pub fn all(&self) -> Vec<Arc<LogState>> {
         let names = self.names.read();
-        names.by_name.iter().map(|log| log.0.clone()).collect()
+        names.by_name.values().cloned().collect()
+    }
+
+    /// Returns all logs with their names of one moment, in the order of the names.
+    pub fn all_named(&self) -> Vec<NamedLog> {
+        let names = self.names.read();
+        let named = names.by_name.iter();
+        named
+            .map(|(name, log)| (name.clone(), log.clone()))
+            .collect()
     }
 
     /// Adds a log.
@@ -259,14 +249,36 @@ impl Namespace {
         // The lock of a log comes before that of the names.
         log.lock().charge = Some(self.ledger.reserve(MemoryKind::Index, 0));
         let mut names = self.names.write();
-        if names.by_name.contains(log.name.as_str()) {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!("log {:?} exists", log.name),
-            ));
+        let name = log.name();
+        if names.by_name.contains_key(&name) {
+            return Err(taken(&name));
         }
         names.by_number.insert(log.number, log.clone());
-        names.by_name.insert(ByName(log));
+        names.by_name.insert(name, log);
+        Ok(())
+    }
+
+    /// Gives a log another name. Does nothing if there is no log with this number.
+    ///
+    /// Errors: `AlreadyExists` if another log has the name.
+    pub fn rename(&self, number: u64, name: &str) -> Result<()> {
+        let mut names = self.names.write();
+        let Some(log) = names.by_number.get(&number).cloned() else {
+            return Ok(());
+        };
+        match names.by_name.get(name) {
+            Some(other) if other.number == number => return Ok(()),
+            Some(_) => return Err(taken(name)),
+            None => {}
+        }
+        names.by_name.remove(&log.name());
+        let name: Arc<str> = name.into();
+        log.name_bytes.store(name.len(), Relaxed);
+        *log.name.write() = name.clone();
+        names.by_name.insert(name, log.clone());
+        drop(names);
+        // The ledger learns the bytes of the name.
+        drop(log.lock());
         Ok(())
     }
 
@@ -274,7 +286,11 @@ impl Namespace {
     pub fn remove(&self, number: u64) {
         let mut names = self.names.write();
         if let Some(log) = names.by_number.remove(&number) {
-            names.by_name.remove(log.name.as_str());
+            names.by_name.remove(&log.name());
         }
     }
+}
+
+fn taken(name: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("log {name:?} exists"))
 }

@@ -332,8 +332,15 @@ impl PhysicalLogs {
     }
 
     /// Returns the newest checkpoint.
+    #[cfg(test)]
     pub fn checkpoint(&self) -> Option<CheckpointFile> {
-        self.manifested.lock().catalog.checkpoint
+        self.checkpoint_files().0
+    }
+
+    /// Returns the newest checkpoint, and its copy of the names.
+    pub fn checkpoint_files(&self) -> (Option<CheckpointFile>, Option<CheckpointFile>) {
+        let m = self.manifested.lock();
+        (m.catalog.checkpoint, m.catalog.names)
     }
 
     /// Returns the environment's memory ledger.
@@ -769,18 +776,34 @@ pub(crate) fn append_payload(
     kind: RecordKind,
     payload: &[u8],
 ) -> Result<u64> {
-    let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
-    buf.resize(RECORD_HEADER, 0);
-    buf.extend_from_slice(payload);
-    let mut records = [Outgoing {
-        buf: &mut buf,
+    append_payloads(writer, kind, &[payload])
+}
+
+/// Appends a record for each payload with one write, unsynced, and returns the offset of the first.
+/// The records have no place in the history of the logs.
+pub(crate) fn append_payloads(
+    writer: &mut RecordWriter,
+    kind: RecordKind,
+    payloads: &[impl AsRef<[u8]>],
+) -> Result<u64> {
+    let buffers = payloads.iter().map(|payload| {
+        let payload = payload.as_ref();
+        let mut buf = AlignedBuf::with_capacity(RECORD_HEADER + payload.len());
+        buf.resize(RECORD_HEADER, 0);
+        buf.extend_from_slice(payload);
+        buf
+    });
+    let mut buffers: Vec<AlignedBuf> = buffers.collect();
+    let records = buffers.iter_mut().map(|buf| Outgoing {
         kind,
         first_seq: 0,
         count: 1,
-        payload_crc: basalt_records::payload_crc(payload, &[]),
+        payload_crc: basalt_records::payload_crc(&buf[RECORD_HEADER..], &[]),
         separated: &[],
         offset: 0,
-    }];
+        buf,
+    });
+    let mut records: Vec<Outgoing<'_>> = records.collect();
     writer.append(&mut records, false)?;
     Ok(records[0].offset)
 }

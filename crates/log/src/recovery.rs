@@ -5,7 +5,7 @@
 
 use crate::apply::{PlacedOp, add_entry, apply_to_log};
 use crate::catalog::{Catalog, FileEnd, Role};
-use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
+use crate::checkpoint::{self, CheckpointHead, checkpoint_path, names_path};
 use crate::engine::Recovered;
 use crate::index::{EntryPlace, Freed, PageLocation};
 use crate::log_ops::LogOp;
@@ -33,7 +33,7 @@ type Applied = std::result::Result<(), String>;
 /// Name of the file whose lock says that a process has the store open.
 pub(crate) const LOCK: &str = "LOCK";
 /// Extensions of files that a log store makes.
-const OWN: [&str; 4] = ["data", "moved", "meta", "checkpoint"];
+const OWN: [&str; 5] = ["data", "moved", "meta", "checkpoint", "names"];
 
 /// Numbers of open engines, so that a log of one is not used with another.
 static ENGINES: AtomicU64 = AtomicU64::new(1);
@@ -199,7 +199,7 @@ fn replay(
     };
     if let Some(c) = &catalog.checkpoint {
         let path = checkpoint_path(dir, c.number);
-        let (head, all) = checkpoint::read(env, &path, c.file_id, c.end, state.engine)?;
+        let (head, all) = checkpoint::read(env, &path, c, state.engine)?;
         state
             .take_checkpoint(head, all)
             .map_err(|what| Error::corruption(&path, 0, what))?;
@@ -270,6 +270,7 @@ fn unused_files(
         .map(|(n, f)| file_path(dir, *n, f.role));
     let mut named: BTreeSet<PathBuf> = named.collect();
     named.extend((catalog.checkpoint).map(|c| checkpoint_path(dir, c.number)));
+    named.extend((catalog.names).map(|c| names_path(dir, c.number)));
     named.insert(manifest_path(dir, manifest));
     let mut unused = Vec::new();
     for entry in env.fs().list(dir)?.into_iter().filter(|e| !e.is_dir) {
@@ -341,11 +342,7 @@ impl RecoveredLogs<'_> {
     }
 
     fn replayed_from(&self, role: Role) -> ReplayStart {
-        match role {
-            Role::Meta => self.head.meta,
-            Role::Data => self.head.data,
-            Role::Moved => self.head.moved,
-        }
+        self.head.start_of(role)
     }
 
     /// Returns true if the checkpoint has this append or removal.
@@ -430,7 +427,7 @@ impl RecoveredLogs<'_> {
 
     fn apply(&mut self, file: &Arc<ReadableFile>, record: &StoredRecord) -> Applied {
         match (file.role, record.kind) {
-            (Role::Meta, RecordKind::LogOps) => self.apply_ops(file, record),
+            (Role::Meta, RecordKind::LogOps | RecordKind::LogNames) => self.apply_ops(file, record),
             (Role::Data, RecordKind::Entries) => self.apply_entries(file, record),
             (Role::Moved, RecordKind::Entries) => self.apply_moved(file, record),
             (Role::Data | Role::Moved, RecordKind::ReverseIndex) => Ok(()),
@@ -459,7 +456,7 @@ impl RecoveredLogs<'_> {
         let number = op.log();
         if let LogOp::Create { log, name, options } = op {
             self.next_log = self.next_log.max(log.saturating_add(1));
-            let state = LogState::new(self.engine, log, name, options);
+            let state = LogState::new(self.engine, log, &name, options);
             if self.namespace.by_number(log).is_some() || self.was_deleted(log) {
                 // The checkpoint has the log already, or it was deleted since.
                 return match log < self.head.next_log {
@@ -482,6 +479,10 @@ impl RecoveredLogs<'_> {
             LogOp::Remove { .. } | LogOp::Page { .. } => {
                 let ops = self.ordered.entry(number).or_default();
                 ops.push(OrderedOp { seq, op, at });
+            }
+            LogOp::Rename { name, .. } => {
+                let renamed = self.namespace.rename(number, &name);
+                return renamed.map_err(|e| e.to_string());
             }
             LogOp::Delete { .. } => {
                 // The checkpoint counted what it had of the log as live.
@@ -638,7 +639,7 @@ impl RecoveredLogs<'_> {
                 if self.logs.get(file).is_none() {
                     let what = format!(
                         "log {:?} has records in physical log {file}, which the manifest does not name",
-                        log.name
+                        log.name()
                     );
                     return Err(Error::corruption(&self.logs.dir().join(CURRENT), 0, what));
                 }

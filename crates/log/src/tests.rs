@@ -8,6 +8,7 @@ mod formats;
 mod full_disk;
 mod integrity;
 mod memory;
+mod names;
 mod promises;
 mod read_ahead;
 mod tails;

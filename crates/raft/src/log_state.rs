@@ -74,7 +74,7 @@ pub(crate) fn decode_entry<C: RaftTypeConfig>(
 
 fn undecodable(log: &Log, lsn: u64, what: String) -> Error {
     let message = format!("LSN {lsn} of log {:?}: {what}", log.name());
-    Error::corruption(Path::new(log.name()), 0, message)
+    Error::corruption(Path::new(&*log.name()), 0, message)
 }
 
 /// Returns the error of an entry that the log should have.
@@ -83,5 +83,5 @@ pub(crate) fn missing(log: &Log, index: u64) -> Error {
         "log {:?} of a Raft node has no entry {index}; remove the node from its cluster, and add it again with an empty store",
         log.name()
     );
-    Error::corruption(Path::new(log.name()), 0, message)
+    Error::corruption(Path::new(&*log.name()), 0, message)
 }

@@ -95,6 +95,9 @@ pub enum RecordKind {
     ReverseIndex = 6,
     /// A part of a checkpoint of the log engine.
     Checkpoint = 7,
+    /// A change of a log's name. Its own kind, because earlier versions refuse a record of an
+    /// unknown kind as one of a later version, but take an unknown operation for damage.
+    LogNames = 8,
 }
 
 /// The header at the start of a file of records.

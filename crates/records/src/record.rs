@@ -118,6 +118,7 @@ pub(super) fn kind_of(n: u8) -> Option<RecordKind> {
         5 => Some(RecordKind::LogOps),
         6 => Some(RecordKind::ReverseIndex),
         7 => Some(RecordKind::Checkpoint),
+        8 => Some(RecordKind::LogNames),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ fn lsn(n: Option<u64>) -> String {
 
 fn json_of(log: &Log) -> Value {
     json!({
-        "name": log.name(), "records": log.count(), "bytes": log.bytes(), "first": log.first(),
+        "name": &*log.name(), "records": log.count(), "bytes": log.bytes(), "first": log.first(),
         "last": log.last(), "trimmed": log.trimmed(), "duplicates": duplicates(log),
     })
 }

@@ -80,7 +80,7 @@ fn unknown_changes_are_refused_or_ignored_by_their_tag() {
         bytes.extend_from_slice(b"xy");
         decode(&bytes)
     };
-    assert_eq!(with_tag(128).unwrap(), [Change::NextFile(5)]);
+    assert_eq!(with_tag(129).unwrap(), [Change::NextFile(5)]);
     let e = with_tag(100).unwrap_err();
     assert_eq!(e.kind(), basalt_fs::ErrorKind::Unsupported);
 }

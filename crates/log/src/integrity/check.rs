@@ -10,12 +10,16 @@ use super::known_files::{KnownFile, KnownFiles, is_own, parse_manifest};
 use super::report::LogVerifyReport;
 use super::salvage::Salvage;
 use super::verify::LiveWalk;
-use crate::catalog::{Catalog, Role};
-use crate::checkpoint;
+use crate::catalog::{Catalog, CheckpointFile, Role};
+use crate::checkpoint::{
+    self, CheckpointHead, CopiedLog, checkpoint_path, decode_copied, names_path, names_record,
+    read_names,
+};
 use crate::engine::Engine;
 use crate::log_ops::LogOp;
 use crate::lost_edits::{Search, newer_than_catalog};
 use crate::mapping::Location;
+use crate::namespace::LogState;
 use crate::options::LogEngineOptions;
 use crate::physical;
 use crate::recovery::{self, LOCK};
@@ -31,6 +35,7 @@ use basalt_records::verify::check_spare;
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The name under which a replaced `CURRENT` is written.
 const CURRENT_TMP: &str = "CURRENT.tmp";
@@ -104,11 +109,16 @@ fn name_lost_records(
     report: &mut LogVerifyReport,
 ) -> Result<()> {
     let mut step = |bytes| progress.step(bytes);
-    let salvage = Salvage::run(env, dir, known, &mut step)?;
+    let mut salvage = Salvage::run(env, dir, known, &mut step)?;
     (report.pages, report.live_bytes) = (0, 0);
     report.logs = salvage.logs.len() as u64;
+    report.log_names = salvage.logs.values().map(|log| log.name.clone()).collect();
+    report.log_names.sort_unstable();
     let logs = salvage.logs.values();
     report.records = logs.map(|log| log.records().count() as u64).sum();
+    report.unnamed_logs = salvage.unnamed_logs();
+    report.names = salvage.names_sentence();
+    report.reappearing = std::mem::take(&mut salvage.reappearing);
     report.unproven_ends = salvage.unproven_ends;
     report.losses = salvage.losses;
     report.losses.retain(|loss| loss.lsns.is_some());
@@ -362,21 +372,43 @@ impl StoreWalk<'_, '_> {
         Ok(())
     }
 
-    /// Checks the checkpoint that the manifest names, or the newest one.
+    /// Checks the checkpoint that the manifest names, or the newest one, and the copy of its names.
     fn checkpoint(&mut self, known: &KnownFiles) -> Result<()> {
-        let Some(c) = known.checkpoints.first() else {
+        let mut checkpoint = None;
+        if let Some(c) = known.checkpoints.first() {
+            let path = checkpoint_path(self.dir, c.number);
+            let read = |env: &Env| checkpoint::read(env, &path, c, 0);
+            checkpoint = self.part_of_checkpoint(c, &path, read)?;
+        }
+        let Some(c) = known.names.first() else {
             return Ok(());
         };
-        let path = KnownFiles::checkpoint_path(self.dir, c);
+        let path = names_path(self.dir, c.number);
+        let names = self.part_of_checkpoint(c, &path, |env| read_names(env, &path, c))?;
+        // Without the manifest, the two may be of different checkpoints.
+        if let (Some(checkpoint), Some(names), true) = (checkpoint, names, known.catalog.is_some())
+            && let Some(what) = difference(&checkpoint, &names)
+        {
+            self.bad(&file_name(&path), Error::corruption(&path, 0, what))?;
+        }
+        Ok(())
+    }
+
+    /// Checks a checkpoint or its copy, which `read` reads. Returns `None` if it is damaged.
+    fn part_of_checkpoint<T>(
+        &mut self,
+        c: &CheckpointFile,
+        path: &Path,
+        read: impl FnOnce(&Env) -> Result<T>,
+    ) -> Result<Option<T>> {
         self.report.files += 1;
         let end = if c.end == 0 { u64::MAX } else { c.end };
-        self.spare(&path, FileKind::Log, c.file_id, end)?;
-        if let Err(e) = checkpoint::read(self.env, &path, c.file_id, c.end, 0) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            self.bad(&name, e)?;
-        }
+        self.spare(path, FileKind::Log, c.file_id, end)?;
         self.progress.step(c.end);
-        Ok(())
+        match read(self.env) {
+            Ok(found) => Ok(Some(found)),
+            Err(e) => self.bad(&file_name(path), e).map(|()| None),
+        }
     }
 
     /// Opens the store for reading, and reads everything that is live.
@@ -405,6 +437,8 @@ impl StoreWalk<'_, '_> {
         }
         let live = walk.report;
         let report = &mut self.report;
+        let named = engine.namespace.all_named().into_iter();
+        report.log_names = named.map(|(name, _)| name.to_string()).collect();
         (report.logs, report.records) = (live.logs, live.records);
         (report.pages, report.live_bytes) = (live.pages, live.live_bytes);
         for e in live.damage {
@@ -432,11 +466,7 @@ impl StoreWalk<'_, '_> {
     fn name_files(&mut self, names: &[String], known: &KnownFiles, manifest: Option<u64>) {
         let mut named: BTreeSet<String> = [CURRENT, LOCK, RESERVE].map(String::from).into();
         named.extend(known.files.values().map(|f| f.name.clone()));
-        let checkpoints = known.checkpoints.iter().map(|c| {
-            let path = KnownFiles::checkpoint_path(Path::new(""), c);
-            path.display().to_string()
-        });
-        named.extend(checkpoints.take(1));
+        named.extend(known.newest_checkpoint());
         for name in names {
             let is_manifest = manifest.is_some() && parse_manifest(name) == manifest;
             if named.contains(name) || is_manifest {
@@ -456,6 +486,40 @@ impl StoreWalk<'_, '_> {
     }
 }
 
+/// Returns the name of a file.
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Returns the first difference between a checkpoint and the copy of its names.
+fn difference(
+    (head, logs): &(CheckpointHead, Vec<Arc<LogState>>),
+    (copied_head, copied): &(CheckpointHead, Vec<CopiedLog>),
+) -> Option<String> {
+    if head != copied_head {
+        return Some("the copy of the names is of another checkpoint".to_string());
+    }
+    if logs.len() != copied.len() {
+        return Some(format!(
+            "the copy of the names has {} logs, the checkpoint has {}",
+            copied.len(),
+            logs.len()
+        ));
+    }
+    let expected = |log: &Arc<LogState>| decode_copied(&names_record(log)?);
+    let differs =
+        |(log, copied): &(&Arc<LogState>, &CopiedLog)| expected(log).as_ref() != Some(copied);
+    let (log, copied) = logs.iter().zip(copied).find(differs)?;
+    Some(format!(
+        "the copy of the names has other facts of log {} ({:?}) than the checkpoint has of log {} ({:?})",
+        copied.number,
+        copied.name,
+        log.number,
+        log.name()
+    ))
+}
+
 /// The reverse index of a file, as far as the records before it say what it must have.
 #[derive(Default)]
 struct ReverseCheck {
@@ -472,7 +536,7 @@ fn check_record(
     reverse: &mut ReverseCheck,
 ) -> std::result::Result<(), String> {
     match (file.role, record.kind) {
-        (Role::Meta, RecordKind::LogOps) => {
+        (Role::Meta, RecordKind::LogOps | RecordKind::LogNames) => {
             let mut at = 0;
             while at < record.payload.len() {
                 let begun = at;

@@ -3,8 +3,8 @@
 
 use super::live_read::RecordFile;
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, Role};
-use crate::checkpoint::checkpoint_path;
-use crate::lost_edits::{header_of, parse_checkpoint};
+use crate::checkpoint::{checkpoint_path, names_path};
+use crate::lost_edits::{header_of, parse_checkpoint, parse_names};
 use crate::physical::{self, file_path, parse_name};
 use basalt_env::Env;
 use basalt_fs::Result;
@@ -37,6 +37,8 @@ pub(super) struct KnownFiles {
     pub files: BTreeMap<u64, KnownFile>,
     /// Checkpoints that may be the newest one, the newest first.
     pub checkpoints: Vec<CheckpointFile>,
+    /// Copies of the names that may be those of the newest checkpoint, the newest first.
+    pub names: Vec<CheckpointFile>,
     /// Names of files that are a store's by their names, and that nothing else is known of.
     pub unnamed: Vec<String>,
     /// True if the catalog is whole, or at least one edit is readable.
@@ -54,6 +56,7 @@ struct Hints {
     roles: BTreeMap<u64, Role>,
     ends: BTreeMap<u64, FileEnd>,
     removed: BTreeSet<u64>,
+    /// Checkpoints and copies of their names.
     checkpoints: BTreeMap<u64, CheckpointFile>,
 }
 
@@ -64,7 +67,10 @@ pub(super) fn parse_manifest(name: &str) -> Option<u64> {
 
 /// Returns true for names that a store gives to its files, but for the lock.
 pub(super) fn is_own(name: &str) -> bool {
-    parse_name(name).is_some() || parse_checkpoint(name).is_some() || parse_manifest(name).is_some()
+    parse_name(name).is_some()
+        || parse_checkpoint(name).is_some()
+        || parse_names(name).is_some()
+        || parse_manifest(name).is_some()
 }
 
 impl KnownFiles {
@@ -89,6 +95,7 @@ impl KnownFiles {
                 known.store_id = catalog.store_id;
                 known.next_file = known.next_file.max(catalog.next_file);
                 known.checkpoints.extend(catalog.checkpoint);
+                known.names.extend(catalog.names);
                 for (number, file) in &catalog.files {
                     hints.ids.insert(*number, file.file_id);
                     hints.ends.extend(file.end.map(|end| (*number, end)));
@@ -116,17 +123,18 @@ impl KnownFiles {
         for number in manifests {
             self.read_edits(env, dir, number, hints)?;
         }
-        let mut checkpoints = Vec::new();
+        let (mut checkpoints, mut copies) = (Vec::new(), Vec::new());
         for name in names {
-            if let Some(number) = parse_checkpoint(name) {
+            let found = match (parse_checkpoint(name), parse_names(name)) {
+                (Some(number), _) => Some((number, &mut checkpoints)),
+                (None, Some(number)) => Some((number, &mut copies)),
+                (None, None) => None,
+            };
+            if let Some((number, found)) = found {
                 match self.header(env, dir, name, number)? {
-                    Some(header) => checkpoints.push(CheckpointFile {
-                        number,
-                        file_id: header.file_id,
-                        end: 0,
-                    }),
+                    Some(header) => found.push(CheckpointFile::without_end(&header)),
                     None => match hints.checkpoints.get(&number) {
-                        Some(checkpoint) => checkpoints.push(*checkpoint),
+                        Some(checkpoint) => found.push(*checkpoint),
                         None => self.unnamed.push(name.clone()),
                     },
                 }
@@ -150,8 +158,10 @@ impl KnownFiles {
                 self.add(env, dir, number, role, hints)?;
             }
         }
-        checkpoints.sort_unstable_by_key(|c| std::cmp::Reverse(c.number));
-        self.checkpoints = checkpoints;
+        for found in [&mut checkpoints, &mut copies] {
+            found.sort_unstable_by_key(|c| std::cmp::Reverse(c.number));
+        }
+        (self.checkpoints, self.names) = (checkpoints, copies);
         Ok(())
     }
 
@@ -204,7 +214,7 @@ impl KnownFiles {
                     Change::Remove(n) => {
                         hints.removed.insert(n);
                     }
-                    Change::Checkpoint(c) => {
+                    Change::Checkpoint(c) | Change::Names(c) => {
                         hints.checkpoints.insert(c.number, c);
                     }
                     Change::NextFile(n) => self.next_file = self.next_file.max(n),
@@ -243,8 +253,13 @@ impl KnownFiles {
         Ok(())
     }
 
-    /// Returns the path of a checkpoint.
-    pub fn checkpoint_path(dir: &Path, checkpoint: &CheckpointFile) -> std::path::PathBuf {
-        checkpoint_path(dir, checkpoint.number)
+    /// Returns the names of the newest checkpoint and of the newest copy of the names.
+    pub fn newest_checkpoint(&self) -> Vec<String> {
+        let checkpoint = self.checkpoints.first();
+        let checkpoint = checkpoint.map(|c| checkpoint_path(Path::new(""), c.number));
+        let names = self.names.first();
+        let names = names.map(|c| names_path(Path::new(""), c.number));
+        let paths = checkpoint.into_iter().chain(names);
+        paths.map(|path| path.display().to_string()).collect()
     }
 }

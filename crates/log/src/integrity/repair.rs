@@ -16,8 +16,8 @@ use super::known_files::{KnownFiles, is_own, parse_manifest};
 use super::live_read::RecordFile;
 use super::report::LogRepairReport;
 use super::salvage::{Salvage, SalvagedLog};
-use crate::catalog::{self, Catalog, CheckpointFile, FileEnd, PhysicalFile, Role};
-use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
+use crate::catalog::{self, Catalog, FileEnd, PhysicalFile, Role};
+use crate::checkpoint::{self, CheckpointHead, checkpoint_path, names_path};
 use crate::index::Inserted;
 use crate::mapping::Location;
 use crate::namespace::LogState;
@@ -70,6 +70,7 @@ pub(crate) fn repair(
         report.sound = true;
         report.files_kept = walked.known.files.len() as u64;
         report.logs = walked.report.logs;
+        report.log_names = walked.report.log_names;
         report.records_kept = walked.report.records;
         return Ok(report);
     }
@@ -122,6 +123,7 @@ impl Repair<'_> {
         let known = &self.walked.known;
         let aside = (self.walked.bad.iter())
             .chain(&salvage.bad_checkpoints)
+            .chain(&salvage.bad_names)
             .chain(&known.unnamed);
         let there = |name: &&String| self.walked.names.contains(name);
         self.aside = aside.filter(there).cloned().collect();
@@ -135,7 +137,7 @@ impl Repair<'_> {
         self.keep_files(known, &salvage, &mut catalog)?;
         let moved = self.write_again(known, &salvage, &mut catalog)?;
         let logs = self.logs(&salvage, &moved);
-        let number = self.new_file();
+        let numbers = [self.new_file(), self.new_file()];
         let manifest = self.new_file();
         let start = ReplayStart {
             file: self.next_file,
@@ -148,14 +150,11 @@ impl Repair<'_> {
             data: start,
             moved: start,
         };
-        let path = checkpoint_path(self.dir, number);
-        let (file_id, end) =
-            checkpoint::write(self.env, &path, number, catalog.store_id, &head, &logs)?;
-        catalog.checkpoint = Some(CheckpointFile {
-            number,
-            file_id,
-            end,
-        });
+        let store_id = catalog.store_id;
+        let named: Vec<_> = logs.iter().map(|log| (log.name(), log.clone())).collect();
+        let written = checkpoint::write(self.env, self.dir, numbers, store_id, &head, &named)?;
+        catalog.checkpoint = Some(written.checkpoint);
+        catalog.names = Some(written.names);
         catalog.next_file = self.next_file;
         let linked = self.link_aside()?;
         self.env.fs().sync_metadata(self.dir)?;
@@ -338,7 +337,7 @@ impl Repair<'_> {
         name: String,
         moved: &Moved,
     ) -> Arc<LogState> {
-        let state = LogState::new(0, number, name, log.options);
+        let state = LogState::new(0, number, &name, log.options);
         let mut inner = state.lock();
         inner.trimmed = log.trimmed;
         inner.applied_seq = self.next_seq.saturating_sub(1);
@@ -397,15 +396,19 @@ impl Repair<'_> {
             }
         }
         let checkpoint = catalog.checkpoint.expect("it was just written");
+        let names = catalog.names.expect("it was just written");
         let mut kept = BTreeSet::from([
             manifest_path(self.dir, manifest),
             checkpoint_path(self.dir, checkpoint.number),
+            names_path(self.dir, names.number),
         ]);
         let files = catalog.files.iter();
         kept.extend(files.map(|(n, f)| file_path(self.dir, *n, f.role)));
         for name in &self.walked.names {
             let is_aside = aside.iter().any(|(other, ..)| other == name);
-            let replaced = parse_manifest(name).is_some() || name.ends_with(checkpoint::EXTENSION);
+            let replaced = parse_manifest(name).is_some()
+                || name.ends_with(checkpoint::EXTENSION)
+                || name.ends_with(checkpoint::NAMES_EXTENSION);
             if !is_aside && replaced && is_own(name) && !kept.contains(&self.dir.join(name)) {
                 // A file that remains is an unused file, which the next open removes.
                 let _ = fs.remove(&self.dir.join(name));
@@ -425,7 +428,11 @@ impl Repair<'_> {
             r.notes.push(NO_MANIFEST.to_string());
         }
         r.logs = logs.len() as u64;
+        r.log_names = logs.iter().map(|log| log.name().to_string()).collect();
+        r.log_names.sort_unstable();
         r.records_kept = logs.iter().map(|log| log.lock().index.count()).sum();
+        r.names = salvage.names_sentence();
+        r.unnamed_logs = salvage.unnamed_logs();
         salvage.note_lost_ends();
         r.losses = std::mem::take(&mut salvage.losses);
         r.lost = r.losses.iter().map(ToString::to_string).collect();

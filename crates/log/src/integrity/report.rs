@@ -30,6 +30,18 @@ pub struct LogVerifyReport {
     /// The records that a check found lost, as a repair would report them. Empty if the store is
     /// sound, or is verified while it is open.
     pub losses: Vec<LogLoss>,
+    /// Names of the logs, sorted; empty for a verification. If a check finds damage, names of the
+    /// logs that a repair would keep.
+    pub log_names: Vec<String>,
+    /// If a check finds damage: which files have the names, options and trim points of the logs for
+    /// a repair. A sentence, or empty.
+    pub names: String,
+    /// The logs whose names a repair would make up, because nothing readable has them. Empty if the
+    /// store is sound.
+    pub unnamed_logs: Vec<UnnamedLog>,
+    /// The records that may show again after a repair although they were trimmed, removed or
+    /// deleted, a sentence each. Empty if the store is sound.
+    pub reappearing: Vec<String>,
     /// Names of store files that no edit names. Unfinished work left them, and the next open
     /// removes them.
     pub unused_files: Vec<String>,
@@ -117,6 +129,38 @@ impl fmt::Display for LogLoss {
     }
 }
 
+/// A log whose name, options and trim point are lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnnamedLog {
+    /// The number of the log, which its records have.
+    pub number: u64,
+    /// The name that a repair gives it. [`crate::LogEngine::rename`] changes it.
+    pub name: String,
+    /// Number of its records.
+    pub records: u64,
+    /// The first and the last LSN of its records; `None` if it has none.
+    pub lsns: Option<RangeInclusive<u64>>,
+}
+
+impl fmt::Display for UnnamedLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "log {} is named {:?}: ", self.number, self.name)?;
+        match &self.lsns {
+            None => f.write_str("no record"),
+            Some(lsns) => {
+                let records = if self.records == 1 {
+                    "record"
+                } else {
+                    "records"
+                };
+                let (first, last) = (lsns.start(), lsns.end());
+                write!(f, "{} {records}, LSNs {first} to {last}", self.records)
+            }
+        }
+    }
+}
+
 /// The end of a physical log, behind which acknowledged records may be lost.
 ///
 /// A tail that does not verify is normal after a crash: nothing in it was acknowledged. The
@@ -171,6 +215,13 @@ pub struct LogRepairReport {
     /// Records that were trimmed, removed or deleted and may show again, a sentence each, because
     /// the operations that removed them are lost.
     pub reappearing: Vec<String>,
+    /// Names of the logs of the store, sorted.
+    pub log_names: Vec<String>,
+    /// Which files the names, options and trim points of the logs are from. A sentence; empty if the
+    /// store was sound.
+    pub names: String,
+    /// The logs whose names are made up, because nothing readable has them.
+    pub unnamed_logs: Vec<UnnamedLog>,
     /// Further facts for callers that rely on the data, a sentence each.
     pub notes: Vec<String>,
     /// Paths to which damaged files were moved, relative to the store's directory.

@@ -2,7 +2,9 @@
 //!
 //! The steps:
 //! 1. The newest checkpoint that is whole has the logs as they were. If only parts of a checkpoint
-//!    verify, the logs in them count, and all files are replayed for the others.
+//!    verify, the logs in them count, and all files are replayed for the others. The copy beside the
+//!    checkpoint has the names, options and trim points of these others, and which of their records
+//!    were live.
 //! 2. Operations of the metalog and appends of the datalog are sorted by their sequence numbers and
 //!    applied. Pages are left out: their entries are appends, too.
 //! 3. Moved records replace the places that they name as their source.
@@ -14,17 +16,17 @@
 //! Memory: some 100 bytes for each live record and each replayed operation.
 
 mod losses;
+mod names;
 
 use super::known_files::{KnownFile, KnownFiles};
 use super::report::{LogLoss, LogUnprovenEnd};
 use crate::catalog::{CheckpointFile, Role};
-use crate::checkpoint::{self, CheckpointHead};
+use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
 use crate::index::{EntryPlace, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::{Location, Mapping};
 use crate::namespace::LogState;
 use crate::options::{Duplicates, LogOptions};
-use crate::physical::ReplayStart;
 use crate::reverse_index;
 use basalt_env::Env;
 use basalt_fs::{ErrorKind, Result};
@@ -32,6 +34,7 @@ use basalt_records::entries::{EntryHead, entries, open_entry};
 use basalt_records::salvage::{self, Part, Salvaged, SalvagedRecord, scan};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use losses::Claims;
+use names::{CopiedLsns, CopiedNames};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -47,6 +50,8 @@ pub(super) struct SalvagedLog {
     /// Sequence number up to which the checkpoint has appends and removals; `None` for a log that
     /// no checkpoint has.
     applied: Option<u64>,
+    /// The LSNs that a copy of the names has; `None` for a log of a checkpoint, or of the metalog.
+    copied: Option<CopiedLsns>,
     records: BTreeMap<u64, Location>,
 }
 
@@ -59,6 +64,7 @@ impl SalvagedLog {
             trimmed: None,
             made_up: true,
             applied: None,
+            copied: None,
             records: BTreeMap::new(),
         }
     }
@@ -110,6 +116,9 @@ pub(super) struct Salvage<'a> {
     pub reappearing: Vec<String>,
     /// Names of damaged checkpoints.
     pub bad_checkpoints: Vec<String>,
+    /// Names of damaged copies of the names.
+    pub bad_names: Vec<String>,
+    copied: CopiedNames,
     /// Ends of the records of each file.
     pub ends: BTreeMap<u64, u64>,
     /// Numbers of the replayed files whose damage may have taken records that prove their own ends.
@@ -156,6 +165,8 @@ impl<'a> Salvage<'a> {
             notes: Vec::new(),
             reappearing: Vec::new(),
             bad_checkpoints: Vec::new(),
+            bad_names: Vec::new(),
+            copied: CopiedNames::default(),
             ends: BTreeMap::new(),
             damaged: BTreeSet::new(),
             cut: BTreeMap::new(),
@@ -173,6 +184,9 @@ impl<'a> Salvage<'a> {
             progress,
         };
         s.read_checkpoints()?;
+        if !s.has_checkpoint {
+            s.read_names()?;
+        }
         for role in [Role::Meta, Role::Data, Role::Moved] {
             for file in known.files.values().filter(|f| f.role == role) {
                 s.read_file(file)?;
@@ -192,11 +206,12 @@ impl<'a> Salvage<'a> {
 
     fn read_checkpoints(&mut self) -> Result<()> {
         for c in &self.known.checkpoints {
-            let path = KnownFiles::checkpoint_path(self.dir, c);
+            let path = checkpoint_path(self.dir, c.number);
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            match checkpoint::read(self.env, &path, c.file_id, c.end, 0) {
+            match checkpoint::read(self.env, &path, c, 0) {
                 Ok((head, logs)) => {
                     self.has_checkpoint = true;
+                    self.copied.file = Some(name.to_string());
                     self.take_head(head);
                     for log in logs {
                         self.take_log(&log)?;
@@ -242,7 +257,10 @@ impl<'a> Salvage<'a> {
             // The head is only needed for numbers that must not be given out twice: the files are
             // replayed from their beginnings.
             match CheckpointHead::decode(&payload).filter(|_| i == 0 && found.follows) {
-                Some(head) => (self.next_seq, self.next_log) = (head.next_seq, head.next_log),
+                Some(head) => {
+                    (self.next_seq, self.next_log) = (head.next_seq, head.next_log);
+                    self.copied.at = head.next_seq;
+                }
                 None => logs.extend(checkpoint::decode_log(&payload, 0)),
             }
         }
@@ -263,11 +281,12 @@ impl<'a> Salvage<'a> {
         let applied = inner.applied_seq;
         self.next_seq = self.next_seq.max(applied.saturating_add(1));
         let mut taken = SalvagedLog {
-            name: log.name.clone(),
+            name: log.name().to_string(),
             options: log.options,
             trimmed: inner.trimmed,
             made_up: false,
             applied: Some(applied),
+            copied: None,
             records: BTreeMap::new(),
         };
         let mut pages: BTreeMap<PageLocation, Option<Mapping>> = BTreeMap::new();
@@ -279,7 +298,7 @@ impl<'a> Salvage<'a> {
                     if let Entry::Vacant(slot) = pages.entry(at) {
                         let page = self.read_page(log.number, at)?;
                         if page.is_none() {
-                            self.note_bad_page(&log.name, at);
+                            self.note_bad_page(&log.name(), at);
                         }
                         slot.insert(page);
                     }
@@ -333,11 +352,7 @@ impl<'a> Salvage<'a> {
 
     /// Returns the point from which a file is replayed, or `None` if it is not replayed at all.
     fn replayed_from(&self, file: &KnownFile) -> Option<u64> {
-        let start: ReplayStart = match file.role {
-            Role::Meta => self.head.meta,
-            Role::Data => self.head.data,
-            Role::Moved => self.head.moved,
-        };
+        let start = self.head.start_of(file.role);
         if file.number < start.file {
             return None;
         }
@@ -436,7 +451,10 @@ impl<'a> Salvage<'a> {
             let file = &known.files[number];
             let gone = [
                 (!known.manifest_is_sound, "the manifest"),
-                (!self.bad_checkpoints.is_empty(), "the checkpoint"),
+                (
+                    !self.bad_checkpoints.is_empty() && !self.copied.proves(file, *end),
+                    "the checkpoint",
+                ),
                 (self.lost_ops, "the metalog"),
                 (self.damaged.contains(number), "another part of the file"),
                 (
@@ -486,7 +504,7 @@ impl<'a> Salvage<'a> {
         self.next_seq = self.next_seq.max(found.first_seq.saturating_add(1));
         self.seen += u64::from(found.first_seq > 0);
         match found.kind {
-            RecordKind::LogOps if file.role == Role::Meta => {
+            RecordKind::LogOps | RecordKind::LogNames if file.role == Role::Meta => {
                 let mut at = 0;
                 while at < record.payload.len() {
                     match LogOp::decode(&record.payload, &mut at) {
@@ -637,6 +655,10 @@ impl<'a> Salvage<'a> {
             self.deleted.insert(number);
             return;
         }
+        if let LogOp::Rename { name, .. } = op {
+            self.take_rename(number, seq, name);
+            return;
+        }
         let Some(log) = self.log_of(number) else {
             return;
         };
@@ -653,8 +675,7 @@ impl<'a> Salvage<'a> {
     /// Returns true if a log that no checkpoint has was deleted.
     fn was_deleted(&self, number: u64) -> bool {
         self.deleted.contains(&number)
-            || (self.has_checkpoint
-                && number < self.head.next_log
+            || (number < self.copied.below.max(self.head.next_log)
                 && !self.logs.contains_key(&number))
     }
 
@@ -716,8 +737,10 @@ impl<'a> Salvage<'a> {
                 continue;
             };
             events.sort_by_key(|(seq, _)| *seq);
-            for (_, event) in events {
+            for (seq, event) in events {
                 match event {
+                    Event::Append { lsn, .. }
+                        if log.copied.as_ref().is_some_and(|c| c.lacks(seq, lsn)) => {}
                     Event::Append { lsn, location } => {
                         log.records.insert(lsn, location);
                     }
@@ -821,11 +844,16 @@ impl<'a> Salvage<'a> {
         let all_seen = self.seen + 1 == self.next_seq;
         for (number, log) in &self.logs {
             let name = &log.name;
+            // A checkpoint or its copy has all that came before it.
+            let is_known = log.applied.is_some()
+                || log.copied.is_some()
+                || self.has_checkpoint
+                || self.copied.below > 0;
             if log.made_up {
                 self.reappearing.push(format!(
                     "log {number} is named {name:?}, because its creation is lost; it may have been deleted, and all of its records may have been trimmed"
                 ));
-            } else if log.applied.is_none() && !self.has_checkpoint && !all_seen {
+            } else if !is_known && !all_seen {
                 self.reappearing.push(format!(
                     "log {name:?}: operations before the readable ones may be lost, so records that were trimmed or removed may show again"
                 ));

@@ -122,7 +122,7 @@ impl LiveWalk {
                 ErrorKind::Corruption,
                 format!(
                     "the index of log {:?} says that LSN {lsn} is on a page that does not have it",
-                    log.name
+                    log.name()
                 ),
             ));
         }
@@ -142,7 +142,7 @@ impl LiveWalk {
                 Ok(page)
             }
             Err(e) => {
-                let name = &log.name;
+                let name = log.name();
                 self.report
                     .note(e.context(format!("reading a page of the index of log {name:?}")))?;
                 Ok(None)
@@ -200,7 +200,7 @@ impl LiveWalk {
                 .flatten()
                 .and_then(|page| page.get(record.lsn)),
         };
-        let context = format!("reading LSN {} of log {:?}", record.lsn, log.name);
+        let context = format!("reading LSN {} of log {:?}", record.lsn, log.name());
         if found == Some(record.location) || found.is_none() {
             let e = error.unwrap_or_else(|| {
                 let file = record.location.file;

@@ -31,6 +31,10 @@ fn ops() -> Vec<LogOp> {
             mapping: Mapping::of((4..200).map(|lsn| (lsn, at(lsn)))),
         },
         LogOp::Delete { log: 1 },
+        LogOp::Rename {
+            log: 300,
+            name: "raft/8".to_string(),
+        },
     ]
 }
 
@@ -51,7 +55,7 @@ fn bytes_that_are_no_operation_are_refused() {
     for seed in 0..4000 {
         let random = Random::from_seed(seed);
         let mut bytes = Vec::new();
-        ops()[seed as usize % 5].encode(&mut bytes);
+        ops()[seed as usize % ops().len()].encode(&mut bytes);
         let at = random.below(bytes.len() as u64) as usize;
         match random.below(3) {
             0 => bytes[at] ^= 1 << random.below(8),

@@ -242,6 +242,15 @@ fn document_dump() -> String {
     dump.mapping(count);
     dump.end();
 
+    let mut bytes = Vec::new();
+    let name = "raft/8".to_string();
+    LogOp::Rename { log, name }.encode(&mut bytes);
+    let mut dump = Dump::begin(out, "payload of record kind 8 in .meta: a rename", &bytes);
+    dump.varints(&["rename, tag", "log"]);
+    let len = dump.varint("bytes of the name");
+    dump.field(len as usize, "name");
+    dump.end();
+
     let mut builder = ReverseIndexBuilder::default();
     builder.note_segment(70_000);
     builder.add_all(
@@ -278,6 +287,21 @@ fn document_dump() -> String {
     let len = dump.varint("bytes of the name");
     dump.field(len as usize, "name");
     dump_index(&mut dump);
+    dump.end();
+    let title = "payload of a .names file's record of the same log, kind 7";
+    let mut dump = Dump::begin(out, title, &head_and_log[2]);
+    dump.varint("log");
+    dump.field(1, "duplicates are refused");
+    dump.varints(&["trimmed LSN + 1", "sequence number of its last append"]);
+    let len = dump.varint("bytes of the name");
+    dump.field(len as usize, "name");
+    for _ in 0..dump.varint("sets of LSNs") {
+        dump.varints(&["set: LSNs", "set: first LSN", "set: last LSN - first LSN"]);
+        let len = dump.varint("set: bytes of the runs");
+        if len > 0 {
+            dump.field(len as usize, "set: runs");
+        }
+    }
     dump.end();
 
     dump_edits(out);
@@ -360,6 +384,13 @@ fn dump_edits(out: &mut String) {
         (
             Change::Checkpoint(checkpoint),
             "checkpoint 6: number, end 1000, file id",
+        ),
+        (
+            Change::Names(CheckpointFile {
+                number: 8,
+                ..checkpoint
+            }),
+            "copy of the names 8: number, end 1000, file id",
         ),
     ];
     let all: Vec<Change> = changes.iter().map(|(change, _)| change.clone()).collect();

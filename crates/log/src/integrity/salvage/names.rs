@@ -1,0 +1,208 @@
+//! Names, options and trim points from the copy that lies beside a checkpoint, for a salvage
+//! without a whole checkpoint.
+
+use super::{KnownFile, Salvage, SalvagedLog};
+use crate::catalog::CheckpointFile;
+use crate::checkpoint::{self, CheckpointHead, CopiedLog, decode_copied, names_path};
+use crate::integrity::report::UnnamedLog;
+use crate::lsn_set::LsnSet;
+use basalt_fs::{ErrorKind, Result};
+use basalt_records::RecordKind;
+use basalt_records::salvage::{self, scan};
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// The LSNs of a log at the moment of a copy.
+pub(super) struct CopiedLsns {
+    /// The largest sequence number of the appends and removals that the LSNs have.
+    seq: u64,
+    /// Runs of consecutive LSNs, in rising order.
+    runs: Vec<RangeInclusive<u64>>,
+}
+
+impl CopiedLsns {
+    fn new(seq: u64, sets: &[LsnSet]) -> CopiedLsns {
+        let mut runs: Vec<_> = sets.iter().flat_map(LsnSet::runs).collect();
+        runs.sort_unstable_by_key(|run| *run.start());
+        CopiedLsns { seq, runs }
+    }
+
+    /// Returns true if the log had no record with this LSN at the moment of the copy, although a
+    /// record with this sequence number was appended before.
+    pub fn lacks(&self, seq: u64, lsn: u64) -> bool {
+        let at = self.runs.partition_point(|run| *run.end() < lsn);
+        let has = self.runs.get(at).is_some_and(|run| run.contains(&lsn));
+        seq <= self.seq && !has
+    }
+}
+
+/// What a salvage knows from copies of the names.
+#[derive(Default)]
+pub(super) struct CopiedNames {
+    /// A log of a smaller number that the copy does not have was deleted. 0 without a whole copy.
+    pub below: u64,
+    /// The sequence number at which the names of the checkpoint begin: renames before it are in
+    /// them. 0 if it is not known.
+    pub at: u64,
+    /// The first record of a whole copy.
+    pub head: Option<CheckpointHead>,
+    /// Name of the file that has the names, whole: a checkpoint or a copy.
+    pub file: Option<String>,
+    /// True if a checkpoint or a copy cannot be read, so that names may be lost.
+    pub lost: bool,
+}
+
+impl CopiedNames {
+    /// Returns true if the copy proves that a file whose records end at `end` has lost none that
+    /// its checkpoint knew, as the checkpoint itself would prove it: all records before its points
+    /// were synced.
+    pub fn proves(&self, file: &KnownFile, end: u64) -> bool {
+        self.head.as_ref().is_some_and(|head| {
+            let start = head.start_of(file.role);
+            file.number > start.file || (file.number == start.file && end >= start.offset)
+        })
+    }
+}
+
+impl Salvage<'_> {
+    /// Takes what the copy of the names has of the logs that no checkpoint has.
+    pub(super) fn read_names(&mut self) -> Result<()> {
+        let known = self.known;
+        self.copied.lost = !self.bad_checkpoints.is_empty();
+        for c in &known.names {
+            let path = names_path(self.dir, c.number);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            match checkpoint::read_names(self.env, &path, c) {
+                Ok((head, logs)) => {
+                    self.copied.below = head.next_log;
+                    self.copied.head = Some(head);
+                    self.copied.file = Some(name.into_owned());
+                    self.take_names(Some(head), logs);
+                    return Ok(());
+                }
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    self.copied.lost = true;
+                    self.bad_names.push(name.to_string());
+                    let (head, logs) = self.readable_names(c, &path)?;
+                    self.notes.push(format!(
+                        "{name}: the copy of the names is damaged; {} of its logs are readable",
+                        logs.len()
+                    ));
+                    if !logs.is_empty() {
+                        self.take_names(head, logs);
+                        return Ok(());
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the readable parts of a damaged copy.
+    fn readable_names(
+        &self,
+        c: &CheckpointFile,
+        path: &Path,
+    ) -> Result<(Option<CheckpointHead>, Vec<CopiedLog>)> {
+        let file = match self.env.fs().open(path) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => return Ok((None, Vec::new())),
+            Err(e) => return Err(e),
+        };
+        let (mut head, mut logs) = (None, Vec::new());
+        let found = scan(&*file, path, c.file_id, u64::MAX)?.found;
+        for (i, found) in found.iter().enumerate() {
+            if !found.whole || found.kind != RecordKind::Checkpoint {
+                continue;
+            }
+            let payload = salvage::read(&*file, path, found)?.payload;
+            let is_first = i == 0 && found.follows;
+            match CheckpointHead::decode(&payload).filter(|_| is_first) {
+                Some(found) => head = Some(found),
+                None => logs.extend(decode_copied(&payload)),
+            }
+        }
+        Ok((head, logs))
+    }
+
+    fn take_names(&mut self, head: Option<CheckpointHead>, logs: Vec<CopiedLog>) {
+        let mut applied = 0;
+        if let Some(head) = head {
+            self.next_seq = self.next_seq.max(head.next_seq);
+            self.next_log = self.next_log.max(head.next_log);
+            self.copied.at = head.next_seq;
+            applied = head.next_seq.saturating_sub(1);
+        }
+        for log in logs {
+            let applied = applied.max(log.applied_seq);
+            self.next_seq = self.next_seq.max(applied.saturating_add(1));
+            self.next_log = self.next_log.max(log.number.saturating_add(1));
+            let salvaged = || SalvagedLog {
+                name: log.name,
+                options: log.options,
+                trimmed: log.trimmed,
+                made_up: false,
+                applied: None,
+                copied: Some(CopiedLsns::new(applied, &log.lsns)),
+                records: Default::default(),
+            };
+            self.logs.entry(log.number).or_insert_with(salvaged);
+        }
+    }
+
+    /// Takes a rename, unless the checkpoint has a later name.
+    pub(super) fn take_rename(&mut self, number: u64, seq: u64, name: String) {
+        let at = self.copied.at;
+        if let Some(log) = self.log_of(number)
+            && seq >= at
+            && log.applied.is_none_or(|applied| seq > applied || at > 0)
+        {
+            log.name = name;
+        }
+    }
+
+    /// Returns the logs whose names are made up.
+    pub fn unnamed_logs(&self) -> Vec<UnnamedLog> {
+        let unnamed = self
+            .logs
+            .iter()
+            .filter(|(number, log)| log.made_up && log.name == SalvagedLog::made_up(**number).name);
+        let unnamed = unnamed.map(|(number, log)| {
+            let (first, last) = (log.records.keys().next(), log.records.keys().next_back());
+            UnnamedLog {
+                number: *number,
+                name: log.name.clone(),
+                records: log.records.len() as u64,
+                lsns: first.zip(last).map(|(first, last)| *first..=*last),
+            }
+        });
+        unnamed.collect()
+    }
+
+    /// Says which files have the names, options and trim points of the logs.
+    pub fn names_sentence(&self) -> String {
+        let logs = |n: usize| format!("{n} log{}", if n == 1 { "" } else { "s" });
+        let unnamed = self.unnamed_logs().len();
+        let named = logs(self.logs.len() - unnamed);
+        let mut text = match &self.copied.file {
+            Some(file) => {
+                format!("{file} has the names, options and trim points of {named}")
+            }
+            None if self.copied.lost => format!(
+                "the checkpoint and the copy of its names are damaged or missing; the names of {named} are known from what is left, and a log without records may be lost without a trace"
+            ),
+            None => format!("the metalog has the names, options and trim points of {named}"),
+        };
+        if self.lost_ops {
+            text += "; creations, renames and trims that were lost with parts of the metalog are not in it";
+        }
+        if unnamed > 0 {
+            text += &format!(
+                "; the names, options and trim points of {} are lost",
+                logs(unnamed)
+            );
+        }
+        text
+    }
+}
