@@ -139,7 +139,7 @@ pub mod log {
     pub use basalt_log::{
         Duplicates, Log, LogBatch, LogCopy, LogCopyReport, LogEngine, LogEngineOptions,
         LogEngineStats, LogIter, LogLoss, LogOptions, LogRepairReport, LogTicket, LogUnprovenEnd,
-        LogVerification, LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN, WriteOptions,
+        LogVerification, LogVerifyReport, MAX_BATCH_BYTES, MAX_LSN, UnnamedLog, WriteOptions,
     };
 }
 

@@ -1,6 +1,7 @@
 //! `check` and `repair`: verification of a store, and salvage of a damaged one.
 
 use crate::args;
+use crate::escape::escape;
 use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::findings::{Findings, confirm_repair, damage_json, findings};
 use crate::location::StoreLocation;
@@ -11,8 +12,9 @@ use crate::store::{Access, environment};
 use basalt::{Db, ErrorKind, KeyRange, Loss, Options, Store, StoreOptions};
 use basalt_server::catalog;
 use basalt_server::layout::{KEYS_FAMILY, catalog_start};
+use basalt_server::stream_check::{StreamWithoutLog, streams_without_log};
 use indicatif::ProgressBar;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// The directory of the logs in a store's directory, before names of files in it.
@@ -41,9 +43,15 @@ pub fn check(args: args::Check) -> Outcome {
     if report.damage.is_empty() && report.files > 0 {
         report.damage.extend(catalog_damage(place)?);
     }
+    let mut streams = Vec::new();
+    if let Some(logs) = (logs.as_ref()).filter(|logs| !log_report::is_of_later_version(logs))
+        && report.damage.is_empty()
+    {
+        streams = lost_streams(place, &logs.log_names)?;
+    }
     let in_logs = logs.as_ref().map_or(0, |logs| logs.damage.len());
     let places = report.damage.len() + in_logs;
-    let sound = places == 0;
+    let sound = places == 0 && streams.is_empty();
     if args.json {
         let damage = damage_json(&report.damage);
         print(&format!(
@@ -53,6 +61,7 @@ pub fn check(args: args::Check) -> Outcome {
                 "entries": report.entries, "damage": damage, "orphans": report.unused_files,
                 "unnamed": report.unnamed, "foreign": report.foreign, "torn_tails": report.torn_tails,
                 "logs": logs.as_ref().map(log_report::report_json),
+                "streams_without_log": streams_json(&streams),
             })
         ))?;
     } else {
@@ -73,8 +82,20 @@ pub fn check(args: args::Check) -> Outcome {
             text += &log_report::report_findings(logs, LOGS);
             walked += &format!("; of logs {}", log_report::walked(logs));
         }
+        for stream in &streams {
+            let _ = writeln!(text, "lost: {}", stream_sentence(stream));
+        }
         let _ = match places {
-            0 => writeln!(text, "{place} is sound: {walked}"),
+            0 if sound => writeln!(text, "{place} is sound: {walked}"),
+            0 => writeln!(
+                text,
+                "the files of {place} are sound, and {}: {walked}; {LOST_STREAMS}",
+                count(
+                    streams.len() as u64,
+                    "stream is without its entries",
+                    "streams are without their entries"
+                )
+            ),
             n => writeln!(
                 text,
                 "{place} is damaged in {}: {walked}; {}, then run `basalt repair {}`",
@@ -86,6 +107,42 @@ pub fn check(args: args::Check) -> Outcome {
         print(&text)?;
     }
     Ok(if sound { 0 } else { EXIT_NO })
+}
+
+/// What a user can do about streams that have lost their logs.
+const LOST_STREAMS: &str = "if a log that a repair named recovered-N has the entries of a stream, `basalt log rename` gives it the name of the missing log; otherwise remove the key with DEL";
+
+fn stream_sentence(stream: &StreamWithoutLog) -> String {
+    format!(
+        "the stream {} has no entries, because its log {} is missing",
+        escape(&stream.key),
+        stream.log
+    )
+}
+
+/// Returns streams without logs as `--json` shows them.
+fn streams_json(streams: &[StreamWithoutLog]) -> Vec<Value> {
+    let one = |stream: &StreamWithoutLog| json!({"key": escape(&stream.key), "log": stream.log});
+    streams.iter().map(one).collect()
+}
+
+/// Returns the streams of Redis keys whose logs are not among the logs with these names, which are
+/// sorted. Changes nothing.
+fn lost_streams(place: &StoreLocation, logs: &[String]) -> Result<Vec<StreamWithoutLog>, Failure> {
+    let (env, path) = environment(place, Access::Read, None)?;
+    let opened = Db::open_read_only(&env, path, Options::default());
+    let Some(db) = open_server_store(place, opened)? else {
+        return Ok(Vec::new());
+    };
+    let Some(keys) = db.family(KEYS_FAMILY) else {
+        return Ok(Vec::new());
+    };
+    let has_log = |name: &str| logs.binary_search_by(|log| log.as_str().cmp(name)).is_ok();
+    match streams_without_log(&db, &keys, &has_log) {
+        // This version cannot judge the layout of a later one.
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+        found => found.map_err(|e| Failure::store(place, e)),
+    }
 }
 
 /// Returns an open store. The result is `None` if the store needs an order or an operator that only
@@ -182,6 +239,16 @@ pub fn repair(args: args::Repair) -> Outcome {
         Err(e) => (Vec::new(), Some(e)),
     };
     report.lost.extend(lost);
+    let mut streams = Vec::new();
+    let mut failed = failed;
+    if let (Some(logs), None) = (&logs, &failed) {
+        // The report of the repair is printed even if this fails.
+        match lost_streams(place, &logs.log_names) {
+            Ok(found) => streams = found,
+            Err(e) => failed = Some(e),
+        }
+    }
+    report.lost.extend(streams.iter().map(stream_sentence));
     let whole = report.lost.is_empty() && logs.as_ref().is_none_or(log_report::is_whole);
     if args.json {
         print(&format!(
@@ -191,7 +258,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "tables_written": report.tables_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
-                "logs": logs.as_ref().map(log_report::repair_json),
+                "logs": logs.as_ref().map(log_report::repair_json), "streams_without_log": streams_json(&streams),
             })
         ))?;
     } else {
@@ -223,6 +290,9 @@ pub fn repair(args: args::Repair) -> Outcome {
         );
         if let Some(logs) = &logs {
             text += &log_report::repair_text(logs, LOGS);
+        }
+        if !streams.is_empty() {
+            let _ = writeln!(text, "streams without entries: {LOST_STREAMS}");
         }
         print(&text)?;
     }

@@ -4,6 +4,7 @@ mod append;
 mod check;
 mod records;
 mod remove;
+mod rename;
 mod show;
 mod tail;
 
@@ -35,6 +36,7 @@ pub fn log(args: Log) -> Outcome {
         Action::Trim(a) => remove::trim(&place(&a.removal.path), &a),
         Action::Truncate(a) => remove::truncate(&place(&a.removal.path), &a),
         Action::Rm(a) => remove::rm(&place(&a.removal.path), &a),
+        Action::Rename(a) => rename::rename(&place(&a.path), &a),
         Action::Check(a) => check::check(&place(&a.path), a.json),
         Action::Repair(a) => check::repair(&place(&a.path), a.yes, a.json),
     }

@@ -58,6 +58,8 @@ pub enum Action {
     Truncate(Truncate),
     /// Remove a log with all its records, for good
     Rm(Rm),
+    /// Give a log another name
+    Rename(Rename),
     /// Verify every byte of a closed store that has a meaning
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
@@ -310,6 +312,28 @@ Says what will go, and asks on a terminal; scripts give --yes. A log that is mad
 pub struct Rm {
     #[command(flatten)]
     pub removal: Removal,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  basalt log rename ./logs orders orders-2025
+  basalt log rename ./logs recovered-3 orders
+
+The records, their LSNs and the trim point stay. A name that another log has is refused. A repair names a log recovered-N if its name is lost; this command gives it back.")]
+pub struct Rename {
+    /// The store's directory, or IMAGE:PATH
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// The log
+    #[arg(value_name = "OLD")]
+    pub old: String,
+    /// The new name, 1 to 1,024 bytes
+    #[arg(value_name = "NEW")]
+    pub new: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -2,7 +2,7 @@
 
 use crate::findings::{Findings, damage_json, findings};
 use crate::progress::{count, human_bytes};
-use basalt_log::{LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport};
+use basalt_log::{LogLoss, LogRepairReport, LogUnprovenEnd, LogVerifyReport, UnnamedLog};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -15,6 +15,8 @@ pub fn report_json(report: &LogVerifyReport) -> Value {
         "damage": damage, "losses": losses_json(&report.losses), "orphans": report.unused_files, "unnamed": report.unnamed,
         "foreign": report.foreign, "torn_tails": report.torn_tails,
         "unproven_ends": unproven_json(&report.unproven_ends),
+        "names": report.names, "unnamed_logs": unnamed_json(&report.unnamed_logs),
+        "reappearing": report.reappearing,
     })
 }
 
@@ -41,7 +43,33 @@ pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
     for end in &report.unproven_ends {
         let _ = writeln!(text, "unproven end: {directory}{end}");
     }
+    for back in &report.reappearing {
+        let _ = writeln!(text, "may show again after a repair: {back}");
+    }
+    add_names(&mut text, &report.names, &report.unnamed_logs);
     text
+}
+
+/// Appends what is known of the names of logs, a line each.
+fn add_names(text: &mut String, names: &str, unnamed: &[UnnamedLog]) {
+    for log in unnamed {
+        let _ = writeln!(text, "name lost: {log}");
+    }
+    if !names.is_empty() {
+        let _ = writeln!(text, "names: {names}");
+    }
+}
+
+/// Returns logs without names as `--json` shows them.
+fn unnamed_json(logs: &[UnnamedLog]) -> Vec<Value> {
+    let one = |log: &UnnamedLog| {
+        json!({
+            "number": log.number, "name": log.name, "records": log.records,
+            "first": log.lsns.as_ref().map(|lsns| *lsns.start()),
+            "last": log.lsns.as_ref().map(|lsns| *lsns.end()),
+        })
+    };
+    logs.iter().map(one).collect()
 }
 
 /// Returns losses of records as `--json` shows them.
@@ -110,6 +138,7 @@ pub fn repair_json(report: &LogRepairReport) -> Value {
         "files_kept": report.files_kept, "files_written": report.files_written,
         "lost": report.lost, "losses": losses_json(&report.losses), "unproven_ends": unproven_json(&report.unproven_ends),
         "reappearing": report.reappearing, "notes": report.notes,
+        "names": report.names, "unnamed_logs": unnamed_json(&report.unnamed_logs),
         "set_aside": report.set_aside,
     })
 }
@@ -127,6 +156,7 @@ pub fn repair_text(report: &LogRepairReport, directory: &str) -> String {
     for back in &report.reappearing {
         let _ = writeln!(text, "may show again: {back}");
     }
+    add_names(&mut text, &report.names, &report.unnamed_logs);
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }

@@ -2,62 +2,8 @@
 //! other way round.
 
 mod harness;
-use basalt::env::Clock;
-use harness::{Scratch, ended};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::Child;
-use std::time::Duration;
-
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Server {
-    /// Starts the server on a free port and waits for its first answer.
-    fn start(s: &Scratch, args: &[&str]) -> Server {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let listen = format!("127.0.0.1:{port}");
-        let child = s
-            .command("serve", ["--listen", &listen].iter().chain(args))
-            .spawn()
-            .unwrap();
-        let mut server = Server { child, port };
-        let clock = Clock::system();
-        while TcpStream::connect(&listen).is_err() {
-            if let Some(status) = server.child.try_wait().unwrap() {
-                panic!("the server ended: {status}, {:?}", ended(server.child));
-            }
-            clock.sleep(Duration::from_millis(10));
-        }
-        server
-    }
-
-    /// Sends one command and returns the reply's bytes, of which there are `len`.
-    fn ask(&self, command: &[&[u8]], len: usize) -> Vec<u8> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let mut request = format!("*{}\r\n", command.len()).into_bytes();
-        for part in command {
-            request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
-            request.extend_from_slice(part);
-            request.extend_from_slice(b"\r\n");
-        }
-        stream.write_all(&request).unwrap();
-        let mut reply = vec![0; len];
-        stream.read_exact(&mut reply).unwrap();
-        reply
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
+use harness::{Scratch, Server, ended};
+use std::net::TcpListener;
 
 #[test]
 fn redis_clients_and_the_tools_see_the_same_entries() {

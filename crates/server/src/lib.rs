@@ -27,6 +27,7 @@ mod options;
 pub mod resp;
 mod store;
 mod stream;
+pub mod stream_check;
 mod value;
 
 pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};

@@ -5,11 +5,14 @@
     reason = "tests use the host's files and processes by hand; not every test uses all of this"
 )]
 
+use basalt::env::Clock;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// A scratch directory with a store in `db`, removed afterwards.
 pub struct Scratch {
@@ -206,4 +209,77 @@ pub fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     walk(dir, Path::new(""), &mut out);
     out.sort();
     out
+}
+
+/// A running `basalt serve`.
+pub struct Server {
+    pub child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts the server on a free port and waits for its first answer.
+    pub fn start(s: &Scratch, args: &[&str]) -> Server {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let listen = format!("127.0.0.1:{port}");
+        let child = s
+            .command("serve", ["--listen", &listen].iter().chain(args))
+            .spawn()
+            .unwrap();
+        let mut server = Server { child, port };
+        let clock = Clock::system();
+        while TcpStream::connect(&listen).is_err() {
+            if let Some(status) = server.child.try_wait().unwrap() {
+                panic!("the server ended: {status}, {:?}", ended(server.child));
+            }
+            clock.sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    /// Sends one command and returns the reply's bytes, of which there are `len`.
+    pub fn ask(&self, command: &[&[u8]], len: usize) -> Vec<u8> {
+        let mut reply = vec![0; len];
+        self.send(command).read_exact(&mut reply).unwrap();
+        reply
+    }
+
+    /// Sends one command, and then QUIT. Returns the reply of the command.
+    pub fn reply(&self, command: &[&str]) -> String {
+        let command: Vec<&[u8]> = command.iter().map(|part| part.as_bytes()).collect();
+        let mut stream = self.send(&command);
+        stream.write_all(b"*1\r\n$4\r\nQUIT\r\n").unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let reply = reply.strip_suffix("+OK\r\n").expect("the reply of QUIT");
+        reply.to_string()
+    }
+
+    fn send(&self, command: &[&[u8]]) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut request = format!("*{}\r\n", command.len()).into_bytes();
+        for part in command {
+            request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+            request.extend_from_slice(part);
+            request.extend_from_slice(b"\r\n");
+        }
+        stream.write_all(&request).unwrap();
+        stream
+    }
+
+    /// Stops the server, and asserts that it has ended well.
+    pub fn stop(self) {
+        self.signal(rustix::process::Signal::TERM);
+        let ran = ended(self.child);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
 }

@@ -202,7 +202,16 @@ fn load(store: &dyn Store, stored: &[u8]) -> Result<Option<Box<LoadedParts>>> {
     }
     let (header, mut state) = decode_state(&value.data)?;
     let key_next_lsn = state.next_lsn;
-    let log = store.logs()?.log(&log_name(header.incarnation))?;
+    let name = log_name(header.incarnation);
+    let log = store.logs()?.log(&name).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "the entries of the stream are lost: the log {name} is missing; `basalt check` lists such streams, and DEL removes the key"
+            ),
+        ),
+        _ => e,
+    })?;
     // If a power cut has lost entries that the key counts, the key is newer than the log. The LSNs
     // of these entries are not used again, because groups and tombstones may name them.
     if let Some(last) = log.last().filter(|last| *last >= state.next_lsn) {
