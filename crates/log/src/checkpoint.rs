@@ -19,7 +19,7 @@
 //! The copy has the same records. In place of the index, a log has its LSNs: their sets, one behind
 //! the other. A repair that has lost the checkpoint finds the records again in the physical logs.
 //! The copy tells it the names and which of the records are live. An open does not read it
-//! (decision 0042).
+//! (decision 0043).
 
 use crate::catalog::{CheckpointFile, Role};
 use crate::index::LogIndex;

@@ -19,11 +19,8 @@ use basalt_env::Env;
 use basalt_env::file_copy::{cannot_link, copy_file};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_records::manifest::{CURRENT, Manifest};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-/// Returns the path of a file with a number.
-type PathOf = fn(&Path, u64) -> PathBuf;
 
 /// Contents and cost of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,7 +82,7 @@ impl LogCopy {
             .in_file(dir));
         }
         let lock = env.fs().lock(&dir.join(LOCK))?;
-        let catalog = self.end_files()?;
+        let mut catalog = self.end_files()?;
         for (number, known) in &catalog.files {
             let file = self.files.iter().find(|file| file.number == *number);
             let file = file.expect("the list of files has all that the catalog names");
@@ -94,14 +91,24 @@ impl LogCopy {
             let from = (&**file.file(), &*file.path);
             self.link_or_copy(from, &to, end, copy_files, &mut report)?;
         }
-        let checkpoint = catalog.checkpoint.map(|c| (checkpoint_path as PathOf, c));
-        let names = catalog.names.map(|c| (names_path as PathOf, c));
-        for (path, checkpoint) in checkpoint.into_iter().chain(names) {
-            let from = path(self.engine.logs.dir(), checkpoint.number);
-            let to = path(dir, checkpoint.number);
+        if let Some(checkpoint) = &catalog.checkpoint {
+            let from = checkpoint_path(self.engine.logs.dir(), checkpoint.number);
+            let to = checkpoint_path(dir, checkpoint.number);
             let file = env.fs().open(&from)?;
             let from = (&*file, &*from);
             self.link_or_copy(from, &to, checkpoint.end, copy_files, &mut report)?;
+        }
+        if let Some(names) = catalog.names {
+            let from = names_path(self.engine.logs.dir(), names.number);
+            match env.fs().open(&from) {
+                Ok(file) => {
+                    let (from, to) = ((&*file, &*from), names_path(dir, names.number));
+                    self.link_or_copy(from, &to, names.end, copy_files, &mut report)?;
+                }
+                // The store is open without it, too, and the next checkpoint makes it anew.
+                Err(e) if e.is_not_found() => catalog.names = None,
+                Err(e) => return Err(e),
+            }
         }
         let number = catalog.next_file;
         let state = catalog::encode(&catalog.changes());

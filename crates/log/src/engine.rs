@@ -52,7 +52,7 @@ const LIVE_PART: u64 = 4;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `Run` | a verification | the reads of a step |
-/// | `LogEngine::creating` | the names of new and renamed logs | the commit of the creation or rename |
+/// | `LogEngine::creating` | the names of new and renamed logs | the commit of one |
 /// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
 /// | `WrittenFile` | a file that was left | its end, or a sync of it |
 /// | `Manifested` | the manifest and the catalog | one edit |

@@ -15,7 +15,7 @@
 
 use crate::counted_deque::{CountedDeque, HeapBytes};
 pub(crate) use crate::garbage::{BytesByFile, Freed};
-use crate::lsn_set::LsnSet;
+use crate::lsn_set::{LsnSet, SetsEncoder};
 use crate::mapping::{Location, Mapping};
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
@@ -748,57 +748,9 @@ fn keep_largest(entries: &mut Vec<(u64, EntryPlace)>, limit: usize) {
     entries.truncate(limit);
 }
 
-/// Encodes sets of LSNs, one behind the other.
-#[derive(Default)]
-struct SetsEncoder {
-    bytes: Vec<u8>,
-    count: u64,
-    /// Consecutive LSNs that may still grow.
-    open: Option<RangeInclusive<u64>>,
-}
-
-impl SetsEncoder {
-    fn add(&mut self, set: &LsnSet) {
-        let Some(run) = set.as_run() else {
-            self.close();
-            if !set.is_empty() {
-                set.encode(&mut self.bytes);
-                self.count += 1;
-            }
-            return;
-        };
-        // A set counts its LSNs with 32 bits.
-        let joined = |open: &RangeInclusive<u64>| {
-            open.end().checked_add(1) == Some(*run.start())
-                && run.end() - open.start() < u64::from(u32::MAX)
-        };
-        self.open = match self.open.take() {
-            Some(open) if joined(&open) => Some(*open.start()..=*run.end()),
-            open => {
-                self.open = open;
-                self.close();
-                Some(run)
-            }
-        };
-    }
-
-    fn close(&mut self) {
-        if let Some(run) = self.open.take() {
-            LsnSet::from_runs([run]).encode(&mut self.bytes);
-            self.count += 1;
-        }
-    }
-
-    fn finish(mut self, out: &mut Vec<u8>) {
-        self.close();
-        put_varint(out, self.count);
-        out.extend_from_slice(&self.bytes);
-    }
-}
-
 impl LogIndex {
-    /// Appends the LSNs of all records to `out`: the number of sets, then the sets. Consecutive LSNs
-    /// of neighbouring pages become one set, so most logs have one.
+    /// Appends the LSNs of all records to `out`: the number of sets, then the sets. Consecutive
+    /// LSNs of neighbouring pages become one set, so most logs have one.
     pub fn encode_lsns(&self, out: &mut Vec<u8>) {
         let mut sets = SetsEncoder::default();
         self.pages.iter().for_each(|page| sets.add(&page.lsns));

@@ -138,11 +138,13 @@ impl LogEngine {
         self.engine.run_op(log.state(), op, true)
     }
 
-    /// Gives a log another name, durably. Its records, its trim point and its handles stay. Versions
-    /// before the first one with renames refuse the store until a checkpoint has the new name.
+    /// Gives a log another name, durably. Its records, its trim point and its handles stay.
+    /// Versions before the first one with renames refuse the store as long as the metalog has the
+    /// rename.
     ///
     /// Errors: `NotFound` if there is no log `from`, or if it is deleted meanwhile; `AlreadyExists`
-    /// if there is a log `to`; `InvalidArgument` for an empty name, or one of more than 1,024 bytes.
+    /// if there is a log `to`; `InvalidArgument` for an empty name, or one of more than 1,024
+    /// bytes.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let _creating = self.creating.lock();

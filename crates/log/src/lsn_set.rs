@@ -294,5 +294,55 @@ impl LsnSet {
     }
 }
 
+/// Encodes sets of LSNs, one behind the other.
+#[derive(Default)]
+pub(crate) struct SetsEncoder {
+    bytes: Vec<u8>,
+    count: u64,
+    /// Consecutive LSNs that may still grow.
+    open: Option<RangeInclusive<u64>>,
+}
+
+impl SetsEncoder {
+    /// Adds a set. Consecutive LSNs behind consecutive ones become one set.
+    pub fn add(&mut self, set: &LsnSet) {
+        let Some(run) = set.as_run() else {
+            self.close();
+            if !set.is_empty() {
+                set.encode(&mut self.bytes);
+                self.count += 1;
+            }
+            return;
+        };
+        // A set counts its LSNs with 32 bits.
+        let joined = |open: &RangeInclusive<u64>| {
+            open.end().checked_add(1) == Some(*run.start())
+                && run.end() - open.start() < u64::from(u32::MAX)
+        };
+        self.open = match self.open.take() {
+            Some(open) if joined(&open) => Some(*open.start()..=*run.end()),
+            open => {
+                self.open = open;
+                self.close();
+                Some(run)
+            }
+        };
+    }
+
+    fn close(&mut self) {
+        if let Some(run) = self.open.take() {
+            LsnSet::from_runs([run]).encode(&mut self.bytes);
+            self.count += 1;
+        }
+    }
+
+    /// Appends the number of sets and the sets to `out`.
+    pub fn finish(mut self, out: &mut Vec<u8>) {
+        self.close();
+        put_varint(out, self.count);
+        out.extend_from_slice(&self.bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests;

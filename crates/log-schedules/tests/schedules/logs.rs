@@ -20,6 +20,8 @@ const WRITERS: u64 = 3;
 const APPENDS: u64 = 6;
 /// Opens of a store that leave a small file each: as many as a merge needs.
 const SMALL_FILES: u64 = 4;
+/// The names of log 1.
+const NAMES: [&str; 2] = ["b", "renamed"];
 
 /// An append, with the moments at which it began and ended.
 #[derive(Clone, Copy, Debug)]
@@ -182,6 +184,14 @@ fn remove(world: &Arc<World>) {
     }
 }
 
+/// Gives log 1 its other name.
+fn rename(world: &Arc<World>) {
+    let name = world.logs[1].name();
+    let other = NAMES[usize::from(&*name == NAMES[0])];
+    world.engine.rename(&name, other).unwrap();
+    assert_eq!(&*world.logs[1].name(), other);
+}
+
 fn look(world: &Arc<World>) {
     let log = below(2) as usize;
     let lsn = 1 + below(APPENDS * WRITERS);
@@ -271,8 +281,15 @@ fn judge(logs: &[Log; 2], known: &Journal, all: &Journal, lost_power: bool) {
     }
 }
 
+/// Returns the logs, of which the second has one of two names, whatever became of a rename.
 fn logs_of(engine: &LogEngine) -> [Log; 2] {
-    ["a", "b"].map(|name| engine.open_or_create(name, LogOptions::default()).unwrap())
+    let is_renamed = engine.list().iter().any(|name| name == NAMES[1]);
+    let names = ["a", NAMES[usize::from(is_renamed)]];
+    let logs = names.map(|name| engine.open_or_create(name, LogOptions::default()).unwrap());
+    let mut found = engine.list();
+    found.retain(|name| name != "small");
+    assert_eq!(found, names, "no log has both names");
+    logs
 }
 
 /// Opens a store a few times, for a record each. Each time leaves a small file, so the next open
@@ -322,7 +339,12 @@ fn model(totals: &Counts) {
     }
     let remover = world.clone();
     threads.push(shuttle::thread::spawn(move || {
-        (0..3).for_each(|_| remove(&remover));
+        for _ in 0..3 {
+            remove(&remover);
+            if percent(30) {
+                rename(&remover);
+            }
+        }
     }));
     let copier = world.clone();
     threads.push(shuttle::thread::spawn(move || copy(&copier)));

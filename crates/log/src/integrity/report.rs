@@ -217,8 +217,8 @@ pub struct LogRepairReport {
     pub reappearing: Vec<String>,
     /// Names of the logs of the store, sorted.
     pub log_names: Vec<String>,
-    /// Which files the names, options and trim points of the logs are from. A sentence; empty if the
-    /// store was sound.
+    /// Which files the names, options and trim points of the logs are from. A sentence; empty if
+    /// the store was sound.
     pub names: String,
     /// The logs whose names are made up, because nothing readable has them.
     pub unnamed_logs: Vec<UnnamedLog>,

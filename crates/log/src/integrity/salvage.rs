@@ -2,9 +2,9 @@
 //!
 //! The steps:
 //! 1. The newest checkpoint that is whole has the logs as they were. If only parts of a checkpoint
-//!    verify, the logs in them count, and all files are replayed for the others. The copy beside the
-//!    checkpoint has the names, options and trim points of these others, and which of their records
-//!    were live.
+//!    verify, the logs in them count, and all files are replayed for the others. The copy beside
+//!    the checkpoint has the names, options and trim points of these others, and which of their
+//!    records were live.
 //! 2. Operations of the metalog and appends of the datalog are sorted by their sequence numbers and
 //!    applied. Pages are left out: their entries are appends, too.
 //! 3. Moved records replace the places that they name as their source.

@@ -628,8 +628,8 @@ fn a_repair_brings_nothing_back_that_the_metalog_says_is_gone() {
 }
 
 /// A collection has moved records after the newest checkpoint, and has removed their files. A
-/// repair finds the copies, with the checkpoint and without it. Without the names, too, it says that
-/// removed records may show again.
+/// repair finds the copies, with the checkpoint and without it. Without the names, too, it says
+/// that removed records may show again.
 #[test]
 fn a_repair_finds_records_that_were_moved_since_the_checkpoint() {
     // On this disk, the undefined bytes behind the last operation are zeros, as a repair expects.

@@ -212,6 +212,17 @@ fn a_copy_that_disagrees_with_its_checkpoint_is_damage() {
     assert!(check(&fs).damage.is_empty());
 }
 
+#[test]
+fn a_store_that_lost_its_copy_while_it_is_open_can_be_copied() {
+    let fs = disk(1);
+    let before = named_store(&fs);
+    let engine = open(&fs).unwrap();
+    fs.remove(&path_of(&fs, ".names")).unwrap();
+    engine.begin_copy().unwrap().write("copy", false).unwrap();
+    let copied = LogEngine::open(&env(&fs), "copy", options()).unwrap();
+    assert_eq!(seen(&copied), before);
+}
+
 /// A number was given to a creation, and a checkpoint began before the creation was in the metalog.
 /// After a power cut, recovery took the log for one that had been deleted before the checkpoint.
 #[test]
