@@ -2,7 +2,7 @@
 
 use crate::index::LogIndex;
 use crate::options::LogOptions;
-use basalt_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, RwLock, named};
 use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
@@ -25,6 +25,8 @@ pub(crate) struct LogInner {
     /// True while a job moves entries from L0 to pages.
     pub flushing: bool,
     pub deleted: bool,
+    /// Bytes of the log's name.
+    name_bytes: u16,
     /// Threads that sleep until the log has a new record.
     sleeping: u32,
     /// Wakers of tasks that wait for that.
@@ -51,7 +53,8 @@ pub(crate) struct LogGuard<'a> {
 
 impl LogGuard<'_> {
     fn note_memory(&mut self) {
-        let bytes = (self.log.fixed_memory() + self.inner.index.memory()) as u64;
+        let fixed = LogState::memory_with_name(self.inner.name_bytes.into());
+        let bytes = (fixed + self.inner.index.memory()) as u64;
         if let Some(charge) = &mut self.inner.charge {
             charge.resize(bytes);
         }
@@ -86,8 +89,6 @@ pub(crate) struct LogState {
     pub number: u64,
     /// The name, which a rename changes. The lock is held over no other lock.
     name: RwLock<Arc<str>>,
-    /// Bytes of the name.
-    name_bytes: AtomicUsize,
     pub options: LogOptions,
     inner: Mutex<LogInner>,
     /// Signalled when the log has a new record and threads sleep.
@@ -104,7 +105,6 @@ impl LogState {
             engine,
             number,
             name: named("LogState::name", RwLock::new(name.into())),
-            name_bytes: AtomicUsize::new(name.len()),
             options,
             inner: Mutex::new(LogInner {
                 index: LogIndex::default(),
@@ -113,6 +113,7 @@ impl LogState {
                 applied_seq: 0,
                 flushing: false,
                 deleted: false,
+                name_bytes: name.len() as u16,
                 sleeping: 0,
                 wakers: Vec::new(),
                 charge: None,
@@ -176,10 +177,14 @@ impl LogState {
     /// Returns the bytes of memory of the log apart from its index: this struct, its name, and the
     /// log's places in the two maps of its namespace.
     pub fn fixed_memory(&self) -> usize {
+        LogState::memory_with_name(self.name().len())
+    }
+
+    fn memory_with_name(name_bytes: usize) -> usize {
         // A shared struct has two counters, and so has a shared name.
         size_of::<LogState>()
             + 4 * size_of::<usize>()
-            + self.name_bytes.load(Relaxed)
+            + name_bytes
             + size_of::<NamedLog>()
             + size_of::<(u64, Arc<LogState>)>()
     }
@@ -273,12 +278,12 @@ impl Namespace {
         }
         names.by_name.remove(&log.name());
         let name: Arc<str> = name.into();
-        log.name_bytes.store(name.len(), Relaxed);
         *log.name.write() = name.clone();
+        let name_bytes = name.len() as u16;
         names.by_name.insert(name, log.clone());
+        // The lock of a log comes before that of the names.
         drop(names);
-        // The ledger learns the bytes of the name.
-        drop(log.lock());
+        log.lock().name_bytes = name_bytes;
         Ok(())
     }
 

@@ -270,7 +270,10 @@ fn a_rename_keeps_all_but_the_name() {
         assert_eq!(engine.rename(from, to).unwrap_err().kind(), kind);
     }
     engine.rename("a", &"n".repeat(1024)).unwrap();
+    let used = || engine.engine().env.ledger().usage().index;
+    let with_long_name = used();
     engine.rename(&"n".repeat(1024), "new").unwrap();
+    assert_eq!(used(), with_long_name - 1021);
     // A handle that was taken before goes on, and the old name is free.
     assert_eq!(&*a.name(), "new");
     a.append(11, b"y", SYNC).unwrap();
