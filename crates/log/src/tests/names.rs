@@ -135,6 +135,49 @@ fn the_loss_of_any_one_file_of_a_closed_store_costs_no_name_and_no_trim() {
     }
 }
 
+/// The metalog has old operations, because of pages beside them, and lacks later ones. A repair
+/// without the checkpoint must not apply the old ones, and must know what the later ones did.
+#[test]
+fn the_copy_has_what_the_metalog_no_longer_has() {
+    let fs = disk(1);
+    let env = env(&fs);
+    let engine = LogEngine::open(&env, DIR, options()).unwrap();
+    let log = engine.create("first", LogOptions::default()).unwrap();
+    let other = engine.create("other", LogOptions::default()).unwrap();
+    for lsn in 1..=100 {
+        log.append(lsn, &[lsn as u8; 20], UNSYNCED).unwrap();
+        while env.jobs().step() {}
+    }
+    engine.rename("first", "second").unwrap();
+    let meta_files = || {
+        let all = engine.engine().logs.all();
+        let of_meta = all.iter().filter(|f| f.role == Role::Meta);
+        of_meta.map(|f| f.number).collect::<Vec<_>>()
+    };
+    let with_pages = meta_files();
+    let fill_a_file = || {
+        for up_to in 1..=40 {
+            // No job compacts the metalog meanwhile.
+            other.trim(up_to, SYNC).unwrap();
+        }
+    };
+    fill_a_file();
+    log.remove(50..=59).unwrap();
+    engine.rename("second", "third").unwrap();
+    fill_a_file();
+    engine.close().unwrap();
+    let left = meta_files();
+    assert!(left.iter().any(|n| with_pages.contains(n)), "{left:?}");
+    let fs = fs.snapshot().kill();
+    let before = seen(&open(&fs).unwrap());
+    fs.remove(&path_of(&fs, ".checkpoint")).unwrap();
+    let report = repair(&fs);
+    assert_eq!(report.reappearing, [""; 0], "{report:?}");
+    assert_eq!(seen(&open(&fs).unwrap()), before);
+    assert_eq!(before[1].name, "third");
+    assert_eq!(before[1].records.len(), 90);
+}
+
 #[test]
 fn logs_whose_names_are_lost_with_both_files_are_listed() {
     let fs = disk(1);
