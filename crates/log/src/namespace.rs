@@ -47,7 +47,6 @@ impl LogInner {
 /// The state of a log, locked. The ledger learns the log's memory at each unlock, if it has
 /// changed, so no change of the index can leave it out.
 pub(crate) struct LogGuard<'a> {
-    log: &'a LogState,
     inner: MutexGuard<'a, LogInner>,
 }
 
@@ -169,7 +168,6 @@ impl LogState {
     /// Locks the state. No I/O happens under the lock.
     pub fn lock(&self) -> LogGuard<'_> {
         LogGuard {
-            log: self,
             inner: self.inner.lock(),
         }
     }
