@@ -13,7 +13,7 @@
 //! `LOCK_ORDER` has all locks of this crate.
 
 use crate::catalog::{Change, Role};
-use crate::checkpoint::{self, CheckpointHead, WrittenCheckpoint};
+use crate::checkpoint::{self, CheckpointHead, WrittenCheckpoint, checkpoint_path, names_path};
 use crate::index::{Freed, PageLocation};
 use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
@@ -457,7 +457,10 @@ impl Engine {
             }
             Err(e) => {
                 if !self.logs.may_name_checkpoint(number) {
-                    let _ = self.env.fs().remove(&path);
+                    let files = [checkpoint_path(dir, number), names_path(dir, names)];
+                    files.iter().for_each(|path| {
+                        let _ = self.env.fs().remove(path);
+                    });
                 }
                 Err(e)
             }

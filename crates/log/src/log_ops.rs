@@ -83,7 +83,7 @@ impl LogOp {
     pub fn frees_space(&self) -> bool {
         match self {
             LogOp::Delete { .. } | LogOp::Trim { .. } | LogOp::Remove { .. } => true,
-            LogOp::Create { .. } | LogOp::Page { .. } => false,
+            LogOp::Create { .. } | LogOp::Rename { .. } | LogOp::Page { .. } => false,
         }
     }
 

@@ -33,26 +33,30 @@ fn free(fs: &Arc<SimFs>) -> u64 {
     fs.space(Path::new("")).unwrap().free
 }
 
+/// Bytes of the appends of another program.
+const FOREIGN: [usize; 3] = [64 << 10, 16 << 10, 4 << 10];
+
 /// Takes the space that is left on the disk, as another program does.
 fn take_all_space(fs: &Arc<SimFs>) {
-    let file = match fs.create(Path::new("foreign")) {
-        Ok(file) => file,
-        Err(e) => {
-            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-            return;
-        }
-    };
-    let mut len = 64 << 10;
-    loop {
-        let done = file.append(&[IoSlice::new(&vec![1; len])], basalt_fs::Intent::Lazy);
-        match done.and_then(|_| file.sync_data()) {
-            Ok(()) => {}
-            Err(e) => {
-                assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-                break;
+    // A file that found no space takes no further append, so a smaller one has another file.
+    for len in FOREIGN {
+        let path = Path::new("").join(format!("foreign-{len}"));
+        let appended: Result<()> = fs.create(&path).and_then(|file| {
+            loop {
+                let bytes = vec![1; len];
+                file.append(&[IoSlice::new(&bytes)], basalt_fs::Intent::Lazy)?;
+                file.sync_data()?;
             }
-        }
-        len = len.min(free(fs) as usize).max(4096);
+        });
+        let e = appended.expect_err("the disk is full");
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    }
+}
+
+/// Gives back what [`take_all_space`] took.
+fn give_back_space(fs: &Arc<SimFs>) {
+    for len in FOREIGN {
+        let _ = fs.remove(Path::new(&format!("foreign-{len}")));
     }
 }
 
@@ -183,7 +187,7 @@ fn a_full_disk_is_trimmed_again_and_again() {
         filled.check(&engine, &say);
         engine.close().unwrap_or_else(|e| panic!("{say}: {e}"));
         drop(engine);
-        let _ = fs.remove(Path::new("foreign"));
+        give_back_space(&fs);
         fs.sync_metadata(Path::new("")).unwrap();
         let now = free(&fs);
         assert!(
@@ -271,10 +275,12 @@ fn what_fails_on_a_full_disk_takes_no_space() {
         drop((log, engine));
         found.push((free(&fs), file_names(&fs).len()));
     }
-    let grown = |pair: &[(u64, usize)]| pair[1].0 + 4096 < pair[0].0 || pair[1].1 > pair[0].1;
-    let grows = found.windows(2).filter(|pair| grown(pair)).count();
+    // A close may leave a checkpoint and its copy, which no manifest names. The next open removes
+    // them.
+    let most = |rounds: &[(u64, usize)]| rounds.iter().map(|(_, files)| *files).max();
+    let least = |rounds: &[(u64, usize)]| rounds.iter().map(|(free, _)| *free).min();
     assert!(
-        grows <= 2,
+        most(&found[2..]) <= most(&found[..2]) && least(&found[2..3]) >= least(&found[..2]),
         "free bytes and files after each attempt: {found:?}"
     );
     let engine = open(&fs).unwrap();
@@ -293,8 +299,16 @@ fn a_failed_open_leaves_the_directory_as_it_was() {
     drop(engine);
     let fs = fs.kill();
     let full = fs.snapshot().kill();
-    // The reserve is gone, too.
-    full.remove(&Path::new(DIR).join("RESERVE")).unwrap();
+    // The reserve is gone, too, and so are files that an open could remove to make room.
+    let report = LogEngine::check(&env(&full), DIR, &options(), &mut |_, _| ()).unwrap();
+    for name in report
+        .unused_files
+        .iter()
+        .map(String::as_str)
+        .chain(["RESERVE"])
+    {
+        full.remove(&Path::new(DIR).join(name)).unwrap();
+    }
     full.sync_metadata(Path::new(DIR)).unwrap();
     take_all_space(&full);
     let damaged = fs.snapshot().kill();
@@ -377,7 +391,7 @@ fn a_power_cut_on_a_full_disk_leaves_a_store_that_can_be_trimmed() {
                 .unwrap();
             log.append(filled.next, &record(filled.next), SYNC).unwrap();
             while engine.engine().env.jobs().step() {}
-            filled.lsns.get_mut(log.name()).unwrap().push(filled.next);
+            filled.lsns.get_mut(&*log.name()).unwrap().push(filled.next);
             filled.next += 1;
         }
         let durable = filled.next - 1;
@@ -430,7 +444,7 @@ fn a_power_cut_on_a_full_disk_leaves_a_store_that_can_be_trimmed() {
                 }
                 engine.close().unwrap_or_else(|e| panic!("{say}: {e}"));
                 drop(engine);
-                let _ = fs.remove(Path::new("foreign"));
+                give_back_space(&fs);
                 fs.sync_metadata(Path::new("")).unwrap();
                 let free = free(&fs);
                 assert!(free > CAPACITY / 2, "{say}: only {free} bytes are free");
