@@ -318,7 +318,7 @@ pub struct Rm {
 #[command(after_help = "\
 Examples:
   basalt log rename ./logs orders orders-2025
-  basalt log rename ./logs recovered-3 orders
+  basalt log rename ./logs orders orders-2025 --json
 
 The records, their LSNs and the trim point stay. A name that another log has is refused. A repair names a log recovered-N if its name is lost; this command gives it back.")]
 pub struct Rename {
