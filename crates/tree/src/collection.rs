@@ -32,7 +32,8 @@ impl Storage {
         self.erase_dead()
     }
 
-    /// Returns the sealed extents of which at least the part of the options is garbage.
+    /// Returns the sealed extents whose fraction of garbage reaches the option's threshold. Extents
+    /// without a valid page are not among them.
     fn victims(&self, kind: StreamKind) -> BTreeSet<ExtentId> {
         let (stream, least) = match kind {
             StreamKind::Base => (&self.base, self.options.base_garbage),
@@ -108,7 +109,7 @@ impl Storage {
                 _ => None,
             });
         let Some((key, pages)) = found else {
-            return Err(self.bad_page(StreamKind::Base, id, "no key leads to the page"));
+            return Err(self.bad_page(StreamKind::Base, id, "no index page names this page"));
         };
         let mut builder = PageBuilder::new(page.kind, page.level);
         match page.kind {

@@ -21,8 +21,8 @@ type Child = (Vec<u8>, PageId);
 enum Outcome {
     /// It stays as it is, at its id.
     Stays,
-    /// It is written again as these pages, none if it is empty, in place of its base page and of so
-    /// many of its delta pages.
+    /// These new pages (none if the leaf is empty) replace the base page and this many of the
+    /// oldest delta pages.
     Rewritten(Vec<Child>, u32),
 }
 
@@ -273,21 +273,18 @@ impl Compaction<'_> {
         self.replace(above, parent.key, siblings, level + 1)
     }
 
-    /// Writes the index pages of children. One page keeps the key of the page that it replaces.
+    /// Writes the index pages of children. If it is one page, it keeps the key of the page that it
+    /// replaces. Several pages have the key in their headers, too, where it says nothing: the table
+    /// has none of them under it.
     fn index_pages(&mut self, children: &[Child], level: u8, key: PageId) -> Result<Vec<Child>> {
         let ids: Vec<[u8; 16]> = children.iter().map(|(_, id)| id.to_bytes()).collect();
         let entries = children
             .iter()
             .zip(&ids)
             .map(|((low, _), id)| (&low[..], 0, &id[..]));
-        let bytes: usize = children.iter().map(|(low, _)| low.len() + 31).sum();
         let page_bytes = self.storage.options.page_bytes;
-        let mapping = match bytes <= page_bytes {
-            true => key,
-            false => PageId::NONE,
-        };
         let builder = PageBuilder::new(PageKind::Index, level);
-        build_with(&mut self.base, builder, entries, page_bytes, mapping, 2)
+        build_with(&mut self.base, builder, entries, page_bytes, key, 2)
     }
 
     /// Makes a page the root, or builds index pages above several ones.

@@ -285,7 +285,7 @@ impl<'a> TreeCursor<'a> {
             if self.leaf.next() {
                 return Ok(true);
             }
-            if !self.turn(true)? {
+            if !self.next_leaf(true)? {
                 return Ok(false);
             }
             self.leaf.seek_first();
@@ -298,15 +298,15 @@ impl<'a> TreeCursor<'a> {
             if self.leaf.prev() {
                 return Ok(true);
             }
-            if !self.turn(false)? {
+            if !self.next_leaf(false)? {
                 return Ok(false);
             }
             self.leaf.seek_last();
         }
     }
 
-    /// Opens the next leaf, or the one before. Returns false if there is none.
-    fn turn(&mut self, forward: bool) -> Result<bool> {
+    /// Opens the next leaf, or the previous one if `forward` is false. Returns false at the end.
+    fn next_leaf(&mut self, forward: bool) -> Result<bool> {
         let steps = &mut self.path.steps;
         let can_move = |step: &Step| match forward {
             true => step.child + 1 < step.page.count(),

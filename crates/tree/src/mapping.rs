@@ -173,7 +173,7 @@ impl MappingTable {
         let shard = self.shard(key).read();
         let chain = shard.get(&key);
         let version = chain.and_then(|chain| chain.iter().rev().find(|v| v.since <= at));
-        version.map_or_else(|| own(key), |version| version.state.clone())
+        version.map_or_else(|| unmapped(key), |version| version.state.clone())
     }
 
     /// Returns the number of keys that the table has.
@@ -339,8 +339,8 @@ impl MappingTable {
         effects.old.push(key);
     }
 
-    /// Drops what no reader at `oldest` or later needs of a key. Returns false if readers before
-    /// its newest version may still come, so that the key is to be looked at again.
+    /// Drops the versions of a key that no reader at `oldest` or later needs. Returns false if
+    /// older readers may still need versions; the caller must prune the chain again later.
     pub fn prune(&self, key: PageId, oldest: SysTime) -> bool {
         let mut shard = self.shard(key).write();
         let Some(chain) = shard.get_mut(&key) else {
@@ -356,7 +356,7 @@ impl MappingTable {
         if only.since > oldest {
             return false;
         }
-        if only.state == own(key) || matches!(only.state, State::Rewritten(_)) {
+        if only.state == unmapped(key) || matches!(only.state, State::Rewritten(_)) {
             shard.remove(&key);
         } else {
             chain.shrink_to_fit();
@@ -366,7 +366,7 @@ impl MappingTable {
 }
 
 /// Returns the state of a key that the table does not have.
-fn own(key: PageId) -> State {
+fn unmapped(key: PageId) -> State {
     State::Live(Pages {
         base: key,
         deltas: SmallVec::new(),
@@ -377,7 +377,7 @@ fn take_oldest(pages: &mut Pages, count: u32, effects: &mut Effects) -> Result<(
     let count = count as usize;
     if count > pages.deltas.len() {
         return Err(format!(
-            "{count} delta pages are replaced, and page {} has {}",
+            "a change replaces {count} delta pages of page {}, which has only {}",
             pages.base,
             pages.deltas.len()
         ));

@@ -19,21 +19,21 @@ pub struct TreeOptions {
     pub page_bytes: usize,
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,
-    /// Number of delta pages of a page from which on they are consolidated, 1 to 64. Default 4
-    /// (ArkDB, section 6.2).
+    /// A leaf with this many delta pages is compacted. 1 to 64, default 4 (ArkDB, section 6.2).
     pub max_deltas: usize,
-    /// Bytes of delta pages for each byte of their base page from which on the base page is written
-    /// again. Default 0.25 (ArkDB, section 4.1.2).
+    /// A compaction rewrites the base page if the delta pages have at least this many bytes for
+    /// each byte of the base page. 0 to 100, default 0.25 (ArkDB, section 4.1.2).
     pub overwrite_ratio: f64,
     /// Compression of pages. Default none.
     pub compression: Compression,
-    /// Part of a sealed extent of base pages that is garbage from which on the extent is collected.
-    /// Default 0.5.
+    /// Garbage collection rewrites a sealed extent of base pages when this fraction of it is
+    /// garbage, 0.05 to 1. Default 0.5.
     pub base_garbage: f64,
-    /// The same of an extent of delta pages, which soon have more garbage by themselves. Default
-    /// 0.75.
+    /// Garbage collection rewrites a sealed extent of delta pages when this fraction of it is
+    /// garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
+    /// soon. Default 0.75.
     pub delta_garbage: f64,
-    /// Bytes of the system log from which on a system checkpoint is taken. Default 16 MiB.
+    /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,
 }
 

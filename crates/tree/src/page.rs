@@ -89,8 +89,8 @@ impl PageBuilder {
         self.entries.is_empty()
     }
 
-    /// Returns the most bytes that the page has before compression.
-    pub fn len(&self) -> usize {
+    /// Returns an upper bound of the page's length before compression, in bytes.
+    pub fn max_len(&self) -> usize {
         PAGE_HEADER + 5 + self.data.len() + self.entries.len() * (ENTRY_HEAD + SLOT)
     }
 
@@ -117,7 +117,7 @@ impl PageBuilder {
     /// under which the mapping table has the page. Clears the builder.
     pub fn finish(&mut self, mapping: PageId, compression: Compression, out: &mut Vec<u8>) {
         let prefix = common_prefix(self.first_key(), self.last_key());
-        let mut body = Vec::with_capacity(self.len());
+        let mut body = Vec::with_capacity(self.max_len());
         put_varint(&mut body, prefix as u64);
         body.extend_from_slice(&self.first_key()[..prefix]);
         let mut slots = Vec::with_capacity(self.entries.len() * SLOT);
@@ -167,7 +167,7 @@ fn header_crc(at: ExtentAddress, header: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &header[4..PAGE_HEADER])
 }
 
-/// Returns the bytes of a page, as its header says. A read of the page verifies it.
+/// Returns the length of a page in bytes, from its unverified header.
 pub(crate) fn stored_len(header: &[u8]) -> Option<u32> {
     let four = header.get(20..24)?.try_into().expect("4 bytes");
     let len = u32::from_le_bytes(four);
@@ -224,9 +224,9 @@ impl Page {
             return Err("the checksum of the page is wrong".to_string());
         }
         let kind = PageKind::of_number(header[8])
-            .ok_or_else(|| format!("a page of kind {}, which a later version writes", header[8]))?;
+            .ok_or_else(|| format!("unknown page kind {}", header[8]))?;
         let method = Compression::from_u8(header[9])
-            .ok_or_else(|| format!("compression {}, which a later version writes", header[9]))?;
+            .ok_or_else(|| format!("unknown compression {}", header[9]))?;
         let raw = u32_at(12) as usize;
         let body = match method {
             Compression::None if stored.len() == raw => stored,
@@ -282,7 +282,7 @@ impl Page {
             }
             let key_len = prefix.len() + entry.suffix.len();
             if key_len > MAX_KEY_LEN || entry.value.len() as u64 > MAX_VALUE_LEN as u64 + 8 {
-                return Err(bad("is longer than entries are"));
+                return Err(bad("exceeds the maximum entry length"));
             }
             if kind == PageKind::Index && entry.value.len() != PAGE_ID_LEN {
                 return Err(bad("has no page id"));

@@ -17,9 +17,10 @@ pub type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 /// A tree of pages on two append-only streams, without a memory tier: each write is a user
 /// checkpoint (ArkDB, section 3).
 ///
-/// A write is durable and whole, or not there, when [`PageTree::write`] returns or fails. Writes
-/// cost three syncs, so they should be large: tens of megabytes. Reads, [`PageTree::maintain`] and
-/// other writes go on beside a write.
+/// A write is atomic. When [`PageTree::write`] returns `Ok`, it is durable. After an error, the
+/// next open may still find it, unless a later write succeeded. A write costs two syncs, of the
+/// delta stream and of the log, so it should be large: tens of megabytes. Reads,
+/// [`PageTree::maintain`] and other writes go on beside a write.
 pub struct PageTree {
     storage: Storage,
 }
@@ -51,14 +52,21 @@ impl PageTree {
     pub fn write<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<()> {
         let mut before: Option<Vec<u8>> = None;
         let mut wrong = None;
-        let checked = changes.into_iter().map_while(|(key, value)| {
+        let checked = (changes.into_iter().enumerate()).map_while(|(i, (key, value))| {
             let rises = before.as_deref().is_none_or(|before| before < key);
-            let value_len = value.map_or(0, <[u8]>::len);
-            if !rises || key.len() > MAX_KEY_LEN || value_len > MAX_VALUE_LEN {
+            let (key_len, value_len) = (key.len(), value.map_or(0, <[u8]>::len));
+            if !rises {
+                wrong = Some(format!("keys are not in rising order: entry {i}"));
+            } else if key_len > MAX_KEY_LEN {
                 wrong = Some(format!(
-                    "a key of {} bytes with a value of {value_len} bytes; keys must rise and have at most {MAX_KEY_LEN} bytes, values {MAX_VALUE_LEN}",
-                    key.len()
+                    "key of {key_len} bytes, at most {MAX_KEY_LEN} are allowed"
                 ));
+            } else if value_len > MAX_VALUE_LEN {
+                wrong = Some(format!(
+                    "value of {value_len} bytes, at most {MAX_VALUE_LEN} are allowed"
+                ));
+            }
+            if wrong.is_some() {
                 return None;
             }
             match &mut before {
@@ -117,12 +125,15 @@ impl PageTree {
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
     pub fn maintain(&self) -> Result<()> {
-        self.storage.compact()?;
-        self.storage.collect_garbage()?;
-        match self.storage.checkpoint_is_due() {
+        // What gives space back comes first, and needs little.
+        let erased = self.storage.erase_dead().map(|_| ());
+        let compacted = self.storage.compact().map(|_| ());
+        let collected = self.storage.collect_garbage().map(|_| ());
+        let checkpointed = match self.storage.checkpoint_is_due() {
             true => self.storage.take_checkpoint(),
             false => Ok(()),
-        }
+        };
+        erased.and(compacted).and(collected).and(checkpointed)
     }
 
     /// Reads and verifies all pages, and checks that they, the page mapping table and the usage of

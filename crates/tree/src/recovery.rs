@@ -72,7 +72,7 @@ impl Storage {
         };
         let storage = Storage::new(parts, 0, unknown, next_part);
         let Some(last) = checkpoint.last() else {
-            storage.plant()?;
+            storage.create_root()?;
             return Ok(storage);
         };
         let encoded = storage.read_checkpoint(&checkpoint, last)?;
@@ -80,7 +80,11 @@ impl Storage {
             storage.inconsistent("the system checkpoint does not decode".to_string())
         })?;
         storage.replay(found, &system)?;
-        storage.erase_unknown()?;
+        // On a full disk, the next erasure repeats this.
+        match storage.erase_unknown() {
+            Err(e) if e.kind() != ErrorKind::NoSpace => return Err(e),
+            _ => {}
+        }
         Ok(storage)
     }
 
@@ -98,8 +102,8 @@ impl Storage {
         Ok(encoded)
     }
 
-    /// Makes an empty leaf the root of a new tree.
-    fn plant(&self) -> Result<()> {
+    /// Creates the root of a new tree: an empty leaf.
+    fn create_root(&self) -> Result<()> {
         let mut writer = PageWriter::new(self, StreamKind::Base);
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
         writer.add(&mut builder, PageId::NONE)?;
@@ -144,12 +148,32 @@ impl Storage {
             time = lsn;
             log_bytes += record.len() as u64;
         }
-        // Not before: a transaction may change a page that one before it has rewritten.
+        // Prune only after the replay: a transaction may change a page that an earlier transaction
+        // has rewritten.
+        self.mapping.for_each(|key, _| {
+            old.insert(key);
+        });
         for key in old {
             self.mapping.prune(key, time);
         }
+        self.forget_erased();
         self.set_recovered(time, root, note, log_bytes);
         Ok(())
+    }
+
+    /// Forgets the usage of extents that were erased after the checkpoint.
+    fn forget_erased(&self) {
+        let mut usage = self.usage.lock();
+        let there: BTreeSet<ExtentId> = [&self.base, &self.delta]
+            .iter()
+            .flat_map(|stream| stream.extents())
+            .map(|extent| extent.id)
+            .collect();
+        let unused = usage
+            .iter()
+            .filter(|(id, usage)| usage.valid == 0 && !there.contains(id));
+        let unused: Vec<ExtentId> = unused.map(|(id, _)| id).collect();
+        unused.into_iter().for_each(|id| usage.forget(id));
     }
 
     /// Erases extents that have no page of any transaction: a crash has left them.

@@ -8,10 +8,9 @@ pub struct PageTreeStats {
     pub levels: u64,
     /// Entries of the page mapping table.
     pub mapped_pages: u64,
-    /// Bytes of base pages and of delta pages that are in use. A delta page counts once for each
-    /// leaf that has it.
+    /// Bytes of valid base pages.
     pub base_bytes: u64,
-    /// The same of delta pages.
+    /// Bytes of valid delta pages. A page shared by several leaves counts once for each.
     pub delta_bytes: u64,
     /// Bytes of all extents of base pages.
     pub base_extent_bytes: u64,

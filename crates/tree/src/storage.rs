@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What does not fit the tables, if anything.
+/// Outcome of a change of the tables. The error says in a sentence what the change contradicts.
 type Applied = std::result::Result<(), String>;
 
 /// Bytes of pages that are appended to a stream at once.
@@ -45,7 +45,7 @@ pub(crate) struct Commit {
     pub next_time: SysTime,
     /// Views that readers may hold, the oldest one first. The last one is the newest.
     views: VecDeque<Arc<View>>,
-    /// Keys with versions for older readers, and since when they are not needed for newer ones.
+    /// Chains to prune, with the time after which no new reader needs the old versions.
     old: VecDeque<(SysTime, PageId)>,
     /// Bytes of the system log since the last checkpoint.
     pub log_bytes: u64,
@@ -69,6 +69,8 @@ pub(crate) struct Storage {
     pub mapping: MappingTable,
     /// Held by the one transaction that changes base pages: a compaction or a collection.
     pub maintenance: Mutex<()>,
+    /// Held by the one thread that erases extents.
+    erasing: Mutex<()>,
     commit: Mutex<Commit>,
     pub usage: Mutex<UsageTable>,
     view: RwLock<Arc<View>>,
@@ -111,6 +113,7 @@ impl Storage {
             checkpoint: parts.checkpoint,
             mapping: MappingTable::new(),
             maintenance: named("Storage::maintenance", Mutex::new(())),
+            erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
             usage: named("Storage::usage", Mutex::default()),
             view: named("Storage::view", RwLock::new(view)),
@@ -161,11 +164,14 @@ impl Storage {
 
     /// Returns the error for a page that is not what it should be.
     pub fn bad_page(&self, kind: StreamKind, id: PageId, what: &str) -> Error {
-        let folder = match kind {
+        let directory = match kind {
             StreamKind::Base => BASE,
             StreamKind::Delta => DELTA,
         };
-        let path = self.dir.join(folder).join(format!("{}.extent", id.extent));
+        let path = self
+            .dir
+            .join(directory)
+            .join(format!("{}.extent", id.extent));
         Error::corruption(&path, u64::from(id.offset), what)
     }
 
@@ -178,9 +184,9 @@ impl Storage {
     pub fn pages_of(&self, view: &View, key: PageId) -> Result<Pages> {
         match self.mapping.get(key, view.time) {
             State::Live(pages) => Ok(pages),
-            State::Rewritten(_) => {
-                Err(self.inconsistent(format!("page {key} is named and was rewritten")))
-            }
+            State::Rewritten(_) => Err(self.inconsistent(format!(
+                "an index page names page {key}, which was rewritten"
+            ))),
         }
     }
 
@@ -342,7 +348,8 @@ impl Storage {
         self.system.trim(view.time, &SYNC)
     }
 
-    /// Sets what the memory tier wants back, as recovery found it.
+    /// Sets the state that recovery found: the newest view, the note of the memory tier, and the
+    /// bytes of the system log.
     pub fn set_recovered(&self, time: SysTime, root: Root, note: Vec<u8>, log_bytes: u64) {
         let mut commit = self.commit.lock();
         let view = Arc::new(View { time, root });
@@ -379,6 +386,7 @@ impl Storage {
 
     /// Erases extents that have no valid page for any reader. Returns their number.
     pub fn erase_dead(&self) -> Result<usize> {
+        let _erasing = self.erasing.lock();
         let oldest = self.oldest_view();
         let mut erased = 0;
         for kind in [StreamKind::Base, StreamKind::Delta] {
@@ -483,7 +491,7 @@ impl Drop for PageWriter<'_> {
     }
 }
 
-/// Folders of the streams and of the logs.
+/// Directories of the streams and of the logs.
 pub(crate) const BASE: &str = "base";
 pub(crate) const DELTA: &str = "delta";
 pub(crate) const LOGS: &str = "logs";

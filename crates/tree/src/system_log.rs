@@ -28,7 +28,7 @@ pub(crate) struct SystemTx {
     /// New index pages above pages that `changes` name, and the new root.
     pub above: Vec<PageId>,
     pub root: Option<Root>,
-    /// What the memory tier wants back after a recovery, if it has changed.
+    /// Note of the memory tier, returned to it after recovery. `None` if it has not changed.
     pub note: Option<Vec<u8>>,
 }
 

@@ -1,8 +1,8 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
-use crate::TreeOptions;
 use crate::cursor::TreeCursor;
 use crate::storage::{Prepared, Storage, View};
+use crate::{PageTree, TreeOptions};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
@@ -394,4 +394,54 @@ fn every_failing_call_leaves_committed_transactions() {
 #[test]
 fn every_tree_test_passes_on_lava() {
     basalt_sim::all_tests_on_lava("every_tree_test_passes_on_lava", &[]);
+}
+
+/// Index pages of two children whose keys fill a page are found by a collection.
+#[test]
+fn keys_nearly_as_large_as_a_page_stay_readable() {
+    let env = Env::for_tests(disk(1), 1);
+    let options = TreeOptions {
+        extent_bytes: 4 << 20,
+        ..TreeOptions::default()
+    };
+    let tree = PageTree::open(&env, DIR, &options).unwrap();
+    let key = |i: u64| {
+        let mut key = format!("k{i:05}").into_bytes();
+        key.resize(40 << 10, b'x');
+        key
+    };
+    let random = Random::from_seed(1);
+    let mut model = Content::new();
+    for round in 0..40u8 {
+        let written: Content = (0..8)
+            .map(|_| (key(random.below(64)), vec![round; 20]))
+            .collect();
+        let changes = written.iter().map(|(k, v)| (&k[..], Some(&v[..])));
+        tree.write(changes).unwrap();
+        model.extend(written);
+        tree.maintain().unwrap();
+        tree.verify().unwrap();
+    }
+    let snapshot = tree.snapshot();
+    let found: Vec<_> = tree
+        .iter(&snapshot, b"")
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert!(
+        found
+            .iter()
+            .map(|(k, v)| (&k[..], &v[..]))
+            .eq(model.iter().map(|(k, v)| (&k[..], &v[..])))
+    );
+    let mut back: Vec<_> = tree
+        .iter_back(&snapshot, &[0xff])
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    back.reverse();
+    assert_eq!(found, back);
+    let wrong = [(&b"b"[..], None), (&b"a"[..], None)];
+    assert!(tree.write(wrong).is_err(), "keys must rise");
+    tree.close().unwrap();
 }

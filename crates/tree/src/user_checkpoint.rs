@@ -42,7 +42,7 @@ impl Storage {
                 }
             };
             builder.add(key, kind, value);
-            if builder.len() >= self.options.page_bytes {
+            if builder.max_len() >= self.options.page_bytes {
                 writer.add(&mut builder, PageId::NONE)?;
                 leaves.push(leaf);
             }

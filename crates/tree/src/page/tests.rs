@@ -12,7 +12,7 @@ fn made(count: u32, compression: Compression) -> (PageId, Bytes) {
     for i in 0..count {
         builder.add(&key(i * 2), 1, format!("value {i}").as_bytes());
     }
-    let estimate = builder.len();
+    let estimate = builder.max_len();
     let mut out = Vec::new();
     builder.finish(PageId::NONE, compression, &mut out);
     assert!(out.len() <= estimate);
