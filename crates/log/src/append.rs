@@ -247,7 +247,8 @@ impl Engine {
         let DataRequest::Remove { log, op } = request else {
             unreachable!("the caller found a removal");
         };
-        // On a full disk, the removal is what ends the state.
+        // On a full disk, only a removal frees space of the store, so the writer must not wait for
+        // its retry pause.
         writer.resume_now()?;
         // Nothing that was appended before may be durable later than the removal.
         writer.sync()?;

@@ -24,9 +24,9 @@ pub(crate) fn add_entry(
 ) -> Freed {
     let mut freed = Freed::default();
     let mut inner = log.lock();
-    inner.applied_seq = inner.applied_seq.max(seq);
     if inner.deleted || inner.trimmed.is_some_and(|trimmed| lsn <= trimmed) {
         freed.records.add(location.file, u64::from(location.len));
+        inner.applied_seq = inner.applied_seq.max(seq);
         then(&mut inner);
         return freed;
     }
@@ -35,6 +35,7 @@ pub(crate) fn add_entry(
         if is_late {
             log.note_revision();
         }
+        inner.applied_seq = inner.applied_seq.max(seq);
         then(&mut inner);
         log.wake(inner);
         return freed;
@@ -46,6 +47,7 @@ pub(crate) fn add_entry(
     let mut replace = |inner: &mut LogInner| {
         let again = inner.index.insert(lsn, location);
         debug_assert_eq!(again, Inserted::New);
+        inner.applied_seq = inner.applied_seq.max(seq);
         then(inner);
     };
     remove_range(log, &(lsn..=lsn), &mut |_| (), &mut replace, load)
@@ -107,7 +109,7 @@ pub(crate) fn apply_to_log(log: &LogState, placed: &PlacedOp<'_>, load: LoadPage
         }
         LogOp::Remove { range, .. } => {
             let mut mark = |inner: &mut LogInner| inner.applied_seq = inner.applied_seq.max(seq);
-            remove_range(log, range, &mut mark, &mut |_| (), load)
+            remove_range(log, range, &mut |_| (), &mut mark, load)
         }
         LogOp::Page { mapping, .. } => {
             let mut freed = Freed::default();

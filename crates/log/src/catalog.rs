@@ -103,9 +103,9 @@ pub(crate) enum Change {
     End(u64, FileEnd),
     /// A physical log is no longer needed.
     Remove(u64),
-    /// A checkpoint replaces the one before, and the copy of its names is gone with it.
+    /// A new checkpoint. The previous checkpoint and its names file are no longer named.
     Checkpoint(CheckpointFile),
-    /// The copy of the names of the newest checkpoint. Earlier versions ignore it.
+    /// The names file of the newest checkpoint. Earlier versions ignore it.
     Names(CheckpointFile),
 }
 
@@ -165,8 +165,14 @@ impl Catalog {
                     )));
                 }
             }
-            Change::Checkpoint(c) => (self.checkpoint, self.names) = (Some(*c), None),
-            Change::Names(c) => self.names = Some(*c),
+            Change::Checkpoint(c) => {
+                (self.checkpoint, self.names) = (Some(*c), None);
+                self.next_file = self.next_file.max(c.number.saturating_add(1));
+            }
+            Change::Names(c) => {
+                self.names = Some(*c);
+                self.next_file = self.next_file.max(c.number.saturating_add(1));
+            }
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ const ROWS: &[Row] = &[
     ),
     (
         "log_merges_total",
-        "Merges of small files of the datalog",
+        "Merges of small files of records (datalog and moved records)",
         |c| &c.merges,
     ),
     (

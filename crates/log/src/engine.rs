@@ -52,7 +52,7 @@ const LIVE_PART: u64 = 4;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `Run` | a verification | the reads of a step |
-/// | `LogEngine::creating` | the names of new and renamed logs | the commit of one |
+/// | `LogEngine::creating` | names of new and renamed logs | commit of a creation or a rename |
 /// | `Engine::data`, `Engine::meta`, `Engine::moved` | the writer of one role | one group |
 /// | `WrittenFile` | a file that was left | its end, or a sync of it |
 /// | `Manifested` | the manifest and the catalog | one edit |
@@ -106,9 +106,8 @@ pub(crate) struct Engine {
     pub max_space_amp: f64,
     pub next_seq: AtomicU64,
     next_log: AtomicU64,
-    /// All logs of smaller numbers were created, or never will be. A number that was given out for
-    /// a creation is not below it until the creation is in the metalog. It changes under the lock
-    /// of the metalog's writer.
+    /// No creation of a log with a smaller number is pending. A creation raises this number when
+    /// its record is in the metalog, under the lock of the metalog's writer.
     pub created_below: AtomicU64,
     closed: AtomicBool,
     /// Largest bytes of a file.
@@ -280,8 +279,9 @@ impl Engine {
         }
     }
 
-    /// Has a job remove files of dead records, if recovery has found some. The process that made
-    /// the records garbage was killed before it removed them, and the disk may be full of them.
+    /// Schedules a job that removes files of dead records, if recovery has found some. The process
+    /// that made the records garbage was killed before it removed them, and the disk may be full of
+    /// them.
     pub fn remove_dead_after_open(&self) {
         if self.logs.all().iter().any(|file| file.is_dead()) {
             self.schedule_removal();
@@ -301,7 +301,8 @@ impl Engine {
     /// Removes ended files of records of which nothing is live. Recovery needs none of them.
     pub fn remove_dead_records(&self) -> Result<()> {
         for writer in [&self.data, &self.moved] {
-            // A full disk has left a file without an end. The file stays if that cannot be written.
+            // After an append failed on a full disk, the manifest has no end of the file yet. If
+            // the end cannot be written, the file stays.
             let _ = writer.lock().resume_now();
         }
         let dead: Vec<u64> = (self.logs.all().iter().filter(|file| file.is_dead()))
@@ -326,7 +327,8 @@ impl Engine {
         self.sync_beside(&self.moved)
     }
 
-    /// Has jobs do what a writer needs after an append: end full files, and prepare the next one.
+    /// Schedules the jobs that a writer needs after an append: they end full files, and prepare the
+    /// next one.
     pub fn tend_writer(
         &self,
         writer: &mut PhysicalWriter,
@@ -386,8 +388,8 @@ impl Engine {
         }
     }
 
-    /// Writes a checkpoint, unless a job does so, or is to. Of two that run beside each other, the
-    /// older one could be installed last, when the younger one has removed files that it needs.
+    /// Writes a checkpoint, unless one is running or scheduled. Concurrent checkpoints are not
+    /// safe: if the older one is installed last, the files it needs may already be removed.
     pub fn checkpoint_unless_running(&self) -> Result<()> {
         if self.checkpointing.swap(true, SeqCst) {
             return Ok(());

@@ -92,8 +92,8 @@ impl MoveStep {
 }
 
 impl Engine {
-    /// Has a job collect garbage if there is more than the options allow, and merge small files if
-    /// there are many.
+    /// Schedules a job that collects garbage if there is more than the options allow, and that
+    /// merges small files if there are many.
     pub fn schedule_gc(&self) {
         let is_due = self.gc_victim().is_some() || self.small_files().is_some();
         if is_due && !self.collecting.swap(true, SeqCst) {

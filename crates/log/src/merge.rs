@@ -1,6 +1,6 @@
-//! Merges of small files of the datalog. Every open begins files of its own, and a program that has
-//! the store open for a few records leaves small ones, which have no garbage. Their records are
-//! written again, to one file.
+//! Merges of small files of records (datalog and moved records). The first append after an open
+//! begins a new file, and a program that has the store open for a few records leaves small ones,
+//! which have no garbage. Their records are written again, to one file.
 
 use crate::catalog::Role;
 use crate::engine::{Engine, IS_SMALL};
@@ -23,8 +23,8 @@ const LEAST_FILES: usize = if IS_SMALL { 4 } else { 32 };
 const MERGE_BYTES: u64 = 8 << 20;
 
 impl Engine {
-    /// Has a job merge small files after an open, if there are many. Files that no checkpoint
-    /// covers get one first, because a program that is always killed never writes one.
+    /// Schedules a job that merges small files after an open, if there are many. Files that no
+    /// checkpoint covers get one first, because a program that is always killed never writes one.
     pub fn schedule_merge(&self) {
         let files = self.logs.all().into_iter();
         let small = files.filter(|file| self.is_small(file)).count();
@@ -44,7 +44,7 @@ impl Engine {
     fn is_small(&self, file: &ReadableFile) -> bool {
         let small = self.logs.target_bytes(Role::Data) / SMALL_PART;
         let ends_before = |end: u64| end < small.min(LARGEST_SMALL);
-        file.end().is_some_and(|end| ends_before(end.offset))
+        file.role != Role::Meta && file.end().is_some_and(|end| ends_before(end.offset))
     }
 
     /// Returns the small files of the next merge, the oldest first, or `None` if none is due.

@@ -182,6 +182,8 @@ struct Manifested {
     catalog: Catalog,
     /// True if an edit was installed since the store was opened.
     is_changed: bool,
+    /// Files that a failed edit may have named, until a fresh manifest is written.
+    doubtful: Vec<(u64, PathBuf)>,
 }
 
 /// All physical logs of a store.
@@ -299,6 +301,7 @@ impl PhysicalLogs {
                 manifest,
                 catalog,
                 is_changed: false,
+                doubtful: Vec::new(),
             }),
             files: named("PhysicalLogs::files", RwLock::new(files)),
             recycled: named("PhysicalLogs::recycled", Mutex::new(Vec::new())),
@@ -408,10 +411,13 @@ impl PhysicalLogs {
     }
 
     fn install_into(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
+        // A file for new records is no reason to take what removals need.
+        let is_for_records = |c: &Change| matches!(c, Change::Add(_, f) if f.role != Role::Meta);
+        let may_lend = !changes.iter().any(is_for_records);
         match self.try_install(m, changes) {
-            // The manifest is in doubt, and only a fresh one tells what is in it. So every edit may
-            // take the reserve, not only that of a removal.
-            Err(e) if e.kind() == ErrorKind::NoSpace && self.lend_reserve() => {
+            // Only a fresh manifest settles which edits count, so every other edit may use the
+            // reserve.
+            Err(e) if e.kind() == ErrorKind::NoSpace && may_lend && self.lend_reserve() => {
                 self.try_install(m, changes)
             }
             done => done,
@@ -431,13 +437,13 @@ impl PhysicalLogs {
         self.reserve.keep();
     }
 
-    /// Returns true if the store takes new records, as far as the process knows.
-    pub fn holds_reserve(&self) -> bool {
+    /// Returns true if the store accepts new records, as far as the process knows.
+    pub fn accepts_records(&self) -> bool {
         self.reserve.is_held()
     }
 
-    /// Gives all space that waits for later use to a removal of records, or to an edit of the
-    /// manifest, that found the disk full. Returns false if there is none.
+    /// Releases recycled files and the reserve, for a removal or an edit that found the disk full.
+    /// Returns false if there is no reserve.
     pub fn lend_reserve(&self) -> bool {
         self.release_recycled();
         self.reserve.lend()
@@ -447,6 +453,15 @@ impl PhysicalLogs {
     /// has no new record either, because each process appends to files of its own.
     pub fn is_changed(&self) -> bool {
         self.manifested.lock().is_changed
+    }
+
+    /// Writes a fresh manifest if a failed edit may have named a file.
+    fn renew_doubtful(&self) -> Result<()> {
+        let mut m = self.manifested.lock();
+        match m.doubtful.is_empty() {
+            true => Ok(()),
+            false => self.install_into(&mut m, &[]),
+        }
     }
 
     fn try_install(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
@@ -466,6 +481,11 @@ impl PhysicalLogs {
             m.manifest = Manifest::create(&self.env, &self.dir, self.store_id, number, &state)?;
             // An old manifest that stays is removed by the next open.
             let _ = self.env.fs().remove(&manifest_path(&self.dir, old));
+            for (number, path) in std::mem::take(&mut m.doubtful) {
+                if !catalog.files.contains_key(&number) {
+                    let _ = self.env.fs().remove(&path);
+                }
+            }
         } else {
             m.manifest.append(&catalog::encode(changes))?;
         }
@@ -516,6 +536,9 @@ impl PhysicalLogs {
         reuse: Option<&Path>,
     ) -> Result<(RecordWriter, Arc<ReadableFile>)> {
         self.check_writable()?;
+        // After a failed edit, files that it may name stay. A fresh manifest says whether, and no
+        // further file is made before it.
+        self.renew_doubtful()?;
         // The manifest is not locked while space is written.
         let (number, _) = self.new_file();
         let path = file_path(&self.dir, number, role);
@@ -542,9 +565,10 @@ impl PhysicalLogs {
         });
         if begun.is_err() && !may_be_named {
             // Otherwise the manifest is in doubt: it may name the file, and a process that opens
-            // the store before the next manifest is written must find it. The next open removes a
-            // file that no manifest names.
+            // the store before the next manifest is written must find it.
             let _ = fs.remove(&path);
+        } else if begun.is_err() {
+            self.manifested.lock().doubtful.push((number, path));
         }
         let (writer, readable) = begun?;
         self.files.write().insert(number, readable.clone());

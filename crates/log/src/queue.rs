@@ -248,7 +248,7 @@ struct QueueState<T> {
 pub(crate) trait Commit<T> {
     /// Commits a group. Returns one result for each request, in their order.
     fn commit(&self, group: &mut [Queued<T>]) -> Vec<Result<()>>;
-    /// Has a job lead a group of the queue soon: the requests have no waiter.
+    /// Schedules a job that leads a group of the queue, because the requests have no waiter.
     fn lead_in_background(&self);
 }
 

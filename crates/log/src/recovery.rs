@@ -336,7 +336,12 @@ impl RecoveredLogs<'_> {
             self.applied.insert(log.number, log.lock().applied_seq);
             self.namespace.add(log).map_err(|e| e.to_string())?;
         }
-        (self.next_seq, self.next_log) = (head.next_seq, head.next_log);
+        let applied = self
+            .applied
+            .values()
+            .max()
+            .map_or(0, |a| a.saturating_add(1));
+        (self.next_seq, self.next_log) = (head.next_seq.max(applied), head.next_log);
         self.head = head;
         Ok(())
     }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file.
 pub(crate) const RESERVE: &str = "RESERVE";
-/// Bytes of the file. A removal takes some 40 KiB in passing, and keeps 8 KiB until the next
-/// checkpoint.
+/// Bytes of the file. A removal takes about 40 KiB for a moment, and keeps at most 10 KiB until the
+/// next checkpoint.
 const RESERVE_BYTES: u64 = 1 << 20;
 /// On a small disk, the file has this part of the disk, and at least `LEAST_BYTES`.
 const DISK_PART: u64 = 64;
@@ -31,7 +31,7 @@ pub(crate) struct Reserve {
     takes_records: RwLock<bool>,
 }
 
-/// While it lives, the reserve is not lent.
+/// While this guard exists, the reserve is not released.
 pub(crate) struct ReserveHeld<'a>(#[expect(dead_code)] RwLockReadGuard<'a, bool>);
 
 impl Reserve {
@@ -67,7 +67,7 @@ impl Reserve {
     pub fn lend(&self) -> bool {
         let mut takes_records = self.takes_records.write();
         *takes_records = false;
-        remove(&self.env, &self.dir)
+        self.allocated() > 0 && remove(&self.env, &self.dir)
     }
 
     /// Returns true if the store takes new records, as far as the process knows.
@@ -75,37 +75,46 @@ impl Reserve {
         *self.takes_records.read()
     }
 
-    /// Makes the reserve if there is none, with what is left of its space if the disk is full. Then
-    /// other users of the disk cannot take it, and the next process has it for removals.
+    /// Makes the reserve if there is none. If the disk has too little space, the file gets the
+    /// space that is free. Then other users of the disk cannot take it, and the next process has it
+    /// for removals.
     pub fn keep(&self) {
         let mut takes_records = self.takes_records.write();
-        if !*takes_records {
-            *takes_records = self.make().is_ok();
-            if !*takes_records && !exists(&self.env, &self.dir) {
-                let free = self.env.fs().space(&self.dir).map_or(0, |space| space.free);
-                // A filesystem needs a part of the space for itself.
-                let _ = self.make_file(free - free / 8);
+        if *takes_records {
+            return;
+        }
+        *takes_records = self.make().is_ok();
+        if let Ok(space) = self.env.fs().space(&self.dir)
+            && !*takes_records
+        {
+            // A filesystem needs a part of the space for itself.
+            let left = space.free - space.free / 8;
+            if self.allocated() < size_on(&space).min(left) {
+                let _ = self.grow(size_on(&space).min(left));
             }
         }
     }
 
+    /// Returns the bytes that the file has.
+    fn allocated(&self) -> u64 {
+        let stat = self.env.fs().stat(&self.dir.join(RESERVE));
+        stat.map_or(0, |stat| stat.allocated)
+    }
+
     /// Makes the file, unless it exists.
     fn make(&self) -> Result<()> {
-        let fs = self.env.fs();
-        // Without a reserve the store is as good as ever while the disk is not full. So only a full
-        // disk is an error.
-        let Ok(space) = fs.space(&self.dir) else {
+        // The reserve is needed only on a full disk, so other failures are ignored.
+        let Ok(space) = self.env.fs().space(&self.dir) else {
             return Ok(());
         };
-        let bytes = RESERVE_BYTES.min((space.total / DISK_PART).max(LEAST_BYTES));
-        // A crash has cut its creation off, or the disk was full, if the file is too small.
-        let found = fs.stat(&self.dir.join(RESERVE)).map_or(0, |s| s.allocated);
+        let bytes = size_on(&space);
+        // If the file is too small, a crash interrupted its creation, or the disk was full.
+        let found = self.allocated();
         if found >= bytes {
             return Ok(());
         }
         let is_full = found + space.free < bytes || {
-            let _ = remove(&self.env, &self.dir);
-            let made = self.make_file(bytes);
+            let made = self.grow(bytes);
             made.is_err_and(|e| e.kind() == ErrorKind::NoSpace)
         };
         match is_full {
@@ -113,12 +122,23 @@ impl Reserve {
             true => Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "the disk is full: appends are refused until {} KiB are free, which the store keeps for the removal of records",
+                    "the disk is full: the store needs {} KiB of free space before it accepts appends; trim or delete logs, or free space on the device",
                     bytes >> 10
                 ),
             )
             .in_file(&self.dir)),
         }
+    }
+
+    /// Replaces the file by a larger one. If there is no space for it, the file has its old size.
+    fn grow(&self, bytes: u64) -> Result<()> {
+        let found = self.allocated();
+        let _ = remove(&self.env, &self.dir);
+        let made = self.make_file(bytes);
+        if made.is_err() && found > 0 {
+            let _ = self.make_file(found);
+        }
+        made
     }
 
     fn make_file(&self, bytes: u64) -> Result<()> {
@@ -133,6 +153,11 @@ impl Reserve {
         }
         made.map(|_| ())
     }
+}
+
+/// Returns the bytes of the file on a disk with enough space.
+fn size_on(space: &basalt_fs::Space) -> u64 {
+    RESERVE_BYTES.min((space.total / DISK_PART).max(LEAST_BYTES))
 }
 
 /// Returns true if a store has a reserve.

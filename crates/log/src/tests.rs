@@ -1,5 +1,6 @@
 //! The log engine over a simulated disk: a model, power cuts at every change of the disk, damage.
 
+mod concurrent;
 mod copy;
 mod crash;
 mod damage;

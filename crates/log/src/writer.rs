@@ -48,6 +48,9 @@ struct WrittenFile {
     sync_failed: bool,
     /// True if a sync beside appends has failed.
     failed_beside: bool,
+    /// Offset of the last segment of the reverse index, once its write was tried; `None` inside if
+    /// the write failed.
+    last_segment: Option<Option<u64>>,
 }
 
 impl WrittenFile {
@@ -125,12 +128,14 @@ impl WrittenFile {
 
     /// Ends the file.
     fn end(&mut self, logs: &PhysicalLogs) -> Result<()> {
-        let segment = match self.reverse.is_empty() {
-            true => None,
+        // A second attempt must not write a segment without the entries of the first one.
+        if self.last_segment.is_none() && !self.reverse.is_empty() {
             // Without the segment a garbage collection reads the whole file.
-            false => self.write_segment(true).ok(),
-        };
+            self.last_segment = Some(self.write_segment(true).ok());
+        }
         self.sync(logs)?;
+        let segment = self.last_segment.flatten();
+        let segment = segment.filter(|at| *at < self.acknowledged.offset);
         // The space behind the end is released, and the length becomes exact. The records do not
         // depend on it.
         let released = self.writer.file().sync_all();
@@ -140,8 +145,8 @@ impl WrittenFile {
         };
         logs.end_files(&[(self.file.number, end)])?;
         if released.is_err() {
-            // The handle of a failed append. Without an end in the manifest, a recovery would read
-            // the space.
+            // The handle of a failed append cannot release the space, so another handle does, after
+            // the manifest has the file's end. Before that, a recovery would read the space.
             logs.release_tail(self.file.number, end.offset);
         }
         Ok(())
@@ -478,7 +483,8 @@ impl PhysicalWriter {
             self.leave();
         }
         if self.active.is_none() {
-            self.begin()?;
+            let begun = self.begin();
+            self.note(begun)?;
         }
         let active = self.active.as_mut().expect("just made");
         if active.reverse.is_full() {
@@ -514,7 +520,7 @@ impl PhysicalWriter {
                     self.end_left()?;
                 }
                 // A process that only removes records may be on a full disk.
-                let capacity = match self.logs.holds_reserve() {
+                let capacity = match self.logs.accepts_records() {
                     true => FIRST_BYTES.min(self.target),
                     false => 0,
                 };
@@ -533,6 +539,7 @@ impl PhysicalWriter {
             writer,
             file,
             reverse: ReverseIndexBuilder::counted(self.logs.ledger()),
+            last_segment: None,
             has_synced: false,
             sync_failed: false,
             failed_beside: false,

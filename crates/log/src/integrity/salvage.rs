@@ -127,6 +127,8 @@ pub(super) struct Salvage<'a> {
     cut: BTreeMap<u64, u64>,
     /// Numbers of files whose last records are gone, as the next files prove.
     lost_tails: BTreeSet<u64>,
+    /// Numbers of files behind which a file is lost, which could prove their ends.
+    without_next: BTreeSet<u64>,
     /// Number and role of the file that was read last, and the checksum of its last record.
     last: Option<(u64, Role, Option<u32>)>,
     /// True if a whole checkpoint was found.
@@ -136,6 +138,8 @@ pub(super) struct Salvage<'a> {
     events: BTreeMap<u64, Vec<(u64, Event)>>,
     claims: Vec<Claims>,
     moves: Vec<Move>,
+    /// Places of the records of the datalog, in their order, and their sequence numbers.
+    places: Vec<((u64, u64), u64)>,
     /// LSNs whose page of the index cannot be read, by log.
     unplaced: BTreeMap<u64, BTreeSet<u64>>,
     /// True if operations of the metalog are lost.
@@ -171,6 +175,7 @@ impl<'a> Salvage<'a> {
             damaged: BTreeSet::new(),
             cut: BTreeMap::new(),
             lost_tails: BTreeSet::new(),
+            without_next: BTreeSet::new(),
             last: None,
             has_checkpoint: false,
             head: CheckpointHead::default(),
@@ -178,6 +183,7 @@ impl<'a> Salvage<'a> {
             events: BTreeMap::new(),
             claims: Vec::new(),
             moves: Vec::new(),
+            places: Vec::new(),
             unplaced: BTreeMap::new(),
             lost_ops: false,
             seen: 0,
@@ -364,7 +370,9 @@ impl<'a> Salvage<'a> {
         let Some(from) = self.replayed_from(file) else {
             return Ok(());
         };
+        let before = self.last.filter(|(_, role, _)| *role == file.role);
         let Some(records) = &file.records else {
+            self.without_next.extend(before.map(|(number, ..)| number));
             self.lost_ops |= file.role == Role::Meta;
             let end = file.end.map_or(0, |end| end.offset);
             self.lose(LogLoss::of_file(
@@ -416,11 +424,13 @@ impl<'a> Salvage<'a> {
                 }
             }
         }
-        // The header is whole before the manifest names the file.
+        // The header is durable before the manifest names the file. So a file without a header was
+        // cut.
         let space = records.file.allocated().max(records.file.len());
         let no_header = space < file.first_record || records.last_nonzero(0)? == 0;
         if end == file.first_record && no_header {
             self.cut.insert(file.number, 0);
+            self.without_next.extend(before.map(|(number, ..)| number));
         } else if end < from && records.last_nonzero(end)? < from {
             self.cut.insert(file.number, end);
         }
@@ -431,8 +441,9 @@ impl<'a> Salvage<'a> {
         Ok(())
     }
 
-    /// Notes if the file before lost its last records: the first record of this one continues
-    /// another record, and was synced, which it was only after those of the file before.
+    /// Notes that the previous file lost its last records, if the first record of this file is
+    /// synced and its chain names another record. A record is synced only after all records of the
+    /// previous file.
     fn compare_with_last(&mut self, file: &KnownFile, found: &Salvaged) {
         let Some((before, role, last)) = self.last else {
             return;
@@ -456,6 +467,7 @@ impl<'a> Salvage<'a> {
                     "the checkpoint",
                 ),
                 (self.lost_ops, "the metalog"),
+                (self.without_next.contains(number), "the next file"),
                 (self.damaged.contains(number), "another part of the file"),
                 (
                     self.lost_tails.contains(number),
@@ -517,6 +529,10 @@ impl<'a> Salvage<'a> {
                 }
             }
             RecordKind::Entries if file.role != Role::Meta => {
+                if file.role == Role::Data {
+                    let place = (file.number, found.offset);
+                    self.places.push((place, found.first_seq));
+                }
                 for (at, head) in entries(&record.payload).flatten() {
                     let offset = found.offset + (RECORD_HEADER + at) as u64;
                     self.take_entry(file, found.first_seq, offset, &head);
@@ -672,7 +688,8 @@ impl<'a> Salvage<'a> {
         }
     }
 
-    /// Returns true if a log that no checkpoint has was deleted.
+    /// Returns true if the log was deleted: a deletion was read, or the checkpoint or its names
+    /// file should have the log and does not.
     fn was_deleted(&self, number: u64) -> bool {
         self.deleted.contains(&number)
             || (number < self.copied.below.max(self.head.next_log)
@@ -718,7 +735,9 @@ impl<'a> Salvage<'a> {
 
     /// Applies appends and removals of each log in their order.
     fn apply_events(&mut self) {
-        // A moved record whose source is gone stands for its append: it was live when it was moved.
+        // A moved record whose source is gone stands for its append. The copy may have been written
+        // after the record was replaced, so the number of the move says nothing: the append came
+        // before the records that are behind its place.
         for m in &self.moves {
             let of_base = (self.logs.get(&m.log)).is_none_or(|log| log.applied.is_some());
             let gone = self
@@ -729,7 +748,13 @@ impl<'a> Salvage<'a> {
             if gone && !of_base {
                 let (lsn, location) = (m.lsn, m.to);
                 let events = self.events.entry(m.log).or_default();
-                events.push((m.seq, Event::Append { lsn, location }));
+                let behind = self.places.partition_point(|(place, _)| *place <= m.source);
+                let before = self
+                    .places
+                    .get(behind)
+                    .map(|(_, seq)| seq.saturating_sub(1));
+                let seq = before.map_or(m.seq, |before| before.min(m.seq));
+                events.push((seq, Event::Append { lsn, location }));
             }
         }
         for (number, mut events) in std::mem::take(&mut self.events) {

@@ -145,8 +145,8 @@ impl Filled {
     }
 }
 
-/// A user could not make room on a full disk: `basalt log trim`, `truncate` and `rm` failed,
-/// because an open began new files.
+/// A user can make room on a full disk: `basalt log trim`, `truncate` and `rm` succeed, because an
+/// open begins no file.
 #[test]
 fn a_full_disk_is_trimmed_again_and_again() {
     let mut fs = small_disk(1);
@@ -247,7 +247,8 @@ fn an_open_store_on_a_full_disk_is_trimmed() {
     engine.close().unwrap();
 }
 
-/// Each failed `basalt log append` took space: the torn bytes of the append, and another manifest.
+/// A failed `basalt log append` takes no space: neither the torn bytes of the append nor another
+/// manifest.
 #[test]
 fn what_fails_on_a_full_disk_takes_no_space() {
     let fs = small_disk(3);
@@ -288,7 +289,7 @@ fn what_fails_on_a_full_disk_takes_no_space() {
     engine.close().unwrap();
 }
 
-/// Each failed open left another manifest.
+/// A failed open leaves no further manifest.
 #[test]
 fn a_failed_open_leaves_the_directory_as_it_was() {
     let fs = small_disk(4);

@@ -86,8 +86,8 @@ fn named_store(fs: &Arc<SimFs>) -> Vec<Seen> {
     seen
 }
 
-/// The names and trim points of a closed store were in the checkpoint alone. Without it, a repair
-/// named all logs `recovered-N`, and trimmed records came back.
+/// The names and trim points of a closed store are in two files. After the loss of either file, a
+/// repair keeps all names, and trimmed records stay gone.
 #[test]
 fn the_loss_of_any_one_file_of_a_closed_store_costs_no_name_and_no_trim() {
     let fs = disk(1);

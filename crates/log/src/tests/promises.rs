@@ -586,8 +586,7 @@ fn a_file_that_is_emptied_before_it_ends_is_removed() {
     assert!(engine.engine().logs.get(first).is_none());
 }
 
-/// A log was deleted after the newest checkpoint. After the next open, its records counted as live,
-/// and their files stayed until the open after that one.
+/// If a log was deleted after the newest checkpoint, the next open counts its records as garbage.
 #[test]
 fn records_of_a_deleted_log_are_garbage_after_an_open() {
     let fs = disk(1);

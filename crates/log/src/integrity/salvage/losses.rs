@@ -187,8 +187,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Reports files that were cut: nothing says what was behind the cut beside the records that
-    /// the indexes have.
+    /// Reports cut files. Only the indexes tell which records were behind the cut.
     pub(super) fn lose_cut(&mut self) {
         for (number, at) in std::mem::take(&mut self.cut) {
             let name = &self.known.files[&number].name;

@@ -53,9 +53,8 @@ pub(super) struct CopiedNames {
 }
 
 impl CopiedNames {
-    /// Returns true if the copy proves that a file whose records end at `end` has lost none that
-    /// its checkpoint knew, as the checkpoint itself would prove it: all records before its points
-    /// were synced.
+    /// Returns true if the records reach the replay point in the names file. Records before that
+    /// point were synced, so none of them is lost.
     pub fn proves(&self, file: &KnownFile, end: u64) -> bool {
         self.head.as_ref().is_some_and(|head| {
             let start = head.start_of(file.role);
