@@ -488,7 +488,7 @@ Examples:
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
 Changes nothing, so it works on a read-only medium, and beside other commands that only read. A torn tail of a log is normal after a crash: \
-the next open cuts it, and it is no damage. At most as many bytes are cut as are printed with its file and offset. \
+the next open cuts it, and it is no damage. The check prints the file, the offset and the largest number of bytes that the open can cut. \
 The entries counted are those stored: an overwritten or deleted key counts more than once until compactions have dropped \
 its old entries, and the server has a few entries of its own. For the number of keys use `redis-cli DBSIZE`, or count the lines of \
 `basalt scan --keys-only`.")]

@@ -92,8 +92,8 @@ pub fn check(args: args::Check) -> Outcome {
                 "the files of {place} are sound, and {}: {walked}; {LOST_STREAMS}",
                 count(
                     streams.len() as u64,
-                    "stream is without its entries",
-                    "streams are without their entries"
+                    "stream is without its log",
+                    "streams are without their logs"
                 )
             ),
             n => writeln!(
@@ -109,18 +109,18 @@ pub fn check(args: args::Check) -> Outcome {
     Ok(if sound { 0 } else { EXIT_NO })
 }
 
-/// What a user can do about streams that have lost their logs.
+/// What a user can do about streams without their logs.
 const LOST_STREAMS: &str = "if a log that a repair named recovered-N has the entries of a stream, `basalt log rename` gives it the name of the missing log; otherwise remove the key with DEL";
 
 fn stream_sentence(stream: &StreamWithoutLog) -> String {
     format!(
-        "the stream {} has no entries, because its log {} is missing",
+        "the stream {} is without its log {} and has no entries",
         escape(&stream.key),
         stream.log
     )
 }
 
-/// Returns streams without logs as `--json` shows them.
+/// Returns streams without their logs as `--json` shows them.
 fn streams_json(streams: &[StreamWithoutLog]) -> Vec<Value> {
     let one = |stream: &StreamWithoutLog| json!({"key": escape(&stream.key), "log": stream.log});
     streams.iter().map(one).collect()
@@ -128,7 +128,10 @@ fn streams_json(streams: &[StreamWithoutLog]) -> Vec<Value> {
 
 /// Returns the streams of Redis keys whose logs are not among the logs with these names, which are
 /// sorted. Changes nothing.
-fn lost_streams(place: &StoreLocation, logs: &[String]) -> Result<Vec<StreamWithoutLog>, Failure> {
+pub fn lost_streams(
+    place: &StoreLocation,
+    logs: &[String],
+) -> Result<Vec<StreamWithoutLog>, Failure> {
     let (env, path) = environment(place, Access::Read, None)?;
     let opened = Db::open_read_only(&env, path, Options::default());
     let Some(db) = open_server_store(place, opened)? else {
@@ -292,7 +295,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             text += &log_report::repair_text(logs, LOGS);
         }
         if !streams.is_empty() {
-            let _ = writeln!(text, "streams without entries: {LOST_STREAMS}");
+            let _ = writeln!(text, "streams without their logs: {LOST_STREAMS}");
         }
         print(&text)?;
     }

@@ -230,7 +230,7 @@ fn refused_by_system(e: &basalt::Error, place: impl Display) -> Option<String> {
             words(e)
         )),
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Some(format!(
-            "this user may not do that in {place}; run the command as the owner of the files, or work on a copy; commands that only read need no right to write ({})",
+            "permission denied in {place} ({}); run the command as the owner of the files, or work on a copy. Commands that only read need no write permission",
             words(e)
         )),
         _ => None,

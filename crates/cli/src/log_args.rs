@@ -149,7 +149,7 @@ Examples:
   basalt log dump ./logs orders --from 7 --limit 1 --raw > record
   basalt log dump ./logs orders --json | jq .data
 
-A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. `append --with-lsns` reads it, and `append -e` does without the LSN: dump | cut -f2- | append -e.")]
+A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. `append --with-lsns` reads these lines. To append them with new LSNs, remove the first column: dump | cut -f2- | append -e.")]
 pub struct Dump {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -187,8 +187,8 @@ Examples:
   basalt log dump ./logs orders | cut -f2- | basalt log append ./logs renumbered -e
 
 Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
-returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. With --with-lsns each record gets the LSN that the line gives, \
-so that the copy of a log has equal records and gaps. The LSN of its last trim is not copied.")]
+returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. With --with-lsns each record gets the LSN that the line gives: \
+the copy has the same records at the same LSNs, with the same gaps. Records may contain any bytes. The LSN of its last trim is not copied.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -208,8 +208,7 @@ pub struct Append {
     /// Read the escapes that `dump` prints, \t \n \r \\ \xNN, and \0
     #[arg(short, long, conflicts_with = "file")]
     pub escaped: bool,
-    /// Read lines that `dump` prints without flags: LSN, tab, record with escapes. Each record
-    /// gets the LSN before it
+    /// Read lines of `dump` (LSN, tab, escaped record) and append each record with its own LSN
     #[arg(long, conflicts_with_all = ["data", "file", "lsn"])]
     pub with_lsns: bool,
     /// Make a missing store even in a directory that holds other files
@@ -320,12 +319,12 @@ Examples:
   basalt log rename ./logs orders orders-2025
   basalt log rename ./logs orders orders-2025 --json
 
-The records, their LSNs and the trim point stay. A name that another log has is refused. A repair names a log recovered-N if its name is lost; this command gives it back.")]
+The records, their LSNs and the trim point stay. A name that another log has is refused. If a log's name is lost, a repair names the log recovered-N. Use this command to restore its name.")]
 pub struct Rename {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// The log
+    /// The log to rename
     #[arg(value_name = "OLD")]
     pub old: String,
     /// The new name, 1 to 1,024 bytes
@@ -345,7 +344,7 @@ Examples:
 Exit codes: 0 the store is sound; 1 damage was found, and its position is printed; 2 the store could not be checked.
 
 Changes nothing. Damage is printed with file and offset, and with log and LSN where they are known. A torn tail is normal after a crash: \
-the next open cuts it, and it is no damage. At most as many bytes are cut as are printed with its file and offset.")]
+the next open cuts it, and it is no damage. The check prints the file, the offset and the largest number of bytes that the open can cut.")]
 pub struct Check {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]

@@ -34,7 +34,7 @@ pub fn report_findings(report: &LogVerifyReport, directory: &str) -> String {
         unused_files: &named(&report.unused_files),
         unnamed: &named(&report.unnamed),
         foreign: &named(&report.foreign),
-        // They have whole paths.
+        // Torn tails already have full paths.
         torn_tails: &report.torn_tails,
     });
     for loss in &report.losses {

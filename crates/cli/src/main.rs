@@ -47,7 +47,7 @@ use std::sync::atomic::AtomicBool;
 /// the signal SIGXFSZ ends the process without a message.
 fn report_large_files() {
     let caught = Arc::new(AtomicBool::new(false));
-    // Without the handler, the process is what it is by default.
+    // If this fails, SIGXFSZ ends the process, as by default.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, caught);
 }
 

@@ -59,6 +59,7 @@ fn a_log_is_renamed() {
     log(&s, &["rename", "l", "audit", "gone"])
         .fails(2, &["l has a log gone", "choose another name"]);
     log(&s, &["rename", "l", "audit", ""]).fails(2, &["0 bytes", "1 to 1024"]);
+    log(&s, &["rename", "l", "audit", "redis.stream.0.1"]).fails(2, &["streams of the server"]);
     log(&s, &["rename", "none", "a", "b"]).fails(2, &["there is no log store in none"]);
     log(&s, &["rename", "l", "redis.stream.0.1", "b"]).fails(2, &["XADD"]);
     let report = json(log(&s, &["rename", "l", "orders 2025", "orders", "--json"]));
@@ -69,7 +70,8 @@ fn a_log_is_renamed() {
     assert_eq!(listed(&s), before);
 }
 
-/// The checkpoint of a closed store was the only file with the names and trim points of its logs.
+/// The names and trim points of the logs of a closed store are in the checkpoint and in the names
+/// file. The loss of either costs nothing.
 #[test]
 fn a_store_without_its_checkpoint_or_its_copy_keeps_names_and_trims() {
     let s = Scratch::new("log-names");
@@ -168,7 +170,7 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     let found = s.run("check", [""; 0]);
     assert_eq!(found.code, Some(1), "{found:?}");
     for key in ["orders", "audit", "dropped"] {
-        let sentence = format!("the stream {key} has no entries");
+        let sentence = format!("the stream {key} is without its log");
         assert!(found.text().contains(&sentence), "{found:?}");
     }
     let repaired = s.run("repair", ["--yes"]);
@@ -176,7 +178,7 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     let text = repaired.text();
     assert!(!text.contains("no key is lost"), "{text}");
     assert!(
-        text.contains("lost: the stream orders has no entries"),
+        text.contains("lost: the stream orders is without its log"),
         "{text}"
     );
     // The repaired files are sound, and the store still says what is missing.

@@ -578,7 +578,7 @@ fn a_store_of_keys_has_logs_beside_them() {
     assert_eq!(s.run("get", ["k"]).ok(), b"v");
 }
 
-/// A user could not make room in a full image: `trim` and `rm` failed, too.
+/// A user can make room in a full image: `trim` and `rm` succeed.
 #[test]
 fn logs_in_a_full_image_are_trimmed_and_removed() {
     let s = Scratch::new("log-full");
@@ -606,7 +606,7 @@ fn logs_in_a_full_image_are_trimmed_and_removed() {
     log(&s, &["check", "i:logs"]).ok();
 }
 
-/// The signal SIGXFSZ ended the command without a message.
+/// The command ends with a message, and not by the signal SIGXFSZ.
 #[test]
 fn a_write_beyond_the_limit_on_file_sizes_is_an_error() {
     let s = Scratch::new("log-limit");

@@ -91,7 +91,7 @@ impl Store {
 
     /// Returns the directory of the logs of a closed store, or `None` if the store has none.
     /// Changes nothing. The caller holds the store's lock, or knows that no process changes the
-    /// store. Logs are opened and checked without the manifest of the tables, if they are there.
+    /// store. If the directory has files of logs, the manifest of the tables is not read.
     ///
     /// Errors: `NotFound` if there is no store. `Corruption` if the manifest says that the store
     /// has logs and they are missing, or if it cannot be read. `Io`.

@@ -201,7 +201,7 @@ impl Appender<'_> {
         let most = ESCAPED_BYTES * MAX_BATCH_BYTES + LSN_BYTES;
         self.for_each_line(most, |appender, line| {
             let (lsn, record) = split_dumped(line).ok_or_else(|| {
-                Failure::new("an LSN, a tab and a record are expected, as `basalt log dump` prints")
+                Failure::new("expected an LSN, a tab and a record, as printed by `basalt log dump`")
             })?;
             let record = unescape(record).map_err(Failure::new)?;
             appender.add_line(lsn, &record)
@@ -229,7 +229,8 @@ impl Appender<'_> {
     }
 
     /// Adds the record of a line. The records of earlier lines are written first if the batch is
-    /// full, or if the engine may refuse this one: then the failure is that of this line alone.
+    /// full, or if the engine may refuse this record, so that a failure is caused by this line
+    /// alone.
     fn add_line(&mut self, lsn: u64, record: &[u8]) -> Result<(), Failure> {
         let full = self.batch.bytes() + record.len() + HEADS > BATCH_BYTES;
         let last = self.pending.lsns.as_ref().map(|lsns| *lsns.end());
