@@ -316,8 +316,8 @@ fn a_full_image_error_gives_the_remedy_and_deletes_work() {
     fs(&s, &["rm", "-r", "i", "many"]).ok();
 }
 
-/// Kills the tool while it copies to a directory of the disk, where it leaves a file. `made` is what
-/// a copy makes that ends before the kill.
+/// Kills the tool while it copies to a directory of the disk, where it leaves a file. `made` is
+/// what a copy makes that ends before the kill.
 fn cut_off(s: &Scratch, args: &[&str], dir: &str, made: &str) {
     for _ in 0..100 {
         let mut tool = std::process::Command::new(env!("CARGO_BIN_EXE_basalt"));
