@@ -456,11 +456,13 @@ impl PhysicalLogs {
     }
 
     /// Writes a fresh manifest if a failed edit may have named a file.
-    fn renew_doubtful(&self) -> Result<()> {
+    fn renew_doubtful(&self, role: Role) -> Result<()> {
         let mut m = self.manifested.lock();
-        match m.doubtful.is_empty() {
-            true => Ok(()),
-            false => self.install_into(&mut m, &[]),
+        match (m.doubtful.is_empty(), role) {
+            (true, _) => Ok(()),
+            (false, Role::Meta) => self.install_into(&mut m, &[]),
+            // A file for new records is no reason to take what removals need.
+            (false, Role::Data | Role::Moved) => self.try_install(&mut m, &[]),
         }
     }
 
@@ -538,7 +540,7 @@ impl PhysicalLogs {
         self.check_writable()?;
         // After a failed edit, files that it may name stay. A fresh manifest says whether, and no
         // further file is made before it.
-        self.renew_doubtful()?;
+        self.renew_doubtful(role)?;
         // The manifest is not locked while space is written.
         let (number, _) = self.new_file();
         let path = file_path(&self.dir, number, role);

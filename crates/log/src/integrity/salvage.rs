@@ -449,7 +449,11 @@ impl<'a> Salvage<'a> {
             return;
         };
         let first = found.found.first();
-        let first = first.filter(|r| r.offset == file.first_record && found.proven > 0);
+        let first = first.filter(|r| r.offset == file.first_record);
+        if role == file.role && first.is_none() && self.damaged.contains(&file.number) {
+            self.without_next.insert(before);
+        }
+        let first = first.filter(|_| found.proven > 0);
         if role == file.role && first.is_some_and(|r| r.chain != 0 && Some(r.chain) != last) {
             self.lost_tails.insert(before);
         }
