@@ -386,12 +386,14 @@ fn take_oldest(pages: &mut Pages, count: u32, effects: &mut Effects) -> Result<(
     Ok(())
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends bytes with their length before them.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn get_bytes<'a>(bytes: &'a [u8], at: &mut usize) -> Option<&'a [u8]> {
+/// Reads what [`put_bytes`] has appended. Returns `None` if it is cut off.
+pub(crate) fn get_bytes<'a>(bytes: &'a [u8], at: &mut usize) -> Option<&'a [u8]> {
     let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
     let found = bytes.get(*at..at.checked_add(len)?)?;
     *at += len;

@@ -5,7 +5,7 @@
 //! mapping table, the usage of extents, and the root, as of one timestamp. A checkpoint is appended
 //! as one batch, so it is whole or not there.
 
-use crate::mapping::{Change, State, SysTime};
+use crate::mapping::{Change, State, SysTime, get_bytes, put_bytes};
 use crate::page_id::PageId;
 use crate::usage::UsageTable;
 use basalt_kv::encoding::{get_varint64, put_varint};
@@ -40,18 +40,6 @@ pub(crate) struct SystemCheckpoint {
     pub note: Vec<u8>,
     pub chains: Vec<(PageId, State)>,
     pub usage: UsageTable,
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-fn get_bytes(bytes: &[u8], at: &mut usize) -> Option<Vec<u8>> {
-    let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
-    let found = bytes.get(*at..at.checked_add(len)?)?;
-    *at += len;
-    Some(found.to_vec())
 }
 
 impl Root {
@@ -115,7 +103,7 @@ impl SystemTx {
         };
         let note = match flags & HAS_NOTE {
             0 => None,
-            _ => Some(get_bytes(bytes, &mut at)?),
+            _ => Some(get_bytes(bytes, &mut at)?.to_vec()),
         };
         let mut above = Vec::new();
         for _ in 0..get_varint64(bytes, &mut at)? {
@@ -167,7 +155,7 @@ impl SystemCheckpoint {
         let at = &mut 0;
         let time = get_varint64(bytes, at)?;
         let root = Root::decode(bytes, at)?;
-        let note = get_bytes(bytes, at)?;
+        let note = get_bytes(bytes, at)?.to_vec();
         let usage = UsageTable::decode(bytes, at)?;
         let mut chains = Vec::new();
         for _ in 0..get_varint64(bytes, at)? {

@@ -213,7 +213,7 @@ fn histories_agree_with_a_model() {
                 );
                 storage.verify().unwrap();
             }
-            // Old readers see what they saw, whatever was compacted and collected since.
+            // Compactions and collections change nothing that old views see.
             if random.one_in(10) {
                 held.push((view, model.clone()));
             }

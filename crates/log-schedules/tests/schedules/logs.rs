@@ -281,7 +281,7 @@ fn judge(logs: &[Log; 2], known: &Journal, all: &Journal, lost_power: bool) {
     }
 }
 
-/// Returns the logs, of which the second has one of two names, whatever became of a rename.
+/// Returns the logs. The second one has its old name or, after a rename, its new one.
 fn logs_of(engine: &LogEngine) -> [Log; 2] {
     let is_renamed = engine.list().iter().any(|name| name == NAMES[1]);
     let names = ["a", NAMES[usize::from(is_renamed)]];
