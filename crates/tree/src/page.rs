@@ -284,7 +284,7 @@ impl Page {
             if key_len > MAX_KEY_LEN || entry.value.len() as u64 > MAX_VALUE_LEN as u64 + 8 {
                 return Err(bad("exceeds the maximum entry length"));
             }
-            if kind == PageKind::Index && entry.value.len() != PAGE_ID_LEN {
+            if kind == PageKind::Index && PageId::from_bytes(entry.value).is_none() {
                 return Err(bad("has no page id"));
             }
             before = Some(entry.suffix);

@@ -54,11 +54,17 @@ impl PageId {
             u32::from_le_bytes(four)
         };
         let extent = bytes[..8].try_into().expect("8 bytes");
-        Some(PageId {
+        let id = PageId {
             extent: ExtentId(u64::from_le_bytes(extent)),
             offset: u32_at(8),
             len: u32_at(12),
-        })
+        };
+        id.ends_in_range().then_some(id)
+    }
+
+    /// Returns false for an id that no page has, because its end is above the largest offset.
+    fn ends_in_range(self) -> bool {
+        self.offset.checked_add(self.len).is_some()
     }
 
     /// Appends the id as the system log has it.
@@ -71,10 +77,11 @@ impl PageId {
     pub fn decode(bytes: &[u8], at: &mut usize) -> Option<PageId> {
         let extent = bytes.get(*at..)?.first_chunk::<8>()?;
         *at += 8;
-        Some(PageId {
+        let id = PageId {
             extent: ExtentId(u64::from_le_bytes(*extent)),
             offset: u32::try_from(get_varint64(bytes, at)?).ok()?,
             len: u32::try_from(get_varint64(bytes, at)?).ok()?,
-        })
+        };
+        id.ends_in_range().then_some(id)
     }
 }

@@ -99,3 +99,29 @@ fn damage_is_found() {
         assert!(opened > 100 && refused > 1000, "{opened} {refused}");
     }
 }
+
+/// An id whose end is above the largest offset is refused, in an index page and in the system log.
+#[test]
+fn ids_that_no_page_has_are_refused() {
+    let wrong = PageId {
+        extent: ExtentId(7),
+        offset: u32::MAX,
+        len: 1,
+    };
+    assert_eq!(PageId::from_bytes(&wrong.to_bytes()), None);
+    let mut encoded = Vec::new();
+    wrong.encode(&mut encoded);
+    assert_eq!(PageId::decode(&encoded, &mut 0), None);
+    let mut builder = PageBuilder::new(PageKind::Index, 1);
+    builder.add(b"a", 0, &wrong.to_bytes());
+    let mut out = Vec::new();
+    builder.finish(PageId::NONE, Compression::None, &mut out);
+    let id = PageId {
+        extent: ExtentId(7),
+        offset: 4096,
+        len: out.len() as u32,
+    };
+    bind(id.address(), &mut out);
+    let e = Page::open(id, &out.into()).unwrap_err();
+    assert!(e.contains("has no page id"), "{e}");
+}
