@@ -319,7 +319,7 @@ Examples:
   basalt log rename ./logs orders orders-2025
   basalt log rename ./logs orders orders-2025 --json
 
-The records, their LSNs and the trim point stay. A name that another log has is refused. If a log's name is lost, a repair names the log recovered-N. Use this command to restore its name.")]
+The records, their LSNs and the trim point stay. A name that another log has is refused. If a log's name is lost, a repair names the log recovered-N. Use this command to restore its name. A log of the server's streams can get a name that begins with recovered-, to take a wrong name back.")]
 pub struct Rename {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -330,6 +330,9 @@ pub struct Rename {
     /// The new name, 1 to 1,024 bytes
     #[arg(value_name = "NEW")]
     pub new: String,
+    /// Give the log to a stream of the server although its last entry differs from the stream's
+    #[arg(long)]
+    pub yes: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -141,12 +141,13 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     let server = Server::start(&s, &[]);
     for key in ["orders", "audit"] {
         for n in 1..=8 {
-            let id = format!("{n}-0");
+            let id = format!("{n}-{}", key.len());
             server.reply(&["XADD", key, &id, "field", &format!("{key} {n}")]);
         }
     }
+    server.reply(&["XADD", "audit", "9-0", "field", "audit 9"]);
     assert_eq!(server.reply(&["XTRIM", "orders", "MINID", "4-0"]), ":3\r\n");
-    assert_eq!(server.reply(&["XDEL", "orders", "6-0"]), ":1\r\n");
+    assert_eq!(server.reply(&["XDEL", "orders", "6-6"]), ":1\r\n");
     server.reply(&["XGROUP", "CREATE", "orders", "g", "0"]);
     server.reply(&["XADD", "dropped", "1-0", "field", "value"]);
     let read = |server: &Server, key| server.reply(&["XRANGE", key, "-", "+"]);
@@ -200,11 +201,23 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     assert_eq!(server.reply(&["DEL", "dropped"]), ":1\r\n");
     server.stop();
     // The streams were made in this order, and so were their logs.
-    for (i, key, number) in [(2, "orders", 1), (0, "audit", 2)] {
-        let name = missing[i]["log"].as_str().unwrap();
+    let [audit, orders] = [(0, "audit"), (2, "orders")].map(|(i, key)| {
         assert_eq!(missing[i]["key"], key);
-        let recovered = format!("recovered-{number}");
-        log(&s, &["rename", "db/logs", &recovered, name]).ok();
+        missing[i]["log"].as_str().unwrap()
+    });
+    let rename = |old: &str, new: &str| log(&s, &["rename", "db/logs", old, new]);
+    // A log is not given to the wrong stream by mistake, and a name can be taken back.
+    let wrong = "does not seem to be the log of the stream";
+    rename("recovered-2", orders).fails(2, &[wrong, "orders", "LSN 8", "8-5", "8-6", "--yes"]);
+    let named = log(&s, &["rename", "db/logs", "recovered-2", orders, "--yes"]);
+    let taken = format!(
+        "the stream orders has the entries 1-5 to 9-0 now; if they are not its own, `basalt log rename db/logs {orders} recovered-2`"
+    );
+    assert!(named.text().contains(&taken), "{named:?}");
+    rename(orders, "other").fails(2, &["XADD"]);
+    rename(orders, "recovered-2").ok();
+    for (old, new) in [("recovered-1", orders), ("recovered-2", audit)] {
+        rename(old, new).ok();
     }
     s.run("check", [""; 0]).ok();
     let server = Server::start(&s, &[]);

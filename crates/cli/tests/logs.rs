@@ -367,6 +367,37 @@ fn a_followed_log_shows_what_others_append() {
 }
 
 #[test]
+fn a_command_that_follows_ends_when_its_reader_has_gone() {
+    let s = Scratch::new("log-follow-reader");
+    log(&s, &["append", "l", "a", "one"]).ok();
+    let mut child: Child = command(&s, &["tail", "-f", "l", "a"]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    assert_eq!(next_line(&mut out), "1\tone\n");
+    drop(out);
+    // No record comes any more that would make it write.
+    child.wait().unwrap();
+}
+
+#[test]
+fn an_append_that_fails_leaves_no_log() {
+    let s = Scratch::new("log-append-fails");
+    log(&s, &["append", "l", "a", "one"]).ok();
+    let refused = log_with(&s, &["append", "l", "b", "--with-lsns"], b"x\n");
+    refused.fails(2, &["line 1", "expected an LSN", "nothing was appended"]);
+    let refused = log(
+        &s,
+        &["append", "l", "c", "x", "--lsn", "18446744073709551615"],
+    );
+    refused.fails(2, &["LSN"]);
+    let names = json(log(&s, &["ls", "l", "--json"]));
+    assert_eq!(names["logs"].as_array().unwrap().len(), 1, "{names}");
+    // What went in before the failure stays, and so does its log.
+    let refused = log_with(&s, &["append", "l", "b", "--with-lsns"], b"1\tx\ny\n");
+    refused.fails(2, &["line 2", "only line 1, LSN 1, went in"]);
+    assert_eq!(log(&s, &["dump", "l", "b"]).ok(), b"1\tx\n");
+}
+
+#[test]
 fn damage_is_named_and_repaired() {
     let s = Scratch::new("log-damage");
     let engine = open(&s);

@@ -69,7 +69,7 @@ pub(crate) struct FileEnd {
     pub reverse_index: Option<u64>,
 }
 
-/// The newest checkpoint, or the copy of its names.
+/// The newest checkpoint, or the names file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckpointFile {
     /// Number of the file.
@@ -116,7 +116,7 @@ pub(crate) struct Catalog {
     pub next_file: u64,
     pub files: BTreeMap<u64, PhysicalFile>,
     pub checkpoint: Option<CheckpointFile>,
-    /// The copy of the names of `checkpoint`; `None` if a version without copies wrote it.
+    /// The names file of `checkpoint`; `None` if a version without copies wrote it.
     pub names: Option<CheckpointFile>,
 }
 

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 /// Extension of a checkpoint's name.
 pub(crate) const EXTENSION: &str = "checkpoint";
-/// Extension of the name of a checkpoint's copy of the names.
+/// Extension of the name of a checkpoint's names file.
 pub(crate) const NAMES_EXTENSION: &str = "names";
 /// Records of the copy that are written with one write.
 const RECORDS_A_WRITE: usize = 256;
@@ -61,12 +61,12 @@ pub(crate) fn checkpoint_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:06}.{EXTENSION}"))
 }
 
-/// Returns the path of a copy of the names.
+/// Returns the path of a names file.
 pub(crate) fn names_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:06}.{NAMES_EXTENSION}"))
 }
 
-/// Returns the paths of a store's newest checkpoint and of its copy of the names.
+/// Returns the paths of a store's newest checkpoint and of its names file.
 pub(crate) fn current_paths(logs: &PhysicalLogs) -> Vec<PathBuf> {
     let (dir, (checkpoint, names)) = (logs.dir(), logs.checkpoint_files());
     let checkpoint = checkpoint.map(|c| checkpoint_path(dir, c.number));
@@ -192,7 +192,7 @@ pub(crate) fn decode_log(bytes: &[u8], engine: u64) -> Option<Arc<LogState>> {
     Some(log)
 }
 
-/// A log as a copy of the names has it.
+/// A log as a names file has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopiedLog {
     pub number: u64,
@@ -223,13 +223,13 @@ pub(crate) fn decode_copied(bytes: &[u8]) -> Option<CopiedLog> {
     })
 }
 
-/// A checkpoint and its copy of the names, which are durable and which no manifest names yet.
+/// A checkpoint and its names file, which are durable and which no manifest names yet.
 pub(crate) struct WrittenCheckpoint {
     pub checkpoint: CheckpointFile,
     pub names: CheckpointFile,
 }
 
-/// Writes a checkpoint of the logs and the copy of their names, durably, to files with these two
+/// Writes a checkpoint of the logs and the names file, durably, to files with these two
 /// numbers. Each log is locked while it is encoded. The names must be those at the point of the
 /// metalog in `head`. Costs one sync a file.
 pub(crate) fn write(
@@ -309,7 +309,7 @@ pub(crate) fn read(
     read_file(env, path, file, |bytes| decode_log(bytes, engine))
 }
 
-/// Reads the copy of the names of a checkpoint.
+/// Reads the names file of a checkpoint.
 pub(crate) fn read_names(
     env: &Env,
     path: &Path,

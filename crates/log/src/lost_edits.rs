@@ -1,14 +1,18 @@
 //! Signs that a manifest has lost its last edits, for example because it was cut. The end of the
 //! manifest then looks as after a crash, but no crash takes an edit that was synced.
 
-use crate::catalog::{Catalog, CheckpointFile};
-use crate::checkpoint::{self, checkpoint_path};
+use crate::catalog::{Catalog, CheckpointFile, Role};
+use crate::checkpoint::{self, CheckpointHead, checkpoint_path};
+use crate::index::Freed;
+use crate::namespace::LogState;
 use crate::physical::{file_path, parse_name};
 use basalt_env::Env;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::salvage::scan;
 use basalt_records::{FileHeader, FileKind, RECORD_HEADER, RecordReader, record_len};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How much of an unnamed file is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,8 +27,9 @@ pub(crate) enum Search {
 ///
 /// A physical log has no record before a synced edit names it, and the edit that removes one leaves
 /// its number below `next_file`. So an unnamed file with records from `next_file` on is proof. A
-/// whole checkpoint from there on is proof if files that the catalog names are missing; alone, it
-/// may be the remains of an interrupted checkpoint.
+/// whole checkpoint from there on is proof if files that the catalog names are missing and the
+/// checkpoint does not need them: a lost edit named it and removed them. Otherwise it may be the
+/// remains of an interrupted checkpoint.
 pub(crate) fn newer_than_catalog(
     env: &Env,
     dir: &Path,
@@ -50,12 +55,17 @@ pub(crate) fn newer_than_catalog(
             return Ok(Some(name.clone()));
         }
     }
-    if !misses_files(dir, names, catalog) {
+    let missing = missing_files(dir, names, catalog);
+    let misses_checkpoint =
+        (catalog.checkpoint).is_some_and(|c| !is_there(names, &checkpoint_path(dir, c.number)));
+    if missing.is_empty() && !misses_checkpoint {
         return Ok(None);
     }
     for name in names {
         if let Some((path, header)) = unnamed(name, parse_checkpoint(name))?
-            && checkpoint::read(env, &path, &CheckpointFile::without_end(&header), 0).is_ok()
+            && let Ok((head, logs)) =
+                checkpoint::read(env, &path, &CheckpointFile::without_end(&header), 0)
+            && (misses_checkpoint || !needs_all(&head, &logs, &missing))
         {
             return Ok(Some(name.clone()));
         }
@@ -63,15 +73,30 @@ pub(crate) fn newer_than_catalog(
     Ok(None)
 }
 
-fn misses_files(dir: &Path, names: &[String], catalog: &Catalog) -> bool {
-    let is_there = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        names.iter().any(|n| *n == name)
-    };
-    let mut files = catalog.files.iter();
-    let checkpoint = catalog.checkpoint.map(|c| checkpoint_path(dir, c.number));
-    !files.all(|(n, f)| is_there(&file_path(dir, *n, f.role)))
-        || !checkpoint.is_none_or(|path| is_there(&path))
+fn is_there(names: &[String], path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    names.iter().any(|n| *n == name)
+}
+
+/// Returns the numbers and roles of the physical logs that the catalog names and that do not exist.
+fn missing_files(dir: &Path, names: &[String], catalog: &Catalog) -> Vec<(u64, Role)> {
+    let files = catalog.files.iter().map(|(n, f)| (*n, f.role));
+    files
+        .filter(|(n, role)| !is_there(names, &file_path(dir, *n, *role)))
+        .collect()
+}
+
+/// Returns true if a checkpoint needs all of these files: it has records or pages in them, or they
+/// are replayed behind it.
+fn needs_all(head: &CheckpointHead, logs: &[Arc<LogState>], files: &[(u64, Role)]) -> bool {
+    let mut live = Freed::default();
+    for log in logs {
+        log.lock().index.live(&mut live);
+    }
+    let live = live.records.iter().chain(live.pages.iter());
+    let live: BTreeSet<u64> = live.map(|(file, _)| file).collect();
+    let mut files = files.iter();
+    files.all(|(n, role)| live.contains(n) || *n >= head.start_of(*role).file)
 }
 
 fn has_records(env: &Env, path: &Path, header: &FileHeader, search: Search) -> Result<bool> {
@@ -94,7 +119,7 @@ pub(crate) fn parse_checkpoint(name: &str) -> Option<u64> {
     parse_with(name, checkpoint::EXTENSION)
 }
 
-/// Returns the number in the name of a copy of the names.
+/// Returns the number in the name of a names file.
 pub(crate) fn parse_names(name: &str) -> Option<u64> {
     parse_with(name, checkpoint::NAMES_EXTENSION)
 }

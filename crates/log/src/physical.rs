@@ -340,7 +340,7 @@ impl PhysicalLogs {
         self.checkpoint_files().0
     }
 
-    /// Returns the newest checkpoint, and its copy of the names.
+    /// Returns the newest checkpoint, and its names file.
     pub fn checkpoint_files(&self) -> (Option<CheckpointFile>, Option<CheckpointFile>) {
         let m = self.manifested.lock();
         (m.catalog.checkpoint, m.catalog.names)

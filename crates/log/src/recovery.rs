@@ -475,7 +475,7 @@ impl RecoveredLogs<'_> {
             return match self.was_deleted(number) {
                 true => Ok(()),
                 false => Err(format!(
-                    "an operation on log {number}, which was not created"
+                    "an operation on log {number}, and no record before it creates the log; records of the metalog are lost"
                 )),
             };
         };
@@ -513,7 +513,7 @@ impl RecoveredLogs<'_> {
                     continue;
                 }
                 return Err(format!(
-                    "an append to log {}, which was not created",
+                    "an append to log {}, which no record of the metalog creates; the end of the metalog is lost",
                     head.log
                 ));
             };

@@ -8,6 +8,7 @@ mod faults;
 mod formats;
 mod full_disk;
 mod integrity;
+mod lost_edits;
 mod memory;
 mod names;
 mod promises;

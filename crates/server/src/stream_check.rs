@@ -6,7 +6,8 @@
 use crate::catalog::{self, DATABASE};
 use crate::layout::{self, DataType};
 use crate::stream::jobs::log_name;
-use crate::stream::record::decode_state;
+use crate::stream::record::{StreamState, decode_record, decode_state};
+use basalt::log::Log;
 use basalt::{Db, Family, ReadOptions, Result};
 
 /// A stream whose key exists and whose log does not.
@@ -16,6 +17,55 @@ pub struct StreamWithoutLog {
     pub key: Vec<u8>,
     /// The name that the log must have.
     pub log: String,
+    /// What the key says of the stream. The last records of the log may be newer.
+    state: StreamState,
+}
+
+impl StreamWithoutLog {
+    /// Returns the ids of the first and the last readable entry of a log, as clients write them.
+    ///
+    /// Errors: those of reads.
+    pub fn ids(log: &Log) -> Result<Option<(String, String)>> {
+        let id = |lsn: Option<u64>| -> Result<Option<String>> {
+            let record = lsn.map(|lsn| log.read(lsn)).transpose()?.flatten();
+            let entry = record.and_then(|record| decode_record(&record).ok());
+            Ok(entry.map(|entry| entry.id.to_string()))
+        };
+        Ok(id(log.first())?.zip(id(log.last())?))
+    }
+
+    /// Returns what shows that a log is not that of the stream, or `None` if nothing shows it. The
+    /// key names the last entry at the time of its writing, if there was one. The log of the stream
+    /// has this entry, unless it was removed since.
+    ///
+    /// Errors: those of reads.
+    pub fn difference(&self, log: &Log) -> Result<Option<String>> {
+        let lsn = self.state.next_lsn - 1;
+        let end = log.last().max(log.trimmed()).unwrap_or(0);
+        if end < lsn {
+            return Ok(Some(format!(
+                "the stream has had entries up to LSN {lsn}, and the log ends at LSN {end}"
+            )));
+        }
+        let record = match lsn {
+            0 => None,
+            _ => log.read(lsn)?,
+        };
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        let expected = self.state.last_id;
+        Ok(match decode_record(&record) {
+            Ok(entry) if entry.id == expected => None,
+            Ok(entry) => Some(format!(
+                "the entry at LSN {lsn} has the id {}, and in the stream it had {expected}",
+                entry.id
+            )),
+            Err(e) => Some(format!(
+                "the record at LSN {lsn} is no entry of a stream: {e}"
+            )),
+        })
+    }
 }
 
 /// Returns the streams whose logs do not exist, in the order of their keys. `has_log` says whether
@@ -45,11 +95,11 @@ pub fn streams_without_log(
             let state = value.strip_prefix(&[DataType::Stream as u8])?;
             decode_state(state).ok()
         });
-        if let (Some((header, _)), Some((_, _, key))) = (header, layout::decode_key(it.key())) {
+        if let (Some((header, state)), Some((_, _, key))) = (header, layout::decode_key(it.key())) {
             let log = log_name(header.incarnation);
             if !has_log(&log) {
                 let key = key.to_vec();
-                found.push(StreamWithoutLog { key, log });
+                found.push(StreamWithoutLog { key, log, state });
             }
         }
         it.next()?;

@@ -39,25 +39,20 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         _ => None,
     };
     let logs = place.open(Access::Write(args.make()))?;
-    let log = match logs.log(&args.log) {
+    let (log, is_new) = match logs.log(&args.log) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            let made = logs.create(&args.log, LogOptions::default());
-            let made = made.map_err(|e| place.failure(e))?;
-            eprintln!(
-                "basalt: made the log {} in {}",
-                escape(args.log.as_bytes()),
-                place.store
-            );
-            made
+            (logs.create(&args.log, LogOptions::default()), true)
         }
-        found => found.map_err(|e| place.failure(e))?,
+        found => (found, false),
     };
+    let log = log.map_err(|e| place.failure(e))?;
     let mut appender = Appender {
         place: &place,
         next: Some(args.lsn.unwrap_or_else(|| next_lsn(&log))),
         end: log.last().max(log.trimmed()),
         logs,
         log,
+        is_new,
         batch: LogBatch::new(),
         pending: Span::default(),
         written: Span::default(),
@@ -70,7 +65,10 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
     let written = added.and_then(|()| appender.write(&WriteOptions::SYNC));
     let span = match (written, &record) {
         (Ok(()), _) => appender.finish()?,
-        (Err(e), Some(_)) => return Err(e),
+        (Err(e), Some(_)) => {
+            appender.remove_new_log();
+            return Err(e);
+        }
         (Err(e), None) => return Err(appender.report_partial_append(&e)),
     };
     if span.records == 0 && !args.json {
@@ -167,6 +165,8 @@ struct Appender<'a> {
     place: &'a LogPlace,
     logs: OpenLogs,
     log: Log,
+    /// True if the command made the log.
+    is_new: bool,
     /// LSN of the next record that has none of its own; `None` behind the largest LSN.
     next: Option<u64>,
     /// The largest LSN, at the start, that the log had or that was trimmed.
@@ -303,6 +303,9 @@ impl Appender<'_> {
             0 => Ok(()),
             _ => self.write(&WriteOptions::SYNC),
         };
+        if self.written.records == 0 {
+            self.remove_new_log();
+        }
         let closed = self.logs.close().map_err(|e| self.place.failure(e));
         let before = match (&self.written.lsns, self.written.records) {
             (None, _) => "no line".to_string(),
@@ -322,8 +325,23 @@ impl Appender<'_> {
         })
     }
 
+    /// Removes the log if this command made it, and nothing went in.
+    fn remove_new_log(&self) {
+        if self.is_new {
+            // The append has failed already, and its error says why. An empty log does no harm.
+            let _ = self.logs.delete(&self.log.name());
+        }
+    }
+
     /// Closes the store. Returns the records that were appended.
     fn finish(self) -> Result<Span, Failure> {
+        if self.is_new {
+            eprintln!(
+                "basalt: made the log {} in {}",
+                escape(self.log.name().as_bytes()),
+                self.place.store
+            );
+        }
         self.logs.close().map_err(|e| self.place.failure(e))?;
         Ok(self.written)
     }

@@ -9,31 +9,41 @@ use crate::log_args::Rename;
 use crate::output::print;
 use crate::store::Access;
 use basalt::ErrorKind;
+use basalt_log::Log;
 use basalt_server::layout::STREAM_LOG_PREFIX;
+use basalt_server::stream_check::StreamWithoutLog;
 use serde_json::json;
+
+/// The beginning of the names that a repair gives to logs whose names are lost.
+const RECOVERED: &str = "recovered-";
 
 /// Runs `basalt log rename`.
 pub fn rename(place: &LogPlace, args: &Rename) -> Outcome {
-    place.refuse_stream(&args.old)?;
-    let (old, new) = (escape(args.old.as_bytes()), escape(args.new.as_bytes()));
-    // The server removes logs with names of streams that no stream has. After a repair, a log gets
-    // the name of its stream back.
-    if args.new.starts_with(STREAM_LOG_PREFIX) {
-        // Its locks are released before the store is opened for the change.
-        let keys = place.locate(Access::Read)?.keys;
-        let missing = match &keys {
-            Some(keys) => lost_streams(keys, &[])?,
-            None => Vec::new(),
-        };
-        if !missing.iter().any(|stream| stream.log == args.new) {
-            return Err(Failure::new(format!(
-                "cannot name a log {new}: such names are of streams of the server, and no stream of {} has a log with this name; choose another name",
-                place.store
-            )));
-        }
+    // A wrong name of a stream can be taken back.
+    if !args.new.starts_with(RECOVERED) {
+        place.refuse_stream(&args.old)?;
     }
+    let (old, new) = (escape(args.old.as_bytes()), escape(args.new.as_bytes()));
+    let stream = match args.new.starts_with(STREAM_LOG_PREFIX) {
+        true => Some(stream_without_log(place, &args.new)?),
+        false => None,
+    };
     let engine = place.open(Access::Remove)?;
-    drop(place.log(&engine, &args.old)?);
+    let log = place.log(&engine, &args.old)?;
+    if let Some(stream) = &stream
+        && !args.yes
+        && let Some(what) = stream.difference(&log).map_err(|e| place.failure(e))?
+    {
+        return Err(Failure::new(format!(
+            "{old} does not seem to be the log of the stream {}: {what}; run it with --yes if it is",
+            escape(&stream.key)
+        )));
+    }
+    let taken = match &stream {
+        Some(stream) => now_of(place, args, stream, &log)?,
+        None => String::new(),
+    };
+    drop(log);
     engine
         .rename(&args.old, &args.new)
         .map_err(|e| match e.kind() {
@@ -52,7 +62,46 @@ pub fn rename(place: &LogPlace, args: &Rename) -> Outcome {
                 "log": args.old, "renamed_to": args.new,
             })
         ),
-        false => format!("{old} is named {new}\n"),
+        false => format!("{old} is named {new}{taken}\n"),
     })?;
     Ok(0)
+}
+
+/// Says which entries a stream gets by the rename, and how the name is taken back.
+fn now_of(
+    place: &LogPlace,
+    args: &Rename,
+    stream: &StreamWithoutLog,
+    log: &Log,
+) -> Result<String, Failure> {
+    let entries = match StreamWithoutLog::ids(log).map_err(|e| place.failure(e))? {
+        Some((first, last)) => format!("the entries {first} to {last}"),
+        None => "no readable entry".to_string(),
+    };
+    Ok(format!(
+        ": the stream {} has {entries} now; if they are not its own, `basalt log rename {} {} {}` takes the name back",
+        escape(&stream.key),
+        place.argument,
+        args.new,
+        args.old
+    ))
+}
+
+/// Returns the stream whose missing log has a name. The server removes logs with names of streams
+/// that no stream has, so only the name of a missing log can be given.
+fn stream_without_log(place: &LogPlace, name: &str) -> Result<StreamWithoutLog, Failure> {
+    // Its locks are released before the store is opened for the change.
+    let keys = place.locate(Access::Read)?.keys;
+    let missing = match &keys {
+        Some(keys) => lost_streams(keys, &[])?,
+        None => Vec::new(),
+    };
+    let stream = missing.into_iter().find(|stream| stream.log == name);
+    stream.ok_or_else(|| {
+        Failure::new(format!(
+            "cannot name a log {}: such names are of streams of the server, and no stream of {} has a log with this name; choose another name",
+            escape(name.as_bytes()),
+            place.store
+        ))
+    })
 }

@@ -6,15 +6,18 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Tail;
 use crate::store::{Access, LogsLocation};
-use basalt::env::Clock;
 use basalt::{Bytes, Env};
 use basalt_log::{Log, MAX_LSN};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The pause between two looks at a store that is followed. Nothing wakes the command: a reader
 /// that keeps the store open keeps the process out that would append.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 250_000_000,
+};
 /// After this many looks at a busy store, the command says that it waits. Short commands are done
 /// before.
 const QUIET_LOOKS: u32 = 4;
@@ -36,10 +39,11 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
     }
     // The loop below waits itself, for any time.
     follower.place.wait = Duration::ZERO;
-    let clock = Clock::system();
     let mut busy_looks = 0;
     loop {
-        clock.sleep(PAUSE);
+        if pause_or_reader_gone() {
+            return Err(Failure::ReaderGone);
+        }
         match follower.print_new(&mut printer) {
             Ok(()) => busy_looks = 0,
             // Another process appends. Its records are there when it closes the store.
@@ -53,6 +57,14 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Waits for the pause. Returns true as soon as no process reads standard output any more.
+fn pause_or_reader_gone() -> bool {
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let gone = PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut fds, Some(&PAUSE)).is_ok() && fds[0].revents().intersects(gone)
 }
 
 /// A log that is followed. The store is open only while records are read.

@@ -121,7 +121,6 @@ fn name_lost_records(
     report.reappearing = std::mem::take(&mut salvage.reappearing);
     report.unproven_ends = salvage.unproven_ends;
     report.losses = salvage.losses;
-    report.losses.retain(|loss| loss.lsns.is_some());
     Ok(())
 }
 
@@ -372,7 +371,7 @@ impl StoreWalk<'_, '_> {
         Ok(())
     }
 
-    /// Checks the checkpoint that the manifest names, or the newest one, and the copy of its names.
+    /// Checks the checkpoint that the manifest names, or the newest one, and the names file.
     fn checkpoint(&mut self, known: &KnownFiles) -> Result<()> {
         let mut checkpoint = None;
         if let Some(c) = known.checkpoints.first() {
@@ -492,17 +491,17 @@ fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Returns the first difference between a checkpoint and the copy of its names.
+/// Returns the first difference between a checkpoint and the names file.
 fn difference(
     (head, logs): &(CheckpointHead, Vec<Arc<LogState>>),
     (copied_head, copied): &(CheckpointHead, Vec<CopiedLog>),
 ) -> Option<String> {
     if head != copied_head {
-        return Some("the copy of the names is of another checkpoint".to_string());
+        return Some("the names file is of another checkpoint".to_string());
     }
     if logs.len() != copied.len() {
         return Some(format!(
-            "the copy of the names has {} logs, the checkpoint has {}",
+            "the names file has {} logs, the checkpoint has {}",
             copied.len(),
             logs.len()
         ));
@@ -512,7 +511,7 @@ fn difference(
         |(log, copied): &(&Arc<LogState>, &CopiedLog)| expected(log).as_ref() != Some(copied);
     let (log, copied) = logs.iter().zip(copied).find(differs)?;
     Some(format!(
-        "the copy of the names has other facts of log {} ({:?}) than the checkpoint has of log {} ({:?})",
+        "the names file has other facts of log {} ({:?}) than the checkpoint has of log {} ({:?})",
         copied.number,
         copied.name,
         log.number,

@@ -56,7 +56,7 @@ struct Hints {
     roles: BTreeMap<u64, Role>,
     ends: BTreeMap<u64, FileEnd>,
     removed: BTreeSet<u64>,
-    /// Checkpoints and copies of their names.
+    /// Checkpoints and names files.
     checkpoints: BTreeMap<u64, CheckpointFile>,
 }
 
@@ -253,7 +253,7 @@ impl KnownFiles {
         Ok(())
     }
 
-    /// Returns the names of the newest checkpoint and of the newest copy of the names.
+    /// Returns the names of the newest checkpoint and of the newest names file.
     pub fn newest_checkpoint(&self) -> Vec<String> {
         let checkpoint = self.checkpoints.first();
         let checkpoint = checkpoint.map(|c| checkpoint_path(Path::new(""), c.number));

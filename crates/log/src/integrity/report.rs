@@ -27,8 +27,8 @@ pub struct LogVerifyReport {
     /// the store is sound. An error names file and offset. That of a verification names log and
     /// LSN, too.
     pub damage: Vec<Error>,
-    /// The records that a check found lost, as a repair would report them. Empty if the store is
-    /// sound, or is verified while it is open.
+    /// What a check found lost, as a repair would report it. Empty if the store is sound, or is
+    /// verified while it is open.
     pub losses: Vec<LogLoss>,
     /// Names of the logs, sorted; empty for a verification. If a check finds damage, names of the
     /// logs that a repair would keep.
@@ -79,7 +79,8 @@ pub struct LogLoss {
     /// to have had it.
     pub file: String,
     /// Bytes of it that cannot be read, or that were read and cannot be used. For several records,
-    /// from the first byte of one to the last byte of another; others may lie between them.
+    /// from the first byte of one to the last byte of another; others may lie between them. Empty
+    /// if it is not known how many bytes there were.
     pub bytes: Range<u64>,
     /// The name of the log; `None` when the loss is not of one log.
     pub log: Option<String>,
@@ -106,8 +107,11 @@ impl LogLoss {
 impl fmt::Display for LogLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.file.is_empty() {
-            let Range { start, end } = self.bytes;
-            write!(f, "{}, bytes {start} to {end}: ", self.file)?;
+            match self.bytes {
+                Range { start: 0, end: 0 } => write!(f, "{}: ", self.file)?,
+                Range { start, end } if start == end => write!(f, "{}, byte {start}: ", self.file)?,
+                Range { start, end } => write!(f, "{}, bytes {start} to {end}: ", self.file)?,
+            }
         }
         match &self.lsns {
             Some(lsns) if lsns.start() == lsns.end() => write!(f, "LSN {}", lsns.start())?,

@@ -15,6 +15,7 @@
 //!
 //! Memory: some 100 bytes for each live record and each replayed operation.
 
+mod ends;
 mod losses;
 mod names;
 
@@ -31,7 +32,7 @@ use crate::reverse_index;
 use basalt_env::Env;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::entries::{EntryHead, entries, open_entry};
-use basalt_records::salvage::{self, Part, Salvaged, SalvagedRecord, scan};
+use basalt_records::salvage::{self, Part, SalvagedRecord, scan};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use losses::Claims;
 use names::{CopiedLsns, CopiedNames};
@@ -50,7 +51,7 @@ pub(super) struct SalvagedLog {
     /// Sequence number up to which the checkpoint has appends and removals; `None` for a log that
     /// no checkpoint has.
     applied: Option<u64>,
-    /// The LSNs that a copy of the names has; `None` for a log of a checkpoint, or of the metalog.
+    /// The LSNs that a names file has; `None` for a log of a checkpoint, or of the metalog.
     copied: Option<CopiedLsns>,
     records: BTreeMap<u64, Location>,
 }
@@ -116,7 +117,7 @@ pub(super) struct Salvage<'a> {
     pub reappearing: Vec<String>,
     /// Names of damaged checkpoints.
     pub bad_checkpoints: Vec<String>,
-    /// Names of damaged copies of the names.
+    /// Names of damaged names files.
     pub bad_names: Vec<String>,
     copied: CopiedNames,
     /// Ends of the records of each file.
@@ -438,79 +439,6 @@ impl<'a> Salvage<'a> {
         self.last = Some((file.number, file.role, last));
         self.ends.insert(file.number, end);
         (self.progress)(end);
-        Ok(())
-    }
-
-    /// Notes that the previous file lost its last records, if the first record of this file is
-    /// synced and its chain names another record. A record is synced only after all records of the
-    /// previous file.
-    fn compare_with_last(&mut self, file: &KnownFile, found: &Salvaged) {
-        let Some((before, role, last)) = self.last else {
-            return;
-        };
-        let first = found.found.first();
-        let first = first.filter(|r| r.offset == file.first_record);
-        if role == file.role && first.is_none() && self.damaged.contains(&file.number) {
-            self.without_next.insert(before);
-        }
-        let first = first.filter(|_| found.proven > 0);
-        if role == file.role && first.is_some_and(|r| r.chain != 0 && Some(r.chain) != last) {
-            self.lost_tails.insert(before);
-        }
-    }
-
-    /// Notes the ends of replayed files that could be proven if nothing were damaged.
-    fn note_unproven_ends(&mut self) -> Result<()> {
-        let known = self.known;
-        for (number, end) in &self.ends {
-            let file = &known.files[number];
-            let gone = [
-                (!known.manifest_is_sound, "the manifest"),
-                (
-                    !self.bad_checkpoints.is_empty() && !self.copied.proves(file, *end),
-                    "the checkpoint",
-                ),
-                (self.lost_ops, "the metalog"),
-                (self.without_next.contains(number), "the next file"),
-                (self.damaged.contains(number), "another part of the file"),
-                (
-                    self.lost_tails.contains(number),
-                    "the last records, which the next file continues",
-                ),
-            ];
-            let gone = gone.iter().filter(|(is_gone, _)| *is_gone);
-            let gone: Vec<&str> = gone.map(|(_, what)| *what).collect();
-            let (Some(records), None) = (&file.records, file.end) else {
-                continue;
-            };
-            if gone.is_empty() {
-                continue;
-            }
-            let behind = records.last_nonzero(*end)?;
-            let reason = format!("damaged or incomplete: {}", gone.join(", "));
-            if behind <= *end && self.lost_tails.contains(number) {
-                self.cut.entry(*number).or_insert(*end);
-                continue;
-            }
-            if behind <= *end {
-                self.notes.push(format!(
-                    "{}: nothing proves that the records end at offset {end}, but only zeros are behind it; {reason}",
-                    file.name
-                ));
-                continue;
-            }
-            if file.role == Role::Meta {
-                self.reappearing.push(format!(
-                    "operations behind offset {end} of {} may be lost, so records that were trimmed or removed may show again",
-                    file.name
-                ));
-            }
-            self.unproven_ends.push(LogUnprovenEnd {
-                file: file.name.clone(),
-                bytes: *end..behind,
-                reason,
-            });
-        }
         Ok(())
     }
 

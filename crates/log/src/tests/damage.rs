@@ -62,7 +62,7 @@ fn a_missing_file_is_named() {
         let path = Path::new(DIR).join(&entry.name);
         basalt_fs::FileSystem::remove(&*damaged, &path).unwrap();
         if entry.name.ends_with(".names") {
-            // An open does not need the copy of the names, and the next checkpoint makes it anew.
+            // An open does not need the names file, and the next checkpoint makes it anew.
             let check = || LogEngine::check(&env(&damaged), DIR, &options(), &mut |_, _| ());
             let damage = check().unwrap().damage;
             assert_eq!(damage[0].path(), Some(&*path), "{damage:?}");

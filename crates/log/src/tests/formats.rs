@@ -390,7 +390,7 @@ fn dump_edits(out: &mut String) {
                 number: 8,
                 ..checkpoint
             }),
-            "copy of the names 8: number, end 1000, file id",
+            "names file 8: number, end 1000, file id",
         ),
     ];
     let all: Vec<Change> = changes.iter().map(|(change, _)| change.clone()).collect();

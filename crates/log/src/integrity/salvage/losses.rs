@@ -187,15 +187,6 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Reports cut files. Only the indexes tell which records were behind the cut.
-    pub(super) fn lose_cut(&mut self) {
-        for (number, at) in std::mem::take(&mut self.cut) {
-            let name = &self.known.files[&number].name;
-            let reason = "the file was cut here; younger records in it are lost, too";
-            self.lose(LogLoss::of_file(name, at..at, reason));
-        }
-    }
-
     /// Notes the logs whose last records are lost: the next records would get their LSNs.
     pub fn note_lost_ends(&mut self) {
         let mut lost: BTreeMap<&str, u64> = BTreeMap::new();

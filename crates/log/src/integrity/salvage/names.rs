@@ -36,7 +36,7 @@ impl CopiedLsns {
     }
 }
 
-/// What a salvage knows from copies of the names.
+/// What a salvage knows from names files.
 #[derive(Default)]
 pub(super) struct CopiedNames {
     /// A log of a smaller number that the copy does not have was deleted. 0 without a whole copy.
@@ -64,7 +64,7 @@ impl CopiedNames {
 }
 
 impl Salvage<'_> {
-    /// Takes what the copy of the names has of the logs that no checkpoint has.
+    /// Takes what the names file has of the logs that no checkpoint has.
     pub(super) fn read_names(&mut self) -> Result<()> {
         let known = self.known;
         self.copied.lost = !self.bad_checkpoints.is_empty();
@@ -84,7 +84,7 @@ impl Salvage<'_> {
                     self.bad_names.push(name.to_string());
                     let (head, logs) = self.readable_names(c, &path)?;
                     self.notes.push(format!(
-                        "{name}: the copy of the names is damaged; {} of its logs are readable",
+                        "{name}: the names file is damaged; {} of its logs are readable",
                         logs.len()
                     ));
                     if !logs.is_empty() {
@@ -189,7 +189,7 @@ impl Salvage<'_> {
                 format!("{file} has the names, options and trim points of {named}")
             }
             None if self.copied.lost => format!(
-                "the checkpoint and the copy of its names are damaged or missing; the names of {named} are known from what is left, and a log without records may be lost without a trace"
+                "the checkpoint and the names file are damaged or missing; the names of {named} are known from what is left, and a log without records may be lost without a trace"
             ),
             None => format!("the metalog has the names, options and trim points of {named}"),
         };
@@ -198,7 +198,7 @@ impl Salvage<'_> {
         }
         if unnamed > 0 {
             text += &format!(
-                "; the names, options and trim points of {} are lost",
+                "; the names, options and trim points of {} are lost, so an append with an LSN that such a log has replaces the record",
                 logs(unnamed)
             );
         }
