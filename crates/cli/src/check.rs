@@ -43,12 +43,16 @@ pub fn check(args: args::Check) -> Outcome {
     if report.damage.is_empty() && report.files > 0 {
         report.damage.extend(catalog_damage(place)?);
     }
-    let mut streams = Vec::new();
-    if let Some(logs) = (logs.as_ref()).filter(|logs| !log_report::is_of_later_version(logs))
-        && report.damage.is_empty()
-    {
-        streams = lost_streams(place, &logs.log_names)?;
-    }
+    let of_missing_logs = |e: &basalt::Error| e.path().is_some_and(|path| path.ends_with("logs"));
+    let streams = match &logs {
+        Some(logs) if report.damage.is_empty() && !log_report::is_of_later_version(logs) => {
+            lost_streams(place, &logs.log_names)?
+        }
+        None if !report.damage.is_empty() && report.damage.iter().all(of_missing_logs) => {
+            lost_streams(place, &[])?
+        }
+        _ => Vec::new(),
+    };
     let in_logs = logs.as_ref().map_or(0, |logs| logs.damage.len());
     let places = report.damage.len() + in_logs;
     let sound = places == 0 && streams.is_empty();

@@ -167,6 +167,16 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
         server.stop();
     }
 
+    // Without any log, too, the check names the streams.
+    let aside = s.path("aside");
+    std::fs::rename(&logs, &aside).unwrap();
+    let found = s.run("check", [""; 0]);
+    assert_eq!(found.code, Some(1), "{found:?}");
+    for part in ["they are missing", "the stream orders is without its log"] {
+        assert!(found.text().contains(part), "{found:?}");
+    }
+    std::fs::rename(&aside, &logs).unwrap();
+
     remove(&logs, &["checkpoint", "names"]);
     let found = s.run("check", [""; 0]);
     assert_eq!(found.code, Some(1), "{found:?}");
