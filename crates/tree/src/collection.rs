@@ -112,20 +112,20 @@ impl Storage {
             return Err(self.bad_page(StreamKind::Base, id, "no index page names this page"));
         };
         let mut builder = PageBuilder::new(page.kind, page.level);
-        match page.kind {
-            PageKind::Leaf => self.merge_into(&pages, &mut builder)?,
-            _ => {
-                for i in 0..page.count() {
-                    let entry = page.entry(i);
-                    builder.add(&page.key(i), entry.kind, entry.value);
-                }
+        let mut replaced = 0;
+        if page.kind == PageKind::Leaf && self.merge_into(&pages, &mut builder)? {
+            replaced = pages.deltas.len() as u32;
+        } else {
+            builder = PageBuilder::new(page.kind, page.level);
+            for i in 0..page.count() {
+                let entry = page.entry(i);
+                builder.add(&page.key(i), entry.kind, entry.value);
             }
         }
         let is_root = view.root.id == key;
         let mapping = if is_root { PageId::NONE } else { key };
         writer.add(&mut builder, mapping)?;
         let base = writer.finish()?[0];
-        let replaced = pages.deltas.len() as u32;
         match is_root {
             // The root has no parent that would name it by its old id.
             true => {
@@ -148,21 +148,26 @@ impl Storage {
         Ok(())
     }
 
-    /// Adds the merged entries of a leaf to a builder.
-    fn merge_into(&self, pages: &Pages, builder: &mut PageBuilder) -> Result<()> {
+    /// Adds the merged entries of a leaf to a builder. Returns false as soon as they are too many
+    /// for one page: only a compaction splits a leaf.
+    fn merge_into(&self, pages: &Pages, builder: &mut PageBuilder) -> Result<bool> {
+        let most = self.options.page_bytes + self.options.page_bytes / 4;
         let mut cursor = LeafCursor::open(self, pages)?;
         while cursor.next() {
             let (kind, value) = cursor.entry();
             if !is_delete(kind) {
                 builder.add(&cursor.key(), kind, &value);
             }
+            if builder.max_len() > most {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Writes the delta pages of all chains again that have one in a victim.
     fn relocate_deltas(&self, victims: &BTreeSet<ExtentId>) -> Result<()> {
-        let _maintenance = self.maintenance.lock();
+        let maintenance = self.maintenance.lock();
         let view = self.view();
         let mut chains: Vec<PageId> = Vec::new();
         self.mapping.for_each(|key, state| {
@@ -175,13 +180,13 @@ impl Storage {
         let mut deltas = PageWriter::new(self, StreamKind::Delta);
         let mut bases = PageWriter::new(self, StreamKind::Base);
         let mut tx = SystemTx::default();
+        let mut to_split = Vec::new();
         for key in chains {
             let State::Live(pages) = self.mapping.get(key, view.time) else {
                 continue;
             };
             let replaced = pages.deltas.len() as u32;
-            // A root that is a leaf is left to compactions.
-            if self.is_partial(&pages) || view.root.id == key {
+            if self.is_partial(&pages) {
                 let with = consolidate(self, &mut deltas, &pages)?;
                 tx.changes.push(Change::Consolidate {
                     key,
@@ -191,7 +196,11 @@ impl Storage {
                 continue;
             }
             let mut builder = PageBuilder::new(PageKind::Leaf, 0);
-            self.merge_into(&pages, &mut builder)?;
+            // A root has no parent that would name it by its old id.
+            if view.root.id == key || !self.merge_into(&pages, &mut builder)? {
+                to_split.push(key);
+                continue;
+            }
             bases.add(&mut builder, key)?;
             let base = bases.finish()?[0];
             tx.changes.push(Change::Overwrite {
@@ -202,6 +211,10 @@ impl Storage {
         }
         if !tx.changes.is_empty() {
             self.commit(&tx)?;
+        }
+        drop(maintenance);
+        for key in to_split {
+            self.rewrite_around(key)?;
         }
         Ok(())
     }

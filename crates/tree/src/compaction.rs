@@ -6,7 +6,7 @@
 
 use crate::cursor::{LeafCursor, Path, Step, is_delete};
 use crate::mapping::{Change, Pages, State};
-use crate::page::{PageBuilder, PageKind};
+use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
 use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
@@ -15,7 +15,7 @@ use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
 /// A child of an index page: its smallest key and its id.
-type Child = (Vec<u8>, PageId);
+pub(crate) type Child = (Vec<u8>, PageId);
 
 /// What becomes of a page.
 enum Outcome {
@@ -41,20 +41,34 @@ impl Storage {
 
     /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more.
     pub fn compact_around(&self, leaf: PageId) -> Result<bool> {
-        match self.prepare_compaction(leaf)? {
+        self.compact_or_rewrite(leaf, false)
+    }
+
+    /// Writes a leaf again, with all of its delta pages, and compacts its siblings that are due.
+    pub fn rewrite_around(&self, leaf: PageId) -> Result<bool> {
+        self.compact_or_rewrite(leaf, true)
+    }
+
+    fn compact_or_rewrite(&self, leaf: PageId, rewrites: bool) -> Result<bool> {
+        match self.prepare_compaction(leaf, rewrites)? {
             None => Ok(false),
             Some(prepared) => self.commit_prepared(&prepared).map(|_| true),
         }
     }
 
-    /// Writes the pages of a compaction, without a commit. Returns `None` if the leaf is not due.
-    pub fn prepare_compaction(&self, leaf: PageId) -> Result<Option<Prepared<'_>>> {
+    /// Writes the pages of a compaction, without a commit. With `rewrites`, the leaf is written
+    /// again whatever delta pages it has. Returns `None` if the leaf is not due.
+    pub fn prepare_compaction(&self, leaf: PageId, rewrites: bool) -> Result<Option<Prepared<'_>>> {
         let maintenance = self.maintenance.lock();
         let view = self.view();
         let State::Live(pages) = self.mapping.get(leaf, view.time) else {
             return Ok(None);
         };
-        let Some(newest) = pages.deltas.last().filter(|_| self.is_due(&pages)) else {
+        let Some(newest) = pages
+            .deltas
+            .last()
+            .filter(|_| rewrites || self.is_due(&pages))
+        else {
             return Ok(None);
         };
         let key = match &newest.part {
@@ -67,11 +81,8 @@ impl Storage {
             return Err(self.inconsistent(what));
         }
         let mut compaction = Compaction {
-            storage: self,
-            base: PageWriter::new(self, StreamKind::Base),
-            delta: PageWriter::new(self, StreamKind::Delta),
-            view: view.clone(),
-            tx: SystemTx::default(),
+            rewritten: rewrites.then_some(leaf),
+            ..Compaction::new(self, view.clone())
         };
         compaction.run(&path)?;
         let (tx, base, delta) = (compaction.tx, compaction.base, compaction.delta);
@@ -98,15 +109,39 @@ impl Storage {
     }
 }
 
-struct Compaction<'a> {
+/// A compaction that is being prepared. The caller holds the lock of maintenance.
+pub(crate) struct Compaction<'a> {
     storage: &'a Storage,
-    base: PageWriter<'a>,
-    delta: PageWriter<'a>,
-    view: Arc<View>,
-    tx: SystemTx,
+    pub base: PageWriter<'a>,
+    pub delta: PageWriter<'a>,
+    pub view: Arc<View>,
+    pub tx: SystemTx,
+    /// A leaf that is written again, due or not.
+    rewritten: Option<PageId>,
 }
 
-impl Compaction<'_> {
+impl<'a> Compaction<'a> {
+    pub fn new(storage: &'a Storage, view: Arc<View>) -> Compaction<'a> {
+        Compaction {
+            storage,
+            base: PageWriter::new(storage, StreamKind::Base),
+            delta: PageWriter::new(storage, StreamKind::Delta),
+            view,
+            tx: SystemTx::default(),
+            rewritten: None,
+        }
+    }
+
+    /// Replaces a root that is an empty leaf by leaves with these smallest keys. Without any, the
+    /// root stays.
+    pub fn replace_root(&mut self, children: Vec<Child>) -> Result<()> {
+        if children.is_empty() {
+            return Ok(());
+        }
+        self.rewrite(self.view.root.id, 0, children.clone());
+        self.new_root(children, 0)
+    }
+
     fn run(&mut self, path: &Path) -> Result<()> {
         let Some((parent, above)) = path.steps.split_last() else {
             // The root is a leaf.
@@ -198,11 +233,12 @@ impl Compaction<'_> {
     fn leaf(&mut self, key: PageId, low: Vec<u8>) -> Result<Outcome> {
         let storage = self.storage;
         let pages = storage.pages_of(&self.view, key)?;
-        if !storage.is_due(&pages) {
+        let rewrites = self.rewritten == Some(key);
+        if !rewrites && !storage.is_due(&pages) {
             return Ok(Outcome::Stays);
         }
         let replaced = pages.deltas.len() as u32;
-        if storage.is_partial(&pages) {
+        if !rewrites && storage.is_partial(&pages) {
             if replaced > 1 {
                 let with = consolidate(storage, &mut self.delta, &pages)?;
                 self.tx.changes.push(Change::Consolidate {
@@ -338,7 +374,7 @@ fn build_with<'e>(
     mapping: PageId,
     least: usize,
 ) -> Result<Vec<Child>> {
-    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + 15;
+    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + LARGEST_ENTRY_HEAD + SLOT;
     let total: usize = entries.clone().map(|(k, _, v)| bytes_of(k, v)).sum();
     let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);
     let part = total.div_ceil(parts);

@@ -102,12 +102,20 @@ struct Source {
     at: usize,
 }
 
+/// Up to this many sources, a look at each of them is faster than a heap.
+const FEW_SOURCES: usize = 8;
+
 /// The merged entries of a leaf: of several entries of a key, the newest one.
 pub(crate) struct LeafCursor {
     /// The base page first, then the delta pages, the newest one last.
     sources: SmallVec<[Source; 5]>,
     /// The source and the number of the current entry.
     current: Option<(usize, usize)>,
+    /// A heap of the sources that have an entry in the direction `heaped`, if there are many
+    /// sources. The next entry is in the first one.
+    heap: Vec<usize>,
+    /// The direction that the heap is for, forward if true; `None` if it has to be built.
+    heaped: Option<bool>,
 }
 
 /// Compares keys that are in two parts each.
@@ -137,6 +145,21 @@ impl Source {
     fn key(&self, i: usize) -> (&[u8], &[u8]) {
         (self.page.prefix(), self.page.entry(i).suffix)
     }
+
+    /// Returns the number of the next entry in a direction.
+    fn next(&self, forward: bool) -> Option<usize> {
+        match forward {
+            true => (self.at < self.end).then_some(self.at),
+            false => (self.at > self.begin).then(|| self.at - 1),
+        }
+    }
+
+    fn step(&mut self, forward: bool) {
+        match forward {
+            true => self.at += 1,
+            false => self.at -= 1,
+        }
+    }
 }
 
 impl LeafCursor {
@@ -158,6 +181,8 @@ impl LeafCursor {
         Ok(LeafCursor {
             sources,
             current: None,
+            heap: Vec::new(),
+            heaped: None,
         })
     }
 
@@ -169,77 +194,127 @@ impl LeafCursor {
             };
             source.at = at.clamp(source.begin, source.end);
         }
-        self.current = None;
+        self.moved();
+    }
+
+    fn moved(&mut self) {
+        (self.current, self.heaped) = (None, None);
     }
 
     /// Moves to before the first key.
     pub fn seek_first(&mut self) {
         self.sources.iter_mut().for_each(|s| s.at = s.begin);
-        self.current = None;
+        self.moved();
     }
 
     /// Moves to behind the last key.
     pub fn seek_last(&mut self) {
         self.sources.iter_mut().for_each(|s| s.at = s.end);
-        self.current = None;
+        self.moved();
     }
 
     /// Moves to the next key. Returns false at the end.
     pub fn next(&mut self) -> bool {
-        let mut best: Option<(usize, usize)> = None;
-        for (i, source) in self.sources.iter().enumerate() {
-            if source.at == source.end {
-                continue;
-            }
-            let not_above = best.is_none_or(|(other, at)| {
-                compare(source.key(source.at), self.sources[other].key(at)).is_le()
-            });
-            if not_above {
-                best = Some((i, source.at));
-            }
-        }
-        self.current = best;
-        let Some((chosen, at)) = best else {
+        self.advance(true)
+    }
+
+    /// Moves to the key before. Returns false at the beginning.
+    pub fn prev(&mut self) -> bool {
+        self.advance(false)
+    }
+
+    fn advance(&mut self, forward: bool) -> bool {
+        let first = match self.sources.len() > FEW_SOURCES {
+            true => self.top(forward),
+            false => (0..self.sources.len())
+                .filter(|i| self.sources[*i].next(forward).is_some())
+                .reduce(|a, b| {
+                    if self.comes_first(b, a, forward) {
+                        b
+                    } else {
+                        a
+                    }
+                }),
+        };
+        let Some(first) = first else {
+            self.current = None;
             return false;
         };
-        for i in 0..self.sources.len() {
-            let source = &self.sources[i];
-            if source.at < source.end
-                && compare(source.key(source.at), self.sources[chosen].key(at)).is_eq()
+        let at = (self.sources[first].next(forward)).expect("only such sources are looked at");
+        self.current = Some((first, at));
+        // All sources with this key move on. Their entries are older.
+        if self.heaped.is_some() {
+            while let Some(top) = self.heap.first().copied()
+                && self.has_key_of(top, (first, at), forward)
             {
-                self.sources[i].at += 1;
+                self.sources[top].step(forward);
+                if self.sources[top].next(forward).is_none() {
+                    self.heap.swap_remove(0);
+                }
+                self.sift_down(0, forward);
+            }
+        } else {
+            for i in 0..self.sources.len() {
+                if self.has_key_of(i, (first, at), forward) {
+                    self.sources[i].step(forward);
+                }
             }
         }
         true
     }
 
-    /// Moves to the key before. Returns false at the beginning.
-    pub fn prev(&mut self) -> bool {
-        let mut best: Option<(usize, usize)> = None;
-        for (i, source) in self.sources.iter().enumerate() {
-            if source.at == source.begin {
-                continue;
-            }
-            let not_below = best.is_none_or(|(other, at)| {
-                compare(source.key(source.at - 1), self.sources[other].key(at)).is_ge()
-            });
-            if not_below {
-                best = Some((i, source.at - 1));
-            }
-        }
-        self.current = best;
-        let Some((chosen, at)) = best else {
-            return false;
+    /// Returns true if the next entry of a source has the key of an entry of another one.
+    fn has_key_of(&self, source: usize, (other, at): (usize, usize), forward: bool) -> bool {
+        let source = &self.sources[source];
+        source
+            .next(forward)
+            .is_some_and(|next| compare(source.key(next), self.sources[other].key(at)).is_eq())
+    }
+
+    /// Returns true if the next entry of source `a` comes before that of `b`: it has the nearer
+    /// key, or the same one and is newer. Both must have an entry.
+    fn comes_first(&self, a: usize, b: usize, forward: bool) -> bool {
+        let key = |i: usize| {
+            let next = self.sources[i].next(forward).expect("the caller checked");
+            self.sources[i].key(next)
         };
-        for i in 0..self.sources.len() {
-            let source = &self.sources[i];
-            if source.at > source.begin
-                && compare(source.key(source.at - 1), self.sources[chosen].key(at)).is_eq()
-            {
-                self.sources[i].at -= 1;
+        let order = compare(key(a), key(b));
+        let order = if forward { order } else { order.reverse() };
+        order.then(b.cmp(&a)).is_lt()
+    }
+
+    /// Returns the source that has the next entry, by the heap.
+    fn top(&mut self, forward: bool) -> Option<usize> {
+        if self.heaped != Some(forward) {
+            let sources = self.sources.iter().enumerate();
+            let left = sources.filter(|(_, source)| source.next(forward).is_some());
+            self.heap = left.map(|(i, _)| i).collect();
+            self.heaped = Some(forward);
+            for i in (0..self.heap.len() / 2).rev() {
+                self.sift_down(i, forward);
             }
         }
-        true
+        self.heap.first().copied()
+    }
+
+    fn sift_down(&mut self, mut i: usize, forward: bool) {
+        loop {
+            let children = 2 * i + 1..(2 * i + 3).min(self.heap.len());
+            let Some(child) = children.reduce(|a, b| {
+                if self.comes_first(self.heap[b], self.heap[a], forward) {
+                    b
+                } else {
+                    a
+                }
+            }) else {
+                return;
+            };
+            if !self.comes_first(self.heap[child], self.heap[i], forward) {
+                return;
+            }
+            self.heap.swap(i, child);
+            i = child;
+        }
     }
 
     /// Returns the current key. There must be one.

@@ -13,7 +13,7 @@ use crate::page_id::PageId;
 use basalt_env::sync::RwLock;
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A system timestamp: the number of a system transaction.
@@ -213,6 +213,37 @@ impl MappingTable {
         self.shard(key)
             .write()
             .insert(key, [version].into_iter().collect());
+    }
+
+    /// Returns a sentence if changes of one transaction do not fit the table. Changes nothing.
+    pub fn check(&self, changes: &[Change]) -> Result<(), String> {
+        let mut rewritten: HashSet<PageId> = HashSet::new();
+        for change in changes {
+            let (key, replaced) = match change {
+                Change::Append { .. } => continue,
+                Change::Consolidate { key, replaced, .. }
+                | Change::Overwrite { key, replaced, .. } => (key, replaced),
+                Change::Rewrite {
+                    key,
+                    replaced,
+                    with,
+                } => {
+                    if with.is_empty() {
+                        return Err(format!("page {key} is rewritten to nothing"));
+                    }
+                    (key, replaced)
+                }
+            };
+            let mut pages = self.live(*key)?;
+            take_oldest(&mut pages, *replaced, &mut Effects::default())?;
+            if rewritten.contains(key) {
+                return Err(format!("page {key} was rewritten before"));
+            }
+            if matches!(change, Change::Rewrite { .. }) {
+                rewritten.insert(*key);
+            }
+        }
+        Ok(())
     }
 
     /// Applies a change at a time that no earlier change has. Callers apply one change at a time,

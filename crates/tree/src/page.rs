@@ -33,9 +33,9 @@ use std::ops::Range;
 /// Bytes of the header.
 pub(crate) const PAGE_HEADER: usize = 40;
 /// Bytes of a slot, which has an entry's offset.
-const SLOT: usize = 4;
+pub(crate) const SLOT: usize = 4;
 /// Most bytes of an entry beside key and value.
-const ENTRY_HEAD: usize = 11;
+pub(crate) const LARGEST_ENTRY_HEAD: usize = 11;
 /// Bytes that a cached page has behind its body.
 const CACHED_META: usize = 2 + 3 * 4 + PAGE_ID_LEN;
 
@@ -91,7 +91,7 @@ impl PageBuilder {
 
     /// Returns an upper bound of the page's length before compression, in bytes.
     pub fn max_len(&self) -> usize {
-        PAGE_HEADER + 5 + self.data.len() + self.entries.len() * (ENTRY_HEAD + SLOT)
+        PAGE_HEADER + 5 + self.data.len() + self.entries.len() * (LARGEST_ENTRY_HEAD + SLOT)
     }
 
     /// Adds an entry. Its key must be above those before it.

@@ -20,6 +20,8 @@ use std::sync::Arc;
 /// Outcome of a change of the tables. The error says in a sentence what the change contradicts.
 type Applied = std::result::Result<(), String>;
 
+/// Most bytes of a page. A value has at most half of them.
+const LARGEST_PAGE: u32 = 2 << 30;
 /// Bytes of pages that are appended to a stream at once.
 pub(crate) const APPEND_BYTES: usize = 1 << 20;
 
@@ -52,6 +54,9 @@ pub(crate) struct Commit {
     pub note: Vec<u8>,
     /// Extents of transactions that failed, and that a recovery may find.
     doubtful: Vec<ExtentId>,
+    /// What a transaction with a durable record contradicts. Only a defect of the tables, in memory
+    /// or on the disk, leads to it.
+    contradiction: Option<String>,
     /// Log sequence number of the next record of a checkpoint.
     next_part: u64,
 }
@@ -100,6 +105,7 @@ impl Storage {
             log_bytes: 0,
             note: Vec::new(),
             doubtful: Vec::new(),
+            contradiction: None,
             next_part,
         };
         Storage {
@@ -219,6 +225,15 @@ impl Storage {
             self.base.sync()?;
         }
         let mut commit = self.commit.lock();
+        if let Some(what) = &commit.contradiction {
+            return Err(self.inconsistent(format!(
+                "an earlier transaction contradicts the tables, and nothing is written any more: {what}"
+            )));
+        }
+        // A record that does not fit would keep the tree from opening.
+        self.mapping
+            .check(&tx.changes)
+            .map_err(|what| self.inconsistent(what))?;
         let time = commit.next_time;
         let record = tx.encode();
         let appended = self.system.append(time, &record, &SYNC);
@@ -240,8 +255,10 @@ impl Storage {
             commit.note.clone_from(note);
         }
         let mut effects = Effects::default();
-        self.apply(time, tx, &mut effects)
-            .map_err(|what| self.inconsistent(what))?;
+        if let Err(what) = self.apply(time, tx, &mut effects) {
+            commit.contradiction = Some(what.clone());
+            return Err(self.inconsistent(what));
+        }
         let root = tx.root.unwrap_or_else(|| self.view.read().root);
         let view = Arc::new(View { time, root });
         *self.view.write() = view.clone();
@@ -439,7 +456,14 @@ impl<'a> PageWriter<'a> {
         let begin = self.bytes.len();
         let compression = self.storage.options.compression;
         builder.finish(mapping, compression, &mut self.bytes);
-        self.lens.push((self.bytes.len() - begin) as u32);
+        let len = self.bytes.len() - begin;
+        let Some(len) = u32::try_from(len).ok().filter(|len| *len <= LARGEST_PAGE) else {
+            self.bytes.truncate(begin);
+            return Err(Error::invalid(format!(
+                "a page has {len} bytes, and at most {LARGEST_PAGE} are allowed"
+            )));
+        };
+        self.lens.push(len);
         let number = self.ids.len() + self.lens.len() - 1;
         if self.bytes.len() >= APPEND_BYTES.min(self.storage.options.extent_bytes as usize / 4) {
             self.flush()?;

@@ -1,16 +1,20 @@
 //! User checkpoints: sorted changes from memory become delta pages of the leaves that have their
-//! keys (ArkDB, section 4.1.2).
+//! keys (ArkDB, section 4.1.2). In an empty tree they become base pages at once.
 
+use crate::compaction::Compaction;
+use crate::cursor::is_delete;
 use crate::mapping::Change;
-use crate::page::{PageBuilder, PageKind};
+use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
-use crate::storage::{PageWriter, Prepared, Storage};
+use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
+use basalt_env::sync::MutexGuard;
 use basalt_fs::Result;
+use std::sync::Arc;
 
 impl Storage {
-    /// Writes the delta pages of changes, whose keys rise strictly, without a commit. `note` is
+    /// Writes the pages of changes, whose keys rise strictly, without a commit. `note` is
     /// kept with the commit, for the memory tier. Runs beside compactions and collections.
     ///
     /// Errors: those of reading and writing; then nothing has changed.
@@ -19,7 +23,13 @@ impl Storage {
         changes: impl Iterator<Item = (&'a [u8], u8, &'a [u8])>,
         note: Option<Vec<u8>>,
     ) -> Result<Prepared<'_>> {
+        let maintenance = self.maintenance.try_lock();
         let view = self.view();
+        if let Some(maintenance) = maintenance
+            && self.is_empty(&view)?
+        {
+            return self.prepare_first_pages(changes, note, view, maintenance);
+        }
         let mut writer = PageWriter::new(self, StreamKind::Delta);
         let mut builder = PageBuilder::new(PageKind::Delta, 0);
         // The leaf of each page of the writer.
@@ -65,6 +75,55 @@ impl Storage {
             view,
             _writers: vec![writer],
             _maintenance: None,
+        })
+    }
+    /// Returns true if the tree has only an empty leaf.
+    fn is_empty(&self, view: &View) -> Result<bool> {
+        if view.root.level > 0 {
+            return Ok(false);
+        }
+        let pages = self.pages_of(view, view.root.id)?;
+        Ok(pages.deltas.is_empty() && self.page(StreamKind::Base, pages.base)?.count() == 0)
+    }
+
+    /// Writes the first entries of a tree as base pages, so that they are written once.
+    fn prepare_first_pages<'s, 'a>(
+        &'s self,
+        changes: impl Iterator<Item = (&'a [u8], u8, &'a [u8])>,
+        note: Option<Vec<u8>>,
+        view: Arc<View>,
+        maintenance: MutexGuard<'s, ()>,
+    ) -> Result<Prepared<'s>> {
+        let mut compaction = Compaction::new(self, view);
+        let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+        let mut lows: Vec<Vec<u8>> = Vec::new();
+        for (key, kind, value) in changes.filter(|(_, kind, _)| !is_delete(*kind)) {
+            let bytes = builder.max_len() + key.len() + value.len() + LARGEST_ENTRY_HEAD + SLOT;
+            if !builder.is_empty() && bytes > self.options.page_bytes {
+                compaction.base.add(&mut builder, PageId::NONE)?;
+            }
+            if builder.is_empty() {
+                // The first leaf also has the keys below its first one.
+                lows.push(match lows.is_empty() {
+                    true => Vec::new(),
+                    false => key.to_vec(),
+                });
+            }
+            builder.add(key, kind, value);
+        }
+        if !builder.is_empty() {
+            compaction.base.add(&mut builder, PageId::NONE)?;
+        }
+        let ids = compaction.base.finish()?;
+        compaction.replace_root(lows.into_iter().zip(ids).collect())?;
+        Ok(Prepared {
+            tx: SystemTx {
+                note,
+                ..compaction.tx
+            },
+            view: compaction.view,
+            _writers: vec![compaction.base, compaction.delta],
+            _maintenance: Some(maintenance),
         })
     }
 }
