@@ -370,17 +370,23 @@ impl MappingTable {
         effects.old.push(key);
     }
 
-    /// Drops the versions of a key that no reader at `oldest` or later needs. Returns false if
-    /// older readers may still need versions; the caller must prune the chain again later.
-    pub fn prune(&self, key: PageId, oldest: SysTime) -> bool {
+    /// Drops the versions of a key that no reader needs. `readers` are the times of all readers, in
+    /// rising order; the last one is that of the newest transaction. Returns false if an older
+    /// reader still needs a version; the caller must prune the chain again later.
+    pub fn prune(&self, key: PageId, readers: &[SysTime]) -> bool {
         let mut shard = self.shard(key).write();
         let Some(chain) = shard.get_mut(&key) else {
             return true;
         };
-        let seen = chain.iter().rposition(|v| v.since <= oldest);
-        if let Some(seen) = seen {
-            chain.drain(..seen);
-        }
+        let ends: SmallVec<[SysTime; 4]> = chain.iter().skip(1).map(|v| v.since).collect();
+        let mut i = 0;
+        chain.retain(|version| {
+            let end = ends.get(i).copied().unwrap_or(SysTime::MAX);
+            i += 1;
+            let next = readers.partition_point(|at| *at < version.since);
+            end == SysTime::MAX || readers.get(next).is_some_and(|at| *at < end)
+        });
+        let oldest = readers.first().copied().unwrap_or(SysTime::MAX);
         let [only] = &chain[..] else {
             return false;
         };

@@ -154,7 +154,7 @@ impl Storage {
             old.insert(key);
         });
         for key in old {
-            self.mapping.prune(key, time);
+            self.mapping.prune(key, &[time]);
         }
         self.forget_erased();
         self.set_recovered(time, root, note, log_bytes);

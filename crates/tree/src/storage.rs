@@ -13,13 +13,15 @@ use basalt_fs::{Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogEngine};
 use basalt_stream::{ExtentId, Stream};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Outcome of a change of the tables. The error says in a sentence what the change contradicts.
 type Applied = std::result::Result<(), String>;
 
+/// Least entries of the queue of old chains before entries are dropped from it.
+const LEAST_OLD: usize = 1024;
 /// Most bytes of a page. A value has at most half of them.
 const LARGEST_PAGE: u32 = 2 << 30;
 /// Bytes of pages that are appended to a stream at once.
@@ -46,9 +48,11 @@ pub(crate) struct Prepared<'a> {
 pub(crate) struct Commit {
     pub next_time: SysTime,
     /// Views that readers may hold, the oldest one first. The last one is the newest.
-    views: VecDeque<Arc<View>>,
+    views: Vec<Arc<View>>,
     /// Chains to prune, with the time after which no new reader needs the old versions.
     old: VecDeque<(SysTime, PageId)>,
+    /// When `old` is longer, all but the last entry of each chain are dropped from it.
+    longest_old: usize,
     /// Bytes of the system log since the last checkpoint.
     pub log_bytes: u64,
     pub note: Vec<u8>,
@@ -100,8 +104,9 @@ impl Storage {
         let view = Arc::new(View { time, root });
         let commit = Commit {
             next_time: time + 1,
-            views: [view.clone()].into(),
+            views: vec![view.clone()],
             old: VecDeque::new(),
+            longest_old: LEAST_OLD,
             log_bytes: 0,
             note: Vec::new(),
             doubtful: Vec::new(),
@@ -262,11 +267,15 @@ impl Storage {
         let root = tx.root.unwrap_or_else(|| self.view.read().root);
         let view = Arc::new(View { time, root });
         *self.view.write() = view.clone();
-        commit.views.push_back(view);
-        commit
-            .old
-            .extend(effects.old.into_iter().map(|key| (time, key)));
-        self.prune(&mut commit);
+        commit.views.push(view);
+        let readers = readers(&mut commit);
+        for key in effects.old {
+            // Versions between those of readers go at once.
+            if !self.mapping.prune(key, &readers) {
+                commit.old.push_back((time, key));
+            }
+        }
+        self.prune(&mut commit, &readers);
         Ok(time)
     }
 
@@ -274,16 +283,17 @@ impl Storage {
     pub fn apply(&self, time: SysTime, tx: &SystemTx, effects: &mut Effects) -> Applied {
         let mut usage = self.usage.lock();
         for id in &tx.above {
-            usage.add(StreamKind::Base, *id);
+            usage.add(StreamKind::Base, *id, time);
         }
         for change in &tx.changes {
             let mut of_change = Effects::default();
             match change {
-                Change::Append { delta, .. } => usage.add(StreamKind::Delta, *delta),
+                Change::Append { delta, .. } => usage.add(StreamKind::Delta, *delta, time),
                 Change::Consolidate { with, .. } => {
-                    with.iter().for_each(|id| usage.add(StreamKind::Delta, *id));
+                    with.iter()
+                        .for_each(|id| usage.add(StreamKind::Delta, *id, time));
                 }
-                Change::Overwrite { base, .. } => usage.add(StreamKind::Base, *base),
+                Change::Overwrite { base, .. } => usage.add(StreamKind::Base, *base, time),
                 Change::Rewrite { key, with, .. } => {
                     let before = match self.mapping.get(*key, SysTime::MAX) {
                         State::Live(pages) => pages.base,
@@ -292,12 +302,12 @@ impl Storage {
                     let is_new = |id: &PageId| *id != before && !is_in_use(&usage, *id);
                     let new: Vec<PageId> = with.iter().map(|(_, id)| *id).filter(is_new).collect();
                     new.into_iter()
-                        .for_each(|id| usage.add(StreamKind::Base, id));
+                        .for_each(|id| usage.add(StreamKind::Base, id, time));
                 }
             }
             self.mapping.apply(time, change, &mut of_change)?;
             for id in &of_change.shared_deltas {
-                usage.add(StreamKind::Delta, *id);
+                usage.add(StreamKind::Delta, *id, time);
             }
             for id in &of_change.dead_deltas {
                 usage.remove(StreamKind::Delta, *id, time)?;
@@ -311,24 +321,35 @@ impl Storage {
     }
 
     /// Drops versions that no reader needs any more.
-    fn prune(&self, commit: &mut Commit) {
-        let oldest = oldest(commit);
-        let due = commit.old.partition_point(|(since, _)| *since <= oldest);
+    fn prune(&self, commit: &mut Commit, readers: &[SysTime]) {
+        let due = commit
+            .old
+            .partition_point(|(since, _)| *since <= readers[0]);
         let due: Vec<_> = commit.old.drain(..due).collect();
-        for (since, key) in due {
-            if !self.mapping.prune(key, oldest) {
-                // A newer version has its own place in the queue.
-                debug_assert!(since <= oldest);
-            }
+        for (_, key) in due {
+            // A newer version has its own place in the queue.
+            self.mapping.prune(key, readers);
+        }
+        if commit.old.len() > commit.longest_old {
+            let mut seen = HashSet::new();
+            let last: Vec<_> = commit
+                .old
+                .iter()
+                .rev()
+                .filter(|(_, key)| seen.insert(*key))
+                .collect();
+            let last: VecDeque<_> = last.into_iter().rev().copied().collect();
+            commit.old = last;
+            commit.longest_old = LEAST_OLD.max(2 * commit.old.len());
         }
     }
 
-    /// Returns the time of the oldest view that a reader holds.
-    pub fn oldest_view(&self) -> SysTime {
+    /// Returns the times of the views that readers hold and of the newest one, in rising order.
+    pub fn readers(&self) -> Vec<SysTime> {
         let mut commit = self.commit.lock();
-        let oldest = oldest(&mut commit);
-        self.prune(&mut commit);
-        oldest
+        let readers = readers(&mut commit);
+        self.prune(&mut commit, &readers);
+        readers
     }
 
     /// Returns true if the system log is long enough for a checkpoint.
@@ -371,7 +392,7 @@ impl Storage {
         let mut commit = self.commit.lock();
         let view = Arc::new(View { time, root });
         *self.view.write() = view.clone();
-        commit.views = [view].into();
+        commit.views = vec![view];
         commit.next_time = time + 1;
         commit.note = note;
         commit.log_bytes = log_bytes;
@@ -404,7 +425,7 @@ impl Storage {
     /// Erases extents that have no valid page for any reader. Returns their number.
     pub fn erase_dead(&self) -> Result<usize> {
         let _erasing = self.erasing.lock();
-        let oldest = self.oldest_view();
+        let readers = self.readers();
         let mut erased = 0;
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let stream = self.stream(kind);
@@ -413,7 +434,7 @@ impl Storage {
             let dead: Vec<ExtentId> = {
                 let usage = self.usage.lock();
                 ids.into_iter()
-                    .filter(|id| usage.is_dead(*id, oldest))
+                    .filter(|id| usage.is_dead(*id, &readers))
                     .collect()
             };
             if dead.is_empty() {
@@ -534,10 +555,13 @@ fn is_in_use(usage: &UsageTable, id: PageId) -> bool {
     })
 }
 
-fn oldest(commit: &mut Commit) -> SysTime {
-    // The queue has one count of a view, and the newest one is held by the tree, too.
-    while commit.views.len() > 1 && Arc::strong_count(&commit.views[0]) == 1 {
-        commit.views.pop_front();
-    }
-    commit.views.front().map_or(0, |view| view.time)
+fn readers(commit: &mut Commit) -> Vec<SysTime> {
+    let newest = commit.views.len() - 1;
+    let mut i = 0;
+    // The list has one count of a view, and the newest one is held by the tree, too.
+    commit.views.retain(|view| {
+        i += 1;
+        i > newest || Arc::strong_count(view) > 1
+    });
+    commit.views.iter().map(|view| view.time).collect()
 }

@@ -455,3 +455,35 @@ fn keys_nearly_as_large_as_a_page_stay_readable() {
     assert!(tree.write(wrong).is_err(), "keys must rise");
     tree.close().unwrap();
 }
+
+/// A snapshot that is held for long keeps what it sees, and nothing of what came and went since.
+#[test]
+fn an_old_snapshot_keeps_only_what_it_sees() {
+    let random = Random::from_seed(9);
+    let fs = disk(9);
+    let storage = open(&fs).unwrap();
+    let all = |value: u8| -> Changes {
+        let key = |n: u64| format!("k{n:05}").into_bytes();
+        (0..400).map(|n| (key(n), Some(vec![value; 20]))).collect()
+    };
+    write(&storage, &all(0), 0).unwrap();
+    let (old, before) = (storage.view(), content(&storage, &storage.view()).unwrap());
+    let mut most = 0;
+    for round in 1..120u8 {
+        write(&storage, &all(round), 0).unwrap();
+        // Another reader comes and goes.
+        let passing = random.one_in(2).then(|| storage.view());
+        storage.compact().unwrap();
+        storage.collect_garbage().unwrap();
+        drop(passing);
+        let stats = storage.stats();
+        if round > 20 {
+            let bytes = stats.base_extent_bytes + stats.delta_extent_bytes;
+            most = most.max(bytes);
+        }
+    }
+    assert_eq!(content(&storage, &old).unwrap(), before);
+    storage.verify().unwrap();
+    // Two states of 400 entries of some 40 bytes, and garbage.
+    assert!(most < 200 << 10, "{most} bytes");
+}

@@ -24,6 +24,9 @@ pub(crate) struct ExtentUsage {
     pub ranges: BTreeMap<u32, u32>,
     /// The last time at which a page of it became garbage.
     pub freed: SysTime,
+    /// No reader before this time needs a page of it. Not stored: after a recovery there are no
+    /// older readers.
+    pub born: SysTime,
 }
 
 /// The usage of all extents that have, or had, a valid page.
@@ -35,13 +38,14 @@ pub(crate) struct UsageTable {
 }
 
 impl UsageTable {
-    /// Counts a page as valid.
-    pub fn add(&mut self, kind: StreamKind, page: PageId) {
+    /// Counts a page as valid from a time on.
+    pub fn add(&mut self, kind: StreamKind, page: PageId, time: SysTime) {
         let usage = self.extents.entry(page.extent).or_insert(ExtentUsage {
             kind,
             valid: 0,
             ranges: BTreeMap::new(),
             freed: 0,
+            born: time,
         });
         usage.valid += u64::from(page.len);
         if kind == StreamKind::Base {
@@ -79,10 +83,13 @@ impl UsageTable {
         }
     }
 
-    /// Returns true if no page of an extent is valid for readers from `oldest` on, and no
-    /// transaction writes to it.
-    pub fn is_dead(&self, extent: ExtentId, oldest: SysTime) -> bool {
-        let unused = |usage: &ExtentUsage| usage.valid == 0 && usage.freed <= oldest;
+    /// Returns true if no page of an extent is valid for readers at these times, and no transaction
+    /// writes to it.
+    pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
+        let unused = |usage: &ExtentUsage| {
+            let mut readers = readers.iter();
+            usage.valid == 0 && !readers.any(|at| (usage.born..usage.freed).contains(at))
+        };
         self.extents.get(&extent).is_some_and(unused) && !self.written.contains_key(&extent)
     }
 
@@ -138,6 +145,7 @@ impl UsageTable {
                 valid,
                 ranges,
                 freed,
+                born: 0,
             };
             table
                 .extents

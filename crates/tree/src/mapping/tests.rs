@@ -56,8 +56,8 @@ fn a_consolidation_keeps_what_came_since() {
     assert_eq!(pages(&table, 1, 200), (1, vec![11, 12]));
     assert_eq!(pages(&table, 1, 99), (1, vec![]));
     // Readers go, and their versions with them.
-    assert!(!table.prune(id(1), 399));
-    assert!(table.prune(id(1), 400));
+    assert!(!table.prune(id(1), &[399]));
+    assert!(table.prune(id(1), &[400]));
     assert_eq!(table.len(), 1);
     assert_eq!(pages(&table, 1, 400), (1, vec![15, 18]));
 }
@@ -106,7 +106,7 @@ fn a_delta_page_follows_a_rewrite() {
         assert!(delta.covers(inside.as_bytes()) && !delta.covers(outside.as_bytes()));
     }
     // A rewritten page is forgotten with its last reader, and later changes of it are refused.
-    assert!(table.prune(id(1), 4));
+    assert!(table.prune(id(1), &[4]));
     rewrite(5, 16, 1, &[("", 30)]);
     let again = Change::Overwrite {
         key: id(16),
@@ -135,13 +135,13 @@ fn a_page_that_its_parent_names_needs_no_entry() {
     let effects = apply(&table, 4, named);
     assert!(effects.dead_bases.is_empty(), "the base page stays");
     assert_eq!(pages(&table, 2, 4), (2, vec![12]));
-    table.prune(id(1), 4);
+    table.prune(id(1), &[4]);
     let consolidated = Change::Consolidate {
         key: id(2),
         replaced: 1,
         with: None,
     };
     apply(&table, 5, consolidated);
-    table.prune(id(2), 5);
+    table.prune(id(2), &[5]);
     assert_eq!(table.len(), 0);
 }

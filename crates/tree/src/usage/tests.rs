@@ -18,7 +18,7 @@ fn ranges_join_and_part_as_a_model_says() {
             Some(len) => table.remove(StreamKind::Base, page(at, len), time).unwrap(),
             None => {
                 model.insert(at, 10);
-                table.add(StreamKind::Base, page(at, 10));
+                table.add(StreamKind::Base, page(at, 10), 0);
             }
         }
         let usage = table.get(ExtentId(1)).unwrap();
