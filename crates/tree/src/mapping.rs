@@ -13,7 +13,7 @@ use crate::page_id::PageId;
 use basalt_env::sync::RwLock;
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A system timestamp: the number of a system transaction.
@@ -217,7 +217,7 @@ impl MappingTable {
 
     /// Returns a sentence if changes of one transaction do not fit the table. Changes nothing.
     pub fn check(&self, changes: &[Change]) -> Result<(), String> {
-        let mut rewritten: HashSet<PageId> = HashSet::new();
+        let mut rewritten: BTreeSet<PageId> = BTreeSet::new();
         for change in changes {
             let (key, replaced) = match change {
                 Change::Append { .. } => continue,

@@ -13,7 +13,7 @@ use basalt_fs::{Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogEngine};
 use basalt_stream::{ExtentId, Stream};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -331,7 +331,7 @@ impl Storage {
             self.mapping.prune(key, readers);
         }
         if commit.old.len() > commit.longest_old {
-            let mut seen = HashSet::new();
+            let mut seen = BTreeSet::new();
             let last: Vec<_> = commit
                 .old
                 .iter()

@@ -68,6 +68,9 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-log-schedules ",
         "-p basalt-store ",
         "-p basalt-server ",
+        "-p basalt-stream ",
+        "-p basalt-tree ",
+        "-p basalt-cli ",
     ];
     for test in patch.header("Test") {
         let known = crates.iter().any(|c| test.starts_with(c));
