@@ -187,9 +187,10 @@ impl Storage {
             };
             let replaced = pages.deltas.len() as u32;
             if self.is_partial(&pages) {
-                let with = consolidate(self, &mut deltas, &pages)?;
+                let with = consolidate(self, &mut deltas, &pages.deltas)?;
                 tx.changes.push(Change::Consolidate {
                     key,
+                    kept: 0,
                     replaced,
                     with,
                 });

@@ -5,7 +5,7 @@
 //! written once for all of them.
 
 use crate::cursor::{LeafCursor, Path, Step, is_delete};
-use crate::mapping::{Change, Pages, State};
+use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
 use crate::storage::{PageWriter, Prepared, Storage, View};
@@ -239,14 +239,14 @@ impl<'a> Compaction<'a> {
         }
         let replaced = pages.deltas.len() as u32;
         if !rewrites && storage.is_partial(&pages) {
-            if replaced > 1 {
-                let with = consolidate(storage, &mut self.delta, &pages)?;
-                self.tx.changes.push(Change::Consolidate {
-                    key,
-                    replaced,
-                    with,
-                });
-            }
+            let kept = old_to_keep(&pages.deltas);
+            let with = consolidate(storage, &mut self.delta, &pages.deltas[kept..])?;
+            self.tx.changes.push(Change::Consolidate {
+                key,
+                kept: kept as u32,
+                replaced: replaced - kept as u32,
+                with,
+            });
             return Ok(Outcome::Stays);
         }
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
@@ -336,14 +336,27 @@ impl<'a> Compaction<'a> {
     }
 }
 
-/// Writes the delta pages of a leaf as one; `None` if they have no entry.
+/// Returns how many of the oldest delta pages a partial consolidation keeps. Each of them is larger
+/// than the sum of the younger ones, so it would be written again for few bytes.
+fn old_to_keep(deltas: &[Delta]) -> usize {
+    let len = |i: usize| u64::from(deltas[i].id.len);
+    let mut kept = deltas.len().saturating_sub(2);
+    let mut younger: u64 = (kept..deltas.len()).map(len).sum();
+    while kept > 0 && len(kept - 1) <= younger {
+        kept -= 1;
+        younger += len(kept);
+    }
+    kept
+}
+
+/// Writes delta pages of a leaf as one; `None` if they have no entry.
 pub(crate) fn consolidate(
     storage: &Storage,
     writer: &mut PageWriter<'_>,
-    pages: &Pages,
+    deltas: &[Delta],
 ) -> Result<Option<PageId>> {
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
-    let mut cursor = LeafCursor::of_deltas(storage, &pages.deltas)?;
+    let mut cursor = LeafCursor::of_deltas(storage, deltas)?;
     while cursor.next() {
         let (kind, value) = cursor.entry();
         builder.add(&cursor.key(), kind, &value);

@@ -117,9 +117,10 @@ type Chain = SmallVec<[Version; 1]>;
 pub(crate) enum Change {
     /// Adds a delta page.
     Append { key: PageId, delta: PageId },
-    /// Replaces the oldest delta pages by one or none (partial consolidation).
+    /// Replaces delta pages behind the `kept` oldest ones by one or none (partial consolidation).
     Consolidate {
         key: PageId,
+        kept: u32,
         replaced: u32,
         with: Option<PageId>,
     },
@@ -219,10 +220,15 @@ impl MappingTable {
     pub fn check(&self, changes: &[Change]) -> Result<(), String> {
         let mut rewritten: BTreeSet<PageId> = BTreeSet::new();
         for change in changes {
-            let (key, replaced) = match change {
+            let (key, kept, replaced) = match change {
                 Change::Append { .. } => continue,
-                Change::Consolidate { key, replaced, .. }
-                | Change::Overwrite { key, replaced, .. } => (key, replaced),
+                Change::Consolidate {
+                    key,
+                    kept,
+                    replaced,
+                    ..
+                } => (key, *kept, replaced),
+                Change::Overwrite { key, replaced, .. } => (key, 0, replaced),
                 Change::Rewrite {
                     key,
                     replaced,
@@ -231,11 +237,11 @@ impl MappingTable {
                     if with.is_empty() {
                         return Err(format!("page {key} is rewritten to nothing"));
                     }
-                    (key, replaced)
+                    (key, 0, replaced)
                 }
             };
             let mut pages = self.live(*key)?;
-            take_oldest(&mut pages, *replaced, &mut Effects::default())?;
+            take(&mut pages, kept, *replaced, &mut Effects::default())?;
             if rewritten.contains(key) {
                 return Err(format!("page {key} was rewritten before"));
             }
@@ -261,13 +267,14 @@ impl MappingTable {
             Change::Append { key, delta } => self.append(time, *key, Delta::whole(*delta), effects),
             Change::Consolidate {
                 key,
+                kept,
                 replaced,
                 with,
             } => {
                 let mut pages = self.live(*key)?;
-                take_oldest(&mut pages, *replaced, effects)?;
+                take(&mut pages, *kept, *replaced, effects)?;
                 if let Some(delta) = with {
-                    pages.deltas.insert(0, Delta::whole(*delta));
+                    (pages.deltas).insert(*kept as usize, Delta::whole(*delta));
                 }
                 self.set(time, *key, State::Live(pages), effects);
                 Ok(())
@@ -278,7 +285,7 @@ impl MappingTable {
                 base,
             } => {
                 let mut pages = self.live(*key)?;
-                take_oldest(&mut pages, *replaced, effects)?;
+                take(&mut pages, 0, *replaced, effects)?;
                 if pages.base != *base {
                     effects.dead_bases.push(pages.base);
                 }
@@ -292,7 +299,7 @@ impl MappingTable {
                 with,
             } => {
                 let mut pages = self.live(*key)?;
-                take_oldest(&mut pages, *replaced, effects)?;
+                take(&mut pages, 0, *replaced, effects)?;
                 if !with.iter().any(|(_, id)| *id == pages.base) {
                     effects.dead_bases.push(pages.base);
                 }
@@ -410,16 +417,18 @@ fn unmapped(key: PageId) -> State {
     })
 }
 
-fn take_oldest(pages: &mut Pages, count: u32, effects: &mut Effects) -> Result<(), String> {
-    let count = count as usize;
-    if count > pages.deltas.len() {
+/// Takes delta pages behind the `kept` oldest ones out of a chain.
+fn take(pages: &mut Pages, kept: u32, count: u32, effects: &mut Effects) -> Result<(), String> {
+    let (kept, count) = (kept as usize, count as usize);
+    if kept.saturating_add(count) > pages.deltas.len() {
         return Err(format!(
-            "a change replaces {count} delta pages of page {}, which has only {}",
+            "a change keeps {kept} delta pages of page {} and replaces {count}, and it has {}",
             pages.base,
             pages.deltas.len()
         ));
     }
-    (effects.dead_deltas).extend(pages.deltas.drain(..count).map(|delta| delta.id));
+    let taken = pages.deltas.drain(kept..kept + count);
+    (effects.dead_deltas).extend(taken.map(|delta| delta.id));
     Ok(())
 }
 
@@ -454,11 +463,13 @@ impl Change {
             }
             Change::Consolidate {
                 key,
+                kept,
                 replaced,
                 with,
             } => {
                 out.push(2);
                 key.encode(out);
+                put_varint(out, u64::from(*kept));
                 put_varint(out, u64::from(*replaced));
                 out.push(u8::from(with.is_some()));
                 if let Some(delta) = with {
@@ -499,10 +510,15 @@ impl Change {
             let delta = PageId::decode(bytes, at)?;
             return Some(Change::Append { key, delta });
         }
+        let kept = match kind {
+            2 => u32::try_from(get_varint64(bytes, at)?).ok()?,
+            _ => 0,
+        };
         let replaced = u32::try_from(get_varint64(bytes, at)?).ok()?;
         match kind {
             2 => Some(Change::Consolidate {
                 key,
+                kept,
                 replaced,
                 with: match get_u8(bytes, at)? {
                     0 => None,

@@ -7,6 +7,7 @@ use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
 use basalt_fs::Result;
+use basalt_kv::codec::Compression;
 use basalt_kv::key::Kind;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, When};
@@ -32,7 +33,8 @@ fn options() -> TreeOptions {
     TreeOptions {
         page_bytes: 400,
         extent_bytes: 8 << 10,
-        max_deltas: 2,
+        max_deltas: 3,
+        compression: Compression::None,
         ..TreeOptions::default()
     }
 }

@@ -46,6 +46,7 @@ fn a_consolidation_keeps_what_came_since() {
         400,
         Change::Consolidate {
             key: id(1),
+            kept: 0,
             replaced: 3,
             with: Some(id(15)),
         },
@@ -138,10 +139,30 @@ fn a_page_that_its_parent_names_needs_no_entry() {
     table.prune(id(1), &[4]);
     let consolidated = Change::Consolidate {
         key: id(2),
+        kept: 0,
         replaced: 1,
         with: None,
     };
     apply(&table, 5, consolidated);
     table.prune(id(2), &[5]);
     assert_eq!(table.len(), 0);
+}
+
+#[test]
+fn a_consolidation_of_young_delta_pages_keeps_the_old_ones_before_them() {
+    let table = MappingTable::new();
+    for (time, delta) in [(1, 11), (2, 12), (3, 13), (4, 14)] {
+        append(&table, time, 1, delta);
+    }
+    let consolidate = |kept, replaced| Change::Consolidate {
+        key: id(1),
+        kept,
+        replaced,
+        with: Some(id(15)),
+    };
+    assert!(table.check(&[consolidate(2, 3)]).is_err());
+    let effects = apply(&table, 5, consolidate(1, 2));
+    assert_eq!(effects.dead_deltas, [id(12), id(13)]);
+    assert_eq!(pages(&table, 1, 5), (1, vec![11, 15, 14]));
+    assert_eq!(pages(&table, 1, 4), (1, vec![11, 12, 13, 14]));
 }
