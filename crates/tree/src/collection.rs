@@ -6,6 +6,7 @@ use crate::cursor::{LeafCursor, is_delete};
 use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageBuilder, PageKind};
 use crate::page_id::PageId;
+use crate::page_reads::LoadedPages;
 use crate::storage::{PageWriter, Storage};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
@@ -152,7 +153,8 @@ impl Storage {
     /// for one page: only a compaction splits a leaf.
     fn merge_into(&self, pages: &Pages, builder: &mut PageBuilder) -> Result<bool> {
         let most = self.options.page_bytes + self.options.page_bytes / 4;
-        let mut cursor = LeafCursor::open(self, pages)?;
+        let loaded = LoadedPages::new();
+        let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
         while cursor.next() {
             let (kind, value) = cursor.entry();
             if !is_delete(kind) {
@@ -187,7 +189,8 @@ impl Storage {
             };
             let replaced = pages.deltas.len() as u32;
             if self.is_partial(&pages) {
-                let with = consolidate(self, &mut deltas, &pages.deltas)?;
+                let loaded = LoadedPages::new();
+                let with = consolidate(self, &mut deltas, &pages.deltas, &loaded)?;
                 tx.changes.push(Change::Consolidate {
                     key,
                     kept: 0,

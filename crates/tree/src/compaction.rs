@@ -4,10 +4,11 @@
 //! One compaction is about one index page and all its children that are due. So the index page is
 //! written once for all of them.
 
-use crate::cursor::{LeafCursor, Path, Step, is_delete};
+use crate::cursor::{LeafCursor, Path, Step, is_delete, refs_of};
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
+use crate::page_reads::LoadedPages;
 use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
@@ -24,6 +25,17 @@ enum Outcome {
     /// These new pages (none if the leaf is empty) replace the base page and this many of the
     /// oldest delta pages.
     Rewritten(Vec<Child>, u32),
+}
+
+/// Leaves whose pages a compaction reads at once.
+const LEAVES_AHEAD: usize = 32;
+
+/// What a compaction does with a leaf.
+enum Plan {
+    Stays,
+    /// Its delta pages behind this many of the oldest ones become one.
+    Consolidated(usize),
+    Rewritten,
 }
 
 impl Storage {
@@ -118,6 +130,8 @@ pub(crate) struct Compaction<'a> {
     pub tx: SystemTx,
     /// A leaf that is written again, due or not.
     rewritten: Option<PageId>,
+    /// Pages of the next leaves.
+    loaded: LoadedPages,
 }
 
 impl<'a> Compaction<'a> {
@@ -129,6 +143,7 @@ impl<'a> Compaction<'a> {
             view,
             tx: SystemTx::default(),
             rewritten: None,
+            loaded: LoadedPages::new(),
         }
     }
 
@@ -162,8 +177,14 @@ impl<'a> Compaction<'a> {
         // Leaves that stay, with the ids of their base pages.
         let mut stay: Vec<(usize, PageId)> = Vec::new();
         let mut rewritten: Vec<(PageId, u32, Vec<Child>)> = Vec::new();
-        for i in 0..parent.page.count() {
-            let (key, low) = (parent.page.child(i), parent.page.key(i));
+        let leaves: Vec<PageId> = (0..parent.page.count())
+            .map(|i| parent.page.child(i))
+            .collect();
+        for (i, key) in leaves.iter().copied().enumerate() {
+            if i % LEAVES_AHEAD == 0 {
+                self.load(&leaves[i..leaves.len().min(i + LEAVES_AHEAD)])?;
+            }
+            let low = parent.page.key(i);
             match self.leaf(key, low.clone())? {
                 Outcome::Stays => {
                     stay.push((children.len(), key));
@@ -229,18 +250,46 @@ impl<'a> Compaction<'a> {
         Ok(ids.into_iter().map(|id| (low.to_vec(), id)).collect())
     }
 
+    /// Returns what becomes of a leaf with these pages.
+    fn plan(&self, key: PageId, pages: &Pages) -> Plan {
+        let rewrites = self.rewritten == Some(key);
+        if !rewrites && !self.storage.is_due(pages) {
+            Plan::Stays
+        } else if !rewrites && self.storage.is_partial(pages) {
+            Plan::Consolidated(old_to_keep(&pages.deltas))
+        } else {
+            Plan::Rewritten
+        }
+    }
+
+    /// Reads the pages of leaves that are due, at once, and forgets those read before.
+    fn load(&mut self, leaves: &[PageId]) -> Result<()> {
+        let mut refs = Vec::new();
+        for key in leaves {
+            let pages = self.storage.pages_of(&self.view, *key)?;
+            match self.plan(*key, &pages) {
+                Plan::Stays => {}
+                Plan::Consolidated(kept) => refs.extend(refs_of(None, &pages.deltas[kept..])),
+                Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
+            }
+        }
+        let read = self.storage.read_pages(&refs, false)?;
+        self.loaded = refs.into_iter().map(|(_, id)| id).zip(read).collect();
+        Ok(())
+    }
+
     /// Consolidates the delta pages of a leaf, or writes the leaf again, if it is due.
     fn leaf(&mut self, key: PageId, low: Vec<u8>) -> Result<Outcome> {
         let storage = self.storage;
         let pages = storage.pages_of(&self.view, key)?;
-        let rewrites = self.rewritten == Some(key);
-        if !rewrites && !storage.is_due(&pages) {
+        let replaced = pages.deltas.len() as u32;
+        let plan = self.plan(key, &pages);
+        if matches!(plan, Plan::Stays) {
             return Ok(Outcome::Stays);
         }
-        let replaced = pages.deltas.len() as u32;
-        if !rewrites && storage.is_partial(&pages) {
-            let kept = old_to_keep(&pages.deltas);
-            let with = consolidate(storage, &mut self.delta, &pages.deltas[kept..])?;
+        if let Plan::Consolidated(kept) = plan {
+            let loaded = &self.loaded;
+            let with = consolidate(storage, &mut self.delta, &pages.deltas[kept..], loaded)?;
             self.tx.changes.push(Change::Consolidate {
                 key,
                 kept: kept as u32,
@@ -250,7 +299,8 @@ impl<'a> Compaction<'a> {
             return Ok(Outcome::Stays);
         }
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
-        let mut cursor = LeafCursor::open(storage, &pages)?;
+        let base = Some(pages.base);
+        let mut cursor = LeafCursor::of_loaded(storage, base, &pages.deltas, &self.loaded)?;
         while cursor.next() {
             let (kind, value) = cursor.entry();
             if !is_delete(kind) {
@@ -354,9 +404,10 @@ pub(crate) fn consolidate(
     storage: &Storage,
     writer: &mut PageWriter<'_>,
     deltas: &[Delta],
+    loaded: &LoadedPages,
 ) -> Result<Option<PageId>> {
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
-    let mut cursor = LeafCursor::of_deltas(storage, deltas)?;
+    let mut cursor = LeafCursor::of_loaded(storage, None, deltas, loaded)?;
     while cursor.next() {
         let (kind, value) = cursor.entry();
         builder.add(&cursor.key(), kind, &value);

@@ -3,6 +3,7 @@
 use crate::mapping::{Delta, Pages};
 use crate::page::Page;
 use crate::page_id::PageId;
+use crate::page_reads::{LoadedPages, PageRef};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
@@ -81,15 +82,25 @@ impl Storage {
     pub fn get(&self, view: &View, key: &[u8]) -> Result<Option<(u8, Bytes)>> {
         let path = self.path(view, key)?;
         let pages = self.pages_of(view, path.leaf)?;
-        for delta in pages.deltas.iter().rev().filter(|delta| delta.covers(key)) {
-            let page = self.page(StreamKind::Delta, delta.id)?;
-            if let Ok(i) = page.find(key) {
-                return Ok(Some((page.entry(i).kind, page.value(i))));
+        let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
+        let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
+        // The newest one first.
+        let refs: SmallVec<[PageRef; 9]> = deltas.chain([(StreamKind::Base, pages.base)]).collect();
+        let entry = |page: &Page| {
+            let found = page.find(key).ok();
+            found.map(|i| (page.entry(i).kind, page.value(i)))
+        };
+        for (n, (_, id)) in refs.iter().enumerate() {
+            // The first page that must be read brings all older ones, at once.
+            let Some(page) = self.cached(*id) else {
+                let rest = self.read_pages(&refs[n..], true)?;
+                return Ok(rest.iter().find_map(entry));
+            };
+            if let Some(found) = entry(&page) {
+                return Ok(Some(found));
             }
         }
-        let page = self.page(StreamKind::Base, pages.base)?;
-        let found = page.find(key).ok();
-        Ok(found.map(|i| (page.entry(i).kind, page.value(i))))
+        Ok(None)
     }
 }
 
@@ -116,6 +127,13 @@ pub(crate) struct LeafCursor {
     heap: Vec<usize>,
     /// The direction that the heap is for, forward if true; `None` if it has to be built.
     heaped: Option<bool>,
+}
+
+/// Returns the pages of a leaf, the base page first, if there is one.
+pub(crate) fn refs_of(base: Option<PageId>, deltas: &[Delta]) -> Vec<PageRef> {
+    let base = base.map(|id| (StreamKind::Base, id));
+    let deltas = deltas.iter().map(|delta| (StreamKind::Delta, delta.id));
+    base.into_iter().chain(deltas).collect()
 }
 
 /// Compares keys that are in two parts each.
@@ -165,25 +183,45 @@ impl Source {
 impl LeafCursor {
     /// Opens the pages of a leaf.
     pub fn open(storage: &Storage, pages: &Pages) -> Result<LeafCursor> {
-        let base = storage.page(StreamKind::Base, pages.base)?;
-        let mut cursor = LeafCursor::of_deltas(storage, &pages.deltas)?;
-        cursor.sources.insert(0, Source::new(base, None, None));
-        Ok(cursor)
+        let refs = refs_of(Some(pages.base), &pages.deltas);
+        let read = storage.read_pages(&refs, true)?;
+        Ok(LeafCursor::new(true, &pages.deltas, read))
     }
 
-    /// Opens delta pages alone, the oldest one first.
-    pub fn of_deltas(storage: &Storage, deltas: &[Delta]) -> Result<LeafCursor> {
-        let mut sources = SmallVec::new();
-        for delta in deltas {
-            let page = storage.page(StreamKind::Delta, delta.id)?;
-            sources.push(Source::new(page, delta.low(), delta.high()));
-        }
-        Ok(LeafCursor {
+    /// Opens delta pages and, if there is one, the base page below them. Pages that `loaded` has
+    /// are not read again.
+    pub fn of_loaded(
+        storage: &Storage,
+        base: Option<PageId>,
+        deltas: &[Delta],
+        loaded: &LoadedPages,
+    ) -> Result<LeafCursor> {
+        let refs = refs_of(base, deltas);
+        let missing: Vec<PageRef> = (refs.iter().copied())
+            .filter(|(_, id)| !loaded.contains_key(id))
+            .collect();
+        let mut read = storage.read_pages(&missing, false)?.into_iter();
+        let pages = refs.iter().map(|(_, id)| match loaded.get(id) {
+            Some(page) => page.clone(),
+            None => read.next().expect("each missing page was read"),
+        });
+        Ok(LeafCursor::new(base.is_some(), deltas, pages.collect()))
+    }
+
+    /// Makes a cursor over pages, the base page first, if there is one.
+    fn new(has_base: bool, deltas: &[Delta], pages: Vec<Page>) -> LeafCursor {
+        let mut pages = pages.into_iter();
+        let base = has_base.then(|| pages.next().expect("the base page was read"));
+        let base = base.map(|page| Source::new(page, None, None));
+        let mut sources: SmallVec<[Source; 5]> = base.into_iter().collect();
+        let deltas = deltas.iter().zip(pages);
+        sources.extend(deltas.map(|(delta, page)| Source::new(page, delta.low(), delta.high())));
+        LeafCursor {
             sources,
             current: None,
             heap: Vec::new(),
             heaped: None,
-        })
+        }
     }
 
     /// Moves to before the first key that is not below `key`.

@@ -10,6 +10,7 @@
 //! | `mapping`, `usage` | which pages a page id stands for; what is in use of each extent |
 //! | `system_log` | system transactions and system checkpoints, encoded |
 //! | `storage` | the tables of an open tree, commits of system transactions, writers of pages |
+//! | `page_reads` | reads of many pages at once |
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
 //! | `verify` | the check of a tree, page by page |
@@ -24,6 +25,7 @@ mod mapping;
 mod options;
 mod page;
 mod page_id;
+mod page_reads;
 mod page_tree;
 mod recovery;
 mod stats;

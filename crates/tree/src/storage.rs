@@ -9,7 +9,7 @@ use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
 use basalt_env::{CacheKey, CachePriority, Env};
-use basalt_fs::{Error, ErrorKind, Intent, Result, slot_size};
+use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogEngine};
 use basalt_stream::{ExtentId, Stream};
@@ -136,36 +136,52 @@ impl Storage {
         self.view.read().clone()
     }
 
-    fn stream(&self, kind: StreamKind) -> &Stream {
+    /// Returns the stream of a kind.
+    pub fn stream(&self, kind: StreamKind) -> &Stream {
         match kind {
             StreamKind::Base => &self.base,
             StreamKind::Delta => &self.delta,
         }
     }
 
-    /// Reads a page through the cache.
-    ///
-    /// Errors: `Corruption` names the extent and the offset.
-    pub fn page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
-        let key = cache_key(id);
-        if let Some(bytes) = self.env.cache().get(key) {
-            return Ok(Page::of_cached(&bytes));
-        }
-        let page = self.page_uncached(kind, id)?;
+    /// Returns a page if the cache has it.
+    pub fn cached(&self, id: PageId) -> Option<Page> {
+        let bytes = self.env.cache().get(cache_key(id))?;
+        Some(Page::of_cached(&bytes))
+    }
+
+    /// Puts a page into the cache.
+    pub fn fill_cache(&self, id: PageId, page: &Page) {
         let bytes = page.to_cached();
         let charge = slot_size(bytes.len());
         let priority = match page.kind {
             PageKind::Index => CachePriority::High,
             PageKind::Leaf | PageKind::Delta => CachePriority::Normal,
         };
-        self.env.cache().insert(key, bytes, charge, priority);
+        (self.env.cache()).insert(cache_key(id), bytes, charge, priority);
+    }
+
+    /// Reads a page through the cache.
+    ///
+    /// Errors: `Corruption` names the extent and the offset.
+    pub fn page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
+        if let Some(page) = self.cached(id) {
+            return Ok(page);
+        }
+        let page = self.page_uncached(kind, id)?;
+        self.fill_cache(id, &page);
         Ok(page)
     }
 
     /// Reads a page past the cache.
     pub fn page_uncached(&self, kind: StreamKind, id: PageId) -> Result<Page> {
         let bytes = self.stream(kind).read(id.address(), id.len as usize)?;
-        let page = Page::open(id, &bytes).map_err(|what| self.bad_page(kind, id, &what))?;
+        self.open_page(kind, id, &bytes)
+    }
+
+    /// Verifies the bytes of a page.
+    pub fn open_page(&self, kind: StreamKind, id: PageId, bytes: &Bytes) -> Result<Page> {
+        let page = Page::open(id, bytes).map_err(|what| self.bad_page(kind, id, &what))?;
         let fits = (page.kind == PageKind::Delta) == (kind == StreamKind::Delta);
         match fits {
             true => Ok(page),

@@ -33,7 +33,9 @@ fn options() -> TreeOptions {
     TreeOptions {
         page_bytes: 400,
         extent_bytes: 8 << 10,
-        max_deltas: 3,
+        max_deltas: 4,
+        // Headers are a large part of small delta pages.
+        overwrite_ratio: 2.5,
         compression: Compression::None,
         ..TreeOptions::default()
     }
