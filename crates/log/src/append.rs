@@ -216,7 +216,15 @@ impl Engine {
         record: &PlacedRecord,
     ) {
         let mut user_bytes = 0;
-        for entry in entries {
+        let last_of_logs = last_of_logs(entries);
+        for (i, entry) in entries.iter().enumerate() {
+            // A checkpoint may encode a log between two entries of a batch. It must not say that it
+            // has the batch before it has the last entry of the log.
+            let seq = if last_of_logs.contains(&i) {
+                record.seq
+            } else {
+                0
+            };
             let location = record.location_of(file, entry);
             user_bytes += u64::from(entry.data_len);
             file.add_live(u64::from(entry.len));
@@ -228,9 +236,7 @@ impl Engine {
                 flushes = inner.index.in_memory() > L0_ENTRIES
                     && !std::mem::replace(&mut inner.flushing, true);
             };
-            let freed = add_entry(
-                &entry.log, record.seq, entry.lsn, location, &load, &mut note,
-            );
+            let freed = add_entry(&entry.log, seq, entry.lsn, location, &load, &mut note);
             if freed.count > 0 {
                 self.has_replaced.store(true, SeqCst);
             }
@@ -280,6 +286,14 @@ impl PlacedRecord {
     }
 }
 
+/// Returns the index of the last entry of each log.
+fn last_of_logs(entries: &[PendingEntry]) -> BTreeSet<usize> {
+    let mut logs: BTreeSet<u64> = BTreeSet::new();
+    let from_behind = entries.iter().enumerate().rev();
+    let last = from_behind.filter(|(_, entry)| logs.insert(entry.log.number));
+    last.map(|(i, _)| i).collect()
+}
+
 fn forget_committing(request: &DataRequest) {
     if let DataRequest::Append { entries, .. } = request {
         for entry in entries {
@@ -291,9 +305,11 @@ fn forget_committing(request: &DataRequest) {
 /// The LSNs of a group's batches that were checked so far.
 #[derive(Default)]
 struct Seen {
-    /// Log numbers and LSNs of entries that were not above all others of their log.
-    late: BTreeSet<(u64, u64)>,
+    /// Log numbers and LSNs.
     all: Vec<(u64, u64)>,
+    /// The first ones of `all`, sorted, since an LSN was searched among them; and their number.
+    sorted: BTreeSet<(u64, u64)>,
+    sorted_count: usize,
 }
 
 impl Seen {
@@ -302,9 +318,19 @@ impl Seen {
         let begun = self.all.len();
         let checked = entries.iter().try_for_each(|entry| self.check_one(entry));
         if checked.is_err() {
-            self.all.truncate(begun);
+            for gone in self.all.drain(begun..) {
+                self.sorted.remove(&gone);
+            }
+            self.sorted_count = self.sorted_count.min(begun);
         }
         checked
+    }
+
+    /// Returns true if an entry has a log number and an LSN. Rising LSNs need no search.
+    fn has(&mut self, entry: &(u64, u64)) -> bool {
+        self.sorted.extend(&self.all[self.sorted_count..]);
+        self.sorted_count = self.all.len();
+        self.sorted.contains(entry)
     }
 
     fn check_one(&mut self, entry: &PendingEntry) -> Result<()> {
@@ -325,8 +351,7 @@ impl Seen {
             && log.options.duplicates == Duplicates::Refuse
         {
             let here = (log.number, entry.lsn);
-            let in_group = self.all.contains(&here) || self.late.contains(&here);
-            if in_group || inner.index.find(entry.lsn).is_some() {
+            if self.has(&here) || inner.index.find(entry.lsn).is_some() {
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
                     format!("log {:?} has a record with LSN {}", log.name(), entry.lsn),

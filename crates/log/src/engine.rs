@@ -22,13 +22,14 @@ use crate::pages;
 use crate::physical::{PhysicalLogs, ReadableFile};
 use crate::queue::CoalescingQueue;
 use crate::request::{DataRequest, MetaRequest};
+use crate::reserve;
 use crate::writer::PhysicalWriter;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 #[cfg(feature = "schedules")]
 use basalt_env::sync::lock_log::CrateLocks;
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobOwner, JobPriority, MetricSource};
-use basalt_fs::{Error, ErrorKind, LockGuard, Result};
+use basalt_fs::{ErrorKind, LockGuard, Result};
 use std::sync::{Arc, Weak};
 
 /// True in tests, which have small logs.
@@ -149,6 +150,15 @@ pub(crate) struct Recovered {
     pub lock: Option<Box<dyn LockGuard>>,
 }
 
+impl Drop for Engine {
+    /// A batch that was submitted is not committed any more, and its callback must know.
+    fn drop(&mut self) {
+        let error = reserve::closed();
+        self.data_queue.fail_all(&error);
+        self.meta_queue.fail_all(&error);
+    }
+}
+
 impl Engine {
     pub fn new(env: &Env, recovered: Recovered) -> Arc<Engine> {
         Arc::new_cyclic(|this| Engine {
@@ -200,7 +210,7 @@ impl Engine {
     pub fn check_open(&self) -> Result<()> {
         match self.closed.load(SeqCst) {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::Closed, "the log engine was closed")),
+            true => Err(reserve::closed()),
         }
     }
 
@@ -215,7 +225,7 @@ impl Engine {
             return Ok(());
         }
         self.jobs.drain();
-        let error = Error::new(ErrorKind::Closed, "the log engine was closed");
+        let error = reserve::closed();
         let synced = self.data.lock().end_all();
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
@@ -230,6 +240,8 @@ impl Engine {
         let sources = std::mem::take(&mut *self.metric_sources.lock());
         // A drop takes the lock of the registry.
         drop(sources);
+        // A call that began before may still be on its way to a file.
+        self.logs.close();
         *self.lock.lock() = None;
         synced
     }

@@ -131,6 +131,8 @@ impl LogEngine {
 
     /// Deletes a log and all its records, durably. Its handles fail with `NotFound` from then on.
     pub fn delete(&self, name: &str) -> Result<()> {
+        // Meanwhile no rename gives the name to another log.
+        let _creating = self.creating.lock();
         let log = self.log(name)?;
         let op = LogOp::Delete {
             log: log.state().number,

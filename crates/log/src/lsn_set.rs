@@ -7,6 +7,12 @@
 use basalt_kv::encoding::{get_varint64, put_varint};
 use std::ops::RangeInclusive;
 
+/// The head of a run whose distance does not fit beside the flag of the head. Distance and length
+/// follow it.
+const FAR: u64 = u64::MAX;
+/// Distances from here on are those of [`FAR`].
+const LEAST_FAR: u64 = FAR >> 1;
+
 /// A set of LSNs in rising order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LsnSet {
@@ -162,12 +168,16 @@ impl Iterator for Runs<'_> {
         let mut number = || get_varint64(self.left, &mut at).expect("the set encoded it");
         // The distance to the run before, and whether the run has more than one LSN.
         let head = number();
+        let distance = match head {
+            FAR => number(),
+            _ => head >> 1,
+        };
         let more = match head & 1 {
             1 => number(),
             _ => 0,
         };
         let start = match self.begun {
-            true => self.before + (head >> 1) + 2,
+            true => self.before + distance + 2,
             false => self.before,
         };
         self.begun = true;
@@ -211,9 +221,15 @@ impl RunsBuilder {
     fn close(&mut self, run: RangeInclusive<u64>) {
         let distance = self.before.map_or(0, |before| run.start() - before - 2);
         let more = run.end() - run.start();
-        put_varint(&mut self.bytes, distance << 1 | u64::from(more > 0));
-        if more > 0 {
-            put_varint(&mut self.bytes, more);
+        if distance >= LEAST_FAR {
+            for number in [FAR, distance, more] {
+                put_varint(&mut self.bytes, number);
+            }
+        } else {
+            put_varint(&mut self.bytes, distance << 1 | u64::from(more > 0));
+            if more > 0 {
+                put_varint(&mut self.bytes, more);
+            }
         }
         self.before = Some(*run.end());
     }
@@ -271,14 +287,18 @@ impl LsnSet {
         let (mut found, mut end, mut from) = (0u64, None::<u64>, 0);
         while from < encoded.len() {
             let head = get_varint64(encoded, &mut from)?;
+            let distance = match head {
+                FAR => get_varint64(encoded, &mut from).filter(|far| *far >= LEAST_FAR)?,
+                _ => head >> 1,
+            };
             let more = match head & 1 {
-                1 => get_varint64(encoded, &mut from).filter(|more| *more > 0)?,
+                1 => get_varint64(encoded, &mut from).filter(|more| *more > 0 || head == FAR)?,
                 _ => 0,
             };
             let start = match end {
-                None if head >> 1 == 0 => first,
+                None if distance == 0 => first,
                 None => return None,
-                Some(end) => end.checked_add((head >> 1).checked_add(2)?)?,
+                Some(end) => end.checked_add(distance.checked_add(2)?)?,
             };
             end = Some(start.checked_add(more)?);
             found = found.checked_add(more.checked_add(1)?)?;

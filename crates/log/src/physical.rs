@@ -4,7 +4,7 @@
 
 use crate::catalog::{self, Catalog, Change, CheckpointFile, FileEnd, PhysicalFile, Role};
 use crate::counters::Counters;
-use crate::reserve::{Reserve, ReserveHeld};
+use crate::reserve::{self, Reserve, ReserveHeld};
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use basalt_env::sync::{Mutex, RwLock, named};
 use basalt_env::{Env, MemoryLedger};
@@ -198,6 +198,8 @@ pub(crate) struct PhysicalLogs {
     file_bytes: u64,
     /// True if the store was opened for reading only.
     read_only: bool,
+    /// True since the store was closed. It changes under the lock of the manifest.
+    closed: AtomicBool,
     manifested: Mutex<Manifested>,
     files: RwLock<BTreeMap<u64, Arc<ReadableFile>>>,
     /// Removed files. Later files reuse the space of those that no reader holds.
@@ -297,6 +299,7 @@ impl PhysicalLogs {
             counters: Arc::default(),
             file_bytes,
             read_only,
+            closed: AtomicBool::new(false),
             manifested: Mutex::new(Manifested {
                 manifest,
                 catalog,
@@ -394,15 +397,25 @@ impl PhysicalLogs {
         self.read_only
     }
 
-    /// Returns `ReadOnly` if the store was opened for reading only.
+    /// Returns `ReadOnly` if the store was opened for reading only, and `Closed` after its close.
     pub fn check_writable(&self) -> Result<()> {
         match self.read_only {
+            false if self.closed.load(SeqCst) => Err(reserve::closed()),
             false => Ok(()),
             true => Err(Error::new(
                 ErrorKind::ReadOnly,
                 "the store was opened for reading only; open it with `LogEngine::open` to change it",
             )),
         }
+    }
+
+    /// Refuses all changes from now on: another process may have the directory. Waits for an edit
+    /// that is being written, and for the reserve.
+    pub fn close(&self) {
+        let manifested = self.manifested.lock();
+        self.closed.store(true, SeqCst);
+        drop(manifested);
+        self.reserve.close();
     }
 
     /// Makes changes of the catalog durable.
@@ -547,8 +560,9 @@ impl PhysicalLogs {
         let file_id = self.env.random().next_u128();
         let fs = self.env.fs();
         let options = LogOptions { capacity, reuse };
-        let mut may_be_named = false;
+        let (mut is_made, mut may_be_named) = (false, false);
         let begun = fs.create_log(&path, options).and_then(|file| {
+            is_made = true;
             let header = log_header(&self.env, file_id, self.store_id, number);
             let mut writer = RecordWriter::create(file, &path, &header)?;
             // The header is durable before the manifest names the file. From then on a missing
@@ -565,7 +579,9 @@ impl PhysicalLogs {
             self.install(&[Change::Add(number, entry)])?;
             Ok((writer, readable))
         });
-        if begun.is_err() && !may_be_named {
+        if begun.is_err() && !is_made {
+            // A file with this name is another one's.
+        } else if begun.is_err() && !may_be_named {
             // Otherwise the manifest is in doubt: it may name the file, and a process that opens
             // the store before the next manifest is written must find it.
             let _ = fs.remove(&path);

@@ -9,6 +9,7 @@
 //! take it.
 
 use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{RwLock, RwLockReadGuard, named};
 use basalt_fs::{Error, ErrorKind, LogOptions, Result};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub(crate) struct Reserve {
     /// True if the store takes new records: the file exists, or cannot be made for another reason
     /// than a full disk. False until the first new record.
     takes_records: RwLock<bool>,
+    /// True since the store was closed. It changes under the lock of `takes_records`.
+    closed: AtomicBool,
 }
 
 /// While this guard exists, the reserve is not released.
@@ -40,13 +43,21 @@ impl Reserve {
             env: env.clone(),
             dir: dir.to_path_buf(),
             takes_records: named("Reserve::takes_records", RwLock::new(false)),
+            closed: AtomicBool::new(false),
         }
+    }
+
+    /// Leaves the file alone from now on: another process may have the directory.
+    pub fn close(&self) {
+        let mut takes_records = self.takes_records.write();
+        *takes_records = false;
+        self.closed.store(true, SeqCst);
     }
 
     /// Makes sure that the store has its reserve, before new records are written. Until the guard
     /// is dropped, it is not lent: new records take none of its space.
     ///
-    /// Errors: `NoSpace` if the disk has no space for the reserve.
+    /// Errors: `NoSpace` if the disk has no space for the reserve; `Closed`.
     pub fn hold(&self) -> Result<ReserveHeld<'_>> {
         loop {
             let takes_records = self.takes_records.read();
@@ -55,6 +66,9 @@ impl Reserve {
             }
             drop(takes_records);
             let mut takes_records = self.takes_records.write();
+            if self.closed.load(SeqCst) {
+                return Err(closed());
+            }
             if !*takes_records {
                 self.make()?;
                 *takes_records = true;
@@ -67,7 +81,7 @@ impl Reserve {
     pub fn lend(&self) -> bool {
         let mut takes_records = self.takes_records.write();
         *takes_records = false;
-        self.allocated() > 0 && remove(&self.env, &self.dir)
+        !self.closed.load(SeqCst) && self.allocated() > 0 && remove(&self.env, &self.dir)
     }
 
     /// Returns true if the store takes new records, as far as the process knows.
@@ -80,7 +94,7 @@ impl Reserve {
     /// for removals.
     pub fn keep(&self) {
         let mut takes_records = self.takes_records.write();
-        if *takes_records {
+        if *takes_records || self.closed.load(SeqCst) {
             return;
         }
         *takes_records = self.make().is_ok();
@@ -153,6 +167,11 @@ impl Reserve {
         }
         made.map(|_| ())
     }
+}
+
+/// Returns the error of a call on a store that was closed.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the log engine was closed")
 }
 
 /// Returns the bytes of the file on a disk with enough space.

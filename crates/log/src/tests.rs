@@ -1,5 +1,6 @@
 //! The log engine over a simulated disk: a model, power cuts at every change of the disk, damage.
 
+mod closing;
 mod concurrent;
 mod copy;
 mod crash;
@@ -8,6 +9,7 @@ mod faults;
 mod formats;
 mod full_disk;
 mod integrity;
+mod limits;
 mod lost_edits;
 mod memory;
 mod names;

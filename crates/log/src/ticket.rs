@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// A submitted batch whose result is still to come. The drop of a ticket does not take the batch
-/// back.
+/// back. If the last handle of the engine is dropped without a close, a batch that waits fails with
+/// `Closed`.
 ///
 /// A ticket is also a future of the result, for async callers. A poll takes one lock and never
 /// waits: a job of the commit lane commits the batch. A poll after the end returns the result

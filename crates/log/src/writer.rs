@@ -18,6 +18,7 @@
 
 use crate::catalog::{FileEnd, Role};
 use crate::physical::{PhysicalLogs, ReadableFile, ReplayStart, append_payload};
+use crate::reserve;
 use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -271,6 +272,8 @@ pub(crate) struct PhysicalWriter {
     /// Bytes at which the active file is full.
     target: u64,
     broken: Option<Broken>,
+    /// True since the store was closed. Another process may have the directory.
+    closed: bool,
 }
 
 impl PhysicalWriter {
@@ -285,6 +288,7 @@ impl PhysicalWriter {
             chain: 0,
             target: 0,
             broken: None,
+            closed: false,
         }
     }
 
@@ -299,6 +303,9 @@ impl PhysicalWriter {
         records: &mut [Outgoing<'_>],
         sync: bool,
     ) -> Result<Arc<ReadableFile>> {
+        if self.closed {
+            return Err(reserve::closed());
+        }
         self.make_room()?;
         if sync {
             self.sync_left()?;
@@ -630,8 +637,9 @@ impl PhysicalWriter {
         Ok(self.left.iter().cloned().collect())
     }
 
-    /// Ends all files, for a store that closes.
+    /// Ends all files, for a store that closes. Later appends fail with `Closed`.
     pub fn end_all(&mut self) -> Result<()> {
+        self.closed = true;
         self.resume_now()?;
         self.leave();
         self.end_full()

@@ -8,7 +8,7 @@
 
 use super::known_files::{KnownFile, KnownFiles, is_own, parse_manifest};
 use super::report::LogVerifyReport;
-use super::salvage::Salvage;
+use super::salvage::{Salvage, file_name};
 use super::verify::LiveWalk;
 use crate::catalog::{Catalog, CheckpointFile, Role};
 use crate::checkpoint::{
@@ -483,12 +483,6 @@ impl StoreWalk<'_, '_> {
             self.report.unnamed.extend(unnamed.cloned());
         }
     }
-}
-
-/// Returns the name of a file.
-fn file_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 /// Returns the first difference between a checkpoint and the names file.

@@ -37,6 +37,8 @@ pub(super) struct KnownFiles {
     pub files: BTreeMap<u64, KnownFile>,
     /// Checkpoints that may be the newest one, the newest first.
     pub checkpoints: Vec<CheckpointFile>,
+    /// The newest checkpoint that a readable edit names, if the catalog is not whole.
+    pub named: Option<u64>,
     /// Copies of the names that may be those of the newest checkpoint, the newest first.
     pub names: Vec<CheckpointFile>,
     /// Names of files that are a store's by their names, and that nothing else is known of.
@@ -158,6 +160,13 @@ impl KnownFiles {
                 self.add(env, dir, number, role, hints)?;
             }
         }
+        let of_checkpoints = |n: &u64| checkpoints.iter().any(|c| c.number == *n);
+        self.named = hints
+            .checkpoints
+            .keys()
+            .copied()
+            .filter(of_checkpoints)
+            .max();
         for found in [&mut checkpoints, &mut copies] {
             found.sort_unstable_by_key(|c| std::cmp::Reverse(c.number));
         }

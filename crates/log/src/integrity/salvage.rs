@@ -76,6 +76,12 @@ impl SalvagedLog {
     }
 }
 
+/// Returns the name of a file.
+pub(super) fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 /// A change of a log at a sequence number.
 enum Event {
     Append { lsn: u64, location: Location },
@@ -211,35 +217,48 @@ impl<'a> Salvage<'a> {
         Ok(s)
     }
 
+    /// Takes the newest whole checkpoint, or else what can be read of a damaged one.
     fn read_checkpoints(&mut self) -> Result<()> {
-        for c in &self.known.checkpoints {
+        let known = self.known;
+        // A damaged checkpoint that no edit names was interrupted, and the one before it counts.
+        let is_newest = |c: &&CheckpointFile| known.named.is_none_or(|named| c.number >= named);
+        let mut damaged = Vec::new();
+        for c in known.checkpoints.iter().filter(is_newest) {
             let path = checkpoint_path(self.dir, c.number);
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
             match checkpoint::read(self.env, &path, c, 0) {
                 Ok((head, logs)) => {
                     self.has_checkpoint = true;
-                    self.copied.file = Some(name.to_string());
+                    self.copied.file = Some(file_name(&path));
                     self.take_head(head);
                     for log in logs {
                         self.take_log(&log)?;
                     }
-                    return Ok(());
+                    break;
                 }
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    self.bad_checkpoints.push(name.to_string());
-                    let reason = match self.read_parts(c, &path)? {
-                        0 => "the checkpoint cannot be read; all files are replayed".to_string(),
-                        n => format!(
-                            "the checkpoint is damaged; {n} of its logs are readable, and all files are replayed for the others"
-                        ),
-                    };
-                    self.notes.push(format!("{name}: {reason}"));
-                    if !self.logs.is_empty() {
-                        return Ok(());
-                    }
-                }
+                Err(e) if e.kind() == ErrorKind::Corruption => damaged.push(c),
                 Err(e) => return Err(e),
             }
+        }
+        for c in damaged {
+            let path = checkpoint_path(self.dir, c.number);
+            let name = file_name(&path);
+            self.bad_checkpoints.push(name.clone());
+            if self.has_checkpoint {
+                self.notes.push(format!(
+                    "{name}: the checkpoint is not whole, and an older one is used"
+                ));
+                continue;
+            }
+            if !self.logs.is_empty() {
+                continue;
+            }
+            let reason = match self.read_parts(c, &path)? {
+                0 => "the checkpoint cannot be read; all files are replayed".to_string(),
+                n => format!(
+                    "the checkpoint is damaged; {n} of its logs are readable, and all files are replayed for the others"
+                ),
+            };
+            self.notes.push(format!("{name}: {reason}"));
         }
         Ok(())
     }

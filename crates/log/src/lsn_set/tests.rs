@@ -106,3 +106,22 @@ fn bytes_that_are_no_set_are_refused() {
     }
     assert!(accepted > 100, "only {accepted} were accepted");
 }
+
+/// Gaps around the largest distance that fits beside the flag of a run.
+#[test]
+fn sets_with_gaps_of_half_of_all_lsns_have_their_lsns() {
+    let half = 1u64 << 63;
+    for gap in [half - 2, half - 1, half, half + 1, half + 2, u64::MAX - 20] {
+        for (low, high) in [(1, 1), (3, 1), (1, 4), (5, 6)] {
+            let lsns: Vec<u64> = (0..low)
+                .chain((0..high).map(|i| low - 1 + gap + i))
+                .collect();
+            let set = LsnSet::from_rising(lsns.iter().copied());
+            let mut bytes = Vec::new();
+            set.encode(&mut bytes);
+            let again = LsnSet::decode(&bytes, &mut 0);
+            assert!(set.runs().flatten().eq(lsns), "{gap:x}: {low} and {high}");
+            assert_eq!(again.as_ref(), Some(&set), "{gap:x}: {low} and {high}");
+        }
+    }
+}

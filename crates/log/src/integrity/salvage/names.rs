@@ -1,7 +1,7 @@
 //! Names, options and trim points from the copy that lies beside a checkpoint, for a salvage
 //! without a whole checkpoint.
 
-use super::{KnownFile, Salvage, SalvagedLog};
+use super::{KnownFile, Salvage, SalvagedLog, file_name};
 use crate::catalog::CheckpointFile;
 use crate::checkpoint::{self, CheckpointHead, CopiedLog, decode_copied, names_path};
 use crate::integrity::report::UnnamedLog;
@@ -68,31 +68,40 @@ impl Salvage<'_> {
     pub(super) fn read_names(&mut self) -> Result<()> {
         let known = self.known;
         self.copied.lost = !self.bad_checkpoints.is_empty();
+        let mut damaged = Vec::new();
         for c in &known.names {
             let path = names_path(self.dir, c.number);
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
             match checkpoint::read_names(self.env, &path, c) {
                 Ok((head, logs)) => {
                     self.copied.below = head.next_log;
                     self.copied.head = Some(head);
-                    self.copied.file = Some(name.into_owned());
+                    self.copied.file = Some(file_name(&path));
                     self.take_names(Some(head), logs);
-                    return Ok(());
+                    break;
                 }
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    self.copied.lost = true;
-                    self.bad_names.push(name.to_string());
-                    let (head, logs) = self.readable_names(c, &path)?;
-                    self.notes.push(format!(
-                        "{name}: the names file is damaged; {} of its logs are readable",
-                        logs.len()
-                    ));
-                    if !logs.is_empty() {
-                        self.take_names(head, logs);
-                        return Ok(());
-                    }
-                }
+                Err(e) if e.kind() == ErrorKind::Corruption => damaged.push(c),
                 Err(e) => return Err(e),
+            }
+        }
+        let mut has_names = self.copied.file.is_some();
+        for c in damaged {
+            let path = names_path(self.dir, c.number);
+            let name = file_name(&path);
+            self.copied.lost |= !has_names;
+            self.bad_names.push(name.clone());
+            if has_names {
+                self.notes
+                    .push(format!("{name}: the names file is not whole"));
+                continue;
+            }
+            let (head, logs) = self.readable_names(c, &path)?;
+            self.notes.push(format!(
+                "{name}: the names file is damaged; {} of its logs are readable",
+                logs.len()
+            ));
+            if !logs.is_empty() {
+                self.take_names(head, logs);
+                has_names = true;
             }
         }
         Ok(())
