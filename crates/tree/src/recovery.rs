@@ -81,7 +81,7 @@ impl Storage {
         })?;
         storage.replay(found, &system)?;
         // On a full disk, the next erasure repeats this.
-        match storage.erase_unknown() {
+        match storage.erase_dead() {
             Err(e) if e.kind() != ErrorKind::NoSpace => return Err(e),
             _ => {}
         }
@@ -174,22 +174,6 @@ impl Storage {
             .filter(|(id, usage)| usage.valid == 0 && !there.contains(id));
         let unused: Vec<ExtentId> = unused.map(|(id, _)| id).collect();
         unused.into_iter().for_each(|id| usage.forget(id));
-    }
-
-    /// Erases extents that have no page of any transaction: a crash has left them.
-    fn erase_unknown(&self) -> Result<()> {
-        for stream in [&self.base, &self.delta] {
-            let unknown: Vec<ExtentId> = {
-                let usage = self.usage.lock();
-                let sealed = stream.extents().into_iter().filter(|e| e.sealed);
-                let ids = sealed.map(|e| e.id);
-                ids.filter(|id| usage.get(*id).is_none()).collect()
-            };
-            if !unknown.is_empty() {
-                stream.erase(&unknown)?;
-            }
-        }
-        self.erase_dead().map(|_| ())
     }
 
     /// Takes a system checkpoint, and closes the logs.

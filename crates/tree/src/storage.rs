@@ -402,6 +402,12 @@ impl Storage {
         self.system.trim(view.time, &SYNC)
     }
 
+    /// Returns the note of the last user checkpoint that had one; empty if none had.
+    #[cfg(test)]
+    pub fn note(&self) -> Vec<u8> {
+        self.commit.lock().note.clone()
+    }
+
     /// Sets the state that recovery found: the newest view, the note of the memory tier, and the
     /// bytes of the system log.
     pub fn set_recovered(&self, time: SysTime, root: Root, note: Vec<u8>, log_bytes: u64) {

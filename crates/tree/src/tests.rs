@@ -6,7 +6,7 @@ use crate::{PageTree, TreeOptions};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, FileSystem, Result};
 use basalt_kv::codec::Compression;
 use basalt_kv::key::Kind;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
@@ -149,6 +149,13 @@ fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result
     }
 }
 
+fn is_write(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Write(_) | Step::WriteBeside(..) | Step::CompactBeside(_)
+    )
+}
+
 fn apply(content: &mut Content, step: &Step) {
     if let Step::Write(changes) | Step::WriteBeside(changes, _) | Step::CompactBeside(changes) =
         step
@@ -208,7 +215,7 @@ fn histories_agree_with_a_model() {
         let mut storage = open(&fs).unwrap();
         let mut model = Content::new();
         let mut held: Vec<(Arc<View>, Content)> = Vec::new();
-        let mut before = 0;
+        let (mut before, mut note) = (0, Vec::new());
         for (n, step) in history(&random, 120).iter().enumerate() {
             if matches!(step, Step::Reopen) {
                 held.clear();
@@ -216,6 +223,10 @@ fn histories_agree_with_a_model() {
             run(&mut storage, &fs, step, n as u64)
                 .unwrap_or_else(|e| panic!("seed {seed}, step {n}: {step:?}: {e}"));
             apply(&mut model, step);
+            if is_write(step) {
+                note = (n as u64).to_le_bytes().to_vec();
+            }
+            assert_eq!(storage.note(), note, "seed {seed}, step {n}");
             let view = storage.view();
             levels = levels.max(view.root.level);
             check_points(&storage, &view, &model, &random);
@@ -490,4 +501,164 @@ fn an_old_snapshot_keeps_only_what_it_sees() {
     storage.verify().unwrap();
     // Two states of 400 entries of some 40 bytes, and garbage.
     assert!(most < 200 << 10, "{most} bytes");
+}
+
+/// Transactions that were prepared and never committed leave nothing behind.
+#[test]
+fn pages_without_a_transaction_are_erased() {
+    let fs = disk(3);
+    let storage = open(&fs).unwrap();
+    let random = Random::from_seed(3);
+    write(&storage, &changes(&random), 0).unwrap();
+    let mut most = 0;
+    for round in 0..300 {
+        drop(prepare(&storage, &changes(&random), 1).unwrap());
+        // The next commit syncs and seals the extents that were left.
+        if round % 8 == 0 {
+            write(&storage, &changes(&random), 0).unwrap();
+            storage.compact().unwrap();
+        }
+        storage.erase_dead().unwrap();
+        most = most.max(storage.stats().delta_extent_bytes);
+    }
+    assert!(most < 16 * options().extent_bytes, "{most}");
+    storage.verify().unwrap();
+}
+
+/// Every changed byte of an extent is found, or is in no page.
+#[test]
+fn damage_of_pages_is_found() {
+    let fs = disk(4);
+    let mut storage = open(&fs).unwrap();
+    let random = Random::from_seed(4);
+    let mut model = Content::new();
+    for (n, step) in history(&random, 60).iter().enumerate() {
+        run(&mut storage, &fs, step, n as u64).unwrap();
+        apply(&mut model, step);
+    }
+    storage.close().unwrap();
+    drop(storage);
+    let snapshot = fs.snapshot();
+    let (mut found, mut harmless) = (0, 0);
+    for stream in ["base", "delta"] {
+        let dir = Path::new(DIR).join(stream);
+        for entry in fs.list(&dir).unwrap() {
+            let path = dir.join(&entry.name);
+            if !entry.name.ends_with(".extent") {
+                continue;
+            }
+            let len = fs.read_all(&path).unwrap().len() as u64;
+            for offset in (0..len).step_by(61) {
+                let damaged = snapshot.kill();
+                damaged.flip_bit(&path, offset, (offset % 8) as u8).unwrap();
+                let say = format!("byte {offset} of {}", path.display());
+                let checked = open(&damaged).and_then(|storage| {
+                    storage.verify()?;
+                    content(&storage, &storage.view())
+                });
+                match checked {
+                    Ok(content) => {
+                        assert_eq!(content, model, "{say}");
+                        harmless += 1;
+                    }
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::Corruption, "{say}: {e}");
+                        assert_eq!(e.path(), Some(&*path), "{say}: {e}");
+                        found += 1;
+                    }
+                }
+            }
+        }
+    }
+    println!("damaged bytes of extents: {found} found, {harmless} harmless");
+    assert!(found > 200, "{found}");
+}
+
+/// Writers, maintenance and readers on threads of their own. A reader sees each write whole.
+#[test]
+fn threads_write_read_and_maintain_one_tree() {
+    let env = Env::for_tests(disk(5), 5);
+    let tree = PageTree::open(&env, DIR, &options()).unwrap();
+    let writing = AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        for writer in 0..2u8 {
+            let (tree, writing) = (&tree, &writing);
+            scope.spawn(move || {
+                for round in 0..60u8 {
+                    let key = |n: u32| format!("{writer}{:04}", n * 7 + u32::from(round) % 7);
+                    let keys: Vec<String> = (0..40).map(key).collect();
+                    let value = [round; 30];
+                    let mark = format!("{writer}");
+                    let all = [(mark.as_bytes(), Some(&value[..]))].into_iter();
+                    let all = all.chain(keys.iter().map(|k| (k.as_bytes(), Some(&value[..]))));
+                    tree.write(all).unwrap();
+                }
+                writing.fetch_sub(1, SeqCst);
+            });
+        }
+        scope.spawn(|| {
+            while writing.load(SeqCst) > 0 {
+                tree.maintain().unwrap();
+            }
+        });
+        for reader in 0..2u8 {
+            let (tree, writing) = (&tree, &writing);
+            scope.spawn(move || {
+                while writing.load(SeqCst) > 0 {
+                    let snapshot = tree.snapshot();
+                    let mark = format!("{reader}");
+                    let Some(last) = tree.get(&snapshot, mark.as_bytes()).unwrap() else {
+                        continue;
+                    };
+                    let of_writer = tree.iter(&snapshot, mark.as_bytes()).unwrap();
+                    let of_writer = of_writer.map(Result::unwrap).skip(1);
+                    let of_writer =
+                        of_writer.take_while(|(key, _)| key.starts_with(mark.as_bytes()));
+                    let newest = of_writer.filter(|(_, value)| *value == last).count();
+                    assert_eq!(newest, 40, "a write is there in part");
+                }
+            });
+        }
+    });
+    tree.verify().unwrap();
+    tree.close().unwrap();
+}
+
+#[test]
+fn limits_are_refused_and_named() {
+    let env = Env::for_tests(disk(6), 6);
+    let closed = TreeOptions {
+        create_if_missing: false,
+        ..options()
+    };
+    let missing = PageTree::open(&env, DIR, &closed).err().unwrap();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let wrong = TreeOptions {
+        max_deltas: 1,
+        ..options()
+    };
+    let refused = PageTree::open(&env, DIR, &wrong).err().unwrap().to_string();
+    assert!(
+        refused.contains("max_deltas is 1; it must be 2 to 64"),
+        "{refused}"
+    );
+    let tree = PageTree::open(&env, DIR, &options()).unwrap();
+    assert_eq!(
+        PageTree::open(&env, DIR, &options()).err().unwrap().kind(),
+        ErrorKind::Busy
+    );
+    let long = vec![b'k'; basalt_kv::MAX_KEY_LEN + 1];
+    let refused = tree.write([(&long[..], None)]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(
+        refused.to_string().contains("key of 65537 bytes"),
+        "{refused}"
+    );
+    tree.write([(&long[1..], Some(&b"v"[..]))]).unwrap();
+    let snapshot = tree.snapshot();
+    assert_eq!(
+        tree.get(&snapshot, &long[1..]).unwrap().as_deref(),
+        Some(&b"v"[..])
+    );
+    tree.close().unwrap();
 }

@@ -84,13 +84,14 @@ impl UsageTable {
     }
 
     /// Returns true if no page of an extent is valid for readers at these times, and no transaction
-    /// writes to it.
+    /// writes to it. An extent that the table does not have is dead, too: what was written to it was
+    /// never committed.
     pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
         let unused = |usage: &ExtentUsage| {
             let mut readers = readers.iter();
             usage.valid == 0 && !readers.any(|at| (usage.born..usage.freed).contains(at))
         };
-        self.extents.get(&extent).is_some_and(unused) && !self.written.contains_key(&extent)
+        self.extents.get(&extent).is_none_or(unused) && !self.written.contains_key(&extent)
     }
 
     pub fn get(&self, extent: ExtentId) -> Option<&ExtentUsage> {
