@@ -56,7 +56,7 @@ pub enum Command {
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space
     Checkpoint(Checkpoint),
-    /// Verify every byte of a closed store that has a meaning
+    /// Verify every meaningful byte of a closed store
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),

@@ -279,13 +279,13 @@ pub fn repair(args: args::Repair) -> Outcome {
         let blobs = match (report.blobs_kept, report.blobs_written) {
             (0, 0) => String::new(),
             (kept, written) => format!(
-                ", with values in {} kept as they were and {written} written anew",
+                "; {} unchanged, {written} written",
                 count(kept, "blob file", "blob files")
             ),
         };
         let _ = writeln!(
             text,
-            "{} kept, in {} kept as they were and {} written anew{blobs}; {}",
+            "kept {}; {} unchanged, {} written{blobs}; {}",
             count_entries(report.entries_kept),
             count(report.tables_kept, "table", "tables"),
             report.tables_written,

@@ -48,7 +48,7 @@ pub enum Action {
     Stat(Stat),
     /// Print records of a log in the order of their LSNs
     Dump(Dump),
-    /// Append records, durably; makes a missing store and a missing log
+    /// Append records, durably; make the store and the log if they are missing
     Append(Append),
     /// Print the last records of a log, and with -f those that follow
     Tail(Tail),
@@ -60,7 +60,7 @@ pub enum Action {
     Rm(Rm),
     /// Give a log another name
     Rename(Rename),
-    /// Verify every byte of a closed store that has a meaning
+    /// Verify every meaningful byte of a closed store
     Check(Check),
     /// Salvage a damaged, closed store and say exactly what is lost
     Repair(Repair),
@@ -188,7 +188,7 @@ Examples:
 
 Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
 returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. With --with-lsns each record gets the LSN that the line gives: \
-the copy has the same records at the same LSNs, with the same gaps. Records may contain any bytes. The LSN of its last trim is not copied.")]
+the copy has the same records at the same LSNs, with the same gaps. Records may contain any bytes. The trim point of the source log is not copied.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -202,7 +202,8 @@ pub struct Append {
     /// Append the content of this file as one record
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub file: Option<PathBuf>,
-    /// Give the first record this LSN, and each further one the next
+    /// Give the first record this LSN, and each later record the next one [default: the LSN after
+    /// the last]
     #[arg(long, value_name = "LSN", allow_negative_numbers = true)]
     pub lsn: Option<u64>,
     /// Read the escapes that `dump` prints, \t \n \r \\ \xNN, and \0
@@ -240,7 +241,7 @@ pub struct Tail {
     /// The log
     #[arg(value_name = "LOG")]
     pub log: String,
-    /// Print this many records
+    /// Print the last N records
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
     pub count: u64,
     /// Go on with records that are appended later
@@ -319,7 +320,7 @@ Examples:
   basalt log rename ./logs orders orders-2025
   basalt log rename ./logs orders orders-2025 --json
 
-The records, their LSNs and the trim point stay. A name that another log has is refused. If a log's name is lost, a repair names the log recovered-N. Use this command to restore its name. A log of the server's streams can get a name that begins with recovered-, to take a wrong name back.")]
+The records, their LSNs and the trim point stay. A name that another log has is refused. If a log's name is lost, a repair names the log recovered-N. Use this command to restore its name. To undo a wrong rename to a stream's name, rename the log to a name that begins with recovered-.")]
 pub struct Rename {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]

@@ -114,13 +114,13 @@ pub fn walked(report: &LogVerifyReport) -> String {
         return format!("{files}, records not counted");
     }
     format!(
-        "{files}, {}{} in {}",
+        "{files}, {} in {}{}",
         count(report.records, "record", "records"),
+        count(report.logs, "log", "logs"),
         match report.damage.is_empty() {
             true => "",
-            false => " left",
-        },
-        count(report.logs, "log", "logs")
+            false => " after a repair",
+        }
     )
 }
 
@@ -165,7 +165,7 @@ pub fn repair_text(report: &LogRepairReport, directory: &str) -> String {
     }
     let _ = writeln!(
         text,
-        "{} in {} kept, in {} kept as they were and {} written anew; {}",
+        "kept {} in {}; {} unchanged, {} written; {}",
         count(report.records_kept, "record", "records"),
         count(report.logs, "log", "logs"),
         count(report.files_kept, "file", "files"),

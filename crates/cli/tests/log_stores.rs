@@ -379,7 +379,7 @@ fn a_line_that_is_refused_is_named() {
         &[
             "line 3 of standard input: ",
             "has a record with LSN 7",
-            "only lines 1 to 2, LSNs 5 to 6, went in, durably",
+            "; appended and durable: lines 1 to 2 (LSNs 5 to 6)",
         ],
     );
     let append = |input: &str| log_with(&s, &["append", "l", "a", "--with-lsns"], input.as_bytes());
@@ -388,7 +388,7 @@ fn a_line_that_is_refused_is_named() {
         &[
             "line 4 of",
             "has a record with LSN 25",
-            "only lines 1 to 3, LSNs 20 to 25, went in",
+            "; appended and durable: lines 1 to 3 (LSNs 20 to 25)",
         ],
     );
     log(&s, &["trim", "l", "a", "--up-to", "6", "--yes"]).ok();
@@ -397,7 +397,7 @@ fn a_line_that_is_refused_is_named() {
         &[
             "line 2 of",
             "up to which the log was trimmed",
-            "only line 1, LSN 30, went in",
+            "; appended and durable: line 1 (LSN 30)",
         ],
     );
     for (line, part) in [

@@ -86,7 +86,7 @@ $ stat l a
 a: 4 records, 43 B with their heads
 LSNs 1 to 9; 5 of them are missing, in 1 gap
 never trimmed
-an append of an LSN that is there is refused
+an append with an existing LSN is refused
 $ dump l a
 1\tone
 2\ttwo
@@ -111,13 +111,13 @@ $ dump l c
 basalt: there is no log c in l; `basalt log ls l` lists them
 [2]
 $ dump l a --from 5 --to 4
-basalt: --to 4 lies before --from 5
+basalt: --to 4 is below --from 5; give an LSN of 5 or more
 [2]
 $ trim l a --up-to 2
 basalt: trim removes 2 of 4 records of a for good, LSNs 1 to 2; run it with --yes
 [2]
 $ trim l a --up-to 20 --yes
-basalt: a ends at LSN 9, and after a trim up to 20 all appends up to it would be refused; use --up-to 9, or --beyond-last if that is wanted
+basalt: cannot trim a up to 20: its last LSN is 9, and later appends up to 20 would be refused; use --up-to 9, or add --beyond-last to trim anyway
 [2]
 $ trim l a --up-to 2 --yes
 2 records trimmed, 20 B; 2 left
@@ -132,7 +132,7 @@ $ trim l a --up-to 20 --beyond-last --yes
 $ append l a next
 21
 $ append l a -e < last\\nbad\\q\\nnever\\n
-basalt: line 2 of standard input: \\q is unknown: \\t \\n \\r \\0 \\\\ and \\xNN are the escapes; only line 1, LSN 22, went in, durably
+basalt: line 2 of standard input: \\q is unknown: \\t \\n \\r \\0 \\\\ and \\xNN are the escapes; appended and durable: line 1 (LSN 22)
 [2]
 $ append l a --lsn 20 < x\\ny\\n
 basalt: line 1 of standard input: LSN 20 of log \"a\" is not above 20, up to which the log was trimmed; `basalt log stat l a` shows which LSNs are used; nothing was appended
@@ -202,7 +202,13 @@ fn scripts_get_json_and_raw_bytes() {
         "--up-to",
         "18446744073709551615",
     ];
-    log(&s, &all).fails(2, &["could take no record any more", "basalt log rm l a"]);
+    log(&s, &all).fails(
+        2,
+        &[
+            "no LSN would be left for new records",
+            "run `basalt log rm l a`",
+        ],
+    );
     // A creation that failed has left a manifest. The next one succeeds.
     s.file("n/MANIFEST-000001", b"");
     log(&s, &["append", "n", "a", "x"]).ok();
@@ -357,7 +363,7 @@ fn a_followed_log_shows_what_others_append() {
     log(&s, &["truncate", "l", "a", "--from", "31", "--yes"]).ok();
     let line = next_line(&mut err);
     assert!(
-        line.contains("records of a that were printed have been removed"),
+        line.contains("printed records of a were removed or replaced; the log now ends at LSN 30"),
         "{line}"
     );
     append("in its place");
@@ -391,9 +397,9 @@ fn an_append_that_fails_leaves_no_log() {
     refused.fails(2, &["LSN"]);
     let names = json(log(&s, &["ls", "l", "--json"]));
     assert_eq!(names["logs"].as_array().unwrap().len(), 1, "{names}");
-    // What went in before the failure stays, and so does its log.
+    // Records that were appended before the failure stay, and so does their log.
     let refused = log_with(&s, &["append", "l", "b", "--with-lsns"], b"1\tx\ny\n");
-    refused.fails(2, &["line 2", "only line 1, LSN 1, went in"]);
+    refused.fails(2, &["line 2", "appended and durable: line 1 (LSN 1)"]);
     assert_eq!(log(&s, &["dump", "l", "b"]).ok(), b"1\tx\n");
 }
 
@@ -430,7 +436,7 @@ fn damage_is_named_and_repaired() {
         "LSN 33 of log \"b\"",
         &name.display().to_string(),
         "is damaged in 1 place: ",
-        "99 records left in 2 logs",
+        "99 records in 2 logs after a repair",
         "basalt log repair l",
     ] {
         assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
@@ -459,7 +465,7 @@ fn damage_is_named_and_repaired() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     for part in [
         "LSN 33 of log \"b\"",
-        "99 records in 2 logs kept",
+        "kept 99 records in 2 logs; ",
         "moved aside: lost/",
     ] {
         assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
@@ -601,7 +607,7 @@ fn a_store_of_keys_has_logs_beside_them() {
     }
     let ran = s.run("repair", ["--yes"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    for part in ["lost: ", "LSN 2 of log \"a\"", "2 records in 2 logs kept"] {
+    for part in ["lost: ", "LSN 2 of log \"a\"", "kept 2 records in 2 logs; "] {
         assert!(ran.text().contains(part), "{part} is not in {}", ran.text());
     }
     s.run("check", [""; 0]).ok();

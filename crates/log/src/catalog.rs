@@ -116,7 +116,7 @@ pub(crate) struct Catalog {
     pub next_file: u64,
     pub files: BTreeMap<u64, PhysicalFile>,
     pub checkpoint: Option<CheckpointFile>,
-    /// The names file of `checkpoint`; `None` if a version without copies wrote it.
+    /// The names file of `checkpoint`; `None` if a version without names files wrote it.
     pub names: Option<CheckpointFile>,
 }
 

@@ -1,5 +1,5 @@
 //! Checkpoints: all logical logs and their indexes in one file, so that recovery reads only what
-//! was written since (pageserver 5.2). Beside it, a copy of what no other file has.
+//! was written since (pageserver 5.2). Beside it, a names file with what no other file has.
 //!
 //! A checkpoint is fuzzy: it begins with the points of the metalog and the datalog at which it
 //! began, and has each log as it was at some moment after that. A replay from the points skips what
@@ -16,10 +16,10 @@
 //! A point is a file number, an offset and the checksum of the header of the record before. There
 //! is one for the metalog, one for the datalog and one for moved records.
 //!
-//! The copy has the same records. In place of the index, a log has its LSNs: their sets, one behind
-//! the other. A repair that has lost the checkpoint finds the records again in the physical logs.
-//! The copy tells it the names and which of the records are live. An open does not read it
-//! (decision 0043).
+//! A names file has the same records. In place of the index, the record of a log has the LSNs of
+//! the log, as sets, one after the other. If the checkpoint is lost, a repair finds the records in
+//! the physical logs, and reads from the names file which of them are live and how the logs are
+//! named. An open does not read the names file (decision 0043).
 
 use crate::catalog::{CheckpointFile, Role};
 use crate::index::LogIndex;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub(crate) const EXTENSION: &str = "checkpoint";
 /// Extension of the name of a checkpoint's names file.
 pub(crate) const NAMES_EXTENSION: &str = "names";
-/// Records of the copy that are written with one write.
+/// Records of the names file that are written with one write.
 const RECORDS_A_WRITE: usize = 256;
 
 /// The points at which a checkpoint began.
@@ -47,12 +47,11 @@ const RECORDS_A_WRITE: usize = 256;
 pub(crate) struct CheckpointHead {
     pub next_seq: u64,
     pub next_log: u64,
-    /// Number of a file of the metalog, and a point in it: a replay begins there, and goes on with
-    /// the files of larger numbers.
+    /// Where the replay of the metalog begins. It goes on with the files of larger numbers.
     pub meta: ReplayStart,
-    /// The same of the datalog.
+    /// Where the replay of the datalog begins. It goes on with the files of larger numbers.
     pub data: ReplayStart,
-    /// The same of moved records.
+    /// Where the replay of moved records begins. It goes on with the files of larger numbers.
     pub moved: ReplayStart,
 }
 
@@ -121,7 +120,7 @@ impl CheckpointHead {
     }
 }
 
-/// A log as a checkpoint has it, and as its copy has it.
+/// A log as a checkpoint has it, and as its names file has it.
 struct EncodedLog {
     in_checkpoint: Vec<u8>,
     in_names: Vec<u8>,
@@ -149,7 +148,7 @@ fn encode_log((name, log): &NamedLog) -> Option<EncodedLog> {
     })
 }
 
-/// Returns the record of the copy for a log that was read from a checkpoint.
+/// Returns the record of the names file for a log that was read from a checkpoint.
 pub(crate) fn names_record(log: &Arc<LogState>) -> Option<Vec<u8>> {
     encode_log(&(log.name(), log.clone())).map(|encoded| encoded.in_names)
 }
@@ -265,7 +264,7 @@ pub(crate) fn write(
     })
 }
 
-/// The writer of a checkpoint or of its copy.
+/// The writer of a checkpoint or of its names file.
 struct PartWriter {
     number: u64,
     file_id: u128,
@@ -318,7 +317,7 @@ pub(crate) fn read_names(
     read_file(env, path, file, decode_copied)
 }
 
-/// Reads a checkpoint, or the copy of one. Records of logs are decoded by `decode_log`.
+/// Reads a checkpoint or a names file. Records of logs are decoded by `decode_log`.
 fn read_file<T>(
     env: &Env,
     path: &Path,
@@ -351,7 +350,7 @@ fn read_file<T>(
     let [(head_at, head), logs @ .., (last_at, last)] = &payloads[..] else {
         return Err(bad(
             0,
-            "a checkpoint has a first and a last record, and this one has not",
+            "the first or the last record of the checkpoint is missing",
         ));
     };
     let head = CheckpointHead::decode(head)
@@ -368,7 +367,7 @@ fn read_file<T>(
     Ok((head, logs))
 }
 
-/// Returns a first record, a record of a log, and the same log's record in the copy.
+/// Returns a first record, a record of a log, and the same log's record in the names file.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn examples(index: LogIndex) -> Vec<Vec<u8>> {
     let start = |file| ReplayStart {
@@ -390,8 +389,8 @@ pub(crate) fn examples(index: LogIndex) -> Vec<Vec<u8>> {
     vec![head.encode(), encoded.in_checkpoint, encoded.in_names]
 }
 
-/// Returns false if the bytes are no record of a checkpoint or of its copy. Panics if what was read
-/// is not written back to the same record.
+/// Returns false if the bytes are no record of a checkpoint or of its names file. Panics if what
+/// was read is not written back to the same record.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn reads_as_written(bytes: &[u8]) -> bool {
     let head = CheckpointHead::decode(bytes);

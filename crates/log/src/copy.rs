@@ -1,7 +1,7 @@
 //! Copies of an open store, as of one moment, that share its files.
 //!
-//! At the moment all writers leave their files. So the copy has whole files alone, which take no
-//! more records, and a hard link copies such a file. The moment is taken under the locks of all
+//! At that moment every writer switches to a new file. So the copy has only files that take no more
+//! records, and a hard link is enough to copy one. The moment is taken under the locks of all
 //! writers, so records, operations on logs and moved records agree. All slow work happens after it,
 //! beside appends. Meanwhile no file of the moment is removed or recycled.
 //!
@@ -135,8 +135,8 @@ impl LogCopy {
                 known.end = known.end.or(file.end());
             }
         }
-        // What has no end was prepared, and had no records at the moment. What was prepared then
-        // and ended since has none of the moment's records either.
+        // A file without an end had no records at the moment: it was only prepared. If it has ended
+        // since, all its records are later than the moment.
         let has_records = |number: &u64| {
             let known = self.catalog.files.get(number);
             known.is_some_and(|file| file.end.is_some()) || self.was_left(*number)

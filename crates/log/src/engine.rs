@@ -7,8 +7,8 @@
 //!
 //! A trim and an append of the same log may run at the same time. The trim's limit only rises, and
 //! every append up to it is refused or dropped. So the order of the two does not matter. The
-//! removal of other ranges is no such operation. It goes through the queue of the datalog, so that
-//! it has its place among the appends; recovery finds the place by sequence numbers.
+//! order of any other removal and the appends does matter. So such a removal goes through the queue
+//! of the datalog, and recovery orders it by its sequence number.
 //!
 //! `LOCK_ORDER` has all locks of this crate.
 

@@ -5,9 +5,9 @@
 //! trimmed pins no file for long: its records move once, to files that have little garbage from
 //! then on.
 //!
-//! A moved record says which record it is. A recovery moves the record again if the index still has
-//! it at that place. So the place must be known to the newest checkpoint: only files that are
-//! older than it are collected.
+//! A moved record names its source. Recovery installs its new location only if the index still has
+//! the record at the source. The newest checkpoint must know that location, so a collection takes
+//! only files that are older than the checkpoint.
 
 use crate::catalog::Role;
 use crate::checkpoint::CheckpointHead;

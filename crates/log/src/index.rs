@@ -2,9 +2,9 @@
 //! two levels (pageserver 5.2, Fig. 7).
 //!
 //! L0 is in memory: chunks of up to [`CHUNK`] entries, encoded as [`Mapping`]s. L1 names pages:
-//! MetaFlush records of up to [`PAGE`] entries on disk. Of a page, memory has its location and the
-//! set of LSNs that it still answers for. An LSN is in one chunk or in the set of one page, never
-//! in both.
+//! MetaFlush records of up to [`PAGE`] entries on disk. For each page, memory has its location
+//! and the set of LSNs that are still looked up in it. An LSN is in one chunk or in the set of one
+//! page, never in both.
 //!
 //! Chunks are disjoint and sorted. Pages are sorted by the smallest LSN that they were written
 //! with, and may overlap: a late LSN goes to L0, and from there to a later page.
@@ -21,7 +21,7 @@ use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
 use std::ops::RangeInclusive;
 
-/// Most entries of a chunk. A lookup decodes half of a chunk in the mean. Smaller chunks would cost
+/// Most entries of a chunk. A lookup decodes half of a chunk on average. Smaller chunks would cost
 /// memory: a log that keeps a hundred records has two of them.
 const LARGEST_CHUNK: u32 = 128;
 /// Entries of a full chunk. Tests have small logs.
@@ -179,7 +179,7 @@ impl LogIndex {
         self.chunks.memory() + self.pages.memory()
     }
 
-    /// Returns the same bytes, counted by a walk over chunks and pages.
+    /// Returns the bytes of memory beyond the struct, counted by a walk over chunks and pages.
     #[cfg(test)]
     pub fn walked_memory(&self) -> usize {
         let of_page = |p: &Page| p.lsns.memory() + p.files.heap();

@@ -119,11 +119,21 @@ impl Log {
                 return Ok(Some(data));
             }
             if before.replace(place) == Some(place) {
+                let at = match place {
+                    EntryPlace::Known(at) => format!(
+                        "at offset {} of file {}, which does not exist",
+                        at.offset, at.file
+                    ),
+                    EntryPlace::OnPage(at) => format!(
+                        "on the page at offset {} of file {}, and the page or the record does not exist",
+                        at.offset, at.file
+                    ),
+                };
                 return Err(Error::corruption(
                     self.engine.logs.dir(),
                     0,
                     format!(
-                        "the index leads to {place:?}, where LSN {lsn} of log {:?} is not",
+                        "the index of log {:?} has LSN {lsn} {at}; close the store and check it",
                         self.name()
                     ),
                 ));

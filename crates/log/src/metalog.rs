@@ -20,7 +20,7 @@ impl Engine {
     pub fn run_op(&self, log: &Arc<LogState>, op: LogOp, sync: bool) -> Result<()> {
         self.check_open()?;
         if !op.frees_space() {
-            // Nothing else uses up what a removal needs on a full disk.
+            // Only operations that free space may use the reserve.
             drop(self.logs.hold_reserve()?);
         }
         let request = MetaRequest {
@@ -71,7 +71,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         if let Err(e) = &appended
             && e.kind() == ErrorKind::NoSpace
             && group.iter().any(|queued| queued.request.op.frees_space())
-            && engine.logs.lend_reserve()
+            && engine.logs.release_reserve()
         {
             appended = (writer.resume_now()).and_then(|()| writer.append(&mut records, sync));
         }

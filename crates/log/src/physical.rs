@@ -424,13 +424,15 @@ impl PhysicalLogs {
     }
 
     fn install_into(&self, m: &mut Manifested, changes: &[Change]) -> Result<()> {
-        // A file for new records is no reason to take what removals need.
+        // An edit that adds a file for new records must not use the reserve of removals.
         let is_for_records = |c: &Change| matches!(c, Change::Add(_, f) if f.role != Role::Meta);
-        let may_lend = !changes.iter().any(is_for_records);
+        let may_use_reserve = !changes.iter().any(is_for_records);
         match self.try_install(m, changes) {
             // Only a fresh manifest settles which edits count, so every other edit may use the
             // reserve.
-            Err(e) if e.kind() == ErrorKind::NoSpace && may_lend && self.lend_reserve() => {
+            Err(e)
+                if e.kind() == ErrorKind::NoSpace && may_use_reserve && self.release_reserve() =>
+            {
                 self.try_install(m, changes)
             }
             done => done,
@@ -457,9 +459,9 @@ impl PhysicalLogs {
 
     /// Releases recycled files and the reserve, for a removal or an edit that found the disk full.
     /// Returns false if there is no reserve.
-    pub fn lend_reserve(&self) -> bool {
+    pub fn release_reserve(&self) -> bool {
         self.release_recycled();
-        self.reserve.lend()
+        self.reserve.release()
     }
 
     /// Returns true if an edit was installed since the store was opened. A store without an edit
@@ -474,7 +476,7 @@ impl PhysicalLogs {
         match (m.doubtful.is_empty(), role) {
             (true, _) => Ok(()),
             (false, Role::Meta) => self.install_into(&mut m, &[]),
-            // A file for new records is no reason to take what removals need.
+            // An edit before a file for new records must not use the reserve of removals.
             (false, Role::Data | Role::Moved) => self.try_install(&mut m, &[]),
         }
     }
@@ -551,8 +553,8 @@ impl PhysicalLogs {
         reuse: Option<&Path>,
     ) -> Result<(RecordWriter, Arc<ReadableFile>)> {
         self.check_writable()?;
-        // After a failed edit, files that it may name stay. A fresh manifest says whether, and no
-        // further file is made before it.
+        // Files that a failed edit may name are kept until a fresh manifest decides. So the fresh
+        // manifest is written before another file is made.
         self.renew_doubtful(role)?;
         // The manifest is not locked while space is written.
         let (number, _) = self.new_file();

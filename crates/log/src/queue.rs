@@ -3,8 +3,8 @@
 //!
 //! A thread that waits for its request takes the lead if no thread leads. The leader takes what is
 //! queued as one group, and commits it. Then it hands the lead to the first waiter in the queue, or
-//! to a job of the commit lane if the requests there have no waiter. Of the threads that sleep
-//! until a group is committed, the leader wakes one, which wakes the others.
+//! to a job of the commit lane if the requests there have no waiter. When a group is committed, the
+//! leader wakes one of the sleeping threads. That thread wakes the others.
 //!
 //! Locks: the queue's, then a ticket's slot. Neither is held while a group is committed.
 

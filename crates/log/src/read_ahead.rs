@@ -128,14 +128,15 @@ pub(crate) struct ReadPlan {
     ranges: Vec<PlannedRange>,
     /// Bytes of all ranges.
     bytes: u64,
-    /// The bytes from which on no range is begun.
+    /// The plan begins no further range when its ranges have this many bytes.
     budget: u64,
     /// Most bytes of one range, unless one record is longer.
     largest: u64,
     /// Most ranges, at least one.
     most: usize,
-    /// The target and the most ranges ahead of which these are a part.
+    /// Most bytes that may be in flight in all. Those of this plan are a part of them.
     target: u64,
+    /// Most ranges that may be in flight in all. Those of this plan are a part of them.
     reads: usize,
 }
 

@@ -144,7 +144,9 @@ fn check_is_newest(env: &Env, dir: &Path, manifest: u64, catalog: &Catalog) -> R
         Some(newer) => Err(Error::corruption(
             &manifest_path(dir, manifest),
             0,
-            format!("the last edits are lost: {newer} has records, and no edit names it"),
+            format!(
+                "the last edits of the manifest are lost: {newer} was written after an edit that the manifest does not have"
+            ),
         )),
     }
 }
@@ -204,7 +206,7 @@ fn replay(
             .take_checkpoint(head, all)
             .map_err(|what| Error::corruption(&path, 0, what))?;
     }
-    // Moves come last: each says which record it moved, and is left out if that one is gone.
+    // Moved records are replayed last. One is skipped if the index no longer has its source.
     for role in [Role::Meta, Role::Data, Role::Moved] {
         if role == Role::Moved {
             state.apply_all_ordered();
@@ -329,7 +331,7 @@ impl RecoveredLogs<'_> {
             }
             if log.number >= head.next_log {
                 return Err(format!(
-                    "log {} has a number that is still free",
+                    "log {} is in the checkpoint, which says that its number is not used yet",
                     log.number
                 ));
             }
@@ -357,7 +359,8 @@ impl RecoveredLogs<'_> {
             .is_some_and(|applied| seq <= *applied)
     }
 
-    /// Returns true if a log without a name was deleted, and is no log that never was.
+    /// Returns true if a log that is not in the namespace was deleted: the checkpoint would have
+    /// it, or a deletion was replayed. Otherwise the creation of the log is lost.
     fn was_deleted(&self, log: u64) -> bool {
         log < self.head.next_log || self.deleted.contains(&log)
     }
@@ -451,7 +454,7 @@ impl RecoveredLogs<'_> {
         let mut at = 0;
         while at < record.payload.len() {
             let op = LogOp::decode(&record.payload, &mut at)
-                .ok_or_else(|| format!("byte {at} of a record begins no operation on a log"))?;
+                .ok_or_else(|| format!("the bytes at {at} of a record are not an operation"))?;
             self.apply_op(record.first_seq, op, place)?;
         }
         Ok(())
@@ -525,7 +528,7 @@ impl RecoveredLogs<'_> {
                 offset: record.offset + (RECORD_HEADER + at) as u64,
                 len: head
                     .entry_len()
-                    .ok_or("an entry is longer than entries are")?,
+                    .ok_or("the length of an entry does not fit in 32 bits")?,
             };
             self.apply_ordered(&log, Some(record.first_seq));
             file.add_live(u64::from(location.len));
@@ -553,7 +556,7 @@ impl RecoveredLogs<'_> {
                 offset: record.offset + (RECORD_HEADER + at) as u64,
                 len: head
                     .entry_len()
-                    .ok_or("an entry is longer than entries are")?,
+                    .ok_or("the length of an entry does not fit in 32 bits")?,
             };
             let place = log.lock().index.find(head.lsn);
             let (from, page) = match place {

@@ -55,7 +55,7 @@ impl Reserve {
     }
 
     /// Makes sure that the store has its reserve, before new records are written. Until the guard
-    /// is dropped, it is not lent: new records take none of its space.
+    /// is dropped, the reserve is not released: new records take none of its space.
     ///
     /// Errors: `NoSpace` if the disk has no space for the reserve; `Closed`.
     pub fn hold(&self) -> Result<ReserveHeld<'_>> {
@@ -78,7 +78,7 @@ impl Reserve {
 
     /// Gives the space of the reserve to a removal, or to an edit of the manifest. Returns false if
     /// there is no reserve.
-    pub fn lend(&self) -> bool {
+    pub fn release(&self) -> bool {
         let mut takes_records = self.takes_records.write();
         *takes_records = false;
         !self.closed.load(SeqCst) && self.allocated() > 0 && remove(&self.env, &self.dir)

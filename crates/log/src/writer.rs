@@ -79,7 +79,7 @@ impl WrittenFile {
             false => Ok(()),
             true => Err(Error::new(
                 ErrorKind::Poisoned,
-                "a sync beside appends has failed, and records may be lost",
+                "a sync failed, and records that were not synced may be lost; open the store again",
             )
             .in_file(&self.file.path)),
         }
@@ -92,7 +92,7 @@ impl WrittenFile {
             // it.
             return Err(Error::new(
                 ErrorKind::Poisoned,
-                "a sync has failed, and records may be lost",
+                "a sync failed, and records that were not synced may be lost; open the store again",
             )
             .in_file(&self.file.path));
         }
@@ -554,9 +554,9 @@ impl PhysicalWriter {
         Ok(())
     }
 
-    /// Ends all full files before a file is begun beside one that a job still prepares. The job's
-    /// file has the smaller number, and a crash may leave it without records between the two. To a
-    /// recovery it may then have lost them all, so nothing may follow a record of the files before.
+    /// Ends all full files. The caller begins a file while a job still prepares another one, which
+    /// has a smaller number and may be without records after a crash. Recovery takes such a file
+    /// for one that lost its records, and accepts behind it only a file that continues no record.
     fn end_left(&mut self) -> Result<()> {
         self.sync_left()?;
         self.end_full()?;

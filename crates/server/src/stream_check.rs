@@ -17,7 +17,7 @@ pub struct StreamWithoutLog {
     pub key: Vec<u8>,
     /// The name that the log must have.
     pub log: String,
-    /// What the key says of the stream. The last records of the log may be newer.
+    /// The state of the stream, as its key has it. The last records of the log may be newer.
     state: StreamState,
 }
 
@@ -34,9 +34,9 @@ impl StreamWithoutLog {
         Ok(id(log.first())?.zip(id(log.last())?))
     }
 
-    /// Returns what shows that a log is not that of the stream, or `None` if nothing shows it. The
-    /// key names the last entry at the time of its writing, if there was one. The log of the stream
-    /// has this entry, unless it was removed since.
+    /// Returns the first difference that shows that `log` is not the log of this stream, or `None`.
+    /// The key has the id of the last entry at the time when the key was written. The stream's own
+    /// log has this entry, unless the entry was removed later.
     ///
     /// Errors: those of reads.
     pub fn difference(&self, log: &Log) -> Result<Option<String>> {

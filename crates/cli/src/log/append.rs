@@ -23,8 +23,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const ESCAPED_BYTES: usize = 4;
 /// The longest LSN and the tab behind it, in bytes.
 const LSN_BYTES: usize = 21;
-/// Room that a batch needs beside its only record.
-const HEADS: usize = 256;
+/// Most bytes of a batch beyond its only record.
+const BATCH_OVERHEAD: usize = 256;
 
 /// Runs `basalt log append`.
 pub fn append(place: LogPlace, args: &Append) -> Outcome {
@@ -232,7 +232,7 @@ impl Appender<'_> {
     /// full, or if the engine may refuse this record, so that a failure is caused by this line
     /// alone.
     fn add_line(&mut self, lsn: u64, record: &[u8]) -> Result<(), Failure> {
-        let full = self.batch.bytes() + record.len() + HEADS > BATCH_BYTES;
+        let full = self.batch.bytes() + record.len() + BATCH_OVERHEAD > BATCH_BYTES;
         let last = self.pending.lsns.as_ref().map(|lsns| *lsns.end());
         let is_used = |end: Option<u64>| end.is_some_and(|end| lsn <= end);
         let may_conflict = is_used(self.end) || is_used(last) || is_used(self.last_written());
@@ -308,24 +308,27 @@ impl Appender<'_> {
         }
         let closed = self.logs.close().map_err(|e| self.place.failure(e));
         let before = match (&self.written.lsns, self.written.records) {
-            (None, _) => "no line".to_string(),
-            (Some(lsns), 1) => format!("line 1, LSN {},", lsns.start()),
-            (Some(lsns), n) => format!("lines 1 to {n}, {},", lsns_text(lsns)),
+            (None, _) => String::new(),
+            (Some(lsns), 1) => format!("line 1 ({})", lsns_text(lsns)),
+            (Some(lsns), n) => format!("lines 1 to {n} ({})", lsns_text(lsns)),
         };
-        Failure::new(match pending.and(closed) {
-            Ok(()) if self.written.records == 0 => {
-                format!("{}; nothing was appended", e.sentence())
-            }
-            Ok(()) => format!("{}; only {before} went in, durably", e.sentence()),
-            Err(close) => format!(
-                "{}; {before} went in, and it is not known what survives a power cut ({})",
+        Failure::new(match (pending.and(closed), self.written.records) {
+            (Ok(()), 0) => format!("{}; nothing was appended", e.sentence()),
+            (Ok(()), _) => format!("{}; appended and durable: {before}", e.sentence()),
+            (Err(close), 0) => format!(
+                "{}; no record is known to be appended, because the last write or the close failed ({})",
+                e.sentence(),
+                close.sentence()
+            ),
+            (Err(close), _) => format!(
+                "{}; appended: {before}; a power cut may remove these records, because the last write or the close failed ({})",
                 e.sentence(),
                 close.sentence()
             ),
         })
     }
 
-    /// Removes the log if this command made it, and nothing went in.
+    /// Removes the log if this command made it and appended no record.
     fn remove_new_log(&self) {
         if self.is_new {
             // The append has failed already, and its error says why. An empty log does no harm.

@@ -87,19 +87,19 @@ pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
     let end = log.last().max(log.trimmed());
     if up_to >= MAX_LSN {
         return Err(Failure::new(format!(
-            "after a trim up to {up_to}, {name} could take no record any more; `basalt log rm {} {name}` removes the log",
+            "cannot trim {name} up to {up_to}: no LSN would be left for new records; to remove the log, run `basalt log rm {} {name}`",
             place.argument
         )));
     }
     if end < Some(up_to) && !args.beyond_last {
         return Err(Failure::new(match end {
             Some(end) => format!(
-                "{name} ends at LSN {end}, and after a trim up to {up_to} all appends up to it would be refused; \
-                 use --up-to {end}, or --beyond-last if that is wanted"
+                "cannot trim {name} up to {up_to}: its last LSN is {end}, and later appends up to {up_to} would be refused; \
+                 use --up-to {end}, or add --beyond-last to trim anyway"
             ),
             None => format!(
-                "{name} has no records, and after a trim up to {up_to} all appends up to it would be refused; \
-                 use --beyond-last if that is wanted"
+                "cannot trim {name} up to {up_to}: it has no records, and later appends up to {up_to} would be refused; \
+                 add --beyond-last to trim anyway"
             ),
         }));
     }

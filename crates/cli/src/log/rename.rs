@@ -19,7 +19,7 @@ const RECOVERED: &str = "recovered-";
 
 /// Runs `basalt log rename`.
 pub fn rename(place: &LogPlace, args: &Rename) -> Outcome {
-    // A wrong name of a stream can be taken back.
+    // A wrong rename to a stream's name can be undone.
     if !args.new.starts_with(RECOVERED) {
         place.refuse_stream(&args.old)?;
     }
@@ -40,7 +40,7 @@ pub fn rename(place: &LogPlace, args: &Rename) -> Outcome {
         )));
     }
     let taken = match &stream {
-        Some(stream) => now_of(place, args, stream, &log)?,
+        Some(stream) => describe_stream(place, args, stream, &log)?,
         None => String::new(),
     };
     drop(log);
@@ -67,8 +67,10 @@ pub fn rename(place: &LogPlace, args: &Rename) -> Outcome {
     Ok(0)
 }
 
-/// Says which entries a stream gets by the rename, and how the name is taken back.
-fn now_of(
+/// Returns a clause that says which entries a stream gets by the rename, and how to undo it.
+///
+/// Errors: those of reads.
+fn describe_stream(
     place: &LogPlace,
     args: &Rename,
     stream: &StreamWithoutLog,
@@ -79,7 +81,7 @@ fn now_of(
         None => "no readable entry".to_string(),
     };
     Ok(format!(
-        ": the stream {} has {entries} now; if they are not its own, `basalt log rename {} {} {}` takes the name back",
+        ": the stream {} has {entries} now; if they are not its own, `basalt log rename {} {} {}` undoes the rename",
         escape(&stream.key),
         place.argument,
         args.new,
@@ -87,8 +89,10 @@ fn now_of(
     ))
 }
 
-/// Returns the stream whose missing log has a name. The server removes logs with names of streams
-/// that no stream has, so only the name of a missing log can be given.
+/// Returns the stream whose log is missing and must have this name.
+///
+/// Errors: a message if no stream lacks such a log. The server removes logs whose names belong to
+/// no stream, so the command gives such a name only to restore a missing log.
 fn stream_without_log(place: &LogPlace, name: &str) -> Result<StreamWithoutLog, Failure> {
     // Its locks are released before the store is opened for the change.
     let keys = place.locate(Access::Read)?.keys;
@@ -99,7 +103,7 @@ fn stream_without_log(place: &LogPlace, name: &str) -> Result<StreamWithoutLog, 
     let stream = missing.into_iter().find(|stream| stream.log == name);
     stream.ok_or_else(|| {
         Failure::new(format!(
-            "cannot name a log {}: such names are of streams of the server, and no stream of {} has a log with this name; choose another name",
+            "cannot rename a log to {}: names with this prefix are for streams of the server, and no stream of {} lacks this log; choose another name",
             escape(name.as_bytes()),
             place.store
         ))

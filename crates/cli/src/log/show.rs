@@ -151,11 +151,8 @@ fn stat_log(log: &Log, as_json: bool) -> String {
         None => writeln!(text, "never trimmed"),
     };
     let _ = match duplicates(log) {
-        "replace" => writeln!(
-            text,
-            "an append of an LSN that is there replaces the record"
-        ),
-        _ => writeln!(text, "an append of an LSN that is there is refused"),
+        "replace" => writeln!(text, "an append with an existing LSN replaces the record"),
+        _ => writeln!(text, "an append with an existing LSN is refused"),
     };
     text
 }
@@ -164,9 +161,9 @@ fn stat_log(log: &Log, as_json: bool) -> String {
 pub fn dump(place: &LogPlace, args: &Dump) -> Outcome {
     if args.to.is_some_and(|to| to < args.from) {
         return Err(Failure::new(format!(
-            "--to {} lies before --from {}",
+            "--to {} is below --from {from}; give an LSN of {from} or more",
             args.to.unwrap_or(0),
-            args.from
+            from = args.from
         )));
     }
     let engine = place.open(Access::Read)?;

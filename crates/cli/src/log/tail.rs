@@ -118,15 +118,21 @@ impl Follower<'_> {
             return Ok(());
         }
         self.with_log(location, |follower, log| {
-            let last = follower.next.checked_sub(1).zip(follower.last_printed.as_ref());
+            let last = follower
+                .next
+                .checked_sub(1)
+                .zip(follower.last_printed.as_ref());
             if let Some((lsn, printed)) = last
                 && log.trimmed().is_none_or(|trimmed| lsn > trimmed)
                 && log.read(lsn).ok().flatten().as_ref() != Some(printed)
             {
+                let end = match log.last() {
+                    Some(last) => format!("now ends at LSN {last}"),
+                    None => "is now empty".to_string(),
+                };
                 eprintln!(
-                    "basalt: records of {} that were printed have been removed or replaced since; now it ends at LSN {}",
-                    escape(follower.log.as_bytes()),
-                    log.last().map_or("-".to_string(), |last| last.to_string())
+                    "basalt: printed records of {} were removed or replaced; the log {end}",
+                    escape(follower.log.as_bytes())
                 );
                 follower.next = follower.next.min(log.last().map_or(0, |last| last + 1));
             }

@@ -241,7 +241,7 @@ impl StoreWalk<'_, '_> {
             let path = manifest_path(self.dir, current.number);
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let what = format!(
-                "the last edits are lost: no edit names {newer}, and it has what only follows such an edit"
+                "the last edits of the manifest are lost: {newer} was written after an edit that the manifest does not have"
             );
             self.bad(&name, Error::corruption(&path, 0, what))?;
             return Ok(None);
@@ -327,17 +327,15 @@ impl StoreWalk<'_, '_> {
                     reverse.pending.len()
                 ))
             }
-            Some(end)
-                if end.reverse_index.is_some()
-                    && reverse.segments.last() != end.reverse_index.as_ref() =>
-            {
-                wrong(format!(
-                    "the manifest says that the reverse index ends at {:?}, its last segment is at {:?}",
-                    end.reverse_index,
-                    reverse.segments.last()
-                ))
-            }
-            Some(_) => Ok(()),
+            Some(end) => match (end.reverse_index, reverse.segments.last()) {
+                (Some(expected), Some(last)) if *last != expected => wrong(format!(
+                    "the manifest says that the last segment of the reverse index is at {expected}, but it is at {last}"
+                )),
+                (Some(expected), None) => wrong(format!(
+                    "the manifest says that the last segment of the reverse index is at {expected}, but the file has no segment"
+                )),
+                _ => Ok(()),
+            },
         }
     }
 
@@ -393,7 +391,7 @@ impl StoreWalk<'_, '_> {
         Ok(())
     }
 
-    /// Checks a checkpoint or its copy, which `read` reads. Returns `None` if it is damaged.
+    /// Checks a checkpoint or a names file, which `read` reads. Returns `None` if it is damaged.
     fn part_of_checkpoint<T>(
         &mut self,
         c: &CheckpointFile,
@@ -455,7 +453,7 @@ impl StoreWalk<'_, '_> {
         for (file, indexed) in engine.miscounted() {
             let counted = file.live.load(SeqCst);
             let what = format!(
-                "{counted} bytes of the file count as live, the indexes have {indexed}; no record is touched by it"
+                "{counted} bytes of the file are counted as live, but the indexes refer to {indexed} bytes; no record is damaged"
             );
             let e = Error::corruption(&file.path, 0, what);
             self.report.damage.push(e);
@@ -491,7 +489,7 @@ fn difference(
     (copied_head, copied): &(CheckpointHead, Vec<CopiedLog>),
 ) -> Option<String> {
     if head != copied_head {
-        return Some("the names file is of another checkpoint".to_string());
+        return Some("the names file belongs to another checkpoint".to_string());
     }
     if logs.len() != copied.len() {
         return Some(format!(
@@ -505,7 +503,7 @@ fn difference(
         |(log, copied): &(&Arc<LogState>, &CopiedLog)| expected(log).as_ref() != Some(copied);
     let (log, copied) = logs.iter().zip(copied).find(differs)?;
     Some(format!(
-        "the names file has other facts of log {} ({:?}) than the checkpoint has of log {} ({:?})",
+        "log {} ({:?}) in the names file differs from log {} ({:?}) in the checkpoint",
         copied.number,
         copied.name,
         log.number,
@@ -533,8 +531,9 @@ fn check_record(
             let mut at = 0;
             while at < record.payload.len() {
                 let begun = at;
-                LogOp::decode(&record.payload, &mut at)
-                    .ok_or_else(|| format!("byte {begun} of a record begins no operation"))?;
+                LogOp::decode(&record.payload, &mut at).ok_or_else(|| {
+                    format!("the bytes at {begun} of a record are not an operation")
+                })?;
             }
             Ok(())
         }
@@ -543,13 +542,13 @@ fn check_record(
                 let (at, head) = entry.ok_or("a record of log entries does not decode")?;
                 if head.source.is_some() != (file.role == Role::Moved) {
                     return Err(format!(
-                        "LSN {} of log {} has a source, or lacks one",
+                        "LSN {} of log {}: entries of .moved files must name a source, entries of .data files must not",
                         head.lsn, head.log
                     ));
                 }
                 let len = head
                     .entry_len()
-                    .ok_or("an entry is longer than entries are")?;
+                    .ok_or("the length of an entry does not fit in 32 bits")?;
                 reverse.pending.push(ReverseEntry {
                     log: head.log,
                     lsn: head.lsn,
@@ -568,8 +567,21 @@ fn check_record(
             let pending = std::mem::take(&mut reverse.pending);
             if found != pending {
                 let differ = found.iter().zip(&pending).find(|(a, b)| a != b);
+                let place = |entry: &ReverseEntry| {
+                    let (at, len) = (entry.location.offset, entry.location.len);
+                    format!(
+                        "LSN {} of log {} at {at}, {len} bytes",
+                        entry.lsn, entry.log
+                    )
+                };
+                let differ = differ.map_or(String::new(), |(indexed, written)| {
+                    let (indexed, written) = (place(indexed), place(written));
+                    format!(
+                        "; the first difference is {indexed} in the index, {written} in the file"
+                    )
+                });
                 return Err(format!(
-                    "the reverse index has {} entries and the file {}; they differ first in {differ:?}",
+                    "the reverse index has {} entries, and the file has {}{differ}",
                     found.len(),
                     pending.len()
                 ));

@@ -39,9 +39,9 @@ pub(super) struct KnownFiles {
     pub checkpoints: Vec<CheckpointFile>,
     /// The newest checkpoint that a readable edit names, if the catalog is not whole.
     pub named: Option<u64>,
-    /// Copies of the names that may be those of the newest checkpoint, the newest first.
+    /// Names files that may be that of the newest checkpoint, the newest first.
     pub names: Vec<CheckpointFile>,
-    /// Names of files that are a store's by their names, and that nothing else is known of.
+    /// Names of files that look like a store's files, and of which no edit or header is known.
     pub unnamed: Vec<String>,
     /// True if the catalog is whole, or at least one edit is readable.
     pub any_edit: bool,
@@ -125,11 +125,11 @@ impl KnownFiles {
         for number in manifests {
             self.read_edits(env, dir, number, hints)?;
         }
-        let (mut checkpoints, mut copies) = (Vec::new(), Vec::new());
+        let (mut checkpoints, mut names_files) = (Vec::new(), Vec::new());
         for name in names {
             let found = match (parse_checkpoint(name), parse_names(name)) {
                 (Some(number), _) => Some((number, &mut checkpoints)),
-                (None, Some(number)) => Some((number, &mut copies)),
+                (None, Some(number)) => Some((number, &mut names_files)),
                 (None, None) => None,
             };
             if let Some((number, found)) = found {
@@ -167,10 +167,10 @@ impl KnownFiles {
             .copied()
             .filter(of_checkpoints)
             .max();
-        for found in [&mut checkpoints, &mut copies] {
+        for found in [&mut checkpoints, &mut names_files] {
             found.sort_unstable_by_key(|c| std::cmp::Reverse(c.number));
         }
-        (self.checkpoints, self.names) = (checkpoints, copies);
+        (self.checkpoints, self.names) = (checkpoints, names_files);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ use std::sync::Arc;
 /// The directory for damaged files, below that of the store.
 const LOST_DIR: &str = "lost";
 /// The note of a repair without any readable manifest.
-const NO_MANIFEST: &str = "no manifest is readable: physical logs that are missing, too, are not known, and neither are synced records that were cut off at the ends of others";
+const NO_MANIFEST: &str = "no manifest is readable, so the repair cannot tell whether physical logs are missing or synced records are cut off at the ends of files";
 /// Bytes of records that are written again with one write.
 const STEP: usize = 1 << 20;
 

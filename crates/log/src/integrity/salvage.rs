@@ -2,9 +2,9 @@
 //!
 //! The steps:
 //! 1. The newest checkpoint that is whole has the logs as they were. If only parts of a checkpoint
-//!    verify, the logs in them count, and all files are replayed for the others. The copy beside
-//!    the checkpoint has the names, options and trim points of these others, and which of their
-//!    records were live.
+//!    verify, the logs in them count, and all files are replayed for the others. The names file
+//!    beside the checkpoint has the names, options and trim points of these others, and which of
+//!    their records were live.
 //! 2. Operations of the metalog and appends of the datalog are sorted by their sequence numbers and
 //!    applied. Pages are left out: their entries are appends, too.
 //! 3. Moved records replace the places that they name as their source.
@@ -686,9 +686,9 @@ impl<'a> Salvage<'a> {
 
     /// Applies appends and removals of each log in their order.
     fn apply_events(&mut self) {
-        // A moved record whose source is gone stands for its append. The copy may have been written
-        // after the record was replaced, so the number of the move says nothing: the append came
-        // before the records that are behind its place.
+        // A moved record whose source file is missing stands for its append. The record may have
+        // been replaced before the move, so the sequence number of the move gives no order. The
+        // append is older than all records that lie behind the source.
         for m in &self.moves {
             let of_base = (self.logs.get(&m.log)).is_none_or(|log| log.applied.is_some());
             let gone = self
@@ -820,7 +820,7 @@ impl<'a> Salvage<'a> {
         let all_seen = self.seen + 1 == self.next_seq;
         for (number, log) in &self.logs {
             let name = &log.name;
-            // A checkpoint or its copy has all that came before it.
+            // A checkpoint or its names file has all that came before it.
             let is_known = log.applied.is_some()
                 || log.copied.is_some()
                 || self.has_checkpoint

@@ -280,7 +280,7 @@ fn a_reserve_never_has_more_than_its_size() {
     let engine = LogEngine::open(&env, DIR, options()).unwrap();
     let log = engine.create("a", LogOptions::default()).unwrap();
     log.append(1, b"record", SYNC).unwrap();
-    engine.engine().logs.lend_reserve();
+    engine.engine().logs.release_reserve();
     faulty.inject(Fault {
         op: None,
         path: "RESERVE".into(),

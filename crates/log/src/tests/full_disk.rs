@@ -276,8 +276,8 @@ fn what_fails_on_a_full_disk_takes_no_space() {
         drop((log, engine));
         found.push((free(&fs), file_names(&fs).len()));
     }
-    // A close may leave a checkpoint and its copy, which no manifest names. The next open removes
-    // them.
+    // A close may leave a checkpoint and its names file, which no manifest names. The next open
+    // removes them.
     let most = |rounds: &[(u64, usize)]| rounds.iter().map(|(_, files)| *files).max();
     let least = |rounds: &[(u64, usize)]| rounds.iter().map(|(free, _)| *free).min();
     assert!(

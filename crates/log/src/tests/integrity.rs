@@ -128,7 +128,7 @@ fn names_place(report: &LogRepairReport, file: &str, offset: u64) -> bool {
     let is_lost = |loss: &LogLoss| {
         // Nothing says how long a missing file was.
         let inside = loss.bytes.contains(&offset) || loss.bytes.is_empty();
-        let unsure = loss.lsns.is_none() || loss.reason.contains("the damaged bytes say");
+        let unsure = loss.lsns.is_none() || loss.reason.contains("are read from the damaged bytes");
         unsure && loss.file == file && inside
     };
     let is_unproven = |end: &LogUnprovenEnd| end.file == file && end.bytes.contains(&offset);
@@ -154,7 +154,7 @@ fn compare(
             (Some(name), Some(lsns)) => {
                 let i = (0..LOGS).find(|i| *name == log_name(*i) || *name == recovered_name(*i));
                 let Some(i) = i else {
-                    let unsure = loss.reason.contains("the damaged bytes say");
+                    let unsure = loss.reason.contains("are read from the damaged bytes");
                     assert!(unsure, "{say}: no log is named {name}: {report:?}");
                     exact = false;
                     continue;

@@ -209,7 +209,7 @@ fn logs_whose_names_are_lost_with_both_files_are_listed() {
     assert_eq!(engine.log("raft").unwrap().last(), Some(250));
 }
 
-/// Any one byte of the copy, and any one of the checkpoint.
+/// Any one byte of the names file, and any one of the checkpoint.
 #[test]
 fn damage_inside_of_either_file_costs_no_name_and_no_trim() {
     let fs = disk(1);
@@ -251,7 +251,7 @@ fn a_copy_that_disagrees_with_its_checkpoint_is_damage() {
     let found = check(&fs);
     let says = |e: &basalt_fs::Error| e.path() == Some(&*path);
     assert!(found.damage.iter().any(says), "{found:?}");
-    // An open does not read the copy. The next checkpoint makes another one.
+    // An open does not read the names file. The next checkpoint makes another one.
     let engine = open(&fs).unwrap();
     engine.log("times").unwrap().trim(901, SYNC).unwrap();
     engine.close().unwrap();
@@ -416,7 +416,7 @@ fn found_names(engine: &LogEngine) -> NameModel {
 }
 
 /// Few names for many steps, so that names move between logs, and a power cut after every change of
-/// the disk. Each crash state also loses its checkpoint or the copy, and is repaired.
+/// the disk. Each crash state also loses its checkpoint or the names file, and is repaired.
 #[test]
 fn a_power_cut_at_every_change_keeps_names_with_their_logs() {
     let (mut states, mut repairs) = (0, 0);

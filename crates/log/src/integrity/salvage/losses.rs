@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 
 /// The reason of a loss that only the damaged bytes themselves name.
-const CLAIMED: &str = "it does not verify; log and LSN are those that the damaged bytes say";
+const CLAIMED: &str =
+    "it does not verify; log and LSN are read from the damaged bytes and may be wrong";
 
 /// Records of a damaged part of a file that only their own heads name.
 pub(super) struct Claims {
@@ -118,7 +119,7 @@ impl Salvage<'_> {
             if let Some((name, lsn)) = not_lost {
                 // The damage may be in the log's number or in the LSN.
                 let reason = format!(
-                    "a record does not verify; its damaged bytes say LSN {lsn} of log {name:?}, which is there in another place or was trimmed, removed or deleted; if they are wrong, another record is lost"
+                    "a record does not verify; its bytes say LSN {lsn} of log {name:?}, which is not lost: it is readable elsewhere, or was trimmed, removed or deleted; if these bytes are wrong, another record is lost"
                 );
                 self.lose(LogLoss::of_file(&claims.file, claims.bytes, &reason));
             }

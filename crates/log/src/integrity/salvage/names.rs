@@ -1,5 +1,5 @@
-//! Names, options and trim points from the copy that lies beside a checkpoint, for a salvage
-//! without a whole checkpoint.
+//! Names, options and trim points from the names file of a checkpoint, for a salvage without a
+//! whole checkpoint.
 
 use super::{KnownFile, Salvage, SalvagedLog, file_name};
 use crate::catalog::CheckpointFile;
@@ -12,7 +12,7 @@ use basalt_records::salvage::{self, scan};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// The LSNs of a log at the moment of a copy.
+/// The LSNs of a log as a names file has them.
 pub(super) struct CopiedLsns {
     /// The largest sequence number of the appends and removals that the LSNs have.
     seq: u64,
@@ -27,8 +27,8 @@ impl CopiedLsns {
         CopiedLsns { seq, runs }
     }
 
-    /// Returns true if the log had no record with this LSN at the moment of the copy, although a
-    /// record with this sequence number was appended before.
+    /// Returns true if the names file has no record with this LSN, although a record with this
+    /// sequence number was appended before the file was written.
     pub fn lacks(&self, seq: u64, lsn: u64) -> bool {
         let at = self.runs.partition_point(|run| *run.end() < lsn);
         let has = self.runs.get(at).is_some_and(|run| run.contains(&lsn));
@@ -39,16 +39,17 @@ impl CopiedLsns {
 /// What a salvage knows from names files.
 #[derive(Default)]
 pub(super) struct CopiedNames {
-    /// A log of a smaller number that the copy does not have was deleted. 0 without a whole copy.
+    /// A log of a smaller number that the names file does not have was deleted. 0 without a whole
+    /// names file.
     pub below: u64,
     /// The sequence number at which the names of the checkpoint begin: renames before it are in
     /// them. 0 if it is not known.
     pub at: u64,
-    /// The first record of a whole copy.
+    /// The first record of a whole names file.
     pub head: Option<CheckpointHead>,
-    /// Name of the file that has the names, whole: a checkpoint or a copy.
+    /// Name of the whole file that has the names: a checkpoint or a names file.
     pub file: Option<String>,
-    /// True if a checkpoint or a copy cannot be read, so that names may be lost.
+    /// True if a checkpoint or a names file cannot be read, so that names may be lost.
     pub lost: bool,
 }
 
@@ -107,7 +108,7 @@ impl Salvage<'_> {
         Ok(())
     }
 
-    /// Returns the readable parts of a damaged copy.
+    /// Returns the readable parts of a damaged names file.
     fn readable_names(
         &self,
         c: &CheckpointFile,
@@ -198,16 +199,16 @@ impl Salvage<'_> {
                 format!("{file} has the names, options and trim points of {named}")
             }
             None if self.copied.lost => format!(
-                "the checkpoint and the names file are damaged or missing; the names of {named} are known from what is left, and a log without records may be lost without a trace"
+                "the checkpoint and the names file are damaged or missing; other files have the names of {named}; logs without records may be lost and not reported"
             ),
             None => format!("the metalog has the names, options and trim points of {named}"),
         };
         if self.lost_ops {
-            text += "; creations, renames and trims that were lost with parts of the metalog are not in it";
+            text += "; creations, renames and trims in lost parts of the metalog are left out";
         }
         if unnamed > 0 {
             text += &format!(
-                "; the names, options and trim points of {} are lost, so an append with an LSN that such a log has replaces the record",
+                "; the names, options and trim points of {} are lost; in such a log, an append with an existing LSN replaces the record",
                 logs(unnamed)
             );
         }
