@@ -9,6 +9,7 @@ mod faults;
 mod formats;
 mod full_disk;
 mod integrity;
+mod interrupted_repair;
 mod limits;
 mod lost_edits;
 mod memory;

@@ -4,11 +4,13 @@
 //! The steps:
 //! 1. `check` walks the store. If it finds no damage, nothing is changed.
 //! 2. `salvage` reads the logs from all readable parts.
-//! 3. Records in damaged files are written again, to files of moved records.
-//! 4. A checkpoint with all logs begins behind all files, so that nothing is replayed.
-//! 5. Damaged files durably get a second name in the directory `lost`. Then a fresh manifest
-//!    becomes current, and then the first names are removed. A crash before the manifest is
-//!    current leaves the damaged store as it was, with unused files. A later crash leaves the
+//! 3. If the manifest is whole, a fresh one with the same state says that the numbers of the next
+//!    files are given out. So an interrupted repair leaves unused files, and no sign of lost edits.
+//! 4. Records in damaged files are written again, to files of moved records.
+//! 5. A checkpoint with all logs begins behind all files, so that nothing is replayed.
+//! 6. Damaged files durably get a second name, or a copy, in the directory `lost`. Then a fresh
+//!    manifest becomes current, and then the first names are removed. A crash before the manifest
+//!    is current leaves the damaged store as it was, with unused files. A later crash leaves the
 //!    repaired store.
 
 use super::check::{WalkProgress, Walked, walk};
@@ -26,6 +28,7 @@ use crate::physical::{ReplayStart, append_payload, file_path, log_header};
 use crate::recovery::{self, LOCK};
 use crate::reverse_index::{ReverseEntry, ReverseIndexBuilder};
 use basalt_env::Env;
+use basalt_env::file_copy::{cannot_link, copy_file};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, open_entry, push_entry};
 use basalt_records::manifest::{CURRENT, Manifest, manifest_path};
@@ -38,6 +41,8 @@ use std::sync::Arc;
 const LOST_DIR: &str = "lost";
 /// The note of a repair without any readable manifest.
 const NO_MANIFEST: &str = "no manifest is readable, so the repair cannot tell whether physical logs are missing or synced records are cut off at the ends of files";
+/// More files than a repair writes.
+const MAX_FILES: u64 = 1 << 20;
 /// Bytes of records that are written again with one write.
 const STEP: usize = 1 << 20;
 
@@ -76,17 +81,25 @@ pub(crate) fn repair(
     }
     let mut step = |bytes| progress.step(bytes);
     let salvage = Salvage::run(env, dir, &walked.known, &mut step)?;
-    Repair {
+    let first_file = walked.known.next_file.max(highest_in_lost(env, dir)? + 1);
+    let mut repair = Repair {
         env,
         dir,
         options,
         walked: &walked,
-        next_file: walked.known.next_file.max(highest_in_lost(env, dir)? + 1),
+        first_file,
+        next_file: first_file,
+        interim: None,
+        may_be_current: false,
         next_seq: salvage.next_seq,
         aside: BTreeSet::new(),
         report,
+    };
+    let done = repair.run(salvage);
+    if done.is_err() && !repair.may_be_current {
+        repair.remove_unfinished();
     }
-    .run(salvage)
+    done.map(|()| repair.report)
 }
 
 /// Returns the largest number of a file that was set aside. It is not given out again.
@@ -108,7 +121,13 @@ struct Repair<'a> {
     dir: &'a Path,
     options: &'a LogEngineOptions,
     walked: &'a Walked,
+    /// The number of the first file that the repair writes.
+    first_file: u64,
     next_file: u64,
+    /// Number of the manifest that is current while the repair writes.
+    interim: Option<u64>,
+    /// True if the repaired store may be current.
+    may_be_current: bool,
     next_seq: u64,
     /// Names of files to be moved into `lost`.
     aside: BTreeSet<String>,
@@ -119,8 +138,9 @@ struct Repair<'a> {
 type Moved = BTreeMap<(u64, u64), Location>;
 
 impl Repair<'_> {
-    fn run(mut self, mut salvage: Salvage<'_>) -> Result<LogRepairReport> {
+    fn run(&mut self, mut salvage: Salvage<'_>) -> Result<()> {
         let known = &self.walked.known;
+        self.give_out_numbers()?;
         let aside = (self.walked.bad.iter())
             .chain(&salvage.bad_checkpoints)
             .chain(&salvage.bad_names)
@@ -156,13 +176,48 @@ impl Repair<'_> {
         catalog.checkpoint = Some(written.checkpoint);
         catalog.names = Some(written.names);
         catalog.next_file = self.next_file;
-        let linked = self.link_aside()?;
+        let aside = self.link_aside()?;
         self.env.fs().sync_metadata(self.dir)?;
         let state = catalog::encode(&catalog.changes());
+        self.may_be_current = true;
         Manifest::create(self.env, self.dir, catalog.store_id, manifest, &state)?;
-        self.remove_old(&linked, &catalog, manifest)?;
+        self.remove_old(&aside, &catalog, manifest)?;
         self.finish(&mut salvage, &logs);
-        Ok(self.report)
+        Ok(())
+    }
+
+    /// Writes a fresh manifest with the state of the store, in which the numbers of the repair are
+    /// given out. Otherwise the files of an interrupted repair would look as if their edits were
+    /// lost, and the store could not be opened. A store whose manifest is damaged cannot be opened
+    /// anyway.
+    fn give_out_numbers(&mut self) -> Result<()> {
+        let Some(catalog) = &self.walked.known.catalog else {
+            return Ok(());
+        };
+        let number = self.new_file();
+        let mut catalog = catalog.clone();
+        catalog.next_file = self.next_file + MAX_FILES;
+        let state = catalog::encode(&catalog.changes());
+        Manifest::create(self.env, self.dir, catalog.store_id, number, &state)?;
+        self.interim = Some(number);
+        Ok(())
+    }
+
+    /// Removes the files of a repair that failed. The store is as it was.
+    fn remove_unfinished(&self) {
+        let fs = self.env.fs();
+        // What stays is unused, and the next open removes it.
+        for name in &self.report.set_aside {
+            let _ = fs.remove(&self.dir.join(name));
+        }
+        let entries = fs.list(self.dir).unwrap_or_default();
+        for name in entries.into_iter().map(|entry| entry.name) {
+            let number = parse_manifest(&name).or_else(|| crate::physical::number_of(&name));
+            let is_new = number.is_some_and(|number| number >= self.first_file);
+            if is_new && is_own(&name) && parse_manifest(&name) != self.interim {
+                let _ = fs.remove(&self.dir.join(&name));
+            }
+        }
     }
 
     fn new_file(&mut self) -> u64 {
@@ -350,50 +405,45 @@ impl Repair<'_> {
         state
     }
 
-    /// Gives every file to be set aside a second name in `lost`. If the filesystem has no links,
-    /// the second name is missing, and the file is renamed at the end.
-    fn link_aside(&mut self) -> Result<Vec<(String, String, bool)>> {
+    /// Gives every file to be set aside a second name in `lost`, or a copy there if the filesystem
+    /// has no links. Returns the first names.
+    fn link_aside(&mut self) -> Result<Vec<String>> {
         let fs = self.env.fs();
         if self.aside.is_empty() {
             return Ok(Vec::new());
         }
         let lost = self.dir.join(LOST_DIR);
         fs.create_dir(&lost)?;
-        let mut out = Vec::new();
-        for name in std::mem::take(&mut self.aside) {
+        let names = std::mem::take(&mut self.aside);
+        for name in &names {
             let (mut target, mut n) = (name.clone(), 1);
             while fs.exists(&lost.join(&target))? {
                 n += 1;
                 target = format!("{name}~{n}");
             }
-            let linked = match fs.link(&self.dir.join(&name), &lost.join(&target)) {
-                Ok(()) => true,
-                Err(e) if e.kind() == ErrorKind::Unsupported => false,
-                Err(e) => return Err(e),
-            };
+            let (from, to) = (self.dir.join(name), lost.join(&target));
             self.report.set_aside.push(format!("{LOST_DIR}/{target}"));
-            out.push((name, target, linked));
+            match fs.link(&from, &to) {
+                Err(e) if cannot_link(&e) => {
+                    let (file, len) = (fs.open(&from)?, fs.stat(&from)?.len);
+                    copy_file(self.env, (&*file, &from), &to, len, &mut |_| Ok(()))?;
+                }
+                linked => linked?,
+            }
         }
         fs.sync_metadata(&lost)?;
-        Ok(out)
+        Ok(names.into_iter().collect())
     }
 
     /// Removes names that the repaired store does not have. The store is current already.
-    fn remove_old(
-        &self,
-        aside: &[(String, String, bool)],
-        catalog: &Catalog,
-        manifest: u64,
-    ) -> Result<()> {
+    fn remove_old(&self, aside: &[String], catalog: &Catalog, manifest: u64) -> Result<()> {
         let fs = self.env.fs();
-        for (name, target, linked) in aside.iter().filter(|(name, ..)| name != CURRENT) {
-            match linked {
-                true => fs.remove(&self.dir.join(name))?,
-                false => {
-                    let target = self.dir.join(LOST_DIR).join(target);
-                    fs.rename(&self.dir.join(name), &target)?;
-                }
-            }
+        for name in aside.iter().filter(|name| *name != CURRENT) {
+            fs.remove(&self.dir.join(name))?;
+        }
+        if let Some(interim) = self.interim {
+            // A manifest that stays is unused, as below.
+            let _ = fs.remove(&manifest_path(self.dir, interim));
         }
         let checkpoint = catalog.checkpoint.expect("it was just written");
         let names = catalog.names.expect("it was just written");
@@ -405,7 +455,7 @@ impl Repair<'_> {
         let files = catalog.files.iter();
         kept.extend(files.map(|(n, f)| file_path(self.dir, *n, f.role)));
         for name in &self.walked.names {
-            let is_aside = aside.iter().any(|(other, ..)| other == name);
+            let is_aside = aside.contains(name);
             let replaced = parse_manifest(name).is_some()
                 || name.ends_with(checkpoint::EXTENSION)
                 || name.ends_with(checkpoint::NAMES_EXTENSION);

@@ -449,6 +449,7 @@ impl<'a> Salvage<'a> {
         let space = records.file.allocated().max(records.file.len());
         let no_header = space < file.first_record || records.last_nonzero(0)? == 0;
         if end == file.first_record && no_header {
+            self.lost_ops |= file.role == Role::Meta;
             self.cut.insert(file.number, 0);
             self.without_next.extend(before.map(|(number, ..)| number));
         } else if end < from && records.last_nonzero(end)? < from {
@@ -817,6 +818,9 @@ impl<'a> Salvage<'a> {
 
     /// Says which records may show again although they were trimmed or removed.
     fn note_reappearing(&mut self) {
+        // If the creation of a log is lost, so may be other operations around it.
+        let has_base = self.has_checkpoint || self.copied.below > 0;
+        self.lost_ops |= has_base && self.logs.values().any(|log| log.made_up);
         let all_seen = self.seen + 1 == self.next_seq;
         for (number, log) in &self.logs {
             let name = &log.name;

@@ -5,9 +5,11 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// A filesystem that calls `at` before it looks at the space of the device.
-struct Gate {
-    fs: Arc<SimFs>,
-    at: Box<dyn Fn() + Send + Sync>,
+pub(super) struct Gate {
+    pub fs: Arc<SimFs>,
+    pub at: Box<dyn Fn() + Send + Sync>,
+    /// False for a filesystem without hard links.
+    pub links: bool,
 }
 
 impl FileSystem for Gate {
@@ -43,7 +45,10 @@ impl FileSystem for Gate {
         self.fs.remove(path)
     }
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.fs.link(from, to)
+        match self.links {
+            true => self.fs.link(from, to),
+            false => Err(basalt_fs::Error::unsupported("no links")),
+        }
     }
     fn sync_metadata(&self, dir: &Path) -> Result<()> {
         self.fs.sync_metadata(dir)
@@ -80,6 +85,7 @@ fn no_call_writes_after_a_close_has_released_the_directory() {
     let armed = Arc::new(AtomicBool::new(false));
     let (r, g, a) = (ready.clone(), go.clone(), armed.clone());
     let gate = Arc::new(Gate {
+        links: true,
         fs: fs.clone(),
         at: Box::new(move || {
             if a.swap(false, SeqCst) {
