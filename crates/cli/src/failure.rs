@@ -56,6 +56,16 @@ impl Failure {
         }
     }
 
+    /// Adds to the message that a change was made before the failure. `done` says which.
+    pub fn after(self, done: &str) -> Failure {
+        match self {
+            Failure::Message(sentence, code) => {
+                Failure::Message(format!("{sentence}; {done}"), code)
+            }
+            other => other,
+        }
+    }
+
     /// Makes the failure of an engine error on a store, with the advice for its kind.
     pub fn store(place: &StoreLocation, e: basalt::Error) -> Failure {
         let flags = place.flags();

@@ -12,6 +12,7 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
+use crate::output::note;
 use crate::store::{Access, LogsLocation, environment_for_logs, kind_of_store};
 use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
@@ -137,7 +138,7 @@ impl LogPlace {
                 }));
             }
             if waited >= QUIET_WAIT && !self.announced.replace(true) {
-                eprintln!("basalt: {busy}; waiting until it is free");
+                note(format_args!("basalt: {busy}; waiting until it is free"));
             }
             clock.sleep(pause.min(self.wait - waited));
             pause = (pause * 2).min(LONGEST_PAUSE);

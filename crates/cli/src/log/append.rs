@@ -7,7 +7,7 @@ use crate::directory::open_named;
 use crate::escape::{escape, unescape};
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Append;
-use crate::output::print;
+use crate::output::{note, print_done};
 use crate::progress::count;
 use crate::store::{Access, argument};
 use basalt::ErrorKind;
@@ -72,9 +72,11 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         (Err(e), None) => return Err(appender.report_partial_append(&e)),
     };
     if span.records == 0 && !args.json {
-        eprintln!("basalt: standard input has no lines; nothing was appended");
+        note(format_args!(
+            "basalt: standard input has no lines; nothing was appended"
+        ));
     }
-    print(&match (args.json, &span.lsns) {
+    let text = match (args.json, &span.lsns) {
         (true, lsns) => format!(
             "{:#}\n",
             json!({
@@ -91,7 +93,12 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         ),
         (false, Some(lsns)) if span.records == 1 => format!("{}\n", lsns.start()),
         (false, Some(lsns)) => format!("{} to {}\n", lsns.start(), lsns.end()),
-    })?;
+    };
+    let done = match span.records {
+        0 => "nothing was appended",
+        _ => "the records were appended",
+    };
+    print_done(&text, done)?;
     Ok(0)
 }
 
@@ -336,11 +343,11 @@ impl Appender<'_> {
     /// Closes the store. Returns the records that were appended.
     fn finish(self) -> Result<Span, Failure> {
         if self.is_new {
-            eprintln!(
+            note(format_args!(
                 "basalt: made the log {} in {}",
                 escape(self.log.name().as_bytes()),
                 self.place.store
-            );
+            ));
         }
         self.logs.close().map_err(|e| self.place.failure(e))?;
         Ok(self.written)

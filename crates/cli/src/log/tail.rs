@@ -5,6 +5,7 @@ use super::records::RecordPrinter;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Tail;
+use crate::output::note;
 use crate::store::{Access, LogsLocation};
 use basalt::{Bytes, Env};
 use basalt_log::{Log, MAX_LSN};
@@ -51,7 +52,7 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
                 busy_looks += 1;
                 if busy_looks == QUIET_LOOKS {
                     let sentence = sentence.trim_end_matches("; stop that process and try again");
-                    eprintln!("basalt: {sentence}; waiting until it is free");
+                    note(format_args!("basalt: {sentence}; waiting until it is free"));
                 }
             }
             Err(e) => return Err(e),
@@ -123,11 +124,11 @@ impl Follower<'_> {
                 && log.trimmed().is_none_or(|trimmed| lsn > trimmed)
                 && log.read(lsn).ok().flatten().as_ref() != Some(printed)
             {
-                eprintln!(
+                note(format_args!(
                     "basalt: records of {} that were printed have been removed or replaced since; now it ends at LSN {}",
                     escape(follower.log.as_bytes()),
                     log.last().map_or("-".to_string(), |last| last.to_string())
-                );
+                ));
                 follower.next = follower.next.min(log.last().map_or(0, |last| last + 1));
             }
             follower.print_from(log, follower.next, printer)
