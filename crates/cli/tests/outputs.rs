@@ -144,7 +144,7 @@ fn a_change_whose_result_cannot_be_printed_is_reported() {
     with(&trim, "the log was trimmed");
     let truncate = ["log", "truncate", "l", "a", "--from", "3", "--yes"];
     with(&truncate, "the log was truncated");
-    run(&s, &["log", "rename", "l", "a", "b"]).ok();
+    with(&["log", "rename", "l", "a", "b"], "the log was renamed");
     assert_eq!(run(&s, &["log", "dump", "l", "b"]).ok(), b"2\ttwo\n");
     with(&["log", "rm", "l", "b", "--yes"], "the log was removed");
     with(&["log", "repair", "l", "--yes"], "the store was repaired");
