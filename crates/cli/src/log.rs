@@ -13,7 +13,9 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
 use crate::output::note;
-use crate::store::{Access, LogsLocation, environment_for_logs, kind_of_store};
+use crate::store::{
+    Access, CURRENT, LogsLocation, environment_for_logs, kind_of_store, store_above,
+};
 use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
@@ -162,7 +164,9 @@ impl LogPlace {
         let dir = &self.store.dir;
         let found = rustix::fs::stat(dir).map(|s| FileType::from_raw_mode(s.st_mode));
         match (&self.store.image, found) {
-            (None, Err(rustix::io::Errno::NOENT)) if access.make().is_none() => {
+            (None, Err(rustix::io::Errno::NOENT))
+                if access.make().is_none() && !self.is_in_store() =>
+            {
                 return Err(Failure::new(format!(
                     "there is no log store in {0}; name another, or make one with `basalt log append {0} LOG`",
                     self.argument
@@ -183,6 +187,11 @@ impl LogPlace {
             _ => {}
         }
         self.retry_while_busy(|| environment_for_logs(&self.store, &self.argument, access))
+    }
+
+    /// Returns true if the path names the directory of logs in the directory of a store.
+    fn is_in_store(&self) -> bool {
+        store_above(&self.store).is_some_and(|s| rustix::fs::stat(s.dir.join(CURRENT)).is_ok())
     }
 
     /// Opens the store.
