@@ -130,6 +130,9 @@ impl Follower<'_> {
                     log.last().map_or("-".to_string(), |last| last.to_string())
                 ));
                 follower.next = follower.next.min(log.last().map_or(0, |last| last + 1));
+                // The next look compares with what the log has now: the loss was reported.
+                let before = follower.next.checked_sub(1);
+                follower.last_printed = before.and_then(|lsn| log.read(lsn).ok().flatten());
             }
             follower.print_from(log, follower.next, printer)
         })
