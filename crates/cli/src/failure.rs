@@ -140,7 +140,7 @@ impl Failure {
                     strip_repair_advice(&e.to_string())
                 ),
                 ErrorKind::NoSpace => format!(
-                    "{e}; remove records with `basalt log trim {argument}`, or make space under {}, and run it again; nothing that was acknowledged is lost",
+                    "{e}; make space under {}, and run it again; nothing that was acknowledged is lost",
                     place.on_disk().display()
                 ),
                 ErrorKind::Unsupported => {

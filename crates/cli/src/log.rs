@@ -159,6 +159,19 @@ impl LogPlace {
         Failure::log_store(&self.store, &self.argument, e)
     }
 
+    /// Makes the failure of an append of records. `log` names a log of the store that can be
+    /// trimmed, in the form for messages, if there is one.
+    fn append_failure(&self, log: Option<&str>, e: basalt::Error) -> Failure {
+        match (log, e.kind()) {
+            (Some(log), ErrorKind::NoSpace) => Failure::new(format!(
+                "{e}; remove records with `basalt log trim {} {log} --up-to LSN`, or make space under {}, and run it again; nothing that was acknowledged is lost",
+                self.argument,
+                self.store.on_disk().display()
+            )),
+            _ => self.failure(e),
+        }
+    }
+
     /// Returns where the logs are, and locks the store that has them beside its tables.
     fn locate(&self, access: Access) -> Result<LogsLocation, Failure> {
         let dir = &self.store.dir;

@@ -395,6 +395,15 @@ fn an_append_that_fails_leaves_no_log() {
     refused.fails(2, &["LSN"]);
     let names = json(log(&s, &["ls", "l", "--json"]));
     assert_eq!(names["logs"].as_array().unwrap().len(), 1, "{names}");
+    // The largest LSN, and the largest record.
+    let last = "18446744073709551614";
+    log(&s, &["append", "end", "a", "x", "--lsn", last]).ok();
+    let refused = log(&s, &["append", "end", "a", "y"]);
+    refused.fails(2, &["the log a is full", last, "another log"]);
+    let large = std::fs::File::create(s.path("large")).unwrap();
+    large.set_len((1 << 30) + 1).unwrap();
+    let refused = log(&s, &["append", "l", "c", "--file", "large"]);
+    refused.fails(2, &["large has more than 1073741568 bytes", "a record"]);
     // What went in before the failure stays, and so does its log.
     let refused = log_with(&s, &["append", "l", "b", "--with-lsns"], b"1\tx\ny\n");
     refused.fails(2, &["line 2", "only line 1, LSN 1, went in"]);
@@ -631,7 +640,14 @@ fn logs_in_a_full_image_are_trimmed_and_removed() {
             }
             runs += 1;
         };
-        assert!(full.err.contains("the image is full"), "{full:?}");
+        let trim = format!("log trim i:logs {} --up-to LSN", ["a", "b"][runs % 2]);
+        for part in ["the image is full", &trim] {
+            assert!(full.err.contains(part), "{full:?}");
+        }
+        // A store that is not there has nothing to trim.
+        let new = log(&s, &["append", "i:other", "a", "--file", "record"]);
+        assert_eq!(new.code, Some(2), "{new:?}");
+        assert!(!new.err.contains("log trim"), "{new:?}");
         assert!(runs >= 8, "round {round}: only {runs} records fitted");
         let stat = json(log(&s, &["stat", "i:logs", "a", "--json"]));
         let last = stat["last"].as_u64().expect("it has records").to_string();
