@@ -528,5 +528,10 @@ fn a_directory_without_the_right_to_write_can_be_read() {
         ran.fails(2, &parts);
     }
     assert_eq!(tree(&s.dir), before);
+    // A file that may not be read needs other advice.
+    set(0o555, 0o222);
+    let ran = run(&["log", "ls", "l"]);
+    assert!(!ran.err.contains("no write permission"), "{ran:?}");
+    ran.fails(2, &["permission denied", "run the command as the owner"]);
     set(0o755, 0o644);
 }
