@@ -6,7 +6,7 @@ use crate::failure::{EXIT_NO, Failure, Outcome};
 use crate::findings::{Findings, confirm_repair, damage_json, findings};
 use crate::location::StoreLocation;
 use crate::log_report;
-use crate::output::print;
+use crate::output::print_report;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
 use basalt::{Db, ErrorKind, KeyRange, Loss, Options, Store, StoreOptions};
@@ -58,7 +58,7 @@ pub fn check(args: args::Check) -> Outcome {
     let sound = places == 0 && streams.is_empty();
     if args.json {
         let damage = damage_json(&report.damage);
-        print(&format!(
+        print_report(&format!(
             "{:#}\n",
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "sound": sound, "files": report.files, "bytes": report.bytes,
@@ -108,7 +108,7 @@ pub fn check(args: args::Check) -> Outcome {
                 place.flags()
             ),
         };
-        print(&text)?;
+        print_report(&text)?;
     }
     Ok(if sound { 0 } else { EXIT_NO })
 }
@@ -257,8 +257,8 @@ pub fn repair(args: args::Repair) -> Outcome {
     }
     report.lost.extend(streams.iter().map(stream_sentence));
     let whole = report.lost.is_empty() && logs.as_ref().is_none_or(log_report::is_whole);
-    if args.json {
-        print(&format!(
+    let text = if args.json {
+        format!(
             "{:#}\n",
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
@@ -267,7 +267,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
                 "logs": logs.as_ref().map(log_report::repair_json), "streams_without_log": streams_json(&streams),
             })
-        ))?;
+        )
     } else {
         let mut text = String::new();
         for lost in &report.lost {
@@ -301,10 +301,11 @@ pub fn repair(args: args::Repair) -> Outcome {
         if !streams.is_empty() {
             let _ = writeln!(text, "streams without their logs: {LOST_STREAMS}");
         }
-        print(&text)?;
-    }
+        text
+    };
+    let printed = print_report(&text).map_err(|e| e.after("the store was repaired"));
     match failed {
         Some(e) => Err(e),
-        None => Ok(if whole { 0 } else { EXIT_NO }),
+        None => printed.map(|()| if whole { 0 } else { EXIT_NO }),
     }
 }

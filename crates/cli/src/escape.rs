@@ -39,6 +39,18 @@ pub fn escape(bytes: &[u8]) -> String {
     s
 }
 
+/// Returns `bytes` as one word of a shell's command line: as they are, in single quotes, or escaped
+/// in `$'...'`, which bash, ksh and zsh know.
+pub fn for_shell(bytes: &[u8]) -> String {
+    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./:=@%+,".contains(b);
+    let escaped = escape(bytes);
+    match escaped.contains('\\') {
+        true => format!("$'{}'", escaped.replace('\'', "\\'")),
+        false if !bytes.is_empty() && bytes.iter().all(is_plain) => escaped,
+        false => format!("'{}'", escaped.replace('\'', "'\\''")),
+    }
+}
+
 /// Returns `bytes` for a message: escaped, and cut if long.
 pub fn brief(bytes: &[u8]) -> String {
     const BRIEF_BYTES: usize = 120;

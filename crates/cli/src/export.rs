@@ -4,6 +4,7 @@ use crate::args;
 use crate::directory::{DirectoryWriter, Refused, is_inside};
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
+use crate::output::note;
 use crate::progress::{self, count, count_entries};
 use crate::store::{Access, Cursor, Store, Value, argument};
 use crate::text_entry::Format;
@@ -51,38 +52,41 @@ pub fn export(args: args::Export) -> Outcome {
     store.close()?;
     let took = clock.now().saturating_sub(start);
     if counts.others > 0 {
-        eprintln!(
+        note(format_args!(
             "basalt: {} not exported; a Redis client reads such keys",
             count(
                 counts.others,
                 "key that holds no string is",
                 "keys that hold no strings are"
             )
-        );
+        ));
     }
     if counts.expiries > 0 && args.files.is_some() {
-        eprintln!(
+        note(format_args!(
             "basalt: {} an expiry, which a file cannot keep; --format jsonl keeps it",
             count(counts.expiries, "entry has", "entries have")
-        );
+        ));
     }
-    eprintln!(
+    note(format_args!(
         "exported {}, {}",
         count_entries(counts.entries),
         progress::rate(counts.bytes, took)
-    );
+    ));
     if counts.entries + counts.others + counts.refused == 0 && !prefix.is_empty() {
-        eprintln!("basalt: no key begins with {}", brief(&prefix));
+        note(format_args!(
+            "basalt: no key begins with {}",
+            brief(&prefix)
+        ));
     }
     if counts.refused > 0 {
-        eprintln!(
+        note(format_args!(
             "basalt: {} not exported; `basalt export --format jsonl` exports any key",
             count(
                 counts.refused,
                 "key cannot be a file name and was",
                 "keys cannot be file names and were"
             )
-        );
+        ));
         return Ok(EXIT_NO);
     }
     Ok(0)
@@ -159,7 +163,9 @@ fn to_directory(
                 counts.bytes -= (key.len() + value.len()) as u64;
                 counts.refused += 1;
                 if counts.refused <= NAMED {
-                    bar.suspend(|| eprintln!("basalt: not exported: {}: {why}", brief(&key)));
+                    bar.suspend(|| {
+                        note(format_args!("basalt: not exported: {}: {why}", brief(&key)))
+                    });
                 }
             }
             Err(Refused::Directory(e)) => {

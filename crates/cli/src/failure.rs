@@ -56,6 +56,16 @@ impl Failure {
         }
     }
 
+    /// Adds to the message that a change was made before the failure. `done` says which.
+    pub fn after(self, done: &str) -> Failure {
+        match self {
+            Failure::Message(sentence, code) => {
+                Failure::Message(format!("{sentence}; {done}"), code)
+            }
+            other => other,
+        }
+    }
+
     /// Makes the failure of an engine error on a store, with the advice for its kind.
     pub fn store(place: &StoreLocation, e: basalt::Error) -> Failure {
         let flags = place.flags();
@@ -130,7 +140,7 @@ impl Failure {
                     strip_repair_advice(&e.to_string())
                 ),
                 ErrorKind::NoSpace => format!(
-                    "{e}; remove records with `basalt log trim {argument}`, or make space under {}, and run it again; nothing that was acknowledged is lost",
+                    "{e}; make space under {}, and run it again; nothing that was acknowledged is lost",
                     place.on_disk().display()
                 ),
                 ErrorKind::Unsupported => {
@@ -230,11 +240,26 @@ fn refused_by_system(e: &basalt::Error, place: impl Display) -> Option<String> {
             words(e)
         )),
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Some(format!(
-            "permission denied in {place} ({}); run the command as the owner of the files, or work on a copy. Commands that only read need no write permission",
-            words(e)
+            "permission denied in {place} ({}); run the command as the owner of the files, or work on a copy{}",
+            words(e),
+            match e.path().is_some_and(is_unreadable) {
+                true => "",
+                false => ". Commands that only read need no write permission",
+            }
         )),
         _ => None,
     }
+}
+
+/// Returns true if this process may not read a file, or list a directory and open what is in it.
+fn is_unreadable(path: &Path) -> bool {
+    let is_directory = rustix::fs::stat(path)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
+    let needed = match is_directory {
+        true => rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK,
+        false => rustix::fs::Access::READ_OK,
+    };
+    rustix::fs::access(path, needed) == Err(rustix::io::Errno::ACCESS)
 }
 
 /// Returns advice for `IMAGE:PATH` where only an image is allowed: how the path is given there.

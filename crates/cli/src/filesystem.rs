@@ -3,6 +3,7 @@
 
 use crate::failure::{Failure, image_path_advice};
 use crate::location::{Access, Make, StoreLocation, missing_directory};
+use crate::output::note;
 use crate::progress;
 use basalt::env::{Clock, EnvBuilder, EnvParts};
 use basalt::fs::{FileSystem, HostFs, HostOptions};
@@ -161,7 +162,7 @@ pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
     bar.end();
     let size = made.map_err(|e| Failure::making_image(name, e))?;
     let written = bar.written;
-    eprintln!(
+    note(format_args!(
         "basalt: made {}, {}",
         name.display(),
         match written {
@@ -169,7 +170,7 @@ pub fn make_image(name: &Path, how: &Format) -> Result<u64, Failure> {
             0 => progress::human_bytes(size),
             n => progress::rate(n, clock.now() - began),
         }
-    );
+    ));
     Ok(size)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::failure::{EXIT_FAILED, Failure, strip_repair_advice};
 use crate::location::StoreLocation;
+use crate::output::prompt;
 use serde_json::json;
 use std::fmt::Write;
 use std::io::{BufRead, IsTerminal};
@@ -83,7 +84,7 @@ pub fn confirm_repair(place: &StoreLocation) -> Result<(), Failure> {
 ///
 /// Errors: a message that says what to do, if the user does not agree or gives no answer.
 pub fn ask(what: &str) -> Result<(), Failure> {
-    eprint!("{what} Go on? [y/N] ");
+    prompt(format_args!("{what} Go on? [y/N] "));
     let mut answer = String::new();
     (std::io::stdin().lock().read_line(&mut answer))
         .map_err(|e| Failure::new(format!("cannot read the answer: {e}; run it with --yes")))?;

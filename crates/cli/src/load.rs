@@ -11,6 +11,7 @@ mod directory;
 use crate::args;
 use crate::directory::{DirectoryWalk, LeftOut, open_named};
 use crate::failure::{Failure, Outcome};
+use crate::output::note;
 use crate::progress::{self, count_entries};
 use crate::store::{Access, Limits, Store, argument};
 use crate::text_entry::{Format, KvRecord, Line, Lines, MAX_LINE};
@@ -113,16 +114,16 @@ pub fn load(args: args::Load) -> Outcome {
     report_left_out(&left_out);
     if skipped > 0 {
         let were = if skipped == 1 { "was" } else { "were" };
-        eprintln!(
+        note(format_args!(
             "basalt: {} could not be stored and {were} left out (--skip-bad)",
             count_entries(skipped)
-        );
+        ));
     }
     if entries == 0 {
-        eprintln!("loaded nothing: there was no entry to store");
+        note(format_args!("loaded nothing: there was no entry to store"));
         return Ok(0);
     }
-    eprintln!(
+    note(format_args!(
         "loaded {}, {}; {} durable",
         count_entries(entries),
         progress::rate(bytes, took),
@@ -130,7 +131,7 @@ pub fn load(args: args::Load) -> Outcome {
             1 => "it is".to_string(),
             n => format!("all {n} are"),
         }
-    );
+    ));
     Ok(0)
 }
 
@@ -225,10 +226,14 @@ impl Load<'_> {
         }
         self.skipped += 1;
         if self.skipped <= NAMED {
-            self.bar.suspend(|| eprintln!("basalt: left out: {why}"));
-        } else if self.skipped == NAMED + 1 {
             self.bar
-                .suspend(|| eprintln!("basalt: left out: and more, counted at the end"));
+                .suspend(|| note(format_args!("basalt: left out: {why}")));
+        } else if self.skipped == NAMED + 1 {
+            self.bar.suspend(|| {
+                note(format_args!(
+                    "basalt: left out: and more, counted at the end"
+                ))
+            });
         }
         Ok(())
     }
@@ -271,7 +276,7 @@ fn report_left_out(left_out: &LeftOut) {
     let note = |n: u64, one: &str, many: &str, advice: &str| {
         if n > 0 {
             let what = if n == 1 { one } else { many };
-            eprintln!("basalt: left out {n} {what}{advice}");
+            note(format_args!("basalt: left out {n} {what}{advice}"));
         }
     };
     note(

@@ -12,7 +12,10 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
-use crate::store::{Access, LogsLocation, environment_for_logs, kind_of_store};
+use crate::output::note;
+use crate::store::{
+    Access, CURRENT, LogsLocation, environment_for_logs, kind_of_store, store_above,
+};
 use basalt::env::Clock;
 use basalt::{Env, ErrorKind};
 use basalt_log::{Log as StoredLog, LogEngine, LogEngineOptions};
@@ -137,7 +140,7 @@ impl LogPlace {
                 }));
             }
             if waited >= QUIET_WAIT && !self.announced.replace(true) {
-                eprintln!("basalt: {busy}; waiting until it is free");
+                note(format_args!("basalt: {busy}; waiting until it is free"));
             }
             clock.sleep(pause.min(self.wait - waited));
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -156,12 +159,27 @@ impl LogPlace {
         Failure::log_store(&self.store, &self.argument, e)
     }
 
+    /// Makes the failure of an append of records. `log` names a log of the store that can be
+    /// trimmed, in the form for messages, if there is one.
+    fn append_failure(&self, log: Option<&str>, e: basalt::Error) -> Failure {
+        match (log, e.kind()) {
+            (Some(log), ErrorKind::NoSpace) => Failure::new(format!(
+                "{e}; remove records with `basalt log trim {} {log} --up-to LSN`, or make space under {}, and run it again; nothing that was acknowledged is lost",
+                self.argument,
+                self.store.on_disk().display()
+            )),
+            _ => self.failure(e),
+        }
+    }
+
     /// Returns where the logs are, and locks the store that has them beside its tables.
     fn locate(&self, access: Access) -> Result<LogsLocation, Failure> {
         let dir = &self.store.dir;
         let found = rustix::fs::stat(dir).map(|s| FileType::from_raw_mode(s.st_mode));
         match (&self.store.image, found) {
-            (None, Err(rustix::io::Errno::NOENT)) if access.make().is_none() => {
+            (None, Err(rustix::io::Errno::NOENT))
+                if access.make().is_none() && !self.is_in_store() =>
+            {
                 return Err(Failure::new(format!(
                     "there is no log store in {0}; name another, or make one with `basalt log append {0} LOG`",
                     self.argument
@@ -182,6 +200,11 @@ impl LogPlace {
             _ => {}
         }
         self.retry_while_busy(|| environment_for_logs(&self.store, &self.argument, access))
+    }
+
+    /// Returns true if the path names the directory of logs in the directory of a store.
+    fn is_in_store(&self) -> bool {
+        store_above(&self.store).is_some_and(|s| rustix::fs::stat(s.dir.join(CURRENT)).is_ok())
     }
 
     /// Opens the store.

@@ -331,7 +331,8 @@ pub struct Rename {
     /// The new name, 1 to 1,024 bytes
     #[arg(value_name = "NEW")]
     pub new: String,
-    /// Give the log to a stream of the server although its last entry differs from the stream's
+    /// Give the log to a stream of the server although it seems to be another's, or rename the log
+    /// of a stream, which clients then cannot read
     #[arg(long)]
     pub yes: bool,
     /// Print one JSON object

@@ -5,6 +5,10 @@
 //! `text_entry` and `directory` (entries and files), `args` (the command line) and `store` (the
 //! entries of a store).
 
+// The macros of these lints panic if the write fails, as on a full disk or a closed pipe: use
+// `output::note` and `output::print`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 mod args;
 mod blob;
 mod budget;
@@ -88,11 +92,11 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(Failure::Message(sentence, code)) => {
-            eprintln!("basalt: {sentence}");
+            output::note(format_args!("basalt: {sentence}"));
             ExitCode::from(code)
         }
         Err(Failure::Busy(sentence)) => {
-            eprintln!("basalt: {sentence}");
+            output::note(format_args!("basalt: {sentence}"));
             ExitCode::from(EXIT_FAILED)
         }
     }

@@ -1,7 +1,7 @@
-//! Results of commands on standard output, and tables in them.
+//! Results of commands on standard output, tables in them, and notes on standard error.
 
 use crate::failure::Failure;
-use std::fmt::Write as _;
+use std::fmt::{Arguments, Write as _};
 use std::io::Write as _;
 
 /// Prints a result to standard output.
@@ -10,6 +10,37 @@ pub fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|e| Failure::output("standard output", e))
+}
+
+/// Prints the report of a check or a repair to standard output. A reader that has closed the pipe
+/// is no failure here: the exit code must still say what was found.
+///
+/// Errors: those of [`print()`], except [`Failure::ReaderGone`].
+pub fn print_report(text: &str) -> Result<(), Failure> {
+    match print(text) {
+        Err(Failure::ReaderGone) => Ok(()),
+        printed => printed,
+    }
+}
+
+/// Prints the result of a command that has changed a store to standard output. `done` says what was
+/// changed, in the past tense.
+///
+/// Errors: those of [`print()`], with `done` in the message.
+pub fn print_done(text: &str, done: &str) -> Result<(), Failure> {
+    print(text).map_err(|e| e.after(done))
+}
+
+/// Prints a line for people to standard error. A failure is ignored: it must not stop the command
+/// or the server.
+pub fn note(line: Arguments<'_>) {
+    prompt(format_args!("{line}\n"));
+}
+
+/// Prints text for people to standard error, without the end of a line. A failure is ignored.
+pub fn prompt(text: Arguments<'_>) {
+    // One write keeps the line whole beside the lines of other processes.
+    let _ = std::io::stderr().write_all(text.to_string().as_bytes());
 }
 
 /// Formats rows as columns. The first column is aligned to the left, the others to the right.

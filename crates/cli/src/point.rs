@@ -4,7 +4,7 @@ use crate::args;
 use crate::directory::open_named;
 use crate::escape::brief;
 use crate::failure::{EXIT_NO, Failure, Outcome};
-use crate::output::print;
+use crate::output::{note, print_done};
 use crate::progress::count;
 use crate::store::{Access, Limits, Store, Value, argument};
 use crate::text_entry::{Format, KvRecord};
@@ -119,7 +119,11 @@ pub fn del(args: args::Del) -> Outcome {
             .map_err(|e| store.failure(e))?;
     }
     store.close()?;
-    print(&format!("{there}\n"))?;
+    let done = match there {
+        0 => "nothing was removed",
+        _ => "the keys were removed",
+    };
+    print_done(&format!("{there}\n"), done)?;
     Ok(if there > 0 { 0 } else { EXIT_NO })
 }
 
@@ -174,14 +178,14 @@ pub fn scan(args: args::Scan) -> Outcome {
             .map_err(|e| Failure::output("standard output", e))?;
     }
     if others > 0 {
-        eprintln!(
+        note(format_args!(
             "basalt: {} not shown; --keys-only shows such keys, and a Redis client reads them",
             count(
                 others,
                 "key that holds no string is",
                 "keys that hold no strings are"
             )
-        );
+        ));
     }
     store.close()?;
     Ok(0)

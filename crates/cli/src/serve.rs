@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome};
+use crate::output::note;
 use crate::store::{Access, environment};
 use basalt_server::{Listening, ServerOptions, SyncPolicy};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -37,15 +38,17 @@ pub fn serve(args: args::Serve) -> Outcome {
     let (env, path) = environment(place, Access::Write(args.make), Some(&args.budget))?;
     options.dir = path;
     basalt_server::serve_on(taken, &env, options, |listening| {
-        eprintln!(
+        note(format_args!(
             "basalt {} serves Redis clients on {listening}, data in {}, sync {sync}; try `redis-cli -p {} ping`, stop with Ctrl-C",
             env!("CARGO_PKG_VERSION"),
             place,
             listening.port()
-        );
+        ));
     })
     .map_err(|e| Failure::store(place, e))?;
-    eprintln!("basalt: all accepted requests are finished, and the store is closed");
+    note(format_args!(
+        "basalt: all accepted requests are finished, and the store is closed"
+    ));
     Ok(0)
 }
 

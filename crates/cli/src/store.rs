@@ -29,7 +29,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The file that names the manifest of a store.
-const CURRENT: &str = "CURRENT";
+pub const CURRENT: &str = "CURRENT";
 /// The file whose lock is that of a store.
 const LOCK: &str = "LOCK";
 
@@ -149,7 +149,10 @@ pub fn environment_for_logs(
     argument: &str,
     access: Access,
 ) -> Result<LogsLocation, Failure> {
-    let (env, path) = any_environment(place, access, None)?;
+    let (env, path) = match any_environment(place, access, None) {
+        Err(failure @ Failure::Message(..)) => lost_logs(place, access).ok_or(failure)?,
+        opened => opened?,
+    };
     let Some(dir) = store_of_keys(&env, &path) else {
         return Ok(LogsLocation {
             env,
@@ -170,13 +173,26 @@ pub fn environment_for_logs(
         ErrorKind::Busy | ErrorKind::NotFound => Failure::log_store(place, argument, e),
         _ => Failure::store(&keys, e),
     };
+    let lock = dir.join(LOCK);
     if access.make().is_some() {
+        // Opening the tables for writing changes the manifest, so a refusal comes before.
+        if let Ok(_shared) = env.fs().lock_shared(&lock)
+            && let Err(e) = basalt::Store::find_logs(&env, &dir)
+            && e.is_corruption()
+        {
+            return Ok(LogsLocation {
+                path: dir.join(EngineKind::Logs.directory()),
+                env,
+                keys: Some(keys),
+                missing: Some(e),
+                _lock: None,
+            });
+        }
         // The manifest of the store must name the logs before anything is in them.
         let store = basalt::Store::open(&env, &dir, store_options(engine(None)));
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
         made.map_err(failure)?;
     }
-    let lock = dir.join(LOCK);
     // A shared lock makes no file, so nothing is left where no logs are.
     let shared = env.fs().lock_shared(&lock).map_err(failure)?;
     let (logs, missing) = match basalt::Store::find_logs(&env, &dir) {
@@ -224,8 +240,34 @@ fn store_of_keys(env: &Env, path: &Path) -> Option<PathBuf> {
         false => return None,
     };
     let found = entries(above);
-    let is_keys = kind_of_store(&found) == Some(StoreKind::Keys);
+    let is_keys = match kind_of_store(&found) {
+        Some(kind) => kind == StoreKind::Keys,
+        None => Db::engines_of_closed(env, above).is_ok(),
+    };
     (is_keys && found.iter().any(is_current)).then(|| above.to_path_buf())
+}
+
+/// Returns the missing directory of the logs of a store of keys, and an environment from the
+/// directory of the store on. The result is `None` if the path names no such directory.
+fn lost_logs(place: &StoreLocation, access: Access) -> Option<(Env, PathBuf)> {
+    let (env, path) = any_environment(&store_above(place)?, access, None).ok()?;
+    let path = path.join(EngineKind::Logs.directory());
+    store_of_keys(&env, &path).map(|_| (env, path))
+}
+
+/// Returns the location of the store that has its logs at a path, if the path ends as such a path
+/// does.
+pub fn store_above(place: &StoreLocation) -> Option<StoreLocation> {
+    let is_logs = place.dir.file_name() == Some(OsStr::new(EngineKind::Logs.directory()));
+    let above = place.dir.parent().filter(|_| is_logs)?;
+    let dir = match above.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => above,
+    };
+    Some(StoreLocation {
+        dir: dir.to_path_buf(),
+        image: place.image.clone(),
+    })
 }
 
 /// Returns the settings of a store with these tables.

@@ -61,7 +61,8 @@ fn a_log_is_renamed() {
     log(&s, &["rename", "l", "audit", ""]).fails(2, &["0 bytes", "1 to 1024"]);
     log(&s, &["rename", "l", "audit", "redis.stream.0.1"]).fails(2, &["streams of the server"]);
     log(&s, &["rename", "none", "a", "b"]).fails(2, &["there is no log store in none"]);
-    log(&s, &["rename", "l", "redis.stream.0.1", "b"]).fails(2, &["XADD"]);
+    let none = "there is no log redis.stream.0.1";
+    log(&s, &["rename", "l", "redis.stream.0.1", "b"]).fails(2, &[none]);
     let report = json(log(&s, &["rename", "l", "orders 2025", "orders", "--json"]));
     assert_eq!(
         (&report["log"], &report["renamed_to"]),
@@ -141,13 +142,13 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     let server = Server::start(&s, &[]);
     for key in ["orders", "audit"] {
         for n in 1..=8 {
-            let id = format!("{n}-{}", key.len());
+            let id = format!("{n}-{}", 20 - key.len());
             server.reply(&["XADD", key, &id, "field", &format!("{key} {n}")]);
         }
     }
     server.reply(&["XADD", "audit", "9-0", "field", "audit 9"]);
     assert_eq!(server.reply(&["XTRIM", "orders", "MINID", "4-0"]), ":3\r\n");
-    assert_eq!(server.reply(&["XDEL", "orders", "6-6"]), ":1\r\n");
+    assert_eq!(server.reply(&["XDEL", "orders", "6-14"]), ":1\r\n");
     server.reply(&["XGROUP", "CREATE", "orders", "g", "0"]);
     server.reply(&["XADD", "dropped", "1-0", "field", "value"]);
     let read = |server: &Server, key| server.reply(&["XRANGE", key, "-", "+"]);
@@ -218,14 +219,23 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
     let rename = |old: &str, new: &str| log(&s, &["rename", "db/logs", old, new]);
     // A log is not given to the wrong stream by mistake, and a name can be taken back.
     let wrong = "does not seem to be the log of the stream";
-    rename("recovered-2", orders).fails(2, &[wrong, "orders", "LSN 8", "8-5", "8-6", "--yes"]);
+    rename("recovered-2", orders).fails(2, &[wrong, "orders", "LSN 8", "8-15", "8-14", "--yes"]);
     let named = log(&s, &["rename", "db/logs", "recovered-2", orders, "--yes"]);
     let taken = format!(
-        "the stream orders has the entries 1-5 to 9-0 now; if they are not its own, `basalt log rename db/logs {orders} recovered-2`"
+        "the stream orders has the entries 1-15 to 9-0 now; if they are not its own, `basalt log rename db/logs {orders} recovered-2 --yes`"
     );
     assert!(named.text().contains(&taken), "{named:?}");
-    rename(orders, "other").fails(2, &["XADD"]);
-    rename(orders, "recovered-2").ok();
+    let kept = [
+        "the log of the stream orders",
+        "--yes",
+        &format!("`basalt log rename db/logs other {orders} --yes` gives it back"),
+    ];
+    rename(orders, "other").fails(2, &kept);
+    rename("recovered-1", orders).fails(2, &["first rename that log away"]);
+    rename(orders, "recovered-2").fails(2, &["the stream orders", "--yes"]);
+    rename(orders, audit).fails(2, &["of a stream to another stream"]);
+    let taken = log(&s, &["rename", "db/logs", orders, "recovered-2", "--yes"]);
+    assert!(taken.text().contains("without its log now"), "{taken:?}");
     for (old, new) in [("recovered-1", orders), ("recovered-2", audit)] {
         rename(old, new).ok();
     }
@@ -235,5 +245,43 @@ fn streams_survive_the_loss_of_either_file_and_are_listed_without_both() {
         ["audit", "orders"].map(|key| read(&server, key).len() > 100),
         [true; 2]
     );
+    server.stop();
+}
+
+/// XADD does not write the key of a stream. The next LSN of such a key is 1, so nothing was
+/// compared, and any log could be given to the stream.
+#[test]
+fn a_stream_gets_only_a_log_of_entries() {
+    let s = Scratch::new("stream-entries");
+    let server = Server::start(&s, &[]);
+    server.reply(&["XADD", "k", "5-0", "field", "value"]);
+    server.reply(&["XADD", "set", "5-0", "field", "value"]);
+    // The last id of this key is above the id of its last entry.
+    assert_eq!(server.reply(&["XSETID", "set", "9-0"]), "+OK\r\n");
+    server.stop();
+    let names = json(log(&s, &["ls", "db", "--json"]))["logs"].clone();
+    let [stream, set] = [0, 1].map(|i| names[i]["name"].as_str().unwrap());
+    let rename = |old: &str, new: &str, more: &[&str]| {
+        log(&s, &[&["rename", "db", old, new][..], more].concat())
+    };
+    rename(stream, "it's -1", &["--yes"]).ok();
+    log(&s, &["append", "db", "orders", "order 1"]).ok();
+    log(&s, &["append", "db", "orders", "order 2"]).ok();
+    let no_entry = ["the stream k", "LSN 1 is no entry of a stream", "--yes"];
+    rename("orders", stream, &[]).fails(2, &no_entry);
+    let report = json(rename("it's -1", stream, &["--json"]));
+    assert_eq!(
+        [&report["stream"], &report["first_id"], &report["last_id"]],
+        ["k", "5-0", "5-0"]
+    );
+    // The command that is printed is one that a shell reads.
+    let away = rename(stream, "it's -1", &["--yes"]);
+    let undo = format!("`basalt log rename db 'it'\\''s -1' {stream} --yes` gives it back");
+    assert!(away.text().contains(&undo), "{away:?}");
+    rename("it's -1", stream, &[]).ok();
+    rename(set, "recovered-9", &["--yes"]).ok();
+    rename("recovered-9", set, &[]).ok();
+    let server = Server::start(&s, &[]);
+    assert!(server.reply(&["XRANGE", "k", "-", "+"]).contains("5-0"));
     server.stop();
 }

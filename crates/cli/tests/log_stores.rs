@@ -120,6 +120,17 @@ fn lost_logs_of_a_store_of_keys_are_damage() {
         }
         assert_eq!(tree(&s.path(&dir)), before);
         log(&s, &["append", &dir, "a", "x"]).fails(2, &["is damaged", "they are missing"]);
+        // The directory of the logs is another name of them.
+        let logs = format!("{dir}/logs");
+        let refused = ["is damaged", "they are missing"];
+        log(&s, &["append", &logs, "a", "x"]).fails(2, &refused);
+        log(&s, &["ls", &logs]).fails(2, &refused);
+        log(&s, &["repair", &logs, "--yes"]).fails(2, &refused);
+        let checked = log(&s, &["check", &logs]);
+        assert_eq!(checked.code, Some(1), "{checked:?}");
+        assert!(checked.text().contains("they are missing"), "{checked:?}");
+        // A refused append opened the tables for writing, which wrote a new manifest.
+        assert_eq!(tree(&s.path(&dir)), before);
         let at = |args: &[&str]| ended(basalt(&s, args).spawn().unwrap());
         let checked = at(&["check", "--dir", &dir]);
         assert_eq!(checked.code, Some(1), "{checked:?}");
@@ -517,5 +528,10 @@ fn a_directory_without_the_right_to_write_can_be_read() {
         ran.fails(2, &parts);
     }
     assert_eq!(tree(&s.dir), before);
+    // A file that may not be read needs other advice.
+    set(0o555, 0o222);
+    let ran = run(&["log", "ls", "l"]);
+    assert!(!ran.err.contains("no write permission"), "{ran:?}");
+    ran.fails(2, &["permission denied", "run the command as the owner"]);
     set(0o755, 0o644);
 }

@@ -10,7 +10,7 @@ use basalt::fs::{HostFs, HostOptions};
 use basalt::{Env, Store, StoreOptions};
 use basalt_log::{LogEngine, LogEngineOptions, LogOptions, WriteOptions};
 use harness::{Ran, Scratch, ended, fs, json, tree};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 fn command(s: &Scratch, args: &[&str]) -> Command {
@@ -368,8 +368,12 @@ fn a_followed_log_shows_what_others_append() {
     );
     append("in its place");
     assert_eq!(next_line(&mut out), "31\tin its place\n");
+    // The notice came a second time with the append, although nothing was removed since.
     child.kill().unwrap();
     child.wait().unwrap();
+    let mut rest = String::new();
+    err.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("that were printed"), "{rest}");
 }
 
 #[test]
@@ -397,6 +401,15 @@ fn an_append_that_fails_leaves_no_log() {
     refused.fails(2, &["LSN"]);
     let names = json(log(&s, &["ls", "l", "--json"]));
     assert_eq!(names["logs"].as_array().unwrap().len(), 1, "{names}");
+    // The largest LSN, and the largest record.
+    let last = "18446744073709551614";
+    log(&s, &["append", "end", "a", "x", "--lsn", last]).ok();
+    let refused = log(&s, &["append", "end", "a", "y"]);
+    refused.fails(2, &["the log a is full", last, "another log"]);
+    let large = std::fs::File::create(s.path("large")).unwrap();
+    large.set_len((1 << 30) + 1).unwrap();
+    let refused = log(&s, &["append", "l", "c", "--file", "large"]);
+    refused.fails(2, &["large has more than 1073741568 bytes", "a record"]);
     // Records that were appended before the failure stay, and so does their log.
     let refused = log_with(&s, &["append", "l", "b", "--with-lsns"], b"1\tx\ny\n");
     refused.fails(2, &["line 2", "appended and durable: line 1 (LSN 1)"]);
@@ -633,7 +646,14 @@ fn logs_in_a_full_image_are_trimmed_and_removed() {
             }
             runs += 1;
         };
-        assert!(full.err.contains("the image is full"), "{full:?}");
+        let trim = format!("log trim i:logs {} --up-to LSN", ["a", "b"][runs % 2]);
+        for part in ["the image is full", &trim] {
+            assert!(full.err.contains(part), "{full:?}");
+        }
+        // A store that is not there has nothing to trim.
+        let new = log(&s, &["append", "i:other", "a", "--file", "record"]);
+        assert_eq!(new.code, Some(2), "{new:?}");
+        assert!(!new.err.contains("log trim"), "{new:?}");
         assert!(runs >= 8, "round {round}: only {runs} records fitted");
         let stat = json(log(&s, &["stat", "i:logs", "a", "--json"]));
         let last = stat["last"].as_u64().expect("it has records").to_string();

@@ -6,6 +6,9 @@
 //! `docs/decisions/0008-server-epochs.md`.
 
 #![deny(missing_docs)]
+// The macros of these lints panic if the write fails, as on a full disk or a closed pipe: use
+// `net::background::report`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod answers;
 pub mod catalog;

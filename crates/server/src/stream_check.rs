@@ -8,7 +8,7 @@ use crate::layout::{self, DataType};
 use crate::stream::jobs::log_name;
 use crate::stream::record::{StreamState, decode_record, decode_state};
 use basalt::log::Log;
-use basalt::{Db, Family, ReadOptions, Result};
+use basalt::{Db, Error, Family, ReadOptions, Result};
 
 /// A stream whose key exists and whose log does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +35,17 @@ impl StreamWithoutLog {
     }
 
     /// Returns the first difference that shows that `log` is not the log of this stream, or `None`.
-    /// The key has the id of the last entry at the time when the key was written. The stream's own
-    /// log has this entry, unless the entry was removed later.
+    /// The records of the stream's own log are entries. The key has the id of the last entry at the
+    /// time when the key was written, and the log has this entry, unless it was removed later.
     ///
     /// Errors: those of reads.
     pub fn difference(&self, log: &Log) -> Result<Option<String>> {
+        for lsn in [log.first(), log.last()].into_iter().flatten() {
+            if let Some(Err(e)) = log.read(lsn)?.map(|record| decode_record(&record)) {
+                return Ok(Some(no_entry(lsn, &e)));
+            }
+        }
+        // XADD does not write the key, so the key of a stream with entries may name none.
         let lsn = self.state.next_lsn - 1;
         let end = log.last().max(log.trimmed()).unwrap_or(0);
         if end < lsn {
@@ -56,16 +62,19 @@ impl StreamWithoutLog {
         };
         let expected = self.state.last_id;
         Ok(match decode_record(&record) {
-            Ok(entry) if entry.id == expected => None,
+            // XSETID raises the last id of the key without an entry.
+            Ok(entry) if entry.id <= expected => None,
             Ok(entry) => Some(format!(
-                "the entry at LSN {lsn} has the id {}, and in the stream it had {expected}",
+                "the entry at LSN {lsn} has the id {}, and the last id of the stream was {expected}",
                 entry.id
             )),
-            Err(e) => Some(format!(
-                "the record at LSN {lsn} is no entry of a stream: {e}"
-            )),
+            Err(e) => Some(no_entry(lsn, &e)),
         })
     }
+}
+
+fn no_entry(lsn: u64, e: &Error) -> String {
+    format!("the record at LSN {lsn} is no entry of a stream: {e}")
 }
 
 /// Returns the streams whose logs do not exist, in the order of their keys. `has_log` says whether

@@ -84,8 +84,8 @@ impl UsageTable {
     }
 
     /// Returns true if no page of an extent is valid for readers at these times, and no transaction
-    /// writes to it. An extent that the table does not have is dead, too: what was written to it was
-    /// never committed.
+    /// writes to it. An extent that the table does not have is dead, too: what was written to it
+    /// was never committed.
     pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
         let unused = |usage: &ExtentUsage| {
             let mut readers = readers.iter();

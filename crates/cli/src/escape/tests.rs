@@ -41,3 +41,16 @@ fn invalid_escapes_are_refused_by_name() {
         assert!(e.contains(says), "{text}: {e}");
     }
 }
+
+#[test]
+fn words_for_a_shell_are_quoted_where_it_is_needed() {
+    for (word, quoted) in [
+        ("i.lava:logs", "i.lava:logs"),
+        ("", "''"),
+        ("a b", "'a b'"),
+        ("it's $x", "'it'\\''s $x'"),
+        ("it's\t\x1b", "$'it\\'s\\t\\x1b'"),
+    ] {
+        assert_eq!(for_shell(word.as_bytes()), quoted);
+    }
+}

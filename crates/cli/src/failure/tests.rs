@@ -76,3 +76,13 @@ fn a_full_image_error_says_how_to_grow_the_image() {
         "{says}"
     );
 }
+
+/// A trim, a removal or a repair that finds no space cannot be helped by a trim.
+#[test]
+fn the_lack_of_space_is_not_mended_by_the_command_that_failed() {
+    let e = basalt::Error::new(ErrorKind::NoSpace, "the image is full");
+    let failure = Failure::log_store(&in_d(), "d", e);
+    let text = failure.sentence();
+    assert!(text.contains("make space under d"), "{text}");
+    assert!(!text.contains("log trim"), "{text}");
+}

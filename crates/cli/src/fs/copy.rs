@@ -11,6 +11,7 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome, is_full};
 use crate::filesystem::as_flag;
 use crate::location::{Access, in_image};
+use crate::output::note;
 use crate::progress::{self, count, count_entries, human_bytes, rate};
 use basalt::env::Clock;
 use basalt::fs::{File, FileSystem, Intent, LockGuard};
@@ -559,7 +560,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
     });
     copy.bar.finish_and_clear();
     done?;
-    eprintln!(
+    note(format_args!(
         "basalt: {} copied to {}, {}{target_of_rename}{}",
         count(copy.files, "file", "files"),
         target.display_path(&to_path),
@@ -571,7 +572,7 @@ pub fn copy(from: &Path, to: &Path, overwrite: bool) -> Outcome {
                 count_entries(n)
             ),
         }
-    );
+    ));
     match copy.no_text {
         0 => Ok(0),
         n => Err(Failure::new(format!(

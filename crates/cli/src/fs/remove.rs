@@ -4,6 +4,7 @@
 use super::copy::LOCK;
 use super::show::{display_path, failed};
 use crate::failure::{Failure, Outcome};
+use crate::output::note;
 use crate::progress::{count, human_bytes};
 use basalt::fs::{FileSystem, LockGuard};
 use basalt::lava::LavaFs;
@@ -92,12 +93,12 @@ pub fn remove(fs: &LavaFs, image: &Path, paths: &[PathBuf], recursive: bool) -> 
             count(n, "file goes on", "files go on")
         ),
     };
-    eprintln!(
+    note(format_args!(
         "basalt: removed {}{dirs} from {}, {} freed{kept}",
         count(removed.files, "file", "files"),
         image.display(),
         human_bytes(removed.bytes)
-    );
+    ));
     Ok(0)
 }
 

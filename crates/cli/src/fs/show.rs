@@ -3,8 +3,8 @@
 use super::copy::PIECE;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
-use crate::output::print;
 use crate::output::table;
+use crate::output::{note, print};
 use crate::progress::{count, human_bytes};
 use basalt::fs::{FileStat, FileSystem};
 use basalt::lava::{FileReport, LavaFs};
@@ -183,10 +183,10 @@ pub fn cat(fs: &LavaFs, image: &Path, path: &Path) -> Outcome {
     let file = fs.open(path).map_err(error)?;
     let end = fs.stat(path).map_err(error)?.len;
     if !fs.describe(path).map_err(error)?.exact {
-        eprintln!(
+        note(format_args!(
             "basalt: a crash has left the length of {} inexact; these are its first {end} bytes, and `basalt fs cp` copies all of its space",
             display_path(path)
-        );
+        ));
     }
     let mut out = std::io::stdout().lock();
     let mut at = 0;

@@ -7,12 +7,13 @@ use crate::directory::open_named;
 use crate::escape::{escape, unescape};
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Append;
-use crate::output::print;
+use crate::output::{note, print_done};
 use crate::progress::count;
 use crate::store::{Access, argument};
 use basalt::ErrorKind;
-use basalt_log::{Log, LogBatch, LogOptions, MAX_BATCH_BYTES, WriteOptions};
+use basalt_log::{Log, LogBatch, LogOptions, MAX_BATCH_BYTES, MAX_LSN, WriteOptions};
 use serde_json::json;
+use std::fmt::Display;
 use std::io::{BufRead, Read};
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -25,6 +26,8 @@ const ESCAPED_BYTES: usize = 4;
 const LSN_BYTES: usize = 21;
 /// Most bytes of a batch beyond its only record.
 const BATCH_OVERHEAD: usize = 256;
+/// Most bytes of a record, so that a batch has room for it.
+const MAX_RECORD_BYTES: usize = MAX_BATCH_BYTES - BATCH_OVERHEAD;
 
 /// Runs `basalt log append`.
 pub fn append(place: LogPlace, args: &Append) -> Outcome {
@@ -34,6 +37,11 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         (Some(data), _) if data != "-" => Some(argument(data, args.escaped)?),
         (_, Some(file)) => {
             let opened = open_named(file).map_err(|e| Failure::os("open", file, e))?;
+            // A device or a pipe has no length.
+            let len = rustix::fs::fstat(&opened).map_or(0, |s| s.st_size);
+            if usize::try_from(len).is_ok_and(|len| len > MAX_RECORD_BYTES) {
+                return Err(too_long(file.display()));
+            }
             Some(read_record(opened, file)?)
         }
         _ => None,
@@ -45,10 +53,13 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         }
         found => (found, false),
     };
-    let log = log.map_err(|e| place.failure(e))?;
+    let log = log.map_err(|e| {
+        let others = !logs.list().is_empty();
+        place.append_failure(others.then_some("LOG"), e)
+    })?;
     let mut appender = Appender {
         place: &place,
-        next: Some(args.lsn.unwrap_or_else(|| next_lsn(&log))),
+        next: args.lsn.or_else(|| next_lsn(&log)),
         end: log.last().max(log.trimmed()),
         logs,
         log,
@@ -72,9 +83,11 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         (Err(e), None) => return Err(appender.report_partial_append(&e)),
     };
     if span.records == 0 && !args.json {
-        eprintln!("basalt: standard input has no lines; nothing was appended");
+        note(format_args!(
+            "basalt: standard input has no lines; nothing was appended"
+        ));
     }
-    print(&match (args.json, &span.lsns) {
+    let text = match (args.json, &span.lsns) {
         (true, lsns) => format!(
             "{:#}\n",
             json!({
@@ -91,22 +104,40 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         ),
         (false, Some(lsns)) if span.records == 1 => format!("{}\n", lsns.start()),
         (false, Some(lsns)) => format!("{} to {}\n", lsns.start(), lsns.end()),
-    })?;
+    };
+    let done = match span.records {
+        0 => "nothing was appended",
+        _ => "the records were appended",
+    };
+    print_done(&text, done)?;
     Ok(0)
 }
 
-/// Returns the LSN behind all records, trimmed ones included.
-fn next_lsn(log: &Log) -> u64 {
-    let last = log.last().max(log.trimmed());
-    last.map_or(1, |last| last.saturating_add(1))
+/// Returns the LSN behind all records, trimmed ones included, or `None` behind the largest LSN.
+fn next_lsn(log: &Log) -> Option<u64> {
+    lsn_behind(log.last().max(log.trimmed()).unwrap_or(0))
+}
+
+fn lsn_behind(lsn: u64) -> Option<u64> {
+    (lsn < MAX_LSN).then(|| lsn + 1)
 }
 
 fn read_record(from: impl Read, name: &Path) -> Result<Vec<u8>, Failure> {
     let mut record = Vec::new();
-    from.take(MAX_BATCH_BYTES as u64 + 1)
+    from.take(MAX_RECORD_BYTES as u64 + 1)
         .read_to_end(&mut record)
         .map_err(|e| Failure::os("read", name, e))?;
-    Ok(record)
+    match record.len() > MAX_RECORD_BYTES {
+        true => Err(too_long(name.display())),
+        false => Ok(record),
+    }
+}
+
+/// Makes the failure of a record beyond the limit.
+fn too_long(what: impl Display) -> Failure {
+    Failure::new(format!(
+        "{what} has more than {MAX_RECORD_BYTES} bytes, the most that a record may have"
+    ))
 }
 
 /// Reads a line of at most `most` bytes without its end. Returns false at the end of the input.
@@ -183,8 +214,8 @@ impl Appender<'_> {
     /// Adds each line of standard input as a record.
     fn add_lines(&mut self, escaped: bool) -> Result<(), Failure> {
         let most = match escaped {
-            true => ESCAPED_BYTES * MAX_BATCH_BYTES,
-            false => MAX_BATCH_BYTES,
+            true => ESCAPED_BYTES * MAX_RECORD_BYTES,
+            false => MAX_RECORD_BYTES,
         };
         self.for_each_line(most, |appender, line| {
             let record = match escaped {
@@ -257,16 +288,22 @@ impl Appender<'_> {
     }
 
     fn take_next(&mut self) -> Result<u64, Failure> {
-        let lsn = self
-            .next
-            .ok_or_else(|| Failure::new("there is no LSN left for the record"))?;
-        self.next = lsn.checked_add(1);
+        let lsn = self.next.ok_or_else(|| {
+            Failure::new(format!(
+                "the log {} is full: its last LSN is {MAX_LSN}, the largest; append to another log",
+                escape(self.log.name().as_bytes())
+            ))
+        })?;
+        self.next = lsn_behind(lsn);
         Ok(lsn)
     }
 
     fn add(&mut self, lsn: u64, record: &[u8]) -> Result<(), Failure> {
         let added = self.batch.append(&self.log, lsn, record);
-        added.map_err(|e| self.failure(e))?;
+        added.map_err(|e| match record.len() > MAX_RECORD_BYTES {
+            true => too_long("the record"),
+            false => self.failure(e),
+        })?;
         self.pending.add_lsn(lsn);
         Ok(())
     }
@@ -292,7 +329,14 @@ impl Appender<'_> {
                     self.place.argument
                 ))
             }
-            _ => self.place.failure(e),
+            _ if !self.is_new => {
+                let log = escape(self.log.name().as_bytes());
+                self.place.append_failure(Some(&log), e)
+            }
+            _ => {
+                let others = self.logs.list().len() > 1;
+                self.place.append_failure(others.then_some("LOG"), e)
+            }
         }
     }
 
@@ -339,11 +383,11 @@ impl Appender<'_> {
     /// Closes the store. Returns the records that were appended.
     fn finish(self) -> Result<Span, Failure> {
         if self.is_new {
-            eprintln!(
+            note(format_args!(
                 "basalt: made the log {} in {}",
                 escape(self.log.name().as_bytes()),
                 self.place.store
-            );
+            ));
         }
         self.logs.close().map_err(|e| self.place.failure(e))?;
         Ok(self.written)

@@ -7,7 +7,7 @@ use crate::findings::confirm_repair;
 use crate::log_report::{
     is_of_later_version, is_whole, repair_json, repair_text, report_findings, report_json, walked,
 };
-use crate::output::print;
+use crate::output::print_report;
 use crate::progress::{DelayedBar, count};
 use crate::store::{Access, LogsLocation};
 use basalt_log::{LogEngine, LogEngineOptions, LogVerifyReport};
@@ -26,7 +26,7 @@ pub fn check(place: &LogPlace, as_json: bool) -> Outcome {
         None => check_logs(place, &location)?,
     };
     let sound = report.damage.is_empty();
-    print(&match as_json {
+    print_report(&match as_json {
         true => format!("{:#}\n", json_of(place, &report)),
         false => text_of(place, &location, &report),
     })?;
@@ -99,13 +99,14 @@ pub fn repair(place: &LogPlace, yes: bool, as_json: bool) -> Outcome {
     bar.end();
     let report = report?;
     let whole = is_whole(&report);
-    if as_json {
+    let text = if as_json {
         let mut value = repair_json(&report);
         value["dir"] = json!(place.store.directory());
         value["image"] = json!(image(place));
-        print(&format!("{value:#}\n"))?;
+        format!("{value:#}\n")
     } else {
-        print(&repair_text(&report, ""))?;
-    }
+        repair_text(&report, "")
+    };
+    print_report(&text).map_err(|e| e.after("the store was repaired"))?;
     Ok(if whole { 0 } else { EXIT_NO })
 }

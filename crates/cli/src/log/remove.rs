@@ -6,7 +6,7 @@ use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::findings::ask;
 use crate::log_args::{Removal, Rm, Trim, Truncate};
-use crate::output::print;
+use crate::output::print_done;
 use crate::progress::{count, human_bytes};
 use crate::store::Access;
 use basalt_log::{Log, MAX_LSN, WriteOptions};
@@ -59,7 +59,7 @@ fn remove_records(
     let kept = log.count();
     drop(log);
     logs.close().map_err(|e| place.failure(e))?;
-    print(&match removal.json {
+    let text = match removal.json {
         true => format!(
             "{:#}\n",
             json!({
@@ -73,7 +73,13 @@ fn remove_records(
             count(records, "record", "records"),
             human_bytes(freed)
         ),
-    })?;
+    };
+    // A trim counts even if there was no record to remove: it refuses later appends.
+    let what = match bound {
+        "from" => "truncated",
+        _ => "trimmed",
+    };
+    print_done(&text, &format!("the log was {what}"))?;
     Ok(0)
 }
 
@@ -178,7 +184,7 @@ pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
     logs.delete(&args.removal.log)
         .map_err(|e| place.failure(e))?;
     logs.close().map_err(|e| place.failure(e))?;
-    print(&match args.removal.json {
+    let text = match args.removal.json {
         true => format!(
             "{:#}\n",
             json!({
@@ -191,6 +197,7 @@ pub fn rm(place: &LogPlace, args: &Rm) -> Outcome {
             count(records, "record", "records"),
             human_bytes(bytes)
         ),
-    })?;
+    };
+    print_done(&text, "the log was removed")?;
     Ok(0)
 }

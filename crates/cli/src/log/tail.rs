@@ -5,6 +5,7 @@ use super::records::RecordPrinter;
 use crate::escape::escape;
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Tail;
+use crate::output::note;
 use crate::store::{Access, LogsLocation};
 use basalt::{Bytes, Env};
 use basalt_log::{Log, MAX_LSN};
@@ -51,7 +52,7 @@ pub fn tail(place: LogPlace, args: &Tail) -> Outcome {
                 busy_looks += 1;
                 if busy_looks == QUIET_LOOKS {
                     let sentence = sentence.trim_end_matches("; stop that process and try again");
-                    eprintln!("basalt: {sentence}; waiting until it is free");
+                    note(format_args!("basalt: {sentence}; waiting until it is free"));
                 }
             }
             Err(e) => return Err(e),
@@ -130,11 +131,14 @@ impl Follower<'_> {
                     Some(last) => format!("now ends at LSN {last}"),
                     None => "is now empty".to_string(),
                 };
-                eprintln!(
+                note(format_args!(
                     "basalt: printed records of {} were removed or replaced; the log {end}",
                     escape(follower.log.as_bytes())
-                );
+                ));
                 follower.next = follower.next.min(log.last().map_or(0, |last| last + 1));
+                // The next look compares with what the log has now: the loss was reported.
+                let before = follower.next.checked_sub(1);
+                follower.last_printed = before.and_then(|lsn| log.read(lsn).ok().flatten());
             }
             follower.print_from(log, follower.next, printer)
         })

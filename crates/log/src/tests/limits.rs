@@ -3,7 +3,8 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// A checkpoint that encodes a log while a batch is added to its index has the batch, or replays it.
+/// A checkpoint that encodes a log while a batch is added to its index has the batch, or a recovery
+/// replays it.
 #[test]
 fn a_checkpoint_beside_a_batch_keeps_all_of_the_batch() {
     const BATCH: u64 = 20_000;

@@ -14,6 +14,7 @@ use crate::store::Store;
 use basalt::env::Clock;
 use basalt::env::thread::{BackgroundThread, StopSignal};
 use basalt::{Error, ErrorKind, Result};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -374,7 +375,9 @@ pub(super) fn join(thread: &mut Option<BackgroundThread>) {
     }
 }
 
-/// Reports a problem to the operator.
+/// Reports a problem to the operator, on standard error. A failure is ignored: a server whose
+/// standard error is full or closed still serves.
 pub(crate) fn report(text: &str) {
-    eprintln!("basalt: {text}");
+    let line = format!("basalt: {text}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
