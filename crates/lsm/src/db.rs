@@ -34,6 +34,7 @@ mod ingest;
 mod integrity;
 mod level_stats;
 mod log;
+mod lost_edits;
 mod manual_calls;
 mod memory_relief;
 mod memtable_set;

@@ -536,12 +536,14 @@ impl Engine {
         Ok(met)
     }
 
-    /// Notes in the log that its later records came after the edit that added the tables. If a
-    /// device that lies loses the manifest's end, the log shows the loss. Without the note, later
-    /// writes would be there and the tables not. A log that is begun later is named by a later
-    /// edit, and is lost with it.
+    /// Notes in the log that its later records came after the edit that added the tables. If the
+    /// manifest loses its end, the log shows the loss. Without the note, later writes would be
+    /// there and the tables not.
     fn note_ingestion(self: &Arc<Self>, writer: &mut Writer, seq: SeqNo) {
         if writer.log.is_none() {
+            // No log can show that the edit is lost, so `CURRENT` does. The tables are in the store
+            // even if this fails.
+            let _ = self.tree.point_current();
             return;
         }
         let mut buf = AlignedBuf::new();

@@ -8,6 +8,7 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::write_table;
 use super::flush_values::Values;
+use super::lost_edits::{LoadedCatalog, NamedLogs, Search};
 use super::memtable_set::MemtableSet;
 use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
@@ -18,7 +19,7 @@ use crate::options::{Compression, Options};
 use crate::version::FileLocation;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::{AddBlob, Edit};
-use crate::version::manifest::{self, CURRENT, Current, Manifest};
+use crate::version::manifest::{self, CURRENT, Manifest};
 use crate::version::{BlobSet, EngineKind, FamilyVersion, TableStore, Version};
 use basalt_blob::Separator;
 use basalt_blob::inspect::indexed_logs;
@@ -36,12 +37,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Reads the catalog that `CURRENT` leads to. `None` for a directory without a store.
+/// Reads the catalog that `CURRENT` leads to. `None` for a directory without a store. A manifest
+/// that has lost edits is refused before any file is removed as unused.
 pub(crate) fn load_catalog(
     env: &Env,
     dir: &Path,
     names: &[String],
-) -> Result<Option<(Current, Catalog, u64)>> {
+) -> Result<Option<LoadedCatalog>> {
+    let Some(loaded) = read_catalog(env, dir, names)? else {
+        return Ok(None);
+    };
+    match loaded.lost_edits(env, dir, names, Search::Unnamed)? {
+        None => Ok(Some(loaded)),
+        Some(e) => Err(e),
+    }
+}
+
+/// Reads the catalog as [`load_catalog`] does, and also accepts a manifest whose last edits may be
+/// lost.
+pub(crate) fn read_catalog(
+    env: &Env,
+    dir: &Path,
+    names: &[String],
+) -> Result<Option<LoadedCatalog>> {
     let Some(current) = manifest::read_current(env, dir)? else {
         let mut data = None;
         for name in names {
@@ -60,8 +78,11 @@ pub(crate) fn load_catalog(
         };
     };
     let mut catalog = Catalog::default();
+    let mut logs = NamedLogs::default();
     let end = manifest::replay(env, dir, &current, |edit| {
-        catalog.apply(&Edit::decode(edit)?)
+        let edit = Edit::decode(edit)?;
+        logs.note(&edit);
+        catalog.apply(&edit)
     })
     .map_err(|e| e.with_reach(Reach::Store))?;
     catalog.check_totals().map_err(|e| {
@@ -87,7 +108,12 @@ pub(crate) fn load_catalog(
         )
         .with_reach(Reach::Store));
     }
-    Ok(Some((current, catalog, end)))
+    Ok(Some(LoadedCatalog {
+        manifest: current.number,
+        end,
+        catalog,
+        logs,
+    }))
 }
 
 /// Returns the families of a catalog with the options that the caller gives for them. The caller
@@ -233,7 +259,7 @@ pub(crate) fn engines_of(env: &Env, dir: &Path) -> Result<Vec<EngineKind>> {
         .map(|e| e.name)
         .collect();
     match load_catalog(env, dir, &names)? {
-        Some((_, catalog, _)) => Ok(catalog.engines.into_iter().collect()),
+        Some(loaded) => Ok(loaded.catalog.engines.into_iter().collect()),
         None => Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir)),
     }
 }
@@ -412,7 +438,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             )
             .in_file(dir));
         }
-        Some((_, catalog, _)) => catalog,
+        Some(loaded) => loaded.catalog,
         None if !options.create_if_missing => {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -442,10 +468,11 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     if is_low(&catalog) {
         // Missing files are left to repair, which may need files that the catalog does not name.
         build_version(&tables, &catalog, &families)?;
+        check_logs(env, dir, &catalog)?;
         remove_unfinished(env, dir, &names, named_before);
-    }
-    if is_low(&catalog) {
-        make_room_to_recover(env, dir, &mut names, &mut catalog)?;
+        if is_low(&catalog) {
+            make_room_to_recover(env, dir, &mut names, &mut catalog);
+        }
     }
     let logs = std::mem::take(&mut catalog.logs);
     let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
@@ -475,6 +502,14 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     Ok(engine)
 }
 
+/// Reads the logs and keeps nothing of them. Recovery on a full disk removes files before it reads
+/// the logs, and logs may show that edits which named such files are lost.
+fn check_logs(env: &Env, dir: &Path, catalog: &Catalog) -> Result<()> {
+    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
+    let (known, logs) = (catalog.last_seq, &catalog.logs);
+    replay_logs(env, dir, store_id, next_family, known, logs, |_| Ok(())).map(drop)
+}
+
 /// Removes all files that the catalog does not name, so that a recovery on a full disk has their
 /// space: outputs of jobs that were cut off, files that an edit has dropped, and logs kept for
 /// their space. A fresh manifest with the same state is written first. Without it, a power cut
@@ -482,25 +517,24 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
 ///
 /// The logs have been read, and the caller has checked that the tables exist: a damaged store keeps
 /// all its files for repair.
-fn make_room_to_recover(
-    env: &Env,
-    dir: &Path,
-    names: &mut Vec<String>,
-    catalog: &mut Catalog,
-) -> Result<()> {
-    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
-    let (known, logs) = (catalog.last_seq, &catalog.logs);
-    replay_logs(env, dir, store_id, next_family, known, logs, |_| Ok(()))?;
+fn make_room_to_recover(env: &Env, dir: &Path, names: &mut Vec<String>, catalog: &mut Catalog) {
     let number = catalog.next_file;
     catalog.next_file += 1;
     let path = manifest::manifest_path(dir, number);
     let name = path.file_name().expect("a manifest has a name");
     names.push(name.to_string_lossy().into_owned());
     // If the manifest cannot be written, the recovery tries without the space.
-    if Manifest::create(env, dir, store_id, number, &catalog.to_edit().encode()).is_ok() {
+    if Manifest::create(
+        env,
+        dir,
+        catalog.store_id,
+        number,
+        &catalog.to_edit().encode(),
+    )
+    .is_ok()
+    {
         remove_unused_files(env, dir, names, catalog, number);
     }
-    Ok(())
 }
 
 /// Makes the names of the store's directory and of its parents survive a power cut. A directory

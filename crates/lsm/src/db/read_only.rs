@@ -39,9 +39,10 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
-    let Some((current, catalog, _)) = load_catalog(env, dir, &names)? else {
+    let Some(loaded) = load_catalog(env, dir, &names)? else {
         return Err(none());
     };
+    let catalog = loaded.catalog;
     env.clock().observe_wall_ms(catalog.wall_ms);
     let families = bind_families(&catalog, &options)?;
     let tables = TableStore::new(env, dir);
@@ -64,7 +65,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         Ok(())
     })?;
     memtable_set.book_memory();
-    let manifest = Manifest::unwritten(dir, current.number, store_id);
+    let manifest = Manifest::unwritten(dir, loaded.manifest, store_id);
     let opened = OpenedTree {
         tables,
         manifest,

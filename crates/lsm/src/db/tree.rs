@@ -62,6 +62,8 @@ pub(crate) struct Tree {
 /// The manifest, and files that wait for a fresh one.
 pub(crate) struct ManifestSlot {
     manifest: Manifest,
+    /// The next file number when the manifest began.
+    first_new: u64,
     /// Manifests that `CURRENT` may still name after a crash: they go once a newer one is durable.
     retired: Vec<u64>,
     /// Files of edits that failed: a manifest in doubt may name them, so they wait for a fresh one.
@@ -173,6 +175,7 @@ impl Tree {
             pressure: pressure.clone(),
             manifest: Mutex::new(ManifestSlot {
                 manifest,
+                first_new: catalog.next_file,
                 retired: Vec::new(),
                 in_doubt: Vec::new(),
             }),

@@ -2,7 +2,8 @@
 //! verifies is applied with leniency.
 
 use super::report::Loss;
-use crate::db::open::load_catalog;
+use crate::db::lost_edits::{LoadedCatalog, NamedLogs, Search};
+use crate::db::open::read_catalog;
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
@@ -67,13 +68,15 @@ pub(crate) fn salvage_manifest(
     names: &[String],
     options: &Options,
 ) -> Result<Option<(SalvagedCatalog, Option<Error>)>> {
-    let loaded = load_catalog(env, dir, names);
-    let (mut state, damage) = match loaded {
+    let (mut state, damage) = match read_catalog(env, dir, names) {
         Ok(None) => return Ok(None),
-        Ok(Some((_, catalog, _))) if !lacks_anything(env, dir, names, &catalog)? => {
-            return Ok(Some((SalvagedCatalog::whole(catalog), None)));
+        Ok(Some(loaded)) => {
+            let lost = loaded.lost_edits(env, dir, names, Search::All)?;
+            if lost.is_none() && !lacks_anything(env, dir, names, &loaded.catalog)? {
+                return Ok(Some((SalvagedCatalog::whole(loaded.catalog), None)));
+            }
+            (whole(env, dir, loaded.manifest)?, lost)
         }
-        Ok(Some((current, _, _))) => (whole(env, dir, current.number)?, None),
         Err(e) if e.kind() == ErrorKind::Corruption => (None, Some(e)),
         Err(e) => return Err(e),
     };
@@ -121,14 +124,14 @@ pub(crate) fn salvage_manifest(
             // written.
             for (i, &number) in manifests.iter().enumerate().rev() {
                 state = whole(env, dir, number)?;
-                if state.as_ref().is_none_or(|(c, _)| c.store_id != 0) {
+                if state.as_ref().is_none_or(|(w, _)| w.catalog.store_id != 0) {
                     if state.is_some() {
                         manifests.truncate(i + 1);
                     }
                     break;
                 }
             }
-            state = state.filter(|(c, _)| c.store_id != 0);
+            state = state.filter(|(w, _)| w.catalog.store_id != 0);
         }
     }
     let of_current = (l.losses.clone(), l.damaged.clone());
@@ -136,15 +139,16 @@ pub(crate) fn salvage_manifest(
         let current = current.filter(|c| c.number == number);
         l.absorb_manifest(env, dir, number, current, options)?;
     }
-    if let Some((catalog, torn)) = state {
-        let lacks = lacks_anything(env, dir, names, &catalog)?;
+    if let Some((whole, torn)) = state {
+        let lacks = lacks_anything(env, dir, names, &whole.catalog)?;
         let unvouched = torn && current.is_none();
-        if !unvouched && !(lacks && (torn || l.has_unreferenced_files(names))) {
+        let sign = whole.sign_of_loss(env, dir, names, Search::All)?;
+        if sign.is_none() && !unvouched && !(lacks && (torn || l.has_unreferenced_files(names))) {
             let (losses, damaged) = of_current;
             let mut known = SalvagedCatalog {
                 losses,
                 damaged,
-                ..SalvagedCatalog::whole(catalog)
+                ..SalvagedCatalog::whole(whole.catalog)
             };
             known.check_store(env, dir, options)?;
             return Ok(Some((known, damage)));
@@ -153,11 +157,12 @@ pub(crate) fn salvage_manifest(
             l.lost_edits = None;
             let number = manifests.last().copied().unwrap_or(0);
             let len = env.fs().stat(&manifest_path(dir, number))?.len;
-            let why = match lacks {
-                true => {
+            let why = match sign {
+                Some(sign) => &format!("an edit after this position is lost: {sign}"),
+                None if lacks => {
                     "an edit after this position may be lost: files or synced log records that the earlier edits name are missing, and the directory has files that no edit names"
                 }
-                false => "an edit after this position may be lost: the bytes there do not verify",
+                None => "an edit after this position may be lost: the bytes there do not verify",
             };
             let name = file_name(number);
             l.losses
@@ -216,21 +221,31 @@ fn file_name(number: u64) -> String {
 
 /// Returns the state of a whole manifest, and whether its tail is torn. Returns `None` for a
 /// damaged manifest.
-fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(Catalog, bool)>> {
+fn whole(env: &Env, dir: &Path, number: u64) -> Result<Option<(LoadedCatalog, bool)>> {
     let path = manifest_path(dir, number);
-    let mut catalog = Catalog::default();
-    let mut read = || -> Result<bool> {
+    let (mut catalog, mut logs) = (Catalog::default(), NamedLogs::default());
+    let mut read = || -> Result<(u64, bool)> {
         let file = env.fs().open(&path)?;
         let Some(mut reader) = RecordReader::open(file, &path, FileKind::Manifest, None)? else {
-            return Ok(false);
+            return Ok((0, false));
         };
         while let Some(r) = reader.next(0)? {
-            catalog.apply(&Edit::decode(&r.payload)?)?;
+            let edit = Edit::decode(&r.payload)?;
+            logs.note(&edit);
+            catalog.apply(&edit)?;
         }
-        Ok(reader.tail().torn)
+        Ok((reader.tail().end, reader.tail().torn))
     };
     match read() {
-        Ok(torn) => Ok(Some((catalog, torn))),
+        Ok((end, torn)) => {
+            let loaded = LoadedCatalog {
+                manifest: number,
+                end,
+                catalog,
+                logs,
+            };
+            Ok(Some((loaded, torn)))
+        }
         Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
         Err(e) => Err(e),
     }

@@ -3,8 +3,11 @@
 
 use super::prelude::*;
 use crate::options::WriteOptions;
+use crate::version::edit::Edit;
+use crate::version::manifest;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
+use std::path::Path;
 use std::time::Duration;
 
 /// Regression test: after an edit had failed, later edits went to the same manifest, behind bytes
@@ -73,4 +76,32 @@ fn an_edit_fails(nth: u64, op: OpKind, kind: FaultKind, policy: CrashPolicy) {
     put(20..30);
     expect(&disk, 0..30, "after another edit");
     db.close().unwrap();
+}
+
+/// If a fresh manifest begins between the choice of a log's number and the edit that names the log,
+/// the number does not show that the edit is lost. `CURRENT` vouches for the edit then.
+#[test]
+fn current_vouches_for_a_log_that_is_older_than_the_manifest() {
+    let disk = SimFs::new(SimOptions::default());
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let tree = &db.engine().tree;
+    let name_log = |number: u64| {
+        let edit = Edit {
+            add_logs: vec![(number, 7)],
+            ..Edit::default()
+        };
+        tree.install(edit, Vec::new(), |_, _| ()).unwrap();
+        let current = manifest::read_current(&env, Path::new("db"));
+        let bytes = tree.lock_manifest().bytes();
+        (current.unwrap().unwrap().synced, bytes)
+    };
+    let number = tree.new_file_number();
+    tree.lock_manifest().doubt();
+    let (vouched, bytes) = name_log(number);
+    assert_eq!(vouched, bytes);
+    // The number of a log that is made later shows the loss by itself.
+    let (vouched, bytes) = name_log(tree.new_file_number());
+    assert!(vouched < bytes, "{vouched} of {bytes}");
+    db.abandon();
 }

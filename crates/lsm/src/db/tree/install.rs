@@ -79,6 +79,7 @@ impl Tree {
             // this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
             slot.manifest.append(&edit.encode())?;
+            self.vouch_for_logs(&mut slot, &edit)?;
             Ok(tree)
         });
         let tree = match written {
@@ -127,6 +128,17 @@ impl Tree {
         drop((former, now));
         self.notify_blob_events(&edit, by_gc);
         Ok(())
+    }
+
+    /// Lets `CURRENT` vouch for an edit that names a log whose number was chosen before this
+    /// manifest began. If the edit were lost, the log would look like one that an earlier manifest
+    /// has removed ([`crate::db::lost_edits`]).
+    fn vouch_for_logs(&self, slot: &mut ManifestSlot, edit: &Edit) -> Result<()> {
+        let first_new = slot.first_new;
+        if !edit.add_logs.iter().any(|(n, _)| *n < first_new) {
+            return Ok(());
+        }
+        (slot.manifest.point_current(&self.ctx.env)).inspect_err(|_| slot.manifest.doubt())
     }
 
     /// A log may have been removed, with its memtables in tables, while its end was being synced.
@@ -268,6 +280,7 @@ impl Tree {
         ) {
             Ok(m) => {
                 slot.manifest = m;
+                slot.first_new = state_edit.next_file.expect("set above");
                 for old in slot.retired.drain(..) {
                     self.ctx.tables.remove(&manifest_path(&self.ctx.dir, old));
                 }
