@@ -580,7 +580,7 @@ fn threads_write_read_and_maintain_one_tree() {
     let env = Env::for_tests(disk(5), 5);
     let tree = PageTree::open(&env, DIR, &options()).unwrap();
     let writing = AtomicUsize::new(2);
-    std::thread::scope(|scope| {
+    basalt_env::thread::scope(|scope| {
         for writer in 0..2u8 {
             let (tree, writing) = (&tree, &writing);
             scope.spawn(move || {

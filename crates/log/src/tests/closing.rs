@@ -97,16 +97,15 @@ fn no_call_writes_after_a_close_has_released_the_directory() {
     let gated = Env::for_tests(gate, 77);
     let engine = LogEngine::open(&gated, DIR, LogEngineOptions::default()).unwrap();
     armed.store(true, SeqCst);
-    let other = engine.clone();
-    let thread = std::thread::spawn(move || other.create("late", LogOptions::default()).map(drop));
-    ready.wait();
-    // The close waits for the reserve, which the call holds.
-    let closing = engine.clone();
-    let close = std::thread::spawn(move || closing.close());
-    std::thread::yield_now();
-    go.wait();
-    let late = thread.join().unwrap();
-    close.join().unwrap().unwrap();
+    let late = basalt_env::thread::scope(|scope| {
+        let late = scope.spawn(|| engine.create("late", LogOptions::default()).map(drop));
+        ready.wait();
+        // The close waits for the reserve, which the call holds.
+        let close = scope.spawn(|| engine.close());
+        go.wait();
+        close.join().unwrap().unwrap();
+        late.join().unwrap()
+    });
     let second = LogEngine::open(&env(&fs), DIR, LogEngineOptions::default()).unwrap();
     assert_eq!(second.log("late").is_ok(), late.is_ok(), "{late:?}");
     let log = second.create("new", LogOptions::default()).unwrap();
@@ -127,7 +126,7 @@ fn an_append_behind_a_close_is_not_acknowledged() {
         let engine = LogEngine::open(&env(&fs), DIR, LogEngineOptions::default()).unwrap();
         let log = engine.create("a", LogOptions::default()).unwrap();
         let begun = Barrier::new(4);
-        let acknowledged = std::thread::scope(|scope| {
+        let acknowledged = basalt_env::thread::scope(|scope| {
             let append = |t: u64| {
                 let (log, begun) = (&log, &begun);
                 scope.spawn(move || {

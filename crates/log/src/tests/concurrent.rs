@@ -12,7 +12,7 @@ use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 
-fn head_of(e: &Engine) -> CheckpointHead {
+pub(super) fn head_of(e: &Engine) -> CheckpointHead {
     let (data, meta, moved) = (e.data.lock(), e.meta.lock(), e.moved.lock());
     CheckpointHead {
         next_seq: e.next_seq.load(SeqCst),

@@ -1,34 +1,66 @@
 //! Batches and LSNs at their limits.
 
+use super::concurrent::head_of;
 use super::*;
+use crate::catalog::Change;
+use crate::checkpoint::{self, CheckpointHead};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Wake;
+
+/// Writes a checkpoint when it is woken.
+struct CheckpointWhenWoken {
+    engine: LogEngine,
+    head: CheckpointHead,
+    written: AtomicUsize,
+}
+
+impl Wake for CheckpointWhenWoken {
+    fn wake(self: Arc<Self>) {
+        if self.written.fetch_add(1, SeqCst) > 0 {
+            return;
+        }
+        let e = self.engine.engine();
+        let ((a, store), (b, _)) = (e.logs.new_file(), e.logs.new_file());
+        let all = e.namespace.all_named();
+        let written =
+            checkpoint::write(&e.env, e.logs.dir(), [a, b], store, &self.head, &all).unwrap();
+        let changes = [
+            Change::Checkpoint(written.checkpoint),
+            Change::Names(written.names),
+        ];
+        e.logs.install(&changes).unwrap();
+    }
+}
 
 /// A checkpoint that encodes a log while a batch is added to its index has the batch, or a recovery
-/// replays it.
+/// replays it. A reader that waits is woken between the first entry and the second.
 #[test]
 fn a_checkpoint_beside_a_batch_keeps_all_of_the_batch() {
-    const BATCH: u64 = 20_000;
-    let options = || LogEngineOptions::default().file_bytes(64 << 20);
-    for round in 0..20u64 {
-        let fs = disk(round);
+    let options = || LogEngineOptions::default().file_bytes(1 << 20);
+    for others in [0u64, 1, 3] {
+        let fs = disk(1);
         let engine = LogEngine::open(&env(&fs), DIR, options()).unwrap();
         let log = engine.create("a", LogOptions::default()).unwrap();
-        let (other, of) = (engine.clone(), log.clone());
-        let thread = std::thread::spawn(move || {
-            let mut batch = LogBatch::new();
-            (1..=BATCH).for_each(|lsn| batch.append(&of, lsn, b"x").unwrap());
-            other.write(batch, SYNC).unwrap();
+        let other = engine.create("b", LogOptions::default()).unwrap();
+        log.append(1, b"one", SYNC).unwrap();
+        let waker = Arc::new(CheckpointWhenWoken {
+            engine: engine.clone(),
+            head: head_of(engine.engine()),
+            written: AtomicUsize::new(0),
         });
-        while !thread.is_finished() && log.count() == 0 {
-            engine.engine().checkpoint().unwrap();
-        }
-        thread.join().unwrap();
-        assert_eq!(log.count(), BATCH);
+        log.state().lock().add_waker(&waker.clone().into());
+        let mut batch = LogBatch::new();
+        batch.append(&log, 2, b"two").unwrap();
+        (1..=others).for_each(|lsn| batch.append(&other, lsn, b"x").unwrap());
+        batch.append(&log, 3, b"three").unwrap();
+        engine.write(batch, SYNC).unwrap();
+        assert_eq!(waker.written.load(SeqCst), 1);
         engine.cut_power();
-        drop((log, engine));
+        drop((log, other, engine, waker));
         let engine = open(&fs.kill()).unwrap();
-        let found = engine.log("a").unwrap().count();
-        assert_eq!(found, BATCH, "round {round}: acknowledged records are lost");
+        let counts = ["a", "b"].map(|name| engine.log(name).unwrap().count());
+        assert_eq!(counts, [3, others], "acknowledged records are lost");
         assert_eq!(engine.miscounts(), [""; 0]);
     }
 }
