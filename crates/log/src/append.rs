@@ -216,15 +216,13 @@ impl Engine {
         record: &PlacedRecord,
     ) {
         let mut user_bytes = 0;
-        let last_of_logs = last_of_logs(entries);
+        // Most batches have one entry, and an append is short.
+        let last_of_logs = (entries.len() > 1).then(|| last_of_logs(entries));
         for (i, entry) in entries.iter().enumerate() {
             // A checkpoint may encode a log between two entries of a batch. It must not say that it
             // has the batch before it has the last entry of the log.
-            let seq = if last_of_logs.contains(&i) {
-                record.seq
-            } else {
-                0
-            };
+            let is_last = last_of_logs.as_ref().is_none_or(|last| last.contains(&i));
+            let seq = if is_last { record.seq } else { 0 };
             let location = record.location_of(file, entry);
             user_bytes += u64::from(entry.data_len);
             file.add_live(u64::from(entry.len));
