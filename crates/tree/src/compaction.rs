@@ -68,8 +68,8 @@ impl Storage {
         }
     }
 
-    /// Writes the pages of a compaction, without a commit. With `rewrites`, the leaf is written
-    /// again whatever delta pages it has. Returns `None` if the leaf is not due.
+    /// Writes the pages of a compaction, without a commit. If `rewrites` is true, the compaction
+    /// writes the leaf again even if it has few delta pages. Returns `None` if the leaf is not due.
     pub fn prepare_compaction(&self, leaf: PageId, rewrites: bool) -> Result<Option<Prepared<'_>>> {
         let maintenance = self.maintenance.lock();
         let view = self.view();
