@@ -149,20 +149,20 @@ fn syncs_during_a_flush_share_the_next_flush() {
         s.spawn(|| first.sync_all().unwrap());
         wait_until(|| gate.flushes.load(SeqCst) == before + 1);
         // The transaction is written, and the flush runs.
-        let (written, created) = (seq(), Arc::new(AtomicUsize::new(0)));
-        for i in 0..THREADS {
-            let (fs, created) = (&fs, created.clone());
-            s.spawn(move || {
-                let f = fs.create(Path::new(&format!("{i}"))).unwrap();
-                created.fetch_add(1, SeqCst);
-                f.sync_all().unwrap();
-            });
-        }
-        wait_until(|| created.load(SeqCst) == THREADS);
+        let written = seq();
+        let fs = &fs;
+        let sync = |i: usize| fs.create(Path::new(&format!("{i}"))).unwrap().sync_all();
+        let late: Vec<_> = (0..THREADS).map(|i| s.spawn(move || sync(i))).collect();
+        // A thread that has made its file may be stopped for long before its sync begins.
+        let all_wait = || fs.shared.flusher.waiting() == THREADS;
+        wait_until(|| all_wait() || late.iter().any(|t| t.is_finished()));
         let meanwhile = seq();
         // The gate opens before any assertion, so that no thread waits for ever.
         gate.set(false);
         assert_eq!(meanwhile, written, "a thread writes only in its turn");
+        for t in late {
+            t.join().unwrap().unwrap();
+        }
         written
     });
     assert_eq!(seq(), written + 1, "one transaction for all of them");
