@@ -78,16 +78,22 @@ pub fn varint_len(n: u64) -> usize {
 }
 
 /// Appends `n` as a varint to an aligned buffer.
-pub fn put_varint_aligned(buf: &mut AlignedBuf, mut n: u64) {
-    let mut tmp = [0u8; 10];
-    let mut i = 0;
+pub fn put_varint_aligned(buf: &mut AlignedBuf, n: u64) {
+    let (bytes, len) = varint(n);
+    buf.extend_from_slice(&bytes[..len]);
+}
+
+/// Returns a number as a varint: bytes, and how many of them count.
+#[inline]
+pub fn varint(mut n: u64) -> ([u8; 10], usize) {
+    let (mut bytes, mut len) = ([0u8; 10], 0);
     while n >= 0x80 {
-        tmp[i] = n as u8 | 0x80;
+        bytes[len] = n as u8 | 0x80;
         n >>= 7;
-        i += 1;
+        len += 1;
     }
-    tmp[i] = n as u8;
-    buf.extend_from_slice(&tmp[..=i]);
+    bytes[len] = n as u8;
+    (bytes, len + 1)
 }
 
 /// Reads a varint of at most 32 bits. Returns `None` if it is cut off or too long.

@@ -1,8 +1,8 @@
 //! The index of one logical log: from each log sequence number (LSN) to the record's location, in
 //! two levels (pageserver 5.2, Fig. 7).
 //!
-//! L0 is in memory: chunks of up to [`CHUNK`] entries, encoded as [`Mapping`]s. L1 names pages:
-//! MetaFlush records of up to [`PAGE`] entries on disk. For each page, memory has its location
+//! L0 is in memory: [`Chunk`]s of up to [`CHUNK`] entries. L1 names pages: MetaFlush records of up
+//! to [`PAGE`] entries on disk. For each page, memory has its location
 //! and the set of LSNs that are still looked up in it. An LSN is in one chunk or in the set of one
 //! page, never in both.
 //!
@@ -16,10 +16,10 @@
 use crate::counted_deque::{CountedDeque, HeapBytes};
 pub(crate) use crate::garbage::{BytesByFile, Freed};
 use crate::lsn_set::{LsnSet, SetsEncoder};
-use crate::mapping::{Location, Mapping};
+use crate::mapping::{Chunk, Location, Mapping};
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// Most entries of a chunk. A lookup decodes half of a chunk on average. Smaller chunks would cost
 /// memory: a log that keeps a hundred records has two of them.
@@ -39,6 +39,16 @@ pub(crate) struct PageLocation {
     /// Bytes of the record.
     pub len: u32,
 }
+
+impl PageLocation {
+    /// Returns the offset behind the record.
+    pub fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+}
+
+/// Pages of a log that lie close to each other in one file.
+pub(crate) type PagesAround = SmallVec<[PageLocation; 64]>;
 
 /// The answer to a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +79,7 @@ impl HeapBytes for Page {
     }
 }
 
-impl HeapBytes for Mapping {
+impl HeapBytes for Chunk {
     fn heap_bytes(&self) -> usize {
         self.memory()
     }
@@ -78,7 +88,7 @@ impl HeapBytes for Mapping {
 /// The index of one logical log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct LogIndex {
-    chunks: CountedDeque<Mapping>,
+    chunks: CountedDeque<Chunk>,
     pages: CountedDeque<Page>,
     count: u64,
     bytes: u64,
@@ -95,25 +105,14 @@ pub(crate) enum Inserted {
 
 /// Chunks of L0 that become a page. They are copied under the log's lock, and merged without it.
 pub(crate) struct PageEntries {
-    chunks: Vec<Mapping>,
+    chunks: Vec<Chunk>,
     limit: usize,
 }
 
 impl PageEntries {
     /// Returns the entries of the page.
     pub fn mapping(&self) -> Mapping {
-        let mut mapping = Mapping::default();
-        for chunk in &self.chunks {
-            let left = self.limit - mapping.count() as usize;
-            if chunk.count() as usize <= left {
-                mapping.append(chunk);
-            } else {
-                let some = chunk.iter().take(left);
-                some.for_each(|(lsn, location)| mapping.push(lsn, location));
-            }
-        }
-        mapping.shrink();
-        mapping
+        Mapping::of(self.chunks.iter().flat_map(Chunk::iter).take(self.limit))
     }
 }
 
@@ -183,15 +182,15 @@ impl LogIndex {
     #[cfg(test)]
     pub fn walked_memory(&self) -> usize {
         let of_page = |p: &Page| p.lsns.memory() + p.files.heap();
-        self.chunks.capacity() * size_of::<Mapping>()
-            + self.chunks.iter().map(Mapping::memory).sum::<usize>()
+        self.chunks.capacity() * size_of::<Chunk>()
+            + self.chunks.iter().map(Chunk::memory).sum::<usize>()
             + self.pages.capacity() * size_of::<Page>()
             + self.pages.iter().map(of_page).sum::<usize>()
     }
 
     /// Returns the smallest LSN.
     pub fn first(&self) -> Option<u64> {
-        let mut first = self.chunks.front().map(Mapping::first);
+        let mut first = self.chunks.front().map(Chunk::first);
         for page in self.pages.iter() {
             if first.is_some_and(|first| first <= page.from) {
                 break;
@@ -203,7 +202,7 @@ impl LogIndex {
 
     /// Returns the largest LSN.
     pub fn last(&self) -> Option<u64> {
-        let mut last = self.chunks.back().map(Mapping::last);
+        let mut last = self.chunks.back().map(Chunk::last);
         for page in self.pages.iter().rev() {
             if last.is_some_and(|last| last >= page.reach) {
                 break;
@@ -237,11 +236,28 @@ impl LogIndex {
             .find(|i| self.pages[*i].lsns.contains(lsn))
     }
 
+    /// Returns `page`, which has the entry of `lsn`, and the pages that precede and follow it in the
+    /// index without a gap and lie in a range of its file. Returns none if the index no longer has
+    /// the page.
+    pub fn pages_around(&self, lsn: u64, page: PageLocation, range: Range<u64>) -> PagesAround {
+        let is_in_range = |p: &&Page| {
+            let (begin, end) = (range.start, range.end);
+            p.at.file == page.file && begin <= p.at.offset && p.at.end() <= end
+        };
+        let end = self.pages.partition_point(|p| p.from <= lsn);
+        let Some(i) = (0..end).rev().find(|i| self.pages[*i].at == page) else {
+            return PagesAround::new();
+        };
+        let front = self.pages.range(..i).rev().take_while(is_in_range);
+        let back = self.pages.range(i..).take_while(is_in_range);
+        front.chain(back).map(|p| p.at).collect()
+    }
+
     /// Adds a record. Costs a few nanoseconds if the LSN is above all others.
     pub fn insert(&mut self, lsn: u64, location: Location) -> Inserted {
         let above = |last: Option<u64>| last.is_none_or(|last| lsn > last);
-        let rises = above(self.chunks.back().map(Mapping::last))
-            && above(self.pages.back().map(|p| p.reach));
+        let rises =
+            above(self.chunks.back().map(Chunk::last)) && above(self.pages.back().map(|p| p.reach));
         if !rises && let Some(place) = self.find(lsn) {
             return Inserted::Duplicate(place);
         }
@@ -254,7 +270,7 @@ impl LogIndex {
     /// Adds an entry to L0 that neither level has.
     fn insert_in_chunk(&mut self, lsn: u64, location: Location) {
         let at = self.chunk_of(lsn);
-        let has_space = |chunk: Option<&Mapping>| chunk.is_some_and(|c| c.count() < CHUNK);
+        let has_space = |chunk: Option<&Chunk>| chunk.is_some_and(|c| c.count() < CHUNK);
         let precedes = self.chunks.get(at).is_none_or(|chunk| lsn < chunk.first());
         if precedes && has_space(at.checked_sub(1).and_then(|at| self.chunks.get(at))) {
             return self.chunks.change(at - 1, |chunk| {
@@ -265,7 +281,7 @@ impl LogIndex {
             });
         }
         if precedes && !has_space(self.chunks.get(at)) {
-            return self.chunks.insert(at, Mapping::of([(lsn, location)]));
+            return self.chunks.insert(at, Chunk::of([(lsn, location)]));
         }
         let old = &self.chunks[at];
         let mut entries: Vec<(u64, Location)> = old.iter().collect();
@@ -275,9 +291,9 @@ impl LogIndex {
             true => entries.split_off(entries.len() / 2),
             false => Vec::new(),
         };
-        self.chunks.set(at, Mapping::of(entries));
+        self.chunks.set(at, Chunk::of(entries));
         if !half.is_empty() {
-            self.chunks.insert(at + 1, Mapping::of(half));
+            self.chunks.insert(at + 1, Chunk::of(half));
         }
     }
 
@@ -320,7 +336,7 @@ impl LogIndex {
         while let Some(chunk) = self.chunks.get(at)
             && chunk.first() <= *range.end()
         {
-            let mut kept = Mapping::default();
+            let mut kept = Chunk::default();
             for (lsn, location) in chunk.iter() {
                 if range.contains(&lsn) {
                     freed.records.add(location.file, u64::from(location.len));
@@ -402,7 +418,7 @@ impl LogIndex {
         let spare = self.in_memory().checked_sub(keep)?;
         let limit = u64::from(PAGE).min(spare) as usize;
         let mut entries = 0;
-        let few = |chunk: &&Mapping| {
+        let few = |chunk: &&Chunk| {
             let wanted = entries < limit;
             entries += chunk.count() as usize;
             wanted
@@ -413,7 +429,7 @@ impl LogIndex {
 
     /// Moves entries from L0 to a page that was written with them. Entries that have changed since
     /// stay as they are. Adds the page to `freed` if it answers for no LSN. Costs a comparison of
-    /// the entries' bytes if none has changed.
+    /// the entries if none has changed.
     pub fn install_page(&mut self, page: PageContent<'_>, at: PageLocation, freed: &mut Freed) {
         let (lsns, files) = match self.take_chunks_of(page.mapping) {
             true => (page.lsns, page.files),
@@ -442,7 +458,7 @@ impl LogIndex {
         let mut wanted = mapping.iter();
         while !wanted.is_empty() {
             match self.chunks.get(end) {
-                Some(chunk) if wanted.skip_all_of(chunk) => end += 1,
+                Some(chunk) if chunk.iter().all(|entry| wanted.next() == Some(entry)) => end += 1,
                 _ => return false,
             }
         }
@@ -462,7 +478,7 @@ impl LogIndex {
         while let Some(chunk) = self.chunks.get(i)
             && chunk.first() <= mapping.last()
         {
-            let mut kept = Mapping::default();
+            let mut kept = Chunk::default();
             for (lsn, location) in chunk.iter() {
                 while written.next_if(|(other, _)| *other < lsn).is_some() {}
                 if written.peek() == Some(&(lsn, location)) {
@@ -540,7 +556,7 @@ impl LogIndex {
             // Appends wait for the log's lock during this call. Inserting whole chunks takes a
             // hundredth of the time of single inserts.
             for (i, entries) in entries.chunks(CHUNK as usize).enumerate() {
-                let chunk = Mapping::of(entries.iter().copied());
+                let chunk = Chunk::of(entries.iter().copied());
                 self.chunks.insert(at + i, chunk);
             }
         }
@@ -568,7 +584,7 @@ impl LogIndex {
                 true => (other, to),
                 false => (other, location),
             };
-            let chunk = Mapping::of(self.chunks[at].iter().map(moved));
+            let chunk = Chunk::of(self.chunks[at].iter().map(moved));
             self.chunks.set(at, chunk);
         } else {
             let Some(i) = self
@@ -621,7 +637,7 @@ impl LogIndex {
         let in_chunks = self
             .chunks
             .range(self.chunk_of(from)..)
-            .flat_map(Mapping::iter)
+            .flat_map(Chunk::iter)
             .filter(|(lsn, _)| *lsn >= from);
         let known = |(lsn, location)| (lsn, EntryPlace::Known(location));
         out.extend(in_chunks.take(limit).map(known));
@@ -713,7 +729,7 @@ impl LogIndex {
             live.records.add_all(&page.files);
             live.pages.add(page.at.file, u64::from(page.at.len));
         }
-        for (_, location) in self.chunks.iter().flat_map(Mapping::iter) {
+        for (_, location) in self.chunks.iter().flat_map(Chunk::iter) {
             live.records.add(location.file, u64::from(location.len));
         }
         live.count += self.count;
@@ -754,7 +770,7 @@ impl LogIndex {
     pub fn encode_lsns(&self, out: &mut Vec<u8>) {
         let mut sets = SetsEncoder::default();
         self.pages.iter().for_each(|page| sets.add(&page.lsns));
-        let in_memory = self.chunks.iter().flat_map(Mapping::iter);
+        let in_memory = self.chunks.iter().flat_map(Chunk::iter);
         sets.add(&LsnSet::from_rising(in_memory.map(|(lsn, _)| lsn)));
         sets.finish(out);
     }
@@ -776,9 +792,10 @@ impl LogIndex {
         }
         put_varint(out, self.chunks.len() as u64);
         for chunk in self.chunks.iter() {
-            put_varint(out, u64::from(chunk.count()));
-            put_varint(out, chunk.bytes().len() as u64);
-            out.extend_from_slice(chunk.bytes());
+            let mapping = Mapping::of(chunk.iter());
+            put_varint(out, u64::from(mapping.count()));
+            put_varint(out, mapping.bytes().len() as u64);
+            out.extend_from_slice(mapping.bytes());
         }
     }
 
@@ -805,7 +822,7 @@ impl LogIndex {
             let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
             let encoded = bytes.get(*at..at.checked_add(len)?)?;
             *at += len;
-            let chunk = Mapping::decode(encoded, count)?;
+            let chunk = Chunk::of(Mapping::decode(encoded, count)?.iter());
             if count > LARGEST_CHUNK || last.is_some_and(|last| chunk.first() <= last) {
                 return None;
             }

@@ -166,7 +166,9 @@ impl Log {
 
     /// Returns the entries of the page that has a record, or `None` if the page is gone.
     pub(crate) fn load_page(&self, lsn: u64, page: PageLocation) -> Result<Option<Mapping>> {
-        pages::load(&self.engine.env, &self.engine.logs, self.state.number, page)
+        let (env, logs) = (&self.engine.env, &self.engine.logs);
+        let around = |range| self.state.lock().index.pages_around(lsn, page, range);
+        pages::load_around(env, logs, self.state.number, page, around)
             .map_err(|e| e.context(self.reading(lsn)))
     }
 

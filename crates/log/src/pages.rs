@@ -1,13 +1,18 @@
 //! Pages of the index: MetaFlush records in the metalog (pageserver 5.2), read through the cache.
 
-use crate::index::PageLocation;
+use crate::index::{PageLocation, PagesAround};
 use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
 use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
+use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes of a file that one read may bring into the cache for a missing page. Reads of a device take
+/// about as long for 16 KiB as for 4, and this many bytes have up to 50 pages of a log.
+const READ_AROUND: u64 = 16 << 10;
 
 /// Reads a page of a log.
 ///
@@ -19,18 +24,67 @@ pub(crate) fn load(
     log: u64,
     at: PageLocation,
 ) -> Result<Option<Mapping>> {
+    load_around(env, logs, log, at, |_| PagesAround::new())
+}
+
+/// Reads a page of a log, as [`load`] does. If the page is not in the cache, the read also brings
+/// pages around it there: those that `around` returns for a range of the page's file.
+pub(crate) fn load_around(
+    env: &Env,
+    logs: &PhysicalLogs,
+    log: u64,
+    at: PageLocation,
+    around: impl FnOnce(Range<u64>) -> PagesAround,
+) -> Result<Option<Mapping>> {
     let Some(file) = logs.get(at.file) else {
         return Ok(None);
     };
-    let key = CacheKey {
-        file: file.file_id,
-        offset: at.offset,
-    };
-    let bytes = match env.cache().get(key) {
+    let bytes = match env.cache().get(key(&file, at)) {
         Some(bytes) => bytes,
-        None => insert(env, key, &file.read(at.offset, at.len as usize)?),
+        None => {
+            let block = at.offset / READ_AROUND * READ_AROUND;
+            let range = block..(block + READ_AROUND).max(at.end());
+            match read_around(env, &file, at, &around(range)) {
+                Some(bytes) => bytes,
+                None => insert(env, key(&file, at), &file.read(at.offset, at.len as usize)?),
+            }
+        }
     };
     decode(&file, log, at, &bytes).map(Some)
+}
+
+/// Reads pages of a file into the cache, all in one read, and returns the page at `wanted`. Returns
+/// `None` if that page is not among them or the read fails: the read of the page alone reports why.
+fn read_around(
+    env: &Env,
+    file: &ReadableFile,
+    wanted: PageLocation,
+    pages: &[PageLocation],
+) -> Option<Bytes> {
+    if !pages.contains(&wanted) {
+        return None;
+    }
+    let begin = pages.iter().map(|page| page.offset).min()?;
+    let end = pages.iter().map(|page| page.end()).max()?;
+    let read = file.read(begin, (end - begin) as usize).ok()?;
+    let mut found = None;
+    for page in pages {
+        let from = (page.offset - begin) as usize;
+        let bytes = &read[from..][..page.len as usize];
+        if *page == wanted {
+            found = Some(insert(env, key(file, *page), bytes));
+        } else if !env.cache().contains(key(file, *page)) {
+            insert(env, key(file, *page), bytes);
+        }
+    }
+    found
+}
+
+fn key(file: &ReadableFile, at: PageLocation) -> CacheKey {
+    CacheKey {
+        file: file.file_id,
+        offset: at.offset,
+    }
 }
 
 fn insert(env: &Env, key: CacheKey, read: &[u8]) -> Bytes {
@@ -69,10 +123,7 @@ impl MissingPage {
 pub(crate) fn missing(env: &Env, logs: &PhysicalLogs, pages: &[PageLocation]) -> Vec<MissingPage> {
     let is_missing = |at: &PageLocation| {
         let file = logs.get(at.file)?;
-        let key = CacheKey {
-            file: file.file_id,
-            offset: at.offset,
-        };
+        let key = key(&file, *at);
         let len = at.len;
         (!env.cache().contains(key)).then_some(MissingPage { file, key, len })
     };

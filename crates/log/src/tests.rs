@@ -14,6 +14,7 @@ mod limits;
 mod lost_edits;
 mod memory;
 mod names;
+mod page_reads;
 mod promises;
 mod read_ahead;
 mod tails;

@@ -1,0 +1,66 @@
+//! Reads of pages of the index.
+
+use super::*;
+use crate::index::{EntryPlace, PAGE};
+
+/// A read of a page brings the log's pages around it into the cache. So reads by LSN, which meet all
+/// pages for the first time, cost few device reads beyond those of the records.
+#[test]
+fn a_read_of_a_page_brings_those_around_it() {
+    const RECORDS: u64 = 4000;
+    let fs = disk(1);
+    let data = |lsn: u64| lsn.to_be_bytes();
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options().file_bytes(1 << 20)).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let other = engine.create("b", LogOptions::default()).unwrap();
+    for lsn in 1..=RECORDS {
+        log.append(lsn, &data(lsn), UNSYNCED).unwrap();
+        if lsn % 3 == 0 {
+            other.append(lsn, &data(lsn), UNSYNCED).unwrap();
+        }
+        while env.jobs().step() {}
+    }
+    engine.close().unwrap();
+    let reopened = || {
+        let env = super::env(&fs);
+        let engine = LogEngine::open(&env, DIR, options().file_bytes(1 << 20)).unwrap();
+        (env, engine.log("a").unwrap(), engine)
+    };
+    let (env, log, engine) = reopened();
+    let pages = engine.stats().index_pages;
+    let before = env.fs().stats().reads;
+    // Steps of a number that shares no factor with the number of records visit each record once.
+    let shuffled = |n: u64| 1 + n * 1237 % RECORDS;
+    for lsn in (0..RECORDS).map(shuffled) {
+        assert_eq!(log.read(lsn).unwrap().unwrap(), &data(lsn)[..]);
+    }
+    let more = env.fs().stats().reads - before - RECORDS;
+    assert!(
+        pages > 60 && (1..=pages / 8).contains(&more),
+        "{more} of {pages}"
+    );
+
+    // A damaged page costs its own records alone, and its error names it.
+    let EntryPlace::OnPage(page) = log.state().lock().index.find(RECORDS / 2).unwrap() else {
+        panic!("the record is in memory");
+    };
+    let meta = Path::new(DIR).join(format!("{:06}.meta", page.file));
+    fs.flip_bit(&meta, page.end() - 2, 1).unwrap();
+    drop((log, engine));
+    let (_env, log, _engine) = reopened();
+    let damaged = (0..RECORDS)
+        .map(shuffled)
+        .filter(|lsn| match log.read(*lsn) {
+            Ok(found) => {
+                assert_eq!(found.unwrap(), &data(*lsn)[..]);
+                false
+            }
+            Err(e) => {
+                let named = format!("{} at offset {}", meta.display(), page.offset);
+                assert!(e.to_string().contains(&named), "{e}");
+                true
+            }
+        });
+    assert!((2..=PAGE as usize).contains(&damaged.count()));
+}
