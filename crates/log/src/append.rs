@@ -9,14 +9,14 @@ use crate::mapping::Location;
 use crate::namespace::LogInner;
 use crate::options::Duplicates;
 use crate::physical::ReadableFile;
-use crate::queue::{Commit, Queued, TicketState};
+use crate::queue::{Commit, Results, TicketState};
 use crate::request::{DataRequest, PendingEntry};
 use crate::reverse_index::ReverseEntry;
 use crate::writer::PhysicalWriter;
 use basalt_env::JobPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, Result};
-use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
+use basalt_records::{Outgoing, RecordKind};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ impl Engine {
     /// Commits a request to the datalog, and waits for it.
     pub fn run_data(&self, request: DataRequest) -> Result<()> {
         self.check_open()?;
-        let queued = queued(request);
-        self.data_queue.run(queued, &DataCommit(self))
+        let cost = request.cost();
+        self.data_queue.run(request, cost, &DataCommit(self))
     }
 
     /// Queues a request to the datalog.
@@ -34,10 +34,8 @@ impl Engine {
         if let Err(e) = self.check_open() {
             return TicketState::done(Err(e));
         }
-        let queued = queued(request);
-        let ticket = queued.ticket.clone();
-        self.data_queue.submit(queued, &DataCommit(self));
-        ticket
+        let cost = request.cost();
+        self.data_queue.submit(request, cost, &DataCommit(self))
     }
 
     /// Waits for a request that was submitted.
@@ -46,34 +44,22 @@ impl Engine {
     }
 }
 
-fn queued(request: DataRequest) -> Queued<DataRequest> {
-    let (bytes, syncs) = match &request {
-        DataRequest::Append { buf, sync, .. } => (buf.len(), *sync),
-        DataRequest::Remove { .. } | DataRequest::Sync => (RECORD_HEADER, true),
-    };
-    Queued {
-        request,
-        ticket: TicketState::new(syncs),
-        bytes,
-    }
-}
-
 /// Commits groups of the datalog's queue.
 pub(crate) struct DataCommit<'a>(pub &'a Engine);
 
 impl Commit<DataRequest> for DataCommit<'_> {
-    fn commit(&self, group: &mut [Queued<DataRequest>]) -> Vec<Result<()>> {
+    fn commit(&self, group: &mut [DataRequest]) -> Results {
         let mut writer = self.0.data.lock();
-        let mut results = Vec::with_capacity(group.len());
+        let mut results = Results::with_capacity(group.len());
         let mut rest = group;
         while !rest.is_empty() {
-            let removes = |q: &Queued<DataRequest>| matches!(q.request, DataRequest::Remove { .. });
+            let removes = |request: &DataRequest| matches!(request, DataRequest::Remove { .. });
             let n = rest.iter().position(removes).unwrap_or(rest.len());
             let (appends, behind) = rest.split_at_mut(n);
             self.0.commit_appends(&mut writer, appends, &mut results);
             rest = match behind.split_first_mut() {
                 Some((first, behind)) => {
-                    results.push(self.0.commit_remove(&mut writer, &first.request));
+                    results.push(self.0.commit_remove(&mut writer, first));
                     behind
                 }
                 None => &mut [],
@@ -93,16 +79,16 @@ impl Engine {
     fn commit_appends(
         &self,
         writer: &mut PhysicalWriter,
-        group: &mut [Queued<DataRequest>],
-        results: &mut Vec<Result<()>>,
+        group: &mut [DataRequest],
+        results: &mut Results,
     ) {
         if group.is_empty() {
             return;
         }
         let begun = results.len();
         let mut seen = Seen::default();
-        for queued in group.iter() {
-            results.push(match &queued.request {
+        for request in group.iter() {
+            results.push(match request {
                 DataRequest::Append { entries, .. } => seen.check(entries),
                 DataRequest::Remove { .. } | DataRequest::Sync => Ok(()),
             });
@@ -110,17 +96,17 @@ impl Engine {
         let refused = |i: usize| results[begun + i].is_err();
         let refused: SmallVec<[bool; 16]> = (0..group.len()).map(refused).collect();
         let written = self.write_appends(writer, group, &refused);
-        for (queued, refused) in group.iter().zip(refused) {
+        for (request, refused) in group.iter().zip(refused) {
             // The index step clears the state of all other appends under its own lock.
             if refused || written.is_err() {
-                forget_committing(&queued.request);
+                forget_committing(request);
             }
         }
         match written {
             Ok(placed) => {
                 for record in placed.records {
                     // The reverse index has all records of the file, live or not.
-                    if let DataRequest::Append { entries, .. } = &group[record.request].request
+                    if let DataRequest::Append { entries, .. } = &group[record.request]
                         && let Some(file) = &placed.file
                     {
                         writer.note_entries(entries.iter().map(|entry| ReverseEntry {
@@ -143,12 +129,12 @@ impl Engine {
                 }
             }
         }
-        let syncs = |q: &Queued<DataRequest>| matches!(q.request, DataRequest::Sync);
+        let syncs = |request: &DataRequest| matches!(request, DataRequest::Sync);
         if group.iter().any(syncs) {
             // Trims and creations are made durable, too.
             let synced = self.meta.lock().sync();
-            for (queued, result) in group.iter().zip(&mut results[begun..]) {
-                if syncs(queued) && result.is_ok() {
+            for (request, result) in group.iter().zip(&mut results[begun..]) {
+                if syncs(request) && result.is_ok() {
                     *result = synced.clone();
                 }
             }
@@ -158,14 +144,15 @@ impl Engine {
     fn write_appends(
         &self,
         writer: &mut PhysicalWriter,
-        group: &mut [Queued<DataRequest>],
+        group: &mut [DataRequest],
         refused: &[bool],
     ) -> Result<Placed> {
         let mut sync = false;
-        let mut records = Vec::with_capacity(group.len());
-        let mut of = Vec::with_capacity(group.len());
-        for (i, queued) in group.iter_mut().enumerate() {
-            match &mut queued.request {
+        // A group of one request, which is the rule with one writer, allocates nothing.
+        let mut records: SmallVec<[Outgoing<'_>; 1]> = SmallVec::with_capacity(group.len());
+        let mut of: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
+        for (i, request) in group.iter_mut().enumerate() {
+            match request {
                 DataRequest::Append {
                     buf,
                     entries,
@@ -264,7 +251,7 @@ impl Engine {
 #[derive(Default)]
 struct Placed {
     file: Option<Arc<ReadableFile>>,
-    records: Vec<PlacedRecord>,
+    records: SmallVec<[PlacedRecord; 1]>,
 }
 
 struct PlacedRecord {
@@ -304,7 +291,7 @@ fn forget_committing(request: &DataRequest) {
 #[derive(Default)]
 struct Seen {
     /// Log numbers and LSNs.
-    all: Vec<(u64, u64)>,
+    all: SmallVec<[(u64, u64); 1]>,
     /// The first ones of `all`, sorted, since an LSN was searched among them; and their number.
     sorted: BTreeSet<(u64, u64)>,
     sorted_count: usize,

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::index::PageLocation;
 use crate::log_ops::LogOp;
 use crate::namespace::LogState;
-use crate::queue::{Commit, Queued, TicketState};
+use crate::queue::{Commit, Cost, Results};
 use crate::request::MetaRequest;
 use basalt_env::JobPriority;
 use basalt_env::sync::atomic::Ordering::SeqCst;
@@ -28,12 +28,11 @@ impl Engine {
             op,
             sync,
         };
-        let queued = Queued {
+        let cost = Cost {
             bytes: 64,
-            request,
-            ticket: TicketState::new(sync),
+            syncs: sync,
         };
-        self.meta_queue.run(queued, &MetaCommit(self))
+        self.meta_queue.run(request, cost, &MetaCommit(self))
     }
 }
 
@@ -49,11 +48,11 @@ struct MetaRecord {
 }
 
 impl Commit<MetaRequest> for MetaCommit<'_> {
-    fn commit(&self, group: &mut [Queued<MetaRequest>]) -> Vec<Result<()>> {
+    fn commit(&self, group: &mut [MetaRequest]) -> Results {
         let engine = self.0;
         let mut writer = engine.meta.lock();
         let mut metas = meta_records(group);
-        let sync = group.iter().any(|queued| queued.request.sync);
+        let sync = group.iter().any(|request| request.sync);
         let mut records: Vec<Outgoing<'_>> = metas
             .iter_mut()
             .map(|meta| Outgoing {
@@ -70,7 +69,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         let mut appended = writer.append(&mut records, sync);
         if let Err(e) = &appended
             && e.kind() == ErrorKind::NoSpace
-            && group.iter().any(|queued| queued.request.op.frees_space())
+            && group.iter().any(|request| request.op.frees_space())
             && engine.logs.release_reserve()
         {
             appended = (writer.resume_now()).and_then(|()| writer.append(&mut records, sync));
@@ -81,7 +80,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         };
         let counters = &engine.logs.counters;
         counters.operations.add(group.len() as u64);
-        let is_page = |q: &&Queued<MetaRequest>| matches!(q.request.op, LogOp::Page { .. });
+        let is_page = |request: &&MetaRequest| matches!(request.op, LogOp::Page { .. });
         counters
             .pages
             .add(group.iter().filter(is_page).count() as u64);
@@ -100,7 +99,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         drop(records);
         for (meta, (seq, at)) in metas.iter().zip(places) {
             for i in &meta.requests {
-                let MetaRequest { log, op, .. } = &group[*i].request;
+                let MetaRequest { log, op, .. } = &group[*i];
                 engine.apply_op(log, &PlacedOp { op, seq, at });
             }
         }
@@ -116,7 +115,7 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
 
 /// Encodes the operations of a group: each page as a record of its own, whose place the index
 /// keeps, each rename as a record of its own kind, and all others as one.
-fn meta_records(group: &[Queued<MetaRequest>]) -> Vec<MetaRecord> {
+fn meta_records(group: &[MetaRequest]) -> Vec<MetaRecord> {
     let mut all: Vec<MetaRecord> = Vec::new();
     let mut shared: Option<(SmallVec<[usize; 4]>, Vec<u8>)> = None;
     let record = |kind, requests, payload: &[u8]| {
@@ -129,8 +128,8 @@ fn meta_records(group: &[Queued<MetaRequest>]) -> Vec<MetaRecord> {
             requests,
         }
     };
-    for (i, queued) in group.iter().enumerate() {
-        let op = &queued.request.op;
+    for (i, request) in group.iter().enumerate() {
+        let op = &request.op;
         if matches!(op, LogOp::Page { .. } | LogOp::Rename { .. }) {
             let mut payload = Vec::new();
             op.encode(&mut payload);

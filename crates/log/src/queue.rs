@@ -2,7 +2,8 @@
 //! (pageserver 5.1).
 //!
 //! A thread that waits for its request takes the lead if no thread leads. The leader takes what is
-//! queued as one group, and commits it. Then it hands the lead to the first waiter in the queue, or
+//! queued as one group, and commits it. A request that finds the queue empty is a group of its own,
+//! and needs no ticket. Then it hands the lead to the first waiter in the queue, or
 //! to a job of the commit lane if the requests there have no waiter. When a group is committed, the
 //! leader wakes one of the sleeping threads. That thread wakes the others.
 //!
@@ -11,6 +12,7 @@
 use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, MutexGuard, named, spin_loop, yield_now};
 use basalt_fs::{Error, Result};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -75,11 +77,14 @@ impl Completed {
 }
 
 impl TicketState {
-    /// Returns the ticket of a request. `waits_for_device` is true if the request needs a sync.
-    pub fn new(waits_for_device: bool) -> Arc<TicketState> {
+    /// Returns the ticket of a request. `waits` is true if the caller is going to wait for it.
+    fn new(cost: Cost, waits: bool) -> Arc<TicketState> {
         Arc::new(TicketState {
-            waits_for_device,
-            slot: Mutex::new(Slot::default()),
+            waits_for_device: cost.syncs,
+            slot: Mutex::new(Slot {
+                waits,
+                ..Slot::default()
+            }),
             changed: Condvar::new(),
             moved: AtomicBool::new(false),
         })
@@ -87,7 +92,7 @@ impl TicketState {
 
     /// Returns a ticket whose result is known.
     pub fn done(result: Result<()>) -> Arc<TicketState> {
-        let ticket = TicketState::new(false);
+        let ticket = TicketState::new(Cost::default(), false);
         ticket.slot.lock().result = Some(result);
         ticket
     }
@@ -231,12 +236,20 @@ impl TicketState {
     }
 }
 
-/// A request in the queue, with its ticket.
-pub(crate) struct Queued<T> {
-    pub request: T,
-    pub ticket: Arc<TicketState>,
+/// What a request costs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cost {
     /// Bytes of memory and of the write, for the size of groups.
     pub bytes: usize,
+    /// True if the request needs a sync.
+    pub syncs: bool,
+}
+
+/// A request in the queue, with its ticket.
+struct Queued<T> {
+    request: T,
+    ticket: Arc<TicketState>,
+    bytes: usize,
 }
 
 struct QueueState<T> {
@@ -244,10 +257,23 @@ struct QueueState<T> {
     led: bool,
 }
 
+impl<T> QueueState<T> {
+    fn push(&mut self, request: T, cost: Cost, ticket: &Arc<TicketState>) {
+        self.pending.push_back(Queued {
+            request,
+            ticket: ticket.clone(),
+            bytes: cost.bytes,
+        });
+    }
+}
+
+/// The results of a group's requests, in their order.
+pub(crate) type Results = SmallVec<[Result<()>; 1]>;
+
 /// Commits the groups of a queue.
 pub(crate) trait Commit<T> {
     /// Commits a group. Returns one result for each request, in their order.
-    fn commit(&self, group: &mut [Queued<T>]) -> Vec<Result<()>>;
+    fn commit(&self, group: &mut [T]) -> Results;
     /// Schedules a job that leads a group of the queue, because the requests have no waiter.
     fn lead_in_background(&self);
 }
@@ -276,35 +302,52 @@ impl<T> CoalescingQueue<T> {
 
     /// Queues a request whose submitter does not wait yet. Groups are committed in the background
     /// until a thread waits.
-    pub fn submit(&self, queued: Queued<T>, by: &impl Commit<T>) {
+    pub fn submit(&self, request: T, cost: Cost, by: &impl Commit<T>) -> Arc<TicketState> {
+        let ticket = TicketState::new(cost, false);
         let mut q = self.queue.lock();
-        q.pending.push_back(queued);
+        q.push(request, cost, &ticket);
         let first = !q.led && q.pending.len() == 1;
         drop(q);
         if first {
             by.lead_in_background();
         }
+        ticket
     }
 
-    /// Queues a request and waits for its result. Leads its group if no thread leads.
-    pub fn run(&self, queued: Queued<T>, by: &impl Commit<T>) -> Result<()> {
-        let ticket = queued.ticket.clone();
-        ticket.slot.lock().waits = true;
+    /// Commits a request, with a group or alone.
+    pub fn run(&self, mut request: T, cost: Cost, by: &impl Commit<T>) -> Result<()> {
+        if self.try_lead_alone() {
+            let result = by.commit(std::slice::from_mut(&mut request)).remove(0);
+            // The group of this request was the first one in a row.
+            if !self.hand_on(true, by) {
+                self.lead(2, by);
+            }
+            return result;
+        }
+        let ticket = TicketState::new(cost, true);
         let mut q = self.queue.lock();
-        q.pending.push_back(queued);
+        q.push(request, cost, &ticket);
         let leads = !std::mem::replace(&mut q.led, true);
         drop(q);
         if leads {
-            self.lead(by);
+            self.lead(1, by);
         }
         self.wait_for(&ticket, by)
+    }
+
+    /// Takes the lead if no thread has it and no request is queued.
+    fn try_lead_alone(&self) -> bool {
+        let mut q = self.queue.lock();
+        let is_free = !q.led && q.pending.is_empty();
+        q.led |= is_free;
+        is_free
     }
 
     /// Waits for the result of a request that was submitted.
     pub fn wait(&self, ticket: &Arc<TicketState>, by: &impl Commit<T>) -> Result<()> {
         ticket.slot.lock().waits = true;
         if ticket.result().is_none() && self.try_lead() {
-            self.lead(by);
+            self.lead(1, by);
         }
         self.wait_for(ticket, by)
     }
@@ -313,7 +356,7 @@ impl<T> CoalescingQueue<T> {
         loop {
             match ticket.wait() {
                 Some(result) => return result,
-                None => self.lead(by),
+                None => self.lead(1, by),
             }
         }
     }
@@ -330,20 +373,20 @@ impl<T> CoalescingQueue<T> {
     /// Leads one group, for a job.
     pub fn lead_one(&self, by: &impl Commit<T>) {
         if self.try_lead() {
-            self.lead(by);
+            self.lead(1, by);
         }
     }
 
-    /// Commits groups and hands the lead on. The caller has the lead.
-    fn lead(&self, by: &impl Commit<T>) {
+    /// Commits groups and hands the lead on. The caller has the lead. `first` is the number of the
+    /// first group among those that the caller commits in a row, from 1.
+    fn lead(&self, first: u32, by: &impl Commit<T>) {
         let mut completed = Vec::new();
-        for turn in 1.. {
-            let mut group = self.take_group();
+        for turn in first.. {
+            let (mut group, tickets) = self.take_group();
             if !group.is_empty() {
                 let results = by.commit(&mut group);
                 debug_assert_eq!(results.len(), group.len());
-                let tickets = group.drain(..).map(|queued| queued.ticket);
-                TicketState::complete_all(tickets.zip(results), &mut completed);
+                TicketState::complete_all(tickets.into_iter().zip(results), &mut completed);
             }
             if self.hand_on(turn < GROUPS_IN_A_ROW, by) {
                 break;
@@ -352,7 +395,8 @@ impl<T> CoalescingQueue<T> {
         completed.into_iter().for_each(Completed::run);
     }
 
-    fn take_group(&self) -> Vec<Queued<T>> {
+    /// Takes the next group: its requests, and their tickets.
+    fn take_group(&self) -> (Vec<T>, Vec<Arc<TicketState>>) {
         let mut q = self.queue.lock();
         let (mut n, mut bytes) = (0, 0);
         while let Some(next) = q.pending.get(n)
@@ -362,7 +406,8 @@ impl<T> CoalescingQueue<T> {
             bytes += next.bytes;
             n += 1;
         }
-        q.pending.drain(..n).collect()
+        let taken = q.pending.drain(..n);
+        taken.map(|queued| (queued.request, queued.ticket)).unzip()
     }
 
     /// Hands the lead on. Returns false if the caller keeps it for one more group.

@@ -2,7 +2,9 @@
 
 use crate::log_ops::LogOp;
 use crate::namespace::LogState;
+use crate::queue::Cost;
 use basalt_fs::AlignedBuf;
+use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -30,6 +32,17 @@ pub(crate) enum DataRequest {
     Remove { log: Arc<LogState>, op: LogOp },
     /// A sync of everything before.
     Sync,
+}
+
+impl DataRequest {
+    /// Returns what the request costs.
+    pub fn cost(&self) -> Cost {
+        let (bytes, syncs) = match self {
+            DataRequest::Append { buf, sync, .. } => (buf.len(), *sync),
+            DataRequest::Remove { .. } | DataRequest::Sync => (RECORD_HEADER, true),
+        };
+        Cost { bytes, syncs }
+    }
 }
 
 /// A request to the metalog.
