@@ -180,6 +180,7 @@ impl Engine {
             }
             return Ok(Placed::default());
         }
+        self.end_failed_meta()?;
         let file = writer.append(&mut records, sync)?;
         let bytes = records.iter().map(|r| r.buf.len() as u64).sum();
         self.logs.counters.groups.add(1);

@@ -355,7 +355,10 @@ fn read_file<T>(
     };
     let head = CheckpointHead::decode(head)
         .ok_or_else(|| bad(*head_at, "the first record of a checkpoint does not decode"))?;
-    if get_varint64(last, &mut 0) != Some(logs.len() as u64) {
+    // The record of a log begins with a number, too.
+    let mut at = 0;
+    let count = get_varint64(last, &mut at).filter(|_| at == last.len());
+    if count != Some(logs.len() as u64) {
         return Err(bad(*last_at, "the number of logs in a checkpoint is wrong"));
     }
     let logs = logs

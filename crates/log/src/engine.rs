@@ -125,6 +125,10 @@ pub(crate) struct Engine {
     removing: AtomicBool,
     /// True if a record was replaced by another one with its LSN.
     pub has_replaced: AtomicBool,
+    /// True if a group of the metalog has failed, and its file has not ended before the group yet. A
+    /// recovery would replay the group: trims and deletions that took what was appended since.
+    /// Changes under the lock of the metalog's writer.
+    pub has_unended_meta: AtomicBool,
     jobs: JobOwner,
     this: Weak<Engine>,
     /// Offers the counters and the statistics until the engine is closed.
@@ -184,6 +188,7 @@ impl Engine {
             collecting: AtomicBool::new(false),
             removing: AtomicBool::new(false),
             has_replaced: AtomicBool::new(false),
+            has_unended_meta: AtomicBool::new(false),
             jobs: env.jobs().new_owner(),
             this: this.clone(),
             metric_sources: named("Engine::metric_sources", Mutex::default()),
@@ -229,6 +234,9 @@ impl Engine {
         let synced = self.data.lock().end_all();
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
+        // A call that was on its way has queued jobs since. Nothing changes the writers any more, so
+        // no job comes behind these.
+        self.jobs.drain();
         let synced = synced.and_then(|()| self.last_checkpoint());
         self.data_queue.fail_all(&error);
         self.meta_queue.fail_all(&error);
@@ -414,6 +422,7 @@ impl Engine {
     /// Writes a checkpoint, and removes the files that recovery then no longer needs. No other one
     /// may be running.
     pub fn checkpoint(&self) -> Result<()> {
+        self.logs.check_writable()?;
         self.since_checkpoint.store(0, SeqCst);
         for writer in [&self.data, &self.meta, &self.moved] {
             writer.lock().retry_left();
@@ -479,6 +488,19 @@ impl Engine {
                 Err(e)
             }
         }
+    }
+
+    /// Ends the file of the metalog before a group that has failed, if there is one. Records that
+    /// are appended before this can be lost to what the group did.
+    ///
+    /// Errors: those of the failed group until the writer can go on.
+    pub fn end_failed_meta(&self) -> Result<()> {
+        if self.has_unended_meta.load(SeqCst) {
+            let mut meta = self.meta.lock();
+            meta.resume()?;
+            self.has_unended_meta.store(false, SeqCst);
+        }
+        Ok(())
     }
 
     /// Makes everything in all physical logs durable. Appends go on beside it.

@@ -24,8 +24,8 @@ use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entr
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
 };
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ impl Engine {
     /// Schedules a job that collects garbage if there is more than the options allow, and that
     /// merges small files if there are many.
     pub fn schedule_gc(&self) {
-        let is_due = self.gc_victim().is_some() || self.small_files().is_some();
+        let is_due = self.gc_victim(&BTreeSet::new()).is_some() || self.small_files().is_some();
         if is_due && !self.collecting.swap(true, SeqCst) {
             self.in_background(JobPriority::Gc, |engine| {
                 // After a failure the garbage stays. The next ended file or checkpoint tries again.
@@ -108,11 +108,14 @@ impl Engine {
 
     /// Collects garbage until there is as little as the options allow.
     pub fn collect_garbage(&self) -> Result<()> {
-        while let Some(victim) = self.gc_victim() {
+        let mut stays = BTreeSet::new();
+        while let Some(victim) = self.gc_victim(&stays) {
             self.check_open()?;
             match self.collect(&victim) {
                 Ok(true) => {}
-                Ok(false) => break,
+                Ok(false) => {
+                    stays.insert(victim.number);
+                }
                 // The others can be collected.
                 Err(e) if e.kind() == ErrorKind::Corruption => self.leave_damaged(&victim),
                 Err(e) => return Err(e),
@@ -141,7 +144,8 @@ impl Engine {
     }
 
     /// Returns the file with the largest part of garbage, if all files together have too much.
-    fn gc_victim(&self) -> Option<Arc<ReadableFile>> {
+    /// `stays` has the numbers of files that could not be removed.
+    fn gc_victim(&self, stays: &BTreeSet<u64>) -> Option<Arc<ReadableFile>> {
         let head = *self.head.lock();
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
@@ -151,7 +155,7 @@ impl Engine {
             }
             let of_file = file.live.load(SeqCst);
             live += of_file;
-            let may_go = self.may_be_collected(&file, &head) && of_file > 0;
+            let may_go = self.may_be_collected(&file, &head) && !stays.contains(&file.number);
             let Some(end) = file.end().filter(|_| may_go) else {
                 total += of_file;
                 continue;
@@ -174,7 +178,8 @@ impl Engine {
     }
 
     /// Moves the live records of a file, and removes the file. Returns false if the file could not
-    /// be removed yet, because a trim that runs beside has not counted its garbage.
+    /// be removed yet: a trim that runs beside has not counted its garbage, or a trim could not read
+    /// a page of the index.
     fn collect(&self, victim: &Arc<ReadableFile>) -> Result<bool> {
         let entries = entries_of(victim)?;
         let of_records = entries.iter().map(|e| u64::from(e.location.len)).sum();
@@ -460,7 +465,9 @@ fn scan(file: &ReadableFile) -> Result<Vec<ReverseEntry>> {
     // The file has ended, so its first record is right.
     reader.follow(None);
     let mut all = Vec::new();
-    while let Some(record) = reader.next(end)? {
+    while reader.tail().end < end
+        && let Some(record) = reader.next(end)?
+    {
         if record.kind != RecordKind::Entries {
             continue;
         }

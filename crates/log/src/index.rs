@@ -315,8 +315,8 @@ impl LogIndex {
     /// Removes the records of a range, and adds what became garbage to `freed`.
     ///
     /// `load` returns the entries of a page that [`LogIndex::pages_cut_by`] named, or `None` if the
-    /// page cannot be read. Then the garbage is estimated: the records of a page count as equally
-    /// long.
+    /// page cannot be read. Then the removed records of the page count as live until the page has
+    /// none left: an estimate could take a file for dead that has live records.
     pub fn remove(
         &mut self,
         range: &RangeInclusive<u64>,
@@ -385,7 +385,7 @@ impl LogIndex {
                 Some(mapping) => bytes_of(&mapping, |lsn| {
                     range.contains(&lsn) && page.lsns.contains(lsn)
                 }),
-                None => share_of(&page.files, gone, page.lsns.count()),
+                None => BytesByFile::default(),
             };
             self.pages.change(i, |page| {
                 for (file, bytes) in lost.iter() {
@@ -741,15 +741,6 @@ fn bytes_of(mapping: &Mapping, wanted: impl Fn(u64) -> bool) -> BytesByFile {
     let mut bytes = BytesByFile::default();
     for (_, location) in mapping.iter().filter(|(lsn, _)| wanted(*lsn)) {
         bytes.add(location.file, u64::from(location.len));
-    }
-    bytes
-}
-
-/// Returns `gone` parts of `count` of the bytes of each file, rounded down.
-fn share_of(files: &BytesByFile, gone: u32, count: u32) -> BytesByFile {
-    let mut bytes = BytesByFile::default();
-    for (file, all) in files.iter() {
-        bytes.add(file, all * u64::from(gone) / u64::from(count));
     }
     bytes
 }

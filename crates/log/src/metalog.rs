@@ -76,7 +76,10 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         }
         let file = match appended {
             Ok(file) => file,
-            Err(e) => return group.iter().map(|_| Err(e.clone())).collect(),
+            Err(e) => {
+                engine.has_unended_meta.store(true, SeqCst);
+                return group.iter().map(|_| Err(e.clone())).collect();
+            }
         };
         let counters = &engine.logs.counters;
         counters.operations.add(group.len() as u64);

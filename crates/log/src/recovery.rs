@@ -23,6 +23,7 @@ use basalt_fs::{Error, ErrorKind, LockGuard, Result};
 use basalt_records::entries::entries;
 use basalt_records::manifest::{CURRENT, manifest_path};
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -198,6 +199,7 @@ fn replay(
         applied: BTreeMap::new(),
         head: CheckpointHead::default(),
         ends: Vec::new(),
+        failed_page: OnceCell::new(),
     };
     if let Some(c) = &catalog.checkpoint {
         let path = checkpoint_path(dir, c.number);
@@ -214,6 +216,9 @@ fn replay(
         state.read_role(catalog, role)?;
     }
     state.finish()?;
+    if let Some(e) = state.failed_page.take() {
+        return Err(e);
+    }
     let (ends, next_seq, next_log) = (state.ends, state.next_seq, state.next_log);
     let (number, namespace, head) = (state.engine, state.namespace, state.head);
     let recovered = Recovered {
@@ -316,6 +321,9 @@ struct RecoveredLogs<'a> {
     head: CheckpointHead,
     /// Ends of files that were being written.
     ends: Vec<(u64, FileEnd)>,
+    /// The first error of the device when a page of the index was read. Another open may succeed,
+    /// and a replay without the page would lose what the page says.
+    failed_page: OnceCell<Error>,
 }
 
 impl RecoveredLogs<'_> {
@@ -406,7 +414,9 @@ impl RecoveredLogs<'_> {
             None => reader.follow(follows),
         }
         let mut last = reader.chain();
-        while let Some(record) = reader.next(end.unwrap_or(0))? {
+        while end.is_none_or(|end| reader.tail().end < end)
+            && let Some(record) = reader.next(end.unwrap_or(0))?
+        {
             if record.kind != RecordKind::ReverseIndex {
                 // The last segment is written when the next file has records already.
                 last = reader.chain();
@@ -592,7 +602,8 @@ impl RecoveredLogs<'_> {
         };
         let due: Vec<_> = ops.drain(..due).collect();
         for op in due {
-            if matches!(op.op, LogOp::Page { .. })
+            if let LogOp::Page { mapping, .. } = &op.op
+                && !log.lock().index.has_page(mapping, op.at)
                 && let Some(file) = self.logs.get(op.at.file)
             {
                 file.add_live(u64::from(op.at.len));
@@ -612,9 +623,15 @@ impl RecoveredLogs<'_> {
     }
 
     fn load_page(&self, log: &LogState, at: PageLocation) -> Option<Mapping> {
-        pages::load(self.env, self.logs, log.number, at)
-            .ok()
-            .flatten()
+        match pages::load(self.env, self.logs, log.number, at) {
+            Ok(page) => page,
+            Err(e) => {
+                if e.kind() != ErrorKind::Corruption {
+                    let _ = self.failed_page.set(e);
+                }
+                None
+            }
+        }
     }
 
     fn note_freed(&self, freed: &Freed) {

@@ -5,6 +5,7 @@ mod concurrent;
 mod copy;
 mod crash;
 mod damage;
+mod failed_calls;
 mod faults;
 mod formats;
 mod full_disk;

@@ -440,7 +440,7 @@ impl PhysicalWriter {
     }
 
     /// Tries to go on after a failed append: the file ends behind its last acknowledged record.
-    fn resume(&mut self) -> Result<()> {
+    pub fn resume(&mut self) -> Result<()> {
         let Some(broken) = &self.broken else {
             return Ok(());
         };
@@ -505,7 +505,7 @@ impl PhysicalWriter {
 
     fn leave(&mut self) {
         if let Some(active) = self.active.take() {
-            self.chain = active.acknowledged.chain;
+            self.chain = active.promised.chain;
             self.left.push_back(Arc::new(LeftFile {
                 number: active.file.number,
                 claimed: AtomicBool::new(false),
@@ -650,8 +650,8 @@ impl PhysicalWriter {
         match &self.active {
             Some(active) => ReplayStart {
                 file: active.file.number,
-                offset: active.acknowledged.offset,
-                chain: active.acknowledged.chain,
+                offset: active.promised.offset,
+                chain: active.promised.chain,
             },
             None => {
                 let spare = self.spare.as_ref().map(|spare| spare.file.number);

@@ -303,7 +303,9 @@ impl StoreWalk<'_, '_> {
         // Recovery knows which record the first one continues. Without that, any is right.
         reader.follow(None);
         let mut reverse = ReverseCheck::default();
-        while let Some(record) = reader.next(end.unwrap_or(0))? {
+        while end.is_none_or(|end| reader.tail().end < end)
+            && let Some(record) = reader.next(end.unwrap_or(0))?
+        {
             let checked = check_record(file, &record, &mut reverse);
             checked.map_err(|what| Error::corruption(path, record.offset, what))?;
         }

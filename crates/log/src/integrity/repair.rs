@@ -198,8 +198,8 @@ impl Repair<'_> {
         let mut catalog = catalog.clone();
         catalog.next_file = self.next_file + MAX_FILES;
         let state = catalog::encode(&catalog.changes());
-        Manifest::create(self.env, self.dir, catalog.store_id, number, &state)?;
         self.interim = Some(number);
+        Manifest::create(self.env, self.dir, catalog.store_id, number, &state)?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// A filesystem that calls `at` before it looks at the space of the device.
 pub(super) struct Gate {
@@ -176,4 +176,53 @@ fn a_callback_of_a_dropped_engine_is_called() {
     drop((log, engine));
     while env.jobs().step() {}
     assert!(called.load(SeqCst));
+}
+
+/// Regression test: an append that was on its way when the store was closed queued a checkpoint,
+/// which ran after the close, in a directory that another engine had.
+#[test]
+fn no_job_of_a_closed_engine_changes_the_directory() {
+    let fs = disk(1);
+    let barriers = || (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let ((reached, goes_on), armed) = (barriers(), Arc::new(AtomicBool::new(false)));
+    let (at_gate, through, is_armed) = (reached.clone(), goes_on.clone(), armed.clone());
+    let gate = Arc::new(Gate {
+        links: true,
+        fs: fs.clone(),
+        at: Box::new(move || {
+            if is_armed.swap(false, SeqCst) {
+                at_gate.wait();
+                through.wait();
+            }
+        }),
+    });
+    let gated = Env::for_tests(gate, 77);
+    let engine = LogEngine::open(&gated, DIR, options()).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    // The next append asks for the space of the device, and stays in the gate.
+    assert!(engine.engine().logs.release_reserve());
+    armed.store(true, SeqCst);
+    let (appended, closed) = basalt_env::thread::scope(|scope| {
+        let late = scope.spawn(|| log.append(1, &[1; 3000], SYNC));
+        reached.wait();
+        let close = scope.spawn(|| engine.close());
+        // The close waits for the lock that the append has.
+        while engine.engine().check_open().is_ok() {
+            std::thread::yield_now();
+        }
+        goes_on.wait();
+        (late.join().unwrap(), close.join().unwrap())
+    });
+    closed.unwrap();
+    let second = open(&fs).unwrap();
+    let found = second.open_or_create("a", LogOptions::default()).unwrap();
+    assert_eq!(found.count(), u64::from(appended.is_ok()));
+    let changes = Arc::new(AtomicU64::new(0));
+    let counted = changes.clone();
+    fs.on_mutation(move |_| {
+        counted.fetch_add(1, SeqCst);
+    });
+    while gated.jobs().step() {}
+    assert_eq!(changes.load(SeqCst), 0, "changes after the close");
+    drop(second);
 }

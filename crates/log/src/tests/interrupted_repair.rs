@@ -5,7 +5,7 @@ use super::integrity::{check, content_of, files, repair};
 use super::*;
 use basalt_env::sync::Mutex;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
-use basalt_sim::{CrashPolicy, SimSnapshot, When};
+use basalt_sim::{CrashPolicy, OpKind, SimSnapshot, When};
 use std::path::PathBuf;
 
 /// Calls `run`, and returns the states of the disk after each change in it.
@@ -220,6 +220,114 @@ fn a_killed_repair_without_links_throws_no_byte_away() {
             drop(open(&cut));
             let is_there = cut.exists(&path).unwrap() || cut.exists(&in_lost).unwrap();
             assert!(is_there, "state {i}");
+        }
+    }
+}
+
+/// Regression test: a repair that failed after its first manifest had become current removed that
+/// manifest, and the store could not be opened.
+#[test]
+fn a_repair_that_fails_leaves_a_store_that_opens() {
+    let fs = disk(1);
+    damaged_store(&fs);
+    let before = fs.snapshot();
+    let mut failed = 0;
+    for op in [
+        OpKind::SyncMetadata,
+        OpKind::Rename,
+        OpKind::Create,
+        OpKind::SyncData,
+        OpKind::SyncAll,
+        OpKind::Append,
+        OpKind::Link,
+        OpKind::Remove,
+        OpKind::Open,
+        OpKind::Read,
+        OpKind::List,
+    ] {
+        for (stays, k) in [false, true]
+            .into_iter()
+            .flat_map(|s| (1..200).map(move |k| (s, k)))
+        {
+            let disk = before.kill();
+            let faulty = FaultFs::new(disk.clone(), k);
+            let rule = faulty.inject(Fault {
+                op: Some(op),
+                path: String::new(),
+                when: if stays { When::From(k) } else { When::Nth(k) },
+                kind: FaultKind::Eio,
+            });
+            let env = Env::for_tests(faulty.clone(), k);
+            let repaired = LogEngine::repair(&env, DIR, &options(), &mut |_, _| ());
+            if faulty.seen(rule) < k {
+                continue;
+            }
+            let Err(e) = repaired else { continue };
+            failed += 1;
+            let cuts = CrashPolicy::ALL.iter().map(|policy| disk.crash(*policy, k));
+            for disk in [disk.kill()].into_iter().chain(cuts) {
+                let opened = open(&disk).map(drop);
+                assert!(opened.is_ok(), "{op:?} {k} {stays}: {e}; {opened:?}");
+            }
+        }
+    }
+    assert!(failed > 50, "{failed} repairs failed");
+}
+
+/// Regression test: the record of a log begins with the log's number, and a repair took it for the
+/// last record of a checkpoint whose end was cut off. The logs behind it were lost without a word.
+#[test]
+fn a_checkpoint_without_its_end_is_not_whole() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    for (n, name) in ["d", "c", "b", "a"].iter().enumerate() {
+        let log = engine.create(name, LogOptions::default()).unwrap();
+        for lsn in 1..=3 + n as u64 {
+            log.append(lsn, b"x", SYNC).unwrap();
+        }
+    }
+    engine.close().unwrap();
+    drop(engine);
+    let before = fs.snapshot();
+    let extension = |path: &PathBuf| path.extension().map(|e| e.to_string_lossy().into_owned());
+    for kind in ["checkpoint", "names"] {
+        let of_kind = |fs: &Arc<SimFs>, kind: &str| {
+            let all = files(fs);
+            all.into_iter()
+                .find(|path| extension(path).as_deref() == Some(kind))
+                .unwrap()
+        };
+        let path = of_kind(&fs, kind);
+        let bytes = fs.open(&path).unwrap();
+        let len = bytes.len();
+        let bytes = bytes.read(0, len as usize).unwrap();
+        for cut in (1..len).step_by(8) {
+            let disk = before.kill();
+            disk.remove(&Path::new(DIR).join("CURRENT")).unwrap();
+            if kind == "names" {
+                disk.remove(&of_kind(&disk, "checkpoint")).unwrap();
+            }
+            disk.remove(&path).unwrap();
+            let file = disk.create(&path).unwrap();
+            let part = &bytes[..(len - cut) as usize];
+            if !part.is_empty() {
+                file.append(&[std::io::IoSlice::new(part)], basalt_fs::Intent::Lazy)
+                    .unwrap();
+            }
+            file.sync_all().unwrap();
+            disk.sync_metadata(Path::new(DIR)).unwrap();
+            let repaired = repair(&disk).unwrap();
+            let engine = open(&disk).unwrap();
+            let logs = engine.list();
+            let records: u64 = logs
+                .iter()
+                .map(|name| engine.log(name).unwrap().count())
+                .sum();
+            assert_eq!(
+                (records, repaired.records_kept),
+                (18, 18),
+                "{kind} without {cut} bytes"
+            );
         }
     }
 }
