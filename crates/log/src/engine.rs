@@ -125,8 +125,8 @@ pub(crate) struct Engine {
     removing: AtomicBool,
     /// True if a record was replaced by another one with its LSN.
     pub has_replaced: AtomicBool,
-    /// True if a group of the metalog has failed, and its file has not ended before the group yet. A
-    /// recovery would replay the group: trims and deletions that took what was appended since.
+    /// True if a group of the metalog has failed, and its file has not ended before the group yet.
+    /// A recovery would replay the group: trims and deletions that took what was appended since.
     /// Changes under the lock of the metalog's writer.
     pub has_unended_meta: AtomicBool,
     jobs: JobOwner,
@@ -234,8 +234,8 @@ impl Engine {
         let synced = self.data.lock().end_all();
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
-        // A call that was on its way has queued jobs since. Nothing changes the writers any more, so
-        // no job comes behind these.
+        // A call that was on its way has queued jobs since. Nothing changes the writers any more,
+        // so no job comes behind these.
         self.jobs.drain();
         let synced = synced.and_then(|()| self.last_checkpoint());
         self.data_queue.fail_all(&error);

@@ -178,8 +178,8 @@ impl Engine {
     }
 
     /// Moves the live records of a file, and removes the file. Returns false if the file could not
-    /// be removed yet: a trim that runs beside has not counted its garbage, or a trim could not read
-    /// a page of the index.
+    /// be removed yet: a trim that runs beside has not counted its garbage, or a trim could not
+    /// read a page of the index.
     fn collect(&self, victim: &Arc<ReadableFile>) -> Result<bool> {
         let entries = entries_of(victim)?;
         let of_records = entries.iter().map(|e| u64::from(e.location.len)).sum();

@@ -236,9 +236,9 @@ impl LogIndex {
             .find(|i| self.pages[*i].lsns.contains(lsn))
     }
 
-    /// Returns `page`, which has the entry of `lsn`, and the pages that precede and follow it in the
-    /// index without a gap and lie in a range of its file. Returns none if the index no longer has
-    /// the page.
+    /// Returns `page`, which has the entry of `lsn`, and the pages that precede and follow it in
+    /// the index without a gap and lie in a range of its file. Returns none if the index no longer
+    /// has the page.
     pub fn pages_around(&self, lsn: u64, page: PageLocation, range: Range<u64>) -> PagesAround {
         let is_in_range = |p: &&Page| {
             let (begin, end) = (range.start, range.end);

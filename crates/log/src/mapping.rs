@@ -234,8 +234,8 @@ impl<C: Coding> Iterator for Iter<'_, C> {
 /// Returns the code of an offset in a tag, and the number that follows. `end` is the end of the
 /// record before, or 0 in another file.
 ///
-/// The number of [`FAR`] is a distance in units of [`ALIGN`] from the aligned `end` if the offset is aligned,
-/// and a distance in bytes from `end` otherwise; its lowest bit tells which.
+/// The number of [`FAR`] is a distance in units of [`ALIGN`] from the aligned `end` if the offset
+/// is aligned, and a distance in bytes from `end` otherwise; its lowest bit tells which.
 fn offset_code<C: Coding>(end: u64, offset: u64) -> (u8, u64) {
     if offset == end {
         return (CONTIGUOUS, 0);

@@ -10,8 +10,8 @@ use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a file that one read may bring into the cache for a missing page: some 40 pages of a log.
-/// With 16 KiB, 89,000 reads of 10 million records took 1.04 device reads each.
+/// Bytes of a file that one read may bring into the cache for a missing page: some 40 pages of a
+/// log. With 16 KiB, 89,000 reads of 10 million records took 1.04 device reads each.
 const READ_AROUND: u64 = 64 << 10;
 
 /// Reads a page of a log.

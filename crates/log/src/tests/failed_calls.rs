@@ -125,7 +125,8 @@ fn a_failed_operation_has_no_effect_after_later_appends() {
     assert_eq!(engine.log("a").unwrap().count(), 1);
 }
 
-/// Regression test: `check` read a file beyond its end, and took the failed record there for damage.
+/// Regression test: `check` read a file beyond its end, and took the failed record there for
+/// damage.
 #[test]
 fn a_store_in_which_a_sync_failed_is_sound() {
     let store = Failing::new(options());
@@ -207,7 +208,8 @@ fn a_file_may_end_with_a_segment_behind_a_refused_append() {
     }
 }
 
-/// Makes a log of 31 records with one page of the index and two files: the first one has 15 records.
+/// Makes a log of 31 records with one page of the index and two files: the first one has 15
+/// records.
 fn two_files_of_one_page(fs: &Arc<SimFs>) {
     let engine = open(fs).unwrap();
     let log = engine.create("a", LogOptions::default()).unwrap();

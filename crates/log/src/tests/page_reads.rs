@@ -3,8 +3,8 @@
 use super::*;
 use crate::index::{EntryPlace, PAGE};
 
-/// A read of a page brings the log's pages around it into the cache. So reads by LSN, which meet all
-/// pages for the first time, cost few device reads beyond those of the records.
+/// A read of a page brings the log's pages around it into the cache. So reads by LSN, which meet
+/// all pages for the first time, cost few device reads beyond those of the records.
 #[test]
 fn a_read_of_a_page_brings_those_around_it() {
     const RECORDS: u64 = 4000;
