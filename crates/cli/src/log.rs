@@ -8,7 +8,7 @@ mod rename;
 mod show;
 mod tail;
 
-use crate::escape::escape;
+use crate::escape::{escape, for_shell};
 use crate::failure::{Failure, Outcome};
 use crate::location::{Make, StoreLocation, in_image};
 use crate::log_args::{Action, Log};
@@ -154,9 +154,14 @@ impl LogPlace {
             .filter(|(image, _)| !image.is_empty())
     }
 
+    /// Returns the argument as a shell reads it, for a command that the user can run.
+    fn in_shell(&self) -> String {
+        for_shell(self.argument.as_bytes())
+    }
+
     /// Makes the failure of an engine error, with the advice for its kind.
     fn failure(&self, e: basalt::Error) -> Failure {
-        Failure::log_store(&self.store, &self.argument, e)
+        Failure::log_store(&self.store, &self.in_shell(), e)
     }
 
     /// Makes the failure of an append of records. `log` names a log of the store that can be
@@ -165,7 +170,7 @@ impl LogPlace {
         match (log, e.kind()) {
             (Some(log), ErrorKind::NoSpace) => Failure::new(format!(
                 "{e}; remove records with `basalt log trim {} {log} --up-to LSN`, or make space under {}, and run it again; nothing that was acknowledged is lost",
-                self.argument,
+                self.in_shell(),
                 self.store.on_disk().display()
             )),
             _ => self.failure(e),
@@ -181,8 +186,9 @@ impl LogPlace {
                 if access.make().is_none() && !self.is_in_store() =>
             {
                 return Err(Failure::new(format!(
-                    "there is no log store in {0}; name another, or make one with `basalt log append {0} LOG`",
-                    self.argument
+                    "there is no log store in {}; name another, or make one with `basalt log append {} LOG`",
+                    self.argument,
+                    self.in_shell()
                 )));
             }
             // A new directory with a colon in its name is more likely a misspelt image.
@@ -199,7 +205,7 @@ impl LogPlace {
             }
             _ => {}
         }
-        self.retry_while_busy(|| environment_for_logs(&self.store, &self.argument, access))
+        self.retry_while_busy(|| environment_for_logs(&self.store, &self.in_shell(), access))
     }
 
     /// Returns true if the path names the directory of logs in the directory of a store.
@@ -281,7 +287,7 @@ impl LogPlace {
                 "there is no log {} in {}; `basalt log ls {}` lists them",
                 escape(name.as_bytes()),
                 self.store,
-                self.argument
+                self.in_shell()
             )),
             _ => self.failure(e),
         })

@@ -4,7 +4,7 @@ use super::remove::lsns as lsns_text;
 use super::show::image;
 use super::{LogPlace, OpenLogs};
 use crate::directory::open_named;
-use crate::escape::{escape, unescape};
+use crate::escape::{escape, for_shell, unescape};
 use crate::failure::{Failure, Outcome};
 use crate::log_args::Append;
 use crate::output::{note, print_done};
@@ -67,6 +67,7 @@ pub fn append(place: LogPlace, args: &Append) -> Outcome {
         batch: LogBatch::new(),
         pending: Span::default(),
         written: Span::default(),
+        line: 0,
     };
     let added = match (&record, args.with_lsns) {
         (Some(record), _) => appender.add_next(record),
@@ -208,6 +209,8 @@ struct Appender<'a> {
     pending: Span,
     /// Records that were written, durable or not.
     written: Span,
+    /// Number of the last line that was read.
+    line: u64,
 }
 
 impl Appender<'_> {
@@ -248,6 +251,7 @@ impl Appender<'_> {
         let mut stdin = std::io::stdin().lock();
         let mut line = Vec::new();
         for number in 1_u64.. {
+            self.line = number;
             let of_line = |e: Failure| {
                 Failure::new(format!("line {number} of standard input: {}", e.sentence()))
             };
@@ -323,14 +327,14 @@ impl Appender<'_> {
             ErrorKind::AlreadyExists | ErrorKind::InvalidArgument => {
                 let text = e.to_string();
                 let (_, what) = text.split_once(": ").unwrap_or(("", &text));
-                let log = escape(self.log.name().as_bytes());
+                let log = for_shell(self.log.name().as_bytes());
                 Failure::new(format!(
                     "{what}; `basalt log stat {} {log}` shows which LSNs are used",
-                    self.place.argument
+                    self.place.in_shell()
                 ))
             }
             _ if !self.is_new => {
-                let log = escape(self.log.name().as_bytes());
+                let log = for_shell(self.log.name().as_bytes());
                 self.place.append_failure(Some(&log), e)
             }
             _ => {
@@ -356,9 +360,18 @@ impl Appender<'_> {
             (Some(lsns), 1) => format!("line 1 ({})", lsns_text(lsns)),
             (Some(lsns), n) => format!("lines 1 to {n} ({})", lsns_text(lsns)),
         };
+        // The write of a batch fails for all of its lines.
+        let next = self.written.records + 1;
+        let go_on = match next < self.line {
+            true => format!(
+                "; lines {next} to {} were not appended: go on with line {next}",
+                self.line
+            ),
+            false => String::new(),
+        };
         Failure::new(match (pending.and(closed), self.written.records) {
             (Ok(()), 0) => format!("{}; nothing was appended", e.sentence()),
-            (Ok(()), _) => format!("{}; appended and durable: {before}", e.sentence()),
+            (Ok(()), _) => format!("{}; appended and durable: {before}{go_on}", e.sentence()),
             (Err(close), 0) => format!(
                 "{}; no record is known to be appended, because the last write or the close failed ({})",
                 e.sentence(),

@@ -72,7 +72,7 @@ fn text_of(place: &LogPlace, location: &LogsLocation, report: &LogVerifyReport) 
             match (&location.missing, &location.keys) {
                 // There are no logs to repair: the repair of the whole store reports them as lost.
                 (Some(_), Some(keys)) => format!("basalt repair {}", keys.flags()),
-                _ => format!("basalt log repair {}", place.argument),
+                _ => format!("basalt log repair {}", place.in_shell()),
             }
         ),
     };

@@ -2,7 +2,7 @@
 
 use super::show::image;
 use super::{LogPlace, OpenLogs};
-use crate::escape::escape;
+use crate::escape::{escape, for_shell};
 use crate::failure::{Failure, Outcome};
 use crate::findings::ask;
 use crate::log_args::{Removal, Rm, Trim, Truncate};
@@ -93,8 +93,9 @@ pub fn trim(place: &LogPlace, args: &Trim) -> Outcome {
     let end = log.last().max(log.trimmed());
     if up_to >= MAX_LSN {
         return Err(Failure::new(format!(
-            "cannot trim {name} up to {up_to}: no LSN would be left for new records; to remove the log, run `basalt log rm {} {name}`",
-            place.argument
+            "cannot trim {name} up to {up_to}: no LSN would be left for new records; to remove the log, run `basalt log rm {} {}`",
+            place.in_shell(),
+            for_shell(args.removal.log.as_bytes())
         )));
     }
     if end < Some(up_to) && !args.beyond_last {

@@ -152,6 +152,9 @@ pub(super) fn walk(
         None => (None, None),
     };
     let mut known = KnownFiles::learn(env, dir, &names, catalog.clone())?;
+    if known.is_unfinished {
+        return Err(recovery::no_store(dir));
+    }
     known.manifest_is_sound = manifest_is_sound;
     let sizes = known.files.values().map(|f| w.size(f));
     let sizes = sizes.fold(0, u64::saturating_add);

@@ -8,7 +8,7 @@ use crate::lost_edits::{header_of, parse_checkpoint, parse_names};
 use crate::physical::{self, file_path, parse_name};
 use basalt_env::Env;
 use basalt_fs::Result;
-use basalt_records::manifest::{manifest_path, read_current};
+use basalt_records::manifest::{CURRENT, manifest_path, read_current};
 use basalt_records::salvage::{self, scan};
 use basalt_records::{FileHeader, FileKind, RecordKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,9 @@ pub(super) struct KnownFile {
 /// The files of a store, and where the knowledge comes from.
 #[derive(Default)]
 pub(super) struct KnownFiles {
+    /// True if the directory has no file of a store but the first manifest, and this names none. A
+    /// process that made the store was killed. The next open makes it.
+    pub is_unfinished: bool,
     /// The catalog, if `CURRENT` leads to a whole manifest.
     pub catalog: Option<Catalog>,
     pub store_id: u128,
@@ -106,6 +109,9 @@ impl KnownFiles {
             }
             None => known.learn_without_catalog(env, dir, names, &mut hints)?,
         }
+        let names_a_file = !hints.ids.is_empty() || !hints.checkpoints.is_empty();
+        let mut own = names.iter().filter(|n| *n == CURRENT || is_own(n));
+        known.is_unfinished = !names_a_file && own.all(|n| parse_manifest(n) == Some(1));
         known.catalog = catalog;
         Ok(known)
     }

@@ -213,6 +213,7 @@ impl<'a> Salvage<'a> {
         s.lose_claimed();
         s.note_reappearing();
         s.read_records()?;
+        s.lose_copied();
         s.lose_cut();
         Ok(s)
     }
@@ -721,7 +722,12 @@ impl<'a> Salvage<'a> {
                     Event::Append { lsn, location } => {
                         log.records.insert(lsn, location);
                     }
-                    Event::Remove(range) => log.records.retain(|lsn, _| !range.contains(lsn)),
+                    Event::Remove(range) => {
+                        log.records.retain(|lsn, _| !range.contains(lsn));
+                        if let Some(copied) = &mut log.copied {
+                            copied.remove(seq, &range);
+                        }
+                    }
                 }
             }
         }

@@ -331,3 +331,84 @@ fn a_checkpoint_without_its_end_is_not_whole() {
         }
     }
 }
+
+/// Regression test: without a checkpoint, a repair took no LSN from the whole names file, and did
+/// not say which records of a damaged file are lost.
+#[test]
+fn lost_records_are_named_by_the_names_file() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    let other = engine.create("b", LogOptions::default()).unwrap();
+    for lsn in 1..=60u64 {
+        log.append(lsn, &[1; 100], SYNC).unwrap();
+        other.append(lsn, &[2; 1], SYNC).unwrap();
+    }
+    log.trim(10, SYNC).unwrap();
+    let file = log.location(60).unwrap().file;
+    engine.engine().checkpoint().unwrap();
+    // These come after the names file.
+    log.trim(12, SYNC).unwrap();
+    log.remove(20..=22).unwrap();
+    drop((log, other));
+    engine.engine().cut_power();
+    drop(engine);
+    let fs = fs.kill();
+    for path in files(&fs) {
+        if path.extension().is_some_and(|e| e == "checkpoint") {
+            fs.remove(&path).unwrap();
+        }
+    }
+    fs.remove(&Path::new(DIR).join(format!("{file:06}.data")))
+        .unwrap();
+    let repaired = repair(&fs).unwrap();
+    let engine = open(&fs).unwrap();
+    for name in ["a", "b"] {
+        let log = engine.log(name).unwrap();
+        let left: Vec<u64> = log.iter(0).map(|record| record.unwrap().0).collect();
+        let lost = repaired
+            .losses
+            .iter()
+            .filter(|l| l.log.as_deref() == Some(name));
+        let mut all: Vec<u64> = lost.filter_map(|l| l.lsns.clone()).flatten().collect();
+        assert!(!all.is_empty() && !left.is_empty(), "{:?}", repaired.losses);
+        all.extend(left);
+        all.sort_unstable();
+        let removed = |lsn: &u64| name == "a" && (*lsn <= 12 || (20..=22).contains(lsn));
+        let had: Vec<u64> = (1..=60).filter(|lsn| !removed(lsn)).collect();
+        assert_eq!(all, had, "{:?}", repaired.losses);
+        let note = format!("log {name:?} ends at");
+        assert!(
+            repaired.notes.iter().any(|n| n.contains(&note)),
+            "{:?}",
+            repaired.notes
+        );
+    }
+}
+
+/// A process that makes a store may be killed before the store has a `CURRENT`. There is no store
+/// then, and the next open makes it.
+#[test]
+fn an_interrupted_creation_is_no_damage() {
+    let fs = disk(1);
+    fs.create_dir(Path::new(DIR)).unwrap();
+    let mut opened = None;
+    let points = states(&fs, || opened = Some(open(&fs).unwrap()));
+    let mut without = 0;
+    for point in points {
+        for fs in [point.kill(), point.crash(CrashPolicy::ALL[0], 1)] {
+            let outcomes = (check(&fs).map(|r| r.damage), repair(&fs).map(|r| r.sound));
+            match outcomes {
+                (Ok(damage), Ok(sound)) => assert!(damage.is_empty() && sound, "{damage:?}"),
+                (Err(e), Err(_)) => {
+                    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+                    without += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            let engine = open(&fs).unwrap();
+            engine.create("a", LogOptions::default()).unwrap();
+        }
+    }
+    assert!(without > 4, "{without} states without a store");
+}

@@ -4,7 +4,7 @@
 use super::{KnownFile, Salvage, SalvagedLog, file_name};
 use crate::catalog::CheckpointFile;
 use crate::checkpoint::{self, CheckpointHead, CopiedLog, decode_copied, names_path};
-use crate::integrity::report::UnnamedLog;
+use crate::integrity::report::{LogLoss, UnnamedLog};
 use crate::lsn_set::LsnSet;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::RecordKind;
@@ -34,6 +34,38 @@ impl CopiedLsns {
         let has = self.runs.get(at).is_some_and(|run| run.contains(&lsn));
         seq <= self.seq && !has
     }
+
+    /// Removes the LSNs of a range, if the removal came after the names file was written.
+    pub fn remove(&mut self, seq: u64, range: &RangeInclusive<u64>) {
+        if seq > self.seq {
+            let runs = std::mem::take(&mut self.runs);
+            self.runs = runs
+                .into_iter()
+                .flat_map(|run| without(run, range))
+                .collect();
+        }
+    }
+}
+
+/// Returns what is left of a run without a range.
+fn without(
+    run: RangeInclusive<u64>,
+    range: &RangeInclusive<u64>,
+) -> impl Iterator<Item = RangeInclusive<u64>> {
+    let (begin, end) = (*run.start(), *run.end());
+    let is_cut = begin <= *range.end() && *range.start() <= end;
+    let before = is_cut.then(|| range.start().checked_sub(1)).flatten();
+    let behind = is_cut.then(|| range.end().checked_add(1)).flatten();
+    let left = [
+        (!is_cut).then_some(run),
+        before
+            .filter(|last| begin <= *last)
+            .map(|last| begin..=last),
+        behind
+            .filter(|first| *first <= end)
+            .map(|first| first..=end),
+    ];
+    left.into_iter().flatten()
 }
 
 /// What a salvage knows from names files.
@@ -157,6 +189,60 @@ impl Salvage<'_> {
                 records: Default::default(),
             };
             self.logs.entry(log.number).or_insert_with(salvaged);
+        }
+    }
+
+    /// Reports records that the names file has, that were not removed since, and of which no
+    /// readable copy was found.
+    pub(super) fn lose_copied(&mut self) {
+        let mut lost = Vec::new();
+        for log in self.logs.values() {
+            let runs = log.copied.iter().flat_map(|copied| copied.runs.iter());
+            let mut missing: Vec<RangeInclusive<u64>> = Vec::new();
+            for run in runs {
+                let begin = log.trimmed.map_or(0, |trimmed| trimmed.saturating_add(1));
+                let (mut next, last) = (begin.max(*run.start()), *run.end());
+                // LSNs end below the largest number.
+                for lsn in log
+                    .records
+                    .range(next.min(last)..=last)
+                    .map(|(lsn, _)| *lsn)
+                {
+                    if next < lsn {
+                        missing.push(next..=lsn - 1);
+                    }
+                    next = next.max(lsn + 1);
+                }
+                if next <= last {
+                    missing.push(next..=last);
+                }
+            }
+            let of_log = |loss: &&LogLoss| loss.log.as_deref() == Some(&*log.name);
+            for known in self
+                .losses
+                .iter()
+                .filter(of_log)
+                .filter_map(|l| l.lsns.as_ref())
+            {
+                missing = missing
+                    .into_iter()
+                    .flat_map(|run| without(run, known))
+                    .collect();
+            }
+            lost.extend(missing.into_iter().map(|lsns| (log.name.clone(), lsns)));
+        }
+        let mut reason = "the names file has them, and no file has a readable copy".to_string();
+        if self.lost_ops {
+            reason += "; a lost part of the metalog may have removed them";
+        }
+        for (name, lsns) in lost {
+            self.lose(LogLoss {
+                log: Some(name),
+                records: lsns.end() - lsns.start() + 1,
+                lsns: Some(lsns),
+                reason: reason.clone(),
+                ..LogLoss::default()
+            });
         }
     }
 
