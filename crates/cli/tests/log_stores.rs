@@ -378,6 +378,18 @@ fn a_dump_can_be_appended_with_its_lsns() {
     assert_eq!(json(empty)["records"], 0);
 }
 
+/// A name is quoted in a command that the message tells to run.
+#[test]
+fn advice_quotes_names_for_the_shell() {
+    let s = Scratch::new("logs-quotes");
+    let name = "a; touch gone";
+    log(&s, &["append", "my logs", name, "x"]).ok();
+    log(&s, &["append", "my logs", name, "x", "--lsn", "1"])
+        .fails(2, &["`basalt log stat 'my logs' 'a; touch gone'`"]);
+    log(&s, &["stat", "my logs", "b"]).fails(2, &["`basalt log ls 'my logs'`"]);
+    log(&s, &["ls", "no logs"]).fails(2, &["`basalt log append 'no logs' LOG`"]);
+}
+
 /// A failure names the line that caused it, and all lines before it are durable.
 #[test]
 fn a_line_that_is_refused_is_named() {

@@ -682,3 +682,27 @@ fn a_write_beyond_the_limit_on_file_sizes_is_an_error() {
     limited("trim l a --up-to 1 --yes").ok();
     log(&s, &["check", "l"]).ok();
 }
+
+/// The write of many lines fails. The message says with which line to go on, and all lines before
+/// it are in the log.
+#[test]
+fn a_failed_write_of_lines_says_with_which_line_to_go_on() {
+    const LINES: u64 = 600_000;
+    let s = Scratch::new("log-go-on");
+    let lines: String = (1..=LINES).map(|n| format!("{n}\n")).collect();
+    s.file("lines", lines.into_bytes());
+    let binary = env!("CARGO_BIN_EXE_basalt");
+    // Units of 512 bytes or of 1 KiB.
+    let script = format!("ulimit -f 8192; exec {binary} log append l a < lines");
+    let mut shell = Command::new("sh");
+    shell.current_dir(&s.dir).args(["-c", &script]);
+    shell.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = ended(shell.spawn().unwrap());
+    let message = failed.err.clone();
+    failed.fails(2, &["ulimit -f", "; appended and durable: lines 1 to "]);
+    let (_, next) = message.rsplit_once("go on with line ").expect("it says so");
+    let next: u64 = next.trim().parse().unwrap();
+    assert!(next > 1 && next < LINES, "{next}");
+    let stat = json(log(&s, &["stat", "l", "a", "--json"]));
+    assert_eq!(stat["records"].as_u64(), Some(next - 1));
+}

@@ -17,7 +17,7 @@ fn commands(example: &str) -> Vec<Vec<String>> {
                 }
             }
             '|' | '&' | ';' if !quoted => {
-                let end = words.iter().position(|word| word == ">");
+                let end = words.iter().position(|word| word == ">" || word == "<");
                 words.truncate(end.unwrap_or(words.len()));
                 commands.push(std::mem::take(&mut words));
             }
