@@ -93,18 +93,18 @@ impl Engine {
                 DataRequest::Remove { .. } | DataRequest::Sync => Ok(()),
             });
         }
-        let refused = |i: usize| results[begun + i].is_err();
-        let refused: SmallVec<[bool; 16]> = (0..group.len()).map(refused).collect();
-        let written = self.write_appends(writer, group, &refused);
-        for (request, refused) in group.iter().zip(refused) {
+        let checked = &results[begun..];
+        let written = self.write_appends(writer, group, checked);
+        for (request, checked) in group.iter().zip(checked) {
             // The index step clears the state of all other appends under its own lock.
-            if refused || written.is_err() {
+            if checked.is_err() || written.is_err() {
                 forget_committing(request);
             }
         }
         match written {
             Ok(placed) => {
-                for record in placed.records {
+                let (mut records, mut user_bytes) = (0, 0);
+                for record in &placed.records {
                     // The reverse index has all records of the file, live or not.
                     if let DataRequest::Append { entries, .. } = &group[record.request]
                         && let Some(file) = &placed.file
@@ -114,12 +114,15 @@ impl Engine {
                             lsn: entry.lsn,
                             location: record.location_of(file, entry),
                         }));
-                        let counters = &self.logs.counters;
-                        counters.batches.add(1);
-                        counters.records.add(entries.len() as u64);
-                        self.add_to_indexes(entries, file, &record);
+                        records += entries.len() as u64;
+                        user_bytes += self.add_to_indexes(entries, file, record);
                     }
                 }
+                // The lock of the datalog's writer is held.
+                let counters = &self.logs.counters;
+                counters.batches.add_alone(placed.records.len() as u64);
+                counters.records.add_alone(records);
+                counters.user_bytes.add_alone(user_bytes);
             }
             Err(e) => {
                 for result in &mut results[begun..] {
@@ -145,7 +148,7 @@ impl Engine {
         &self,
         writer: &mut PhysicalWriter,
         group: &mut [DataRequest],
-        refused: &[bool],
+        checked: &[Result<()>],
     ) -> Result<Placed> {
         let mut sync = false;
         // A group of one request, which is the rule with one writer, allocates nothing.
@@ -157,7 +160,7 @@ impl Engine {
                     buf,
                     entries,
                     sync: synced,
-                } if !refused[i] && !entries.is_empty() => {
+                } if checked[i].is_ok() && !entries.is_empty() => {
                     sync |= *synced;
                     of.push(i);
                     records.push(Outgoing {
@@ -183,26 +186,30 @@ impl Engine {
         self.end_failed_meta()?;
         let file = writer.append(&mut records, sync)?;
         let bytes = records.iter().map(|r| r.buf.len() as u64).sum();
-        self.logs.counters.groups.add(1);
+        self.logs.counters.groups.add_alone(1);
         self.note_appended(bytes);
         self.tend_writer(writer, |engine| &engine.data);
-        let placed = records.iter().zip(of).map(|(r, request)| PlacedRecord {
-            request,
-            offset: r.offset,
-            seq: r.first_seq,
-        });
-        Ok(Placed {
+        let mut placed = Placed {
+            records: SmallVec::with_capacity(of.len()),
             file: Some(file),
-            records: placed.collect(),
-        })
+        };
+        for (r, request) in records.iter().zip(of) {
+            placed.records.push(PlacedRecord {
+                request,
+                offset: r.offset,
+                seq: r.first_seq,
+            });
+        }
+        Ok(placed)
     }
 
+    /// Adds the entries of a record to the indexes of their logs. Returns the bytes of their data.
     fn add_to_indexes(
         &self,
         entries: &[PendingEntry],
         file: &Arc<ReadableFile>,
         record: &PlacedRecord,
-    ) {
+    ) -> u64 {
         let mut user_bytes = 0;
         // Most batches have one entry, and an append is short.
         let last_of_logs = (entries.len() > 1).then(|| last_of_logs(entries));
@@ -232,7 +239,7 @@ impl Engine {
                 self.in_background(JobPriority::Flush, move |engine| engine.flush_index(&log));
             }
         }
-        self.logs.counters.user_bytes.add(user_bytes);
+        user_bytes
     }
 
     fn commit_remove(&self, writer: &mut PhysicalWriter, request: &DataRequest) -> Result<()> {

@@ -328,8 +328,11 @@ impl PhysicalWriter {
             Role::Moved => &counters.moved_bytes,
             Role::Meta => &counters.meta_bytes,
         };
-        bytes.add(active.writer.position() - begun);
-        counters.syncs.add(u64::from(sync));
+        // The lock of the role's writer is held.
+        bytes.add_alone(active.writer.position() - begun);
+        if sync {
+            counters.syncs.add(1);
+        }
         match &done {
             Ok(()) => {
                 active.acknowledged = active.writer.resume_point();
