@@ -44,13 +44,22 @@ pub(crate) fn add_entry(
     // The log replaces duplicates, or this is a replay, and the old record is of an append that
     // failed after its write. The old record goes and the new one comes under one lock, so that
     // readers find one of them.
+    let mut dropped = false;
     let mut replace = |inner: &mut LogInner| {
-        let again = inner.index.insert(lsn, location);
-        debug_assert_eq!(again, Inserted::New);
+        // A trim or a deletion may have come between the two locks.
+        dropped = inner.deleted || inner.trimmed.is_some_and(|trimmed| lsn <= trimmed);
+        if !dropped {
+            let again = inner.index.insert(lsn, location);
+            debug_assert_eq!(again, Inserted::New);
+        }
         inner.applied_seq = inner.applied_seq.max(seq);
         then(inner);
     };
-    remove_range(log, &(lsn..=lsn), &mut |_| (), &mut replace, load)
+    freed = remove_range(log, &(lsn..=lsn), &mut |_| (), &mut replace, load);
+    if dropped {
+        freed.records.add(location.file, u64::from(location.len));
+    }
+    freed
 }
 
 /// Removes the records of a range from a log's index. `first` changes the log before that, and may

@@ -3,10 +3,12 @@
 use crate::index::{EntryPlace, PageLocation};
 use crate::log::Log;
 use crate::mapping::Location;
+use crate::namespace::Follower;
 use crate::pages::{self, MissingPage};
 use crate::read_ahead::ReadAhead;
 use basalt_fs::{Bytes, Result};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -50,6 +52,7 @@ pub struct LogIter {
     /// Index of the entry on its page that is looked up next, if the iterator goes on.
     entry: usize,
     reads: ReadAhead,
+    follower: Arc<Follower>,
 }
 
 impl Log {
@@ -80,6 +83,7 @@ impl LogIter {
             pages: VecDeque::new(),
             entry: 0,
             reads: ReadAhead::new(),
+            follower: Arc::default(),
         }
     }
 
@@ -366,7 +370,7 @@ impl LogIter {
             };
             let mut inner = self.log.state().lock();
             if !self.log.has_from(&inner, at)? {
-                inner.add_waker(cx.waker());
+                inner.add_waker(&self.follower, cx.waker());
                 return Poll::Pending;
             }
         }

@@ -77,7 +77,11 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         let file = match appended {
             Ok(file) => file,
             Err(e) => {
-                engine.has_unended_meta.store(true, SeqCst);
+                // A page that is replayed does no harm: its entries are as they were.
+                let is_page = |request: &MetaRequest| matches!(request.op, LogOp::Page { .. });
+                if !group.iter().all(is_page) {
+                    engine.has_unended_meta.store(true, SeqCst);
+                }
                 return group.iter().map(|_| Err(e.clone())).collect();
             }
         };

@@ -12,7 +12,8 @@ use crate::namespace::LogState;
 use crate::pages;
 use crate::physical::ReadableFile;
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes of old files of the metalog for each byte of pages in them above which they are compacted.
@@ -25,21 +26,27 @@ const UNCOMPACTED_PART: u64 = 32;
 impl Engine {
     /// Compacts the metalog until most of its old files are pages in use.
     pub fn compact_metalog(&self) -> Result<()> {
-        while let Some(victim) = self.metalog_victim() {
+        let mut stays = BTreeSet::new();
+        while let Some(victim) = self.metalog_victim(&stays) {
             self.check_open()?;
             for log in self.namespace.all() {
-                self.rewrite_pages(&log, victim.number)?;
+                match self.rewrite_pages(&log, victim.number) {
+                    // The other pages can be written again.
+                    Err(e) if e.kind() == ErrorKind::Corruption => {}
+                    done => done?,
+                }
             }
             if victim.live.load(SeqCst) > 0 {
-                // A trim that runs beside has not counted its garbage yet.
-                break;
+                // A page is damaged, or a trim that runs beside has not counted its garbage yet.
+                stays.insert(victim.number);
             }
         }
         Ok(())
     }
 
     /// Returns the old file of which the smallest part is in use, if too little is in use in all.
-    fn metalog_victim(&self) -> Option<Arc<ReadableFile>> {
+    /// `stays` has the numbers of files that could not be emptied.
+    fn metalog_victim(&self, stays: &BTreeSet<u64>) -> Option<Arc<ReadableFile>> {
         let replayed_from = self.head.lock().meta.file;
         let (mut total, mut live) = (0, 0);
         let mut victim: Option<(f64, Arc<ReadableFile>)> = None;
@@ -48,7 +55,7 @@ impl Engine {
             let of_file = file.live.load(SeqCst);
             let Some(end) = file.end() else { continue };
             // The next checkpoint removes files without pages.
-            if file.number >= replayed_from || of_file == 0 {
+            if file.number >= replayed_from || of_file == 0 || stays.contains(&file.number) {
                 continue;
             }
             total += end.offset;

@@ -8,9 +8,16 @@ use basalt_env::{MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
+
+/// An iterator that waits for new records, as long as it lives.
+#[derive(Default)]
+pub(crate) struct Follower {
+    // A type of no bytes has no address of its own.
+    _address: u8,
+}
 
 /// What changes in a logical log.
 pub(crate) struct LogInner {
@@ -29,18 +36,27 @@ pub(crate) struct LogInner {
     name_bytes: u16,
     /// Threads that sleep until the log has a new record.
     sleeping: u32,
-    /// Wakers of tasks that wait for that.
-    wakers: Vec<Waker>,
+    /// Wakers of tasks that wait for that, each with the iterator that it waits with.
+    wakers: Vec<(Weak<Follower>, Waker)>,
     /// The log's memory in the ledger, from the moment when the log joins a namespace.
     charge: Option<Reservation>,
 }
 
 impl LogInner {
-    /// Has a task woken when the log has a new record, was deleted, or its engine was closed.
-    pub fn add_waker(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|other| other.will_wake(waker)) {
-            self.wakers.push(waker.clone());
-        }
+    /// Has a task woken when the log has a new record, was deleted, or its engine was closed. The
+    /// task takes the place of the one that waited with the same follower. Tasks of followers that
+    /// were dropped are forgotten: a log that gets no record may be polled by any number of tasks.
+    pub fn add_waker(&mut self, follower: &Arc<Follower>, waker: &Waker) {
+        let follower = Arc::downgrade(follower);
+        self.wakers
+            .retain(|(other, _)| other.strong_count() > 0 && !other.ptr_eq(&follower));
+        self.wakers.push((follower, waker.clone()));
+    }
+
+    /// Returns the number of tasks that are woken by the next record.
+    #[cfg(test)]
+    pub fn waiting_tasks(&self) -> usize {
+        self.wakers.len()
     }
 }
 
@@ -146,7 +162,7 @@ impl LogState {
             let wakers = std::mem::take(&mut inner.wakers);
             // A waker may run code of the task's executor.
             drop(inner);
-            wakers.into_iter().for_each(Waker::wake);
+            wakers.into_iter().for_each(|(_, waker)| waker.wake());
         }
     }
 

@@ -5,7 +5,7 @@ use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
 use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
-use basalt_fs::{AlignedBuf, Bytes, Error, ReadRequest, Result, slot_size};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, ReadRequest, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,22 +39,37 @@ pub(crate) fn load_around(
     let Some(file) = logs.get(at.file) else {
         return Ok(None);
     };
-    let bytes = match env.cache().get(key(&file, at)) {
-        Some(bytes) => bytes,
-        None => {
-            let block = at.offset / READ_AROUND * READ_AROUND;
-            let range = block..(block + READ_AROUND).max(at.end());
-            match read_around(env, &file, at, &around(range)) {
-                Some(bytes) => bytes,
-                None => insert(env, key(&file, at), &file.read(at.offset, at.len as usize)?),
-            }
+    if let Some(bytes) = env.cache().get(key(&file, at)) {
+        match decode(&file, log, at, &bytes) {
+            Ok(page) => return Ok(Some(page)),
+            // The bytes in memory may be wrong, and those of the device right.
+            Err(_) => env.cache().remove(key(&file, at)),
         }
+    } else {
+        let block = at.offset / READ_AROUND * READ_AROUND;
+        let range = block..(block + READ_AROUND).max(at.end());
+        if let Some(bytes) = read_around(env, &file, at, &around(range))
+            && let Ok(page) = decode(&file, log, at, &bytes)
+        {
+            return Ok(Some(page));
+        }
+    }
+    let read = || {
+        let bytes = file.read(at.offset, at.len as usize)?;
+        let page = decode(&file, log, at, &bytes)?;
+        insert(env, key(&file, at), &bytes);
+        Ok(Some(page))
     };
-    decode(&file, log, at, &bytes).map(Some)
+    // A read may return wrong bytes once.
+    read().or_else(|e: Error| match e.kind() {
+        ErrorKind::Corruption => read(),
+        _ => Err(e),
+    })
 }
 
-/// Reads pages of a file into the cache, all in one read, and returns the page at `wanted`. Returns
-/// `None` if that page is not among them or the read fails: the read of the page alone reports why.
+/// Reads pages of a file into the cache, all in one read, and returns the page at `wanted`. Pages
+/// that do not verify stay out of the cache. Returns `None` if that page is one of them, or is not
+/// among `pages`, or if the read fails: the read of the page alone reports why.
 fn read_around(
     env: &Env,
     file: &ReadableFile,
@@ -71,6 +86,9 @@ fn read_around(
     for page in pages {
         let from = (page.offset - begin) as usize;
         let bytes = &read[from..][..page.len as usize];
+        if open_record(file.file_id, page.offset, bytes).is_err() {
+            continue;
+        }
         if *page == wanted {
             found = Some(insert(env, key(file, *page), bytes));
         } else if !env.cache().contains(key(file, *page)) {
@@ -113,7 +131,11 @@ impl MissingPage {
     /// Puts the page into the cache. A page that could not be read is left out: [`load`] reports
     /// why.
     pub fn insert(self, env: &Env, read: Result<Bytes>) {
-        if let Some(read) = read.ok().filter(|read| read.len() == self.len as usize) {
+        let is_whole = |read: &Bytes| {
+            read.len() == self.len as usize
+                && open_record(self.file.file_id, self.key.offset, read).is_ok()
+        };
+        if let Some(read) = read.ok().filter(is_whole) {
             insert(env, self.key, &read);
         }
     }

@@ -195,8 +195,9 @@ impl TicketState {
         }
     }
 
-    /// Waits for the result or the lead. Returns `None` if the caller is to lead.
-    fn wait(&self) -> Option<Result<()>> {
+    /// Waits for the result or the lead. Returns the result if there is one, and true if the caller
+    /// is to lead. A request that a close has failed may have both.
+    fn wait(&self) -> (Option<Result<()>>, bool) {
         let (spins, yields) = match self.waits_for_device {
             true => (0, 0),
             false => (SPINS, YIELDS),
@@ -217,17 +218,18 @@ impl TicketState {
         loop {
             if let Some(result) = slot.result.clone() {
                 let others = std::mem::take(&mut slot.others);
+                let lead = std::mem::take(&mut slot.lead);
                 drop(slot);
                 for (ticket, result) in others {
                     if let Some(completed) = ticket.complete(result) {
                         completed.run();
                     }
                 }
-                return Some(result);
+                return (Some(result), lead);
             }
             if std::mem::take(&mut slot.lead) {
                 self.moved.store(false, SeqCst);
-                return None;
+                return (None, true);
             }
             slot.asleep = true;
             self.changed.wait(&mut slot);
@@ -354,9 +356,12 @@ impl<T> CoalescingQueue<T> {
 
     fn wait_for(&self, ticket: &Arc<TicketState>, by: &impl Commit<T>) -> Result<()> {
         loop {
-            match ticket.wait() {
-                Some(result) => return result,
-                None => self.lead(1, by),
+            let (result, leads) = ticket.wait();
+            if leads {
+                self.lead(1, by);
+            }
+            if let Some(result) = result {
+                return result;
             }
         }
     }
@@ -441,3 +446,6 @@ impl<T> CoalescingQueue<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

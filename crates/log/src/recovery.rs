@@ -215,10 +215,10 @@ fn replay(
         }
         state.read_role(catalog, role)?;
     }
-    state.finish()?;
     if let Some(e) = state.failed_page.take() {
         return Err(e);
     }
+    state.finish()?;
     let (ends, next_seq, next_log) = (state.ends, state.next_seq, state.next_log);
     let (number, namespace, head) = (state.engine, state.namespace, state.head);
     let recovered = Recovered {
@@ -321,8 +321,8 @@ struct RecoveredLogs<'a> {
     head: CheckpointHead,
     /// Ends of files that were being written.
     ends: Vec<(u64, FileEnd)>,
-    /// The first error of the device when a page of the index was read. Another open may succeed,
-    /// and a replay without the page would lose what the page says.
+    /// The first error of the device when a page of the index was read for a moved record. Another
+    /// open may succeed, and a replay without the page would lose the record: its source is gone.
     failed_page: OnceCell<Error>,
 }
 
@@ -542,7 +542,7 @@ impl RecoveredLogs<'_> {
             };
             self.apply_ordered(&log, Some(record.first_seq));
             file.add_live(u64::from(location.len));
-            let load = |page| self.load_page(&log, page);
+            let load = |page| self.try_page(&log, page);
             let seq = record.first_seq;
             let freed = add_entry(&log, seq, head.lsn, location, &load, &mut |_| ());
             self.note_freed(&freed);
@@ -618,10 +618,20 @@ impl RecoveredLogs<'_> {
             seq: op.seq,
             at: op.at,
         };
-        let freed = apply_to_log(log, &placed, &|page| self.load_page(log, page));
+        let freed = apply_to_log(log, &placed, &|page| self.try_page(log, page));
         self.note_freed(&freed);
     }
 
+    /// Returns the entries of a page, or `None` if it cannot be read. Removals work without them: a
+    /// bad sector under a page must not keep the other records from an open.
+    fn try_page(&self, log: &LogState, at: PageLocation) -> Option<Mapping> {
+        pages::load(self.env, self.logs, log.number, at)
+            .ok()
+            .flatten()
+    }
+
+    /// Returns the entries of a page, or `None` if it is damaged. An error of the device makes the
+    /// open fail.
     fn load_page(&self, log: &LogState, at: PageLocation) -> Option<Mapping> {
         match pages::load(self.env, self.logs, log.number, at) {
             Ok(page) => page,

@@ -8,19 +8,31 @@ use super::{FileKind, RECORD_ALIGN, header, salvage};
 use basalt_fs::{Error, File, Result};
 use std::path::Path;
 
+/// Which padding of a file of records counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Padding {
+    /// That of all records.
+    All,
+    /// That of all records but the last one. An append that failed, or that a crash has cut, may
+    /// have written the last record whole, and left old bytes of the space behind it.
+    BetweenRecords,
+}
+
 /// Returns all faults in the header's copies, and in the padding of the records that follow one
 /// another from the first on and begin before `end`. The result is empty if no copy of the header
 /// is readable, which opening the file reports.
 ///
 /// In a log, only the zeros that fill a record up to a multiple of 8 count: the format leaves the
 /// bytes between its records undefined. A manifest is written once from its beginning on, so all
-/// bytes up to the end of the last record's write unit count.
+/// bytes up to the end of the last record's write unit count. `padding` says whether the zeros
+/// behind the last record count.
 pub fn check_spare(
     file: &dyn File,
     path: &Path,
     kind: FileKind,
     file_id: u128,
     end: u64,
+    padding: Padding,
 ) -> Result<Vec<Error>> {
     let slot = file.read(0, *header::UNITS.end() as usize)?;
     let Some((unit, faults)) = header::faults(&slot, path) else {
@@ -38,6 +50,9 @@ pub fn check_spare(
         }
         let from = f.payload_end();
         let next = found.get(i + 1).filter(|n| n.follows).map(|n| n.offset);
+        if next.is_none() && padding == Padding::BetweenRecords {
+            break;
+        }
         let to = match kind {
             FileKind::Log => from.next_multiple_of(RECORD_ALIGN as u64),
             FileKind::Manifest => next.unwrap_or(from.next_multiple_of(unit)),

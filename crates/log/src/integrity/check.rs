@@ -31,7 +31,7 @@ use basalt_fs::{Error, ErrorKind, Result};
 use basalt_records::entries::entries;
 use basalt_records::manifest::{self, CURRENT, CURRENT_LEN, Current, manifest_path};
 use basalt_records::salvage::{Part, describe_tail, scan};
-use basalt_records::verify::check_spare;
+use basalt_records::verify::{Padding, check_spare};
 use basalt_records::{Expect, FileKind, RECORD_HEADER, RecordKind, RecordReader, StoredRecord};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -255,8 +255,9 @@ impl StoreWalk<'_, '_> {
     /// Checks the header's copies and the padding of a file of records. A missing file is reported
     /// elsewhere.
     fn spare(&mut self, path: &Path, kind: FileKind, file_id: u128, end: u64) -> Result<()> {
-        let found = (self.env.fs().open(path))
-            .and_then(|file| check_spare(&*file, path, kind, file_id, end));
+        let found = (self.env.fs().open(path)).and_then(|file| {
+            check_spare(&*file, path, kind, file_id, end, Padding::BetweenRecords)
+        });
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match found {
             Ok(found) => found.into_iter().try_for_each(|e| self.bad(&name, e)),

@@ -49,7 +49,9 @@ fn a_checkpoint_beside_a_batch_keeps_all_of_the_batch() {
             head: head_of(engine.engine()),
             written: AtomicUsize::new(0),
         });
-        log.state().lock().add_waker(&waker.clone().into());
+        log.state()
+            .lock()
+            .add_waker(&Arc::default(), &waker.clone().into());
         let mut batch = LogBatch::new();
         batch.append(&log, 2, b"two").unwrap();
         (1..=others).for_each(|lsn| batch.append(&other, lsn, b"x").unwrap());

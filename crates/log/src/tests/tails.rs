@@ -99,6 +99,22 @@ impl Wake for Counter {
     }
 }
 
+/// Tasks that have gone are forgotten, also by a log that gets no record.
+#[test]
+fn a_log_without_records_keeps_no_waker_of_a_dropped_iterator() {
+    let fs = disk(1);
+    let engine = open(&fs).unwrap();
+    let log = engine.create("tail", LogOptions::default()).unwrap();
+    let mut kept = log.iter(1);
+    for _ in 0..100 {
+        let waker = Waker::from(Arc::new(Counter::default()));
+        let mut cx = Context::from_waker(&waker);
+        assert!(log.iter(1).poll_next(&mut cx).is_pending());
+        assert!(kept.poll_next(&mut cx).is_pending());
+    }
+    assert!(log.state().lock().waiting_tasks() <= 2);
+}
+
 #[test]
 fn a_task_is_woken_once_for_a_record() {
     let fs = disk(1);

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::*;
-use crate::verify::check_spare;
+use crate::verify::{Padding, check_spare};
 use basalt_fs::ErrorKind;
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{FaultFs, OpKind, When};
@@ -89,7 +89,7 @@ fn checking_the_padding_takes_no_read_for_each_record() {
     let counting = FaultFs::new(fs, 1);
     let file = counting.open(path).unwrap();
     let before = counting.calls(OpKind::Read);
-    let faults = check_spare(&*file, path, FileKind::Log, 5, synced).unwrap();
+    let faults = check_spare(&*file, path, FileKind::Log, 5, synced, Padding::All).unwrap();
     assert!(faults.is_empty(), "{faults:?}");
     let reads = counting.calls(OpKind::Read) - before;
     assert!(

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::header::{self, COPIES, HEADER_LEN};
-use crate::verify::check_spare;
+use crate::verify::{Padding, check_spare};
 use basalt_fs::ErrorKind;
 
 #[test]
@@ -122,7 +122,7 @@ fn a_file_cut_inside_of_its_header_is_called_cut() {
         fs.truncate(path, len).unwrap();
         let file = fs.open(path).unwrap();
         let opened = RecordReader::open_expecting(file.clone(), path, &expect(5, 600));
-        let spare = check_spare(&*file, path, FileKind::Log, 5, u64::MAX).unwrap();
+        let spare = check_spare(&*file, path, FileKind::Log, 5, u64::MAX, Padding::All).unwrap();
         let found: Vec<String> = match opened {
             Err(e) => vec![e.to_string()],
             Ok(_) => spare.iter().map(ToString::to_string).collect(),

@@ -23,7 +23,7 @@ use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::Cmp;
 use basalt_records::salvage::{BAD_PAYLOAD, NO_RECORD, Part, describe_tail};
-use basalt_records::verify::check_spare;
+use basalt_records::verify::{Padding, check_spare};
 use basalt_records::{FileKind, RecordReader};
 use basalt_table::salvage::{KnownTable, salvage};
 use basalt_table::{TableMeta, TableReader, TableVerified};
@@ -258,7 +258,7 @@ impl StoreWalk<'_, '_> {
             .env
             .fs()
             .open(path)
-            .and_then(|file| check_spare(&*file, path, kind, file_id, end));
+            .and_then(|file| check_spare(&*file, path, kind, file_id, end, Padding::All));
         match found {
             Ok(found) => {
                 if !found.is_empty() {
