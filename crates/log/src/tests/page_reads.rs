@@ -97,6 +97,9 @@ fn a_wrong_bit_in_one_read_of_a_page_does_not_stay() {
         };
         assert!(faulty.seen(rule) > 0);
         faulty.clear();
-        assert_eq!(log.read(5).unwrap().as_deref(), Some(&b"old"[..]));
+        // The wrong bit may be in another page than that of the record.
+        for lsn in 1..=60 {
+            assert_eq!(log.read(lsn).unwrap().as_deref(), Some(&b"old"[..]));
+        }
     }
 }
