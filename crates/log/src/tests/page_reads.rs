@@ -75,7 +75,7 @@ fn a_wrong_bit_in_one_read_of_a_page_does_not_stay() {
     let env = super::env(&fs);
     let engine = LogEngine::open(&env, DIR, options()).unwrap();
     let log = engine.create("a", LogOptions::default()).unwrap();
-    for lsn in 1..=60u64 {
+    for lsn in 1..=300u64 {
         log.append(lsn, b"old", SYNC).unwrap();
         while env.jobs().step() {}
     }
@@ -98,7 +98,7 @@ fn a_wrong_bit_in_one_read_of_a_page_does_not_stay() {
         assert!(faulty.seen(rule) > 0);
         faulty.clear();
         // The wrong bit may be in another page than that of the record.
-        for lsn in 1..=60 {
+        for lsn in 1..=200 {
             assert_eq!(log.read(lsn).unwrap().as_deref(), Some(&b"old"[..]));
         }
     }
