@@ -154,7 +154,7 @@ impl LogPlace {
             .filter(|(image, _)| !image.is_empty())
     }
 
-    /// Returns the argument as a shell reads it, for a command that the user can run.
+    /// Returns the argument quoted for a shell, for a command that the user can run.
     fn in_shell(&self) -> String {
         for_shell(self.argument.as_bytes())
     }

@@ -149,7 +149,7 @@ Examples:
   basalt log dump ./logs orders --from 7 --limit 1 --raw > record
   basalt log dump ./logs orders --json | jq .data
 
-A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. `append --with-lsns` reads these lines. To append them with new LSNs, remove the first column: dump | cut -f2- | append -e. A store has one owner at a time, so within one store the lines go through a file. The form of --hex cannot be appended.")]
+A line is the LSN, a tab, and the record with the escapes \\t \\n \\r \\\\ \\xNN. `append --with-lsns` reads these lines. To append them with new LSNs, remove the first column: dump | cut -f2- | append -e. To copy within one store, write the lines to a file first: a store has one owner at a time. `append` cannot read the output of --hex.")]
 pub struct Dump {
     /// The store's directory, or IMAGE:PATH
     #[arg(value_name = "PATH")]
@@ -188,7 +188,7 @@ Examples:
   basalt log append ./logs renumbered -e < lines
 
 Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
-returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, the last durable line and its LSN, and the line to go on with. With --with-lsns each record gets the LSN that the line gives: \
+returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. If earlier lines were not appended either, it names the line to continue with. With --with-lsns each record gets the LSN that the line gives: \
 the copy has the same records at the same LSNs, with the same gaps. Records may contain any bytes. The trim point of the source log is not copied.")]
 pub struct Append {
     /// The store's directory, or IMAGE:PATH

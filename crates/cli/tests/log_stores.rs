@@ -378,7 +378,7 @@ fn a_dump_can_be_appended_with_its_lsns() {
     assert_eq!(json(empty)["records"], 0);
 }
 
-/// A name is quoted in a command that the message tells to run.
+/// A message that advises a command quotes the names in it for the shell.
 #[test]
 fn advice_quotes_names_for_the_shell() {
     let s = Scratch::new("logs-quotes");

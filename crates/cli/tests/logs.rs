@@ -683,10 +683,10 @@ fn a_write_beyond_the_limit_on_file_sizes_is_an_error() {
     log(&s, &["check", "l"]).ok();
 }
 
-/// The write of many lines fails. The message says with which line to go on, and all lines before
-/// it are in the log.
+/// The write of many lines fails. The message says with which line to continue, and all lines
+/// before it are in the log.
 #[test]
-fn a_failed_write_of_lines_says_with_which_line_to_go_on() {
+fn a_failed_write_of_lines_says_with_which_line_to_continue() {
     const LINES: u64 = 600_000;
     let s = Scratch::new("log-go-on");
     let lines: String = (1..=LINES).map(|n| format!("{n}\n")).collect();
@@ -700,7 +700,9 @@ fn a_failed_write_of_lines_says_with_which_line_to_go_on() {
     let failed = ended(shell.spawn().unwrap());
     let message = failed.err.clone();
     failed.fails(2, &["ulimit -f", "; appended and durable: lines 1 to "]);
-    let (_, next) = message.rsplit_once("go on with line ").expect("it says so");
+    let (_, next) = message
+        .rsplit_once("continue with line ")
+        .expect("it says so");
     let next: u64 = next.trim().parse().unwrap();
     assert!(next > 1 && next < LINES, "{next}");
     let stat = json(log(&s, &["stat", "l", "a", "--json"]));

@@ -27,9 +27,9 @@ impl Counter {
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
-    /// Adds `n`, for a counter that only one thread adds to at a time, under a lock of the caller.
-    /// Costs a tenth of [`Counter::add`].
-    pub fn add_alone(&self, n: u64) {
+    /// Adds `n` without a locked instruction. The caller must hold a lock that all threads take to
+    /// add to this counter. Otherwise counts are lost.
+    pub fn add_exclusive(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
     /// Returns the value.

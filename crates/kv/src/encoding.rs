@@ -83,7 +83,7 @@ pub fn put_varint_aligned(buf: &mut AlignedBuf, n: u64) {
     buf.extend_from_slice(&bytes[..len]);
 }
 
-/// Returns a number as a varint: bytes, and how many of them count.
+/// Encodes a number as a varint. Returns a buffer and the number of bytes used, 1 to 10.
 #[inline]
 pub fn varint(mut n: u64) -> ([u8; 10], usize) {
     let (mut bytes, mut len) = ([0u8; 10], 0);

@@ -118,11 +118,11 @@ impl Engine {
                         user_bytes += self.add_to_indexes(entries, file, record);
                     }
                 }
-                // The lock of the datalog's writer is held.
+                // Only the holder of the writer's lock adds to these counters.
                 let counters = &self.logs.counters;
-                counters.batches.add_alone(placed.records.len() as u64);
-                counters.records.add_alone(records);
-                counters.user_bytes.add_alone(user_bytes);
+                counters.batches.add_exclusive(placed.records.len() as u64);
+                counters.records.add_exclusive(records);
+                counters.user_bytes.add_exclusive(user_bytes);
             }
             Err(e) => {
                 for result in &mut results[begun..] {
@@ -151,7 +151,7 @@ impl Engine {
         checked: &[Result<()>],
     ) -> Result<Placed> {
         let mut sync = false;
-        // A group of one request, which is the rule with one writer, allocates nothing.
+        // With one writer, most groups have one request. These vectors then allocate nothing.
         let mut records: SmallVec<[Outgoing<'_>; 1]> = SmallVec::with_capacity(group.len());
         let mut of: SmallVec<[usize; 1]> = SmallVec::with_capacity(group.len());
         for (i, request) in group.iter_mut().enumerate() {
@@ -186,7 +186,7 @@ impl Engine {
         self.end_failed_meta()?;
         let file = writer.append(&mut records, sync)?;
         let bytes = records.iter().map(|r| r.buf.len() as u64).sum();
-        self.logs.counters.groups.add_alone(1);
+        self.logs.counters.groups.add_exclusive(1);
         self.note_appended(bytes);
         self.tend_writer(writer, |engine| &engine.data);
         let mut placed = Placed {

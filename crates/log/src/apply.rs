@@ -122,7 +122,8 @@ pub(crate) fn apply_to_log(log: &LogState, placed: &PlacedOp<'_>, load: LoadPage
         }
         LogOp::Page { mapping, .. } => {
             let mut freed = Freed::default();
-            // Appends compete for the log's lock, so the page is decoded before.
+            // Appends compete for the log's lock, so the set of LSNs and the bytes by file are made
+            // before. `install_page` decodes the entries once more to compare them.
             let page = PageContent::of(mapping);
             let mut inner = log.lock();
             if !inner.index.has_page(mapping, placed.at) {

@@ -355,7 +355,7 @@ fn read_file<T>(
     };
     let head = CheckpointHead::decode(head)
         .ok_or_else(|| bad(*head_at, "the first record of a checkpoint does not decode"))?;
-    // The record of a log begins with a number, too.
+    // The record of a log also begins with a number, so nothing may follow that of the last record.
     let mut at = 0;
     let count = get_varint64(last, &mut at).filter(|_| at == last.len());
     if count != Some(logs.len() as u64) {

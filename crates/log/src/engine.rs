@@ -125,9 +125,9 @@ pub(crate) struct Engine {
     removing: AtomicBool,
     /// True if a record was replaced by another one with its LSN.
     pub has_replaced: AtomicBool,
-    /// True if a group of the metalog has failed, and its file has not ended before the group yet.
-    /// A recovery would replay the group: trims and deletions that took what was appended since.
-    /// Changes under the lock of the metalog's writer.
+    /// True if a group of the metalog has failed and `end_failed_meta` has not run since. Until the
+    /// file ends before the failed group, a recovery would replay the group's trims and deletions,
+    /// and lose records that were appended later. Written under the lock of the metalog's writer.
     pub has_unended_meta: AtomicBool,
     jobs: JobOwner,
     this: Weak<Engine>,
@@ -234,8 +234,8 @@ impl Engine {
         let synced = self.data.lock().end_all();
         let synced = synced.and(self.meta.lock().end_all());
         let synced = synced.and(self.moved.lock().end_all());
-        // A call that was on its way has queued jobs since. Nothing changes the writers any more,
-        // so no job comes behind these.
+        // A call that began before the close may have queued jobs since the first drain. The
+        // writers take no more records, so no job is queued after this drain.
         self.jobs.drain();
         let synced = synced.and_then(|()| self.last_checkpoint());
         self.data_queue.fail_all(&error);
@@ -490,10 +490,11 @@ impl Engine {
         }
     }
 
-    /// Ends the file of the metalog before a group that has failed, if there is one. Records that
-    /// are appended before this can be lost to what the group did.
+    /// If a group of the metalog has failed, ends the file before that group. The datalog must not
+    /// be appended to before this: a recovery would replay the failed trims and deletions over the
+    /// new records.
     ///
-    /// Errors: those of the failed group until the writer can go on.
+    /// Errors: the error of the failed group, while the writer cannot go on yet.
     pub fn end_failed_meta(&self) -> Result<()> {
         if self.has_unended_meta.load(SeqCst) {
             let mut meta = self.meta.lock();

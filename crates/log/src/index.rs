@@ -10,8 +10,9 @@
 //! with, and may overlap: a late LSN goes to L0, and from there to a later page.
 //!
 //! A change reports which bytes became garbage: of records by datalog file, and of pages by metalog
-//! file. The counts are exact. If a page loses only some of its entries, the caller provides the
-//! page, whose entries say how long the records are.
+//! file. If a page loses only some of its entries, the caller provides the page, whose entries say
+//! how long the records are. The counts are exact, except if this page cannot be read. Its removed
+//! records then count as live until the page is emptied or unloaded.
 
 use crate::counted_deque::{CountedDeque, HeapBytes};
 pub(crate) use crate::garbage::{BytesByFile, Freed};
@@ -315,8 +316,8 @@ impl LogIndex {
     /// Removes the records of a range, and adds what became garbage to `freed`.
     ///
     /// `load` returns the entries of a page that [`LogIndex::pages_cut_by`] named, or `None` if the
-    /// page cannot be read. Then the removed records of the page count as live until the page has
-    /// none left: an estimate could take a file for dead that has live records.
+    /// page cannot be read. Its removed records then count as live until the page is emptied or
+    /// unloaded. An estimate could be too high, and a file with live records would be removed.
     pub fn remove(
         &mut self,
         range: &RangeInclusive<u64>,
@@ -428,8 +429,8 @@ impl LogIndex {
     }
 
     /// Moves entries from L0 to a page that was written with them. Entries that have changed since
-    /// stay as they are. Adds the page to `freed` if it answers for no LSN. Costs a comparison of
-    /// the entries if none has changed.
+    /// stay as they are. Adds the page to `freed` if it answers for no LSN. If no entry has
+    /// changed, this decodes and compares up to [`PAGE`] entries.
     pub fn install_page(&mut self, page: PageContent<'_>, at: PageLocation, freed: &mut Freed) {
         let (lsns, files) = match self.take_chunks_of(page.mapping) {
             true => (page.lsns, page.files),
@@ -505,8 +506,8 @@ impl LogIndex {
     /// Moves the entries that a page answers for back to L0. `mapping` has the page's entries. Adds
     /// the page to `freed`. Does nothing if the index does not have the page any more.
     ///
-    /// If the bytes of the page's records were estimated, returns the exact ones, and adds the
-    /// estimate to `freed`. The caller counts the exact ones first.
+    /// If a removal could not read the page, its byte counts are too high. Then returns the exact
+    /// counts, and adds the old ones to `freed`. The caller must add the exact counts first.
     #[must_use]
     pub fn unload_page(
         &mut self,
@@ -602,7 +603,8 @@ impl LogIndex {
                 // search more pages than needed.
                 let page = self.pages.remove(i).expect("the page was found above");
                 freed.pages.add(page.at.file, u64::from(page.at.len));
-                // A page that could not be read was estimated. What is left was never there.
+                // If a removal could not read the page, the bytes of its removed records are still
+                // counted. They become garbage here.
                 freed.records.add_all(&page.files);
                 self.bytes -= page.files.sum();
             }

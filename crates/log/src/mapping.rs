@@ -1,12 +1,14 @@
 //! Mappings from log sequence numbers (LSNs) to the locations of their records, delta-encoded.
 //!
 //! A [`Mapping`] is the content of a MetaFlush record on disk (a page of L1). A [`Chunk`] of the
-//! index in memory (L0) is encoded alike, with shorter codes of distances up to 5 MiB: they save a
-//! tenth of the memory if a thousand logs share the datalog. An entry takes 1 byte if its LSN and
-//! its record follow those before it and its length is the same. It takes 4 to 6 bytes if many logs
-//! share the datalog. A reader decodes a mapping from its beginning.
+//! index in memory (L0) has the same encoding, but shorter codes for distances below 5 MiB. They
+//! save a tenth of the memory if a thousand logs share the datalog. An entry takes 1 byte if its
+//! LSN and its record follow those before it and its length is the same. If many logs share the
+//! datalog, an entry takes up to 6 bytes in a page, and up to 5 in a chunk. A reader decodes from
+//! the beginning.
 //!
-//! An entry is a tag and up to four numbers, which are varints but for [`Coding::DISTANCES`]:
+//! An entry is a tag and up to four numbers. They are varints, except the two bytes of a distance
+//! that [`Coding::DISTANCES`] describes.
 //!
 //! | tag | meaning if set | varint if not set |
 //! |---|---|---|
@@ -41,18 +43,18 @@ const CONTIGUOUS: u8 = 31;
 const FAR: u8 = 30;
 /// Batches begin at multiples of this many bytes of a file.
 const ALIGN: u64 = 8;
-/// Bits of a distance that follow a tag with its upper bits.
+/// Number of lower bits of a distance that follow the tag.
 const LOW_BITS: u32 = u16::BITS;
 
 /// How distances of offsets are encoded.
 pub(crate) trait Coding {
-    /// Codes below this one are distances themselves. The other codes below [`FAR`], if there are
-    /// any, are the upper bits of a distance: its lower 16 bits follow in two bytes, the lower byte
-    /// first.
+    /// Number of codes that are distances themselves, in units of [`ALIGN`]. A code from this one
+    /// up to [`FAR`] gives the upper bits of a distance, as code - `DISTANCES`. Two bytes with the
+    /// lower 16 bits follow, the lowest first.
     const DISTANCES: u8;
 }
 
-/// The coding of files.
+/// The coding of pages on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct OnDisk;
 
@@ -65,10 +67,11 @@ impl Coding for OnDisk {
 pub(crate) struct InMemory;
 
 impl Coding for InMemory {
+    // The ten codes left over cover distances below 5 MiB.
     const DISTANCES: u8 = 20;
 }
 
-/// Entries of an index as files have them.
+/// The entries of a page on disk.
 pub(crate) type Mapping = Entries<OnDisk>;
 /// Entries of an index in memory.
 pub(crate) type Chunk = Entries<InMemory>;
@@ -88,7 +91,7 @@ pub(crate) struct Entries<C> {
 }
 
 impl<C: Coding + Default> Entries<C> {
-    /// Returns a mapping of entries in strictly rising order.
+    /// Encodes entries in strictly rising order.
     pub fn of(entries: impl IntoIterator<Item = (u64, Location)>) -> Entries<C> {
         let mut mapping = Entries::default();
         for (lsn, location) in entries {
@@ -106,12 +109,12 @@ impl<C: Coding + Default> Entries<C> {
     /// Returns the smallest LSN. Panics if there is no entry.
     pub fn first(&self) -> u64 {
         let first = self.iter().next();
-        first.expect("an empty mapping has no first LSN").0
+        first.expect("no entry, so no first LSN").0
     }
 
     /// Returns the largest LSN. Panics if there is no entry.
     pub fn last(&self) -> u64 {
-        assert!(self.count > 0, "an empty mapping has no last LSN");
+        assert!(self.count > 0, "no entry, so no last LSN");
         self.last_lsn
     }
 
@@ -201,7 +204,7 @@ impl<C: Coding + Default> Entries<C> {
 /// Most bytes of an entry.
 const LARGEST_ENTRY: usize = 1 + 10 + 10 + 10 + 5;
 
-/// Iterator over the entries of a mapping.
+/// Iterator over encoded entries.
 #[derive(Clone)]
 pub(crate) struct Iter<'a, C> {
     left: &'a [u8],

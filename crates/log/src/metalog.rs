@@ -77,7 +77,8 @@ impl Commit<MetaRequest> for MetaCommit<'_> {
         let file = match appended {
             Ok(file) => file,
             Err(e) => {
-                // A page that is replayed does no harm: its entries are as they were.
+                // To replay a failed page is harmless: `install_page` skips entries that have
+                // changed since.
                 let is_page = |request: &MetaRequest| matches!(request.op, LogOp::Page { .. });
                 if !group.iter().all(is_page) {
                     engine.has_unended_meta.store(true, SeqCst);

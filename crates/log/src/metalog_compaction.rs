@@ -78,7 +78,8 @@ impl Engine {
             };
             let mut freed = Freed::default();
             let exact = log.lock().index.unload_page(*at, &mapping, &mut freed);
-            // Counted before the estimate goes: a file without live bytes is removed.
+            // The exact counts are added before the old ones are subtracted. A file without live
+            // bytes would be removed in between.
             for (file, bytes) in exact.iter().flat_map(|exact| exact.iter()) {
                 if let Some(file) = self.logs.get(file) {
                     file.add_live(bytes);

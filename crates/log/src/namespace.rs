@@ -12,12 +12,9 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-/// An iterator that waits for new records, as long as it lives.
+/// The identity of an iterator that waits for new records: the address of its allocation.
 #[derive(Default)]
-pub(crate) struct Follower {
-    // A type of no bytes has no address of its own.
-    _address: u8,
-}
+pub(crate) struct Follower;
 
 /// What changes in a logical log.
 pub(crate) struct LogInner {
@@ -36,16 +33,16 @@ pub(crate) struct LogInner {
     name_bytes: u16,
     /// Threads that sleep until the log has a new record.
     sleeping: u32,
-    /// Wakers of tasks that wait for that, each with the iterator that it waits with.
+    /// Wakers of tasks that wait for a new record, each with its iterator.
     wakers: Vec<(Weak<Follower>, Waker)>,
     /// The log's memory in the ledger, from the moment when the log joins a namespace.
     charge: Option<Reservation>,
 }
 
 impl LogInner {
-    /// Has a task woken when the log has a new record, was deleted, or its engine was closed. The
-    /// task takes the place of the one that waited with the same follower. Tasks of followers that
-    /// were dropped are forgotten: a log that gets no record may be polled by any number of tasks.
+    /// Has a task woken when the log has a new record, was deleted, or its engine was closed.
+    /// Replaces the waker of the same follower, and removes wakers of dropped followers. Otherwise
+    /// a log without new records would collect wakers without limit.
     pub fn add_waker(&mut self, follower: &Arc<Follower>, waker: &Waker) {
         let follower = Arc::downgrade(follower);
         self.wakers

@@ -10,8 +10,9 @@ use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a file that one read may bring into the cache for a missing page: some 40 pages of a
-/// log. With 16 KiB, 89,000 reads of 10 million records took 1.04 device reads each.
+/// Bytes of a file that one read may bring into the cache for a missing page: about 40 pages of a
+/// log. With 64 KiB, 85,000 reads of 10 million records took 1.001 device reads each; with 16 KiB,
+/// 1.04.
 const READ_AROUND: u64 = 64 << 10;
 
 /// Reads a page of a log.
@@ -27,8 +28,8 @@ pub(crate) fn load(
     load_around(env, logs, log, at, |_| PagesAround::new())
 }
 
-/// Reads a page of a log, as [`load`] does. If the page is not in the cache, the read also brings
-/// pages around it there: those that `around` returns for a range of the page's file.
+/// Reads a page of a log, as [`load`] does. If the page is not in the cache, one read also caches
+/// the pages that `around` returns for a range of its file.
 pub(crate) fn load_around(
     env: &Env,
     logs: &PhysicalLogs,
@@ -42,7 +43,7 @@ pub(crate) fn load_around(
     if let Some(bytes) = env.cache().get(key(&file, at)) {
         match decode(&file, log, at, &bytes) {
             Ok(page) => return Ok(Some(page)),
-            // The bytes in memory may be wrong, and those of the device right.
+            // The cached bytes may be damaged although the device has the right ones.
             Err(_) => env.cache().remove(key(&file, at)),
         }
     } else {
@@ -60,7 +61,7 @@ pub(crate) fn load_around(
         insert(env, key(&file, at), &bytes);
         Ok(Some(page))
     };
-    // A read may return wrong bytes once.
+    // A read error may be transient, so the page is read once more.
     read().or_else(|e: Error| match e.kind() {
         ErrorKind::Corruption => read(),
         _ => Err(e),
@@ -68,8 +69,9 @@ pub(crate) fn load_around(
 }
 
 /// Reads pages of a file into the cache, all in one read, and returns the page at `wanted`. Pages
-/// that do not verify stay out of the cache. Returns `None` if that page is one of them, or is not
-/// among `pages`, or if the read fails: the read of the page alone reports why.
+/// that do not verify stay out of the cache. Returns `None` if `pages` lacks `wanted`, if that page
+/// does not verify, or if the read fails. The caller then reads the page alone and reports the
+/// error.
 fn read_around(
     env: &Env,
     file: &ReadableFile,
@@ -128,8 +130,8 @@ impl MissingPage {
         }
     }
 
-    /// Puts the page into the cache. A page that could not be read is left out: [`load`] reports
-    /// why.
+    /// Puts the page into the cache if the read succeeded and the record verifies. Otherwise
+    /// [`load`] reports the error.
     pub fn insert(self, env: &Env, read: Result<Bytes>) {
         let is_whole = |read: &Bytes| {
             read.len() == self.len as usize

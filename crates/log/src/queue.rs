@@ -2,10 +2,10 @@
 //! (pageserver 5.1).
 //!
 //! A thread that waits for its request takes the lead if no thread leads. The leader takes what is
-//! queued as one group, and commits it. A request that finds the queue empty is a group of its own,
-//! and needs no ticket. Then it hands the lead to the first waiter in the queue, or
-//! to a job of the commit lane if the requests there have no waiter. When a group is committed, the
-//! leader wakes one of the sleeping threads. That thread wakes the others.
+//! queued as one group, and commits it. If no thread leads and the queue is empty, `run` commits
+//! its request alone, without a ticket. After its groups, the leader hands the lead to the first
+//! waiter in the queue, or to a job of the commit lane if those requests have no waiter. When a
+//! group is committed, the leader wakes one of the sleeping threads. That thread wakes the others.
 //!
 //! Locks: the queue's, then a ticket's slot. Neither is held while a group is committed.
 
@@ -196,7 +196,7 @@ impl TicketState {
     }
 
     /// Waits for the result or the lead. Returns the result if there is one, and true if the caller
-    /// is to lead. A request that a close has failed may have both.
+    /// is to lead. Both are returned if a close failed the request after this thread got the lead.
     fn wait(&self) -> (Option<Result<()>>, bool) {
         let (spins, yields) = match self.waits_for_device {
             true => (0, 0),
@@ -316,11 +316,11 @@ impl<T> CoalescingQueue<T> {
         ticket
     }
 
-    /// Commits a request, with a group or alone.
+    /// Commits a request, alone or in a group, and returns its result.
     pub fn run(&self, mut request: T, cost: Cost, by: &impl Commit<T>) -> Result<()> {
         if self.try_lead_alone() {
             let result = by.commit(std::slice::from_mut(&mut request)).remove(0);
-            // The group of this request was the first one in a row.
+            // This request counts as the first of [`GROUPS_IN_A_ROW`].
             if !self.hand_on(true, by) {
                 self.lead(2, by);
             }
@@ -375,7 +375,8 @@ impl<T> CoalescingQueue<T> {
         true
     }
 
-    /// Leads one group, for a job.
+    /// Takes the lead for a job, if no thread leads and a request is queued. Commits up to
+    /// [`GROUPS_IN_A_ROW`] groups.
     pub fn lead_one(&self, by: &impl Commit<T>) {
         if self.try_lead() {
             self.lead(1, by);

@@ -321,8 +321,9 @@ struct RecoveredLogs<'a> {
     head: CheckpointHead,
     /// Ends of files that were being written.
     ends: Vec<(u64, FileEnd)>,
-    /// The first error of the device when a page of the index was read for a moved record. Another
-    /// open may succeed, and a replay without the page would lose the record: its source is gone.
+    /// The first error of the device when a page of the index was read for a moved record. The open
+    /// fails with this error, because a replay without the page would lose the record. A later open
+    /// may succeed.
     failed_page: OnceCell<Error>,
 }
 
@@ -622,8 +623,8 @@ impl RecoveredLogs<'_> {
         self.note_freed(&freed);
     }
 
-    /// Returns the entries of a page, or `None` if it cannot be read. Removals work without them: a
-    /// bad sector under a page must not keep the other records from an open.
+    /// Returns the entries of a page, or `None` if it cannot be read. A removal needs no page, so a
+    /// bad sector under a page does not make the open fail.
     fn try_page(&self, log: &LogState, at: PageLocation) -> Option<Mapping> {
         pages::load(self.env, self.logs, log.number, at)
             .ok()

@@ -9,10 +9,11 @@
 //!   its end;
 //! - *removed*, when nothing in it is live and no recovery reads it. Its space is recycled.
 //!
-//! The first record of a file names the last record of the file before. So a file that lost its
-//! tail in a power cut takes the records of later files with it, and what is left is a prefix. A
-//! synced append syncs the files that were left first. So only unsynced records are lost in this
-//! way. A file that is begun beside one in preparation follows no record (`end_left`).
+//! The first record of a file names the last record of the file before, segments of the reverse
+//! index left out. So a file that lost its tail in a power cut takes the records of later files
+//! with it, and what is left is a prefix. A synced append syncs the files that were left first. So
+//! only unsynced records are lost in this way. A file that is begun beside one in preparation
+//! follows no record (`end_left`).
 //!
 //! Locks: the writer's own is its user's; then that of a left file, then the manifest's.
 
@@ -267,7 +268,8 @@ pub(crate) struct PhysicalWriter {
     spare: Option<SpareFile>,
     /// While a job prepares a file: a number that the file's number is not below.
     preparing: Option<u64>,
-    /// Header checksum of the last record before the next file.
+    /// Header checksum of the last acknowledged record before the next file. Segments of the
+    /// reverse index are left out.
     chain: u32,
     /// Bytes at which the active file is full.
     target: u64,
@@ -328,8 +330,8 @@ impl PhysicalWriter {
             Role::Moved => &counters.moved_bytes,
             Role::Meta => &counters.meta_bytes,
         };
-        // The lock of the role's writer is held.
-        bytes.add_alone(active.writer.position() - begun);
+        // Only the holder of the role's lock adds to its bytes.
+        bytes.add_exclusive(active.writer.position() - begun);
         if sync {
             counters.syncs.add(1);
         }

@@ -8,13 +8,13 @@ use super::{FileKind, RECORD_ALIGN, header, salvage};
 use basalt_fs::{Error, File, Result};
 use std::path::Path;
 
-/// Which padding of a file of records counts.
+/// Which zeros behind records [`check_spare`] checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Padding {
-    /// That of all records.
+    /// The zeros behind every record.
     All,
-    /// That of all records but the last one. An append that failed, or that a crash has cut, may
-    /// have written the last record whole, and left old bytes of the space behind it.
+    /// The zeros behind every record except the last one. An append that failed, or that a crash
+    /// has cut, may have written the last record whole, and left old bytes behind it.
     BetweenRecords,
 }
 
@@ -57,14 +57,14 @@ pub fn check_spare(
             FileKind::Log => from.next_multiple_of(RECORD_ALIGN as u64),
             FileKind::Manifest => next.unwrap_or(from.next_multiple_of(unit)),
         };
-        let padding = window.at(from, to.saturating_sub(from) as usize)?;
-        if let Some(i) = padding.iter().position(|b| *b != 0) {
+        let bytes = window.at(from, to.saturating_sub(from) as usize)?;
+        if let Some(i) = bytes.iter().position(|b| *b != 0) {
             out.push(Error::corruption(
                 path,
                 from + i as u64,
                 format!(
                     "a byte {:02x} in the zeros behind a record; no entry is touched by it",
-                    padding[i]
+                    bytes[i]
                 ),
             ));
         }

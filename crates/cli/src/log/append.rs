@@ -209,7 +209,7 @@ struct Appender<'a> {
     pending: Span,
     /// Records that were written, durable or not.
     written: Span,
-    /// Number of the last line that was read.
+    /// Number of the last line that was read, from 1.
     line: u64,
 }
 
@@ -251,13 +251,13 @@ impl Appender<'_> {
         let mut stdin = std::io::stdin().lock();
         let mut line = Vec::new();
         for number in 1_u64.. {
-            self.line = number;
             let of_line = |e: Failure| {
                 Failure::new(format!("line {number} of standard input: {}", e.sentence()))
             };
             if !read_line(&mut stdin, &mut line, most).map_err(of_line)? {
                 break;
             }
+            self.line = number;
             add(self, &mut line).map_err(of_line)?;
         }
         Ok(())
@@ -360,11 +360,11 @@ impl Appender<'_> {
             (Some(lsns), 1) => format!("line 1 ({})", lsns_text(lsns)),
             (Some(lsns), n) => format!("lines 1 to {n} ({})", lsns_text(lsns)),
         };
-        // The write of a batch fails for all of its lines.
+        // If a batch fails, none of its lines is appended.
         let next = self.written.records + 1;
         let go_on = match next < self.line {
             true => format!(
-                "; lines {next} to {} were not appended: go on with line {next}",
+                "; lines {next} to {} were not appended; continue with line {next}",
                 self.line
             ),
             false => String::new(),

@@ -159,7 +159,7 @@ impl Pair {
         };
         let mut freed = Freed::default();
         let exact = self.index.unload_page(*at, &self.pages[at], &mut freed);
-        assert_eq!(exact, None, "nothing was estimated");
+        assert_eq!(exact, None, "the counts were exact");
         assert_eq!(
             (freed.records.sum(), freed.pages.sum()),
             (0, u64::from(at.len))
@@ -302,7 +302,7 @@ fn the_index_agrees_with_a_model() {
 }
 
 #[test]
-fn a_page_that_cannot_be_read_is_estimated() {
+fn records_removed_from_an_unreadable_page_count_as_live() {
     let mut pair = Pair::new(1);
     for _ in 0..400 {
         pair.insert();
@@ -319,9 +319,9 @@ fn a_page_that_cannot_be_read_is_estimated() {
     assert_eq!(freed.records.sum(), bytes);
 }
 
-/// Records of a page whose bytes were estimated go back to L0, or are moved.
+/// Records of a page whose bytes count too much go back to L0, or are moved.
 #[test]
-fn an_estimate_ends_with_its_page() {
+fn overcounted_bytes_end_with_their_page() {
     for unload in [true, false] {
         let mut pair = Pair::new(2);
         for _ in 0..300 {

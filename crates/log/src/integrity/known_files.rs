@@ -29,8 +29,8 @@ pub(super) struct KnownFile {
 /// The files of a store, and where the knowledge comes from.
 #[derive(Default)]
 pub(super) struct KnownFiles {
-    /// True if the directory has no file of a store but the first manifest, and this names none. A
-    /// process that made the store was killed. The next open makes it.
+    /// True if no file of the directory belongs to a store, except a first manifest that names no
+    /// file. A process was killed while it created the store, and the next open creates it.
     pub is_unfinished: bool,
     /// The catalog, if `CURRENT` leads to a whole manifest.
     pub catalog: Option<Catalog>,

@@ -26,5 +26,5 @@ fn a_failed_request_hands_its_lead_on() {
     assert!(queue.hand_on(false, &Closed));
     queue.fail_all(&crate::reserve::closed());
     assert!(queue.wait_for(&ticket, &Closed).is_err());
-    assert!(queue.try_lead_alone(), "nobody can have the lead");
+    assert!(queue.try_lead_alone(), "the lead was lost");
 }

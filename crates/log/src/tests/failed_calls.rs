@@ -48,7 +48,7 @@ impl Failing {
         }
     }
 
-    /// Has the next call of a kind on a file of this name fail, and then none.
+    /// Makes the next call of a kind on such a file fail, and none after it.
     fn fail(&self, op: OpKind, kind: FaultKind, path: &str, call: impl FnOnce(&LogEngine)) {
         let rule = self.faulty.inject(Fault {
             op: Some(op),
@@ -260,7 +260,7 @@ fn a_trim_that_cannot_read_a_page_costs_no_record() {
     log.trim(31, SYNC).unwrap();
     engine.engine().checkpoint().unwrap();
     step_all(&env);
-    // What was counted too much is gone with the page.
+    // The extra bytes are subtracted with the page.
     let left = engine.engine().logs.all();
     assert!(
         left.iter()
@@ -283,7 +283,7 @@ fn a_store_with_a_bad_sector_under_a_page_opens() {
     }
     let killed = fs.kill();
     let faulty = FaultFs::new(killed.clone(), 5);
-    // The metalog that the kill has cut is replayed, so it must be readable.
+    // A recovery replays the newest file of the metalog, so it must be readable.
     let replayed = engine.engine().meta.lock().position().file;
     let pages = engine.engine().logs.all().into_iter();
     let pages = pages.filter(|f| f.role == Role::Meta && f.number != replayed);
@@ -383,7 +383,7 @@ fn a_failed_page_refuses_no_append() {
 }
 
 /// Regression test: an append that replaces a record read a page of the index, and a trim or a
-/// deletion came meanwhile. The record was back behind the trim, for good.
+/// deletion came meanwhile. The trimmed record came back, and stayed.
 #[test]
 fn a_replacement_beside_a_trim_brings_nothing_back() {
     let fs = disk(1);

@@ -99,7 +99,7 @@ impl Wake for Counter {
     }
 }
 
-/// Tasks that have gone are forgotten, also by a log that gets no record.
+/// A log forgets the wakers of dropped iterators, also if it gets no record.
 #[test]
 fn a_log_without_records_keeps_no_waker_of_a_dropped_iterator() {
     let fs = disk(1);

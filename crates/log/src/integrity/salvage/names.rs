@@ -47,7 +47,7 @@ impl CopiedLsns {
     }
 }
 
-/// Returns what is left of a run without a range.
+/// Returns the parts of a run outside of a range.
 fn without(
     run: RangeInclusive<u64>,
     range: &RangeInclusive<u64>,
@@ -202,7 +202,7 @@ impl Salvage<'_> {
             for run in runs {
                 let begin = log.trimmed.map_or(0, |trimmed| trimmed.saturating_add(1));
                 let (mut next, last) = (begin.max(*run.start()), *run.end());
-                // LSNs end below the largest number.
+                // An LSN is less than the largest number, so `lsn + 1` does not overflow.
                 for lsn in log
                     .records
                     .range(next.min(last)..=last)
