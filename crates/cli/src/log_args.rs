@@ -184,8 +184,7 @@ Examples:
   basalt log append ./logs orders 'late' --lsn 17
   basalt log append store.lava:logs orders hello --size 1G
   basalt log dump ./logs orders | basalt log append ./copy orders --with-lsns
-  basalt log dump ./logs orders | cut -f2- > lines
-  basalt log append ./logs renumbered -e < lines
+  basalt log dump ./logs orders | cut -f2- > lines; basalt log append ./logs renumbered -e < lines
 
 Without DATA and --file, each line of standard input is a record, without its line feed and a carriage return before that. Prints the LSNs of the records. All records survive a power cut when the command \
 returns. Without --lsn the first record gets the LSN behind the last one. If a line cannot be appended, the message names it, and the last durable line and its LSN. If earlier lines were not appended either, it names the line to continue with. With --with-lsns each record gets the LSN that the line gives: \
