@@ -245,7 +245,8 @@ fn offset_code<C: Coding>(end: u64, offset: u64) -> (u8, u64) {
     }
     if offset.is_multiple_of(ALIGN) {
         let from = end.next_multiple_of(ALIGN);
-        let units = (offset as i64 - from as i64) / ALIGN as i64;
+        // A damaged file may have an end just below 2^63. The difference fits nevertheless.
+        let units = (offset as i64).wrapping_sub(from as i64) / ALIGN as i64;
         let near = u64::try_from(units).unwrap_or(u64::MAX);
         return match near >> LOW_BITS {
             _ if near < u64::from(C::DISTANCES) => (near as u8, 0),
@@ -285,7 +286,10 @@ fn encode<C: Coding>(
         put_number(&mut out, before.map_or(lsn, |_| lsn - lsn_before - 2));
     }
     if !same_file {
-        put_number(&mut out, zigzag(location.file as i64 - of.file as i64));
+        put_number(
+            &mut out,
+            zigzag((location.file as i64).wrapping_sub(of.file as i64)),
+        );
     }
     match code {
         FAR => put_number(&mut out, number),

@@ -178,3 +178,18 @@ fn records_behind_all_offsets_are_refused() {
         );
     }
 }
+
+/// A damaged checkpoint may have offsets and numbers of files near the largest ones.
+#[test]
+fn a_mapping_with_the_largest_numbers_becomes_a_chunk() {
+    let at = |file, offset, len| Location { file, offset, len };
+    let largest = i64::MAX as u64;
+    for all in [
+        [(1, at(1, largest - 111, 111)), (2, at(1, 1 << 62, 8))],
+        [(1, at(largest, 8, 8)), (2, at(largest + 9, 8, 8))],
+    ] {
+        let mapping = Mapping::of(all);
+        let decoded = Mapping::decode(mapping.bytes(), mapping.count()).unwrap();
+        assert!(Chunk::of(decoded.iter()).iter().eq(all), "{all:?}");
+    }
+}
