@@ -246,7 +246,8 @@ impl LogIndex {
             p.at.file == page.file && begin <= p.at.offset && p.at.end() <= end
         };
         let end = self.pages.partition_point(|p| p.from <= lsn);
-        let Some(i) = (0..end).rev().find(|i| self.pages[*i].at == page) else {
+        let mut reaching = (0..end).rev().take_while(|i| self.pages[*i].reach >= lsn);
+        let Some(i) = reaching.find(|i| self.pages[*i].at == page) else {
             return PagesAround::new();
         };
         let front = self.pages.range(..i).rev().take_while(is_in_range);

@@ -9,6 +9,7 @@ use crate::lsn_set::LsnSet;
 use basalt_fs::{ErrorKind, Result};
 use basalt_records::RecordKind;
 use basalt_records::salvage::{self, scan};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -66,6 +67,43 @@ fn without(
             .map(|first| first..=end),
     ];
     left.into_iter().flatten()
+}
+
+/// Sorts ranges, and joins those that overlap.
+fn join_overlapping(ranges: &mut Vec<RangeInclusive<u64>>) {
+    ranges.sort_unstable_by_key(|range| *range.start());
+    let mut joined: Vec<RangeInclusive<u64>> = Vec::new();
+    for range in ranges.drain(..) {
+        match joined.last_mut() {
+            Some(last) if range.start() <= last.end() => {
+                *last = *last.start()..=*last.end().max(range.end());
+            }
+            _ => joined.push(range),
+        }
+    }
+    *ranges = joined;
+}
+
+/// Returns the parts of a run outside of all ranges, which are sorted and do not overlap.
+fn without_all(
+    run: RangeInclusive<u64>,
+    ranges: &[RangeInclusive<u64>],
+) -> Vec<RangeInclusive<u64>> {
+    let begin = ranges.partition_point(|range| range.end() < run.start());
+    let mut left = vec![run];
+    for range in &ranges[begin..] {
+        // Only the last part can overlap a range that comes later.
+        let Some(rest) = left
+            .last()
+            .filter(|rest| range.start() <= rest.end())
+            .cloned()
+        else {
+            break;
+        };
+        left.pop();
+        left.extend(without(rest, range));
+    }
+    left
 }
 
 /// What a salvage knows from names files.
@@ -195,6 +233,13 @@ impl Salvage<'_> {
     /// Reports records that the names file has, that were not removed since, and of which no
     /// readable copy was found.
     pub(super) fn lose_copied(&mut self) {
+        let mut known: BTreeMap<&str, Vec<RangeInclusive<u64>>> = BTreeMap::new();
+        for loss in &self.losses {
+            if let Some((name, lsns)) = loss.log.as_deref().zip(loss.lsns.clone()) {
+                known.entry(name).or_default().push(lsns);
+            }
+        }
+        known.values_mut().for_each(join_overlapping);
         let mut lost = Vec::new();
         for log in self.logs.values() {
             let runs = log.copied.iter().flat_map(|copied| copied.runs.iter());
@@ -202,34 +247,21 @@ impl Salvage<'_> {
             for run in runs {
                 let begin = log.trimmed.map_or(0, |trimmed| trimmed.saturating_add(1));
                 let (mut next, last) = (begin.max(*run.start()), *run.end());
-                // An LSN is less than the largest number, so `lsn + 1` does not overflow.
-                for lsn in log
-                    .records
-                    .range(next.min(last)..=last)
-                    .map(|(lsn, _)| *lsn)
-                {
+                let there = log.records.range(next.min(last)..=last);
+                for lsn in there.map(|(lsn, _)| *lsn) {
                     if next < lsn {
                         missing.push(next..=lsn - 1);
                     }
-                    next = next.max(lsn + 1);
+                    // A damaged file may name an LSN that no record can have, the largest number.
+                    next = next.max(lsn.saturating_add(1));
                 }
                 if next <= last {
                     missing.push(next..=last);
                 }
             }
-            let of_log = |loss: &&LogLoss| loss.log.as_deref() == Some(&*log.name);
-            for known in self
-                .losses
-                .iter()
-                .filter(of_log)
-                .filter_map(|l| l.lsns.as_ref())
-            {
-                missing = missing
-                    .into_iter()
-                    .flat_map(|run| without(run, known))
-                    .collect();
-            }
-            lost.extend(missing.into_iter().map(|lsns| (log.name.clone(), lsns)));
+            let known = known.remove(log.name.as_str()).unwrap_or_default();
+            let missing = missing.into_iter().flat_map(|run| without_all(run, &known));
+            lost.extend(missing.map(|lsns| (log.name.clone(), lsns)));
         }
         let mut reason = "the names file has them, and no file has a readable copy".to_string();
         if self.lost_ops {
