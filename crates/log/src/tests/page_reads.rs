@@ -103,3 +103,47 @@ fn a_wrong_bit_in_one_read_of_a_page_does_not_stay() {
         }
     }
 }
+
+/// A damaged page stays where it is, and the metalog's other old files are compacted.
+#[test]
+fn a_damaged_page_keeps_no_other_file_from_a_compaction() {
+    let fs = disk(1);
+    let env = super::env(&fs);
+    let engine = LogEngine::open(&env, DIR, options()).unwrap();
+    let log = engine.create("a", LogOptions::default()).unwrap();
+    for lsn in 1..=6000u64 {
+        log.append(lsn, b"x", UNSYNCED).unwrap();
+        while env.jobs().step() {}
+    }
+    // One record of each page stays.
+    for first in (1..6000).step_by(50) {
+        log.remove(first..=first + 47).unwrap();
+    }
+    let e = engine.engine();
+    e.checkpoint().unwrap();
+    let replayed_from = e.head.lock().meta.file;
+    let old = || {
+        let all = e.logs.all().into_iter();
+        let old = all.filter(|f| f.role == Role::Meta && f.number < replayed_from);
+        let live =
+            |f: &crate::physical::ReadableFile| f.live.load(std::sync::atomic::Ordering::SeqCst);
+        old.filter(|f| live(f) > 0)
+            .map(|f| f.number)
+            .collect::<Vec<_>>()
+    };
+    let before = old();
+    assert!(before.len() > 2, "{before:?}");
+    let pages = log.state().lock().index.pages_in(before[0]);
+    let meta = Path::new(DIR).join(format!("{:06}.meta", before[0]));
+    fs.flip_bit(&meta, pages[0].end() - 2, 1).unwrap();
+    env.cache().remove(basalt_env::CacheKey {
+        file: e.logs.get(before[0]).unwrap().file_id,
+        offset: pages[0].offset,
+    });
+    e.compact_metalog().unwrap();
+    let after = old();
+    assert!(
+        after.contains(&before[0]) && after.len() < before.len(),
+        "{before:?} {after:?}"
+    );
+}
