@@ -2,12 +2,17 @@
 
 use crate::key::SeqNo;
 use basalt_env::sync::{Mutex, named};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A view of the store at one moment, until the last clone is dropped. Cloning is cheap.
 #[derive(Clone)]
-pub struct Snapshot(Arc<Pinned>);
+pub struct Snapshot {
+    pinned: Arc<Pinned>,
+    /// What the store needs to read as of the snapshot, if the sequence number does not suffice.
+    view: Option<Arc<dyn Any + Send + Sync>>,
+}
 
 struct Pinned {
     seq: SeqNo,
@@ -37,17 +42,33 @@ impl Snapshot {
     /// snapshot removes the count.
     #[doc(hidden)]
     pub fn new(seq: SeqNo, store: u64, live: LiveSnapshots) -> Snapshot {
-        Snapshot(Arc::new(Pinned { seq, store, live }))
+        Snapshot {
+            pinned: Arc::new(Pinned { seq, store, live }),
+            view: None,
+        }
+    }
+
+    /// Adds what the store needs to read as of the snapshot.
+    #[doc(hidden)]
+    pub fn with_view(mut self, view: Arc<dyn Any + Send + Sync>) -> Snapshot {
+        self.view = Some(view);
+        self
+    }
+
+    /// Returns what [`Snapshot::with_view`] has added.
+    #[doc(hidden)]
+    pub fn view(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.view.as_ref()
     }
 
     /// Returns the number, in this process, of the store that the snapshot was taken of.
     pub fn store(&self) -> u64 {
-        self.0.store
+        self.pinned.store
     }
 
     /// Returns the sequence number of the snapshot. Entries up to it are visible.
     pub fn seq(&self) -> SeqNo {
-        self.0.seq
+        self.pinned.seq
     }
 }
 

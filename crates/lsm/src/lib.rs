@@ -13,8 +13,8 @@
 //!
 //! A module depends only on modules above it in this table, and on the crates below this one:
 //! `basalt-kv` has keys, batches and merge operators, `basalt-records` files of records,
-//! `basalt-table` sorted tables, `basalt-blob` files of separated values. The paths
-//! of a write and of a read are in `docs/architecture.md`.
+//! `basalt-table` sorted tables, `basalt-blob` files of separated values, `basalt-tree` trees of
+//! pages. The paths of a write and of a read are in `docs/architecture.md`.
 
 #![deny(missing_docs)]
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
@@ -43,7 +43,7 @@ pub use db::{Db, Family, Iter, Snapshot, Ticket};
 pub use listener::{Event, EventListener};
 pub use options::{
     CompactionFilter, Compression, Durability, FamilyOptions, FilterContext, FilterDecision,
-    KeyDecision, Options, ReadOptions, WriteOptions,
+    KeyDecision, Options, ReadOptions, TreeOptions, WriteOptions,
 };
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.

@@ -13,6 +13,7 @@ use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::merge::MergeOperator;
 use basalt_kv::prefix::Prefixes;
 pub use basalt_kv::write_options::{Durability, WriteOptions};
+pub use basalt_tree::TreeOptions;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,6 +193,15 @@ pub struct FamilyOptions {
     /// an operator may get one at any opening; its name is checked from then on. Operators that
     /// come with the engine need not be given again. Default none.
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Settings of the family's pages, if it is to be kept in a tree of pages instead of levels of
+    /// tables (ArkDB). The choice is made when the family is created, and stays. A family that was
+    /// made with pages has them also if `None` is given, with default settings. Default `None`:
+    /// levels.
+    ///
+    /// Pages need the bytewise order, and have all values in them: `min_blob_size` must be `None`.
+    /// Options about tables and levels have no effect on such a family. `docs/tree.md` says when to
+    /// choose which.
+    pub pages: Option<TreeOptions>,
 }
 
 impl Default for FamilyOptions {
@@ -214,6 +224,7 @@ impl Default for FamilyOptions {
             l0_compaction_for_reads: true,
             compaction_filter: None,
             merge_operator: None,
+            pages: None,
         }
     }
 }
@@ -236,6 +247,7 @@ setters! { FamilyOptions {
     l0_compaction_for_reads: bool,
     compaction_filter: Option<Arc<dyn CompactionFilter>>,
     merge_operator: Option<Arc<dyn MergeOperator>>,
+    pages: Option<TreeOptions>,
 } }
 
 impl FamilyOptions {
@@ -244,6 +256,7 @@ impl FamilyOptions {
     pub fn validate(&self, family: &str) -> Result<()> {
         self.check_limits()
             .and_then(|()| self.check_order())
+            .and_then(|()| self.check_pages())
             .map_err(|e| e.context(format!("family {family:?}")))
     }
 
@@ -283,6 +296,26 @@ impl FamilyOptions {
             self.level_multiplier,
             limits::LEVEL_MULTIPLIER,
         )
+    }
+
+    /// Checks the options of a family that is to be kept in pages.
+    fn check_pages(&self) -> Result<()> {
+        let Some(pages) = &self.pages else {
+            return Ok(());
+        };
+        pages.validate()?;
+        if let Cmp::Custom(order) = &self.comparator {
+            return Err(Error::invalid(format!(
+                "pages need the bytewise order, and the comparator is {:?}",
+                order.name()
+            )));
+        }
+        match self.min_blob_size {
+            None => Ok(()),
+            Some(bytes) => Err(Error::invalid(format!(
+                "min_blob_size is {bytes}, and a family of pages has its values in the pages"
+            ))),
+        }
     }
 
     /// Checks names, and options that need a certain order of keys.

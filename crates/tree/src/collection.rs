@@ -2,7 +2,7 @@
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
 use crate::compaction::consolidate;
-use crate::cursor::{LeafCursor, is_delete};
+use crate::cursor::LeafCursor;
 use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageBuilder, PageKind};
 use crate::page_id::PageId;
@@ -15,22 +15,30 @@ use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
 
 impl Storage {
-    /// Collects the garbage of extents that have too much, and erases extents without live pages.
-    /// Returns the number of erased extents.
+    /// Collects the garbage of extents that have too much, as long as `goes_on` returns true, and
+    /// erases extents without live pages. Returns the number of erased extents.
     ///
     /// Errors: those of reading and writing; what was collected before stays so.
-    pub fn collect_garbage(&self) -> Result<usize> {
+    pub fn collect_garbage(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let victims = self.victims(kind);
-            if victims.is_empty() {
+            if victims.is_empty() || !goes_on() {
                 continue;
             }
             match kind {
-                StreamKind::Base => self.relocate_bases(&victims)?,
+                StreamKind::Base => self.relocate_bases(&victims, goes_on)?,
                 StreamKind::Delta => self.relocate_deltas(&victims)?,
             }
         }
         self.erase_dead()
+    }
+
+    /// Returns true if a compaction, a collection, an erasure or a system checkpoint is due.
+    pub fn maintenance_is_due(&self) -> bool {
+        self.checkpoint_is_due()
+            || !self.victims(StreamKind::Base).is_empty()
+            || !self.victims(StreamKind::Delta).is_empty()
+            || !self.mapping.with_deltas(self.options.max_deltas).is_empty()
     }
 
     /// Returns the sealed extents whose fraction of garbage reaches the option's threshold. Extents
@@ -53,8 +61,15 @@ impl Storage {
             .collect()
     }
 
-    fn relocate_bases(&self, victims: &BTreeSet<ExtentId>) -> Result<()> {
+    fn relocate_bases(
+        &self,
+        victims: &BTreeSet<ExtentId>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         for extent in victims {
+            if !goes_on() {
+                break;
+            }
             let _maintenance = self.maintenance.lock();
             let ranges = match self.usage.lock().get(*extent) {
                 Some(usage) => usage.ranges.clone(),
@@ -157,8 +172,9 @@ impl Storage {
         let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
         while cursor.next() {
             let (kind, value) = cursor.entry();
-            if !is_delete(kind) {
-                builder.add(&cursor.key(), kind, &value);
+            let key = cursor.key();
+            if let Some((kind, value)) = self.filtered(&key, kind, value) {
+                builder.add(&key, kind, &value);
             }
             if builder.max_len() > most {
                 return Ok(false);

@@ -4,7 +4,7 @@
 //! One compaction is about one index page and all its children that are due. So the index page is
 //! written once for all of them.
 
-use crate::cursor::{LeafCursor, Path, Step, is_delete, refs_of};
+use crate::cursor::{LeafCursor, Path, Step, refs_of};
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
@@ -39,13 +39,16 @@ enum Plan {
 }
 
 impl Storage {
-    /// Compacts all leaves that have as many delta pages as the options allow. Returns the number
-    /// of transactions.
+    /// Compacts all leaves that have as many delta pages as the options allow, as long as `goes_on`
+    /// returns true. Returns the number of transactions.
     ///
     /// Errors: those of reading and of [`Storage::commit`]; what was compacted before stays so.
-    pub fn compact(&self) -> Result<usize> {
+    pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let mut done = 0;
         for key in self.mapping.with_deltas(self.options.max_deltas) {
+            if !goes_on() {
+                break;
+            }
             done += usize::from(self.compact_around(key)?);
         }
         Ok(done)
@@ -303,8 +306,9 @@ impl<'a> Compaction<'a> {
         let mut cursor = LeafCursor::of_loaded(storage, base, &pages.deltas, &self.loaded)?;
         while cursor.next() {
             let (kind, value) = cursor.entry();
-            if !is_delete(kind) {
-                entries.push((cursor.key(), kind, value));
+            let key = cursor.key();
+            if let Some((kind, value)) = storage.filtered(&key, kind, value) {
+                entries.push((key, kind, value));
             }
         }
         let mut pages = build(

@@ -7,9 +7,10 @@ use crate::page_reads::{LoadedPages, PageRef};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
-use basalt_kv::key::Kind;
 use smallvec::SmallVec;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// An index page on the way to a leaf.
@@ -77,31 +78,99 @@ impl Storage {
             )),
         }
     }
+}
 
-    /// Returns what the tree has of a key in a view: kind and value of its newest entry.
-    pub fn get(&self, view: &View, key: &[u8]) -> Result<Option<(u8, Bytes)>> {
+/// The pages that a lookup still has to search, the newest one first.
+type Unread = SmallVec<[PageRef; 9]>;
+
+/// Progress of a lookup among the pages in the cache.
+enum Lookup {
+    Found(Option<(u8, Bytes)>),
+    Unread(Unread),
+}
+
+impl Storage {
+    /// Returns what the pages in the cache have of a key, as long as no older page must be read.
+    fn look_up(&self, view: &View, key: &[u8]) -> Result<Lookup> {
         let path = self.path(view, key)?;
         let pages = self.pages_of(view, path.leaf)?;
         let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
         let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
-        // The newest one first.
-        let refs: SmallVec<[PageRef; 9]> = deltas.chain([(StreamKind::Base, pages.base)]).collect();
-        let entry = |page: &Page| {
-            let found = page.find(key).ok();
-            found.map(|i| (page.entry(i).kind, page.value(i)))
-        };
+        let refs: Unread = deltas.chain([(StreamKind::Base, pages.base)]).collect();
         for (n, (_, id)) in refs.iter().enumerate() {
             // The first page that must be read brings all older ones, at once.
             let Some(page) = self.cached(*id) else {
-                let rest = self.read_pages(&refs[n..], true)?;
-                return Ok(rest.iter().find_map(entry));
+                return Ok(Lookup::Unread(refs[n..].into()));
             };
-            if let Some(found) = entry(&page) {
-                return Ok(Some(found));
+            if let Some(found) = entry_of(&page, key) {
+                return Ok(Lookup::Found(Some(found)));
             }
         }
-        Ok(None)
+        Ok(Lookup::Found(None))
     }
+
+    /// Returns what the tree has of a key in a view: kind and value of its newest entry.
+    pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
+        match self.look_up(view, key)? {
+            Lookup::Found(found) => Ok(found),
+            Lookup::Unread(refs) => {
+                let read = self.read_pages(&refs, fill_cache)?;
+                Ok(read.iter().find_map(|page| entry_of(page, key)))
+            }
+        }
+    }
+
+    /// Returns the same as [`Storage::get`] for many keys. The pages that are not in the cache are
+    /// read as one batch. `admit` is asked for the bytes of such pages before they are read, and of
+    /// values in the cache; `None` for a key that it refuses.
+    pub fn get_many(
+        &self,
+        view: &View,
+        keys: &[&[u8]],
+        fill_cache: bool,
+        admit: &mut dyn FnMut(usize) -> bool,
+    ) -> Vec<Option<Result<Option<(u8, Bytes)>>>> {
+        let mut out = Vec::with_capacity(keys.len());
+        let mut wanted: BTreeSet<PageRef> = BTreeSet::new();
+        let mut waiting: Vec<(usize, Unread)> = Vec::new();
+        for (i, key) in keys.iter().enumerate() {
+            out.push(match self.look_up(view, key) {
+                Err(e) => Some(Err(e)),
+                Ok(Lookup::Found(found)) => {
+                    let bytes = found.as_ref().map_or(0, |(_, value)| value.len());
+                    admit(bytes).then_some(Ok(found))
+                }
+                Ok(Lookup::Unread(refs)) => {
+                    let new = refs.iter().filter(|of| !wanted.contains(of));
+                    if admit(new.map(|(_, id)| id.len as usize).sum()) {
+                        wanted.extend(refs.iter().copied());
+                        waiting.push((i, refs));
+                    }
+                    None
+                }
+            });
+        }
+        let wanted: Vec<PageRef> = wanted.into_iter().collect();
+        let read: LoadedPages = match self.read_pages(&wanted, fill_cache) {
+            Ok(read) => wanted.iter().map(|(_, id)| *id).zip(read).collect(),
+            // Each key finds its own error, or none.
+            Err(_) => LoadedPages::new(),
+        };
+        for (i, refs) in waiting {
+            let pages: Option<Vec<&Page>> = refs.iter().map(|(_, id)| read.get(id)).collect();
+            out[i] = Some(match pages {
+                Some(pages) => Ok(pages.into_iter().find_map(|page| entry_of(page, keys[i]))),
+                None => self.get(view, keys[i], fill_cache),
+            });
+        }
+        out
+    }
+}
+
+/// Returns kind and value of a key in a page.
+fn entry_of(page: &Page, key: &[u8]) -> Option<(u8, Bytes)> {
+    let i = page.find(key).ok()?;
+    Some((page.entry(i).kind, page.value(i)))
 }
 
 /// A page of a leaf, and the entries of it that count.
@@ -361,6 +430,14 @@ impl LeafCursor {
         self.sources[source].page.key(i)
     }
 
+    /// Appends the current key to `out`. There must be one.
+    pub fn key_into(&self, out: &mut Vec<u8>) {
+        let (source, i) = self.current.expect("the cursor is at an entry");
+        let (prefix, suffix) = self.sources[source].key(i);
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(suffix);
+    }
+
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         let (source, i) = self.current.expect("the cursor is at an entry");
@@ -369,20 +446,20 @@ impl LeafCursor {
     }
 }
 
-/// The entries of the tree in a view, in both directions.
-pub(crate) struct TreeCursor<'a> {
-    storage: &'a Storage,
+/// The entries of the tree in a view, in both directions. `S` is a reference to the storage tier.
+pub(crate) struct TreeCursor<S> {
+    storage: S,
     view: Arc<View>,
     path: Path,
     leaf: LeafCursor,
 }
 
-impl<'a> TreeCursor<'a> {
+impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Returns a cursor before the first key that is not below `key`.
-    pub fn at(storage: &'a Storage, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<'a>> {
+    pub fn at(storage: S, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<S>> {
         let path = storage.path(&view, key)?;
         let pages = storage.pages_of(&view, path.leaf)?;
-        let mut leaf = LeafCursor::open(storage, &pages)?;
+        let mut leaf = LeafCursor::open(&storage, &pages)?;
         leaf.seek(key);
         Ok(TreeCursor {
             storage,
@@ -390,6 +467,41 @@ impl<'a> TreeCursor<'a> {
             path,
             leaf,
         })
+    }
+
+    /// Moves to before the first key that is not below `key`. Costs nothing but a search if the
+    /// current leaf has the key.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let path = self.storage.path(&self.view, key)?;
+        if path.leaf != self.path.leaf {
+            let pages = self.storage.pages_of(&self.view, path.leaf)?;
+            self.leaf = LeafCursor::open(&self.storage, &pages)?;
+        }
+        self.path = path;
+        self.leaf.seek(key);
+        Ok(())
+    }
+
+    /// Moves to behind the last key.
+    pub fn seek_to_end(&mut self) -> Result<()> {
+        let mut at = self.view.root.id;
+        let mut steps = Vec::with_capacity(self.view.root.level as usize);
+        for level in (1..=self.view.root.level).rev() {
+            let page = self.storage.index_page(&self.view, at, level)?;
+            let child = page.count() - 1;
+            let below = page.child(child);
+            steps.push(Step {
+                key: at,
+                page,
+                child,
+            });
+            at = below;
+        }
+        let pages = self.storage.pages_of(&self.view, at)?;
+        self.leaf = LeafCursor::open(&self.storage, &pages)?;
+        self.path = Path { steps, leaf: at };
+        self.leaf.seek_last();
+        Ok(())
     }
 
     /// Moves to the next key. Returns false at the end.
@@ -448,7 +560,7 @@ impl<'a> TreeCursor<'a> {
         }
         self.path.leaf = at;
         let pages = self.storage.pages_of(&self.view, at)?;
-        self.leaf = LeafCursor::open(self.storage, &pages)?;
+        self.leaf = LeafCursor::open(&self.storage, &pages)?;
         Ok(true)
     }
 
@@ -457,13 +569,13 @@ impl<'a> TreeCursor<'a> {
         self.leaf.key()
     }
 
+    /// Appends the current key to `out`. There must be one.
+    pub fn key_into(&self, out: &mut Vec<u8>) {
+        self.leaf.key_into(out);
+    }
+
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         self.leaf.entry()
     }
-}
-
-/// Returns true for the kind of a deletion.
-pub(crate) fn is_delete(kind: u8) -> bool {
-    kind == Kind::Delete as u8
 }

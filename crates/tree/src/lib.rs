@@ -1,10 +1,12 @@
 //! ArkDB: a tree of pages with delta pages, on append-only streams.
 //!
-//! This crate has the storage tier so far: pages, the page mapping table, user checkpoints,
-//! compactions, garbage collection, system checkpoints and recovery. The memory tier comes next.
+//! This crate has the storage tier: pages, the page mapping table, user checkpoints,
+//! compactions, garbage collection, system checkpoints and recovery. The memory tier is that of the
+//! crate `lsm` (decision 0044).
 //!
 //! | module | what it has |
 //! |---|---|
+//! | `entries` | entries as the memory tier passes them |
 //! | `options`, `stats` | settings; statistics |
 //! | `page_id`, `page` | ids of pages; pages and their entries |
 //! | `mapping`, `usage` | which pages a page id stands for; what is in use of each extent |
@@ -21,6 +23,7 @@
 mod collection;
 mod compaction;
 mod cursor;
+mod entries;
 mod mapping;
 mod options;
 mod page;
@@ -37,6 +40,7 @@ mod usage;
 mod user_checkpoint;
 mod verify;
 
+pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
 pub use options::TreeOptions;
-pub use page_tree::{Change, PageTree, TreeIter, TreeSnapshot};
+pub use page_tree::{EntryCursor, PageTree, TreeCopy, TreeIter, TreeSnapshot};
 pub use stats::PageTreeStats;

@@ -1,15 +1,18 @@
 //! Settings of a tree.
 
+use crate::entries::EntryFilter;
 use basalt_fs::{Error, Result};
 use basalt_kv::codec::Compression;
+use std::fmt;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 const PAGE_BYTES: RangeInclusive<usize> = 256..=256 << 10;
 const EXTENT_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 30;
 const CHAIN: RangeInclusive<usize> = 2..=64;
 
 /// Settings of a tree.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct TreeOptions {
     /// Create the tree if there is none. Default `true`.
@@ -37,6 +40,25 @@ pub struct TreeOptions {
     pub delta_garbage: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,
+    /// Decides about entries when base pages are written. Default none.
+    pub filter: Option<Arc<dyn EntryFilter>>,
+}
+
+impl fmt::Debug for TreeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TreeOptions")
+            .field("create_if_missing", &self.create_if_missing)
+            .field("page_bytes", &self.page_bytes)
+            .field("extent_bytes", &self.extent_bytes)
+            .field("max_deltas", &self.max_deltas)
+            .field("overwrite_ratio", &self.overwrite_ratio)
+            .field("compression", &self.compression)
+            .field("base_garbage", &self.base_garbage)
+            .field("delta_garbage", &self.delta_garbage)
+            .field("checkpoint_bytes", &self.checkpoint_bytes)
+            .field("filter", &self.filter.is_some())
+            .finish()
+    }
 }
 
 impl Default for TreeOptions {
@@ -51,11 +73,82 @@ impl Default for TreeOptions {
             base_garbage: 0.5,
             delta_garbage: 0.75,
             checkpoint_bytes: 16 << 20,
+            filter: None,
         }
     }
 }
 
 impl TreeOptions {
+    /// Sets [`TreeOptions::create_if_missing`].
+    #[must_use]
+    pub fn create_if_missing(mut self, create_if_missing: bool) -> Self {
+        self.create_if_missing = create_if_missing;
+        self
+    }
+
+    /// Sets [`TreeOptions::page_bytes`].
+    #[must_use]
+    pub fn page_bytes(mut self, page_bytes: usize) -> Self {
+        self.page_bytes = page_bytes;
+        self
+    }
+
+    /// Sets [`TreeOptions::extent_bytes`].
+    #[must_use]
+    pub fn extent_bytes(mut self, extent_bytes: u64) -> Self {
+        self.extent_bytes = extent_bytes;
+        self
+    }
+
+    /// Sets [`TreeOptions::max_deltas`].
+    #[must_use]
+    pub fn max_deltas(mut self, max_deltas: usize) -> Self {
+        self.max_deltas = max_deltas;
+        self
+    }
+
+    /// Sets [`TreeOptions::overwrite_ratio`].
+    #[must_use]
+    pub fn overwrite_ratio(mut self, overwrite_ratio: f64) -> Self {
+        self.overwrite_ratio = overwrite_ratio;
+        self
+    }
+
+    /// Sets [`TreeOptions::compression`].
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Sets [`TreeOptions::base_garbage`].
+    #[must_use]
+    pub fn base_garbage(mut self, base_garbage: f64) -> Self {
+        self.base_garbage = base_garbage;
+        self
+    }
+
+    /// Sets [`TreeOptions::delta_garbage`].
+    #[must_use]
+    pub fn delta_garbage(mut self, delta_garbage: f64) -> Self {
+        self.delta_garbage = delta_garbage;
+        self
+    }
+
+    /// Sets [`TreeOptions::checkpoint_bytes`].
+    #[must_use]
+    pub fn checkpoint_bytes(mut self, checkpoint_bytes: u64) -> Self {
+        self.checkpoint_bytes = checkpoint_bytes;
+        self
+    }
+
+    /// Sets [`TreeOptions::filter`].
+    #[must_use]
+    pub fn filter(mut self, filter: Option<Arc<dyn EntryFilter>>) -> Self {
+        self.filter = filter;
+        self
+    }
+
     /// Checks that values are inside their documented ranges. The error names the option, its value
     /// and its range.
     pub fn validate(&self) -> Result<()> {

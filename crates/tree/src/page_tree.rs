@@ -1,18 +1,17 @@
 //! [`PageTree`]: the storage tier of the tree engine, for programs that collect changes themselves.
 
-use crate::cursor::{TreeCursor, is_delete};
+use crate::cursor::TreeCursor;
+use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
 use crate::options::TreeOptions;
 use crate::stats::PageTreeStats;
-use crate::storage::{Storage, View};
+use crate::storage::{BASE, DELTA, LOGS, Storage, View};
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::Kind;
-use basalt_kv::{MAX_KEY_LEN, MAX_VALUE_LEN};
+use basalt_log::{LogCopy, LogEngine};
+use basalt_stream::Stream;
 use std::path::Path;
 use std::sync::Arc;
-
-/// A change of a key: its new value, or `None` to delete it.
-pub type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// A tree of pages on two append-only streams, without a memory tier: each write is a user
 /// checkpoint (ArkDB, section 3).
@@ -21,8 +20,9 @@ pub type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 /// next open may still find it, unless a later write succeeded. A write costs two syncs, of the
 /// delta stream and of the log, so it should be large: tens of megabytes. Reads,
 /// [`PageTree::maintain`] and other writes go on beside a write.
+#[derive(Clone)]
 pub struct PageTree {
-    storage: Storage,
+    storage: Arc<Storage>,
 }
 
 /// The content of a tree at a moment. Pages that it needs stay while it lives.
@@ -39,9 +39,62 @@ impl PageTree {
     /// do not allow to create one; `InvalidArgument` for options outside their ranges; `Corruption`
     /// names what is damaged.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: &TreeOptions) -> Result<PageTree> {
+        PageTree::open_keeping(env, path, options, &|_| true)
+    }
+
+    /// Opens the tree as [`PageTree::open`] does. From the first write on whose note `keep` refuses,
+    /// everything is dropped: the memory tier has no record that the write took effect.
+    ///
+    /// Errors: those of [`PageTree::open`]; `Corruption` if the tree needs a write that `keep`
+    /// refuses, because it was confirmed.
+    pub fn open_keeping(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &TreeOptions,
+        keep: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<PageTree> {
+        let storage = Storage::open_keeping(env, path.as_ref(), options, keep)?;
         Ok(PageTree {
-            storage: Storage::open(env, path.as_ref(), options)?,
+            storage: Arc::new(storage),
         })
+    }
+
+    /// Opens the tree for reading, as [`PageTree::open_keeping`] would show it. Nothing is written,
+    /// and other readers may have it open. No other call that changes the tree may follow.
+    ///
+    /// Errors: `NotFound` if there is no tree; those of [`PageTree::open_keeping`].
+    pub fn open_read_only(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &TreeOptions,
+        keep: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<PageTree> {
+        let storage = Storage::open_read_only(env, path.as_ref(), options, keep)?;
+        Ok(PageTree {
+            storage: Arc::new(storage),
+        })
+    }
+
+    /// Removes a tree, which must not be open. A call that a crash interrupts leaves no tree; the
+    /// next call removes the rest.
+    ///
+    /// Errors: `InvalidArgument` if a file is in the directory that no tree has.
+    pub fn destroy(env: &Env, path: impl AsRef<Path>) -> Result<()> {
+        let (fs, dir) = (env.fs(), path.as_ref());
+        if !fs.exists(dir)? {
+            return Ok(());
+        }
+        let logs = dir.join(LOGS);
+        if fs.exists(&logs)? {
+            LogEngine::remove_unfinished_copy(env, &logs)?;
+        }
+        for stream in [BASE, DELTA] {
+            let stream = dir.join(stream);
+            if fs.exists(&stream)? {
+                Stream::destroy(env, &stream)?;
+            }
+        }
+        fs.remove(dir)
     }
 
     /// Writes changes, all or none of them. Their keys must rise strictly.
@@ -50,42 +103,33 @@ impl PageTree {
     /// values above 1 GiB; those of the filesystem. After an error nothing has changed, but it is
     /// unknown whether the next open finds the changes, unless a later write succeeds.
     pub fn write<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<()> {
-        let mut before: Option<Vec<u8>> = None;
-        let mut wrong = None;
-        let checked = (changes.into_iter().enumerate()).map_while(|(i, (key, value))| {
-            let rises = before.as_deref().is_none_or(|before| before < key);
-            let (key_len, value_len) = (key.len(), value.map_or(0, <[u8]>::len));
-            if !rises {
-                wrong = Some(format!("keys are not in rising order: entry {i}"));
-            } else if key_len > MAX_KEY_LEN {
-                wrong = Some(format!(
-                    "key of {key_len} bytes, at most {MAX_KEY_LEN} are allowed"
-                ));
-            } else if value_len > MAX_VALUE_LEN {
-                wrong = Some(format!(
-                    "value of {value_len} bytes, at most {MAX_VALUE_LEN} are allowed"
-                ));
-            }
-            if wrong.is_some() {
-                return None;
-            }
-            match &mut before {
-                Some(before) => {
-                    before.clear();
-                    before.extend_from_slice(key);
-                }
-                None => before = Some(key.to_vec()),
-            }
-            Some(match value {
-                Some(value) => (key, Kind::Put as u8, value),
-                None => (key, Kind::Delete as u8, &[][..]),
-            })
-        });
-        let prepared = self.storage.prepare_user_checkpoint(checked, None)?;
-        match wrong {
-            Some(what) => Err(Error::invalid(what)),
-            None => self.storage.commit_prepared(&prepared).map(|_| ()),
-        }
+        let mut checked = CheckedChanges::new(changes.into_iter());
+        let prepared = self.storage.prepare_user_checkpoint(&mut checked, None)?;
+        self.storage.commit_prepared(&prepared).map(|_| ())
+    }
+
+    /// Writes entries as [`PageTree::write`] does, for a memory tier whose own record decides
+    /// whether they count. Readers see them at once. If the process ends before
+    /// [`PageTree::confirm`], the next open asks about `note` ([`PageTree::open_keeping`]). Until
+    /// then no space is given back.
+    pub fn write_unconfirmed(&self, entries: &mut dyn SortedEntries, note: Vec<u8>) -> Result<()> {
+        let prepared = (self.storage).prepare_user_checkpoint(entries, Some(note))?;
+        self.storage.commit_unconfirmed(&prepared).map(|_| ())
+    }
+
+    /// Notes that the record of the memory tier is durable for all writes so far.
+    pub fn confirm(&self) {
+        self.storage.confirm();
+    }
+
+    /// Returns true if a write is not confirmed.
+    pub fn has_unconfirmed(&self) -> bool {
+        self.storage.has_unconfirmed()
+    }
+
+    /// Returns the note of the last write that had one; empty if none had.
+    pub fn note(&self) -> Vec<u8> {
+        self.storage.note()
     }
 
     /// Returns the content of this moment.
@@ -98,13 +142,44 @@ impl PageTree {
     /// Returns the value of a key. Costs a read of the base page and of each delta page of the leaf
     /// that is not in the cache, and of the index pages above.
     pub fn get(&self, snapshot: &TreeSnapshot, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.storage.get(&snapshot.view, key)?;
+        let found = self.storage.get(&snapshot.view, key, true)?;
         Ok(found.and_then(|(kind, value)| (!is_delete(kind)).then_some(value)))
     }
 
+    /// Returns the newest entry of a key, which may be a deletion. If `fill_cache` is false, pages
+    /// that are read stay out of the cache. The cost is that of [`PageTree::get`].
+    pub fn entry(
+        &self,
+        snapshot: &TreeSnapshot,
+        key: &[u8],
+        fill_cache: bool,
+    ) -> Result<Option<(Kind, Bytes)>> {
+        let found = self.storage.get(&snapshot.view, key, fill_cache)?;
+        found.map(known).transpose()
+    }
+
+    /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are
+    /// read as one batch. An error concerns its own key only. `admit` is asked for the bytes of
+    /// pages before they are read, and of values that are in the cache; a key that it refuses has no
+    /// answer, and the caller may ask again.
+    pub fn entries(
+        &self,
+        snapshot: &TreeSnapshot,
+        keys: &[&[u8]],
+        fill_cache: bool,
+        admit: &mut dyn FnMut(usize) -> bool,
+    ) -> Vec<Option<Result<Option<(Kind, Bytes)>>>> {
+        let found = (self.storage).get_many(&snapshot.view, keys, fill_cache, admit);
+        let of_key = |found: Result<Option<(u8, Bytes)>>| match found? {
+            Some(entry) => known(entry).map(Some),
+            None => Ok(None),
+        };
+        found.into_iter().map(|found| found.map(of_key)).collect()
+    }
+
     /// Returns the keys from `from` on and their values, in rising order.
-    pub fn iter(&self, snapshot: &TreeSnapshot, from: &[u8]) -> Result<TreeIter<'_>> {
-        let cursor = TreeCursor::at(&self.storage, snapshot.view.clone(), from)?;
+    pub fn iter(&self, snapshot: &TreeSnapshot, from: &[u8]) -> Result<TreeIter> {
+        let cursor = TreeCursor::at(self.storage.clone(), snapshot.view.clone(), from)?;
         Ok(TreeIter {
             cursor,
             forward: true,
@@ -113,10 +188,30 @@ impl PageTree {
     }
 
     /// Returns the keys below `to` and their values, in falling order.
-    pub fn iter_back(&self, snapshot: &TreeSnapshot, to: &[u8]) -> Result<TreeIter<'_>> {
+    pub fn iter_back(&self, snapshot: &TreeSnapshot, to: &[u8]) -> Result<TreeIter> {
         Ok(TreeIter {
             forward: false,
             ..self.iter(snapshot, to)?
+        })
+    }
+
+    /// Returns a cursor over all entries, deletions included. It is not positioned.
+    pub fn cursor(&self, snapshot: &TreeSnapshot) -> EntryCursor {
+        EntryCursor {
+            storage: self.storage.clone(),
+            view: snapshot.view.clone(),
+            cursor: None,
+        }
+    }
+
+    /// Begins a copy of the tree as of this moment. The copy is written beside changes of the tree.
+    ///
+    /// Errors: those of [`LogEngine::begin_copy`].
+    pub fn begin_copy(&self) -> Result<TreeCopy> {
+        Ok(TreeCopy {
+            _views: self.storage.held_views(),
+            log: self.storage.log.begin_copy()?,
+            storage: self.storage.clone(),
         })
     }
 
@@ -125,15 +220,28 @@ impl PageTree {
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
     pub fn maintain(&self) -> Result<()> {
+        self.maintain_while(&|| true)
+    }
+
+    /// Does the same as [`PageTree::maintain`], and ends soon after `goes_on` returns false.
+    pub fn maintain_while(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
         // What gives space back comes first, and needs little.
         let erased = self.storage.erase_dead().map(|_| ());
-        let compacted = self.storage.compact().map(|_| ());
-        let collected = self.storage.collect_garbage().map(|_| ());
+        let compacted = self.storage.compact(goes_on).map(|_| ());
+        let collected = self.storage.collect_garbage(goes_on).map(|_| ());
+        if !goes_on() {
+            return erased.and(compacted).and(collected);
+        }
         let checkpointed = match self.storage.checkpoint_is_due() {
             true => self.storage.take_checkpoint(),
             false => Ok(()),
         };
         erased.and(compacted).and(collected).and(checkpointed)
+    }
+
+    /// Erases extents that no snapshot needs. [`PageTree::maintain`] does it, too.
+    pub fn release_space(&self) -> Result<()> {
+        self.storage.erase_dead().map(|_| ())
     }
 
     /// Reads and verifies all pages, and checks that they, the page mapping table and the usage of
@@ -149,21 +257,122 @@ impl PageTree {
         self.storage.stats()
     }
 
+    /// Returns true if [`PageTree::maintain`] has something to do. Looks at each page that has
+    /// delta pages, and reads nothing.
+    pub fn maintenance_is_due(&self) -> bool {
+        self.storage.maintenance_is_due()
+    }
+
     /// Takes a system checkpoint, so that the next open reads nothing else, and releases the
     /// directory.
     pub fn close(&self) -> Result<()> {
         self.storage.close()
     }
+
+    /// Releases the directory without a system checkpoint. The next open finds everything.
+    pub fn abandon(&self) -> Result<()> {
+        self.storage.abandon()
+    }
+}
+
+/// Returns an entry with its kind, if this version knows that.
+fn known((kind, value): (u8, Bytes)) -> Result<(Kind, Bytes)> {
+    let known = Kind::from_u8(kind).ok_or_else(|| {
+        Error::unsupported(format!(
+            "a page has an entry of kind {kind}, which a later version of Basalt wrote; open the store with that version"
+        ))
+    })?;
+    Ok((known, value))
+}
+
+/// A copy of a tree that is being made.
+pub struct TreeCopy {
+    storage: Arc<Storage>,
+    log: LogCopy,
+    /// Keep the pages of the moment.
+    _views: Vec<Arc<View>>,
+}
+
+impl TreeCopy {
+    /// Writes the copy into a directory that does not exist. Extents are linked. Everything in it
+    /// but its name is durable when the call returns.
+    ///
+    /// Errors: `Unsupported` if the filesystem has no links, `InvalidArgument` for another
+    /// filesystem, those of the filesystem. After an error, [`PageTree::destroy`] removes what is
+    /// there.
+    pub fn write(self, dir: impl AsRef<Path>) -> Result<()> {
+        let (fs, dir) = (self.storage.env.fs(), dir.as_ref());
+        fs.create_dir(dir)?;
+        for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
+            drop(stream.link(dir.join(name))?);
+        }
+        self.log.write(dir.join(LOGS), false)?;
+        fs.sync_metadata(dir)
+    }
+}
+
+/// A cursor over the entries of a tree in a snapshot, deletions included.
+pub struct EntryCursor {
+    storage: Arc<Storage>,
+    view: Arc<View>,
+    /// `None` before the first seek.
+    cursor: Option<TreeCursor<Arc<Storage>>>,
+}
+
+impl EntryCursor {
+    /// Moves to before the first key that is not below `key`: that one is next, in one direction,
+    /// and the one before it in the other.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        match &mut self.cursor {
+            Some(cursor) => cursor.seek(key),
+            None => {
+                let cursor = TreeCursor::at(self.storage.clone(), self.view.clone(), key)?;
+                self.cursor = Some(cursor);
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves to behind the last key.
+    pub fn seek_to_end(&mut self) -> Result<()> {
+        if self.cursor.is_none() {
+            self.seek(b"")?;
+        }
+        self.cursor.as_mut().expect("set above").seek_to_end()
+    }
+
+    /// Moves to the next key. Returns false at the end. The cursor was sought before.
+    pub fn next_entry(&mut self) -> Result<bool> {
+        self.sought().next()
+    }
+
+    /// Moves to the key before. Returns false at the beginning. The cursor was sought before.
+    pub fn prev_entry(&mut self) -> Result<bool> {
+        self.sought().prev()
+    }
+
+    fn sought(&mut self) -> &mut TreeCursor<Arc<Storage>> {
+        self.cursor.as_mut().expect("the cursor was sought")
+    }
+
+    /// Appends the current key to `out`, and returns kind and value of the entry. There must be
+    /// one.
+    pub fn take(&self, out: &mut Vec<u8>) -> Result<(Kind, Bytes)> {
+        let cursor = self.cursor.as_ref().expect("the cursor was sought");
+        cursor.key_into(out);
+        let (kind, value) = cursor.entry();
+        known((kind, value))
+    }
 }
 
 /// The entries of a tree from a key on.
-pub struct TreeIter<'a> {
-    cursor: TreeCursor<'a>,
+pub struct TreeIter {
+    cursor: TreeCursor<Arc<Storage>>,
     forward: bool,
     ended: bool,
 }
 
-impl Iterator for TreeIter<'_> {
+impl Iterator for TreeIter {
     type Item = Result<(Vec<u8>, Bytes)>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -19,18 +19,33 @@ use std::path::Path;
 const SYSTEM: &str = "system";
 const CHECKPOINT: &str = "checkpoint";
 
+/// Says by the note of a user checkpoint whether it is to stay.
+pub(crate) type Keep<'a> = &'a dyn Fn(&[u8]) -> bool;
+
 impl Storage {
-    /// Opens the storage tier in a directory, or creates one.
+    /// Opens the storage tier in a directory, or creates one. All user checkpoints stay.
+    #[cfg(test)]
+    pub fn open(env: &Env, dir: &Path, options: &TreeOptions) -> Result<Storage> {
+        Storage::open_keeping(env, dir, options, &|_| true)
+    }
+
+    /// Opens the storage tier in a directory, or creates one. From the first user checkpoint on
+    /// whose note `keep` refuses, everything in the system log is dropped.
     ///
     /// Errors: `NotFound` if there is none and the options do not allow to create one; `Corruption`
-    /// names what is damaged.
-    pub fn open(env: &Env, dir: &Path, options: &TreeOptions) -> Result<Storage> {
+    /// names what is damaged, and comes also if `keep` refuses a user checkpoint that is in the last
+    /// system checkpoint.
+    pub fn open_keeping(
+        env: &Env,
+        dir: &Path,
+        options: &TreeOptions,
+        keep: Keep<'_>,
+    ) -> Result<Storage> {
         options.validate()?;
         let fs = env.fs();
         let logs = dir.join(LOGS);
         if !fs.exists(&logs)? && !options.create_if_missing {
-            let what = "there is no tree in this directory; open it with create_if_missing";
-            return Err(Error::new(ErrorKind::NotFound, what).in_file(dir));
+            return Err(no_tree(dir));
         }
         fs.create_dir(dir)?;
         if let Some(parent) = dir.parent() {
@@ -75,17 +90,77 @@ impl Storage {
             storage.create_root()?;
             return Ok(storage);
         };
-        let encoded = storage.read_checkpoint(&checkpoint, last)?;
-        let found = SystemCheckpoint::decode(&encoded).ok_or_else(|| {
-            storage.inconsistent("the system checkpoint does not decode".to_string())
-        })?;
-        storage.replay(found, &system)?;
+        if let Some(dropped) = storage.recover(&checkpoint, last, &system, keep)? {
+            system.truncate_suffix(dropped)?;
+        }
         // On a full disk, the next erasure repeats this.
         match storage.erase_dead() {
             Err(e) if e.kind() != ErrorKind::NoSpace => return Err(e),
             _ => {}
         }
         Ok(storage)
+    }
+
+    /// Opens the storage tier in a directory for reading. Nothing is written, and nothing may be
+    /// committed.
+    ///
+    /// Errors: `NotFound` if there is none; those of [`Storage::open_keeping`].
+    pub fn open_read_only(
+        env: &Env,
+        dir: &Path,
+        options: &TreeOptions,
+        keep: Keep<'_>,
+    ) -> Result<Storage> {
+        options.validate()?;
+        if !env.fs().exists(&dir.join(LOGS))? {
+            return Err(no_tree(dir));
+        }
+        let log = LogEngine::open_read_only(env, dir.join(LOGS), LogEngineOptions::default())?;
+        let (system, checkpoint) = (log.log(SYSTEM)?, log.log(CHECKPOINT)?);
+        let stream = |name: &str| {
+            let options = StreamOptions::default().extent_bytes(options.extent_bytes);
+            Stream::open_read_only(env, dir.join(name), options)
+        };
+        let parts = Parts {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            options: options.clone(),
+            base: stream(BASE)?,
+            delta: stream(DELTA)?,
+            log,
+            system: system.clone(),
+            checkpoint: checkpoint.clone(),
+        };
+        let unknown = Root {
+            id: PageId::NONE,
+            level: 0,
+        };
+        let storage = Storage::new(parts, 0, unknown, 1);
+        let last = checkpoint.last().ok_or_else(|| no_tree(dir))?;
+        storage.recover(&checkpoint, last, &system, keep)?;
+        Ok(storage)
+    }
+
+    /// Reads the last system checkpoint and the system log behind it. Returns the first transaction
+    /// that does not count, because `keep` refuses its note.
+    fn recover(
+        &self,
+        checkpoint: &Log,
+        last: u64,
+        system: &Log,
+        keep: Keep<'_>,
+    ) -> Result<Option<u64>> {
+        let encoded = self.read_checkpoint(checkpoint, last)?;
+        let found = SystemCheckpoint::decode(&encoded).ok_or_else(|| {
+            self.inconsistent("the system checkpoint does not decode".to_string())
+        })?;
+        if !found.note.is_empty() && !keep(&found.note) {
+            return Err(self.inconsistent(
+                "the pages are newer than the record of them: the manifest has lost its last edits"
+                    .to_string(),
+            ));
+        }
+        self.replay(found, system, keep)
     }
 
     /// Reads the records of the newest checkpoint. An older one may be before it.
@@ -124,13 +199,19 @@ impl Storage {
         self.take_checkpoint()
     }
 
-    fn replay(&self, found: SystemCheckpoint, system: &Log) -> Result<()> {
+    fn replay(
+        &self,
+        found: SystemCheckpoint,
+        system: &Log,
+        keep: Keep<'_>,
+    ) -> Result<Option<u64>> {
         let (mut time, mut root, mut note) = (found.time, found.root, found.note);
         for (key, state) in found.chains {
             self.mapping.load(key, time, state);
         }
         *self.usage.lock() = found.usage;
         let mut log_bytes = 0;
+        let mut dropped = None;
         let mut old = BTreeSet::new();
         for item in system.iter(time + 1) {
             let (lsn, record) = item?;
@@ -140,6 +221,10 @@ impl Storage {
             }
             let tx = SystemTx::decode(&record)
                 .ok_or_else(|| bad("the record does not decode".to_string()))?;
+            if tx.note.as_ref().is_some_and(|note| !keep(note)) {
+                dropped = Some(lsn);
+                break;
+            }
             let mut effects = Effects::default();
             self.apply(lsn, &tx, &mut effects).map_err(bad)?;
             old.extend(effects.old);
@@ -158,7 +243,7 @@ impl Storage {
         }
         self.forget_erased();
         self.set_recovered(time, root, note, log_bytes);
-        Ok(())
+        Ok(dropped)
     }
 
     /// Forgets the usage of extents that were erased after the checkpoint.
@@ -181,4 +266,15 @@ impl Storage {
         let taken = self.take_checkpoint();
         taken.and(self.log.close())
     }
+
+    /// Releases the directory without a system checkpoint. Everything that was committed is in the
+    /// system log.
+    pub fn abandon(&self) -> Result<()> {
+        self.log.close()
+    }
+}
+
+fn no_tree(dir: &Path) -> Error {
+    let what = "there is no tree in this directory; open it with create_if_missing";
+    Error::new(ErrorKind::NotFound, what).in_file(dir)
 }

@@ -1,6 +1,7 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
+use crate::entries::{EntryDecision, is_delete};
 use crate::options::TreeOptions;
 use crate::page::{self, Page, PageBuilder, PageKind};
 use crate::page_id::PageId;
@@ -10,6 +11,7 @@ use crate::usage::{StreamKind, UsageTable};
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
+use basalt_kv::key::Kind;
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogEngine};
 use basalt_stream::{ExtentId, Stream};
@@ -56,6 +58,9 @@ pub(crate) struct Commit {
     /// Bytes of the system log since the last checkpoint.
     pub log_bytes: u64,
     pub note: Vec<u8>,
+    /// The view before the first user checkpoint whose effect depends on a record of the memory
+    /// tier that is not durable yet. A recovery may go back to it, so what it needs stays.
+    unconfirmed: Option<Arc<View>>,
     /// Extents of transactions that failed, and that a recovery may find.
     doubtful: Vec<ExtentId>,
     /// What a transaction with a durable record contradicts. Only a defect of the tables, in memory
@@ -109,6 +114,7 @@ impl Storage {
             longest_old: LEAST_OLD,
             log_bytes: 0,
             note: Vec::new(),
+            unconfirmed: None,
             doubtful: Vec::new(),
             contradiction: None,
             next_part,
@@ -207,6 +213,22 @@ impl Storage {
         Error::new(ErrorKind::Corruption, what).in_file(&self.dir)
     }
 
+    /// Returns kind and value of an entry that is the only one of its key as a base page gets it;
+    /// `None` if it goes.
+    pub fn filtered(&self, key: &[u8], kind: u8, value: Bytes) -> Option<(u8, Bytes)> {
+        if is_delete(kind) {
+            return None;
+        }
+        let (Some(filter), Some(known)) = (&self.options.filter, Kind::from_u8(kind)) else {
+            return Some((kind, value));
+        };
+        match filter.decide(key, known, &value) {
+            EntryDecision::Keep => Some((kind, value)),
+            EntryDecision::Remove => None,
+            EntryDecision::Change(kind, value) => Some((kind as u8, Bytes::from(value))),
+        }
+    }
+
     /// Returns the pages that a key stands for in a view.
     pub fn pages_of(&self, view: &View, key: PageId) -> Result<Pages> {
         match self.mapping.get(key, view.time) {
@@ -230,6 +252,26 @@ impl Storage {
     /// transaction are garbage. It is unknown whether a recovery finds the transaction, which does
     /// no harm: its record is replaced by the next transaction's.
     pub fn commit(&self, tx: &SystemTx) -> Result<SysTime> {
+        self.commit_as(tx, false)
+    }
+
+    /// Commits what was prepared as [`Storage::commit`] does. Its effect depends on a record of the
+    /// memory tier, until [`Storage::confirm`].
+    pub fn commit_unconfirmed(&self, prepared: &Prepared<'_>) -> Result<SysTime> {
+        self.commit_as(&prepared.tx, true)
+    }
+
+    /// Ends the doubt about user checkpoints: the record of the memory tier is durable.
+    pub fn confirm(&self) {
+        self.commit.lock().unconfirmed = None;
+    }
+
+    /// Returns true if a user checkpoint is not confirmed.
+    pub fn has_unconfirmed(&self) -> bool {
+        self.commit.lock().unconfirmed.is_some()
+    }
+
+    fn commit_as(&self, tx: &SystemTx, is_unconfirmed: bool) -> Result<SysTime> {
         let writes_delta = tx.changes.iter().any(|c| {
             matches!(
                 c,
@@ -269,6 +311,9 @@ impl Storage {
         appended?;
         for extent in std::mem::take(&mut commit.doubtful) {
             self.usage.lock().release(extent);
+        }
+        if is_unconfirmed && commit.unconfirmed.is_none() {
+            commit.unconfirmed = Some(self.view());
         }
         commit.next_time += 1;
         commit.log_bytes += record.len() as u64;
@@ -361,22 +406,32 @@ impl Storage {
     }
 
     /// Returns the times of the views that readers hold and of the newest one, in rising order.
-    pub fn readers(&self) -> Vec<SysTime> {
+    /// Returns `None` as long as a user checkpoint is not confirmed. A recovery may then undo
+    /// everything since, and pages count again that are dead now.
+    fn readers(&self) -> Option<Vec<SysTime>> {
         let mut commit = self.commit.lock();
+        if commit.unconfirmed.is_some() {
+            return None;
+        }
         let readers = readers(&mut commit);
         self.prune(&mut commit, &readers);
-        readers
+        Some(readers)
     }
 
     /// Returns true if the system log is long enough for a checkpoint.
     pub fn checkpoint_is_due(&self) -> bool {
-        self.commit.lock().log_bytes >= self.options.checkpoint_bytes
+        let commit = self.commit.lock();
+        commit.unconfirmed.is_none() && commit.log_bytes >= self.options.checkpoint_bytes
     }
 
-    /// Writes a system checkpoint, and trims the system log.
+    /// Writes a system checkpoint, and trims the system log. Does nothing as long as a user
+    /// checkpoint is not confirmed: a recovery needs the log to go back behind it.
     pub fn take_checkpoint(&self) -> Result<()> {
         // Commits wait for the copy of the tables, and for the write.
         let mut commit = self.commit.lock();
+        if commit.unconfirmed.is_some() {
+            return Ok(());
+        }
         let view = self.view();
         let mut chains = Vec::new();
         self.mapping
@@ -403,7 +458,6 @@ impl Storage {
     }
 
     /// Returns the note of the last user checkpoint that had one; empty if none had.
-    #[cfg(test)]
     pub fn note(&self) -> Vec<u8> {
         self.commit.lock().note.clone()
     }
@@ -418,6 +472,12 @@ impl Storage {
         commit.next_time = time + 1;
         commit.note = note;
         commit.log_bytes = log_bytes;
+    }
+
+    /// Returns the newest view, and the one that a recovery may go back to.
+    pub fn held_views(&self) -> Vec<Arc<View>> {
+        let commit = self.commit.lock();
+        commit.unconfirmed.iter().cloned().chain([self.view()]).collect()
     }
 
     /// Returns the newest view, and the usage of the extents at its time.
@@ -447,7 +507,9 @@ impl Storage {
     /// Erases extents that have no valid page for any reader. Returns their number.
     pub fn erase_dead(&self) -> Result<usize> {
         let _erasing = self.erasing.lock();
-        let readers = self.readers();
+        let Some(readers) = self.readers() else {
+            return Ok(0);
+        };
         let mut erased = 0;
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let stream = self.stream(kind);

@@ -1,6 +1,7 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
 use crate::cursor::TreeCursor;
+use crate::entries::CheckedChanges;
 use crate::storage::{Prepared, Storage, View};
 use crate::{PageTree, TreeOptions};
 use basalt_env::sync::Mutex;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 
 const DIR: &str = "tree";
 const PUT: u8 = Kind::Put as u8;
-const DELETE: u8 = Kind::Delete as u8;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -98,12 +98,10 @@ fn history(random: &Random, count: usize) -> Vec<Step> {
 }
 
 fn prepare<'a>(storage: &'a Storage, changes: &Changes, note: u64) -> Result<Prepared<'a>> {
-    let entries = changes.iter().map(|(key, value)| match value {
-        Some(value) => (&key[..], PUT, &value[..]),
-        None => (&key[..], DELETE, &[][..]),
-    });
+    let changes = changes.iter();
+    let changes = changes.map(|(key, value)| (&key[..], value.as_deref()));
     let note = Some(note.to_le_bytes().to_vec());
-    storage.prepare_user_checkpoint(entries, note)
+    storage.prepare_user_checkpoint(&mut CheckedChanges::new(changes), note)
 }
 
 fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
@@ -121,8 +119,8 @@ fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result
                 return storage.commit_prepared(&prepared).map(|_| ());
             }
             match compacts {
-                true => storage.compact()?,
-                false => storage.collect_garbage()?,
+                true => storage.compact(&|| true)?,
+                false => storage.collect_garbage(&|| true)?,
             };
             storage.commit_prepared(&prepared).map(|_| ())
         }
@@ -138,8 +136,8 @@ fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result
                 None => Ok(()),
             }
         }
-        Step::Compact => storage.compact().map(|_| ()),
-        Step::Collect => storage.collect_garbage().map(|_| ()),
+        Step::Compact => storage.compact(&|| true).map(|_| ()),
+        Step::Collect => storage.collect_garbage(&|| true).map(|_| ()),
         Step::Checkpoint => storage.take_checkpoint(),
         Step::Reopen => {
             storage.close()?;
@@ -193,7 +191,7 @@ fn content(storage: &Storage, view: &Arc<View>) -> Result<Content> {
 fn check_points(storage: &Storage, view: &View, model: &Content, random: &Random) {
     for _ in 0..10 {
         let key = format!("k{:05}", random.below(400)).into_bytes();
-        let found = storage.get(view, &key).unwrap();
+        let found = storage.get(view, &key, true).unwrap();
         let found = found.filter(|(kind, _)| *kind == PUT);
         assert_eq!(
             found.as_ref().map(|(_, v)| &v[..]),
@@ -297,8 +295,8 @@ fn a_power_cut_at_every_change_keeps_committed_transactions() {
                 storage.verify().unwrap();
                 // The tree goes on.
                 write(&storage, &changes(&random), 1).unwrap();
-                storage.compact().unwrap();
-                storage.collect_garbage().unwrap();
+                storage.compact(&|| true).unwrap();
+                storage.collect_garbage(&|| true).unwrap();
                 storage.verify().unwrap();
                 storage.close().unwrap();
                 states += 1;
@@ -391,8 +389,8 @@ fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> u64 {
     assert!(is_possible, "{say}: {failed} failed");
     storage.verify().unwrap_or_else(|e| panic!("{say}: {e}"));
     write(&storage, &changes(&Random::from_seed(k)), 0).unwrap();
-    storage.compact().unwrap();
-    storage.collect_garbage().unwrap();
+    storage.compact(&|| true).unwrap();
+    storage.collect_garbage(&|| true).unwrap();
     storage.verify().unwrap();
     calls
 }
@@ -488,8 +486,8 @@ fn an_old_snapshot_keeps_only_what_it_sees() {
         write(&storage, &all(round), 0).unwrap();
         // Another reader comes and goes.
         let passing = random.one_in(2).then(|| storage.view());
-        storage.compact().unwrap();
-        storage.collect_garbage().unwrap();
+        storage.compact(&|| true).unwrap();
+        storage.collect_garbage(&|| true).unwrap();
         drop(passing);
         let stats = storage.stats();
         if round > 20 {
@@ -516,7 +514,7 @@ fn pages_without_a_transaction_are_erased() {
         // The next commit syncs and seals the extents that were left.
         if round % 8 == 0 {
             write(&storage, &changes(&random), 0).unwrap();
-            storage.compact().unwrap();
+            storage.compact(&|| true).unwrap();
         }
         storage.erase_dead().unwrap();
         most = most.max(storage.stats().delta_extent_bytes);

@@ -2,7 +2,7 @@
 //! keys (ArkDB, section 4.1.2). In an empty tree they become base pages at once.
 
 use crate::compaction::Compaction;
-use crate::cursor::is_delete;
+use crate::entries::SortedEntries;
 use crate::mapping::Change;
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
@@ -10,7 +10,7 @@ use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
-use basalt_fs::Result;
+use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
 impl Storage {
@@ -18,9 +18,9 @@ impl Storage {
     /// kept with the commit, for the memory tier. Runs beside compactions and collections.
     ///
     /// Errors: those of reading and writing; then nothing has changed.
-    pub fn prepare_user_checkpoint<'a>(
+    pub fn prepare_user_checkpoint(
         &self,
-        changes: impl Iterator<Item = (&'a [u8], u8, &'a [u8])>,
+        changes: &mut dyn SortedEntries,
         note: Option<Vec<u8>>,
     ) -> Result<Prepared<'_>> {
         let maintenance = self.maintenance.try_lock();
@@ -35,7 +35,8 @@ impl Storage {
         // The leaf of each page of the writer.
         let mut leaves: Vec<PageId> = Vec::new();
         let mut current: Option<(PageId, Option<Vec<u8>>)> = None;
-        for (key, kind, value) in changes {
+        while changes.advance()? {
+            let (key, kind, value) = (changes.key(), changes.kind() as u8, changes.value());
             let inside =
                 |(_, end): &(PageId, Option<Vec<u8>>)| end.as_deref().is_none_or(|end| key < end);
             let leaf = match current.as_ref().filter(|leaf| inside(leaf)) {
@@ -77,6 +78,7 @@ impl Storage {
             _maintenance: None,
         })
     }
+
     /// Returns true if the tree has only an empty leaf.
     fn is_empty(&self, view: &View) -> Result<bool> {
         if view.root.level > 0 {
@@ -87,17 +89,22 @@ impl Storage {
     }
 
     /// Writes the first entries of a tree as base pages, so that they are written once.
-    fn prepare_first_pages<'s, 'a>(
-        &'s self,
-        changes: impl Iterator<Item = (&'a [u8], u8, &'a [u8])>,
+    fn prepare_first_pages<'a>(
+        &'a self,
+        changes: &mut dyn SortedEntries,
         note: Option<Vec<u8>>,
         view: Arc<View>,
-        maintenance: MutexGuard<'s, ()>,
-    ) -> Result<Prepared<'s>> {
+        maintenance: MutexGuard<'a, ()>,
+    ) -> Result<Prepared<'a>> {
         let mut compaction = Compaction::new(self, view);
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
         let mut lows: Vec<Vec<u8>> = Vec::new();
-        for (key, kind, value) in changes.filter(|(_, kind, _)| !is_delete(*kind)) {
+        while changes.advance()? {
+            let value = Bytes::copy_from_slice(changes.value());
+            let key = changes.key();
+            let Some((kind, value)) = self.filtered(key, changes.kind() as u8, value) else {
+                continue;
+            };
             let bytes = builder.max_len() + key.len() + value.len() + LARGEST_ENTRY_HEAD + SLOT;
             if !builder.is_empty() && bytes > self.options.page_bytes {
                 compaction.base.add(&mut builder, PageId::NONE)?;
@@ -109,7 +116,7 @@ impl Storage {
                     false => key.to_vec(),
                 });
             }
-            builder.add(key, kind, value);
+            builder.add(key, kind, &value);
         }
         if !builder.is_empty() {
             compaction.base.add(&mut builder, PageId::NONE)?;

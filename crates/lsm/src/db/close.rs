@@ -12,7 +12,7 @@ impl Engine {
         if self.ctx.read_only {
             self.ctx.begin_closing();
             self.ctx.jobs.drain();
-            self.leave();
+            self.leave(false);
             return Ok(());
         }
         {
@@ -52,7 +52,7 @@ impl Engine {
             self.ctx.events.wait();
         }
         self.ctx.tables.retry_removals();
-        self.leave();
+        self.leave(flushed.is_ok());
         flushed
     }
 
@@ -100,11 +100,15 @@ impl Engine {
     }
 
     /// Releases what every end of a store gives back.
-    fn leave(&self) {
+    fn leave(&self, is_whole: bool) {
         // The source is dropped after its lock is released: a drop takes the lock of the registry.
         let source = self.metric_source.lock().take();
         drop(source);
         self.ctx.counters.leave(&self.ctx.env);
+        for view in self.tree.view().pages.values() {
+            // Nothing that was acknowledged is lost if it fails: the log has it.
+            let _ = view.pages.leave(is_whole);
+        }
         self.ctx.events.close();
         self.tree.leave();
         self.ctx.tables.leave();
@@ -127,6 +131,6 @@ impl Engine {
         // that the store is closed.
         self.lead_all();
         self.wait_for_manual();
-        self.leave();
+        self.leave(false);
     }
 }

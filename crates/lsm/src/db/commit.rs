@@ -497,6 +497,7 @@ impl Engine {
             self.writes.queue().lock().note_sync(took);
         }
 
+        active.note_seq(first + count - 1);
         insert_group(&active, group, first, bytes);
         active.book_memory();
         self.tree.publish(first + count - 1);

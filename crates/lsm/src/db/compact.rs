@@ -155,7 +155,12 @@ impl Engine {
             let Some((plan, family)) = self.pick_plan(&state) else {
                 // Nothing is due and nothing runs. An error of an earlier attempt, such as at a
                 // range that a caller wanted compacted, affects the store no longer.
-                if state.jobs.compactions.is_empty() && state.jobs.ingesting.is_empty() {
+                let view = self.tree.view();
+                let has_failed = view.pages.values().any(|view| view.pages.has_failed());
+                if state.jobs.compactions.is_empty()
+                    && state.jobs.ingesting.is_empty()
+                    && !has_failed
+                {
                     self.health.compaction_succeeded();
                 }
                 return;

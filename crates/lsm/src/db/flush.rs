@@ -5,6 +5,8 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
+use super::open::write_pages;
+use super::pages::{FamilyPages, PageView};
 use super::view::View;
 use crate::compaction::ranges::RangeDelFilter;
 use crate::compaction::visibility::Stripes;
@@ -307,6 +309,8 @@ struct Flush<'a> {
     files: Vec<PathBuf>,
     /// Number of the log, if it stays as a blob file.
     kept: Option<u64>,
+    /// Trees that have entries of the memtables, by family.
+    trees: Vec<(u32, Arc<FamilyPages>)>,
 }
 
 impl<'a> Flush<'a> {
@@ -321,6 +325,7 @@ impl<'a> Flush<'a> {
             edit: Edit::default(),
             files: Vec::new(),
             kept: None,
+            trees: Vec::new(),
         }
     }
 
@@ -328,6 +333,7 @@ impl<'a> Flush<'a> {
     /// are removed.
     fn run(&mut self, made: &mut Vec<TableInfo>) -> Result<()> {
         self.write_level0_tables(made)?;
+        self.write_pages()?;
         self.sync_names()?;
         let log_end = self.remove_log();
         let kept_log = self.install()?;
@@ -358,6 +364,9 @@ impl<'a> Flush<'a> {
             let Some(family) = self.view.families.get(id).filter(|_| !mem.is_empty()) else {
                 continue;
             };
+            if self.view.pages.contains_key(id) {
+                continue;
+            }
             let number = self.engine.tree.new_file_number();
             match write_table(
                 &ctx.tables,
@@ -386,6 +395,25 @@ impl<'a> Flush<'a> {
                 ctx.remove_files(&self.files);
                 return Err(e.context("writing out the values of memtables"));
             }
+        }
+        Ok(())
+    }
+
+    /// Writes the memtables of families that are kept in pages.
+    fn write_pages(&mut self) -> Result<()> {
+        let seq = self.memtables.last_seq();
+        let view = self.view.clone();
+        for (id, tree) in view.pages.iter() {
+            let Some(mem) = self.memtables.mems.get(id).filter(|mem| !mem.is_empty()) else {
+                continue;
+            };
+            let ctx = &self.engine.ctx;
+            if let Err(e) = write_pages(&ctx.env, tree, &view.families[id], mem, seq) {
+                ctx.remove_files(&self.files);
+                return Err(e);
+            }
+            self.edit.pages.push((*id, seq));
+            self.trees.push((*id, tree.pages.clone()));
         }
         Ok(())
     }
@@ -458,7 +486,14 @@ impl<'a> Flush<'a> {
         // no file if all families with values in it were dropped.
         let mut kept_log = None;
         let files = std::mem::take(&mut self.files);
+        let (trees, seq) = (&self.trees, self.memtables.last_seq());
         engine.tree.install(edit, files, |_, view| {
+            for (id, tree) in trees {
+                // The family may have been dropped meanwhile.
+                if view.pages.contains_key(id) {
+                    Arc::make_mut(&mut view.pages).insert(*id, PageView::of(tree, seq));
+                }
+            }
             let kept = self.kept;
             kept_log = kept.and_then(|log| view.version.blobs.files.get(&log).cloned());
             let last = view.sealed.pop().expect("flushes run alone, oldest first");
@@ -467,6 +502,8 @@ impl<'a> Flush<'a> {
                 "the oldest memtable set is flushed first"
             );
         })?;
+        // The edit is durable.
+        self.trees.iter().for_each(|(_, tree)| tree.tree().confirm());
         if self.warm {
             engine.open_new(&tables, &blob_files);
         }

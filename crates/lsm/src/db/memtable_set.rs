@@ -96,6 +96,8 @@ pub(crate) struct MemtableSet {
     pub mems: BTreeMap<u32, Arc<MemTable>>,
     /// Number of the log that the records went to, or 0 if there is none yet.
     log: Arc<OnceLock<MemtableSetLog>>,
+    /// The highest sequence number in the set.
+    last_seq: Arc<AtomicU64>,
     /// Positions of the blob records in the log, in ascending order of sequence number.
     separated: Arc<Mutex<SeparatedRecords>>,
     /// Sums over `separated`, which writers read with each group without its lock.
@@ -113,6 +115,7 @@ impl MemtableSet {
             number,
             mems: families.map(|(id, cmp)| (id, MemTable::new(cmp))).collect(),
             log: Arc::default(),
+            last_seq: Arc::default(),
             separated: Arc::default(),
             separated_sums: Arc::default(),
             booked: Arc::new(named(
@@ -130,6 +133,7 @@ impl MemtableSet {
             number: self.number,
             mems,
             log: self.log.clone(),
+            last_seq: self.last_seq.clone(),
             separated: self.separated.clone(),
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
@@ -144,6 +148,7 @@ impl MemtableSet {
             number: self.number,
             mems,
             log: self.log.clone(),
+            last_seq: self.last_seq.clone(),
             separated: self.separated.clone(),
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
@@ -163,6 +168,16 @@ impl MemtableSet {
     /// Notes the log that the records of the set go to.
     pub fn set_log(&self, log: MemtableSetLog) {
         assert!(self.log.set(log).is_ok(), "a memtable set has one log");
+    }
+
+    /// Notes the highest sequence number of a group, before it is inserted.
+    pub fn note_seq(&self, last: SeqNo) {
+        self.last_seq.store(last, SeqCst);
+    }
+
+    /// Returns the highest sequence number in the set; 0 if it is empty.
+    pub fn last_seq(&self) -> SeqNo {
+        self.last_seq.load(SeqCst)
     }
 
     /// Records the positions of the blob records of a group that was just written to the log.

@@ -1,6 +1,7 @@
 //! Point reads of keys whose newest version is an operand. The sources are read from new to old,
 //! until an entry ends the chain of operands.
 
+use super::page_iter::PageIter;
 use super::view::{OpenedValue, View};
 use crate::iter::{InternalIter, MergingIter};
 use basalt_fs::Result;
@@ -126,6 +127,10 @@ impl View {
                 ChainState::End => return Ok(Some(descent.chain)),
                 ChainState::Later => return Ok(None),
             }
+        }
+        if let Some(pages) = self.pages.get(&family) {
+            let more = descent.through(Some(&mut PageIter::new(pages)), None)?;
+            return Ok((!matches!(more, ChainState::Later)).then_some(descent.chain));
         }
         let Some(tables) = self.version.families.get(&family) else {
             return Ok(Some(descent.chain));

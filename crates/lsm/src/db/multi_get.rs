@@ -4,6 +4,8 @@
 //! time. The keys of a call wait for about as many reads in a row as one key would. Values that are
 //! not in the tree are read in batches, too.
 
+use super::page_iter::found_entry;
+use super::pages::PageView;
 use super::view::View;
 use crate::memtable::FoundEntry;
 use crate::version::{FamilyVersion, TableFile};
@@ -189,6 +191,10 @@ impl View {
                 budget.take(len).then_some(Ok(found))
             })
             .collect();
+        if let Some(pages) = self.pages.get(&family) {
+            self.get_many_in_pages(pages, keys, fill_cache, budget, &mut out);
+            return out;
+        }
         let (Some(tables), Some(entry)) = (
             self.version.families.get(&family),
             self.families.get(&family),
@@ -247,6 +253,29 @@ impl View {
             open = going;
         }
         out
+    }
+
+    /// Looks up the keys that memtables do not have in the pages of their family.
+    fn get_many_in_pages(
+        &self,
+        pages: &PageView,
+        keys: &[&[u8]],
+        fill_cache: bool,
+        budget: &mut ReadBudget,
+        out: &mut [Option<Result<Option<FoundEntry>>>],
+    ) {
+        let open: Vec<usize> = (0..keys.len())
+            .filter(|i| matches!(out[*i], Some(Ok(None))))
+            .collect();
+        for round in open.chunks(READ_BATCH) {
+            let asked: Vec<&[u8]> = round.iter().map(|i| keys[*i]).collect();
+            let tree = pages.pages.tree();
+            let mut admit = |bytes| budget.take(bytes);
+            let found = tree.entries(&pages.snapshot, &asked, fill_cache, &mut admit);
+            for (i, found) in round.iter().zip(found) {
+                out[*i] = found.map(|found| found?.map(found_entry).transpose());
+            }
+        }
     }
 
     /// Returns the payloads that entries refer to, with their expiries. An error concerns its own

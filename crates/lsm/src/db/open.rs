@@ -10,11 +10,14 @@ use super::flush::write_table;
 use super::flush_values::Values;
 use super::lost_edits::{LoadedCatalog, NamedLogs, Search};
 use super::memtable_set::MemtableSet;
+use super::page_flush::FlushEntries;
+use super::pages::{self, PageView};
 use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;
 use super::write_path::log_space::log_path;
+use crate::memtable::MemTable;
 use crate::options::{Compression, Options};
 use crate::version::FileLocation;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
@@ -133,7 +136,19 @@ pub(crate) fn bind_families(
                 wanted.comparator.name()
             )));
         }
+        if wanted.pages.is_some() && f.pages.is_none() {
+            return Err(Error::invalid(format!(
+                "family {:?} is kept in levels of tables, and the options ask for pages; open it without `pages`, or copy its entries into a new family",
+                f.name
+            )));
+        }
         let mut wanted = wanted.clone();
+        if f.pages.is_some() && wanted.min_blob_size.is_some() {
+            return Err(Error::invalid(format!(
+                "family {:?} is kept in pages, which have all values in them; open it without `min_blob_size`",
+                f.name
+            )));
+        }
         if wanted.merge_operator.is_none()
             && let Some(name) = &f.merge_operator
         {
@@ -452,7 +467,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             sync_ancestors(env, dir)?;
             // And the lock's: it says whose a manifest is that a power cut leaves without a header.
             fs.sync_metadata(dir)?;
-            new_catalog(env, &options)?
+            new_catalog(env, dir, &options)?
         }
     };
     let named_before = catalog.next_file;
@@ -474,8 +489,17 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             make_room_to_recover(env, dir, &mut names, &mut catalog);
         }
     }
+    pages::remove_unused(env, dir, &catalog);
+    let mut trees = pages::open_all(env, dir, &catalog, &families, false)?;
     let logs = std::mem::take(&mut catalog.logs);
-    let last_seq = recover_logs(env, dir, &options, &tables, &families, &mut catalog, &logs)?;
+    let recovery = LogRecovery {
+        env,
+        dir,
+        options: &options,
+        tables: &tables,
+        families: &families,
+    };
+    let last_seq = recovery.run(&mut trees, &mut catalog, &logs)?;
     let number = catalog.next_file;
     catalog.next_file += 1;
     // Before anything is removed: a store that lacks a table stays as it is, for repair.
@@ -487,6 +511,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         number,
         &catalog.to_edit().encode(),
     )?;
+    trees.values().for_each(|tree| tree.pages.tree().confirm());
     remove_unused_files(env, dir, &names, &catalog, number);
 
     let opened = OpenedTree {
@@ -495,6 +520,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         catalog,
         families,
         version,
+        pages: trees,
         last_seq,
     };
     let engine = Engine::new(env, dir.to_path_buf(), options, opened, Some(lock), false);
@@ -554,7 +580,12 @@ fn sync_ancestors(env: &Env, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {
+fn new_catalog(env: &Env, dir: &Path, options: &Options) -> Result<Catalog> {
+    let default = options.family("default");
+    if default.pages.is_some() {
+        // The manifest that names the tree comes later.
+        pages::create(env, dir, 0, "default", default)?.pages.leave(false)?;
+    }
     let mut catalog = Catalog::default();
     catalog.apply(&Edit {
         store_id: Some(env.random().next_u128()),
@@ -563,37 +594,64 @@ fn new_catalog(env: &Env, options: &Options) -> Result<Catalog> {
         add_families: vec![(
             0,
             "default".into(),
-            options.family("default").comparator.name().into(),
+            default.comparator.name().into(),
         )],
+        pages: default.pages.iter().map(|_| (0, 0)).collect(),
         ..Edit::default()
     })?;
     Ok(catalog)
 }
 
-/// Replays the logs into memtables and writes those to tables of the catalog. Returns the last
-/// sequence number.
-fn recover_logs(
-    env: &Env,
-    dir: &Path,
-    options: &Options,
-    tables: &Arc<TableStore>,
-    families: &BTreeMap<u32, FamilyEntry>,
-    catalog: &mut Catalog,
-    logs: &BTreeMap<u64, LiveLog>,
-) -> Result<SeqNo> {
-    let fresh = || {
-        MemtableSet::new(
-            env,
-            0,
-            families
-                .values()
-                .map(|f| (f.id, f.options.comparator.clone())),
-        )
-    };
-    let mut memtable_set = fresh();
-    let mut last_seq = catalog.last_seq;
-    let mut wrote = false;
-    let mut write_out = |memtable_set: &MemtableSet, catalog: &mut Catalog| -> Result<()> {
+/// The recovery of the logs of a store that is being opened.
+struct LogRecovery<'a> {
+    env: &'a Env,
+    dir: &'a Path,
+    options: &'a Options,
+    tables: &'a Arc<TableStore>,
+    families: &'a BTreeMap<u32, FamilyEntry>,
+}
+
+impl LogRecovery<'_> {
+    /// Replays the logs into memtables and writes those to tables and pages of the catalog. Returns
+    /// the last sequence number.
+    fn run(
+        &self,
+        trees: &mut BTreeMap<u32, PageView>,
+        catalog: &mut Catalog,
+        logs: &BTreeMap<u64, LiveLog>,
+    ) -> Result<SeqNo> {
+        let families = self.families.values();
+        let orders = families.map(|f| (f.id, f.options.comparator.clone()));
+        let fresh = || MemtableSet::new(self.env, 0, orders.clone());
+        let mut memtable_set = fresh();
+        let mut last_seq = catalog.last_seq;
+        let (store_id, next_family) = (catalog.store_id, catalog.next_family);
+        let (known, dir) = (catalog.last_seq, self.dir);
+        replay_logs(self.env, dir, store_id, next_family, known, logs, |r| {
+            let last = r.first_seq + u64::from(r.count) - 1;
+            memtable_set.note_seq(last);
+            insert(&memtable_set, &r.payload, r.first_seq)?;
+            last_seq = last_seq.max(last);
+            memtable_set.book_memory();
+            if memtable_set.memory() >= self.options.write_buffer_bytes {
+                self.write_out(&memtable_set, trees, catalog)?;
+                memtable_set = fresh();
+            }
+            Ok(())
+        })?;
+        self.write_out(&memtable_set, trees, catalog)?;
+        catalog.last_seq = catalog.last_seq.max(last_seq);
+        Ok(last_seq)
+    }
+
+    /// Writes memtables to tables and pages, and notes these in the catalog.
+    fn write_out(
+        &self,
+        memtable_set: &MemtableSet,
+        trees: &mut BTreeMap<u32, PageView>,
+        catalog: &mut Catalog,
+    ) -> Result<()> {
+        let (env, tables, families) = (self.env, self.tables, self.families);
         let next = AtomicU64::new(catalog.next_file);
         let new_number = || next.fetch_add(1, SeqCst);
         let may_compress = |f: &FamilyEntry| f.options.blob_compression != Compression::None;
@@ -608,10 +666,17 @@ fn recover_logs(
         let mut values = Values::new(separator, None, &new_number);
         let mut edit = Edit::default();
         for (id, mem) in memtable_set.mems.iter().filter(|(_, m)| !m.is_empty()) {
-            let (number, family) = (new_number(), &families[id]);
+            let family = &families[id];
+            if let Some(tree) = trees.get_mut(id) {
+                let seq = memtable_set.last_seq();
+                write_pages(env, tree, family, mem, seq)?;
+                *tree = PageView::of(&tree.pages, seq);
+                edit.pages.push((*id, seq));
+                continue;
+            }
+            let number = new_number();
             let add = write_table(tables, number, family, mem, &[], false, Some(&mut values))?;
             edit.add_tables.push(add);
-            wrote = true;
         }
         for (number, meta) in values.finish(env, tables, false)? {
             let meta = Arc::new(meta);
@@ -621,28 +686,33 @@ fn recover_logs(
                 location: FileLocation::Local,
             });
         }
+        if !edit.add_tables.is_empty() {
+            env.fs().sync_metadata(self.dir)?;
+        }
         edit.date_blobs(env.clock().wall_ms());
         edit.next_file = Some(next.load(SeqCst));
         catalog.apply(&edit)
-    };
-    let (store_id, next_family) = (catalog.store_id, catalog.next_family);
-    let known = catalog.last_seq;
-    replay_logs(env, dir, store_id, next_family, known, logs, |r| {
-        insert(&memtable_set, &r.payload, r.first_seq)?;
-        last_seq = last_seq.max(r.first_seq + u64::from(r.count) - 1);
-        memtable_set.book_memory();
-        if memtable_set.memory() >= options.write_buffer_bytes {
-            write_out(&memtable_set, catalog)?;
-            memtable_set = fresh();
-        }
-        Ok(())
-    })?;
-    write_out(&memtable_set, catalog)?;
-    if wrote {
-        env.fs().sync_metadata(dir)?;
     }
-    catalog.last_seq = catalog.last_seq.max(last_seq);
-    Ok(last_seq)
+}
+
+/// Writes a memtable, whose highest sequence number is `seq`, to the pages of its family.
+pub(super) fn write_pages(
+    env: &Env,
+    tree: &PageView,
+    family: &FamilyEntry,
+    mem: &Arc<MemTable>,
+    seq: SeqNo,
+) -> Result<()> {
+    let write = || {
+        let mut entries = FlushEntries::new(tree, family, mem, env.clock().wall_ms())?;
+        tree.pages.write(&mut entries, seq)
+    };
+    write().map_err(|e| {
+        e.context(format!(
+            "writing out a memtable of family {:?}",
+            family.name
+        ))
+    })
 }
 
 /// The first version, checked against the directory: every table must be there with its size.

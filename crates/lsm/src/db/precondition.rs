@@ -172,7 +172,9 @@ impl Engine {
         let in_memory = view.memtables(family.id()).find_map(|m| m.get(key, now));
         let tables = view.version.families.get(&family.id());
         let is_in_memory = in_memory.is_some();
+        let flushed = view.pages.get(&family.id()).map(|pages| pages.flushed);
         let found = match in_memory {
+            None if flushed.is_some() => None,
             None if *checked < dropped
                 || tables.is_some_and(|t| tables_may_have_newer(t, key, *checked)) =>
             {
@@ -193,7 +195,13 @@ impl Engine {
             );
             Err(Error::new(ErrorKind::Conflict, message))
         };
+        if let Some(flushed) = flushed.filter(|flushed| !is_in_memory && checked < flushed) {
+            return conflict(format!(
+                "may have been changed up to sequence number {flushed}, after {since}"
+            ));
+        }
         match found {
+            _ if flushed.is_some() && !is_in_memory => Ok(()),
             Some(seq) if seq > *checked => conflict(format!(
                 "was changed with sequence number {seq}, after {since}"
             )),

@@ -2,6 +2,7 @@
 
 use super::engine::Engine;
 use super::multi_get::PendingReference;
+use super::page_iter::PageIter;
 use super::view::{OpenedValue, View};
 use super::{Family, ValueMeta, ValueWithExpiry};
 use crate::iter::user::{BlobAccess, IterBounds, UserIter};
@@ -32,12 +33,53 @@ struct PointRead<'a> {
 impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         let mut live = self.tree.snapshots().lock();
+        if let Some(snapshot) = self.snapshot_of_pages() {
+            return snapshot;
+        }
         // This is read under the lock. A compaction that does not see this snapshot has chosen its
         // inputs before. So its inputs hold no entry newer than this snapshot that would make it
         // drop older versions.
         let seq = self.tree.visible();
         *live.entry(seq).or_default() += 1;
         Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone())
+    }
+
+    /// Takes a snapshot of a store that has families in pages; `None` if it has none. Entries in
+    /// pages have no sequence number, so the snapshot keeps the view of its moment.
+    fn snapshot_of_pages(&self) -> Option<Snapshot> {
+        loop {
+            let view = self.tree.view();
+            if view.pages.is_empty() {
+                return None;
+            }
+            let mut live = self.tree.snapshots().lock();
+            let seq = self.tree.visible();
+            *live.entry(seq).or_default() += 1;
+            drop(live);
+            let made = Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone());
+            // If the view is the same as before, it had all entries up to the number.
+            if Arc::ptr_eq(&view, &self.tree.view()) && self.tree.ingested() <= view.ingested {
+                return Some(made.with_view(view));
+            }
+            spin_loop();
+        }
+    }
+
+    /// Returns the view to read from with a snapshot, if that is not the newest one.
+    fn pinned_view(&self, snapshot: &Snapshot) -> Option<Arc<View>> {
+        if let Some(pinned) = snapshot.view() {
+            let pinned = pinned.clone().downcast::<View>();
+            return Some(pinned.expect("snapshots of this store have its views"));
+        }
+        let view = self.tree.view();
+        if view.pages.is_empty() {
+            return None;
+        }
+        // The first family with pages was made after the snapshot, which sees nothing of it.
+        Some(Arc::new(View {
+            pages: Arc::default(),
+            ..(*view).clone()
+        }))
     }
 
     /// Returns the view to read from, and the sequence number to read as of. The view is taken
@@ -48,6 +90,12 @@ impl Engine {
     pub(super) fn read_view(&self, options: &ReadOptions) -> Result<(Arc<View>, SeqNo)> {
         self.ctx.check_open()?;
         loop {
+            if let Some(snapshot) = &options.snapshot
+                && snapshot.store() == self.ctx.jobs.number()
+                && let Some(pinned) = self.pinned_view(snapshot)
+            {
+                return Ok((pinned, snapshot.seq()));
+            }
             let view = self.tree.view();
             let seq = match &options.snapshot {
                 Some(s) if s.store() != self.ctx.jobs.number() => {
@@ -201,8 +249,16 @@ impl Engine {
     ) -> Result<Option<SeqNo>> {
         let (view, seq) = self.read_view(options)?;
         self.check_family(&view, family)?;
+        for mem in view.memtables(family.id()) {
+            if let Some(found) = mem.get(key, seq) {
+                return Ok(Some(found.seq));
+            }
+        }
         let found = view.get(family.id(), key, seq, options.fill_cache)?;
-        Ok(found.map(|f| f.seq))
+        Ok(found.map(|found| match view.pages.get(&family.id()) {
+            Some(pages) => pages.flushed,
+            None => found.seq,
+        }))
     }
 
     /// Returns the same as [`Engine::get`]. A value in a blob file is taken from `budget` before it
@@ -404,7 +460,9 @@ impl Engine {
                 sources.deleted.push(TombstoneSource::Run(run));
             }
         }
-        if let Some(tables) = view.version.families.get(&family.id()) {
+        if let Some(pages) = view.pages.get(&family.id()) {
+            sources.add(Box::new(PageIter::new(pages)), 0);
+        } else if let Some(tables) = view.version.families.get(&family.id()) {
             let (from, to) = (
                 options.lower_bound.as_deref(),
                 options.upper_bound.as_deref(),

@@ -9,6 +9,7 @@
 
 use super::engine::Engine;
 use super::memtable_set::MemtableSet;
+use super::pages;
 use super::open::{bind_families, build_version, load_catalog, replay_logs};
 use super::store_files::LOCK;
 use super::tree::OpenedTree;
@@ -47,6 +48,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let families = bind_families(&catalog, &options)?;
     let tables = TableStore::new(env, dir);
     let version = build_version(&tables, &catalog, &families)?;
+    let trees = pages::open_all(env, dir, &catalog, &families, true)?;
     let cmps = families
         .values()
         .map(|f| (f.id, f.options.comparator.clone()));
@@ -72,6 +74,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         catalog,
         families,
         version,
+        pages: trees,
         last_seq,
     };
     let engine = Engine::new(env, dir.to_path_buf(), options, opened, lock, true);

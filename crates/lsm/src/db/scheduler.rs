@@ -24,6 +24,7 @@ impl BackgroundJobs for Engine {
         }
         drop(state);
         self.schedule_compactions();
+        self.schedule_page_maintenance();
         self.schedule_gc();
     }
 
@@ -77,6 +78,7 @@ impl Engine {
                     || !s.jobs.ingesting.is_empty()
                     || s.jobs.exclusive
                     || !s.blobs.collecting.is_empty()
+                    || self.tree.view().pages.values().any(|p| p.pages.is_maintained())
             };
             self.ctx.env.jobs().wait_until(None, &mut || {
                 !busy() || self.ctx.is_closing() || self.health.check_jobs().is_err()
@@ -93,6 +95,7 @@ impl Engine {
                 && self.tree.view().sealed.is_empty()
                 && self.pick_plan(&state).is_none()
                 && self.pick_sources(&state).is_none()
+                && !self.tree.view().pages.values().any(|p| p.pages.is_busy())
             {
                 return self.gc_failure(&state).map_or(Ok(()), Err);
             }

@@ -12,6 +12,7 @@ use super::ingest::{Prepared, TableWriter};
 use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
+use super::pages;
 use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
 use super::throttle::WaitMode;
@@ -189,6 +190,13 @@ impl Db {
             dropped_tombstones: Arc::default(),
         };
         let cmp = entry.options.comparator.clone();
+        let tree = match &entry.options.pages {
+            Some(_) => {
+                let ctx = &engine.ctx;
+                Some(pages::create(&ctx.env, &ctx.dir, id, name, &entry.options)?)
+            }
+            None => None,
+        };
         let edit = Edit {
             next_family: Some(id + 1),
             add_families: vec![(id, name.to_string(), cmp.name().to_string())],
@@ -198,6 +206,7 @@ impl Db {
                 .iter()
                 .map(|o| (id, o.name().to_string()))
                 .collect(),
+            pages: tree.iter().map(|_| (id, 0)).collect(),
             ..Edit::default()
         };
         let handle = self.handle(&entry);
@@ -205,6 +214,9 @@ impl Db {
             let mut families = (*view.families).clone();
             families.insert(id, entry);
             view.families = Arc::new(families);
+            if let Some(tree) = tree {
+                Arc::make_mut(&mut view.pages).insert(id, tree);
+            }
             view.active = view.active.with_family(id, cmp);
         })?;
         Ok(handle)

@@ -21,6 +21,7 @@ use super::context::StoreContext;
 use super::families::FamilyEntry;
 use super::health::Health;
 use super::memtable_set::MemtableSet;
+use super::pages::PageView;
 use super::striped_view::StripedView;
 use super::view::View;
 use crate::compaction::OutputRange;
@@ -125,6 +126,8 @@ pub(crate) struct OpenedTree {
     pub families: BTreeMap<u32, FamilyEntry>,
     /// The version that the catalog describes.
     pub version: Version,
+    /// The trees of families that are kept in pages.
+    pub pages: BTreeMap<u32, PageView>,
     /// The newest sequence number in tables and logs.
     pub last_seq: SeqNo,
 }
@@ -149,6 +152,7 @@ impl Tree {
             catalog,
             families,
             version,
+            pages,
             last_seq,
         } = opened;
         let orders = families
@@ -162,6 +166,7 @@ impl Tree {
             sealed: Vec::new(),
             backlog: Backlog::of(0, &families, &version),
             version: Arc::new(version),
+            pages: Arc::new(pages),
             families: Arc::new(families),
             ingested: 0,
         };

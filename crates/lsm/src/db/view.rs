@@ -3,6 +3,7 @@
 use super::backlog::Backlog;
 use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
+use super::pages::PageViews;
 use crate::memtable::{FoundEntry, MemTable};
 use crate::version::{FamilyVersion, Version};
 use basalt_blob::{Name, ReadMode, Reference};
@@ -30,6 +31,8 @@ pub(crate) struct View {
     /// Sealed memtable sets, newest first.
     pub sealed: Vec<Arc<MemtableSet>>,
     pub version: Arc<Version>,
+    /// The trees of families that are kept in pages: what was flushed of these families.
+    pub pages: PageViews,
     pub families: Arc<BTreeMap<u32, FamilyEntry>>,
     /// Backlog of background work as of this view. Computed when the view is set.
     pub backlog: Backlog,
@@ -81,6 +84,9 @@ impl View {
             if let Some(found) = mem.get(key, seq) {
                 return Ok(Some(found));
             }
+        }
+        if let Some(pages) = self.pages.get(&family) {
+            return pages.found(key, fill_cache);
         }
         let Some(tables) = self.version.families.get(&family) else {
             return Ok(None);

@@ -53,6 +53,8 @@ pub struct CatalogFamily {
     pub comparator: String,
     /// Name of the family's merge operator, if it ever had one.
     pub merge_operator: Option<String>,
+    /// The highest sequence number in the family's pages; `None` if the family is kept in tables.
+    pub pages: Option<SeqNo>,
     /// The family's tables, by file number.
     pub tables: FileMap<CatalogTable>,
 }
@@ -199,6 +201,7 @@ impl Catalog {
                 name: name.clone(),
                 comparator: comparator.clone(),
                 merge_operator: None,
+                pages: None,
                 tables: FileMap::default(),
             };
             if *id >= self.next_family || self.families.insert(*id, family).is_some() {
@@ -218,6 +221,19 @@ impl Catalog {
                     )));
                 }
             }
+        }
+        for (id, seq) in &edit.pages {
+            let Some(family) = self.families.get_mut(id).filter(|f| f.tables.is_empty()) else {
+                return Err(bad(format!(
+                    "the edit keeps family {id} in pages, but the family has tables or does not exist"
+                )));
+            };
+            if let Some(before) = family.pages.replace(*seq).filter(|before| before > seq) {
+                return Err(bad(format!(
+                    "the pages of family {id} go back from sequence number {before} to {seq}"
+                )));
+            }
+            self.last_seq = self.last_seq.max(*seq);
         }
         for id in &edit.drop_families {
             if *id == 0 || self.families.remove(id).is_none() {
@@ -264,6 +280,12 @@ impl Catalog {
                     t.number,
                     t.level,
                     LEVELS - 1
+                )));
+            }
+            if f.pages.is_some() {
+                return Err(bad(format!(
+                    "the edit adds table {} to family {}, which is kept in pages",
+                    t.number, t.family
                 )));
             }
             let table = CatalogTable {
@@ -429,6 +451,9 @@ impl Catalog {
                 .families
                 .iter()
                 .filter_map(|(id, f)| Some((*id, f.merge_operator.clone()?)))
+                .collect(),
+            pages: (self.families.iter())
+                .filter_map(|(id, f)| Some((*id, f.pages?)))
                 .collect(),
             wall_ms: Some(self.wall_ms),
             ..Edit::default()

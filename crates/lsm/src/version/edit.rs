@@ -73,6 +73,9 @@ pub struct Edit {
     pub next_family: Option<u32>,
     /// Tag 14: merge operators of families from now on: id, name of the operator.
     pub merge_operators: Vec<(u32, String)>,
+    /// Tag 24: families that are kept in pages: id, and the highest sequence number whose entry of
+    /// the family is in its pages. Every lower one is there, too.
+    pub pages: Vec<(u32, SeqNo)>,
     /// Tag 16: blob files that are added.
     pub add_blobs: Vec<AddBlob>,
     /// Tag 17: blob files that are removed: garbage collection rewrote them, or they have no live
@@ -299,6 +302,12 @@ impl Edit {
             });
         }
         self.encode_locations(&mut o);
+        for (id, seq) in &self.pages {
+            field(&mut o, 24, |b| {
+                varint(b, u64::from(*id));
+                varint(b, *seq);
+            });
+        }
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -405,6 +414,7 @@ impl Edit {
                         return Err(Input::bad(&format!("file {number} has two locations")));
                     }
                 }
+                24 => e.pages.push((f.u32()?, f.varint()?)),
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 65 => e.blob_times.push((f.varint()?, f.varint()?)),
@@ -500,6 +510,9 @@ impl Edit {
         most("wall time", self.wall_ms, MAX_QUANTITY)?;
         for (_, made_ms) in &self.blob_times {
             most("time of a blob file", Some(*made_ms), MAX_QUANTITY)?;
+        }
+        for (_, seq) in &self.pages {
+            most("a sequence number of pages", Some(*seq), SEQ_LIMIT)?;
         }
         for (number, _) in &self.add_logs {
             most("number of a log", Some(*number), MAX_FILE_NUMBER)?;

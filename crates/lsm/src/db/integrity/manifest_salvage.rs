@@ -304,6 +304,7 @@ impl SalvagedCatalog {
                 comparator: options.family(&name).comparator.name().to_string(),
                 name,
                 merge_operator: None,
+                pages: None,
                 tables: FileMap::default(),
             })
     }

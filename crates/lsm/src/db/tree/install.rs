@@ -112,6 +112,7 @@ impl Tree {
             active: now.active.clone(),
             sealed: now.sealed.clone(),
             version: Arc::new(tree.version),
+            pages: now.pages.clone(),
             families: now.families.clone(),
             backlog: now.backlog,
             ingested: now.ingested,
@@ -119,6 +120,13 @@ impl Tree {
         if !edit.drop_families.is_empty() {
             let families = Arc::make_mut(&mut next.families);
             families.retain(|id, _| !edit.drop_families.contains(id));
+            for id in &edit.drop_families {
+                if next.pages.contains_key(id) {
+                    let pages = Arc::make_mut(&mut next.pages);
+                    let dropped = pages.remove(id).expect("it is there");
+                    dropped.pages.note_dropped();
+                }
+            }
         }
         change(&mut state, &mut next);
         self.set_view(&mut state, next);
@@ -164,6 +172,7 @@ impl Tree {
         edit.remove_tables
             .retain(|t| state.catalog.families.contains_key(&t.0));
         edit.add_tables.retain(|t| !dead.contains(&t.number));
+        edit.pages.retain(|(id, _)| !gone(id));
         drop(state);
         for number in dead {
             // A table that was only to move is not new: it goes when its last reader lets go.

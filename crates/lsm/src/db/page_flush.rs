@@ -1,0 +1,244 @@
+//! The flush of a memtable to pages: of each key, its newest state.
+//!
+//! Entries in pages have no sequence number, and there is one for each key. So operands are merged
+//! with what the tree has, and a range tombstone becomes a tombstone for each key that the tree has
+//! in its range. Readers that need an older state hold a view with the memtable and the older
+//! content of the tree.
+
+use super::families::FamilyEntry;
+use super::page_iter::{decode_versions, encode_versions};
+use super::pages::PageView;
+use crate::iter::InternalIter;
+use crate::memtable::{MemIter, MemTable};
+use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
+use basalt_kv::merge::{Chain, Merging};
+use basalt_kv::ranges::Fragments;
+use basalt_tree::{EntryCursor, SortedEntries};
+use std::sync::Arc;
+
+/// The entries of a memtable as the tree of its family takes them.
+pub(crate) struct FlushEntries<'a> {
+    /// The tree before the flush.
+    tree: &'a PageView,
+    merging: Merging,
+    now_ms: u64,
+    mem: MemIter,
+    /// True if `key`, `kind` and `value` are the memtable's next entry, which is not taken yet.
+    has_next: bool,
+    key: Vec<u8>,
+    kind: Kind,
+    value: Bytes,
+    deleted: DeletedKeys,
+    /// True once an entry is current.
+    is_taken: bool,
+    /// True if the current entry is a tombstone of `deleted`.
+    is_deleted: bool,
+}
+
+/// The keys of the tree that range tombstones of the memtable delete.
+struct DeletedKeys {
+    ranges: Fragments,
+    /// The range that `cursor` is in.
+    at: usize,
+    cursor: EntryCursor,
+    is_sought: bool,
+    /// The next key, if `has_next`.
+    key: Vec<u8>,
+    has_next: bool,
+}
+
+impl DeletedKeys {
+    /// Finds the next key of the tree that has a value and is deleted.
+    fn find_next(&mut self) -> Result<()> {
+        self.has_next = false;
+        while self.at < self.ranges.len() {
+            let (from, to) = self.ranges.range(self.at);
+            if !self.is_sought {
+                self.cursor.seek(from)?;
+                self.is_sought = true;
+            }
+            while self.cursor.next_entry()? {
+                self.key.clear();
+                let (kind, _) = self.cursor.take(&mut self.key)?;
+                if &self.key[..] >= to {
+                    break;
+                }
+                if kind != Kind::Delete {
+                    self.has_next = true;
+                    return Ok(());
+                }
+            }
+            self.at += 1;
+            self.is_sought = false;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> FlushEntries<'a> {
+    /// Reads the memtable of a family, at wall time `now_ms`.
+    pub fn new(
+        tree: &'a PageView,
+        family: &FamilyEntry,
+        mem: &Arc<MemTable>,
+        now_ms: u64,
+    ) -> Result<FlushEntries<'a>> {
+        let runs = mem.ranges();
+        let pieces = runs.iter().flat_map(|run| run.iter());
+        let ranges = Fragments::build(&family.options.comparator, pieces, Some(&[]));
+        let mut deleted = DeletedKeys {
+            ranges,
+            at: 0,
+            cursor: tree.pages.tree().cursor(&tree.snapshot),
+            is_sought: false,
+            key: Vec::new(),
+            has_next: false,
+        };
+        deleted.find_next()?;
+        let mut iter = mem.iter();
+        iter.seek_to_first()?;
+        let merge_operator = family.options.merge_operator.clone();
+        let mut entries = FlushEntries {
+            tree,
+            merging: Merging::new(family.name.clone(), merge_operator),
+            now_ms,
+            mem: iter,
+            has_next: false,
+            key: Vec::new(),
+            kind: Kind::Delete,
+            value: Bytes::new(),
+            deleted,
+            is_taken: false,
+            is_deleted: false,
+        };
+        entries.find_next()?;
+        Ok(entries)
+    }
+
+    /// Returns the sequence number of the newest range tombstone over a key; 0 if there is none.
+    fn deleted_at(&self, key: &[u8]) -> SeqNo {
+        let ranges = &self.deleted.ranges;
+        ranges.newest(&Cmp::Bytewise, key, SeqNo::MAX).unwrap_or(0)
+    }
+
+    /// Finds the next key of the memtable and its newest state. Keys that a range tombstone of the
+    /// memtable hides are left out: if the tree has them, they are among [`DeletedKeys`].
+    fn find_next(&mut self) -> Result<()> {
+        self.has_next = false;
+        while self.mem.valid() {
+            self.key.clear();
+            self.key.extend_from_slice(split_internal_key(self.mem.key()).0);
+            let deleted_at = self.deleted_at(&self.key);
+            // The versions that count, from the newest down: operands, and what ends them.
+            let mut versions: Vec<(Kind, Bytes)> = Vec::new();
+            let mut has_end = false;
+            while self.mem.valid() {
+                let (user, trailer) = split_internal_key(self.mem.key());
+                if user != &self.key[..] {
+                    break;
+                }
+                if !has_end {
+                    let is_deleted = trailer_seq(trailer) < deleted_at;
+                    versions.push(match is_deleted {
+                        true => (Kind::Delete, Bytes::new()),
+                        false => {
+                            let kind = Kind::from_u8(trailer as u8);
+                            let kind = kind.expect("inserted with a kind");
+                            (kind, self.mem.pinned_value())
+                        }
+                    });
+                    has_end = versions[versions.len() - 1].0 != Kind::Merge;
+                }
+                self.mem.next()?;
+            }
+            if let [(Kind::Delete, _)] = &versions[..]
+                && deleted_at > 0
+            {
+                continue;
+            }
+            (self.kind, self.value) = match &versions[..] {
+                [(kind, value)] if *kind != Kind::Merge => (*kind, value.clone()),
+                _ => {
+                    let is_open = !has_end && deleted_at == 0;
+                    self.merged(versions, is_open)?
+                }
+            };
+            self.has_next = true;
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Merges the operands of the key. If `is_open`, what the tree has of the key is below them. If
+    /// the operator refuses, all versions stay, and each reader gets the error.
+    fn merged(&self, mut versions: Vec<(Kind, Bytes)>, is_open: bool) -> Result<(Kind, Bytes)> {
+        if is_open && let Some((kind, value)) = self.tree.get(&self.key, true)? {
+            match kind {
+                Kind::Merge => versions.extend(decode_versions(&value)?),
+                _ => versions.push((kind, value)),
+            }
+        }
+        let mut chain = Chain::default();
+        for (kind, value) in &versions {
+            chain.take(*kind, || value.clone(), self.now_ms)?;
+        }
+        let Ok((value, expire_at_ms)) = chain.merge(&self.merging, &self.key) else {
+            return Ok((Kind::Merge, encode_versions(&versions)));
+        };
+        Ok(match expire_at_ms {
+            None => (Kind::Put, value),
+            Some(at) => {
+                let mut with_expiry = at.to_le_bytes().to_vec();
+                with_expiry.extend_from_slice(&value);
+                (Kind::PutTtl, Bytes::from(with_expiry))
+            }
+        })
+    }
+}
+
+impl SortedEntries for FlushEntries<'_> {
+    fn advance(&mut self) -> Result<bool> {
+        // The entry that was taken last is behind both.
+        if self.is_taken {
+            match self.is_deleted {
+                true => self.deleted.find_next()?,
+                false => self.find_next()?,
+            }
+        }
+        if self.has_next && self.deleted.has_next && self.deleted.key == self.key {
+            self.deleted.find_next()?;
+        }
+        self.is_taken = true;
+        self.is_deleted = match (self.has_next, self.deleted.has_next) {
+            (false, false) => {
+                self.is_taken = false;
+                return Ok(false);
+            }
+            (true, true) => self.deleted.key < self.key,
+            (_, is_deleted) => is_deleted,
+        };
+        Ok(true)
+    }
+
+    fn key(&self) -> &[u8] {
+        match self.is_deleted {
+            true => &self.deleted.key,
+            false => &self.key,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self.is_deleted {
+            true => Kind::Delete,
+            false => self.kind,
+        }
+    }
+
+    fn value(&self) -> &[u8] {
+        match self.is_deleted {
+            true => &[],
+            false => &self.value,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! [`PageIter`]: the entries of a tree of pages as merged readers take them, as the oldest source.
+//!
+//! The tree has one entry for each key, without a sequence number. It gets number 0. An entry of
+//! kind [`Kind::Merge`] is a list: operands that the merge operator refused, and what is below them.
+//! Their numbers count down to 0. They are not above the numbers that the versions had, so each
+//! reader of the tree sees them.
+
+use super::pages::PageView;
+use crate::iter::InternalIter;
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_kv::encoding::{get_varint64, put_varint};
+use basalt_kv::entry::FoundEntry;
+use basalt_kv::key::{Kind, TRAILER_LEN, pack_trailer, split_internal_key};
+use basalt_tree::EntryCursor;
+use smallvec::{SmallVec, smallvec};
+
+/// The versions of a key, the newest first.
+type Versions = SmallVec<[(Kind, Bytes); 1]>;
+
+/// Returns versions as one value: of each, its kind, its length and its bytes.
+pub(crate) fn encode_versions(versions: &[(Kind, Bytes)]) -> Bytes {
+    let mut out = Vec::new();
+    for (kind, value) in versions {
+        out.push(*kind as u8);
+        put_varint(&mut out, value.len() as u64);
+        out.extend_from_slice(value);
+    }
+    Bytes::from(out)
+}
+
+/// Returns the versions of a value that [`encode_versions`] made.
+///
+/// Errors: `Corruption` if it is another one.
+pub(crate) fn decode_versions(value: &Bytes) -> Result<Versions> {
+    let mut versions = Versions::new();
+    let mut at = 0;
+    while at < value.len() {
+        let decoded = (|| {
+            let kind = Kind::from_u8(value[at])?;
+            at += 1;
+            let len = usize::try_from(get_varint64(value, &mut at)?).ok()?;
+            let end = at.checked_add(len).filter(|end| *end <= value.len())?;
+            let bytes = value.slice(at..end);
+            at = end;
+            Some((kind, bytes))
+        })();
+        versions.push(decoded.ok_or_else(malformed)?);
+    }
+    match versions.is_empty() {
+        true => Err(malformed()),
+        false => Ok(versions),
+    }
+}
+
+fn malformed() -> Error {
+    let what = "a list of operands in a page does not decode";
+    Error::new(ErrorKind::Corruption, what)
+}
+
+/// Returns the versions of an entry.
+fn versions_of((kind, value): (Kind, Bytes)) -> Result<Versions> {
+    match kind {
+        Kind::Merge => decode_versions(&value),
+        _ => Ok(smallvec![(kind, value)]),
+    }
+}
+
+/// Returns the newest version of an entry, as a reader finds it.
+pub(crate) fn found_entry(entry: (Kind, Bytes)) -> Result<FoundEntry> {
+    let mut versions = versions_of(entry)?;
+    let seq = versions.len() as u64 - 1;
+    let (kind, value) = versions.swap_remove(0);
+    Ok(FoundEntry { seq, kind, value })
+}
+
+/// A cursor over the entries of a tree in a view.
+pub(crate) struct PageIter {
+    cursor: EntryCursor,
+    /// The last movement of `cursor`.
+    forward: bool,
+    /// The current internal key; its user key is that of the cursor's current entry.
+    key: Vec<u8>,
+    versions: Versions,
+    /// The current version.
+    at: usize,
+    valid: bool,
+}
+
+impl PageIter {
+    pub fn new(view: &PageView) -> PageIter {
+        PageIter {
+            cursor: view.pages.tree().cursor(&view.snapshot),
+            forward: true,
+            key: Vec::new(),
+            versions: Versions::new(),
+            at: 0,
+            valid: false,
+        }
+    }
+
+    fn trailer_of(&self, at: usize) -> u64 {
+        pack_trailer((self.versions.len() - 1 - at) as u64, self.versions[at].0)
+    }
+
+    fn show(&mut self, at: usize) {
+        self.at = at;
+        let trailer = self.trailer_of(at);
+        self.key.truncate(self.key.len() - TRAILER_LEN);
+        self.key.extend_from_slice(&trailer.to_le_bytes());
+    }
+
+    /// Moves the cursor by a key. Afterwards the first version in the direction is current.
+    fn step(&mut self, forward: bool) -> Result<()> {
+        self.valid = false;
+        self.forward = forward;
+        let found = match forward {
+            true => self.cursor.next_entry()?,
+            false => self.cursor.prev_entry()?,
+        };
+        if found {
+            self.key.clear();
+            let entry = self.cursor.take(&mut self.key)?;
+            self.key.extend_from_slice(&[0; TRAILER_LEN]);
+            self.versions = versions_of(entry)?;
+            let at = if forward { 0 } else { self.versions.len() - 1 };
+            self.show(at);
+            self.valid = true;
+        }
+        Ok(())
+    }
+
+    /// Turns the cursor around: its last movement led to the current key, which is now behind it.
+    fn turn(&mut self, forward: bool) -> Result<()> {
+        if self.forward != forward {
+            self.forward = forward;
+            match forward {
+                true => self.cursor.next_entry()?,
+                false => self.cursor.prev_entry()?,
+            };
+        }
+        Ok(())
+    }
+}
+
+impl InternalIter for PageIter {
+    fn valid(&self) -> bool {
+        self.valid
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.valid = false;
+        self.cursor.seek(b"")?;
+        self.step(true)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.valid = false;
+        self.cursor.seek_to_end()?;
+        self.step(false)
+    }
+
+    fn seek(&mut self, target: &[u8]) -> Result<()> {
+        self.valid = false;
+        let (user, target) = split_internal_key(target);
+        self.cursor.seek(user)?;
+        self.step(true)?;
+        if self.valid && split_internal_key(&self.key).0 == user {
+            match (0..self.versions.len()).find(|at| self.trailer_of(*at) <= target) {
+                Some(at) => self.show(at),
+                None => self.step(true)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) -> Result<()> {
+        self.valid = false;
+        let (user, target) = split_internal_key(target);
+        self.cursor.seek(user)?;
+        self.step(true)?;
+        if self.valid && split_internal_key(&self.key).0 == user {
+            let found = (0..self.versions.len()).rfind(|at| self.trailer_of(*at) >= target);
+            if let Some(at) = found {
+                self.show(at);
+                return Ok(());
+            }
+        }
+        self.cursor.seek(user)?;
+        self.step(false)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if self.at + 1 < self.versions.len() {
+            self.show(self.at + 1);
+            return Ok(());
+        }
+        self.valid = false;
+        self.turn(true)?;
+        self.step(true)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if self.at > 0 {
+            self.show(self.at - 1);
+            return Ok(());
+        }
+        self.valid = false;
+        self.turn(false)?;
+        self.step(false)
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.versions[self.at].1
+    }
+
+    fn pinned_value(&self) -> Bytes {
+        self.versions[self.at].1.clone()
+    }
+}

@@ -1,0 +1,73 @@
+//! Maintenance of families that are kept in pages: compactions of leaves, collections of garbage and
+//! system checkpoints, as background jobs.
+
+use super::engine::Engine;
+use super::pages::{FamilyPages, PageView};
+use crate::listener::{BackgroundErrorReason, Event};
+use basalt_env::JobPriority;
+use std::sync::Arc;
+
+impl Engine {
+    /// Queues maintenance of the trees that were written since it last ran.
+    pub fn schedule_page_maintenance(self: &Arc<Self>) {
+        if self.health.compactions_are_paused() {
+            return;
+        }
+        for (id, view) in self.tree.view().pages.iter() {
+            if view.pages.begin_maintenance() {
+                let (engine, pages, id) = (self.clone(), view.pages.clone(), *id);
+                let job = move || engine.maintain_pages(id, &pages);
+                self.ctx.jobs.spawn(JobPriority::Compaction, job);
+            }
+        }
+    }
+
+    fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>) {
+        let result = pages.tree().maintain_while(&|| !self.ctx.is_closing());
+        // Space that only the views of before needed.
+        let is_shown = self.show_maintained(family);
+        let result = match is_shown {
+            true => result.and_then(|()| pages.tree().release_space()),
+            false => result,
+        };
+        pages.end_maintenance(result.is_err(), is_shown);
+        match result {
+            Ok(()) => self.health.compaction_succeeded(),
+            Err(e) => {
+                let e = e.context("maintaining the pages of a family");
+                self.health.compaction_failed(e.clone(), false);
+                self.ctx.notify(|| Event::BackgroundError {
+                    during: BackgroundErrorReason::Compaction,
+                    error: e.clone(),
+                });
+                self.background.retry_later();
+            }
+        }
+        self.background.schedule();
+        self.ctx.env.jobs().notify();
+    }
+
+    /// Lets readers see a tree as it is after its maintenance. Returns false during a flush: between
+    /// its write to the tree and its edit, the tree has entries that memtables have, too.
+    fn show_maintained(&self, family: u32) -> bool {
+        let Some(_alone) = self.flushing.try_lock() else {
+            return false;
+        };
+        let view = self.tree.view();
+        let Some(shown) = view.pages.get(&family) else {
+            return true;
+        };
+        if shown.pages.tree().has_unconfirmed() {
+            // A flush has failed behind its write. The next attempt shows the tree.
+            return true;
+        }
+        drop(view);
+        self.tree.change_view(|_, view| {
+            if let Some(shown) = view.pages.get(&family) {
+                let newest = PageView::of(&shown.pages, shown.flushed);
+                Arc::make_mut(&mut view.pages).insert(family, newest);
+            }
+        });
+        true
+    }
+}

@@ -1,0 +1,302 @@
+//! Families that are kept in pages (decision 0044): their trees, and what readers see of them.
+//!
+//! A flush writes a memtable of such a family to its tree. The write counts once the edit of the
+//! manifest is durable that records it, together with the tables of all other families. Until then,
+//! the next open drops it. So a flush is one step for all families, as a flush to tables is.
+
+use super::families::FamilyEntry;
+use super::page_iter::found_entry;
+use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
+use crate::version::catalog::Catalog;
+use basalt_env::Env;
+use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
+use basalt_kv::entry::{FoundEntry, expiry_of};
+use basalt_kv::key::{Kind, SeqNo};
+use basalt_tree::{
+    EntryDecision, EntryFilter, PageTree, SortedEntries, TreeOptions, TreeSnapshot,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The directory of all trees of a store.
+pub(crate) const PAGES_DIR: &str = "pages";
+
+/// The tree of a family.
+pub(crate) struct FamilyPages {
+    env: Env,
+    dir: PathBuf,
+    tree: PageTree,
+    /// True while a job maintains the tree.
+    maintaining: AtomicBool,
+    /// True if the tree was written since it was last maintained.
+    was_written: AtomicBool,
+    /// True if maintenance has failed.
+    has_failed: AtomicBool,
+    /// True once the family is dropped: the last one to use the tree removes it.
+    dropped: AtomicBool,
+    /// True once the directory may belong to another store.
+    left: AtomicBool,
+}
+
+/// What readers see of a family's tree.
+#[derive(Clone)]
+pub(crate) struct PageView {
+    pub pages: Arc<FamilyPages>,
+    pub snapshot: TreeSnapshot,
+    /// No entry in the tree has a higher sequence number.
+    pub flushed: SeqNo,
+}
+
+/// The trees of a view, by family.
+pub(crate) type PageViews = Arc<BTreeMap<u32, PageView>>;
+
+/// Drops expired values, and asks the compaction filter of a family about the others.
+struct FamilyFilter {
+    env: Env,
+    family: Arc<str>,
+    filter: Option<Arc<dyn CompactionFilter>>,
+}
+
+impl EntryFilter for FamilyFilter {
+    fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision {
+        let now_ms = self.env.clock().wall_ms();
+        let expiry = match kind {
+            Kind::PutTtl => match expiry_of(value) {
+                Ok(at) if at <= now_ms => return EntryDecision::Remove,
+                Ok(_) => 8,
+                // A reader reports it.
+                Err(_) => return EntryDecision::Keep,
+            },
+            Kind::Put => 0,
+            _ => return EntryDecision::Keep,
+        };
+        let Some(filter) = &self.filter else {
+            return EntryDecision::Keep;
+        };
+        let context = FilterContext {
+            family: &self.family,
+            level: 0,
+            seq: 0,
+            now_ms,
+        };
+        match filter.filter(&context, key, &value[expiry..]) {
+            FilterDecision::Keep => EntryDecision::Keep,
+            FilterDecision::Remove => EntryDecision::Remove,
+            FilterDecision::Change(new) => {
+                let mut changed = value[..expiry].to_vec();
+                changed.extend_from_slice(&new);
+                EntryDecision::Change(kind, changed)
+            }
+        }
+    }
+}
+
+/// Returns the directory of a family's tree.
+pub(crate) fn tree_dir(dir: &Path, family: u32) -> PathBuf {
+    dir.join(PAGES_DIR).join(family.to_string())
+}
+
+/// Returns the note of a write: the highest sequence number in it.
+fn note_of(seq: SeqNo) -> Vec<u8> {
+    seq.to_le_bytes().to_vec()
+}
+
+/// Returns the sequence number of a note; `None` if it is none.
+fn seq_of(note: &[u8]) -> Option<SeqNo> {
+    Some(SeqNo::from_le_bytes(note.try_into().ok()?))
+}
+
+fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
+    let filter = FamilyFilter {
+        env: env.clone(),
+        family: name.into(),
+        filter: options.compaction_filter.clone(),
+    };
+    let options = options.pages.clone().unwrap_or_default();
+    options.filter(Some(Arc::new(filter)))
+}
+
+impl FamilyPages {
+    fn new(env: &Env, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+        Arc::new(FamilyPages {
+            env: env.clone(),
+            dir,
+            tree,
+            maintaining: AtomicBool::new(false),
+            was_written: AtomicBool::new(true),
+            has_failed: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    pub fn tree(&self) -> &PageTree {
+        &self.tree
+    }
+
+    /// Writes the entries of a memtable. `seq` is the highest sequence number up to which the tree
+    /// has all entries then. Writes nothing if an earlier attempt has written them.
+    pub fn write(&self, entries: &mut dyn SortedEntries, seq: SeqNo) -> Result<()> {
+        let note = note_of(seq);
+        if self.tree.note() != note {
+            self.tree.write_unconfirmed(entries, note)?;
+        }
+        self.was_written.store(true, SeqCst);
+        Ok(())
+    }
+
+    /// Begins maintenance. Returns false if it runs, or if the tree was not written since.
+    pub fn begin_maintenance(&self) -> bool {
+        if !self.was_written.load(SeqCst) || self.maintaining.swap(true, SeqCst) {
+            return false;
+        }
+        self.was_written.store(false, SeqCst);
+        true
+    }
+
+    /// Ends maintenance. If it is not done, it is tried again.
+    pub fn end_maintenance(&self, has_failed: bool, is_done: bool) {
+        if has_failed || !is_done {
+            self.was_written.store(true, SeqCst);
+        }
+        self.has_failed.store(has_failed, SeqCst);
+        self.maintaining.store(false, SeqCst);
+    }
+
+    /// Returns true if maintenance has failed, and was not tried again since.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(SeqCst)
+    }
+
+    /// Returns true while maintenance runs.
+    pub fn is_maintained(&self) -> bool {
+        self.maintaining.load(SeqCst)
+    }
+
+    /// Returns true while maintenance runs or is due.
+    pub fn is_busy(&self) -> bool {
+        self.maintaining.load(SeqCst) || self.was_written.load(SeqCst)
+    }
+
+    /// Notes that the family is dropped, durably.
+    pub fn note_dropped(&self) {
+        self.dropped.store(true, SeqCst);
+    }
+
+    /// Gives the directory back. With `whole`, takes a system checkpoint before.
+    pub fn leave(&self, whole: bool) -> Result<()> {
+        self.left.store(true, SeqCst);
+        match whole {
+            true => self.tree.close(),
+            false => self.tree.abandon(),
+        }
+    }
+}
+
+impl Drop for FamilyPages {
+    fn drop(&mut self) {
+        if self.dropped.load(SeqCst) && !self.left.load(SeqCst) {
+            // If a file cannot be removed now, the next open of the store removes it.
+            let _ = self.tree.abandon();
+            let _ = PageTree::destroy(&self.env, &self.dir);
+        }
+    }
+}
+
+impl PageView {
+    /// Returns the newest content of a tree.
+    pub fn of(pages: &Arc<FamilyPages>, flushed: SeqNo) -> PageView {
+        PageView {
+            snapshot: pages.tree.snapshot(),
+            pages: pages.clone(),
+            flushed,
+        }
+    }
+
+    /// Returns the entry of a key, which may be a tombstone.
+    pub fn get(&self, key: &[u8], fill_cache: bool) -> Result<Option<(Kind, Bytes)>> {
+        self.pages.tree.entry(&self.snapshot, key, fill_cache)
+    }
+
+    /// Returns the newest version of a key as a reader finds it. Its sequence number says nothing
+    /// but that it is not above [`PageView::flushed`].
+    pub fn found(&self, key: &[u8], fill_cache: bool) -> Result<Option<FoundEntry>> {
+        self.get(key, fill_cache)?.map(found_entry).transpose()
+    }
+}
+
+/// Creates the tree of a new family. A left-over of a family that was never recorded is removed.
+pub(crate) fn create(
+    env: &Env,
+    dir: &Path,
+    family: u32,
+    name: &str,
+    options: &FamilyOptions,
+) -> Result<PageView> {
+    env.fs().create_dir(&dir.join(PAGES_DIR))?;
+    env.fs().sync_metadata(dir)?;
+    let dir = tree_dir(dir, family);
+    PageTree::destroy(env, &dir)?;
+    let tree = PageTree::open(env, &dir, &tree_options(env, name, options))?;
+    Ok(PageView::of(&FamilyPages::new(env, dir, tree), 0))
+}
+
+/// Opens the trees of all families of a catalog that are kept in pages.
+pub(crate) fn open_all(
+    env: &Env,
+    dir: &Path,
+    catalog: &Catalog,
+    families: &BTreeMap<u32, FamilyEntry>,
+    read_only: bool,
+) -> Result<BTreeMap<u32, PageView>> {
+    let mut trees = BTreeMap::new();
+    for (id, family) in &catalog.families {
+        let Some(recorded) = family.pages else {
+            continue;
+        };
+        let dir = tree_dir(dir, *id);
+        let options = tree_options(env, &family.name, &families[id].options);
+        let options = options.create_if_missing(false);
+        let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
+        let opened = match read_only {
+            true => PageTree::open_read_only(env, &dir, &options, &keep),
+            false => PageTree::open_keeping(env, &dir, &options, &keep),
+        };
+        let tree = opened.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => missing(&dir),
+            _ => e.context(format!("opening the pages of family {:?}", family.name)),
+        })?;
+        let pages = FamilyPages::new(env, dir, tree);
+        trees.insert(*id, PageView::of(&pages, recorded));
+    }
+    Ok(trees)
+}
+
+fn missing(dir: &Path) -> Error {
+    Error::corruption(
+        dir,
+        0,
+        "the manifest says that the family is kept in pages here, and they are missing",
+    )
+    .with_reach(Reach::Store)
+}
+
+/// Removes trees that no family of a catalog has: their families were dropped, or never recorded.
+pub(crate) fn remove_unused(env: &Env, dir: &Path, catalog: &Catalog) {
+    let all = dir.join(PAGES_DIR);
+    let Ok(entries) = env.fs().list(&all) else {
+        return;
+    };
+    for entry in entries.iter().filter(|e| e.is_dir) {
+        let Ok(id) = entry.name.parse::<u32>() else {
+            continue;
+        };
+        let is_used = (catalog.families.get(&id)).is_some_and(|f| f.pages.is_some());
+        if !is_used && entry.name == id.to_string() {
+            // If the removal fails, the next open tries again.
+            let _ = PageTree::destroy(env, all.join(&entry.name));
+        }
+    }
+}
