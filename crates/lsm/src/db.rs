@@ -45,6 +45,7 @@ mod open;
 mod page_flush;
 mod page_iter;
 mod page_maintenance;
+mod page_versions;
 mod pages;
 mod precondition;
 mod read;

@@ -12,6 +12,7 @@ use crate::page_reads::LoadedPages;
 use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
+use basalt_env::sync::MutexGuard;
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
 
@@ -29,6 +30,15 @@ enum Outcome {
 
 /// Leaves whose pages a compaction reads at once.
 const LEAVES_AHEAD: usize = 32;
+
+/// What a compaction writes again besides what is due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rewrites {
+    Nothing,
+    Leaf(PageId),
+    /// All leaves of the index page.
+    All,
+}
 
 /// What a compaction does with a leaf.
 enum Plan {
@@ -95,11 +105,25 @@ impl Storage {
             let what = format!("leaf {leaf} is not where its keys are: {} is", path.leaf);
             return Err(self.inconsistent(what));
         }
+        let rewrites = match rewrites {
+            true => Rewrites::Leaf(leaf),
+            false => Rewrites::Nothing,
+        };
+        self.prepare_at(&path, rewrites, view, maintenance)
+    }
+
+    fn prepare_at<'a>(
+        &'a self,
+        path: &Path,
+        rewrites: Rewrites,
+        view: Arc<View>,
+        maintenance: MutexGuard<'a, ()>,
+    ) -> Result<Option<Prepared<'a>>> {
         let mut compaction = Compaction {
-            rewritten: rewrites.then_some(leaf),
+            rewrites,
             ..Compaction::new(self, view.clone())
         };
-        compaction.run(&path)?;
+        compaction.run(path)?;
         let (tx, base, delta) = (compaction.tx, compaction.base, compaction.delta);
         if tx.changes.is_empty() {
             return Ok(None);
@@ -110,6 +134,31 @@ impl Storage {
             _writers: vec![base, delta],
             _maintenance: Some(maintenance),
         }))
+    }
+
+    /// Writes all leaves again that are under index pages with keys of a range, as long as
+    /// `goes_on` returns true. `to` is exclusive, and `None` is the end.
+    pub fn rewrite_range(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let mut low = from.to_vec();
+        while goes_on() {
+            let maintenance = self.maintenance.lock();
+            let view = self.view();
+            let path = self.path(&view, &low)?;
+            let end = path.end_of_parent();
+            if let Some(prepared) = self.prepare_at(&path, Rewrites::All, view, maintenance)? {
+                self.commit_prepared(&prepared)?;
+            }
+            match end {
+                Some(end) if to.is_none_or(|to| &end[..] < to) => low = end,
+                _ => break,
+            }
+        }
+        Ok(())
     }
 
     fn is_due(&self, pages: &Pages) -> bool {
@@ -131,8 +180,7 @@ pub(crate) struct Compaction<'a> {
     pub delta: PageWriter<'a>,
     pub view: Arc<View>,
     pub tx: SystemTx,
-    /// A leaf that is written again, due or not.
-    rewritten: Option<PageId>,
+    rewrites: Rewrites,
     /// Pages of the next leaves.
     loaded: LoadedPages,
 }
@@ -145,7 +193,7 @@ impl<'a> Compaction<'a> {
             delta: PageWriter::new(storage, StreamKind::Delta),
             view,
             tx: SystemTx::default(),
-            rewritten: None,
+            rewrites: Rewrites::Nothing,
             loaded: LoadedPages::new(),
         }
     }
@@ -255,7 +303,7 @@ impl<'a> Compaction<'a> {
 
     /// Returns what becomes of a leaf with these pages.
     fn plan(&self, key: PageId, pages: &Pages) -> Plan {
-        let rewrites = self.rewritten == Some(key);
+        let rewrites = self.rewrites == Rewrites::All || self.rewrites == Rewrites::Leaf(key);
         if !rewrites && !self.storage.is_due(pages) {
             Plan::Stays
         } else if !rewrites && self.storage.is_partial(pages) {

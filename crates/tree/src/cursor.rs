@@ -35,7 +35,16 @@ pub(crate) struct Path {
 impl Path {
     /// Returns the first key behind the leaf; `None` for the last leaf.
     pub fn end(&self) -> Option<Vec<u8>> {
-        let mut up = self.steps.iter().rev();
+        Path::end_below(&self.steps)
+    }
+
+    /// Returns the first key behind the index page that names the leaf; `None` for the last one.
+    pub fn end_of_parent(&self) -> Option<Vec<u8>> {
+        Path::end_below(&self.steps[..self.steps.len().saturating_sub(1)])
+    }
+
+    fn end_below(steps: &[Step]) -> Option<Vec<u8>> {
+        let mut up = steps.iter().rev();
         up.find_map(|step| {
             let next = step.child + 1;
             (next < step.page.count()).then(|| step.page.key(next))
@@ -164,6 +173,24 @@ impl Storage {
             });
         }
         out
+    }
+}
+
+impl Storage {
+    /// Returns the bytes of the pages of all leaves that have keys of a range.
+    pub fn bytes_of_range(&self, view: &View, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
+        let mut bytes = 0;
+        let mut low = from.to_vec();
+        loop {
+            let path = self.path(view, &low)?;
+            let pages = self.pages_of(view, path.leaf)?;
+            let deltas = pages.deltas.iter().map(|delta| u64::from(delta.id.len));
+            bytes += u64::from(pages.base.len) + deltas.sum::<u64>();
+            match path.end() {
+                Some(end) if to.is_none_or(|to| &end[..] < to) => low = end,
+                _ => return Ok(bytes),
+            }
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use crate::options::TreeOptions;
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
 use basalt_env::Env;
-use basalt_fs::{Bytes, Error, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::key::Kind;
-use basalt_log::{LogCopy, LogEngine};
+use basalt_log::{LogCopy, LogEngine, LogEngineOptions};
 use basalt_stream::Stream;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +95,52 @@ impl PageTree {
             }
         }
         fs.remove(dir)
+    }
+
+    /// Reads and verifies every byte of a closed tree that has a meaning. Returns the bytes of its
+    /// files, and the damage. Nothing is changed.
+    ///
+    /// Errors: `Busy` if a process has the tree open to change it; `Io`.
+    pub fn check(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &TreeOptions,
+        keep: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<(u64, Vec<Error>)> {
+        let path = path.as_ref();
+        let is_damage = |e: &Error| {
+            let kinds = [
+                ErrorKind::Corruption,
+                ErrorKind::Unsupported,
+                ErrorKind::NotFound,
+            ];
+            kinds.contains(&e.kind())
+        };
+        let mut bytes = 0;
+        let mut damage = Vec::new();
+        let log_options = LogEngineOptions::default();
+        let logs = path.join(LOGS);
+        let mut progress = |_, total| bytes = total;
+        match LogEngine::check(env, &logs, &log_options, &mut progress) {
+            Ok(found) => damage = found.damage,
+            Err(e) if is_damage(&e) => damage.push(e),
+            Err(e) => return Err(e),
+        }
+        let tree = PageTree::open_read_only(env, path, options, keep);
+        let verified = tree.and_then(|tree| {
+            let stats = tree.stats();
+            bytes += stats.base_extent_bytes + stats.delta_extent_bytes;
+            let verified = tree.verify();
+            tree.abandon().and(verified)
+        });
+        match verified {
+            Ok(()) => {}
+            // The log engine has reported it.
+            Err(e) if is_damage(&e) && !damage.is_empty() => {}
+            Err(e) if is_damage(&e) => damage.push(e),
+            Err(e) => return Err(e),
+        }
+        Ok((bytes, damage))
     }
 
     /// Writes changes, all or none of them. Their keys must rise strictly.
@@ -252,9 +298,32 @@ impl PageTree {
         self.storage.verify()
     }
 
+    /// Returns about how many bytes the pages of a range of keys have, by the index pages. `to` is
+    /// exclusive, and `None` is the end. The pages of the leaves at both ends count as a whole.
+    pub fn approximate_bytes(
+        &self,
+        snapshot: &TreeSnapshot,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<u64> {
+        self.storage.bytes_of_range(&snapshot.view, from, to)
+    }
+
     /// Returns what the tree has and costs.
     pub fn stats(&self) -> PageTreeStats {
         self.storage.stats()
+    }
+
+    /// Writes all leaves again that have keys of a range, and some of their neighbours, with all
+    /// that was written to them. `to` is exclusive, and `None` is the end. The call ends soon after
+    /// `goes_on` returns false.
+    pub fn compact_range(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        self.storage.rewrite_range(from, to, goes_on)
     }
 
     /// Returns true if [`PageTree::maintain`] has something to do. Looks at each page that has
@@ -295,19 +364,22 @@ pub struct TreeCopy {
 
 impl TreeCopy {
     /// Writes the copy into a directory that does not exist. Extents are linked. Everything in it
-    /// but its name is durable when the call returns.
+    /// but its name is durable when the call returns. Returns the bytes of linked files.
     ///
     /// Errors: `Unsupported` if the filesystem has no links, `InvalidArgument` for another
     /// filesystem, those of the filesystem. After an error, [`PageTree::destroy`] removes what is
     /// there.
-    pub fn write(self, dir: impl AsRef<Path>) -> Result<()> {
+    pub fn write(self, dir: impl AsRef<Path>) -> Result<u64> {
         let (fs, dir) = (self.storage.env.fs(), dir.as_ref());
         fs.create_dir(dir)?;
+        let mut bytes = 0;
         for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
-            drop(stream.link(dir.join(name))?);
+            let linked = stream.link(dir.join(name))?;
+            bytes += linked.extents().iter().map(|extent| extent.len).sum::<u64>();
         }
-        self.log.write(dir.join(LOGS), false)?;
-        fs.sync_metadata(dir)
+        bytes += self.log.write(dir.join(LOGS), false)?.linked_bytes;
+        fs.sync_metadata(dir)?;
+        Ok(bytes)
     }
 }
 

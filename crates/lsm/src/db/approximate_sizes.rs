@@ -31,7 +31,11 @@ impl Engine {
                 out.push(size);
                 continue;
             }
-            if let Some(tables) = view.version.families.get(&family.id()) {
+            if let Some(pages) = view.pages.get(&family.id()) {
+                let tree = pages.pages.tree();
+                let from = from.unwrap_or_default();
+                size.table_bytes += tree.approximate_bytes(&pages.snapshot, from, to)?;
+            } else if let Some(tables) = view.version.families.get(&family.id()) {
                 for t in tables.levels.iter().flatten() {
                     size.table_bytes += between(cmp, t, from, to)?;
                 }

@@ -13,6 +13,7 @@
 
 use super::engine::Engine;
 use super::manual_calls::CompactControl;
+use super::pages::{self, PAGES_DIR, tree_dir};
 use super::store_files::{LOCK, StoreFile};
 use super::view::View;
 use super::write_path::log_space::{PinnedLogs, log_path};
@@ -22,6 +23,7 @@ use crate::version::manifest::Manifest;
 use crate::version::{blob_names, table_name};
 use basalt_env::file_copy::{cannot_link, copy_file};
 use basalt_fs::{Error, ErrorKind, File, Result};
+use basalt_tree::TreeCopy;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -87,6 +89,8 @@ struct CheckpointContents<'a> {
     catalog: Catalog,
     /// Keeps the files of tables and blobs.
     _view: Arc<View>,
+    /// Copies of the trees of families that are kept in pages.
+    trees: Vec<(u32, TreeCopy)>,
     /// Number, handle and end (in bytes) of each log that holds records.
     logs: Vec<(u64, Arc<dyn File>, u64)>,
     _pinned: PinnedLogs<'a>,
@@ -234,11 +238,23 @@ impl Engine {
         let CheckpointContents {
             mut catalog,
             _view,
+            trees,
             logs,
             _pinned: pinned,
         } = contents;
         drop((logs, pinned));
         self.writes.logs().trim([]);
+        if !trees.is_empty() {
+            fs.create_dir(&dir.join(PAGES_DIR))?;
+        }
+        let has_trees = !trees.is_empty();
+        for (id, tree) in trees {
+            report.linked_bytes += tree.write(tree_dir(dir, id))?;
+            self.ctx.check_open()?;
+        }
+        if has_trees {
+            fs.sync_metadata(&dir.join(PAGES_DIR))?;
+        }
         for part in parts {
             part.write(&dir.join(part.kind().directory()))?;
             self.ctx.check_open()?;
@@ -356,6 +372,10 @@ impl Engine {
             let file = self.ctx.env.fs().open(&log_path(&self.ctx.dir, number))?;
             logs.push((number, file, log.end.expect("those without were left out")));
         }
+        let mut trees = Vec::new();
+        for (id, tree) in view.pages.iter() {
+            trees.push((*id, tree.pages.tree().begin_copy()?));
+        }
         drop(manifest);
         self.check_parts(&catalog, parts)?;
         // Under the writer's lock: a write that was acknowledged before one in the copy is in the
@@ -365,6 +385,7 @@ impl Engine {
         Ok(CheckpointContents {
             catalog,
             _view: view,
+            trees,
             logs,
             _pinned: pinned,
         })
@@ -389,6 +410,9 @@ impl Engine {
             match StoreFile::parse(&entry.name) {
                 Some(StoreFile::Lock) if !whole => {}
                 Some(_) if !entry.is_dir => ours.push(entry.name),
+                None if entry.is_dir && entry.name == PAGES_DIR => {
+                    pages::remove_all(&self.ctx.env, dir)?;
+                }
                 _ => {
                     return Err(Error::invalid(format!(
                         "{} holds {}, which no checkpoint has made; move it away",

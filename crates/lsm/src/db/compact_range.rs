@@ -265,6 +265,19 @@ struct RangeCompaction<'a> {
 impl RangeCompaction<'_> {
     /// Compacts the levels from 0 down.
     fn run(&self) -> Result<()> {
+        let view = self.engine.tree.view();
+        let pages = view.pages.get(&self.family.id()).map(|view| view.pages.clone());
+        drop(view);
+        if let Some(pages) = pages {
+            let (from, to) = self.range();
+            let goes_on = || self.check_continue().is_ok();
+            let tree = pages.tree();
+            tree.compact_range(from.unwrap_or_default(), to, &goes_on)?;
+            pages.note_written();
+            self.engine.background.schedule();
+            self.report_progress();
+            return self.check_continue();
+        }
         for level in 0..LEVELS {
             loop {
                 match self.step(level)? {

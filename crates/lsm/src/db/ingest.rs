@@ -421,6 +421,12 @@ impl Engine {
         engine.health.check_jobs()?;
         let view = engine.tree.view();
         engine.check_family(&view, family)?;
+        if view.pages.contains_key(&family.id()) {
+            return Err(Error::unsupported(format!(
+                "family {:?} is kept in pages, which no tables can be added to; write its entries in batches",
+                family.name()
+            )));
+        }
         let seq = writer.take_seqs(1)?;
         drop(writer);
         let family = view.families[&family.id()].clone();

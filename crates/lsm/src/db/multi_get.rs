@@ -4,7 +4,7 @@
 //! time. The keys of a call wait for about as many reads in a row as one key would. Values that are
 //! not in the tree are read in batches, too.
 
-use super::page_iter::found_entry;
+use super::page_versions::found_entry;
 use super::pages::PageView;
 use super::view::View;
 use crate::memtable::FoundEntry;

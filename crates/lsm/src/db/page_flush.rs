@@ -6,13 +6,13 @@
 //! content of the tree.
 
 use super::families::FamilyEntry;
-use super::page_iter::{decode_versions, encode_versions};
+use super::page_versions::{Versions, entry_of, versions_of};
 use super::pages::PageView;
 use crate::iter::InternalIter;
 use crate::memtable::{MemIter, MemTable};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
-use basalt_kv::merge::{Chain, Merging};
+use basalt_kv::merge::Merging;
 use basalt_kv::ranges::Fragments;
 use basalt_tree::{EntryCursor, SortedEntries};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl<'a> FlushEntries<'a> {
             self.key.extend_from_slice(split_internal_key(self.mem.key()).0);
             let deleted_at = self.deleted_at(&self.key);
             // The versions that count, from the newest down: operands, and what ends them.
-            let mut versions: Vec<(Kind, Bytes)> = Vec::new();
+            let mut versions = Versions::new();
             let mut has_end = false;
             while self.mem.valid() {
                 let (user, trailer) = split_internal_key(self.mem.key());
@@ -170,30 +170,13 @@ impl<'a> FlushEntries<'a> {
         Ok(())
     }
 
-    /// Merges the operands of the key. If `is_open`, what the tree has of the key is below them. If
-    /// the operator refuses, all versions stay, and each reader gets the error.
-    fn merged(&self, mut versions: Vec<(Kind, Bytes)>, is_open: bool) -> Result<(Kind, Bytes)> {
-        if is_open && let Some((kind, value)) = self.tree.get(&self.key, true)? {
-            match kind {
-                Kind::Merge => versions.extend(decode_versions(&value)?),
-                _ => versions.push((kind, value)),
-            }
+    /// Returns the entry of the key. If `is_open`, what the tree has of the key is below the
+    /// versions.
+    fn merged(&self, mut versions: Versions, is_open: bool) -> Result<(Kind, Bytes)> {
+        if is_open && let Some(entry) = self.tree.get(&self.key, true)? {
+            versions.extend(versions_of(entry)?);
         }
-        let mut chain = Chain::default();
-        for (kind, value) in &versions {
-            chain.take(*kind, || value.clone(), self.now_ms)?;
-        }
-        let Ok((value, expire_at_ms)) = chain.merge(&self.merging, &self.key) else {
-            return Ok((Kind::Merge, encode_versions(&versions)));
-        };
-        Ok(match expire_at_ms {
-            None => (Kind::Put, value),
-            Some(at) => {
-                let mut with_expiry = at.to_le_bytes().to_vec();
-                with_expiry.extend_from_slice(&value);
-                (Kind::PutTtl, Bytes::from(with_expiry))
-            }
-        })
+        entry_of(versions, &self.merging, &self.key, self.now_ms)
     }
 }
 

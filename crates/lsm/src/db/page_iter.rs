@@ -1,77 +1,15 @@
 //! [`PageIter`]: the entries of a tree of pages as merged readers take them, as the oldest source.
 //!
-//! The tree has one entry for each key, without a sequence number. It gets number 0. An entry of
-//! kind [`Kind::Merge`] is a list: operands that the merge operator refused, and what is below them.
-//! Their numbers count down to 0. They are not above the numbers that the versions had, so each
-//! reader of the tree sees them.
+//! The tree has one entry for each key, without a sequence number. It gets number 0. If it is a list
+//! of versions ([`super::page_versions`]), their numbers count down to 0. They are not above the
+//! numbers that the versions had, so each reader of the tree sees them.
 
+use super::page_versions::{Versions, versions_of};
 use super::pages::PageView;
 use crate::iter::InternalIter;
-use basalt_fs::{Bytes, Error, ErrorKind, Result};
-use basalt_kv::encoding::{get_varint64, put_varint};
-use basalt_kv::entry::FoundEntry;
-use basalt_kv::key::{Kind, TRAILER_LEN, pack_trailer, split_internal_key};
+use basalt_fs::{Bytes, Result};
+use basalt_kv::key::{TRAILER_LEN, pack_trailer, split_internal_key};
 use basalt_tree::EntryCursor;
-use smallvec::{SmallVec, smallvec};
-
-/// The versions of a key, the newest first.
-type Versions = SmallVec<[(Kind, Bytes); 1]>;
-
-/// Returns versions as one value: of each, its kind, its length and its bytes.
-pub(crate) fn encode_versions(versions: &[(Kind, Bytes)]) -> Bytes {
-    let mut out = Vec::new();
-    for (kind, value) in versions {
-        out.push(*kind as u8);
-        put_varint(&mut out, value.len() as u64);
-        out.extend_from_slice(value);
-    }
-    Bytes::from(out)
-}
-
-/// Returns the versions of a value that [`encode_versions`] made.
-///
-/// Errors: `Corruption` if it is another one.
-pub(crate) fn decode_versions(value: &Bytes) -> Result<Versions> {
-    let mut versions = Versions::new();
-    let mut at = 0;
-    while at < value.len() {
-        let decoded = (|| {
-            let kind = Kind::from_u8(value[at])?;
-            at += 1;
-            let len = usize::try_from(get_varint64(value, &mut at)?).ok()?;
-            let end = at.checked_add(len).filter(|end| *end <= value.len())?;
-            let bytes = value.slice(at..end);
-            at = end;
-            Some((kind, bytes))
-        })();
-        versions.push(decoded.ok_or_else(malformed)?);
-    }
-    match versions.is_empty() {
-        true => Err(malformed()),
-        false => Ok(versions),
-    }
-}
-
-fn malformed() -> Error {
-    let what = "a list of operands in a page does not decode";
-    Error::new(ErrorKind::Corruption, what)
-}
-
-/// Returns the versions of an entry.
-fn versions_of((kind, value): (Kind, Bytes)) -> Result<Versions> {
-    match kind {
-        Kind::Merge => decode_versions(&value),
-        _ => Ok(smallvec![(kind, value)]),
-    }
-}
-
-/// Returns the newest version of an entry, as a reader finds it.
-pub(crate) fn found_entry(entry: (Kind, Bytes)) -> Result<FoundEntry> {
-    let mut versions = versions_of(entry)?;
-    let seq = versions.len() as u64 - 1;
-    let (kind, value) = versions.swap_remove(0);
-    Ok(FoundEntry { seq, kind, value })
-}
 
 /// A cursor over the entries of a tree in a view.
 pub(crate) struct PageIter {

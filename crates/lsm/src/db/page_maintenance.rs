@@ -43,7 +43,10 @@ impl Engine {
                 self.background.retry_later();
             }
         }
-        self.background.schedule();
+        if is_shown {
+            // Else the flush that goes on asks for what is due.
+            self.background.schedule();
+        }
         self.ctx.env.jobs().notify();
     }
 

@@ -5,7 +5,7 @@
 //! the next open drops it. So a flush is one step for all families, as a flush to tables is.
 
 use super::families::FamilyEntry;
-use super::page_iter::found_entry;
+use super::page_versions::{entry_of, found_entry, versions_of};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
 use crate::version::catalog::Catalog;
 use basalt_env::Env;
@@ -13,6 +13,7 @@ use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
 use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::merge::Merging;
 use basalt_tree::{
     EntryDecision, EntryFilter, PageTree, SortedEntries, TreeOptions, TreeSnapshot,
 };
@@ -57,6 +58,7 @@ struct FamilyFilter {
     env: Env,
     family: Arc<str>,
     filter: Option<Arc<dyn CompactionFilter>>,
+    merging: Merging,
 }
 
 impl EntryFilter for FamilyFilter {
@@ -70,6 +72,7 @@ impl EntryFilter for FamilyFilter {
                 Err(_) => return EntryDecision::Keep,
             },
             Kind::Put => 0,
+            Kind::Merge => return self.decide_list(key, value, now_ms),
             _ => return EntryDecision::Keep,
         };
         let Some(filter) = &self.filter else {
@@ -89,6 +92,22 @@ impl EntryFilter for FamilyFilter {
                 changed.extend_from_slice(&new);
                 EntryDecision::Change(kind, changed)
             }
+        }
+    }
+}
+
+impl FamilyFilter {
+    /// Merges operands once the value below them has expired.
+    fn decide_list(&self, key: &[u8], value: &[u8], now_ms: u64) -> EntryDecision {
+        let list = (Kind::Merge, Bytes::copy_from_slice(value));
+        let merged = versions_of(list)
+            .and_then(|versions| entry_of(versions, &self.merging, key, now_ms));
+        match merged {
+            Ok((kind, merged)) if merged[..] != *value => {
+                EntryDecision::Change(kind, merged.to_vec())
+            }
+            // A reader reports what is wrong.
+            Ok(_) | Err(_) => EntryDecision::Keep,
         }
     }
 }
@@ -113,6 +132,7 @@ fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
         env: env.clone(),
         family: name.into(),
         filter: options.compaction_filter.clone(),
+        merging: Merging::new(name.into(), options.merge_operator.clone()),
     };
     let options = options.pages.clone().unwrap_or_default();
     options.filter(Some(Arc::new(filter)))
@@ -143,8 +163,13 @@ impl FamilyPages {
         if self.tree.note() != note {
             self.tree.write_unconfirmed(entries, note)?;
         }
-        self.was_written.store(true, SeqCst);
+        self.note_written();
         Ok(())
+    }
+
+    /// Notes that the tree was written, so that maintenance may be due.
+    pub fn note_written(&self) {
+        self.was_written.store(true, SeqCst);
     }
 
     /// Begins maintenance. Returns false if it runs, or if the tree was not written since.
@@ -281,6 +306,33 @@ fn missing(dir: &Path) -> Error {
         "the manifest says that the family is kept in pages here, and they are missing",
     )
     .with_reach(Reach::Store)
+}
+
+/// Removes the trees of a store that is being built.
+///
+/// Errors: `InvalidArgument` if a file is there that no tree has.
+pub(crate) fn remove_all(env: &Env, dir: &Path) -> Result<()> {
+    let all = dir.join(PAGES_DIR);
+    for entry in env.fs().list(&all)? {
+        PageTree::destroy(env, all.join(entry.name))?;
+    }
+    env.fs().remove(&all)
+}
+
+/// Reads and verifies the trees of a catalog. Returns the bytes of each, and the damage.
+pub(crate) fn check(
+    env: &Env,
+    dir: &Path,
+    catalog: &Catalog,
+    families: &BTreeMap<u32, FamilyEntry>,
+) -> Result<Vec<(u64, Vec<Error>)>> {
+    let of_pages = (catalog.families.iter()).filter_map(|(id, f)| Some((id, f, f.pages?)));
+    let checked = of_pages.map(|(id, family, recorded)| {
+        let options = tree_options(env, &family.name, &families[id].options);
+        let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
+        PageTree::check(env, tree_dir(dir, *id), &options, &keep)
+    });
+    checked.collect()
 }
 
 /// Removes trees that no family of a catalog has: their families were dropped, or never recorded.

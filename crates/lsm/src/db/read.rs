@@ -32,10 +32,10 @@ struct PointRead<'a> {
 
 impl Engine {
     pub fn snapshot(&self) -> Snapshot {
-        let mut live = self.tree.snapshots().lock();
         if let Some(snapshot) = self.snapshot_of_pages() {
             return snapshot;
         }
+        let mut live = self.tree.snapshots().lock();
         // This is read under the lock. A compaction that does not see this snapshot has chosen its
         // inputs before. So its inputs hold no entry newer than this snapshot that would make it
         // drop older versions.

@@ -5,6 +5,7 @@
 //! a store is here, the directory is the store's. Without `CURRENT`, a file counts as a store's
 //! only by its first bytes. A file that is not a store's is never touched.
 
+use super::pages::PAGES_DIR;
 use super::store_files::{LOST_DIR, NamedFiles, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::Catalog;
@@ -159,10 +160,10 @@ pub(crate) fn check_can_open_or_create(env: &Env, dir: &Path, options: &Options)
 }
 
 /// Returns whether a name says nothing about the owner of its directory: names made by `mkfs`, by
-/// repair and by a probe of the device.
+/// repair, by a probe of the device, and by a store that was never finished.
 fn is_ignorable(e: &DirEntry) -> bool {
     e.name.starts_with(".basalt-probe-")
-        || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR))
+        || (e.is_dir && matches!(e.name.as_str(), "lost+found" | LOST_DIR | PAGES_DIR))
 }
 
 /// Removes files that were made after the manifest's last edit, so that recovery has their space.

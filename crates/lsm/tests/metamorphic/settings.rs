@@ -8,6 +8,7 @@ use basalt_fs::FileSystem;
 use basalt_lsm::db::{Bottommost, CheckpointOptions};
 use basalt_lsm::{
     CompactionFilter, Compression, FamilyOptions, FilterContext, FilterDecision, Options, Prefixes,
+    TreeOptions,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +94,19 @@ fn family(c: &mut Rng) -> FamilyOptions {
     // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.block_bytes + drawn.level_multiplier as usize;
     drawn.blob_compression([Compression::None, Compression::Lz4, Compression::Zstd][n % 3])
+}
+
+/// Draws settings of pages: small ones with short chains, mostly.
+fn pages(c: &mut Rng) -> TreeOptions {
+    TreeOptions::default()
+        .page_bytes(c.pick(&[256, 400, 1000, 64 << 10]))
+        .extent_bytes(c.pick(&[4 << 10, 8 << 10, 64 << 10]))
+        .max_deltas(c.pick(&[2, 2, 3, 8]))
+        .overwrite_ratio(c.pick(&[0.0, 0.5, 2.5]))
+        .compression(c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
+        .base_garbage(c.pick(&[0.05, 0.3, 0.5]))
+        .delta_garbage(c.pick(&[0.05, 0.5, 0.75]))
+        .checkpoint_bytes(c.pick(&[0, 300, 4000, 16 << 20]))
 }
 
 fn of<'a>(options: &'a mut Options, family: &str) -> &'a mut FamilyOptions {
@@ -193,8 +207,20 @@ impl Settings {
             of(&mut options, name).prefix_extractor = extractor;
         }
         options.max_space_amp = c.pick(&[1.05, 1.1, 1.25, 3.0]);
+        for (n, name) in FAMILIES.iter().enumerate() {
+            if self.is_in_pages(n) {
+                let family = of(&mut options, name);
+                family.min_blob_size = None;
+                family.pages = Some(pages(&mut Rng::of(&[self.seed, self.set, life, 36])));
+            }
+        }
         options.validate().expect("drawn inside the limits");
         options
+    }
+
+    /// Returns true if a family is kept in pages, in each life of the store.
+    pub fn is_in_pages(&self, family: usize) -> bool {
+        self.set > 0 && Rng::of(&[self.seed, self.set, family as u64, 37]).percent(35)
     }
 
     /// Returns the options of a store that exists. They are those of [`Settings::options`], but a

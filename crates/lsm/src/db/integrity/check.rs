@@ -11,6 +11,7 @@ use super::walk::{
     LogScan, Progress, check_len, end_of_records, is_missing, lock_to_read, no_store, open_named,
 };
 use crate::db::open::{bind_families, replay_logs};
+use crate::db::pages;
 use crate::db::store_files::{NamedFiles, StoreFile};
 use crate::db::write_path::apply;
 use crate::db::write_path::log_space::log_path;
@@ -275,6 +276,11 @@ impl StoreWalk<'_, '_> {
 
     fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
+        for (bytes, damage) in pages::check(self.env, self.dir, catalog, &families)? {
+            self.report.files += 1;
+            self.report.damage.extend(damage);
+            self.progress.step(bytes);
+        }
         for (id, family) in &catalog.families {
             let cmp = families[id].options.comparator.clone();
             let mut version = crate::version::FamilyVersion::empty(cmp.clone());

@@ -29,6 +29,7 @@ use super::check;
 use super::manifest_salvage::{self, SalvagedCatalog};
 use super::report::{Loss, RepairReport};
 use super::walk::{Progress, lock_store};
+use crate::db::pages::PAGES_DIR;
 use crate::db::store_files::{LOST_DIR, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::CatalogTable;
@@ -101,6 +102,11 @@ pub(crate) fn repair(
         return Err(e
             .clone()
             .context("a later version wrote this store; repair it with that version"));
+    }
+    if !walked.report.damage.is_empty() && fs.exists(&dir.join(PAGES_DIR))? {
+        return Err(Error::unsupported(
+            "the store is damaged and has families in pages, which this version cannot repair; nothing was changed",
+        ));
     }
     if walked.report.damage.is_empty() {
         report.sound = true;

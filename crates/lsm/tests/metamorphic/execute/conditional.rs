@@ -100,7 +100,9 @@ impl Execution<'_> {
             .is_some_and(|shown| *shown > moment);
         let read = self.db().get(&family, &place.1, &self.read_options(None));
         let is_present = read.is_ok_and(|v| v.is_some_and(|v| lives(&v)));
-        let moment = if is_changed || is_present {
+        // Pages do not say when a key was changed: each flush may have changed it.
+        let is_exact = is_present && !self.settings.is_in_pages(place.0);
+        let moment = if is_changed || is_exact {
             moment
         } else {
             newest
