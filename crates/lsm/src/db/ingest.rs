@@ -19,15 +19,17 @@ use super::commit::panic_text;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
+use super::pages::{FamilyPages, PageView};
 use super::throttle::WaitMode;
 use super::view::View;
 use super::write_path::Writer;
 use crate::compaction::{OutputRange, internal_key_of, level_targets, table_options};
+use crate::iter::InternalIter;
 use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
 use crate::version::FileLocation;
 use crate::version::edit::{AddBlob, AddTable, Edit};
-use crate::version::{FamilyVersion, LEVELS};
+use crate::version::{FamilyVersion, LEVELS, TableFile};
 use basalt_blob::{BlobMeta, Name, Separator};
 use basalt_env::IoPriority;
 use basalt_env::store_dir::Created;
@@ -36,11 +38,14 @@ use basalt_env::sync::{Mutex, named};
 use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
-use basalt_kv::key::{Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, user_key};
+use basalt_kv::key::{
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, split_internal_key, user_key,
+};
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
-use basalt_table::{TableBuilder, TableMeta};
+use basalt_table::{ReadPattern, TableBuilder, TableMeta};
+use basalt_tree::SortedEntries;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -401,6 +406,47 @@ pub(super) fn level_for(
     deepest.filter(|l| *l >= base).unwrap_or(0)
 }
 
+/// The entries of prepared tables of one family, in the order of their keys.
+struct PreparedEntries {
+    /// Tables behind the current one.
+    files: VecDeque<Arc<TableFile>>,
+    iter: Option<Box<dyn InternalIter>>,
+}
+
+impl SortedEntries for PreparedEntries {
+    fn advance(&mut self) -> Result<bool> {
+        if let Some(iter) = &mut self.iter {
+            iter.next()?;
+            if iter.valid() {
+                return Ok(true);
+            }
+        }
+        while let Some(file) = self.files.pop_front() {
+            let mut iter = Box::new(file.reader()?.iter(ReadPattern::Uncached));
+            iter.seek_to_first()?;
+            let is_valid = iter.valid();
+            self.iter = Some(iter);
+            if is_valid {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn key(&self) -> &[u8] {
+        user_key(self.iter.as_ref().expect("at an entry").key())
+    }
+
+    fn kind(&self) -> Kind {
+        let (_, trailer) = split_internal_key(self.iter.as_ref().expect("at an entry").key());
+        Kind::from_u8(trailer as u8).expect("an entry of ours")
+    }
+
+    fn value(&self) -> &[u8] {
+        self.iter.as_ref().expect("at an entry").value()
+    }
+}
+
 /// Memtables that are in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OverlappingMemtables {
@@ -421,12 +467,6 @@ impl Engine {
         engine.health.check_jobs()?;
         let view = engine.tree.view();
         engine.check_family(&view, family)?;
-        if view.pages.contains_key(&family.id()) {
-            return Err(Error::unsupported(format!(
-                "family {:?} is kept in pages, which no tables can be added to; write its entries in batches",
-                family.name()
-            )));
-        }
         let seq = writer.take_seqs(1)?;
         drop(writer);
         let family = view.families[&family.id()].clone();
@@ -530,8 +570,10 @@ impl Engine {
         let mut met = None;
         for (set, (_, meta)) in tables {
             let (from, to) = ends(meta);
+            let is_in_pages = view.pages.contains_key(&set.family.id);
             for (n, mem) in view.memtables(set.family.id).enumerate() {
-                if mem.overlaps(from, to)? {
+                // Pages have everything up to a sequence number, so all older entries come first.
+                if (is_in_pages && !mem.is_empty()) || mem.overlaps(from, to)? {
                     if n == 0 {
                         return Ok(Some(OverlappingMemtables::Active));
                     }
@@ -568,6 +610,30 @@ impl Engine {
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
+    /// Writes the entries of prepared tables to the pages of their families. Returns the trees.
+    fn write_to_pages(
+        &self,
+        view: &View,
+        tables: &[(&PreparedSet, &(u64, TableMeta))],
+        seq: SeqNo,
+    ) -> Result<Vec<(u32, Arc<FamilyPages>)>> {
+        let mut written = Vec::new();
+        for (id, tree) in view.pages.iter() {
+            let of_family = tables.iter().filter(|(set, _)| set.family.id == *id);
+            let files: VecDeque<Arc<TableFile>> = of_family
+                .map(|(set, (number, meta))| {
+                    let cmp = set.family.options.comparator.clone();
+                    self.ctx.tables.table(*number, Arc::new(meta.clone()), cmp)
+                })
+                .collect();
+            if !files.is_empty() {
+                tree.pages.write(&mut PreparedEntries { files, iter: None }, seq)?;
+                written.push((*id, tree.pages.clone()));
+            }
+        }
+        Ok(written)
+    }
+
     /// Adds the tables to the tree. The caller makes sure that no write is in progress, and that no
     /// memtable overlaps the tables.
     fn add_tables(
@@ -578,6 +644,12 @@ impl Engine {
     ) -> Result<SeqNo> {
         let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
+        let _alone = self.flushing.lock();
+        let view = self.tree.view();
+        let trees = self.write_to_pages(&view, tables, seq)?;
+        edit.pages = trees.iter().map(|(id, _)| (*id, seq)).collect();
+        let is_table = |set: &PreparedSet| !view.pages.contains_key(&set.family.id);
+        let tables: Vec<_> = tables.iter().filter(|(set, _)| is_table(set)).collect();
         {
             // A compaction that is chosen after this sees where these tables will be.
             let mut state = self.tree.lock();
@@ -590,7 +662,7 @@ impl Engine {
                     Some((f.id, level_targets(version, &f.options).base_level))
                 })
                 .collect();
-            for (set, (number, meta)) in tables {
+            for (set, (number, meta)) in &tables {
                 let family = set.family.id;
                 let cmp = &set.family.options.comparator;
                 let version = view.version.families.get(&family);
@@ -617,15 +689,21 @@ impl Engine {
                     location: FileLocation::Local,
                 }));
         }
-        let made: Vec<TableInfo> = (edit.add_tables.iter().zip(tables))
+        let made: Vec<TableInfo> = (edit.add_tables.iter().zip(&tables))
             .map(|(t, (set, _))| table_info(&set.family.name, t.level as usize, t.number, &t.meta))
             .collect();
         // From here on the files go with the edit.
-        sets.iter().for_each(|s| s.give());
-        let files = sets.iter().flat_map(|s| s.paths()).collect();
+        // The files of sets whose entries are in pages go with the sets.
+        let with_edit = || sets.iter().filter(|set| is_table(set));
+        with_edit().for_each(|s| s.give());
+        let files = with_edit().flat_map(|s| s.paths()).collect();
         let install = || {
             self.tree.install(edit, files, |_, view| {
                 view.ingested = seq;
+                for (id, tree) in &trees {
+                    let pages = Arc::make_mut(&mut view.pages);
+                    pages.insert(*id, PageView::of(tree, seq));
+                }
                 // A reader with an older view that sees this sequence number, or a later one, takes
                 // a new view. The number must be set before a merge can pick the new tables: a
                 // snapshot that such a merge does not know of must see their content.
@@ -642,10 +720,19 @@ impl Engine {
             resume_unwind(panic)
         });
         if let Err(e) = installed {
+            if !trees.is_empty() {
+                // The pages have the entries, whether the edit is durable or not.
+                self.health.set_broken(format!(
+                    "whether prepared tables were added to pages is not known, and nothing is written any more before the store is opened anew: {e}"
+                ));
+                sets.iter()
+                    .for_each(|s| s.fate.store(STATE_IN_DOUBT, SeqCst));
+            }
             let what =
                 "whether prepared tables were added is not known before the store is opened anew";
             return Err(e.context(what));
         }
+        trees.iter().for_each(|(_, tree)| tree.tree().confirm());
         sets.iter()
             .for_each(|s| s.fate.store(STATE_INGESTED, SeqCst));
         self.note_ingestion(writer, seq);

@@ -414,9 +414,7 @@ impl Execution<'_> {
     fn write(&mut self, items: &[Item], sync: bool) {
         let (batch, plain) = self.fill_both(items);
         let dice = crate::rng::mix(self.nonce ^ 0x1a6e57) % 100;
-        let settings = self.settings;
-        let in_tables = |plain: &Plain| plain.keys().all(|(n, _)| !settings.is_in_pages(*n));
-        let done = match plain.filter(|p| dice < settings.ingests && in_tables(p)) {
+        let done = match plain.filter(|_| dice < self.settings.ingests) {
             Some(plain) => self.ingest(plain),
             None => (self.db().write(batch, &WriteOptions::synced(sync))).map(|_| ()),
         };
