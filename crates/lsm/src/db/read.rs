@@ -67,11 +67,19 @@ impl Engine {
 
     /// Returns the view to read from with a snapshot, if that is not the newest one.
     fn pinned_view(&self, snapshot: &Snapshot) -> Option<Arc<View>> {
+        let view = self.tree.view();
         if let Some(pinned) = snapshot.view() {
             let pinned = pinned.clone().downcast::<View>();
-            return Some(pinned.expect("snapshots of this store have its views"));
+            let pinned = pinned.expect("snapshots of this store have its views");
+            // Families that were made since are empty, and those that were dropped are gone.
+            return Some(match Arc::ptr_eq(&pinned.families, &view.families) {
+                true => pinned,
+                false => Arc::new(View {
+                    families: view.families.clone(),
+                    ..(*pinned).clone()
+                }),
+            });
         }
-        let view = self.tree.view();
         if view.pages.is_empty() {
             return None;
         }

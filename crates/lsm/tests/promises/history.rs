@@ -6,12 +6,17 @@ use crate::model::DELIMITER;
 use crate::rng::Rng;
 use crate::runner::COARSE;
 use basalt_kv::merge::Append;
-use basalt_lsm::{Compression, Event, EventListener, FamilyOptions, Options, Prefixes};
+use basalt_lsm::{
+    Compression, Event, EventListener, FamilyOptions, Options, Prefixes, TreeOptions,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Names of the families that histories use; the first always exists.
 pub const FAMILIES: [&str; 4] = ["default", "accounts", "b", "a family with a longer name"];
+
+/// The family that is kept in pages, under all options.
+pub const IN_PAGES: &str = FAMILIES[2];
 
 #[derive(Clone, Debug)]
 pub struct Item {
@@ -617,5 +622,23 @@ pub fn options(seed: u64) -> Options {
     if seed == LARGE_BUFFER {
         options.write_buffer_bytes = 600_000;
     }
+    let same = options.default_family.clone();
+    let family = options.families.entry(IN_PAGES.to_string()).or_insert(same);
+    family.min_blob_size = None;
+    family.pages = Some(pages(&mut Rng::of(&[seed, 3])));
     options
+}
+
+/// Returns settings of small pages with short chains, so that short histories have every change of
+/// a tree.
+fn pages(c: &mut Rng) -> TreeOptions {
+    TreeOptions::default()
+        .page_bytes(c.pick(&[256, 400, 1000]))
+        .extent_bytes(c.pick(&[4 << 10, 8 << 10, 32 << 10]))
+        .max_deltas(c.pick(&[2, 2, 3, 8]))
+        .overwrite_ratio(c.pick(&[0.0, 0.5, 2.5]))
+        .compression(c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
+        .base_garbage(c.pick(&[0.05, 0.3, 0.5]))
+        .delta_garbage(c.pick(&[0.05, 0.5, 0.75]))
+        .checkpoint_bytes(c.pick(&[0, 300, 4000]))
 }

@@ -2,7 +2,7 @@
 //! that the store returned, so it decides which precondition holds. A refused write leaves nothing.
 
 use super::Runner;
-use crate::history::{Condition, FAMILIES, Item, Since, key_bytes};
+use crate::history::{Condition, FAMILIES, IN_PAGES, Item, Since, key_bytes};
 use crate::model::{Change, Commit, Key};
 use basalt_lsm::db::Precondition;
 use basalt_lsm::{ErrorKind, Family, Result, SeqNo, WriteOptions};
@@ -98,8 +98,8 @@ pub(super) struct UnchangedKey {
 enum Verdict {
     Holds,
     Fails,
-    /// A key is absent and unchanged. It counts as changed if a compaction may have dropped a
-    /// tombstone of it.
+    /// A key is unchanged, and the store does not know it: it is absent, and a compaction may have
+    /// dropped a tombstone of it; or it is in pages, which do not say when a key was changed.
     Either,
 }
 
@@ -111,8 +111,13 @@ impl Runner {
         entry.is_some_and(|e| e.shown(self.now()).is_some())
     }
 
-    /// Returns the preconditions of an operation, as of now. An absent key that is unchanged gets
-    /// the newest sequence number. With an older one, the answer would depend on compactions.
+    /// Returns true if the store knows when the key was changed last.
+    fn is_known(&self, name: &str, key: &Key) -> bool {
+        name != IN_PAGES && self.is_present(name, key)
+    }
+
+    /// Returns the preconditions of an operation, as of now. An unchanged key of which the
+    /// store does not know when it was changed gets the newest sequence number. With an older one, the answer would depend on compactions.
     fn preconditions(&self, conditions: &[Condition]) -> Vec<UnchangedKey> {
         let now = self.db.as_ref().expect("open").snapshot().seq();
         let resolve = |condition: &Condition| {
@@ -132,7 +137,7 @@ impl Runner {
                             held.map_or(now, |(snapshot, _)| snapshot.seq())
                         }
                     };
-                    let exact = changed > since || self.is_present(name, &key);
+                    let exact = changed > since || self.is_known(name, &key);
                     (name, key, if exact { since } else { now })
                 }
             };
@@ -150,7 +155,7 @@ impl Runner {
     fn verdict(&self, conditions: &[UnchangedKey]) -> Verdict {
         let is_changed = |c: &UnchangedKey| self.changes.last_change(&c.name, &c.key) > c.since;
         let is_exact =
-            |c: &UnchangedKey| c.since >= self.changes.newest || self.is_present(&c.name, &c.key);
+            |c: &UnchangedKey| c.since >= self.changes.newest || self.is_known(&c.name, &c.key);
         match () {
             () if conditions.iter().any(is_changed) => Verdict::Fails,
             () if conditions.iter().all(is_exact) => Verdict::Holds,
