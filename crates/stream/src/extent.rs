@@ -69,6 +69,8 @@ pub(crate) struct Extent {
     life: u128,
     /// Bytes that may be read.
     len: AtomicU64,
+    /// Bytes that survive a power cut, at least.
+    synced: AtomicU64,
     /// The file. A sealed extent is opened by its first read. A leaf.
     file: RwLock<Option<Arc<dyn File>>>,
     /// True if appended bytes may wait in memory of the filesystem: [`Intent::Bulk`].
@@ -85,6 +87,7 @@ impl Extent {
             path: dir.join(id.file_name()),
             life,
             len: AtomicU64::new(len),
+            synced: AtomicU64::new(len),
             file: named("Extent::file", RwLock::new(None)),
             has_bulk: AtomicBool::new(false),
             append_failed: AtomicBool::new(false),
@@ -156,6 +159,16 @@ impl Extent {
             }
             synced => synced,
         }
+    }
+
+    /// Notes that bytes survive a power cut, up to a length.
+    pub fn note_synced(&self, len: u64) {
+        self.synced.fetch_max(len, SeqCst);
+    }
+
+    /// Ends the extent where it is known to survive a power cut. Later bytes are lost.
+    pub fn cut_to_synced(&self) {
+        self.len.store(self.synced.load(SeqCst), Release);
     }
 
     /// Forgets the handle. The next read opens the file again.

@@ -207,8 +207,7 @@ impl Stream {
     /// meanwhile. Extents that are full are sealed, if the manifest can be written.
     ///
     /// Errors: after a failed sync it is unknown what is on the device, and the stream takes no
-    /// more appends and syncs (`Poisoned`) until it is opened again. All handles of it must be
-    /// dropped before.
+    /// more appends and syncs (`Poisoned`) until [`Stream::restart`].
     pub fn sync(&self) -> Result<()> {
         let sealed = self.inner.sync()?;
         // The bytes are durable. A seal that fails is repeated by the next call.
@@ -230,6 +229,33 @@ impl Stream {
         }
         drop(appends);
         self.inner.sync()?
+    }
+
+    /// Returns true if a sync has failed, and the stream takes no appends before
+    /// [`Stream::restart`].
+    pub fn has_failed(&self) -> bool {
+        self.inner.appends.lock().failed.is_some()
+    }
+
+    /// Goes on after a failed sync: extents that were not sealed end where the last successful sync
+    /// left them. Bytes that were appended since are lost, also those of other threads, which must
+    /// not rely on a later sync. Does nothing if no sync has failed.
+    ///
+    /// Errors: those of the manifest; then the call may be repeated.
+    pub fn restart(&self) -> Result<()> {
+        let inner = &self.inner;
+        let mut appends = inner.appends.lock();
+        if appends.failed.is_none() {
+            return Ok(());
+        }
+        let active = appends.active.take();
+        appends.unsealed.extend(active);
+        appends.unsealed.iter().for_each(|e| e.cut_to_synced());
+        let ended = appends.unsealed.clone();
+        drop(appends);
+        inner.seal_all(&ended)?;
+        inner.appends.lock().failed = None;
+        Ok(())
     }
 
     /// Reads bytes. Costs one device read, and a second one for the header when an extent is read
@@ -443,6 +469,10 @@ impl Inner {
             return Err(e.clone());
         }
         let unsealed = appends.unsealed.clone();
+        // What a success of this call makes durable.
+        let lens: Vec<(Arc<Extent>, u64)> = (appends.active.iter().chain(&unsealed))
+            .map(|extent| (extent.clone(), extent.len()))
+            .collect();
         let synced = match &appends.active {
             None => {
                 drop(appends);
@@ -458,11 +488,12 @@ impl Inner {
         };
         let sync_all = |extent: &Arc<Extent>| extent.sync_all(&self.env);
         if let Err(e) = synced.and_then(|()| unsealed.iter().try_for_each(sync_all)) {
-            let what = format!("an earlier sync of the stream failed: {e}; open it again");
+            let what = format!("an earlier sync of the stream failed: {e}; restart it");
             let poisoned = Error::new(ErrorKind::Poisoned, what).in_file(&self.dir);
             self.appends.lock().failed = Some(poisoned);
             return Err(e);
         }
+        lens.iter().for_each(|(extent, len)| extent.note_synced(*len));
         Ok(self.seal_all(&unsealed))
     }
 

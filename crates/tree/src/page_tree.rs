@@ -92,6 +92,7 @@ impl PageTree {
             let stream = dir.join(stream);
             if fs.exists(&stream)? {
                 Stream::destroy(env, &stream)?;
+                fs.remove(&stream)?;
             }
         }
         fs.remove(dir)
@@ -161,6 +162,14 @@ impl PageTree {
     pub fn write_unconfirmed(&self, entries: &mut dyn SortedEntries, note: Vec<u8>) -> Result<()> {
         let prepared = (self.storage).prepare_user_checkpoint(entries, Some(note))?;
         self.storage.commit_unconfirmed(&prepared).map(|_| ())
+    }
+
+    /// Lets writes go on after a sync has failed. What was written and not committed is lost, so no
+    /// write may run. Waits for maintenance.
+    ///
+    /// Errors: those of the filesystem; then the call may be repeated.
+    pub fn restart(&self) -> Result<()> {
+        self.storage.restart()
     }
 
     /// Notes that the record of the memory tier is durable for all writes so far.

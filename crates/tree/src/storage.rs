@@ -266,6 +266,17 @@ impl Storage {
         self.commit.lock().unconfirmed = None;
     }
 
+    /// Lets the streams go on after a failed sync. No user checkpoint may be prepared.
+    pub fn restart(&self) -> Result<()> {
+        if !self.base.has_failed() && !self.delta.has_failed() {
+            return Ok(());
+        }
+        // Pages of a compaction that runs would be lost.
+        let _maintenance = self.maintenance.lock();
+        self.base.restart()?;
+        self.delta.restart()
+    }
+
     /// Returns true if a user checkpoint is not confirmed.
     pub fn has_unconfirmed(&self) -> bool {
         self.commit.lock().unconfirmed.is_some()

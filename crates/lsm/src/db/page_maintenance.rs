@@ -23,7 +23,12 @@ impl Engine {
     }
 
     fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>) {
-        let result = pages.tree().maintain_while(&|| !self.ctx.is_closing());
+        let restarted = match self.flushing.try_lock() {
+            Some(_alone) => pages.tree().restart(),
+            None => Ok(()),
+        };
+        let goes_on = || !self.ctx.is_closing();
+        let result = restarted.and_then(|()| pages.tree().maintain_while(&goes_on));
         // Space that only the views of before needed.
         let is_shown = self.show_maintained(family);
         let result = match is_shown {

@@ -161,6 +161,7 @@ impl FamilyPages {
     pub fn write(&self, entries: &mut dyn SortedEntries, seq: SeqNo) -> Result<()> {
         let note = note_of(seq);
         if self.tree.note() != note {
+            self.tree.restart()?;
             self.tree.write_unconfirmed(entries, note)?;
         }
         self.note_written();
