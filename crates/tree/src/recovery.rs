@@ -87,6 +87,14 @@ impl Storage {
         };
         let storage = Storage::new(parts, 0, unknown, next_part);
         let Some(last) = checkpoint.last() else {
+            let was_there = checkpoint.trimmed().or(system.trimmed()).or(system.last());
+            if was_there.is_some() {
+                let what = "the system checkpoint is missing".to_string();
+                return Err(storage.inconsistent(what));
+            }
+            if !options.create_if_missing {
+                return Err(no_tree(dir));
+            }
             storage.create_root()?;
             return Ok(storage);
         };
@@ -242,6 +250,7 @@ impl Storage {
             self.mapping.prune(key, &[time]);
         }
         self.forget_erased();
+        self.check_extents()?;
         self.set_recovered(time, root, note, log_bytes);
         Ok(dropped)
     }
@@ -259,6 +268,21 @@ impl Storage {
             .filter(|(id, usage)| usage.valid == 0 && !there.contains(id));
         let unused: Vec<ExtentId> = unused.map(|(id, _)| id).collect();
         unused.into_iter().for_each(|id| usage.forget(id));
+    }
+
+    /// Checks that the streams have all extents with pages.
+    fn check_extents(&self) -> Result<()> {
+        let usage = self.usage.lock();
+        for (kind, name) in [(StreamKind::Base, BASE), (StreamKind::Delta, DELTA)] {
+            let extents = self.stream(kind).extents();
+            let there: BTreeSet<ExtentId> = extents.iter().map(|extent| extent.id).collect();
+            let mut used = usage.iter().filter(|(_, of)| of.kind == kind && of.valid > 0);
+            if let Some((id, _)) = used.find(|(id, _)| !there.contains(id)) {
+                let what = format!("the stream lacks extent {id}, which has pages of the tree");
+                return Err(Error::corruption(&self.dir.join(name), 0, what));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a system checkpoint, and closes the logs.

@@ -136,19 +136,7 @@ pub(crate) fn bind_families(
                 wanted.comparator.name()
             )));
         }
-        if wanted.pages.is_some() && f.pages.is_none() {
-            return Err(Error::invalid(format!(
-                "family {:?} is kept in levels of tables, and the options ask for pages; open it without `pages`, or copy its entries into a new family",
-                f.name
-            )));
-        }
         let mut wanted = wanted.clone();
-        if f.pages.is_some() && wanted.min_blob_size.is_some() {
-            return Err(Error::invalid(format!(
-                "family {:?} is kept in pages, which have all values in them; open it without `min_blob_size`",
-                f.name
-            )));
-        }
         if wanted.merge_operator.is_none()
             && let Some(name) = &f.merge_operator
         {
@@ -166,6 +154,30 @@ pub(crate) fn bind_families(
         );
     }
     Ok(families)
+}
+
+/// Refuses options that do not fit the engine that a family was made with. A check or a repair does
+/// not call this.
+pub(crate) fn check_engines(
+    catalog: &Catalog,
+    families: &BTreeMap<u32, FamilyEntry>,
+) -> Result<()> {
+    for (id, family) in &catalog.families {
+        let options = &families[id].options;
+        if options.pages.is_some() && family.pages.is_none() {
+            return Err(Error::invalid(format!(
+                "family {:?} is kept in levels of tables, and the options ask for pages; open it without `pages`, or copy its entries into a new family",
+                family.name
+            )));
+        }
+        if family.pages.is_some() && options.min_blob_size.is_some() {
+            return Err(Error::invalid(format!(
+                "family {:?} is kept in pages, which have all values in them; open it without `min_blob_size`",
+                family.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses families without their merge operator, or with another operator. A check or a repair
@@ -475,6 +487,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     catalog.wall_ms = env.clock().wall_ms();
     catalog.next_file = catalog.next_file.max(on_disk + 1);
     let families = bind_families(&catalog, &options)?;
+    check_engines(&catalog, &families)?;
     catalog.apply(&bind_operators(&catalog, &families)?)?;
 
     let is_low = |catalog: &Catalog| {

@@ -294,10 +294,27 @@ pub(crate) fn open_all(
             ErrorKind::NotFound => missing(&dir),
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
+        check_is_whole(&dir, &tree, recorded)?;
         let pages = FamilyPages::new(env, dir, tree);
         trees.insert(*id, PageView::of(&pages, recorded));
     }
     Ok(trees)
+}
+
+/// Checks that a tree has all writes that the manifest knows.
+fn check_is_whole(dir: &Path, tree: &PageTree, recorded: SeqNo) -> Result<()> {
+    let found = seq_of(&tree.note()).unwrap_or(0);
+    match found == recorded {
+        true => Ok(()),
+        false => Err(Error::corruption(
+            dir,
+            0,
+            format!(
+                "the pages have writes up to sequence number {found}, the manifest says {recorded}: the system log has lost its end"
+            ),
+        )
+        .with_reach(Reach::Store)),
+    }
 }
 
 fn missing(dir: &Path) -> Error {
@@ -331,7 +348,14 @@ pub(crate) fn check(
     let checked = of_pages.map(|(id, family, recorded)| {
         let options = tree_options(env, &family.name, &families[id].options);
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
-        PageTree::check(env, tree_dir(dir, *id), &options, &keep)
+        let dir = tree_dir(dir, *id);
+        let (bytes, mut damage) = PageTree::check(env, &dir, &options, &keep)?;
+        if damage.is_empty() {
+            let tree = PageTree::open_read_only(env, &dir, &options, &keep)?;
+            damage.extend(check_is_whole(&dir, &tree, recorded).err());
+            tree.abandon()?;
+        }
+        Ok((bytes, damage))
     });
     checked.collect()
 }

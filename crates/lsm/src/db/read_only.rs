@@ -10,7 +10,7 @@
 use super::engine::Engine;
 use super::memtable_set::MemtableSet;
 use super::pages;
-use super::open::{bind_families, build_version, load_catalog, replay_logs};
+use super::open::{bind_families, check_engines, build_version, load_catalog, replay_logs};
 use super::store_files::LOCK;
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;
@@ -46,6 +46,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let catalog = loaded.catalog;
     env.clock().observe_wall_ms(catalog.wall_ms);
     let families = bind_families(&catalog, &options)?;
+    check_engines(&catalog, &families)?;
     let tables = TableStore::new(env, dir);
     let version = build_version(&tables, &catalog, &families)?;
     let trees = pages::open_all(env, dir, &catalog, &families, true)?;
