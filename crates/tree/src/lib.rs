@@ -42,5 +42,5 @@ mod verify;
 
 pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
 pub use options::TreeOptions;
-pub use page_tree::{EntryCursor, PageTree, TreeCopy, TreeIter, TreeSnapshot};
+pub use page_tree::{EntryCursor, PageTree, TreeCheck, TreeCopy, TreeIter, TreeSnapshot};
 pub use stats::PageTreeStats;

@@ -99,7 +99,7 @@ impl PageTree {
     }
 
     /// Reads and verifies every byte of a closed tree that has a meaning. Returns the bytes of its
-    /// files, and the damage. Nothing is changed.
+    /// files, its note, and the damage. Nothing is changed.
     ///
     /// Errors: `Busy` if a process has the tree open to change it; `Io`.
     pub fn check(
@@ -107,7 +107,7 @@ impl PageTree {
         path: impl AsRef<Path>,
         options: &TreeOptions,
         keep: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<(u64, Vec<Error>)> {
+    ) -> Result<TreeCheck> {
         let path = path.as_ref();
         let is_damage = |e: &Error| {
             let kinds = [
@@ -117,7 +117,7 @@ impl PageTree {
             ];
             kinds.contains(&e.kind())
         };
-        let mut bytes = 0;
+        let (mut bytes, mut note) = (0, None);
         let mut damage = Vec::new();
         let log_options = LogEngineOptions::default();
         let logs = path.join(LOGS);
@@ -131,6 +131,7 @@ impl PageTree {
         let verified = tree.and_then(|tree| {
             let stats = tree.stats();
             bytes += stats.base_extent_bytes + stats.delta_extent_bytes;
+            note = Some(tree.note());
             let verified = tree.verify();
             tree.abandon().and(verified)
         });
@@ -141,7 +142,11 @@ impl PageTree {
             Err(e) if is_damage(&e) => damage.push(e),
             Err(e) => return Err(e),
         }
-        Ok((bytes, damage))
+        Ok(TreeCheck {
+            bytes,
+            note,
+            damage,
+        })
     }
 
     /// Writes changes, all or none of them. Their keys must rise strictly.
@@ -361,6 +366,18 @@ fn known((kind, value): (u8, Bytes)) -> Result<(Kind, Bytes)> {
         ))
     })?;
     Ok((known, value))
+}
+
+/// The findings of [`PageTree::check`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TreeCheck {
+    /// Bytes of the tree's files.
+    pub bytes: u64,
+    /// The note of the last write that had one, if the tree can be opened.
+    pub note: Option<Vec<u8>>,
+    /// All damage that was found.
+    pub damage: Vec<Error>,
 }
 
 /// A copy of a tree that is being made.

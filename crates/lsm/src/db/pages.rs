@@ -15,7 +15,7 @@ use basalt_kv::entry::{FoundEntry, expiry_of};
 use basalt_kv::key::{Kind, SeqNo};
 use basalt_kv::merge::Merging;
 use basalt_tree::{
-    EntryDecision, EntryFilter, PageTree, SortedEntries, TreeOptions, TreeSnapshot,
+    EntryDecision, EntryFilter, PageTree, SortedEntries, TreeCheck, TreeOptions, TreeSnapshot,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -294,7 +294,7 @@ pub(crate) fn open_all(
             ErrorKind::NotFound => missing(&dir),
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
-        check_is_whole(&dir, &tree, recorded)?;
+        check_is_whole(&dir, &tree.note(), recorded)?;
         let pages = FamilyPages::new(env, dir, tree);
         trees.insert(*id, PageView::of(&pages, recorded));
     }
@@ -302,8 +302,8 @@ pub(crate) fn open_all(
 }
 
 /// Checks that a tree has all writes that the manifest knows.
-fn check_is_whole(dir: &Path, tree: &PageTree, recorded: SeqNo) -> Result<()> {
-    let found = seq_of(&tree.note()).unwrap_or(0);
+fn check_is_whole(dir: &Path, note: &[u8], recorded: SeqNo) -> Result<()> {
+    let found = seq_of(note).unwrap_or(0);
     match found == recorded {
         true => Ok(()),
         false => Err(Error::corruption(
@@ -343,19 +343,17 @@ pub(crate) fn check(
     dir: &Path,
     catalog: &Catalog,
     families: &BTreeMap<u32, FamilyEntry>,
-) -> Result<Vec<(u64, Vec<Error>)>> {
+) -> Result<Vec<TreeCheck>> {
     let of_pages = (catalog.families.iter()).filter_map(|(id, f)| Some((id, f, f.pages?)));
     let checked = of_pages.map(|(id, family, recorded)| {
         let options = tree_options(env, &family.name, &families[id].options);
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
         let dir = tree_dir(dir, *id);
-        let (bytes, mut damage) = PageTree::check(env, &dir, &options, &keep)?;
-        if damage.is_empty() {
-            let tree = PageTree::open_read_only(env, &dir, &options, &keep)?;
-            damage.extend(check_is_whole(&dir, &tree, recorded).err());
-            tree.abandon()?;
+        let mut found = PageTree::check(env, &dir, &options, &keep)?;
+        if let Some(note) = &found.note {
+            found.damage.extend(check_is_whole(&dir, note, recorded).err());
         }
-        Ok((bytes, damage))
+        Ok(found)
     });
     checked.collect()
 }

@@ -276,10 +276,10 @@ impl StoreWalk<'_, '_> {
 
     fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
-        for (bytes, damage) in pages::check(self.env, self.dir, catalog, &families)? {
+        for found in pages::check(self.env, self.dir, catalog, &families)? {
             self.report.files += 1;
-            self.report.damage.extend(damage);
-            self.progress.step(bytes);
+            self.report.damage.extend(found.damage);
+            self.progress.step(found.bytes);
         }
         for (id, family) in &catalog.families {
             let cmp = families[id].options.comparator.clone();
