@@ -81,8 +81,8 @@ pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use manual_calls::{CompactControl, CompactProgress};
 pub use precondition::{MAX_PRECONDITIONS, Precondition};
 pub use stats::{
-    BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats, RangeSize,
-    ReadOnlyReason, StallStats, Stats,
+    BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats,
+    PageTreeStats, RangeSize, ReadOnlyReason, StallStats, Stats,
 };
 pub use store::{Db, ValueMeta, ValueWithExpiry};
 pub use ticket::Ticket;

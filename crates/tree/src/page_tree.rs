@@ -323,6 +323,11 @@ impl PageTree {
         self.storage.bytes_of_range(&snapshot.view, from, to)
     }
 
+    /// Returns the bytes of valid base pages and of valid delta pages. Costs little.
+    pub fn valid_bytes(&self) -> (u64, u64) {
+        self.storage.valid_bytes()
+    }
+
     /// Returns what the tree has and costs.
     pub fn stats(&self) -> PageTreeStats {
         self.storage.stats()

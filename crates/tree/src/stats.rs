@@ -16,4 +16,10 @@ pub struct PageTreeStats {
     pub base_extent_bytes: u64,
     /// Bytes of all extents of delta pages.
     pub delta_extent_bytes: u64,
+    /// Bytes of base pages that were written since the tree was opened.
+    pub base_bytes_written: u64,
+    /// Bytes of delta pages that were written since the tree was opened.
+    pub delta_bytes_written: u64,
+    /// Bytes of the system log since the last system checkpoint.
+    pub system_log_bytes: u64,
 }

@@ -8,6 +8,7 @@ use crate::page_id::PageId;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
+use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
 use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
@@ -86,6 +87,8 @@ pub(crate) struct Storage {
     /// Held by the one thread that erases extents.
     erasing: Mutex<()>,
     commit: Mutex<Commit>,
+    /// Bytes of base pages and of delta pages that were written.
+    written: [AtomicU64; 2],
     pub usage: Mutex<UsageTable>,
     view: RwLock<Arc<View>>,
 }
@@ -132,6 +135,7 @@ impl Storage {
             maintenance: named("Storage::maintenance", Mutex::new(())),
             erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
+            written: [AtomicU64::new(0), AtomicU64::new(0)],
             usage: named("Storage::usage", Mutex::default()),
             view: named("Storage::view", RwLock::new(view)),
         }
@@ -497,8 +501,18 @@ impl Storage {
         (self.view(), self.usage.lock().clone())
     }
 
+    /// Returns the bytes of valid base pages and of valid delta pages.
+    pub fn valid_bytes(&self) -> (u64, u64) {
+        let usage = self.usage.lock();
+        usage.iter().fold((0, 0), |(base, delta), (_, of)| match of.kind {
+            StreamKind::Base => (base + of.valid, delta),
+            StreamKind::Delta => (base, delta + of.valid),
+        })
+    }
+
     /// Returns what the tier has and costs.
     pub fn stats(&self) -> PageTreeStats {
+        let system_log_bytes = self.commit.lock().log_bytes;
         let bytes_of = |stream: &Stream| stream.extents().iter().map(|e| e.len).sum();
         let usage = self.usage.lock();
         let valid = |kind: StreamKind| {
@@ -512,6 +526,9 @@ impl Storage {
             delta_bytes: valid(StreamKind::Delta),
             base_extent_bytes: bytes_of(&self.base),
             delta_extent_bytes: bytes_of(&self.delta),
+            base_bytes_written: self.written[0].load(SeqCst),
+            delta_bytes_written: self.written[1].load(SeqCst),
+            system_log_bytes,
         }
     }
 
@@ -612,6 +629,11 @@ impl<'a> PageWriter<'a> {
                 begin = end;
             }
         })?;
+        let written = match self.kind {
+            StreamKind::Base => &self.storage.written[0],
+            StreamKind::Delta => &self.storage.written[1],
+        };
+        written.fetch_add(self.bytes.len() as u64, SeqCst);
         self.bytes.clear();
         self.lens.clear();
         Ok(())

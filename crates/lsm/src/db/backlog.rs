@@ -1,6 +1,7 @@
 //! The backlog: how far background work is behind the writers of a store.
 
 use super::families::FamilyEntry;
+use super::pages::PageView;
 use crate::compaction::compaction_debt;
 use crate::version::Version;
 use std::collections::BTreeMap;
@@ -46,12 +47,21 @@ impl Backlog {
 
     /// Returns the worst backlog of all families. `sealed` is the number of memtable sets that wait
     /// for their flush.
-    pub fn of(sealed: usize, families: &BTreeMap<u32, FamilyEntry>, version: &Version) -> Backlog {
+    pub fn of(
+        sealed: usize,
+        families: &BTreeMap<u32, FamilyEntry>,
+        version: &Version,
+        pages: &BTreeMap<u32, PageView>,
+    ) -> Backlog {
         let mut worst = Backlog {
             // A memtable is being flushed, and the next one is full before the flush ends.
             is_urgent: sealed > 1,
             ..Backlog::default()
         };
+        for view in pages.values() {
+            worst.is_urgent |= view.debt > 0.5;
+            worst.debt = worst.debt.max(view.debt - 1.0);
+        }
         for f in families.values() {
             let Some(version) = version.families.get(&f.id) else {
                 continue;

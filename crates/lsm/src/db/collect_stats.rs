@@ -68,6 +68,7 @@ impl Engine {
             families.push(FamilyStats {
                 name: f.name.to_string(),
                 levels,
+                pages: (view.pages.get(&f.id)).map(|view| view.pages.tree().stats()),
             });
         }
         let (live_logs, compactions, blobs) = {

@@ -24,6 +24,10 @@ use std::sync::Arc;
 /// The directory of all trees of a store.
 pub(crate) const PAGES_DIR: &str = "pages";
 
+/// A tree may have this many bytes of delta pages, and as many as it has of base pages, before
+/// writers are slowed. Compactions keep them at about half of the base pages.
+const LEAST_DELTA_BYTES: u64 = 256 << 20;
+
 /// The tree of a family.
 pub(crate) struct FamilyPages {
     env: Env,
@@ -48,6 +52,9 @@ pub(crate) struct PageView {
     pub snapshot: TreeSnapshot,
     /// No entry in the tree has a higher sequence number.
     pub flushed: SeqNo,
+    /// Bytes of delta pages for each byte that the tree may have of them. Writers are slowed above
+    /// 1, and wait at 2.
+    pub debt: f64,
 }
 
 /// The trees of a view, by family.
@@ -234,7 +241,9 @@ impl Drop for FamilyPages {
 impl PageView {
     /// Returns the newest content of a tree.
     pub fn of(pages: &Arc<FamilyPages>, flushed: SeqNo) -> PageView {
+        let (base, delta) = pages.tree.valid_bytes();
         PageView {
+            debt: delta as f64 / (base + LEAST_DELTA_BYTES) as f64,
             snapshot: pages.tree.snapshot(),
             pages: pages.clone(),
             flushed,

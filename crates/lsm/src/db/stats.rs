@@ -6,6 +6,7 @@ use basalt_blob::FamilyShare;
 use basalt_blob::counters::{CompressionCounters, ReadCounters};
 use basalt_env::{BudgetUse, Env};
 use basalt_fs::Error;
+pub use basalt_tree::PageTreeStats;
 use std::fmt;
 
 /// Reason why a store takes no writes. Its text is for people.
@@ -368,8 +369,10 @@ pub struct RangeSize {
 pub struct FamilyStats {
     /// Name of the family.
     pub name: String,
-    /// Levels of the family, from level 0 on.
+    /// Levels of the family, from level 0 on. They are empty for a family in pages.
     pub levels: Vec<LevelStats>,
+    /// The pages of the family; `None` for a family in levels.
+    pub pages: Option<PageTreeStats>,
 }
 
 /// Statistics of one level in [`FamilyStats`].

@@ -25,6 +25,7 @@ mod manifest_doubt;
 mod memory;
 mod merge;
 mod options;
+mod pages;
 mod preconditions;
 mod prelude;
 mod read_compaction;

@@ -164,7 +164,7 @@ impl Tree {
         let view = View {
             active,
             sealed: Vec::new(),
-            backlog: Backlog::of(0, &families, &version),
+            backlog: Backlog::of(0, &families, &version, &pages),
             version: Arc::new(version),
             pages: Arc::new(pages),
             families: Arc::new(families),
@@ -281,7 +281,12 @@ impl Tree {
             next.ingested <= self.visible.load(SeqCst),
             "added tables are visible before a compaction can choose them"
         );
-        next.backlog = Backlog::of(next.sealed.len(), &next.families, &next.version);
+        next.backlog = Backlog::of(
+            next.sealed.len(),
+            &next.families,
+            &next.version,
+            &next.pages,
+        );
         self.pressure
             .update_pressure(&state.catalog, &state.blobs, &next);
         self.pressure.note_urgent(&next);

@@ -1,0 +1,260 @@
+//! Families that are kept in pages: what differs from levels of tables. The rest is for the
+//! campaigns, which keep some families in pages.
+
+use super::prelude::*;
+use crate::TreeOptions;
+use basalt_env::{Clock, EnvBuilder, ManualClock};
+use basalt_fs::FileSystem;
+use basalt_kv::merge::Append;
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use std::path::Path;
+use std::time::Duration;
+
+const START_MS: u64 = 1_000_000;
+
+fn small_pages() -> FamilyOptions {
+    FamilyOptions::default().pages(Some(
+        TreeOptions::default()
+            .page_bytes(400)
+            .extent_bytes(8 << 10)
+            .max_deltas(2),
+    ))
+}
+
+fn options() -> Options {
+    Options::default()
+        .write_buffer_bytes(64 << 10)
+        .default_family(small_pages().merge_operator(Some(Arc::new(Append::new(*b",")))))
+}
+
+fn disk() -> Arc<SimFs> {
+    SimFs::new(SimOptions::default())
+}
+
+fn env_on(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
+    let clock = ManualClock::new(START_MS);
+    let env = EnvBuilder::for_tests(disk.clone(), disk.op_count());
+    (env.clock(Clock::manual(clock.clone())).build(), clock)
+}
+
+fn open(disk: &Arc<SimFs>) -> Db {
+    Db::open(&env_on(disk).0, "db", options()).unwrap()
+}
+
+fn put(db: &Db, key: &str, value: &str) {
+    let family = db.default_family();
+    db.put(&family, key.as_bytes(), value.as_bytes(), &WriteOptions::SYNC)
+        .unwrap();
+}
+
+fn get_at(db: &Db, key: &str, options: &ReadOptions) -> Option<String> {
+    let value = db.get(&db.default_family(), key.as_bytes(), options).unwrap();
+    value.map(|v| String::from_utf8(v.to_vec()).unwrap())
+}
+
+fn get(db: &Db, key: &str) -> Option<String> {
+    get_at(db, key, &ReadOptions::default())
+}
+
+fn count(db: &Db, options: &ReadOptions) -> usize {
+    db.iter(&db.default_family(), options).unwrap().count()
+}
+
+fn entries_in_pages(db: &Db) -> usize {
+    let view = db.engine().tree.view();
+    let pages = &view.pages[&0];
+    let entries = pages.pages.tree().iter(&pages.snapshot, b"").unwrap();
+    entries.count()
+}
+
+#[test]
+fn a_snapshot_reads_what_flushes_and_compactions_have_replaced() {
+    let db = open(&disk());
+    let mut snapshots = Vec::new();
+    for round in 0..40 {
+        for key in 0..60 {
+            put(&db, &format!("k{key:03}"), &format!("{round}"));
+        }
+        if round % 3 == 0 {
+            db.delete_range(&db.default_family(), b"k010", b"k020", &WriteOptions::SYNC)
+                .unwrap();
+        }
+        snapshots.push((round, db.snapshot()));
+        if round % 2 == 0 {
+            db.flush().unwrap();
+        }
+        if round % 5 == 0 {
+            db.compact_range(&db.default_family(), None, None).unwrap();
+        }
+        if round % 7 == 6 {
+            snapshots.remove(0);
+        }
+    }
+    db.wait_idle().unwrap();
+    for (round, snapshot) in &snapshots {
+        let options = ReadOptions::default().snapshot(Some(snapshot.clone()));
+        let wanted = Some(round.to_string());
+        let is_deleted = round % 3 == 0;
+        assert_eq!(get_at(&db, "k059", &options), wanted);
+        assert_eq!(get_at(&db, "k015", &options), wanted.filter(|_| !is_deleted));
+        let shown = if is_deleted { 50 } else { 60 };
+        assert_eq!(count(&db, &options), shown, "round {round}");
+    }
+    // Without snapshots the space comes back.
+    let bytes = |db: &Db| {
+        let pages = db.stats().families[0].pages.clone().unwrap();
+        pages.base_extent_bytes + pages.delta_extent_bytes
+    };
+    let before = bytes(&db);
+    drop(snapshots);
+    put(&db, "k000", "end");
+    db.compact_range(&db.default_family(), None, None).unwrap();
+    db.wait_idle().unwrap();
+    assert!(bytes(&db) < before / 2, "{} of {before} bytes", bytes(&db));
+    db.close().unwrap();
+}
+
+#[test]
+fn a_family_that_was_made_after_a_snapshot_is_empty_in_it() {
+    let disk = disk();
+    let db = Db::open(&env_on(&disk).0, "db", Options::default()).unwrap();
+    put(&db, "a", "1");
+    let before = db.snapshot();
+    let paged = db.create_family("paged", small_pages()).unwrap();
+    let between = db.snapshot();
+    db.put(&paged, b"k", b"v", &WriteOptions::SYNC).unwrap();
+    db.flush().unwrap();
+    for snapshot in [before, between] {
+        let options = ReadOptions::default().snapshot(Some(snapshot));
+        assert_eq!(get_at(&db, "a", &options).as_deref(), Some("1"));
+        assert_eq!(db.get(&paged, b"k", &options).unwrap(), None);
+        assert_eq!(db.iter(&paged, &options).unwrap().count(), 0);
+    }
+    let dropped = db.snapshot();
+    db.drop_family(&paged).unwrap();
+    let options = ReadOptions::default().snapshot(Some(dropped));
+    let read = db.get(&paged, b"k", &options);
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_dropped_family_leaves_no_files() {
+    let disk = disk();
+    let db = Db::open(&env_on(&disk).0, "db", Options::default()).unwrap();
+    let paged = db.create_family("paged", small_pages()).unwrap();
+    db.put(&paged, b"k", b"v", &WriteOptions::SYNC).unwrap();
+    db.flush().unwrap();
+    let trees = || disk.list(Path::new("db/pages")).unwrap().len();
+    let iter = db.iter(&paged, &ReadOptions::default()).unwrap();
+    db.drop_family(&paged).unwrap();
+    // A reader still has them.
+    assert_eq!((trees(), iter.count()), (1, 1));
+    // A job of it may be queued.
+    while db.env().jobs().step() {}
+    assert_eq!(trees(), 0);
+    let again = db.create_family("paged", small_pages()).unwrap();
+    assert_eq!(db.get(&again, b"k", &ReadOptions::default()).unwrap(), None);
+    db.close().unwrap();
+}
+
+#[test]
+fn the_engine_of_a_family_stays_and_other_options_are_refused() {
+    let disk = disk();
+    let (env, _) = env_on(&disk);
+    let db = Db::open(&env, "db", options()).unwrap();
+    db.create_family("levels", FamilyOptions::default()).unwrap();
+    put(&db, "a", "1");
+    db.close().unwrap();
+    let refused = |options: Options, what: &str| {
+        let e = Db::open(&env, "db", options.clone()).err().expect("it is refused");
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+        assert!(e.to_string().contains(what), "{e}");
+        let read_only = Db::open_read_only(&env, "db", options);
+        assert_eq!(read_only.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));
+    };
+    let mut wrong = options();
+    wrong.families.insert("levels".into(), small_pages());
+    refused(wrong, "\"levels\" is kept in levels of tables");
+    let mut wrong = options();
+    wrong.default_family.pages = None;
+    wrong.default_family.min_blob_size = Some(100);
+    refused(wrong, "\"default\" is kept in pages");
+    let both = small_pages().min_blob_size(Some(1)).validate("f").unwrap_err();
+    assert!(both.to_string().contains("min_blob_size"), "{both}");
+    // Without the option, the family keeps its pages.
+    let mut without = options();
+    without.default_family.pages = None;
+    let db = Db::open(&env, "db", without).unwrap();
+    assert_eq!(get(&db, "a").as_deref(), Some("1"));
+    assert!(db.stats().families[0].pages.is_some());
+    db.close().unwrap();
+}
+
+#[test]
+fn expired_values_leave_the_pages_and_operands_over_them_stay() {
+    let disk = disk();
+    let (env, clock) = env_on(&disk);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let family = db.default_family();
+    let mut batch = WriteBatch::new();
+    for n in 0..50u32 {
+        batch
+            .put_ttl(&family, &n.to_be_bytes(), b"soon gone", START_MS + 500)
+            .unwrap();
+    }
+    batch.put_ttl(&family, b"merged", b"base", START_MS + 500).unwrap();
+    batch.put(&family, b"stays", b"v").unwrap();
+    db.write(batch, &WriteOptions::SYNC).unwrap();
+    db.flush().unwrap();
+    for operand in [b"one", b"two"] {
+        db.merge(&family, b"merged", operand, &WriteOptions::SYNC).unwrap();
+        db.flush().unwrap();
+    }
+    assert_eq!(get(&db, "merged").as_deref(), Some("base,one,two"));
+    assert_eq!(entries_in_pages(&db), 52);
+    clock.advance(Duration::from_millis(1000));
+    assert_eq!(get(&db, "merged").as_deref(), Some("one,two"));
+    db.compact_range(&family, None, None).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(entries_in_pages(&db), 2);
+    assert_eq!(get(&db, "merged").as_deref(), Some("one,two"));
+    db.close().unwrap();
+}
+
+#[test]
+fn a_flush_counts_for_all_families_or_for_none() {
+    // Unsynced writes to both engines: each power cut leaves a prefix of all of them.
+    let disk = disk();
+    let db = Db::open(&env_on(&disk).0, "db", Options::default()).unwrap();
+    let paged = db.create_family("paged", small_pages()).unwrap();
+    let levels = db.default_family();
+    disk.record_snapshots(1);
+    for n in 0..200u32 {
+        let family = if n % 2 == 0 { &paged } else { &levels };
+        let durability = WriteOptions::synced(false);
+        db.put(family, &n.to_be_bytes(), &[7; 100], &durability).unwrap();
+        if n % 40 == 39 {
+            db.flush().unwrap();
+            db.wait_idle().unwrap();
+        }
+    }
+    db.abandon();
+    let snapshots = disk.take_snapshots();
+    assert!(snapshots.len() > 100, "{} moments", snapshots.len());
+    for (i, snapshot) in snapshots.iter().enumerate().step_by(5) {
+        for policy in [CrashPolicy::NothingUnsynced, CrashPolicy::EverythingUnsynced] {
+            let disk = snapshot.crash(policy, i as u64);
+            let db = Db::open(&env_on(&disk).0, "db", Options::default()).unwrap();
+            let (paged, levels) = (db.family("paged").unwrap(), db.default_family());
+            let there = |n: u32| {
+                let family = if n % 2 == 0 { &paged } else { &levels };
+                let value = db.get(family, &n.to_be_bytes(), &ReadOptions::default());
+                value.unwrap().is_some()
+            };
+            let first_absent = (0..200).find(|n| !there(*n)).unwrap_or(200);
+            let later = (first_absent..200).find(|n| there(*n));
+            assert_eq!(later, None, "moment {i}, {policy:?}: write {first_absent} is lost");
+            db.abandon();
+        }
+    }
+}
