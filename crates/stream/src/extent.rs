@@ -135,7 +135,9 @@ impl Extent {
         match &appended {
             Ok(offset) => {
                 let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-                self.has_bulk.fetch_or(intent == Intent::Bulk, SeqCst);
+                if intent == Intent::Bulk {
+                    self.has_bulk.store(true, SeqCst);
+                }
                 self.len.fetch_max(offset + len, Release);
             }
             Err(_) => self.append_failed.store(true, SeqCst),

@@ -493,7 +493,8 @@ impl Inner {
             self.appends.lock().failed = Some(poisoned);
             return Err(e);
         }
-        lens.iter().for_each(|(extent, len)| extent.note_synced(*len));
+        lens.iter()
+            .for_each(|(extent, len)| extent.note_synced(*len));
         Ok(self.seal_all(&unsealed))
     }
 

@@ -92,9 +92,12 @@ impl Storage {
 /// The pages that a lookup still has to search, the newest one first.
 type Unread = SmallVec<[PageRef; 9]>;
 
+/// Kind and value of a key, if the tree has it.
+pub(crate) type KindAndValue = Option<(u8, Bytes)>;
+
 /// Progress of a lookup among the pages in the cache.
 enum Lookup {
-    Found(Option<(u8, Bytes)>),
+    Found(KindAndValue),
     Unread(Unread),
 }
 
@@ -138,7 +141,7 @@ impl Storage {
         keys: &[&[u8]],
         fill_cache: bool,
         admit: &mut dyn FnMut(usize) -> bool,
-    ) -> Vec<Option<Result<Option<(u8, Bytes)>>>> {
+    ) -> Vec<Option<Result<KindAndValue>>> {
         let mut out = Vec::with_capacity(keys.len());
         let mut wanted: BTreeSet<PageRef> = BTreeSet::new();
         let mut waiting: Vec<(usize, Unread)> = Vec::new();

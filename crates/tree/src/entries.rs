@@ -46,10 +46,15 @@ impl<'a, I: Iterator<Item = Change<'a>>> SortedEntries for CheckedChanges<'a, I>
             return Ok(false);
         };
         let what = if self.count > 0 && self.current.0 >= key {
-            Some(format!("keys are not in rising order: entry {}", self.count))
+            Some(format!(
+                "keys are not in rising order: entry {}",
+                self.count
+            ))
         } else if key.len() > MAX_KEY_LEN {
             let len = key.len();
-            Some(format!("key of {len} bytes, at most {MAX_KEY_LEN} are allowed"))
+            Some(format!(
+                "key of {len} bytes, at most {MAX_KEY_LEN} are allowed"
+            ))
         } else {
             let len = value.map_or(0, <[u8]>::len);
             let fits = len <= MAX_VALUE_LEN;

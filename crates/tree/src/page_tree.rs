@@ -13,6 +13,9 @@ use basalt_stream::Stream;
 use std::path::Path;
 use std::sync::Arc;
 
+/// The newest entry of a key, if the tree has one.
+pub type FoundEntry = Option<(Kind, Bytes)>;
+
 /// A tree of pages on two append-only streams, without a memory tier: each write is a user
 /// checkpoint (ArkDB, section 3).
 ///
@@ -213,7 +216,7 @@ impl PageTree {
         snapshot: &TreeSnapshot,
         key: &[u8],
         fill_cache: bool,
-    ) -> Result<Option<(Kind, Bytes)>> {
+    ) -> Result<FoundEntry> {
         let found = self.storage.get(&snapshot.view, key, fill_cache)?;
         found.map(known).transpose()
     }
@@ -228,7 +231,7 @@ impl PageTree {
         keys: &[&[u8]],
         fill_cache: bool,
         admit: &mut dyn FnMut(usize) -> bool,
-    ) -> Vec<Option<Result<Option<(Kind, Bytes)>>>> {
+    ) -> Vec<Option<Result<FoundEntry>>> {
         let found = (self.storage).get_many(&snapshot.view, keys, fill_cache, admit);
         let of_key = |found: Result<Option<(u8, Bytes)>>| match found? {
             Some(entry) => known(entry).map(Some),
@@ -406,7 +409,11 @@ impl TreeCopy {
         let mut bytes = 0;
         for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
             let linked = stream.link(dir.join(name))?;
-            bytes += linked.extents().iter().map(|extent| extent.len).sum::<u64>();
+            bytes += linked
+                .extents()
+                .iter()
+                .map(|extent| extent.len)
+                .sum::<u64>();
         }
         bytes += self.log.write(dir.join(LOGS), false)?.linked_bytes;
         fs.sync_metadata(dir)?;

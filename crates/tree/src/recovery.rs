@@ -207,12 +207,7 @@ impl Storage {
         self.take_checkpoint()
     }
 
-    fn replay(
-        &self,
-        found: SystemCheckpoint,
-        system: &Log,
-        keep: Keep<'_>,
-    ) -> Result<Option<u64>> {
+    fn replay(&self, found: SystemCheckpoint, system: &Log, keep: Keep<'_>) -> Result<Option<u64>> {
         let (mut time, mut root, mut note) = (found.time, found.root, found.note);
         for (key, state) in found.chains {
             self.mapping.load(key, time, state);
@@ -276,7 +271,9 @@ impl Storage {
         for (kind, name) in [(StreamKind::Base, BASE), (StreamKind::Delta, DELTA)] {
             let extents = self.stream(kind).extents();
             let there: BTreeSet<ExtentId> = extents.iter().map(|extent| extent.id).collect();
-            let mut used = usage.iter().filter(|(_, of)| of.kind == kind && of.valid > 0);
+            let mut used = usage
+                .iter()
+                .filter(|(_, of)| of.kind == kind && of.valid > 0);
             if let Some((id, _)) = used.find(|(id, _)| !there.contains(id)) {
                 let what = format!("the stream lacks extent {id}, which has pages of the tree");
                 return Err(Error::corruption(&self.dir.join(name), 0, what));

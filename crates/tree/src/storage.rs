@@ -1,7 +1,7 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
-use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::entries::{EntryDecision, is_delete};
+use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
 use crate::page::{self, Page, PageBuilder, PageKind};
 use crate::page_id::PageId;
@@ -492,7 +492,12 @@ impl Storage {
     /// Returns the newest view, and the one that a recovery may go back to.
     pub fn held_views(&self) -> Vec<Arc<View>> {
         let commit = self.commit.lock();
-        commit.unconfirmed.iter().cloned().chain([self.view()]).collect()
+        commit
+            .unconfirmed
+            .iter()
+            .cloned()
+            .chain([self.view()])
+            .collect()
     }
 
     /// Returns the newest view, and the usage of the extents at its time.
@@ -504,10 +509,12 @@ impl Storage {
     /// Returns the bytes of valid base pages and of valid delta pages.
     pub fn valid_bytes(&self) -> (u64, u64) {
         let usage = self.usage.lock();
-        usage.iter().fold((0, 0), |(base, delta), (_, of)| match of.kind {
-            StreamKind::Base => (base + of.valid, delta),
-            StreamKind::Delta => (base, delta + of.valid),
-        })
+        usage
+            .iter()
+            .fold((0, 0), |(base, delta), (_, of)| match of.kind {
+                StreamKind::Base => (base + of.valid, delta),
+                StreamKind::Delta => (base, delta + of.valid),
+            })
     }
 
     /// Returns what the tier has and costs.

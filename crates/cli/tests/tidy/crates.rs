@@ -13,22 +13,27 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("records", &["fs", "env", "kv"]),
     ("table", &["fs", "env", "kv"]),
     ("blob", &["fs", "env", "kv", "records", "table"]),
-    ("lsm", &["fs", "env", "kv", "records", "table", "blob"]),
     ("log", &["fs", "env", "kv", "records"]),
     ("stream", &["fs", "env", "kv", "records"]),
     ("tree", &["fs", "env", "kv", "log", "stream"]),
+    (
+        "lsm",
+        &["fs", "env", "kv", "records", "table", "blob", "tree"],
+    ),
     ("store", &["fs", "env", "lsm", "log"]),
-    // These build the sources of seven crates again, for tests alone.
+    // These build the sources of nine crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
     ("records-schedules", &["fs", "env", "kv"]),
     ("table-schedules", &["fs", "env", "kv"]),
     ("blob-schedules", &["fs", "env", "kv", "records", "table"]),
+    ("log-schedules", &["fs", "env", "kv", "records"]),
+    ("stream-schedules", &["fs", "env", "kv", "records"]),
+    ("tree-schedules", &["fs", "env", "kv", "log", "stream"]),
     (
         "lsm-schedules",
-        &["fs", "env", "kv", "records", "table", "blob"],
+        &["fs", "env", "kv", "records", "table", "blob", "tree"],
     ),
-    ("log-schedules", &["fs", "env", "kv", "records"]),
     (
         "basalt",
         &["fs", "env", "kv", "lava", "lsm", "log", "store"],

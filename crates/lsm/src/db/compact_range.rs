@@ -266,7 +266,10 @@ impl RangeCompaction<'_> {
     /// Compacts the levels from 0 down.
     fn run(&self) -> Result<()> {
         let view = self.engine.tree.view();
-        let pages = view.pages.get(&self.family.id()).map(|view| view.pages.clone());
+        let pages = view
+            .pages
+            .get(&self.family.id())
+            .map(|view| view.pages.clone());
         drop(view);
         if let Some(pages) = pages {
             let (from, to) = self.range();

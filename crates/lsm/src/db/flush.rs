@@ -503,7 +503,9 @@ impl<'a> Flush<'a> {
             );
         })?;
         // The edit is durable.
-        self.trees.iter().for_each(|(_, tree)| tree.tree().confirm());
+        self.trees
+            .iter()
+            .for_each(|(_, tree)| tree.tree().confirm());
         if self.warm {
             engine.open_new(&tables, &blob_files);
         }

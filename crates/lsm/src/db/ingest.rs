@@ -627,7 +627,8 @@ impl Engine {
                 })
                 .collect();
             if !files.is_empty() {
-                tree.pages.write(&mut PreparedEntries { files, iter: None }, seq)?;
+                tree.pages
+                    .write(&mut PreparedEntries { files, iter: None }, seq)?;
                 written.push((*id, tree.pages.clone()));
             }
         }

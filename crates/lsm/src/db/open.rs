@@ -597,18 +597,16 @@ fn new_catalog(env: &Env, dir: &Path, options: &Options) -> Result<Catalog> {
     let default = options.family("default");
     if default.pages.is_some() {
         // The manifest that names the tree comes later.
-        pages::create(env, dir, 0, "default", default)?.pages.leave(false)?;
+        pages::create(env, dir, 0, "default", default)?
+            .pages
+            .leave(false)?;
     }
     let mut catalog = Catalog::default();
     catalog.apply(&Edit {
         store_id: Some(env.random().next_u128()),
         next_file: Some(1),
         next_family: Some(1),
-        add_families: vec![(
-            0,
-            "default".into(),
-            default.comparator.name().into(),
-        )],
+        add_families: vec![(0, "default".into(), default.comparator.name().into())],
         pages: default.pages.iter().map(|_| (0, 0)).collect(),
         ..Edit::default()
     })?;

@@ -128,7 +128,8 @@ impl<'a> FlushEntries<'a> {
         self.has_next = false;
         while self.mem.valid() {
             self.key.clear();
-            self.key.extend_from_slice(split_internal_key(self.mem.key()).0);
+            self.key
+                .extend_from_slice(split_internal_key(self.mem.key()).0);
             let deleted_at = self.deleted_at(&self.key);
             // The versions that count, from the newest down: operands, and what ends them.
             let mut versions = Versions::new();

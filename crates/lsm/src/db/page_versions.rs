@@ -92,7 +92,9 @@ pub(crate) fn entry_of(
     {
         return Ok((*kind, value.clone()));
     }
-    let has_expiry = versions.last().is_some_and(|(kind, _)| *kind == Kind::PutTtl);
+    let has_expiry = versions
+        .last()
+        .is_some_and(|(kind, _)| *kind == Kind::PutTtl);
     if !has_expiry {
         let mut chain = Chain::default();
         for (kind, value) in &versions {

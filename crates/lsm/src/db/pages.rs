@@ -107,8 +107,8 @@ impl FamilyFilter {
     /// Merges operands once the value below them has expired.
     fn decide_list(&self, key: &[u8], value: &[u8], now_ms: u64) -> EntryDecision {
         let list = (Kind::Merge, Bytes::copy_from_slice(value));
-        let merged = versions_of(list)
-            .and_then(|versions| entry_of(versions, &self.merging, key, now_ms));
+        let merged =
+            versions_of(list).and_then(|versions| entry_of(versions, &self.merging, key, now_ms));
         match merged {
             Ok((kind, merged)) if merged[..] != *value => {
                 EntryDecision::Change(kind, merged.to_vec())
@@ -360,7 +360,9 @@ pub(crate) fn check(
         let dir = tree_dir(dir, *id);
         let mut found = PageTree::check(env, &dir, &options, &keep)?;
         if let Some(note) = &found.note {
-            found.damage.extend(check_is_whole(&dir, note, recorded).err());
+            found
+                .damage
+                .extend(check_is_whole(&dir, note, recorded).err());
         }
         Ok(found)
     });

@@ -9,8 +9,8 @@
 
 use super::engine::Engine;
 use super::memtable_set::MemtableSet;
+use super::open::{bind_families, build_version, check_engines, load_catalog, replay_logs};
 use super::pages;
-use super::open::{bind_families, check_engines, build_version, load_catalog, replay_logs};
 use super::store_files::LOCK;
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;

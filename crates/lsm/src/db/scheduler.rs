@@ -78,7 +78,12 @@ impl Engine {
                     || !s.jobs.ingesting.is_empty()
                     || s.jobs.exclusive
                     || !s.blobs.collecting.is_empty()
-                    || self.tree.view().pages.values().any(|p| p.pages.is_maintained())
+                    || self
+                        .tree
+                        .view()
+                        .pages
+                        .values()
+                        .any(|p| p.pages.is_maintained())
             };
             self.ctx.env.jobs().wait_until(None, &mut || {
                 !busy() || self.ctx.is_closing() || self.health.check_jobs().is_err()

@@ -43,12 +43,19 @@ fn open(disk: &Arc<SimFs>) -> Db {
 
 fn put(db: &Db, key: &str, value: &str) {
     let family = db.default_family();
-    db.put(&family, key.as_bytes(), value.as_bytes(), &WriteOptions::SYNC)
-        .unwrap();
+    db.put(
+        &family,
+        key.as_bytes(),
+        value.as_bytes(),
+        &WriteOptions::SYNC,
+    )
+    .unwrap();
 }
 
 fn get_at(db: &Db, key: &str, options: &ReadOptions) -> Option<String> {
-    let value = db.get(&db.default_family(), key.as_bytes(), options).unwrap();
+    let value = db
+        .get(&db.default_family(), key.as_bytes(), options)
+        .unwrap();
     value.map(|v| String::from_utf8(v.to_vec()).unwrap())
 }
 
@@ -96,7 +103,10 @@ fn a_snapshot_reads_what_flushes_and_compactions_have_replaced() {
         let wanted = Some(round.to_string());
         let is_deleted = round % 3 == 0;
         assert_eq!(get_at(&db, "k059", &options), wanted);
-        assert_eq!(get_at(&db, "k015", &options), wanted.filter(|_| !is_deleted));
+        assert_eq!(
+            get_at(&db, "k015", &options),
+            wanted.filter(|_| !is_deleted)
+        );
         let shown = if is_deleted { 50 } else { 60 };
         assert_eq!(count(&db, &options), shown, "round {round}");
     }
@@ -162,15 +172,21 @@ fn the_engine_of_a_family_stays_and_other_options_are_refused() {
     let disk = disk();
     let (env, _) = env_on(&disk);
     let db = Db::open(&env, "db", options()).unwrap();
-    db.create_family("levels", FamilyOptions::default()).unwrap();
+    db.create_family("levels", FamilyOptions::default())
+        .unwrap();
     put(&db, "a", "1");
     db.close().unwrap();
     let refused = |options: Options, what: &str| {
-        let e = Db::open(&env, "db", options.clone()).err().expect("it is refused");
+        let e = Db::open(&env, "db", options.clone())
+            .err()
+            .expect("it is refused");
         assert_eq!(e.kind(), ErrorKind::InvalidArgument);
         assert!(e.to_string().contains(what), "{e}");
         let read_only = Db::open_read_only(&env, "db", options);
-        assert_eq!(read_only.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));
+        assert_eq!(
+            read_only.err().map(|e| e.kind()),
+            Some(ErrorKind::InvalidArgument)
+        );
     };
     let mut wrong = options();
     wrong.families.insert("levels".into(), small_pages());
@@ -179,7 +195,10 @@ fn the_engine_of_a_family_stays_and_other_options_are_refused() {
     wrong.default_family.pages = None;
     wrong.default_family.min_blob_size = Some(100);
     refused(wrong, "\"default\" is kept in pages");
-    let both = small_pages().min_blob_size(Some(1)).validate("f").unwrap_err();
+    let both = small_pages()
+        .min_blob_size(Some(1))
+        .validate("f")
+        .unwrap_err();
     assert!(both.to_string().contains("min_blob_size"), "{both}");
     // Without the option, the family keeps its pages.
     let mut without = options();
@@ -202,12 +221,15 @@ fn expired_values_leave_the_pages_and_operands_over_them_stay() {
             .put_ttl(&family, &n.to_be_bytes(), b"soon gone", START_MS + 500)
             .unwrap();
     }
-    batch.put_ttl(&family, b"merged", b"base", START_MS + 500).unwrap();
+    batch
+        .put_ttl(&family, b"merged", b"base", START_MS + 500)
+        .unwrap();
     batch.put(&family, b"stays", b"v").unwrap();
     db.write(batch, &WriteOptions::SYNC).unwrap();
     db.flush().unwrap();
     for operand in [b"one", b"two"] {
-        db.merge(&family, b"merged", operand, &WriteOptions::SYNC).unwrap();
+        db.merge(&family, b"merged", operand, &WriteOptions::SYNC)
+            .unwrap();
         db.flush().unwrap();
     }
     assert_eq!(get(&db, "merged").as_deref(), Some("base,one,two"));
@@ -230,9 +252,10 @@ fn a_flush_counts_for_all_families_or_for_none() {
     let levels = db.default_family();
     disk.record_snapshots(1);
     for n in 0..200u32 {
-        let family = if n % 2 == 0 { &paged } else { &levels };
+        let family = if n.is_multiple_of(2) { &paged } else { &levels };
         let durability = WriteOptions::synced(false);
-        db.put(family, &n.to_be_bytes(), &[7; 100], &durability).unwrap();
+        db.put(family, &n.to_be_bytes(), &[7; 100], &durability)
+            .unwrap();
         if n % 40 == 39 {
             db.flush().unwrap();
             db.wait_idle().unwrap();
@@ -242,18 +265,24 @@ fn a_flush_counts_for_all_families_or_for_none() {
     let snapshots = disk.take_snapshots();
     assert!(snapshots.len() > 100, "{} moments", snapshots.len());
     for (i, snapshot) in snapshots.iter().enumerate().step_by(5) {
-        for policy in [CrashPolicy::NothingUnsynced, CrashPolicy::EverythingUnsynced] {
+        for policy in [
+            CrashPolicy::NothingUnsynced,
+            CrashPolicy::EverythingUnsynced,
+        ] {
             let disk = snapshot.crash(policy, i as u64);
             let db = Db::open(&env_on(&disk).0, "db", Options::default()).unwrap();
             let (paged, levels) = (db.family("paged").unwrap(), db.default_family());
             let there = |n: u32| {
-                let family = if n % 2 == 0 { &paged } else { &levels };
+                let family = if n.is_multiple_of(2) { &paged } else { &levels };
                 let value = db.get(family, &n.to_be_bytes(), &ReadOptions::default());
                 value.unwrap().is_some()
             };
             let first_absent = (0..200).find(|n| !there(*n)).unwrap_or(200);
             let later = (first_absent..200).find(|n| there(*n));
-            assert_eq!(later, None, "moment {i}, {policy:?}: write {first_absent} is lost");
+            assert_eq!(
+                later, None,
+                "moment {i}, {policy:?}: write {first_absent} is lost"
+            );
             db.abandon();
         }
     }
