@@ -90,7 +90,7 @@ impl Storage {
 }
 
 /// The pages that a lookup still has to search, the newest one first.
-type Unread = SmallVec<[PageRef; 9]>;
+type PagesToRead = SmallVec<[PageRef; 9]>;
 
 /// Kind and value of a key, if the tree has it.
 pub(crate) type KindAndValue = Option<(u8, Bytes)>;
@@ -98,7 +98,7 @@ pub(crate) type KindAndValue = Option<(u8, Bytes)>;
 /// Progress of a lookup among the pages in the cache.
 enum Lookup {
     Found(KindAndValue),
-    Unread(Unread),
+    Reads(PagesToRead),
 }
 
 impl Storage {
@@ -108,11 +108,11 @@ impl Storage {
         let pages = self.pages_of(view, path.leaf)?;
         let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
         let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
-        let refs: Unread = deltas.chain([(StreamKind::Base, pages.base)]).collect();
+        let refs: PagesToRead = deltas.chain([(StreamKind::Base, pages.base)]).collect();
         for (n, (_, id)) in refs.iter().enumerate() {
             // The first page that must be read brings all older ones, at once.
             let Some(page) = self.cached(*id) else {
-                return Ok(Lookup::Unread(refs[n..].into()));
+                return Ok(Lookup::Reads(refs[n..].into()));
             };
             if let Some(found) = entry_of(&page, key) {
                 return Ok(Lookup::Found(Some(found)));
@@ -125,7 +125,7 @@ impl Storage {
     pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
         match self.look_up(view, key)? {
             Lookup::Found(found) => Ok(found),
-            Lookup::Unread(refs) => {
+            Lookup::Reads(refs) => {
                 let read = self.read_pages(&refs, fill_cache)?;
                 Ok(read.iter().find_map(|page| entry_of(page, key)))
             }
@@ -144,7 +144,7 @@ impl Storage {
     ) -> Vec<Option<Result<KindAndValue>>> {
         let mut out = Vec::with_capacity(keys.len());
         let mut wanted: BTreeSet<PageRef> = BTreeSet::new();
-        let mut waiting: Vec<(usize, Unread)> = Vec::new();
+        let mut waiting: Vec<(usize, PagesToRead)> = Vec::new();
         for (i, key) in keys.iter().enumerate() {
             out.push(match self.look_up(view, key) {
                 Err(e) => Some(Err(e)),
@@ -152,7 +152,7 @@ impl Storage {
                     let bytes = found.as_ref().map_or(0, |(_, value)| value.len());
                     admit(bytes).then_some(Ok(found))
                 }
-                Ok(Lookup::Unread(refs)) => {
+                Ok(Lookup::Reads(refs)) => {
                     let new = refs.iter().filter(|of| !wanted.contains(of));
                     if admit(new.map(|(_, id)| id.len as usize).sum()) {
                         wanted.extend(refs.iter().copied());

@@ -95,8 +95,8 @@ pub enum EntryDecision {
 /// Decides about entries whenever a base page is written with all that the tree has of its keys.
 /// Pages that are only moved are not looked at.
 pub trait EntryFilter: Send + Sync {
-    /// Returns what becomes of an entry. It must be the same at any later time, or more of the same:
-    /// an entry that goes stays gone.
+    /// Returns what becomes of an entry. It must be the same at any later time, or more of the
+    /// same: an entry that goes stays gone.
     fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision;
 }
 

@@ -45,8 +45,8 @@ impl PageTree {
         PageTree::open_keeping(env, path, options, &|_| true)
     }
 
-    /// Opens the tree as [`PageTree::open`] does. From the first write on whose note `keep` refuses,
-    /// everything is dropped: the memory tier has no record that the write took effect.
+    /// Opens the tree as [`PageTree::open`] does. From the first write on whose note `keep`
+    /// refuses, everything is dropped: the memory tier has no record that the write took effect.
     ///
     /// Errors: those of [`PageTree::open`]; `Corruption` if the tree needs a write that `keep`
     /// refuses, because it was confirmed.
@@ -223,8 +223,8 @@ impl PageTree {
 
     /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are
     /// read as one batch. An error concerns its own key only. `admit` is asked for the bytes of
-    /// pages before they are read, and of values that are in the cache; a key that it refuses has no
-    /// answer, and the caller may ask again.
+    /// pages before they are read, and of values that are in the cache; a key that it refuses has
+    /// no answer, and the caller may ask again.
     pub fn entries(
         &self,
         snapshot: &TreeSnapshot,

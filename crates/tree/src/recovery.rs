@@ -33,8 +33,8 @@ impl Storage {
     /// whose note `keep` refuses, everything in the system log is dropped.
     ///
     /// Errors: `NotFound` if there is none and the options do not allow to create one; `Corruption`
-    /// names what is damaged, and comes also if `keep` refuses a user checkpoint that is in the last
-    /// system checkpoint.
+    /// names what is damaged, and comes also if `keep` refuses a user checkpoint that is in the
+    /// last system checkpoint.
     pub fn open_keeping(
         env: &Env,
         dir: &Path,

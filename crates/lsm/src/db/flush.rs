@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
-use super::open::write_pages;
+use super::page_flush::write_pages;
 use super::pages::{FamilyPages, PageView};
 use super::view::View;
 use crate::compaction::ranges::RangeDelFilter;

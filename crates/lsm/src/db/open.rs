@@ -10,14 +10,13 @@ use super::flush::write_table;
 use super::flush_values::Values;
 use super::lost_edits::{LoadedCatalog, NamedLogs, Search};
 use super::memtable_set::MemtableSet;
-use super::page_flush::FlushEntries;
+use super::page_flush::write_pages;
 use super::pages::{self, PageView};
 use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
 use super::tree::OpenedTree;
 use super::write_path::apply::insert;
 use super::write_path::log_space::log_path;
-use crate::memtable::MemTable;
 use crate::options::{Compression, Options};
 use crate::version::FileLocation;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
@@ -704,26 +703,6 @@ impl LogRecovery<'_> {
         edit.next_file = Some(next.load(SeqCst));
         catalog.apply(&edit)
     }
-}
-
-/// Writes a memtable, whose highest sequence number is `seq`, to the pages of its family.
-pub(super) fn write_pages(
-    env: &Env,
-    tree: &PageView,
-    family: &FamilyEntry,
-    mem: &Arc<MemTable>,
-    seq: SeqNo,
-) -> Result<()> {
-    let write = || {
-        let mut entries = FlushEntries::new(tree, family, mem, env.clock().wall_ms())?;
-        tree.pages.write(&mut entries, seq)
-    };
-    write().map_err(|e| {
-        e.context(format!(
-            "writing out a memtable of family {:?}",
-            family.name
-        ))
-    })
 }
 
 /// The first version, checked against the directory: every table must be there with its size.

@@ -10,6 +10,7 @@ use super::page_versions::{Versions, entry_of, versions_of};
 use super::pages::PageView;
 use crate::iter::InternalIter;
 use crate::memtable::{MemIter, MemTable};
+use basalt_env::Env;
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
 use basalt_kv::merge::Merging;
@@ -225,4 +226,24 @@ impl SortedEntries for FlushEntries<'_> {
             false => &self.value,
         }
     }
+}
+
+/// Writes a memtable, whose highest sequence number is `seq`, to the pages of its family.
+pub(crate) fn write_pages(
+    env: &Env,
+    tree: &PageView,
+    family: &FamilyEntry,
+    mem: &Arc<MemTable>,
+    seq: SeqNo,
+) -> Result<()> {
+    let write = || {
+        let mut entries = FlushEntries::new(tree, family, mem, env.clock().wall_ms())?;
+        tree.pages.write(&mut entries, seq)
+    };
+    write().map_err(|e| {
+        e.context(format!(
+            "writing out a memtable of family {:?}",
+            family.name
+        ))
+    })
 }

@@ -1,8 +1,8 @@
 //! [`PageIter`]: the entries of a tree of pages as merged readers take them, as the oldest source.
 //!
-//! The tree has one entry for each key, without a sequence number. It gets number 0. If it is a list
-//! of versions ([`super::page_versions`]), their numbers count down to 0. They are not above the
-//! numbers that the versions had, so each reader of the tree sees them.
+//! The tree has one entry for each key, without a sequence number. It gets number 0. If it is a
+//! list of versions ([`super::page_versions`]), their numbers count down to 0. They are not above
+//! the numbers that the versions had, so each reader of the tree sees them.
 
 use super::page_versions::{Versions, versions_of};
 use super::pages::PageView;

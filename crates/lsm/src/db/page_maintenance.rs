@@ -1,5 +1,5 @@
-//! Maintenance of families that are kept in pages: compactions of leaves, collections of garbage and
-//! system checkpoints, as background jobs.
+//! Maintenance of families that are kept in pages: compactions of leaves, collections of garbage
+//! and system checkpoints, as background jobs.
 
 use super::engine::Engine;
 use super::pages::{FamilyPages, PageView};
@@ -55,8 +55,8 @@ impl Engine {
         self.ctx.env.jobs().notify();
     }
 
-    /// Lets readers see a tree as it is after its maintenance. Returns false during a flush: between
-    /// its write to the tree and its edit, the tree has entries that memtables have, too.
+    /// Lets readers see a tree as it is after its maintenance. Returns false during a flush:
+    /// between its write to the tree and its edit, the tree has entries that memtables have, too.
     fn show_maintained(&self, family: u32) -> bool {
         let Some(_alone) = self.flushing.try_lock() else {
             return false;

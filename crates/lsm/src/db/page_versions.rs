@@ -1,9 +1,9 @@
 //! The versions of a key that pages have as one entry.
 //!
 //! Pages have one entry for each key. Mostly it is a value or a tombstone. An entry of kind
-//! [`Kind::Merge`] is a list: operands, and what is below them. Operands stay in a list if the value
-//! below them may expire, because they outlive it, or if the merge operator refuses them, because
-//! each reader is to get the error.
+//! [`Kind::Merge`] is a list: operands, and what is below them. Operands stay in a list if the
+//! value below them may expire, because they outlive it, or if the merge operator refuses them,
+//! because each reader is to get the error.
 
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::encoding::{get_varint64, put_varint};

@@ -302,12 +302,7 @@ impl Edit {
             });
         }
         self.encode_locations(&mut o);
-        for (id, seq) in &self.pages {
-            field(&mut o, 24, |b| {
-                varint(b, u64::from(*id));
-                varint(b, *seq);
-            });
-        }
+        self.encode_pages(&mut o);
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -434,6 +429,16 @@ impl Edit {
         e.add_tables.sort_by_key(|t| add_tag(&t.meta));
         e.check_bounds()?;
         Ok(e)
+    }
+
+    /// Encodes what is in the pages of families.
+    fn encode_pages(&self, o: &mut Vec<u8>) {
+        for (id, seq) in &self.pages {
+            field(o, 24, |b| {
+                varint(b, u64::from(*id));
+                varint(b, *seq);
+            });
+        }
     }
 
     /// Encodes the locations of added files that are outside the store's directory.

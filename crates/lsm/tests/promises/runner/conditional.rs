@@ -116,8 +116,9 @@ impl Runner {
         name != IN_PAGES && self.is_present(name, key)
     }
 
-    /// Returns the preconditions of an operation, as of now. An unchanged key of which the
-    /// store does not know when it was changed gets the newest sequence number. With an older one, the answer would depend on compactions.
+    /// Returns the preconditions of an operation, as of now. An unchanged key of which the store
+    /// does not know when it was changed gets the newest sequence number. With an older one, the
+    /// answer would depend on compactions.
     fn preconditions(&self, conditions: &[Condition]) -> Vec<UnchangedKey> {
         let now = self.db.as_ref().expect("open").snapshot().seq();
         let resolve = |condition: &Condition| {
