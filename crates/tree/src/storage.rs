@@ -420,17 +420,13 @@ impl Storage {
         }
     }
 
-    /// Returns the times of the views that readers hold and of the newest one, in rising order.
-    /// Returns `None` as long as a user checkpoint is not confirmed. A recovery may then undo
-    /// everything since, and pages count again that are dead now.
-    fn readers(&self) -> Option<Vec<SysTime>> {
+    /// Returns the times of the views that readers hold and of the newest one, in rising order. The
+    /// view that a recovery may go back to is among them.
+    fn readers(&self) -> Vec<SysTime> {
         let mut commit = self.commit.lock();
-        if commit.unconfirmed.is_some() {
-            return None;
-        }
         let readers = readers(&mut commit);
         self.prune(&mut commit, &readers);
-        Some(readers)
+        readers
     }
 
     /// Returns true if the system log is long enough for a checkpoint.
@@ -542,9 +538,7 @@ impl Storage {
     /// Erases extents that have no valid page for any reader. Returns their number.
     pub fn erase_dead(&self) -> Result<usize> {
         let _erasing = self.erasing.lock();
-        let Some(readers) = self.readers() else {
-            return Ok(0);
-        };
+        let readers = self.readers();
         let mut erased = 0;
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let stream = self.stream(kind);

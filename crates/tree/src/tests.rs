@@ -660,3 +660,117 @@ fn limits_are_refused_and_named() {
     );
     tree.close().unwrap();
 }
+
+/// Opens the tree with the user checkpoints up to a note.
+fn open_up_to(fs: &Arc<SimFs>, last: u64) -> Result<Storage> {
+    let env = Env::for_tests(fs.clone(), fs.op_count());
+    let keep = |note: &[u8]| {
+        note.try_into()
+            .is_ok_and(|note| u64::from_le_bytes(note) <= last)
+    };
+    Storage::open_keeping(&env, Path::new(DIR), &options(), &keep)
+}
+
+#[test]
+fn a_recovery_goes_back_before_an_unconfirmed_write() {
+    let mut erased = 0;
+    for seed in 0..30 {
+        let (fs, random) = (disk(seed), Random::from_seed(seed));
+        let storage = open_up_to(&fs, 0).unwrap();
+        let mut model = Content::new();
+        let unconfirmed = |note: u64, with: &Changes| {
+            let prepared = prepare(&storage, with, note).unwrap();
+            storage.commit_unconfirmed(&prepared).unwrap();
+        };
+        for note in 1..40 {
+            let with = changes(&random);
+            unconfirmed(note, &with);
+            storage.confirm();
+            apply(&mut model, &Step::Write(with));
+            storage.compact(&|| true).unwrap();
+            storage.collect_garbage(&|| true).unwrap();
+        }
+        storage.take_checkpoint().unwrap();
+        let confirmed = storage.view();
+        let before = storage.base.extents().len() + storage.delta.extents().len();
+        for note in 40..60 {
+            unconfirmed(note, &changes(&random));
+            storage.compact(&|| true).unwrap();
+            erased += storage.collect_garbage(&|| true).unwrap();
+            storage.take_checkpoint().unwrap();
+        }
+        let wanted = content(&storage, &confirmed).unwrap();
+        assert_eq!(wanted, model, "seed {seed}");
+        drop(confirmed);
+        storage.erase_dead().unwrap();
+        storage.abandon().unwrap();
+        for policy in [
+            CrashPolicy::NothingUnsynced,
+            CrashPolicy::EverythingUnsynced,
+        ] {
+            let fs = fs.snapshot().crash(policy, seed);
+            let storage = open_up_to(&fs, 39).unwrap();
+            assert_eq!(
+                content(&storage, &storage.view()).unwrap(),
+                model,
+                "seed {seed}"
+            );
+            storage.verify().unwrap();
+            let extents = storage.base.extents().len() + storage.delta.extents().len();
+            assert!(
+                extents < 4 * before + 80,
+                "{extents} extents, {before} before"
+            );
+            // The numbers of what was dropped are given out again.
+            let with = changes(&random);
+            let prepared = prepare(&storage, &with, 40).unwrap();
+            storage.commit_unconfirmed(&prepared).unwrap();
+            drop(prepared);
+            storage.confirm();
+            storage.close().unwrap();
+            let mut after = model.clone();
+            apply(&mut after, &Step::Write(with));
+            let storage = open_up_to(&fs, 40).unwrap();
+            assert_eq!(
+                content(&storage, &storage.view()).unwrap(),
+                after,
+                "seed {seed}"
+            );
+            storage.close().unwrap();
+            drop(storage);
+            // A confirmed write that is unknown means that the memory tier has lost its record.
+            let e = open_up_to(&fs, 39).err().expect("it is refused");
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+        }
+    }
+    basalt_sim::campaign!("tree_erased_in_doubt={erased}");
+    assert!(erased > 20, "only {erased} extents were erased in doubt");
+}
+
+#[test]
+fn many_keys_are_found_as_one_is() {
+    let (fs, random) = (disk(7), Random::from_seed(7));
+    let storage = open(&fs).unwrap();
+    for note in 0..30 {
+        write(&storage, &changes(&random), note).unwrap();
+    }
+    let view = storage.view();
+    let keys: Vec<Vec<u8>> = (0..420).map(|n| format!("k{n:05}").into_bytes()).collect();
+    let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let single = |key: &[u8]| storage.get(&view, key, false).unwrap();
+    let all = storage.get_many(&view, &asked, false, &mut |_| true);
+    for (key, found) in asked.iter().zip(all) {
+        assert_eq!(found.unwrap().unwrap(), single(key));
+    }
+    // Keys beyond a budget have no answer, and the others have theirs.
+    let mut budget = 6_000usize;
+    let some = storage.get_many(&view, &asked, false, &mut |bytes| {
+        budget = budget.saturating_sub(bytes);
+        budget > 0
+    });
+    let answered = some.iter().flatten().count();
+    assert!(answered > 0 && answered < keys.len(), "{answered} answers");
+    for (key, found) in asked.iter().zip(some) {
+        assert!(found.is_none_or(|found| found.unwrap() == single(key)));
+    }
+}

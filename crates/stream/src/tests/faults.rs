@@ -241,3 +241,43 @@ fn a_full_disk_is_over_when_space_returns() {
         }
     }
 }
+
+#[test]
+fn a_restarted_stream_has_what_was_synced() {
+    let disk = disk(3);
+    let faulty = FaultFs::new(disk.clone(), 3);
+    let env = Env::for_tests(faulty.clone(), 3);
+    let stream = Stream::create(&env, "s", options()).unwrap();
+    stream.restart().unwrap();
+    let mut kept = Vec::new();
+    for round in 0..5u8 {
+        let synced = append(&stream, &[round; 700]).unwrap();
+        stream.sync().unwrap();
+        kept.push((synced, round));
+        let lost = append(&stream, &[0xee; 700]).unwrap();
+        faulty.inject(Fault {
+            op: None,
+            path: String::new(),
+            when: When::Nth(1),
+            kind: FaultKind::FailedSync,
+        });
+        assert!(stream.sync().is_err() && stream.has_failed());
+        let refused = append(&stream, &[1; 10]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned);
+        stream.restart().unwrap();
+        assert!(!stream.has_failed());
+        assert_eq!(
+            stream.read(lost, 700).unwrap_err().kind(),
+            ErrorKind::Corruption
+        );
+        let later = append(&stream, &[round + 100; 300]).unwrap();
+        stream.sync().unwrap();
+        kept.push((later, round + 100));
+    }
+    drop(stream);
+    let disk = disk.snapshot().crash(CrashPolicy::NothingUnsynced, 3);
+    let stream = Stream::open(&Env::for_tests(disk, 4), "s", options()).unwrap();
+    for (at, byte) in kept {
+        assert_eq!(stream.read(at, 300).unwrap()[..], [byte; 300]);
+    }
+}

@@ -6,7 +6,8 @@ use crate::TreeOptions;
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_kv::merge::Append;
-use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::path::Path;
 use std::time::Duration;
 
@@ -286,4 +287,41 @@ fn a_flush_counts_for_all_families_or_for_none() {
             db.abandon();
         }
     }
+}
+
+#[test]
+fn maintenance_within_a_flush_shows_nothing_of_it() {
+    let sim = disk();
+    let faults = FaultFs::new(sim.clone(), 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let family = db.default_family();
+    let operand = || db.merge(&family, b"counted", b"x", &WriteOptions::SYNC);
+    operand().unwrap();
+    db.flush().unwrap();
+    operand().unwrap();
+    // The tree is written, and the edit that records it fails. The edit before it ends the log.
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: "db/MANIFEST".to_string(),
+        when: When::Nth(2),
+        kind: FaultKind::Eio,
+    });
+    assert!(db.flush().is_err());
+    let engine = db.engine();
+    let pages = engine.tree.view().pages[&0].pages.clone();
+    assert!(pages.tree().has_unconfirmed());
+    pages.note_written();
+    engine.schedule_page_maintenance();
+    while env.jobs().step() {}
+    assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
+    // The next attempt does not apply the operand again, and neither does a recovery.
+    db.flush().unwrap();
+    assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
+    assert!(!pages.tree().has_unconfirmed());
+    drop(pages);
+    db.abandon();
+    let db = Db::open(&env, "db", options()).unwrap();
+    assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
+    db.close().unwrap();
 }
