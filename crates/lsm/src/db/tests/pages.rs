@@ -313,8 +313,9 @@ fn maintenance_within_a_flush_shows_nothing_of_it() {
     assert!(pages.tree().has_unconfirmed());
     pages.note_written();
     engine.schedule_page_maintenance();
-    while env.jobs().step() {}
-    assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
+    while env.jobs().step() {
+        assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
+    }
     // The next attempt does not apply the operand again, and neither does a recovery.
     db.flush().unwrap();
     assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
