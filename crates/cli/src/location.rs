@@ -1,5 +1,6 @@
 //! The location of a store: a directory of the disk, or one of an image ([`crate::filesystem`]).
 
+use crate::engine::StoreEngine;
 use basalt_bench::flags::parse_size;
 use clap::Args;
 use rustix::fs::FileType;
@@ -35,6 +36,13 @@ pub struct Make {
     /// and each first write of a block costs a change of the kernel's metadata
     #[arg(long, requires = "size")]
     pub sparse: bool,
+    /// Make a missing store with this engine
+    ///
+    /// The engine is that of a store that is created, and of all families that are made in it
+    /// later. An existing store keeps its own engine. With `tree`, keys and values are in pages,
+    /// and no value is in a blob file: see docs/tree.md.
+    #[arg(long, value_enum, value_name = "ENGINE", default_value = "lsm")]
+    pub engine: StoreEngine,
 }
 
 /// The access that a command needs.
@@ -55,6 +63,11 @@ impl Access {
             Access::Write(make) => Some(make),
             Access::Read | Access::Remove => None,
         }
+    }
+
+    /// Returns the engine of a store that the command makes.
+    pub fn engine(self) -> StoreEngine {
+        self.make().map(|make| make.engine).unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The command line of `log`.
 
+use crate::engine::StoreEngine;
 use crate::location::Make;
 use basalt_bench::flags::parse_size;
 use clap::{Args, Subcommand};
@@ -387,6 +388,7 @@ impl Append {
             allow_nonempty_dir: self.allow_nonempty_dir,
             size: self.size,
             sparse: false,
+            engine: StoreEngine::default(),
         }
     }
 }
