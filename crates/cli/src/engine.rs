@@ -3,21 +3,11 @@
 
 use crate::budget::Budget;
 use crate::failure::Failure;
+use crate::location::StoreEngine;
 use basalt::{Db, Env, Options, TreeOptions};
 use basalt_server::engine_defaults;
-use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The engines of `--engine`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum StoreEngine {
-    /// Levels of sorted tables, with large values in blob files
-    #[default]
-    Lsm,
-    /// A tree of pages
-    Tree,
-}
 
 /// Checks that the flags of a budget are possible with an engine.
 pub fn check_flags(engine: StoreEngine, budget: &Budget) -> Result<(), Failure> {

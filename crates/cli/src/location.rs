@@ -1,8 +1,7 @@
 //! The location of a store: a directory of the disk, or one of an image ([`crate::filesystem`]).
 
-use crate::engine::StoreEngine;
 use basalt_bench::flags::parse_size;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,6 +20,16 @@ pub struct StoreLocation {
     /// `basalt fs`)
     #[arg(long, value_name = "FILE|DEVICE")]
     pub image: Option<PathBuf>,
+}
+
+/// The engines of `--engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum StoreEngine {
+    /// Levels of sorted tables, with large values in blob files
+    #[default]
+    Lsm,
+    /// A tree of pages
+    Tree,
 }
 
 /// The flags for a store that a command may make.

@@ -1,7 +1,6 @@
 //! The command line of `log`.
 
-use crate::engine::StoreEngine;
-use crate::location::Make;
+use crate::location::{Make, StoreEngine};
 use basalt_bench::flags::parse_size;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;

@@ -1,3 +1,5 @@
+//! Tests of the module `engine`.
+
 use super::*;
 
 fn fitted(found: &[(&str, bool)], engine: StoreEngine, asks_for_blobs: bool) -> Options {
