@@ -730,10 +730,7 @@ impl Db {
     /// caller holds the store's lock, or knows that no process changes the store.
     ///
     /// Errors: `NotFound` if there is no store, `Corruption` if the manifest is damaged, `Io`.
-    pub fn families_of_closed(
-        env: &Env,
-        path: impl AsRef<Path>,
-    ) -> Result<BTreeMap<String, bool>> {
+    pub fn families_of_closed(env: &Env, path: impl AsRef<Path>) -> Result<BTreeMap<String, bool>> {
         let catalog = open::catalog_of(env, path.as_ref())?;
         let families = catalog.families.into_values();
         Ok(families.map(|f| (f.name, f.pages.is_some())).collect())
