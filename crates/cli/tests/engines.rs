@@ -1,5 +1,9 @@
 //! `--engine tree`: a store in pages, made by the tools and by the server, and opened again by all
 //! of them without the flag.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the host's files by hand"
+)]
 
 mod harness;
 use harness::{Scratch, Server, json};
