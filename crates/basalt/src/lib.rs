@@ -121,7 +121,7 @@ pub use basalt_lsm::listener::{
 };
 pub use basalt_lsm::options::{
     CompactionFilter, Durability, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
-    Options, ReadOptions, WriteOptions,
+    Options, ReadOptions, TreeOptions, WriteOptions,
 };
 
 /// Merge operators that come with the engine.

@@ -30,6 +30,8 @@ pub enum EngineName {
     Basalt,
     /// Basalt, with each store in an image with LavaFS (--image-size)
     BasaltLava,
+    /// Basalt, with each store in a tree of pages
+    Tree,
     /// RocksDB (needs the feature peer-rocksdb)
     Rocksdb,
     /// RocksDB with large values in blob files (BlobDB), with the default garbage collection in
@@ -49,6 +51,7 @@ impl EngineName {
         match self {
             EngineName::Basalt => "basalt",
             EngineName::BasaltLava => "basalt-lava",
+            EngineName::Tree => "tree",
             EngineName::Rocksdb => "rocksdb",
             EngineName::RocksdbBlob => "rocksdb-blob",
             EngineName::RocksdbBlobForced => "rocksdb-blob-forced",
@@ -60,7 +63,7 @@ impl EngineName {
     /// Returns an error that says how to build an engine, if this program was built without it.
     pub fn check_built(self) -> Result<(), Stop> {
         let built = match self {
-            EngineName::Basalt | EngineName::BasaltLava => true,
+            EngineName::Basalt | EngineName::BasaltLava | EngineName::Tree => true,
             EngineName::Fjall => cfg!(feature = "peer-fjall"),
             _ => cfg!(feature = "peer-rocksdb"),
         };
@@ -171,11 +174,14 @@ pub fn open(
 ) -> Result<Arc<dyn Engine>, Stop> {
     engine.check_built()?;
     match engine {
-        EngineName::Basalt => {
+        EngineName::Basalt | EngineName::Tree => {
             let fs = host_directory(dir, budget.direct)?;
             let env =
                 environment(budget.memory, budget.cache, budget.background_threads).with_fs(fs);
-            Ok(Arc::new(basalt::Basalt::open(env, name, budget)?))
+            Ok(Arc::new(match engine {
+                EngineName::Tree => basalt::Basalt::open_tree(env, name, budget)?,
+                _ => basalt::Basalt::open(env, name, budget)?,
+            }))
         }
         EngineName::BasaltLava => {
             let env = environment(budget.memory, budget.cache, budget.background_threads);

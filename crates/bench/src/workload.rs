@@ -136,7 +136,7 @@ pub fn common_config(c: &Common, fs: &basalt::fs::FsInfo) -> Value {
         "engines": c.engines.iter().map(|e| e.word()).collect::<Vec<_>>(),
         "seed": c.seed, "compressible": c.compressible, "memory_bytes": b.memory, "cache_bytes": b.cache,
         "write_buffer_bytes": b.write_buffer, "background_threads": b.background_threads,
-        "filter_bits": b.filter_bits, "block_size": b.block_size, "rocksdb_options": b.rocksdb_options,
+        "filter_bits": b.filter_bits, "block_size": b.block_bytes(), "rocksdb_options": b.rocksdb_options,
         "compression": format!("{:?}", b.compression).to_lowercase(), "sync": on(c.sync),
         "debug_build": cfg!(debug_assertions),
     })

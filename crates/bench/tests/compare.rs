@@ -205,6 +205,39 @@ fn large_values_of_random_keys_are_checked() {
     assert!(report["engines"][0]["configuration"]["min_blob_size"].is_null());
 }
 
+/// The engine `tree` runs the same workloads beside `basalt`, and keeps no table.
+#[test]
+fn a_tree_is_compared_with_levels() {
+    let s = Scratch::new("tree");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "1500",
+        "--ops",
+        "300",
+        "--engines",
+        "basalt,tree",
+        "--block-size",
+        "8K",
+    ];
+    let workloads = ["load-sorted", "overwrite", "read-random", "seek-10"];
+    let report = compare(&s, &workloads, &more);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2 * workloads.len());
+    let engines = report["engines"].as_array().unwrap();
+    let of = |name: &str| {
+        let mut all = engines.iter();
+        let found = all.find(|e| e["name"].as_str().is_some_and(|n| n.starts_with(name)));
+        &found.unwrap_or_else(|| panic!("{name} is not in {engines:?}"))["configuration"]
+    };
+    assert_eq!(of("basalt")["block_bytes"], 8192);
+    assert!(of("basalt")["pages"].is_null());
+    assert_eq!(of("tree")["pages"]["page_bytes"], 8192);
+    assert!(of("tree")["min_blob_size"].is_null());
+}
+
 #[test]
 fn a_directory_is_loaded_and_exported_completely() {
     let s = Scratch::new("folder");

@@ -1,7 +1,7 @@
 //! The location of a store: a directory of the disk, or one of an image ([`crate::filesystem`]).
 
 use basalt_bench::flags::parse_size;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,6 +22,16 @@ pub struct StoreLocation {
     pub image: Option<PathBuf>,
 }
 
+/// The engines of `--engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum StoreEngine {
+    /// Levels of sorted tables, with large values in blob files
+    #[default]
+    Lsm,
+    /// A tree of pages
+    Tree,
+}
+
 /// The flags for a store that a command may make.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Make {
@@ -35,6 +45,13 @@ pub struct Make {
     /// and each first write of a block costs a change of the kernel's metadata
     #[arg(long, requires = "size")]
     pub sparse: bool,
+    /// Make a missing store with this engine
+    ///
+    /// The engine is that of a store that is created, and of all families that are made in it
+    /// later. An existing store keeps its own engine. With `tree`, keys and values are in pages,
+    /// and no value is in a blob file: see docs/tree.md.
+    #[arg(long, value_enum, value_name = "ENGINE", default_value = "lsm")]
+    pub engine: StoreEngine,
 }
 
 /// The access that a command needs.
@@ -55,6 +72,11 @@ impl Access {
             Access::Write(make) => Some(make),
             Access::Read | Access::Remove => None,
         }
+    }
+
+    /// Returns the engine of a store that the command makes.
+    pub fn engine(self) -> StoreEngine {
+        self.make().map(|make| make.engine).unwrap_or_default()
     }
 }
 

@@ -16,6 +16,7 @@ mod check;
 mod checkpoint;
 mod compact;
 mod directory;
+mod engine;
 mod escape;
 mod export;
 mod failure;

@@ -1,7 +1,7 @@
 //! The flags of separated values: which values a store keeps in blob files, how much space these
 //! may take, and how they are compressed. All commands that write much have them.
 
-use basalt::Options;
+use basalt::{Options, TreeOptions};
 use basalt_bench::engine::Compression;
 use basalt_bench::flags::parse_size;
 use basalt_server::layout::LEAST_MIN_BLOB_SIZE;
@@ -13,20 +13,22 @@ use clap::Args;
 #[command(next_help_heading = "Large values and compression")]
 pub struct Separation {
     /// Write values of at least this many bytes to blob files, which merges do not carry along; 0
-    /// for none. Not remembered: old values stay where they are until a merge reads them
-    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_least)]
-    pub min_blob_size: u64,
+    /// for none. Not remembered: old values stay where they are until a merge reads them. Not for
+    /// stores in pages, which have no blob files [default: 4K]
+    #[arg(long, value_name = "BYTES", value_parser = parse_least)]
+    pub min_blob_size: Option<u64>,
     /// Let blob files take at most this many bytes for each byte of theirs in use; smaller means
     /// more rewriting
     #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
     pub max_space_amp: f64,
     /// Compress blocks of tables in this way, and each value in blob files that becomes an eighth
-    /// shorter. Not remembered: old data stays as it is until a merge reads it
-    #[arg(long, value_enum, default_value = "none")]
-    pub compression: Compression,
+    /// shorter; or compress pages. Not remembered: old data stays as it is until a merge reads it
+    /// [default: none, and lz4 for pages]
+    #[arg(long, value_enum)]
+    pub compression: Option<Compression>,
 }
 
-const _: () = assert!(MIN_BLOB_SIZE == 4 << 10, "the default above");
+const _: () = assert!(MIN_BLOB_SIZE == 4 << 10, "the help text above names 4K");
 
 fn parse_least(text: &str) -> Result<u64, String> {
     let least = LEAST_MIN_BLOB_SIZE as u64;
@@ -49,16 +51,37 @@ impl Separation {
     /// Returns the engine's options with these flags.
     pub fn engine(&self) -> Options {
         let mut options = engine_defaults();
-        options.default_family.min_blob_size =
-            (self.min_blob_size > 0).then_some(self.min_blob_size as usize);
-        let codec = match self.compression {
+        if let Some(least) = self.min_blob_size {
+            options.default_family.min_blob_size = (least > 0).then_some(least as usize);
+        }
+        if let Some(codec) = self.codec() {
+            options.default_family.compression = codec;
+            options.default_family.blob_compression = codec;
+        }
+        options.max_space_amp = self.max_space_amp;
+        options
+    }
+
+    /// Returns true if the flags ask for blob files.
+    pub fn asks_for_blobs(&self) -> bool {
+        self.min_blob_size.is_some_and(|least| least > 0)
+    }
+
+    /// Returns the compression of the flags, if they have one.
+    fn codec(&self) -> Option<basalt::Compression> {
+        self.compression.map(|c| match c {
             Compression::None => basalt::Compression::None,
             Compression::Lz4 => basalt::Compression::Lz4,
             Compression::Zstd => basalt::Compression::Zstd,
-        };
-        options.default_family.compression = codec;
-        options.default_family.blob_compression = codec;
-        options.max_space_amp = self.max_space_amp;
-        options
+        })
+    }
+
+    /// Returns the settings of pages with these flags.
+    pub fn pages(&self) -> TreeOptions {
+        let pages = TreeOptions::default();
+        match self.codec() {
+            Some(codec) => pages.compression(codec),
+            None => pages,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `serve`: the server over a store.
 
 use crate::args;
+use crate::engine;
 use crate::failure::{Failure, Outcome};
 use crate::output::note;
 use crate::store::{Access, environment};
@@ -23,10 +24,6 @@ pub fn serve(args: args::Serve) -> Outcome {
             args::Sync::Everysec => SyncPolicy::EverySecond,
             args::Sync::Never => SyncPolicy::Never,
         },
-        engine: args
-            .budget
-            .engine()
-            .allow_nonempty_dir(args.make.allow_nonempty_dir),
         max_clients: args.max_clients as usize,
         idle_timeout: Duration::from_secs(args.timeout.into()),
         tcp_keepalive: Duration::from_secs(args.tcp_keepalive.into()),
@@ -35,7 +32,10 @@ pub fn serve(args: args::Serve) -> Outcome {
     let sync = options.sync.name();
     // The address is bound before an image is made, which may take minutes and remains.
     let taken = Listening::begin(&options).map_err(|e| Failure::store(place, e))?;
-    let (env, path) = environment(place, Access::Write(args.make), Some(&args.budget))?;
+    let access = Access::Write(args.make);
+    let (env, path) = environment(place, access, Some(&args.budget))?;
+    options.engine = engine::options(&env, &path, access.engine(), Some(&args.budget))
+        .allow_nonempty_dir(args.make.allow_nonempty_dir);
     options.dir = path;
     basalt_server::serve_on(taken, &env, options, |listening| {
         note(format_args!(

@@ -5,6 +5,7 @@
 
 use crate::args::KeyspaceArgs;
 use crate::budget::Budget;
+use crate::engine::{self, check_flags};
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::filesystem;
@@ -21,7 +22,6 @@ use basalt::{
 };
 use basalt::{MAX_KEY_LEN, MAX_VALUE_LEN};
 use basalt_server::catalog::{self, Retired};
-use basalt_server::engine_defaults;
 use basalt_server::layout::{KEYS_FAMILY, SERVER_PREFIX};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -189,7 +189,9 @@ pub fn environment_for_logs(
             });
         }
         // The manifest of the store must name the logs before anything is in them.
-        let store = basalt::Store::open(&env, &dir, store_options(engine(None)));
+        let tables = engine::options(&env, &dir, access.engine(), None);
+        let options = store_options(Retired::default().add_to(tables));
+        let store = basalt::Store::open(&env, &dir, options);
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
         made.map_err(failure)?;
     }
@@ -317,6 +319,7 @@ fn any_environment(
     process_memory::keep_little();
     let mut env = EnvBuilder::without_fs().trims_memory(true);
     if let Some(budget) = budget {
+        check_flags(access.engine(), budget)?;
         env = budget.environment(env)?;
     }
     let parts = env.parts();
@@ -324,16 +327,11 @@ fn any_environment(
     Ok((parts.with_fs(fs), path))
 }
 
-/// Returns the engine's options. Families that are made get theirs from them, too.
-fn engine(budget: Option<&Budget>) -> Options {
-    let engine = budget.map_or_else(engine_defaults, Budget::engine);
-    Retired::default().add_to(engine)
-}
-
 /// Opens a store with all of its engines.
 pub fn open_all(place: &StoreLocation, access: Access) -> Result<basalt::Store, Failure> {
     let (env, path) = environment(place, access, None)?;
-    let tables = engine(None).create_if_missing(access.make().is_some());
+    let tables = engine::options(&env, &path, access.engine(), None)
+        .create_if_missing(access.make().is_some());
     let options = store_options(Retired::default().add_to(tables));
     let opened = match access {
         Access::Read => basalt::Store::open_read_only(&env, &path, options),
@@ -348,18 +346,32 @@ pub fn open_db(
     access: Access,
     budget: Option<&Budget>,
 ) -> Result<Db, Failure> {
+    open_tables(place, access, budget).map(|(db, _)| db)
+}
+
+/// Opens the tables of a store. Returns them with their options, which are those of families that
+/// are made, too.
+fn open_tables(
+    place: &StoreLocation,
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<(Db, Options), Failure> {
     let (env, path) = environment(place, access, budget)?;
-    let options = engine(budget)
+    let retired = Retired::default();
+    let options = engine::options(&env, &path, access.engine(), budget)
         .create_if_missing(access.make().is_some())
         .allow_nonempty_dir(access.make().is_some_and(|m| m.allow_nonempty_dir));
-    if access == Access::Read {
+    let options = retired.add_to(options);
+    let opened = match access {
         // A command that only reads changes nothing. It works on a read-only medium, and beside
         // other readers.
-        return Db::open_read_only(&env, path, options).map_err(|e| Failure::store(place, e));
+        Access::Read => Db::open_read_only(&env, path, options.clone()),
+        Access::Write(_) | Access::Remove => Db::open(&env, path, options.clone()),
+    };
+    let db = opened.map_err(|e| Failure::store(place, e))?;
+    if access == Access::Read {
+        return Ok((db, options));
     }
-    let retired = Retired::default();
-    let db = Db::open(&env, path, retired.add_to(options));
-    let db = db.map_err(|e| Failure::store(place, e))?;
     // Compactions drop the keys that FLUSHALL removed. If the catalog is lost they drop nothing,
     // and commands that need it report that.
     if let Some(keys) = db.family(KEYS_FAMILY)
@@ -367,7 +379,7 @@ pub fn open_db(
     {
         retired.below(generation);
     }
-    Ok(db)
+    Ok((db, options))
 }
 
 impl Store {
@@ -383,11 +395,11 @@ impl Store {
         budget: Option<&Budget>,
     ) -> Result<Store, Failure> {
         let place = which.store.clone();
-        let db = open_db(&place, access, budget)?;
+        let (db, options) = open_tables(&place, access, budget)?;
         let failure = |e| Failure::store(&place, e);
         let selection = match &which.family {
             None if access.make().is_some() => {
-                KeySelection::Redis(Keyspace::make(&db, &engine(budget)).map_err(failure)?)
+                KeySelection::Redis(Keyspace::make(&db, &options).map_err(failure)?)
             }
             None => match Keyspace::find(&db).map_err(failure)? {
                 Some(keyspace) => KeySelection::Redis(keyspace),
@@ -401,7 +413,7 @@ impl Store {
             Some(name) => match db.family(name) {
                 Some(family) => KeySelection::Raw(family),
                 None if access.make().is_some() => KeySelection::Raw(
-                    db.create_family(name, engine(budget).family(name).clone())
+                    db.create_family(name, options.family(name).clone())
                         .map_err(failure)?,
                 ),
                 None => {

@@ -1,11 +1,11 @@
-//! Basalt's log-structured merge tree as a measured engine.
+//! Basalt as a measured engine, with its store in levels of tables or in a tree of pages.
 
 use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
 use crate::Stop;
 use basalt::WriteBatch;
 use basalt::env::{Env, EnvBuilder, EnvParts};
 use basalt::fs::FsStats;
-use basalt::{Db, Family, Options, ReadOptions, WriteOptions};
+use basalt::{Db, Family, Options, ReadOptions, TreeOptions, WriteOptions};
 use serde_json::{Value, json};
 
 pub(super) struct Basalt {
@@ -13,6 +13,8 @@ pub(super) struct Basalt {
     db: Db,
     family: Family,
     configuration: Value,
+    /// True if the store is kept in a tree of pages.
+    is_tree: bool,
 }
 
 /// Returns the parts of an environment with this many bytes of memory and of cache, and background
@@ -27,23 +29,51 @@ pub(crate) fn environment(memory: u64, cache: u64, background_threads: usize) ->
     }
 }
 
+fn compression(budget: &Budget) -> basalt::Compression {
+    match budget.compression {
+        Compression::None => basalt::Compression::None,
+        Compression::Lz4 => basalt::Compression::Lz4,
+        Compression::Zstd => basalt::Compression::Zstd,
+    }
+}
+
 impl Basalt {
+    /// Opens a store in levels of tables.
     pub(super) fn open(env: Env, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
+        Basalt::open_with(env, name, budget, None)
+    }
+
+    /// Opens a store in a tree of pages.
+    pub(super) fn open_tree(env: Env, name: &str, budget: &Budget) -> Result<Basalt, Stop> {
+        let mut pages = TreeOptions::default().compression(compression(budget));
+        if let Some(bytes) = budget.block_size {
+            pages = pages.page_bytes(bytes as usize);
+        }
+        Basalt::open_with(env, name, budget, Some(pages))
+    }
+
+    fn open_with(
+        env: Env,
+        name: &str,
+        budget: &Budget,
+        pages: Option<TreeOptions>,
+    ) -> Result<Basalt, Stop> {
         let mut options = Options::default()
             .write_buffer_bytes(budget.write_buffer)
             .max_space_amp(budget.max_space_amp);
         let family = &mut options.default_family;
-        family.compression = match budget.compression {
-            Compression::None => basalt::Compression::None,
-            Compression::Lz4 => basalt::Compression::Lz4,
-            Compression::Zstd => basalt::Compression::Zstd,
-        };
+        family.compression = compression(budget);
         family.blob_compression = family.compression;
-        family.min_blob_size = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
-        family.block_bytes = budget.block_size as usize;
         family.filter_bits_per_key = budget.filter_bits;
+        let is_tree = pages.is_some();
+        if !is_tree {
+            let least = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
+            family.min_blob_size = least;
+            family.block_bytes = budget.block_bytes() as usize;
+        }
+        family.pages = pages;
         let info = env.fs().info();
-        let configuration = json!({
+        let mut configuration = json!({
             "memory_bytes": budget.memory, "cache_bytes": budget.cache, "write_buffer_bytes": options.write_buffer_bytes,
             "max_sealed_memtables": options.max_sealed_memtables, "background_threads": env.jobs().parallelism(),
             "block_bytes": options.default_family.block_bytes,
@@ -59,8 +89,17 @@ impl Basalt {
             "filesystem": info.description, "direct": info.direct, "write_unit": info.write_unit,
             "read_backend": info.read_backend,
         });
+        if let Some(pages) = &options.default_family.pages {
+            configuration["pages"] = json!({
+                "page_bytes": pages.page_bytes, "extent_bytes": pages.extent_bytes,
+                "max_deltas": pages.max_deltas, "overwrite_ratio": pages.overwrite_ratio,
+                "base_garbage": pages.base_garbage, "delta_garbage": pages.delta_garbage,
+                "checkpoint_bytes": pages.checkpoint_bytes,
+            });
+        }
         let db = Db::open(&env, name, options)?;
         Ok(Basalt {
+            is_tree,
             family: db.default_family(),
             env,
             db,
@@ -77,10 +116,13 @@ impl Basalt {
 
 impl Engine for Basalt {
     fn name(&self) -> String {
-        // Two Basalt engines in one comparison differ by the filesystem that they lie on.
-        let on = match self.env.fs().info().description.starts_with("LavaFS") {
-            true => "basalt-lava",
-            false => "basalt",
+        // Two Basalt engines in one comparison differ by their data structure, or by the filesystem
+        // that they lie on.
+        let is_on_lava = self.env.fs().info().description.starts_with("LavaFS");
+        let on = match (self.is_tree, is_on_lava) {
+            (true, _) => "tree",
+            (false, true) => "basalt-lava",
+            (false, false) => "basalt",
         };
         format!("{on} {}", env!("CARGO_PKG_VERSION"))
     }

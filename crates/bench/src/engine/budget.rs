@@ -39,9 +39,10 @@ pub struct Budget {
     /// Use this many filter bits a key
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub filter_bits: u32,
-    /// Cut data blocks at this many bytes before compression
-    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
-    pub block_size: u64,
+    /// Cut data blocks at this many bytes before compression; the pages of the engine tree, too, at
+    /// 256 to 256K [default: 4K, and 64K for pages]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub block_size: Option<u64>,
     /// Keep Basalt's values of at least this many bytes in blob files; 0 for none. RocksDB's BlobDB
     /// has --rocksdb-option min_blob_size
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
@@ -56,4 +57,11 @@ pub struct Budget {
     /// Set an option of RocksDB by its own name, over those of docs/benchmarks.md; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,
+}
+
+impl Budget {
+    /// Returns the bytes of a data block before compression.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_size.unwrap_or(4 << 10)
+    }
 }

@@ -50,7 +50,7 @@ impl Fjall {
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(budget.write_buffer)
-                .data_block_size_policy(BlockSizePolicy::all(budget.block_size as u32))
+                .data_block_size_policy(BlockSizePolicy::all(budget.block_bytes() as u32))
                 .data_block_compression_policy(CompressionPolicy::all(compression))
                 .filter_policy(FilterPolicy::all(filter))
         };
@@ -58,7 +58,7 @@ impl Fjall {
         Ok(Fjall {
             configuration: json!({
                 "cache_bytes": budget.cache, "worker_threads": threads, "max_memtable_size": budget.write_buffer,
-                "block_bytes": budget.block_size,
+                "block_bytes": budget.block_bytes(),
                 "filter_bits_per_key": bits, "compression": format!("{compression:?}"), "journal_compression": "None",
                 "direct": false, "others": "defaults",
             }),

@@ -59,7 +59,7 @@ impl Rocks {
         let mut table = BlockBasedOptions::default();
         let cache = Cache::new_hyper_clock_cache(budget.cache as usize, 0);
         table.set_block_cache(&cache);
-        table.set_block_size(budget.block_size as usize);
+        table.set_block_size(budget.block_bytes() as usize);
         if budget.filter_bits > 0 {
             table.set_bloom_filter(f64::from(budget.filter_bits), false);
         }
@@ -128,7 +128,7 @@ impl Rocks {
                 None => format!("rocksdb {version}"),
             },
             configuration: json!({
-                "cache_bytes": budget.cache, "cache": "hyper clock", "block_bytes": budget.block_size,
+                "cache_bytes": budget.cache, "cache": "hyper clock", "block_bytes": budget.block_bytes(),
                 "filter_bits_per_key": budget.filter_bits,
                 "index_and_filters": "in the cache at high priority, pinned for level 0",
                 "data_block_index": "binary and hash", "compression": format!("{:?}", budget.compression).to_lowercase(),

@@ -22,7 +22,7 @@ use crate::version::FileLocation;
 use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::manifest::{self, CURRENT, Manifest};
-use crate::version::{BlobSet, EngineKind, FamilyVersion, TableStore, Version};
+use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
 use basalt_blob::Separator;
 use basalt_blob::inspect::indexed_logs;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -278,14 +278,14 @@ pub(crate) fn check_record(
     }
 }
 
-/// Returns the engines that a closed store has beside its tables.
-pub(crate) fn engines_of(env: &Env, dir: &Path) -> Result<Vec<EngineKind>> {
+/// Returns the catalog of a closed store.
+pub(crate) fn catalog_of(env: &Env, dir: &Path) -> Result<Catalog> {
     let names: Vec<String> = (env.fs().list(dir)?.into_iter())
         .filter(|e| !e.is_dir)
         .map(|e| e.name)
         .collect();
     match load_catalog(env, dir, &names)? {
-        Some(loaded) => Ok(loaded.catalog.engines.into_iter().collect()),
+        Some(loaded) => Ok(loaded.catalog),
         None => Err(Error::new(ErrorKind::NotFound, "no store here").in_file(dir)),
     }
 }

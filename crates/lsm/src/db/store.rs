@@ -29,6 +29,7 @@ use basalt_kv::key::SeqNo;
 use basalt_kv::snapshot::Snapshot;
 use basalt_table::ReadBudget;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -720,7 +721,19 @@ impl Db {
     ///
     /// Errors: `NotFound` if there is no store, `Corruption` if the manifest is damaged, `Io`.
     pub fn engines_of_closed(env: &Env, path: impl AsRef<Path>) -> Result<Vec<EngineKind>> {
-        open::engines_of(env, path.as_ref())
+        let catalog = open::catalog_of(env, path.as_ref())?;
+        Ok(catalog.engines.into_iter().collect())
+    }
+
+    /// Returns the names of the families of a closed store. The value is `true` if the family is
+    /// kept in pages, so that it is opened without `min_blob_size`. Reads only the manifest. The
+    /// caller holds the store's lock, or knows that no process changes the store.
+    ///
+    /// Errors: `NotFound` if there is no store, `Corruption` if the manifest is damaged, `Io`.
+    pub fn families_of_closed(env: &Env, path: impl AsRef<Path>) -> Result<BTreeMap<String, bool>> {
+        let catalog = open::catalog_of(env, path.as_ref())?;
+        let families = catalog.families.into_values();
+        Ok(families.map(|f| (f.name, f.pages.is_some())).collect())
     }
 
     /// Records, durably, that the store has another engine, whose directory holds all its files.

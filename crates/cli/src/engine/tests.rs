@@ -1,0 +1,52 @@
+//! Tests of the module `engine`.
+
+use super::*;
+
+fn fitted(found: &[(&str, bool)], engine: StoreEngine, asks_for_blobs: bool) -> Options {
+    let found = found.iter().map(|(name, pages)| (name.to_string(), *pages));
+    let (found, pages) = (found.collect(), TreeOptions::default());
+    fit(engine_defaults(), &found, engine, pages, asks_for_blobs)
+}
+
+/// Returns whether the options of a family have pages, and whether they have blob files.
+fn parts(options: &Options, family: &str) -> (bool, bool) {
+    let family = options.family(family);
+    (family.pages.is_some(), family.min_blob_size.is_some())
+}
+
+#[test]
+fn a_new_store_has_the_engine_of_the_flag() {
+    let lsm = fitted(&[], StoreEngine::Lsm, false);
+    assert_eq!(parts(&lsm, DEFAULT), (false, true));
+    let tree = fitted(&[], StoreEngine::Tree, false);
+    assert_eq!(parts(&tree, DEFAULT), (true, false));
+    assert_eq!(parts(&tree, "new"), (true, false));
+}
+
+#[test]
+fn an_existing_store_keeps_the_engine_of_each_family() {
+    let found = [(DEFAULT, true), ("levels", false), ("pages", true)];
+    for engine in [StoreEngine::Lsm, StoreEngine::Tree] {
+        let options = fitted(&found, engine, false);
+        assert_eq!(parts(&options, DEFAULT), (true, false));
+        assert_eq!(parts(&options, "new"), (true, false));
+        assert_eq!(parts(&options, "levels"), (false, true));
+        assert_eq!(parts(&options, "pages"), (true, false));
+    }
+    let options = fitted(
+        &[(DEFAULT, false), ("pages", true)],
+        StoreEngine::Lsm,
+        false,
+    );
+    assert_eq!(parts(&options, DEFAULT), (false, true));
+    assert_eq!(parts(&options, "new"), (false, true));
+    assert_eq!(parts(&options, "pages"), (true, false));
+}
+
+#[test]
+fn what_the_flags_ask_for_is_left_to_the_engine_to_refuse() {
+    let options = fitted(&[(DEFAULT, true)], StoreEngine::Lsm, true);
+    assert_eq!(parts(&options, DEFAULT), (false, true));
+    let options = fitted(&[(DEFAULT, false)], StoreEngine::Tree, false);
+    assert!(parts(&options, DEFAULT).0);
+}
