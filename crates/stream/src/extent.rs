@@ -163,6 +163,11 @@ impl Extent {
         }
     }
 
+    /// Returns true if an append has failed.
+    pub fn append_has_failed(&self) -> bool {
+        self.append_failed.load(SeqCst)
+    }
+
     /// Notes that bytes survive a power cut, up to a length.
     pub fn note_synced(&self, len: u64) {
         self.synced.fetch_max(len, SeqCst);

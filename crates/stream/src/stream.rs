@@ -47,6 +47,16 @@ struct Appends {
     failed: Option<Error>,
 }
 
+impl Appends {
+    fn have_failed(&self) -> bool {
+        self.failed.is_some()
+            || self
+                .unsealed
+                .iter()
+                .any(|extent| extent.append_has_failed())
+    }
+}
+
 struct Manifested {
     manifest: Manifest,
     catalog: Catalog,
@@ -231,21 +241,21 @@ impl Stream {
         self.inner.sync()?
     }
 
-    /// Returns true if a sync has failed, and the stream takes no appends before
-    /// [`Stream::restart`].
+    /// Returns true if the stream needs a [`Stream::restart`]: a sync has failed, and the stream
+    /// takes no appends; or an append has failed, after which the next sync may fail.
     pub fn has_failed(&self) -> bool {
-        self.inner.appends.lock().failed.is_some()
+        self.inner.appends.lock().have_failed()
     }
 
-    /// Goes on after a failed sync: extents that were not sealed end where the last successful sync
+    /// Goes on after a failed append or sync: extents that were not sealed end where the last successful sync
     /// left them. Bytes that were appended since are lost, also those of other threads, which must
-    /// not rely on a later sync. Does nothing if no sync has failed.
+    /// not rely on a later sync. Does nothing if nothing has failed.
     ///
     /// Errors: those of the manifest; then the call may be repeated.
     pub fn restart(&self) -> Result<()> {
         let inner = &self.inner;
         let mut appends = inner.appends.lock();
-        if appends.failed.is_none() {
+        if !appends.have_failed() {
             return Ok(());
         }
         let active = appends.active.take();

@@ -13,7 +13,7 @@ use crate::storage::{PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{Bytes, ErrorKind, Result};
 use std::sync::Arc;
 
 /// A child of an index page: its smallest key and its id.
@@ -52,16 +52,22 @@ impl Storage {
     /// Compacts all leaves that have as many delta pages as the options allow, as long as `goes_on`
     /// returns true. Returns the number of transactions.
     ///
-    /// Errors: those of reading and of [`Storage::commit`]; what was compacted before stays so.
+    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of a
+    /// leaf is returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
-        let mut done = 0;
+        let (mut done, mut failed) = (0, None);
         for key in self.mapping.with_deltas(self.options.max_deltas) {
             if !goes_on() {
                 break;
             }
-            done += usize::from(self.compact_around(key)?);
+            // A leaf that cannot be read keeps no other one from its compaction.
+            match self.compact_around(key) {
+                Ok(is_done) => done += usize::from(is_done),
+                Err(e) if e.kind() == ErrorKind::Corruption => failed = failed.or(Some(e)),
+                Err(e) => return Err(e),
+            }
         }
-        Ok(done)
+        failed.map_or(Ok(done), Err)
     }
 
     /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more.

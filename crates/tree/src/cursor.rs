@@ -570,6 +570,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
         let Some(depth) = steps.iter().rposition(can_move) else {
             return Ok(false);
         };
+        // After an error, the next seek opens a leaf in any case.
+        self.path.leaf = PageId::NONE;
         let step = &mut steps[depth];
         match forward {
             true => step.child += 1,
@@ -588,9 +590,9 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             };
             at = below;
         }
-        self.path.leaf = at;
         let pages = self.storage.pages_of(&self.view, at)?;
         self.leaf = LeafCursor::open(&self.storage, &pages)?;
+        self.path.leaf = at;
         Ok(true)
     }
 

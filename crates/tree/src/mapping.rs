@@ -197,6 +197,25 @@ impl MappingTable {
         keys
     }
 
+    /// Returns the bytes of delta pages of the leaves that have at least so many.
+    pub fn delta_bytes(&self, least: usize) -> u64 {
+        let mut bytes = 0;
+        for shard in &self.shards {
+            for chain in shard.read().values() {
+                if let Some(State::Live(pages)) = chain.last().map(|v| &v.state)
+                    && pages.deltas.len() >= least
+                {
+                    bytes += pages
+                        .deltas
+                        .iter()
+                        .map(|d| u64::from(d.id.len))
+                        .sum::<u64>();
+                }
+            }
+        }
+        bytes
+    }
+
     /// Calls `each` with all keys and their states now.
     pub fn for_each(&self, mut each: impl FnMut(PageId, &State)) {
         for shard in &self.shards {

@@ -271,10 +271,11 @@ impl PageTree {
     ///
     /// Errors: those of [`LogEngine::begin_copy`].
     pub fn begin_copy(&self) -> Result<TreeCopy> {
+        let (views, log) = self.storage.begin_copy()?;
         Ok(TreeCopy {
-            _views: self.storage.held_views(),
-            log: self.storage.log.begin_copy()?,
             storage: self.storage.clone(),
+            log,
+            _views: views,
         })
     }
 
@@ -326,9 +327,18 @@ impl PageTree {
         self.storage.bytes_of_range(&snapshot.view, from, to)
     }
 
-    /// Returns the bytes of valid base pages and of valid delta pages. Costs little.
-    pub fn valid_bytes(&self) -> (u64, u64) {
-        self.storage.valid_bytes()
+    /// Returns the bytes of delta pages of the leaves that are due for a compaction, for each byte of
+    /// base pages and of `spare`. Looks at each page that has delta pages.
+    pub fn debt(&self, spare: u64) -> f64 {
+        let (base, _) = self.storage.valid_bytes();
+        self.storage.due_delta_bytes() as f64 / (base + spare) as f64
+    }
+
+    /// Gives back the space of what a failed write or failed maintenance has written.
+    ///
+    /// Errors: those of the filesystem; the next call goes on.
+    pub fn reclaim(&self) -> Result<()> {
+        self.storage.reclaim()
     }
 
     /// Returns what the tree has and costs.

@@ -14,7 +14,7 @@ use basalt_env::{CacheKey, CachePriority, Env};
 use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::key::Kind;
 use basalt_kv::write_options::WriteOptions;
-use basalt_log::{Log, LogBatch, LogEngine};
+use basalt_log::{Log, LogBatch, LogCopy, LogEngine};
 use basalt_stream::{ExtentId, Stream};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -485,21 +485,24 @@ impl Storage {
         commit.log_bytes = log_bytes;
     }
 
-    /// Returns the newest view, and the one that a recovery may go back to.
-    pub fn held_views(&self) -> Vec<Arc<View>> {
+    /// Begins a copy of the system log. Returns it with the views of the same moment, whose pages stay
+    /// while they are held: the newest one, and the one that a recovery may go back to.
+    pub fn begin_copy(&self) -> Result<(Vec<Arc<View>>, LogCopy)> {
+        // No transaction comes between the two.
         let commit = self.commit.lock();
-        commit
-            .unconfirmed
-            .iter()
-            .cloned()
-            .chain([self.view()])
-            .collect()
+        let views = commit.unconfirmed.iter().cloned().chain([self.view()]);
+        Ok((views.collect(), self.log.begin_copy()?))
     }
 
     /// Returns the newest view, and the usage of the extents at its time.
     pub fn view_with_usage(&self) -> (Arc<View>, UsageTable) {
         let _commit = self.commit.lock();
         (self.view(), self.usage.lock().clone())
+    }
+
+    /// Returns the bytes of delta pages of leaves that are due for a compaction.
+    pub fn due_delta_bytes(&self) -> u64 {
+        self.mapping.delta_bytes(self.options.max_deltas)
     }
 
     /// Returns the bytes of valid base pages and of valid delta pages.
@@ -533,6 +536,15 @@ impl Storage {
             delta_bytes_written: self.written[1].load(SeqCst),
             system_log_bytes,
         }
+    }
+
+    /// Gives back what a failed transaction has written: extents are sealed, and erased if they have
+    /// no valid page.
+    ///
+    /// Errors: those of the filesystem; the next call goes on.
+    pub fn reclaim(&self) -> Result<()> {
+        let sealed = self.base.seal().and(self.delta.seal());
+        self.erase_dead().and(sealed)
     }
 
     /// Erases extents that have no valid page for any reader. Returns their number.

@@ -105,10 +105,12 @@ impl Engine {
         let source = self.metric_source.lock().take();
         drop(source);
         self.ctx.counters.leave(&self.ctx.env);
-        for view in self.tree.view().pages.values() {
+        for pages in self.tree.open_pages() {
             // Nothing that was acknowledged is lost if it fails: the log has it.
-            let _ = view.pages.leave(is_whole);
+            let _ = pages.leave(is_whole && !pages.is_dropped());
         }
+        // The removal of a tree that was just let go may be queued.
+        self.ctx.jobs.drain();
         self.ctx.events.close();
         self.tree.leave();
         self.ctx.tables.leave();

@@ -77,6 +77,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         // Parts of the engine.
         "Engine::metric_source",
         "Engine::dir_lock",
+        "Tree::dropped_pages",
         "Counters::source",
         "level_stats::LevelIo",
         "events::EventQueue",

@@ -610,7 +610,16 @@ impl Engine {
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
-    /// Writes the entries of prepared tables to the pages of their families. Returns the trees.
+    /// Ends all writes: pages have entries of an ingestion that failed.
+    fn break_off_ingestion(&self, e: &Error) {
+        self.health.set_broken(format!(
+            "whether prepared tables were added to pages is not known, and nothing is written any more before the store is opened anew: {e}"
+        ));
+    }
+
+    /// Writes the entries of prepared tables to the pages of their families. Returns the trees. If
+    /// one family of several has failed, nothing is written any more: the next open drops what the
+    /// others have.
     fn write_to_pages(
         &self,
         view: &View,
@@ -627,8 +636,13 @@ impl Engine {
                 })
                 .collect();
             if !files.is_empty() {
-                tree.pages
-                    .write(&mut PreparedEntries { files, iter: None }, seq)?;
+                let mut entries = PreparedEntries { files, iter: None };
+                if let Err(e) = tree.pages.write(&mut entries, seq) {
+                    if !written.is_empty() {
+                        self.break_off_ingestion(&e);
+                    }
+                    return Err(e);
+                }
                 written.push((*id, tree.pages.clone()));
             }
         }
@@ -723,9 +737,7 @@ impl Engine {
         if let Err(e) = installed {
             if !trees.is_empty() {
                 // The pages have the entries, whether the edit is durable or not.
-                self.health.set_broken(format!(
-                    "whether prepared tables were added to pages is not known, and nothing is written any more before the store is opened anew: {e}"
-                ));
+                self.break_off_ingestion(&e);
                 sets.iter()
                     .for_each(|s| s.fate.store(STATE_IN_DOUBT, SeqCst));
             }

@@ -478,7 +478,9 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             sync_ancestors(env, dir)?;
             // And the lock's: it says whose a manifest is that a power cut leaves without a header.
             fs.sync_metadata(dir)?;
-            new_catalog(env, dir, &options)?
+            // No family is known.
+            pages::check_unnamed(env, dir, &Catalog::default(), 0)?;
+            new_catalog(&tables, dir, &options)?
         }
     };
     let named_before = catalog.next_file;
@@ -501,8 +503,8 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
             make_room_to_recover(env, dir, &mut names, &mut catalog);
         }
     }
-    pages::remove_unused(env, dir, &catalog);
-    let mut trees = pages::open_all(env, dir, &catalog, &families, false)?;
+    pages::check_unnamed(env, dir, &catalog, catalog.next_family)?;
+    let mut trees = pages::open_all(&tables, dir, &catalog, &families, false)?;
     let logs = std::mem::take(&mut catalog.logs);
     let recovery = LogRecovery {
         env,
@@ -525,6 +527,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     )?;
     trees.values().for_each(|tree| tree.pages.tree().confirm());
     remove_unused_files(env, dir, &names, &catalog, number);
+    pages::remove_unnamed(env, dir, &catalog);
 
     let opened = OpenedTree {
         tables,
@@ -592,13 +595,13 @@ fn sync_ancestors(env: &Env, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn new_catalog(env: &Env, dir: &Path, options: &Options) -> Result<Catalog> {
+fn new_catalog(tables: &TableStore, dir: &Path, options: &Options) -> Result<Catalog> {
+    let (env, jobs) = (tables.env(), tables.jobs());
     let default = options.family("default");
     if default.pages.is_some() {
         // The manifest that names the tree comes later.
-        pages::create(env, dir, 0, "default", default)?
-            .pages
-            .leave(false)?;
+        let made = pages::create(env, jobs, dir, 0, "default", default)?;
+        made.pages.leave(false)?;
     }
     let mut catalog = Catalog::default();
     catalog.apply(&Edit {

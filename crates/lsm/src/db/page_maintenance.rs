@@ -2,6 +2,7 @@
 //! and system checkpoints, as background jobs.
 
 use super::engine::Engine;
+use super::health::RETRY_PAUSE;
 use super::pages::{FamilyPages, PageView};
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
@@ -27,30 +28,37 @@ impl Engine {
             Some(_alone) => pages.tree().restart(),
             None => Ok(()),
         };
-        let goes_on = || !self.ctx.is_closing();
-        let result = restarted.and_then(|()| pages.tree().maintain_while(&goes_on));
+        let goes_on = || !self.ctx.is_closing() && !pages.is_dropped();
+        let maintained = || {
+            if pages.has_failed() {
+                pages.tree().reclaim()?;
+            }
+            pages.tree().maintain_while(&goes_on)
+        };
+        let result = restarted.and_then(|()| maintained());
+        pages.compute_debt();
         // Space that only the views of before needed.
         let is_shown = self.show_maintained(family);
         let result = match is_shown {
             true => result.and_then(|()| pages.tree().release_space()),
             false => result,
         };
+        // An error in a dropped family concerns no caller.
+        let result = if pages.is_dropped() { Ok(()) } else { result };
         pages.end_maintenance(result.is_err(), is_shown);
-        match result {
-            Ok(()) => self.health.compaction_succeeded(),
-            Err(e) => {
-                let e = e.context("maintaining the pages of a family");
-                self.health.compaction_failed(e.clone(), false);
-                self.ctx.notify(|| Event::BackgroundError {
-                    during: BackgroundErrorReason::Compaction,
-                    error: e.clone(),
-                });
-                self.background.retry_later();
-            }
+        if let Err(e) = result {
+            let e = e.context("maintaining the pages of a family");
+            self.health.compaction_failed(e.clone(), false);
+            self.ctx.notify(|| Event::BackgroundError {
+                during: BackgroundErrorReason::Compaction,
+                error: e.clone(),
+            });
+            self.background.retry_later();
         }
-        if is_shown {
-            // Else the flush that goes on asks for what is due.
-            self.background.schedule();
+        match is_shown {
+            true => self.background.schedule(),
+            // A flush or the maintenance of another family was in the way.
+            false => self.background.schedule_after(RETRY_PAUSE),
         }
         self.ctx.env.jobs().notify();
     }

@@ -6,9 +6,10 @@
 //! because each reader is to get the error.
 
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
+use basalt_kv::MAX_VALUE_LEN;
 use basalt_kv::encoding::{get_varint64, put_varint};
 use basalt_kv::entry::{FoundEntry, expiry_of};
-use basalt_kv::key::Kind;
+use basalt_kv::key::{Kind, readable_key};
 use basalt_kv::merge::{Chain, Merging};
 use smallvec::{SmallVec, smallvec};
 
@@ -111,5 +112,13 @@ pub(crate) fn entry_of(
             versions.insert(0, (Kind::Merge, Bytes::from(one)));
         }
     }
-    Ok((Kind::Merge, encode_versions(&versions)))
+    let list = encode_versions(&versions);
+    match list.len() <= MAX_VALUE_LEN {
+        true => Ok((Kind::Merge, list)),
+        false => Err(Error::invalid(format!(
+            "the operands of key {} and the value below them have {} bytes, at most {MAX_VALUE_LEN} are allowed; delete the key",
+            readable_key(key),
+            list.len()
+        ))),
+    }
 }

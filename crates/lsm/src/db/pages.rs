@@ -7,9 +7,10 @@
 use super::families::FamilyEntry;
 use super::page_versions::{entry_of, found_entry, versions_of};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
+use crate::version::TableStore;
 use crate::version::catalog::Catalog;
-use basalt_env::Env;
-use basalt_env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_env::{Env, JobOwner, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
 use basalt_kv::key::{Kind, SeqNo};
@@ -24,19 +25,23 @@ use std::sync::Arc;
 /// The directory of all trees of a store.
 pub(crate) const PAGES_DIR: &str = "pages";
 
-/// A tree may have this many bytes of delta pages, and as many as it has of base pages, before
-/// writers are slowed. Compactions keep them at about half of the base pages.
+/// The leaves of a tree that are due for a compaction may have this many bytes of delta pages, and
+/// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
 /// The tree of a family.
 pub(crate) struct FamilyPages {
     env: Env,
+    /// The store's jobs.
+    jobs: JobOwner,
     dir: PathBuf,
     tree: PageTree,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
     /// True if the tree was written since it was last maintained.
     was_written: AtomicBool,
+    /// The debt when it was last computed, in thousandths.
+    debt_permille: AtomicU64,
     /// True if maintenance has failed.
     has_failed: AtomicBool,
     /// True once the family is dropped: the last one to use the tree removes it.
@@ -52,8 +57,8 @@ pub(crate) struct PageView {
     pub snapshot: TreeSnapshot,
     /// No entry in the tree has a higher sequence number.
     pub flushed: SeqNo,
-    /// Bytes of delta pages for each byte that the tree may have of them. Writers are slowed above
-    /// 1, and wait at 2.
+    /// Bytes that compactions are behind, for each byte that they may be. Writers are slowed above 1,
+    /// and wait at 2. If it is not 0, maintenance is due.
     pub debt: f64,
 }
 
@@ -146,9 +151,11 @@ fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
 }
 
 impl FamilyPages {
-    fn new(env: &Env, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+    fn new(env: &Env, jobs: &JobOwner, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
         Arc::new(FamilyPages {
             env: env.clone(),
+            jobs: jobs.clone(),
+            debt_permille: AtomicU64::new(0),
             dir,
             tree,
             maintaining: AtomicBool::new(false),
@@ -169,10 +176,27 @@ impl FamilyPages {
         let note = note_of(seq);
         if self.tree.note() != note {
             self.tree.restart()?;
-            self.tree.write_unconfirmed(entries, note)?;
+            if let Err(e) = self.tree.write_unconfirmed(entries, note) {
+                // What was written would keep its space. If it cannot be given back now, the next
+                // failure or maintenance does it.
+                let _ = self.tree.reclaim();
+                return Err(e);
+            }
+            self.compute_debt();
         }
         self.note_written();
         Ok(())
+    }
+
+    /// Computes how far maintenance is behind. The views that are made from now on have it.
+    pub fn compute_debt(&self) {
+        let debt = self.tree.debt(LEAST_DELTA_BYTES);
+        self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
+    }
+
+    /// Returns true once the family is dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(SeqCst)
     }
 
     /// Notes that the tree was written, so that maintenance may be due.
@@ -231,9 +255,14 @@ impl FamilyPages {
 impl Drop for FamilyPages {
     fn drop(&mut self) {
         if self.dropped.load(SeqCst) && !self.left.load(SeqCst) {
-            // If a file cannot be removed now, the next open of the store removes it.
-            let _ = self.tree.abandon();
-            let _ = PageTree::destroy(&self.env, &self.dir);
+            // As a job: the last one to let go may hold any lock of the store.
+            let (env, tree) = (self.env.clone(), self.tree.clone());
+            let dir = std::mem::take(&mut self.dir);
+            self.jobs.spawn(JobPriority::Housekeeping, move || {
+                // If a file cannot be removed now, the next open of the store removes it.
+                let _ = tree.abandon();
+                let _ = PageTree::destroy(&env, &dir);
+            });
         }
     }
 }
@@ -241,9 +270,8 @@ impl Drop for FamilyPages {
 impl PageView {
     /// Returns the newest content of a tree.
     pub fn of(pages: &Arc<FamilyPages>, flushed: SeqNo) -> PageView {
-        let (base, delta) = pages.tree.valid_bytes();
         PageView {
-            debt: delta as f64 / (base + LEAST_DELTA_BYTES) as f64,
+            debt: pages.debt_permille.load(SeqCst) as f64 / 1000.0,
             snapshot: pages.tree.snapshot(),
             pages: pages.clone(),
             flushed,
@@ -265,6 +293,7 @@ impl PageView {
 /// Creates the tree of a new family. A left-over of a family that was never recorded is removed.
 pub(crate) fn create(
     env: &Env,
+    jobs: &JobOwner,
     dir: &Path,
     family: u32,
     name: &str,
@@ -275,17 +304,18 @@ pub(crate) fn create(
     let dir = tree_dir(dir, family);
     PageTree::destroy(env, &dir)?;
     let tree = PageTree::open(env, &dir, &tree_options(env, name, options))?;
-    Ok(PageView::of(&FamilyPages::new(env, dir, tree), 0))
+    Ok(PageView::of(&FamilyPages::new(env, jobs, dir, tree), 0))
 }
 
 /// Opens the trees of all families of a catalog that are kept in pages.
 pub(crate) fn open_all(
-    env: &Env,
+    tables: &TableStore,
     dir: &Path,
     catalog: &Catalog,
     families: &BTreeMap<u32, FamilyEntry>,
     read_only: bool,
 ) -> Result<BTreeMap<u32, PageView>> {
+    let env = tables.env();
     let mut trees = BTreeMap::new();
     for (id, family) in &catalog.families {
         let Some(recorded) = family.pages else {
@@ -304,7 +334,8 @@ pub(crate) fn open_all(
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
         check_is_whole(&dir, &tree.note(), recorded)?;
-        let pages = FamilyPages::new(env, dir, tree);
+        let pages = FamilyPages::new(env, tables.jobs(), dir, tree);
+        pages.compute_debt();
         trees.insert(*id, PageView::of(&pages, recorded));
     }
     Ok(trees)
@@ -369,20 +400,53 @@ pub(crate) fn check(
     checked.collect()
 }
 
-/// Removes trees that no family of a catalog has: their families were dropped, or never recorded.
-pub(crate) fn remove_unused(env: &Env, dir: &Path, catalog: &Catalog) {
-    let all = dir.join(PAGES_DIR);
-    let Ok(entries) = env.fs().list(&all) else {
-        return;
-    };
-    for entry in entries.iter().filter(|e| e.is_dir) {
-        let Ok(id) = entry.name.parse::<u32>() else {
+/// Returns the ids of trees that no family of a catalog has: their families were dropped, or never
+/// recorded.
+fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Vec<u32> {
+    let entries = env.fs().list(&dir.join(PAGES_DIR)).unwrap_or_default();
+    let id_of = |name: &str| name.parse().ok().filter(|id: &u32| id.to_string() == name);
+    let ids = entries.iter().filter(|e| e.is_dir);
+    ids.filter_map(|e| id_of(&e.name))
+        .filter(|id| (catalog.families.get(id)).is_none_or(|f| f.pages.is_none()))
+        .collect()
+}
+
+/// Refuses a store with a tree that was written, and whose family the manifest never knew: it has
+/// lost its last edits. Families from `next_family` on are unknown.
+pub(crate) fn check_unnamed(
+    env: &Env,
+    dir: &Path,
+    catalog: &Catalog,
+    next_family: u32,
+) -> Result<()> {
+    for id in unnamed(env, dir, catalog) {
+        if id < next_family {
             continue;
-        };
-        let is_used = (catalog.families.get(&id)).is_some_and(|f| f.pages.is_some());
-        if !is_used && entry.name == id.to_string() {
-            // If the removal fails, the next open tries again.
-            let _ = PageTree::destroy(env, all.join(&entry.name));
         }
+        let path = tree_dir(dir, id);
+        let options = TreeOptions::default();
+        let tree = match PageTree::open_read_only(env, &path, &options, &|_| true) {
+            Ok(tree) => tree,
+            // What a power cut left of a family that was being made.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corruption) => continue,
+            Err(e) => return Err(e),
+        };
+        let note = tree.note();
+        tree.abandon()?;
+        if !note.is_empty() {
+            let what = format!(
+                "pages of family {id} were written, and the manifest knows no family from {next_family} on: it has lost its last edits"
+            );
+            return Err(Error::corruption(&path, 0, what).with_reach(Reach::Store));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the trees that no family of a catalog has.
+pub(crate) fn remove_unnamed(env: &Env, dir: &Path, catalog: &Catalog) {
+    for id in unnamed(env, dir, catalog) {
+        // If the removal fails, the next open tries again.
+        let _ = PageTree::destroy(env, tree_dir(dir, id));
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     check_engines(&catalog, &families)?;
     let tables = TableStore::new(env, dir);
     let version = build_version(&tables, &catalog, &families)?;
-    let trees = pages::open_all(env, dir, &catalog, &families, true)?;
+    let trees = pages::open_all(&tables, dir, &catalog, &families, true)?;
     let cmps = families
         .values()
         .map(|f| (f.id, f.options.comparator.clone()));

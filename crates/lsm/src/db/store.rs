@@ -194,7 +194,15 @@ impl Db {
         let tree = match &entry.options.pages {
             Some(_) => {
                 let ctx = &engine.ctx;
-                Some(pages::create(&ctx.env, &ctx.dir, id, name, &entry.options)?)
+                let (env, jobs) = (&ctx.env, &ctx.jobs);
+                Some(pages::create(
+                    env,
+                    jobs,
+                    &ctx.dir,
+                    id,
+                    name,
+                    &entry.options,
+                )?)
             }
             None => None,
         };

@@ -21,7 +21,7 @@ use super::context::StoreContext;
 use super::families::FamilyEntry;
 use super::health::Health;
 use super::memtable_set::MemtableSet;
-use super::pages::PageView;
+use super::pages::{FamilyPages, PageView};
 use super::striped_view::StripedView;
 use super::view::View;
 use crate::compaction::OutputRange;
@@ -32,13 +32,13 @@ use crate::version::manifest::Manifest;
 use crate::version::{TableStore, Version};
 use basalt_blob::BlobMeta;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use basalt_env::sync::{Mutex, MutexGuard};
+use basalt_env::sync::{Mutex, MutexGuard, named};
 use basalt_fs::Result;
 use basalt_kv::key::{MAX_SEQ, SeqNo};
 use basalt_kv::snapshot::no_snapshots;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The tree of an open store. See the module.
 pub(crate) struct Tree {
@@ -58,6 +58,8 @@ pub(crate) struct Tree {
     snapshots: Arc<Mutex<BTreeMap<SeqNo, usize>>>,
     /// Number of the next file.
     next_file: AtomicU64,
+    /// Trees of dropped families, which readers may still hold.
+    dropped_pages: Mutex<Vec<Weak<FamilyPages>>>,
 }
 
 /// The manifest, and files that wait for a fresh one.
@@ -195,6 +197,7 @@ impl Tree {
             visible: AtomicU64::new(last_seq),
             ingested: AtomicU64::new(0),
             snapshots: no_snapshots(),
+            dropped_pages: named("Tree::dropped_pages", Mutex::default()),
         }
     }
 
@@ -347,6 +350,23 @@ impl Tree {
     /// Makes `CURRENT` vouch for the whole manifest.
     pub fn point_current(&self) -> Result<()> {
         self.manifest.lock().manifest.point_current(&self.ctx.env)
+    }
+
+    /// Notes a tree whose family is dropped, durably.
+    pub fn note_dropped_pages(&self, pages: &Arc<FamilyPages>) {
+        pages.note_dropped();
+        let mut dropped = self.dropped_pages.lock();
+        dropped.retain(|pages| pages.strong_count() > 0);
+        dropped.push(Arc::downgrade(pages));
+    }
+
+    /// Returns all trees that this store has open.
+    pub fn open_pages(&self) -> Vec<Arc<FamilyPages>> {
+        let dropped: Vec<Weak<FamilyPages>> = self.dropped_pages.lock().clone();
+        let view = self.view();
+        let live = view.pages.values().map(|view| view.pages.clone());
+        live.chain(dropped.iter().filter_map(Weak::upgrade))
+            .collect()
     }
 
     /// Gives the directory back. No edit is on its way then, and none comes any more.

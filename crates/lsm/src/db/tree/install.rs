@@ -124,7 +124,7 @@ impl Tree {
                 if next.pages.contains_key(id) {
                     let pages = Arc::make_mut(&mut next.pages);
                     let dropped = pages.remove(id).expect("it is there");
-                    dropped.pages.note_dropped();
+                    self.note_dropped_pages(&dropped.pages);
                 }
             }
         }
