@@ -247,9 +247,9 @@ impl Stream {
         self.inner.appends.lock().have_failed()
     }
 
-    /// Goes on after a failed append or sync: extents that were not sealed end where the last successful sync
-    /// left them. Bytes that were appended since are lost, also those of other threads, which must
-    /// not rely on a later sync. Does nothing if nothing has failed.
+    /// Goes on after a failed append or sync: extents that were not sealed end where the last
+    /// successful sync left them. Bytes that were appended since are lost, also those of other
+    /// threads, which must not rely on a later sync. Does nothing if nothing has failed.
     ///
     /// Errors: those of the manifest; then the call may be repeated.
     pub fn restart(&self) -> Result<()> {

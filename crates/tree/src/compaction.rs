@@ -52,8 +52,8 @@ impl Storage {
     /// Compacts all leaves that have as many delta pages as the options allow, as long as `goes_on`
     /// returns true. Returns the number of transactions.
     ///
-    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of a
-    /// leaf is returned when the others are done.
+    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of
+    /// a leaf is returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
         for key in self.mapping.with_deltas(self.options.max_deltas) {

@@ -327,8 +327,8 @@ impl PageTree {
         self.storage.bytes_of_range(&snapshot.view, from, to)
     }
 
-    /// Returns the bytes of delta pages of the leaves that are due for a compaction, for each byte of
-    /// base pages and of `spare`. Looks at each page that has delta pages.
+    /// Returns the bytes of delta pages of the leaves that are due for a compaction, for each byte
+    /// of base pages and of `spare`. Looks at each page that has delta pages.
     pub fn debt(&self, spare: u64) -> f64 {
         let (base, _) = self.storage.valid_bytes();
         self.storage.due_delta_bytes() as f64 / (base + spare) as f64

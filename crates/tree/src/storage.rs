@@ -485,8 +485,8 @@ impl Storage {
         commit.log_bytes = log_bytes;
     }
 
-    /// Begins a copy of the system log. Returns it with the views of the same moment, whose pages stay
-    /// while they are held: the newest one, and the one that a recovery may go back to.
+    /// Begins a copy of the system log. Returns it with the views of the same moment, whose pages
+    /// stay while they are held: the newest one, and the one that a recovery may go back to.
     pub fn begin_copy(&self) -> Result<(Vec<Arc<View>>, LogCopy)> {
         // No transaction comes between the two.
         let commit = self.commit.lock();
@@ -538,8 +538,8 @@ impl Storage {
         }
     }
 
-    /// Gives back what a failed transaction has written: extents are sealed, and erased if they have
-    /// no valid page.
+    /// Gives back what a failed transaction has written: extents are sealed, and erased if they
+    /// have no valid page.
     ///
     /// Errors: those of the filesystem; the next call goes on.
     pub fn reclaim(&self) -> Result<()> {

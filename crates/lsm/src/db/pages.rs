@@ -57,8 +57,8 @@ pub(crate) struct PageView {
     pub snapshot: TreeSnapshot,
     /// No entry in the tree has a higher sequence number.
     pub flushed: SeqNo,
-    /// Bytes that compactions are behind, for each byte that they may be. Writers are slowed above 1,
-    /// and wait at 2. If it is not 0, maintenance is due.
+    /// Bytes that compactions are behind, for each byte that they may be. Writers are slowed above
+    /// 1, and wait at 2. If it is not 0, maintenance is due.
     pub debt: f64,
 }
 
