@@ -498,7 +498,8 @@ impl Inner {
         };
         let sync_all = |extent: &Arc<Extent>| extent.sync_all(&self.env);
         if let Err(e) = synced.and_then(|()| unsealed.iter().try_for_each(sync_all)) {
-            let what = format!("an earlier sync of the stream failed: {e}; restart it, or open it again");
+            let what =
+                format!("an earlier sync of the stream failed: {e}; restart it, or open it again");
             let poisoned = Error::new(ErrorKind::Poisoned, what).in_file(&self.dir);
             self.appends.lock().failed = Some(poisoned);
             return Err(e);
