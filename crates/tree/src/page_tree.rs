@@ -330,8 +330,8 @@ impl PageTree {
     /// Returns the bytes of delta pages of the leaves that are due for a compaction, for each byte
     /// of base pages and of `spare`. Looks at each page that has delta pages.
     pub fn debt(&self, spare: u64) -> f64 {
-        let (base, _) = self.storage.valid_bytes();
-        self.storage.due_delta_bytes() as f64 / (base + spare) as f64
+        let allowed = self.storage.base_bytes() + spare;
+        self.storage.due_delta_bytes() as f64 / allowed as f64
     }
 
     /// Gives back the space of what a failed write or failed maintenance has written.

@@ -505,15 +505,11 @@ impl Storage {
         self.mapping.delta_bytes(self.options.max_deltas)
     }
 
-    /// Returns the bytes of valid base pages and of valid delta pages.
-    pub fn valid_bytes(&self) -> (u64, u64) {
+    /// Returns the bytes of valid base pages.
+    pub fn base_bytes(&self) -> u64 {
         let usage = self.usage.lock();
-        usage
-            .iter()
-            .fold((0, 0), |(base, delta), (_, of)| match of.kind {
-                StreamKind::Base => (base + of.valid, delta),
-                StreamKind::Delta => (base, delta + of.valid),
-            })
+        let bases = usage.iter().filter(|(_, of)| of.kind == StreamKind::Base);
+        bases.map(|(_, of)| of.valid).sum()
     }
 
     /// Returns what the tier has and costs.

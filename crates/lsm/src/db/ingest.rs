@@ -39,7 +39,7 @@ use basalt_fs::{AlignedBuf, Error, ErrorKind, Result};
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
 use basalt_kv::key::{
-    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, readable_key, split_internal_key, user_key,
+    Cmp, Kind, SeqNo, encode_internal_key, pack_trailer, parse_internal_key, readable_key, user_key,
 };
 use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_table::{ReadPattern, TableBuilder, TableMeta};
@@ -411,6 +411,21 @@ struct PreparedEntries {
     /// Tables behind the current one.
     files: VecDeque<Arc<TableFile>>,
     iter: Option<Box<dyn InternalIter>>,
+    /// Kind of the current entry.
+    kind: Kind,
+}
+
+impl PreparedEntries {
+    fn current(&self) -> &dyn InternalIter {
+        &**self.iter.as_ref().expect("the entries were advanced")
+    }
+
+    /// Reads the kind of the current entry, whose byte comes from the disk.
+    fn read_kind(&mut self) -> Result<bool> {
+        let (_, _, kind) = parse_internal_key(self.current().key())?;
+        self.kind = kind;
+        Ok(true)
+    }
 }
 
 impl SortedEntries for PreparedEntries {
@@ -418,7 +433,7 @@ impl SortedEntries for PreparedEntries {
         if let Some(iter) = &mut self.iter {
             iter.next()?;
             if iter.valid() {
-                return Ok(true);
+                return self.read_kind();
             }
         }
         while let Some(file) = self.files.pop_front() {
@@ -427,23 +442,22 @@ impl SortedEntries for PreparedEntries {
             let is_valid = iter.valid();
             self.iter = Some(iter);
             if is_valid {
-                return Ok(true);
+                return self.read_kind();
             }
         }
         Ok(false)
     }
 
     fn key(&self) -> &[u8] {
-        user_key(self.iter.as_ref().expect("at an entry").key())
+        user_key(self.current().key())
     }
 
     fn kind(&self) -> Kind {
-        let (_, trailer) = split_internal_key(self.iter.as_ref().expect("at an entry").key());
-        Kind::from_u8(trailer as u8).expect("an entry of ours")
+        self.kind
     }
 
     fn value(&self) -> &[u8] {
-        self.iter.as_ref().expect("at an entry").value()
+        self.current().value()
     }
 }
 
@@ -636,7 +650,11 @@ impl Engine {
                 })
                 .collect();
             if !files.is_empty() {
-                let mut entries = PreparedEntries { files, iter: None };
+                let mut entries = PreparedEntries {
+                    files,
+                    iter: None,
+                    kind: Kind::Delete,
+                };
                 if let Err(e) = tree.pages.write(&mut entries, seq) {
                     if !written.is_empty() {
                         self.break_off_ingestion(&e);
