@@ -42,6 +42,7 @@ mod merge_get;
 mod metrics;
 mod multi_get;
 mod open;
+mod page_changes;
 mod page_flush;
 mod page_iter;
 mod page_maintenance;

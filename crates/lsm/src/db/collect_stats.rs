@@ -103,6 +103,7 @@ impl Engine {
             user_bytes_written: c.user_bytes.get(),
             wal_bytes_written: c.wal_bytes.get(),
             flush_bytes_written: c.flush_bytes.get(),
+            flushes: c.flushes.get(),
             ingested_bytes: c.ingested_bytes.get(),
             ingestions: c.ingestions.get(),
             compaction_bytes_read: c.compaction_read.get(),

@@ -17,6 +17,7 @@ pub(crate) struct CounterValues {
     pub user_bytes: Counter,
     pub wal_bytes: Counter,
     pub flush_bytes: Counter,
+    pub flushes: Counter,
     pub ingested_bytes: Counter,
     pub ingestions: Counter,
     pub compaction_read: Counter,
@@ -59,6 +60,11 @@ const ROWS: &[Row] = &[
         "flush_bytes_written_total",
         "Bytes of tables and blob files written by flushes",
         |v| &v.flush_bytes,
+    ),
+    (
+        "flushes_total",
+        "Memtables of all families that were flushed together",
+        |v| &v.flushes,
     ),
     (
         "ingested_bytes_total",

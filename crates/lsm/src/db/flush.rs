@@ -5,8 +5,9 @@ use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
+use super::page_changes::FlushedChanges;
 use super::page_flush::write_pages;
-use super::pages::{FamilyPages, PageView};
+use super::pages::FamilyPages;
 use super::view::View;
 use crate::compaction::ranges::RangeDelFilter;
 use crate::compaction::visibility::Stripes;
@@ -309,8 +310,8 @@ struct Flush<'a> {
     files: Vec<PathBuf>,
     /// Number of the log, if it stays as a blob file.
     kept: Option<u64>,
-    /// Trees that have entries of the memtables, by family.
-    trees: Vec<(u32, Arc<FamilyPages>)>,
+    /// Trees that have entries of the memtables, by family, and the changes that are kept of these.
+    trees: Vec<(u32, Arc<FamilyPages>, Option<FlushedChanges>)>,
 }
 
 impl<'a> Flush<'a> {
@@ -408,12 +409,20 @@ impl<'a> Flush<'a> {
                 continue;
             };
             let ctx = &self.engine.ctx;
-            if let Err(e) = write_pages(&ctx.env, tree, &view.families[id], mem, seq) {
-                ctx.remove_files(&self.files);
-                return Err(e);
+            let write = || {
+                write_pages(&ctx.env, tree, &view.families[id], mem, seq)?;
+                let set = self.memtables.number;
+                let changes = || FlushedChanges::of(mem, set);
+                tree.pages.keeps_changes().then(changes).transpose()
+            };
+            match write() {
+                Ok(changes) => self.trees.push((*id, tree.pages.clone(), changes)),
+                Err(e) => {
+                    ctx.remove_files(&self.files);
+                    return Err(e);
+                }
             }
             self.edit.pages.push((*id, seq));
-            self.trees.push((*id, tree.pages.clone()));
         }
         Ok(())
     }
@@ -486,13 +495,19 @@ impl<'a> Flush<'a> {
         // no file if all families with values in it were dropped.
         let mut kept_log = None;
         let files = std::mem::take(&mut self.files);
-        let (trees, seq) = (&self.trees, self.memtables.last_seq());
+        let (set, seq) = (self.memtables.number, self.memtables.last_seq());
+        let trees = &mut self.trees;
         engine.tree.install(edit, files, |_, view| {
-            for (id, tree) in trees {
+            for (id, _, changes) in trees {
                 // The family may have been dropped meanwhile.
-                if view.pages.contains_key(id) {
-                    Arc::make_mut(&mut view.pages).insert(*id, PageView::of(tree, seq));
+                if let Some(shown) = view.pages.get(id) {
+                    let newest = shown.after_flush(seq, changes.take());
+                    Arc::make_mut(&mut view.pages).insert(*id, newest);
                 }
+            }
+            if view.pages.values().any(|shown| shown.changes.has_old(set)) {
+                let all = Arc::make_mut(&mut view.pages).values_mut();
+                all.for_each(|shown| shown.changes.forget_old(set));
             }
             let kept = self.kept;
             kept_log = kept.and_then(|log| view.version.blobs.files.get(&log).cloned());
@@ -505,13 +520,14 @@ impl<'a> Flush<'a> {
         // The edit is durable.
         self.trees
             .iter()
-            .for_each(|(_, tree)| tree.tree().confirm());
+            .for_each(|(_, tree, _)| tree.tree().confirm());
         if self.warm {
             engine.open_new(&tables, &blob_files);
         }
         for (family, bytes) in sizes {
             engine.ctx.counters.levels.flushed(family, bytes);
         }
+        engine.ctx.counters.flushes.add(1);
         engine.background.note_flush();
         if engine.background.is_flushing_fast() {
             // Level-0 tables are also compacted if they wait for more tables, which may not come.

@@ -3,7 +3,7 @@
 
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
-use super::pages::{FamilyPages, PageView};
+use super::pages::FamilyPages;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Engine {
         drop(view);
         self.tree.change_view(|_, view| {
             if let Some(shown) = view.pages.get(&family) {
-                let newest = PageView::of(&shown.pages, shown.flushed);
+                let newest = shown.maintained();
                 Arc::make_mut(&mut view.pages).insert(family, newest);
             }
         });

@@ -5,6 +5,7 @@
 //! the next open drops it. So a flush is one step for all families, as a flush to tables is.
 
 use super::families::FamilyEntry;
+use super::page_changes::{FlushedChanges, PageChanges};
 use super::page_versions::{entry_of, found_entry, versions_of};
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
 use crate::version::TableStore;
@@ -36,6 +37,8 @@ pub(crate) struct FamilyPages {
     jobs: JobOwner,
     dir: PathBuf,
     tree: PageTree,
+    /// True once a precondition has named the family: flushes keep their changes from then on.
+    keeps_changes: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
     /// True if the tree was written since it was last maintained.
@@ -57,6 +60,8 @@ pub(crate) struct PageView {
     pub snapshot: TreeSnapshot,
     /// No entry in the tree has a higher sequence number.
     pub flushed: SeqNo,
+    /// The changes of the last flushes.
+    pub changes: PageChanges,
     /// Bytes that compactions are behind, for each byte that they may be. Writers are slowed above
     /// 1, and wait at 2. If it is not 0, maintenance is due.
     pub debt: f64,
@@ -155,6 +160,7 @@ impl FamilyPages {
         Arc::new(FamilyPages {
             env: env.clone(),
             jobs: jobs.clone(),
+            keeps_changes: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
             dir,
             tree,
@@ -186,6 +192,16 @@ impl FamilyPages {
         }
         self.note_written();
         Ok(())
+    }
+
+    /// Lets flushes keep their changes from now on.
+    pub fn keep_changes(&self) {
+        self.keeps_changes.store(true, SeqCst);
+    }
+
+    /// Returns true if flushes keep their changes.
+    pub fn keeps_changes(&self) -> bool {
+        self.keeps_changes.load(SeqCst)
     }
 
     /// Computes how far maintenance is behind. The views that are made from now on have it.
@@ -268,14 +284,34 @@ impl Drop for FamilyPages {
 }
 
 impl PageView {
-    /// Returns the newest content of a tree.
+    /// Returns the newest content of a tree. The changes up to `flushed` are not known.
     pub fn of(pages: &Arc<FamilyPages>, flushed: SeqNo) -> PageView {
         PageView {
             debt: pages.debt_permille.load(SeqCst) as f64 / 1000.0,
             snapshot: pages.tree.snapshot(),
             pages: pages.clone(),
             flushed,
+            changes: PageChanges::unknown(flushed),
         }
+    }
+
+    /// Returns the content of the tree after its maintenance.
+    pub fn maintained(&self) -> PageView {
+        PageView {
+            changes: self.changes.clone(),
+            ..PageView::of(&self.pages, self.flushed)
+        }
+    }
+
+    /// Returns the content of the tree after a flush of entries up to `flushed`. `changes` are
+    /// those of the flush, if they were kept.
+    pub fn after_flush(&self, flushed: SeqNo, changes: Option<FlushedChanges>) -> PageView {
+        let mut after = PageView::of(&self.pages, flushed);
+        if let Some(changes) = changes {
+            after.changes = self.changes.clone();
+            after.changes.push(flushed, changes);
+        }
+        after
     }
 
     /// Returns the entry of a key, which may be a tombstone.

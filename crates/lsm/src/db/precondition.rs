@@ -13,6 +13,9 @@
 //! no dropped tombstone exceeds ([`FamilyEntry::dropped_tombstones`]). A key whose newest entry in
 //! tables is a tombstone, or that has no entry, counts as changed after any lower number. Source:
 //! decision 0033.
+//!
+//! Of keys in pages, the changes of the last flushes are known ([`super::page_changes`]). A key
+//! counts as changed after a number from before these.
 
 use super::engine::Engine;
 use super::families::FamilyEntry;
@@ -172,9 +175,9 @@ impl Engine {
         let in_memory = view.memtables(family.id()).find_map(|m| m.get(key, now));
         let tables = view.version.families.get(&family.id());
         let is_in_memory = in_memory.is_some();
-        let flushed = view.pages.get(&family.id()).map(|pages| pages.flushed);
+        let pages = view.pages.get(&family.id());
         let found = match in_memory {
-            None if flushed.is_some() => None,
+            None if pages.is_some() => None,
             None if *checked < dropped
                 || tables.is_some_and(|t| tables_may_have_newer(t, key, *checked)) =>
             {
@@ -195,13 +198,21 @@ impl Engine {
             );
             Err(Error::new(ErrorKind::Conflict, message))
         };
-        if let Some(flushed) = flushed.filter(|flushed| !is_in_memory && checked < flushed) {
-            return conflict(format!(
-                "may have been changed up to sequence number {flushed}, after {since}"
-            ));
+        if let Some(pages) = pages {
+            pages.pages.keep_changes();
+            if !is_in_memory {
+                return match pages.changes.newest(key) {
+                    (seq, _) if seq <= *checked => Ok(()),
+                    (seq, true) => conflict(format!(
+                        "was changed with sequence number {seq}, after {since}"
+                    )),
+                    (seq, false) => conflict(format!(
+                        "may have been changed up to sequence number {seq}, after {since}"
+                    )),
+                };
+            }
         }
         match found {
-            _ if flushed.is_some() && !is_in_memory => Ok(()),
             Some(seq) if seq > *checked => conflict(format!(
                 "was changed with sequence number {seq}, after {since}"
             )),

@@ -264,7 +264,7 @@ impl Engine {
         }
         let found = view.get(family.id(), key, seq, options.fill_cache)?;
         Ok(found.map(|found| match view.pages.get(&family.id()) {
-            Some(pages) => pages.flushed,
+            Some(pages) => pages.changes.newest(key).0,
             None => found.seq,
         }))
     }

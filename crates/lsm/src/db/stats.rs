@@ -49,6 +49,8 @@ pub struct Stats {
     pub wal_bytes_written: u64,
     /// Table bytes that flushes wrote.
     pub flush_bytes_written: u64,
+    /// Number of flushes. One flush writes out the memtables of all families of one moment.
+    pub flushes: u64,
     /// Bytes of prepared tables and blob files that were added ([`super::Db::ingest`]).
     pub ingested_bytes: u64,
     /// Number of successful calls of [`super::Db::ingest`].

@@ -365,6 +365,10 @@ impl Db {
     /// An absent key also counts as changed if its tombstone may have been dropped by a compaction
     /// since. With a new snapshot the next attempt passes.
     ///
+    /// A key of a family in pages also counts as changed if it was read before the last four
+    /// flushes, or before an ingestion. Such a family keeps the changes of its flushes in memory
+    /// from its first precondition on, 16 bytes a key. So the first attempt may be refused, too.
+    ///
     /// Cost: the batch is a commit group of its own. It shares a device write with no other batch,
     /// and a sync with none. The commit leader looks the keys up while it holds the write path. It
     /// looks into memtables, and reads from tables only if one that may have the key was written
@@ -476,6 +480,10 @@ impl Db {
     /// Tombstones, and tombstones over ranges that have the key, are entries until a compaction
     /// drops them; an expired value is one, too. With a snapshot, entries that are newer do not
     /// count.
+    ///
+    /// A family in pages knows the number only of changes that are in memtables, or that the last
+    /// four flushes kept for preconditions. For older entries the call returns the highest number
+    /// that the entry may have.
     ///
     /// Cost: that of [`Db::get`] without the value of a separated one. Memtables are asked first,
     /// then tables from new to old, each behind its filter. The first entry ends the search.

@@ -14,7 +14,7 @@ use basalt_lsm::{
     Db, Family, MAX_KEY_LEN, ReadOptions, Result, Snapshot, Ticket, WriteBatch, WriteOptions,
 };
 use basalt_sim::{SimFs, SimOptions};
-use conditional::Changes;
+use conditional::{Changes, keep_changes};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -215,6 +215,7 @@ impl Execution<'_> {
         }
         self.say(format!("families: {:?}", db.families()));
         self.changes = Changes::since(db.snapshot().seq());
+        self.families.values().for_each(|f| keep_changes(&db, f));
         self.db = Some(db);
     }
 
@@ -405,8 +406,12 @@ impl Execution<'_> {
                 Some((value, Some(end))) => writer.add_ttl(&key, &value, end)?,
             }
         }
+        let families: Vec<usize> = writers.keys().copied().collect();
         let sets = writers.into_values().map(TableWriter::finish);
         self.db().ingest(&sets.collect::<Result<Vec<_>>>()?)?;
+        for family in families {
+            self.changes.known_from_next(family);
+        }
         self.did("ingestions", 1);
         Ok(())
     }
@@ -439,6 +444,7 @@ impl Execution<'_> {
         let made = self.db().create_family(name, options);
         self.say(format!("create: {}", outcome(&made)));
         if let Ok(family) = made {
+            keep_changes(self.db(), &family);
             self.families.insert(name, family);
         }
     }

@@ -2,6 +2,7 @@
 //! that is refused leaves nothing.
 
 use super::prelude::*;
+use crate::TreeOptions;
 use basalt_env::Random;
 use basalt_kv::merge::AddU64;
 use basalt_sim::campaign::scale;
@@ -12,8 +13,14 @@ use std::collections::BTreeMap;
 const FREE: WriteOptions = WriteOptions::UNSYNCED;
 
 fn opened() -> (Env, Db) {
+    opened_in(None)
+}
+
+/// Opens a store whose default family is in pages, or in levels.
+fn opened_in(pages: Option<TreeOptions>) -> (Env, Db) {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
-    let db = Db::open(&env, "db", Options::default()).unwrap();
+    let options = Options::default().default_family(FamilyOptions::default().pages(pages));
+    let db = Db::open(&env, "db", options).unwrap();
     (env, db)
 }
 
@@ -44,9 +51,16 @@ fn refused(result: Result<SeqNo>) -> String {
 
 #[test]
 fn a_change_of_any_kind_is_a_conflict_and_nothing_is_written() {
-    let (_env, db) = opened();
+    for pages in [None, Some(TreeOptions::default())] {
+        changes_are_conflicts(pages);
+    }
+}
+
+fn changes_are_conflicts(pages: Option<TreeOptions>) {
+    let (_env, db) = opened_in(pages.clone());
     let counters = FamilyOptions {
         merge_operator: Some(std::sync::Arc::new(AddU64)),
+        pages,
         ..FamilyOptions::default()
     };
     let counters = db.create_family("counters", counters).unwrap();
@@ -105,6 +119,45 @@ fn a_change_of_any_kind_is_a_conflict_and_nothing_is_written() {
     let ticket = db.submit_if(value(&f, b"b", b"1"), &both[..1], &FREE);
     ticket.wait().unwrap();
     assert_eq!(get(&db, &f, b"b"), Some(b"1".to_vec()));
+}
+
+/// Each flush counted as a change of all keys in pages, so every longer read, change and write of a
+/// key began again.
+#[test]
+fn pages_know_the_changes_of_the_last_flushes() {
+    let (_env, db) = opened_in(Some(TreeOptions::default()));
+    let f = db.default_family();
+    db.put(&f, b"other", b"", &FREE).unwrap();
+    db.flush().unwrap();
+    // The family begins to keep changes.
+    write_if(&db, b"key", db.snapshot().seq()).unwrap();
+    let since = db.snapshot().seq();
+    for n in 0..page_changes::KEPT_FLUSHES {
+        db.put(&f, b"other", &n.to_be_bytes(), &FREE).unwrap();
+        db.flush().unwrap();
+        write_if(&db, b"key", since).unwrap();
+        refused(write_if(&db, b"other", since));
+        let newest = db.latest_seq(&f, b"other", &ReadOptions::default());
+        write_if(&db, b"other", newest.unwrap().unwrap()).unwrap();
+    }
+    // The changes of the first flush are forgotten.
+    db.put(&f, b"other", b"", &FREE).unwrap();
+    db.flush().unwrap();
+    let e = refused(write_if(&db, b"key", since));
+    assert!(e.contains("may have been changed"), "{e}");
+    // As many flushes of other families make them be forgotten, too.
+    let since = db.snapshot().seq();
+    let levels = db
+        .create_family("levels", FamilyOptions::default())
+        .unwrap();
+    let unchanged = [Precondition::unchanged(&f, b"key", since)];
+    for _ in 0..=2 * page_changes::KEPT_FLUSHES {
+        db.put(&levels, b"key", b"", &FREE).unwrap();
+        db.flush().unwrap();
+        db.write_if(WriteBatch::new(), &unchanged, &FREE).unwrap();
+    }
+    let view = db.engine().tree.view();
+    assert!(!view.pages[&0].changes.has_old(u64::MAX));
 }
 
 /// A batch took any number of preconditions, which the commit leader checked while all writers

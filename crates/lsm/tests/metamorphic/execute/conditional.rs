@@ -4,7 +4,7 @@
 use super::{Execution, lives, outcome};
 use crate::operations::{Condition, FAMILIES, Item, What, key_bytes};
 use basalt_lsm::db::Precondition;
-use basalt_lsm::{ErrorKind, Family, SeqNo, WriteOptions};
+use basalt_lsm::{Db, ErrorKind, Family, SeqNo, WriteBatch, WriteOptions};
 use std::collections::BTreeMap;
 
 /// Distinct keys that are written.
@@ -12,12 +12,19 @@ const KEYS: u64 = 70;
 /// Number of changed keys that are kept in their order.
 const RECENT: usize = 64;
 
+/// Flushes whose changes a family in pages knows, less one that the write itself may run.
+const KNOWN_FLUSHES: u64 = 3;
+
 /// The changes of keys in one life of the store. The moments between writes are counted, because
 /// the sequence numbers depend on the options.
 #[derive(Clone, Default)]
 pub(super) struct Changes {
-    /// The newest sequence number at each moment: when the store was opened, and after each write.
-    moments: Vec<SeqNo>,
+    /// The newest sequence number at each moment, and the flushes until then: when the store was
+    /// opened, and after each write.
+    moments: Vec<(SeqNo, u64)>,
+    /// The moment before which families in pages do not know when a key was changed: when the
+    /// family was made, or tables were added to it.
+    known_from: BTreeMap<usize, usize>,
     /// The first moment that shows each key's last change.
     last: BTreeMap<(usize, Vec<u8>), usize>,
     /// The keys that were changed last, in order.
@@ -28,7 +35,7 @@ impl Changes {
     /// Returns no changes, of a store that was opened with this newest sequence number.
     pub fn since(newest: SeqNo) -> Changes {
         Changes {
-            moments: vec![newest],
+            moments: vec![(newest, 0)],
             ..Changes::default()
         }
     }
@@ -55,6 +62,18 @@ impl Changes {
         }
     }
 
+    /// Notes that a family in pages knows the changes from the next moment on.
+    pub fn known_from_next(&mut self, family: usize) {
+        self.known_from.insert(family, self.moments.len());
+    }
+
+    /// Returns true if a family in pages knows when a key was changed after a moment, if `flushes`
+    /// have ended by now.
+    fn is_known(&self, family: usize, moment: usize, flushes: u64) -> bool {
+        let from = self.known_from.get(&family);
+        from.is_none_or(|from| *from <= moment) && flushes <= self.moments[moment].1 + KNOWN_FLUSHES
+    }
+
     /// Forgets the changes of a dropped family.
     pub fn forget(&mut self, name: &str) {
         self.last.retain(|(family, _), _| FAMILIES[*family] != name);
@@ -73,11 +92,19 @@ struct UnchangedKey {
     is_present: bool,
 }
 
+/// Lets a family in pages keep its changes: it begins at its first precondition.
+pub(super) fn keep_changes(db: &Db, family: &Family) {
+    let now = [Precondition::unchanged(family, b"", db.snapshot().seq())];
+    let done = db.write_if(WriteBatch::new(), &now, &WriteOptions::default());
+    done.expect("nothing was written since");
+}
+
 impl Execution<'_> {
     /// Notes that a write has ended.
     pub(super) fn note_moment(&mut self) {
         let newest = self.db().snapshot().seq();
-        self.changes.moments.push(newest);
+        let flushes = self.db().stats().flushes;
+        self.changes.moments.push((newest, flushes));
     }
 
     fn precondition(&self, condition: &Condition) -> Option<UnchangedKey> {
@@ -100,8 +127,10 @@ impl Execution<'_> {
             .is_some_and(|shown| *shown > moment);
         let read = self.db().get(&family, &place.1, &self.read_options(None));
         let is_present = read.is_ok_and(|v| v.is_some_and(|v| lives(&v)));
-        // Pages do not say when a key was changed: each flush may have changed it.
-        let is_exact = is_present && !self.settings.is_in_pages(place.0);
+        let is_exact = match self.settings.is_in_pages(place.0) {
+            true => (self.changes).is_known(place.0, moment, self.db().stats().flushes),
+            false => is_present,
+        };
         let moment = if is_changed || is_exact {
             moment
         } else {
@@ -110,7 +139,7 @@ impl Execution<'_> {
         Some(UnchangedKey {
             family,
             key: place.1,
-            since: changes.moments[moment],
+            since: changes.moments[moment].0,
             is_changed,
             is_present,
         })
