@@ -12,7 +12,10 @@ use std::sync::Arc;
 const MAGIC: [u8; 8] = *b"BSLTEXT1";
 /// Bytes of the header: magic, id, life, incompatible and compatible features, 4 reserved bytes, a
 /// checksum. Zeros follow up to the filesystem's write unit, behind which the first append lies.
-pub(crate) const HEADER: usize = 48;
+pub(crate) const HEADER: usize = EXTENT_HEADER;
+
+/// Bytes of an extent before the first one that can be appended. Zeros may follow.
+pub const EXTENT_HEADER: usize = 48;
 const CHECKED: usize = HEADER - 4;
 const EXTENSION: &str = ".extent";
 

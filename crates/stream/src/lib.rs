@@ -37,7 +37,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use extent::{ExtentAddress, ExtentId, ExtentInfo};
+pub use extent::{EXTENT_HEADER, ExtentAddress, ExtentId, ExtentInfo};
 pub use options::StreamOptions;
 pub use stream::Stream;
 

@@ -106,6 +106,21 @@ impl Stream {
         directory::destroy(env, dir.as_ref())
     }
 
+    /// Returns the files of a directory that have the name of an extent, in the order of their ids:
+    /// for a salvage of a stream whose manifest cannot be read.
+    ///
+    /// Errors: `NotFound` if there is no such directory.
+    pub fn extent_files(env: &Env, dir: impl AsRef<Path>) -> Result<Vec<(ExtentId, PathBuf)>> {
+        let dir = dir.as_ref();
+        let entries = env.fs().list(dir)?;
+        let names = entries.iter().filter(|e| !e.is_dir).map(|e| &e.name);
+        let mut files: Vec<_> = names
+            .filter_map(|name| Some((ExtentId::of_file_name(name)?, dir.join(name))))
+            .collect();
+        files.sort_unstable();
+        Ok(files)
+    }
+
     fn open_as(env: &Env, dir: &Path, options: StreamOptions, read_only: bool) -> Result<Stream> {
         options.validate()?;
         let (number, catalog) = load(env, dir)?;

@@ -133,6 +133,7 @@ impl Storage {
             replaced = pages.deltas.len() as u32;
         } else {
             builder = PageBuilder::new(page.kind, page.level);
+            builder.as_of = page.as_of;
             for i in 0..page.count() {
                 let entry = page.entry(i);
                 builder.add(&page.key(i), entry.kind, entry.value);
@@ -170,6 +171,7 @@ impl Storage {
         let most = self.options.page_bytes + self.options.page_bytes / 4;
         let loaded = LoadedPages::new();
         let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
+        builder.as_of = cursor.as_of();
         while cursor.next() {
             let (kind, value) = cursor.entry();
             let key = cursor.key();

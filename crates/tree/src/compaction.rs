@@ -365,9 +365,11 @@ impl<'a> Compaction<'a> {
                 entries.push((key, kind, value));
             }
         }
+        let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+        builder.as_of = cursor.as_of();
         let mut pages = build(
             &mut self.base,
-            PageBuilder::new(PageKind::Leaf, 0),
+            builder,
             entries.iter().map(|(k, kind, v)| (&k[..], *kind, &v[..])),
             storage.options.page_bytes,
         )?;
@@ -466,6 +468,7 @@ pub(crate) fn consolidate(
 ) -> Result<Option<PageId>> {
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
     let mut cursor = LeafCursor::of_loaded(storage, None, deltas, loaded)?;
+    builder.as_of = cursor.as_of();
     while cursor.next() {
         let (kind, value) = cursor.entry();
         builder.add(&cursor.key(), kind, &value);

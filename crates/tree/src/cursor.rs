@@ -323,6 +323,12 @@ impl LeafCursor {
         }
     }
 
+    /// Returns the number of the newest user checkpoint whose changes the pages have.
+    pub fn as_of(&self) -> u64 {
+        let pages = self.sources.iter().map(|source| source.page.as_of);
+        pages.max().unwrap_or(0)
+    }
+
     /// Moves to before the first key that is not below `key`.
     pub fn seek(&mut self, key: &[u8]) {
         for source in &mut self.sources {

@@ -16,6 +16,7 @@
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
 //! | `verify` | the check of a tree, page by page |
+//! | `salvage` | what can be read of a damaged tree |
 //! | `page_tree` | the interface of the storage tier |
 //!
 //! A module depends only on modules above it in this table.
@@ -35,6 +36,7 @@ mod page_id;
 mod page_reads;
 mod page_tree;
 mod recovery;
+mod salvage;
 mod stats;
 mod storage;
 mod system_log;
@@ -49,4 +51,5 @@ pub use options::TreeOptions;
 pub use page_tree::{
     EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeIter, TreeSnapshot,
 };
+pub use salvage::{LostPages, TreeSalvage};
 pub use stats::PageTreeStats;

@@ -3,7 +3,7 @@
 //!
 //! | at | bytes | header |
 //! |---|---|---|
-//! | 0 | 4 | CRC-32C of: extent id, offset in the extent (8 bytes each), bytes 4..40 |
+//! | 0 | 4 | CRC-32C of: extent id, offset in the extent (8 bytes each), bytes 4..48 |
 //! | 4 | 4 | CRC-32C of what follows the header |
 //! | 8 | 1 | kind: 1 leaf, 2 delta, 3 index |
 //! | 9 | 1 | compression of the body: 0 none, 1 LZ4, 2 Zstandard |
@@ -13,6 +13,7 @@
 //! | 16 | 4 | number of entries |
 //! | 20 | 4 | bytes of the page |
 //! | 24 | 16 | the id under which the mapping table has the page, or zeros for its own |
+//! | 40 | 8 | number of the newest user checkpoint whose changes the page has; 0 in index pages |
 //!
 //! The body: the common prefix of all keys (its length as a varint, its bytes), the entries, then
 //! the offset of each entry in the body (4 bytes). An entry: length of the rest of the key and of
@@ -31,13 +32,13 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 /// Bytes of the header.
-pub(crate) const PAGE_HEADER: usize = 40;
+pub(crate) const PAGE_HEADER: usize = 48;
 /// Bytes of a slot, which has an entry's offset.
 pub(crate) const SLOT: usize = 4;
 /// Most bytes of an entry beside key and value.
 pub(crate) const LARGEST_ENTRY_HEAD: usize = 11;
 /// Bytes that a cached page has behind its body.
-const CACHED_META: usize = 2 + 3 * 4 + PAGE_ID_LEN;
+const CACHED_META: usize = 2 + 3 * 4 + PAGE_ID_LEN + 8;
 
 /// The kinds of pages. The numbers are persisted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,8 @@ pub(crate) struct Entry<'a> {
 pub(crate) struct PageBuilder {
     kind: PageKind,
     level: u8,
+    /// Number of the newest user checkpoint whose changes the page has.
+    pub as_of: u64,
     /// Keys and values, one behind the other.
     data: Vec<u8>,
     /// Bytes of key and value, and the kind.
@@ -80,6 +83,7 @@ impl PageBuilder {
         PageBuilder {
             kind,
             level,
+            as_of: 0,
             data: Vec::new(),
             entries: Vec::new(),
         }
@@ -155,7 +159,8 @@ impl PageBuilder {
         header[16..20].copy_from_slice(&(self.entries.len() as u32).to_le_bytes());
         let len = (PAGE_HEADER + stored.len()) as u32;
         header[20..24].copy_from_slice(&len.to_le_bytes());
-        header[24..].copy_from_slice(&mapping.to_bytes());
+        header[24..40].copy_from_slice(&mapping.to_bytes());
+        header[40..].copy_from_slice(&self.as_of.to_le_bytes());
         self.data.clear();
         self.entries.clear();
     }
@@ -165,6 +170,16 @@ fn header_crc(at: ExtentAddress, header: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&at.extent.0.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &at.offset.to_le_bytes());
     crc32c::crc32c_append(crc, &header[4..PAGE_HEADER])
+}
+
+/// Returns the length of a page in bytes, if the header of one is at an address. Nothing else of
+/// the page is verified.
+pub(crate) fn len_of_page_at(at: ExtentAddress, bytes: &[u8]) -> Option<u32> {
+    let header = bytes.get(..PAGE_HEADER)?;
+    // Cheap, for a search through all offsets.
+    PageKind::of_number(header[8])?;
+    let crc = u32::from_le_bytes(header[..4].try_into().expect("4 bytes"));
+    (crc == header_crc(at, header)).then(|| stored_len(header))?
 }
 
 /// Returns the length of a page in bytes, from its unverified header.
@@ -191,6 +206,8 @@ pub(crate) struct Page {
     pub level: u8,
     /// The id under which the mapping table has the page; `None` for its own.
     pub mapping: Option<PageId>,
+    /// Number of the newest user checkpoint whose changes the page has.
+    pub as_of: u64,
     body: Bytes,
     prefix: Range<usize>,
     /// Offset of the slots in the body.
@@ -238,8 +255,10 @@ impl Page {
                 codec::decompress(method, &stored, raw)?
             }
         };
-        let mapping = PageId::from_bytes(&header[24..]).filter(|id| *id != PageId::NONE);
-        Page::of_body(kind, header[10], mapping, body, u32_at(16) as usize)
+        let mapping = PageId::from_bytes(&header[24..40]).filter(|id| *id != PageId::NONE);
+        let page = Page::of_body(kind, header[10], mapping, body, u32_at(16) as usize)?;
+        let as_of = u64::from_le_bytes(header[40..].try_into().expect("8 bytes"));
+        Ok(Page { as_of, ..page })
     }
 
     fn of_body(
@@ -262,6 +281,7 @@ impl Page {
             kind,
             level,
             mapping,
+            as_of: 0,
             slots,
             body,
             prefix: prefix.clone(),
@@ -364,6 +384,7 @@ impl Page {
         }
         let mapping = self.mapping.unwrap_or(PageId::NONE);
         bytes.extend_from_slice(&mapping.to_bytes());
+        bytes.extend_from_slice(&self.as_of.to_le_bytes());
         Bytes::from_owner(bytes)
     }
 
@@ -378,7 +399,8 @@ impl Page {
         Page {
             kind: PageKind::of_number(meta[0]).expect("it was a page"),
             level: meta[1],
-            mapping: PageId::from_bytes(&meta[14..]).filter(|id| *id != PageId::NONE),
+            mapping: PageId::from_bytes(&meta[14..30]).filter(|id| *id != PageId::NONE),
+            as_of: u64::from_le_bytes(meta[30..].try_into().expect("8 bytes")),
             body: bytes.slice(..end),
             prefix: n(0)..n(1),
             slots: n(2),

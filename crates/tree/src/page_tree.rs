@@ -3,6 +3,7 @@
 use crate::cursor::TreeCursor;
 use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
 use crate::options::TreeOptions;
+use crate::salvage::TreeSalvage;
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
 use basalt_env::Env;
@@ -150,6 +151,28 @@ impl PageTree {
             note,
             damage,
         })
+    }
+
+    /// Reads every page of a damaged tree that is closed, to write what can be read to another
+    /// tree. `keep` is that of [`PageTree::open_keeping`]. Nothing is changed. All pages are read
+    /// once here, and once by [`PageTree::write_salvaged`]; memory holds the first key of each.
+    ///
+    /// Errors: `Busy` if a process has the tree open to change it; those of the filesystem.
+    pub fn salvage(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &TreeOptions,
+        keep: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<TreeSalvage> {
+        TreeSalvage::open(env, path.as_ref(), options, keep)
+    }
+
+    /// Writes what could be read of a damaged tree to this one, which must be new, as one write
+    /// with a note. Returns the number of entries.
+    ///
+    /// Errors: those of reading, if a page cannot be read any more, and of writing.
+    pub fn write_salvaged(&self, salvage: TreeSalvage, note: Vec<u8>) -> Result<u64> {
+        salvage.write_to(&self.storage, note)
     }
 
     /// Writes changes, all or none of them. Their keys must rise strictly.

@@ -16,20 +16,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-const DIR: &str = "tree";
+pub(crate) const DIR: &str = "tree";
 const PUT: u8 = Kind::Put as u8;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
-type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-fn disk(seed: u64) -> Arc<SimFs> {
+pub(crate) fn disk(seed: u64) -> Arc<SimFs> {
     SimFs::new(SimOptions {
         seed,
         ..SimOptions::default()
     })
 }
 
-fn options() -> TreeOptions {
+pub(crate) fn options() -> TreeOptions {
     TreeOptions {
         page_bytes: 400,
         extent_bytes: 8 << 10,
@@ -41,14 +41,14 @@ fn options() -> TreeOptions {
     }
 }
 
-fn open(fs: &Arc<SimFs>) -> Result<Storage> {
+pub(crate) fn open(fs: &Arc<SimFs>) -> Result<Storage> {
     let env = Env::for_tests(fs.clone(), fs.op_count());
     Storage::open(&env, Path::new(DIR), &options())
 }
 
 /// A step of a history.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Write(Changes),
     /// Writes changes whose pages were written before a compaction or a collection.
     WriteBeside(Changes, bool),
@@ -84,7 +84,7 @@ fn changes(random: &Random) -> Changes {
     changes
 }
 
-fn history(random: &Random, count: usize) -> Vec<Step> {
+pub(crate) fn history(random: &Random, count: usize) -> Vec<Step> {
     let step = |_| match random.below(12) {
         0 | 1 => Step::Compact,
         2 => Step::Collect,
@@ -109,7 +109,7 @@ fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
     storage.commit_prepared(&prepared).map(|_| ())
 }
 
-fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result<()> {
+pub(crate) fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result<()> {
     match step {
         Step::Write(changes) => write(storage, changes, note),
         Step::WriteBeside(changes, compacts) => {
@@ -154,7 +154,7 @@ fn is_write(step: &Step) -> bool {
     )
 }
 
-fn apply(content: &mut Content, step: &Step) {
+pub(crate) fn apply(content: &mut Content, step: &Step) {
     if let Step::Write(changes) | Step::WriteBeside(changes, _) | Step::CompactBeside(changes) =
         step
     {
@@ -168,7 +168,7 @@ fn apply(content: &mut Content, step: &Step) {
 }
 
 /// Returns what the tree has in a view, read forward and backward.
-fn content(storage: &Storage, view: &Arc<View>) -> Result<Content> {
+pub(crate) fn content(storage: &Storage, view: &Arc<View>) -> Result<Content> {
     let mut found = Content::new();
     let mut cursor = TreeCursor::at(storage, view.clone(), b"")?;
     while cursor.next()? {

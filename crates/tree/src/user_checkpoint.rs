@@ -32,6 +32,7 @@ impl Storage {
         }
         let mut writer = PageWriter::new(self, StreamKind::Delta);
         let mut builder = PageBuilder::new(PageKind::Delta, 0);
+        builder.as_of = view.time + 1;
         // The leaf of each page of the writer.
         let mut leaves: Vec<PageId> = Vec::new();
         let mut current: Option<(PageId, Option<Vec<u8>>)> = None;
@@ -96,8 +97,9 @@ impl Storage {
         view: Arc<View>,
         maintenance: MutexGuard<'a, ()>,
     ) -> Result<Prepared<'a>> {
-        let mut compaction = Compaction::new(self, view);
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+        builder.as_of = view.time + 1;
+        let mut compaction = Compaction::new(self, view);
         let mut lows: Vec<Vec<u8>> = Vec::new();
         while changes.advance()? {
             let value = Bytes::copy_from_slice(changes.value());

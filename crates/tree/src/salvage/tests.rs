@@ -1,0 +1,168 @@
+//! Salvage of trees of random histories, intact and damaged, against the model of the history.
+
+use super::*;
+use crate::tests::{Content, DIR, apply, disk, history, open, options, run};
+use crate::{PageTree, TreeOptions};
+use basalt_env::Random;
+use basalt_fs::FileSystem;
+use basalt_sim::SimFs;
+use basalt_sim::campaign::scale;
+
+/// Runs a history, and closes the tree. Returns what the tree then has.
+fn made(seed: u64) -> (Arc<SimFs>, Content) {
+    let fs = disk(seed);
+    let mut storage = open(&fs).unwrap();
+    let mut model = Content::new();
+    let random = Random::from_seed(seed);
+    let steps = history(&random, 60);
+    for (n, step) in steps.iter().enumerate() {
+        run(&mut storage, &fs, step, n as u64).unwrap();
+        apply(&mut model, step);
+    }
+    storage.abandon().unwrap();
+    (fs, model)
+}
+
+/// Salvages the tree. Returns what was saved, and what was lost.
+fn salvaged(fs: &Arc<SimFs>) -> (Content, Vec<LostPages>) {
+    let env = Env::for_tests(fs.clone(), 1);
+    let salvage = PageTree::salvage(&env, DIR, &options(), &|_| true).unwrap();
+    let lost = salvage.lost().to_vec();
+    PageTree::destroy(&env, "saved").unwrap();
+    let to = PageTree::open(&env, "saved", &TreeOptions::default()).unwrap();
+    let count = to.write_salvaged(salvage, b"note".to_vec()).unwrap();
+    to.verify().unwrap();
+    assert_eq!(to.note(), b"note");
+    let entries = to.iter(&to.snapshot(), b"").unwrap();
+    let saved: Content = entries
+        .map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap())
+        .collect();
+    assert_eq!(count, saved.len() as u64);
+    to.close().unwrap();
+    (saved, lost)
+}
+
+fn remove_logs(fs: &Arc<SimFs>) {
+    let logs = Path::new(DIR).join(crate::storage::LOGS);
+    for entry in fs.list(&logs).unwrap() {
+        fs.remove(&logs.join(entry.name)).unwrap();
+    }
+}
+
+#[test]
+fn an_intact_tree_is_salvaged_whole() {
+    for seed in 0..20 * scale() {
+        let (fs, model) = made(seed);
+        let (saved, lost) = salvaged(&fs);
+        assert_eq!(lost, [], "seed {seed}");
+        assert!(saved == model, "seed {seed}");
+    }
+}
+
+/// Of each key that has a value, the newest one must be found. Deleted keys may show again.
+#[test]
+fn without_logs_the_newest_values_are_found() {
+    let mut again = 0;
+    for seed in 0..20 * scale() {
+        let (fs, model) = made(seed);
+        remove_logs(&fs);
+        let (saved, lost) = salvaged(&fs);
+        assert!(
+            lost[0]
+                .reason
+                .contains("the tables of the tree cannot be read")
+        );
+        assert!(lost[0].older_may_reappear);
+        assert_eq!(lost.len(), 1, "seed {seed}: {lost:?}");
+        for (key, value) in &model {
+            let found = saved.get(key);
+            assert_eq!(found, Some(value), "seed {seed}: {}", key.escape_ascii());
+        }
+        again += saved.len() - model.len();
+    }
+    assert!(again > 0, "the histories delete keys");
+}
+
+#[test]
+fn what_a_damaged_page_had_is_named_and_nothing_else_is_lost() {
+    let mut of_index_pages = 0;
+    for seed in 0..40 * scale() {
+        let (fs, model) = made(seed);
+        let random = Random::from_seed(seed);
+        let storage = open(&fs).unwrap();
+        let (_, usage) = storage.view_with_usage();
+        let used: Vec<_> = usage.iter().filter(|(_, of)| of.valid > 0).collect();
+        let root = storage.view().root;
+        let root_at = u64::from(root.id.offset);
+        for n in 0..1 + random.below(3) {
+            let (extent, of) = &used[random.below(used.len() as u64) as usize];
+            let ranges = of.ranges.iter().next();
+            let (kind, extent, begin, end) = match ranges {
+                _ if n == 0 && seed % 4 == 0 => {
+                    let end = root_at + u64::from(root.id.len);
+                    (StreamKind::Base, root.id.extent, root_at, end)
+                }
+                Some((begin, end)) => (of.kind, *extent, u64::from(*begin), u64::from(*end)),
+                None => {
+                    let begin = EXTENT_HEADER as u64;
+                    (of.kind, *extent, begin, begin + of.valid)
+                }
+            };
+            let name = format!("{extent}.extent");
+            let path = Path::new(DIR).join(directory(kind)).join(name);
+            let at = begin + random.below(end - begin);
+            fs.flip_bit(&path, at, 1).unwrap();
+        }
+        let is_sound = storage.verify().is_ok();
+        let root_is_lost =
+            root.level > 0 && storage.page_uncached(StreamKind::Base, root.id).is_err();
+        of_index_pages += u64::from(root_is_lost);
+        storage.abandon().unwrap();
+        let (saved, lost) = salvaged(&fs);
+        assert_eq!(is_sound, lost.is_empty(), "seed {seed}: {lost:?}");
+        let keys = model.keys().chain(saved.keys());
+        for key in keys {
+            let is_lost = lost.iter().any(|lost| {
+                lost.from.as_ref().is_none_or(|from| from <= key)
+                    && lost.to.as_ref().is_none_or(|to| key < to)
+            });
+            if !is_lost {
+                let (found, expected) = (saved.get(key), model.get(key));
+                assert_eq!(
+                    found,
+                    expected,
+                    "seed {seed}: {} of {lost:?}",
+                    key.escape_ascii()
+                );
+            }
+        }
+    }
+    assert!(of_index_pages > 0, "no root was lost");
+}
+
+#[test]
+fn every_byte_of_a_page_or_of_a_catalog_may_be_wrong() {
+    for seed in 0..30 * scale() {
+        let (fs, _) = made(1000 + seed);
+        let random = Random::from_seed(seed);
+        for directory in [BASE, DELTA, crate::storage::LOGS] {
+            let dir = Path::new(DIR).join(directory);
+            let entries = fs.list(&dir).unwrap();
+            let files: Vec<_> = entries.iter().filter(|e| !e.is_dir).collect();
+            let file = dir.join(&files[random.below(files.len() as u64) as usize].name);
+            match random.below(4) {
+                0 => fs.remove(&file).unwrap(),
+                _ => {
+                    let len = fs.stat(&file).unwrap().len;
+                    for _ in 0..4 {
+                        if len > 0 {
+                            fs.flip_bit(&file, random.below(len), 2).unwrap();
+                        }
+                    }
+                }
+            }
+        }
+        // No panic, and what was saved is a sound tree.
+        salvaged(&fs);
+    }
+}
