@@ -263,6 +263,7 @@ pub fn repair(args: args::Repair) -> Outcome {
             json!({
                 "dir": place.directory(), "image": place.image.as_ref().map(|i| i.display().to_string()), "whole": whole, "tables_kept": report.tables_kept,
                 "tables_written": report.tables_written,
+                "trees_kept": report.trees_kept, "trees_written": report.trees_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
                 "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
                 "logs": logs.as_ref().map(log_report::repair_json), "streams_without_log": streams_json(&streams),
@@ -276,6 +277,13 @@ pub fn repair(args: args::Repair) -> Outcome {
         for name in &report.set_aside {
             let _ = writeln!(text, "moved aside: {name}");
         }
+        let trees = match (report.trees_kept, report.trees_written) {
+            (0, 0) => String::new(),
+            (kept, written) => format!(
+                "; {} unchanged, {written} written",
+                count(kept, "tree of pages", "trees of pages")
+            ),
+        };
         let blobs = match (report.blobs_kept, report.blobs_written) {
             (0, 0) => String::new(),
             (kept, written) => format!(
@@ -285,7 +293,7 @@ pub fn repair(args: args::Repair) -> Outcome {
         };
         let _ = writeln!(
             text,
-            "kept {}; {} unchanged, {} written{blobs}; {}",
+            "kept {}; {} unchanged, {} written{trees}{blobs}; {}",
             count_entries(report.entries_kept),
             count(report.tables_kept, "table", "tables"),
             report.tables_written,

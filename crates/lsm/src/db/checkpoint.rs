@@ -249,7 +249,8 @@ impl Engine {
         }
         let has_trees = !trees.is_empty();
         for (id, tree) in trees {
-            report.linked_bytes += tree.write(tree_dir(dir, id))?;
+            let number = catalog.families.get(&id).map_or(0, |f| f.tree);
+            report.linked_bytes += tree.write(tree_dir(dir, id, number))?;
             self.ctx.check_open()?;
         }
         if has_trees {

@@ -129,18 +129,33 @@ impl FamilyFilter {
     }
 }
 
-/// Returns the directory of a family's tree.
-pub(crate) fn tree_dir(dir: &Path, family: u32) -> PathBuf {
-    dir.join(PAGES_DIR).join(family.to_string())
+/// Returns the directory of a family's tree with a number.
+pub(crate) fn tree_dir(dir: &Path, family: u32, tree: u32) -> PathBuf {
+    dir.join(PAGES_DIR).join(tree_name(family, tree))
+}
+
+/// Returns the name of the directory of a family's tree with a number.
+pub(crate) fn tree_name(family: u32, tree: u32) -> String {
+    match tree {
+        0 => family.to_string(),
+        _ => format!("{family}.{tree}"),
+    }
+}
+
+/// Returns the family and the number of the tree whose directory has this name.
+fn parse_tree_name(name: &str) -> Option<(u32, u32)> {
+    let (family, tree) = name.split_once('.').unwrap_or((name, "0"));
+    let parsed = (family.parse().ok()?, tree.parse().ok()?);
+    (tree_name(parsed.0, parsed.1) == name).then_some(parsed)
 }
 
 /// Returns the note of a write: the highest sequence number in it.
-fn note_of(seq: SeqNo) -> Vec<u8> {
+pub(crate) fn note_of(seq: SeqNo) -> Vec<u8> {
     seq.to_le_bytes().to_vec()
 }
 
 /// Returns the sequence number of a note; `None` if it is none.
-fn seq_of(note: &[u8]) -> Option<SeqNo> {
+pub(crate) fn seq_of(note: &[u8]) -> Option<SeqNo> {
     Some(SeqNo::from_le_bytes(note.try_into().ok()?))
 }
 
@@ -156,7 +171,7 @@ fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
 }
 
 impl FamilyPages {
-    fn new(env: &Env, jobs: &JobOwner, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+    pub fn new(env: &Env, jobs: &JobOwner, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
         Arc::new(FamilyPages {
             env: env.clone(),
             jobs: jobs.clone(),
@@ -337,7 +352,7 @@ pub(crate) fn create(
 ) -> Result<PageView> {
     env.fs().create_dir(&dir.join(PAGES_DIR))?;
     env.fs().sync_metadata(dir)?;
-    let dir = tree_dir(dir, family);
+    let dir = tree_dir(dir, family, 0);
     PageTree::destroy(env, &dir)?;
     let tree = PageTree::open(env, &dir, &tree_options(env, name, options))?;
     Ok(PageView::of(&FamilyPages::new(env, jobs, dir, tree), 0))
@@ -357,7 +372,7 @@ pub(crate) fn open_all(
         let Some(recorded) = family.pages else {
             continue;
         };
-        let dir = tree_dir(dir, *id);
+        let dir = tree_dir(dir, *id, family.tree);
         let options = tree_options(env, &family.name, &families[id].options);
         let options = options.create_if_missing(false);
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
@@ -413,38 +428,53 @@ pub(crate) fn remove_all(env: &Env, dir: &Path) -> Result<()> {
     env.fs().remove(&all)
 }
 
-/// Reads and verifies the trees of a catalog. Returns the bytes of each, and the damage.
+/// Reads and verifies the trees of a catalog. Returns what was found in the tree of each family.
 pub(crate) fn check(
     env: &Env,
     dir: &Path,
     catalog: &Catalog,
     families: &BTreeMap<u32, FamilyEntry>,
-) -> Result<Vec<TreeCheck>> {
+) -> Result<Vec<(u32, TreeCheck)>> {
     let of_pages = (catalog.families.iter()).filter_map(|(id, f)| Some((id, f, f.pages?)));
     let checked = of_pages.map(|(id, family, recorded)| {
         let options = tree_options(env, &family.name, &families[id].options);
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
-        let dir = tree_dir(dir, *id);
+        let dir = tree_dir(dir, *id, family.tree);
         let mut found = PageTree::check(env, &dir, &options, &keep)?;
         if let Some(note) = &found.note {
             found
                 .damage
                 .extend(check_is_whole(&dir, note, recorded).err());
         }
-        Ok(found)
+        Ok((*id, found))
     });
     checked.collect()
 }
 
-/// Returns the ids of trees that no family of a catalog has: their families were dropped, or never
-/// recorded.
-fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Vec<u32> {
+/// Returns the families and the numbers of all trees of a store.
+fn trees_of(env: &Env, dir: &Path) -> Vec<(u32, u32)> {
     let entries = env.fs().list(&dir.join(PAGES_DIR)).unwrap_or_default();
-    let id_of = |name: &str| name.parse().ok().filter(|id: &u32| id.to_string() == name);
-    let ids = entries.iter().filter(|e| e.is_dir);
-    ids.filter_map(|e| id_of(&e.name))
-        .filter(|id| (catalog.families.get(id)).is_none_or(|f| f.pages.is_none()))
-        .collect()
+    let names = entries.iter().filter(|e| e.is_dir);
+    names.filter_map(|e| parse_tree_name(&e.name)).collect()
+}
+
+/// Returns the families and the numbers of trees that no family of a catalog has: their families
+/// were dropped, or never recorded, or a repair has replaced them.
+pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Vec<(u32, u32)> {
+    let is_named = |(id, tree): &(u32, u32)| {
+        let family = catalog.families.get(id).filter(|f| f.pages.is_some());
+        family.is_some_and(|f| f.tree == *tree)
+    };
+    let mut trees = trees_of(env, dir);
+    trees.retain(|tree| !is_named(tree));
+    trees
+}
+
+/// Returns a number that no tree of a family has.
+pub(crate) fn unused_tree(env: &Env, dir: &Path, family: u32) -> u32 {
+    let trees = trees_of(env, dir).into_iter();
+    let of_family = trees.filter(|(id, _)| *id == family);
+    of_family.map(|(_, tree)| tree).max().unwrap_or(0) + 1
 }
 
 /// Refuses a store with a tree that was written, and whose family the manifest never knew: it has
@@ -455,11 +485,11 @@ pub(crate) fn check_unnamed(
     catalog: &Catalog,
     next_family: u32,
 ) -> Result<()> {
-    for id in unnamed(env, dir, catalog) {
+    for (id, tree) in unnamed(env, dir, catalog) {
         if id < next_family {
             continue;
         }
-        let path = tree_dir(dir, id);
+        let path = tree_dir(dir, id, tree);
         let options = TreeOptions::default();
         let tree = match PageTree::open_read_only(env, &path, &options, &|_| true) {
             Ok(tree) => tree,
@@ -481,8 +511,8 @@ pub(crate) fn check_unnamed(
 
 /// Removes the trees that no family of a catalog has.
 pub(crate) fn remove_unnamed(env: &Env, dir: &Path, catalog: &Catalog) {
-    for id in unnamed(env, dir, catalog) {
+    for (id, tree) in unnamed(env, dir, catalog) {
         // If the removal fails, the next open tries again.
-        let _ = PageTree::destroy(env, tree_dir(dir, id));
+        let _ = PageTree::destroy(env, tree_dir(dir, id, tree));
     }
 }

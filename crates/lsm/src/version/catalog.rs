@@ -55,6 +55,8 @@ pub struct CatalogFamily {
     pub merge_operator: Option<String>,
     /// The highest sequence number in the family's pages; `None` if the family is kept in tables.
     pub pages: Option<SeqNo>,
+    /// Number of the tree of pages, 0 at first. A repair writes another tree.
+    pub tree: u32,
     /// The family's tables, by file number.
     pub tables: FileMap<CatalogTable>,
 }
@@ -202,6 +204,7 @@ impl Catalog {
                 comparator: comparator.clone(),
                 merge_operator: None,
                 pages: None,
+                tree: 0,
                 tables: FileMap::default(),
             };
             if *id >= self.next_family || self.families.insert(*id, family).is_some() {
@@ -234,6 +237,15 @@ impl Catalog {
                 )));
             }
             self.last_seq = self.last_seq.max(*seq);
+        }
+        for (id, tree) in &edit.trees {
+            let family = self.families.get_mut(id).filter(|f| f.pages.is_some());
+            let Some(family) = family else {
+                return Err(bad(format!(
+                    "the edit names tree {tree} of family {id}, which is not kept in pages"
+                )));
+            };
+            family.tree = *tree;
         }
         for id in &edit.drop_families {
             if *id == 0 || self.families.remove(id).is_none() {
@@ -454,6 +466,10 @@ impl Catalog {
                 .collect(),
             pages: (self.families.iter())
                 .filter_map(|(id, f)| Some((*id, f.pages?)))
+                .collect(),
+            trees: (self.families.iter())
+                .filter(|(_, f)| f.tree > 0)
+                .map(|(id, f)| (*id, f.tree))
                 .collect(),
             wall_ms: Some(self.wall_ms),
             ..Edit::default()

@@ -76,6 +76,8 @@ pub struct Edit {
     /// Tag 24: families that are kept in pages: id, and the highest sequence number whose entry of
     /// the family is in its pages. Every lower one is there, too.
     pub pages: Vec<(u32, SeqNo)>,
+    /// Tag 25: trees that repairs have written: id of the family, number of the tree.
+    pub trees: Vec<(u32, u32)>,
     /// Tag 16: blob files that are added.
     pub add_blobs: Vec<AddBlob>,
     /// Tag 17: blob files that are removed: garbage collection rewrote them, or they have no live
@@ -410,6 +412,7 @@ impl Edit {
                     }
                 }
                 24 => e.pages.push((f.u32()?, f.varint()?)),
+                25 => e.trees.push((f.u32()?, f.u32()?)),
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 65 => e.blob_times.push((f.varint()?, f.varint()?)),
@@ -437,6 +440,12 @@ impl Edit {
             field(o, 24, |b| {
                 varint(b, u64::from(*id));
                 varint(b, *seq);
+            });
+        }
+        for (id, tree) in &self.trees {
+            field(o, 25, |b| {
+                varint(b, u64::from(*id));
+                varint(b, u64::from(*tree));
             });
         }
     }

@@ -7,13 +7,15 @@
 
 mod blobs;
 mod operands;
+mod pages;
 mod power_cuts;
 
 use basalt_env::{Env, Random};
 use basalt_fs::FileSystem;
 use basalt_lsm::db::{Db, RepairReport};
 use basalt_lsm::{
-    Compression, ErrorKind, Family, FamilyOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+    Compression, ErrorKind, Family, FamilyOptions, Options, ReadOptions, TreeOptions, WriteBatch,
+    WriteOptions,
 };
 use basalt_sim::campaign::scale;
 use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot};
@@ -37,6 +39,7 @@ fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
 /// Returns the size in bytes from which a store with this seed keeps values in blob files.
 fn separation(seed: u64) -> Option<usize> {
     match seed {
+        700..800 => None,
         0..100 => [None, None, Some(1), Some(40)][seed as usize % 4],
         _ if large(seed) => Some(1000),
         _ => [Some(1), Some(40)][seed as usize % 2],
@@ -49,6 +52,18 @@ fn large(seed: u64) -> bool {
 }
 
 fn options(seed: u64) -> Options {
+    let mut options = options_with(seed, pages::is_in_pages(seed, 0));
+    for i in 1..4 {
+        let family = options_with(seed, pages::is_in_pages(seed, i)).default_family;
+        for name in [format!("family {i}"), format!("recovered-{i}")] {
+            options.families.insert(name, family.clone());
+        }
+    }
+    options
+}
+
+/// Returns the options of a store whose families are in pages, or in tables.
+fn options_with(seed: u64, in_pages: bool) -> Options {
     let compression = [Compression::None, Compression::Lz4, Compression::Zstd][seed as usize % 3];
     Options::default()
         .write_buffer_bytes(if large(seed) { 160 << 10 } else { 16 << 10 })
@@ -61,6 +76,7 @@ fn options(seed: u64) -> Options {
                 .base_level_bytes(4096)
                 .l0_compaction_trigger(3)
                 .compression(compression)
+                .pages(in_pages.then(pages::small_pages))
                 .min_blob_size(separation(seed))
                 .blob_compression(
                     [Compression::Zstd, Compression::None, Compression::Lz4]
@@ -134,7 +150,8 @@ impl Store {
         let db = Db::open(&env, DIR, options(seed)).unwrap();
         let mut handles = vec![db.default_family()];
         for i in 1..families {
-            let f = db.create_family(&format!("family {i}"), options(seed).default_family);
+            let options = options_with(seed, pages::is_in_pages(seed, i));
+            let f = db.create_family(&format!("family {i}"), options.default_family);
             handles.push(f.unwrap());
         }
         let mut model = Model::default();

@@ -84,6 +84,8 @@ pub(super) struct Walked {
     pub learned: SalvagedCatalog,
     /// Tables of the catalog that are damaged or missing.
     pub bad_tables: BTreeSet<u64>,
+    /// Families whose trees of pages are damaged or missing.
+    pub bad_trees: BTreeSet<u32>,
     /// Blob files of the catalog that are damaged or missing.
     pub bad_blobs: BTreeSet<u64>,
     /// Files of the directory.
@@ -125,6 +127,7 @@ pub(super) fn walk(
         dir,
         report: VerifyReport::default(),
         bad_tables: BTreeSet::new(),
+        bad_trees: BTreeSet::new(),
         bad_blobs: BTreeSet::new(),
         bad_spare: Vec::new(),
         progress,
@@ -156,6 +159,7 @@ pub(super) fn walk(
         report: w.report,
         learned,
         bad_tables: w.bad_tables,
+        bad_trees: w.bad_trees,
         bad_blobs: w.bad_blobs,
         names,
     })
@@ -205,6 +209,7 @@ struct StoreWalk<'a, 'p> {
     dir: &'a Path,
     report: VerifyReport,
     bad_tables: BTreeSet<u64>,
+    bad_trees: BTreeSet<u32>,
     bad_blobs: BTreeSet<u64>,
     /// Logs and manifests whose records are whole and whose header or padding is damaged.
     bad_spare: Vec<String>,
@@ -276,8 +281,11 @@ impl StoreWalk<'_, '_> {
 
     fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
-        for found in pages::check(self.env, self.dir, catalog, &families)? {
+        for (id, found) in pages::check(self.env, self.dir, catalog, &families)? {
             self.report.files += 1;
+            if !found.damage.is_empty() {
+                self.bad_trees.insert(id);
+            }
             self.report.damage.extend(found.damage);
             self.progress.step(found.bytes);
         }

@@ -305,6 +305,7 @@ impl SalvagedCatalog {
                 name,
                 merge_operator: None,
                 pages: None,
+                tree: 0,
                 tables: FileMap::default(),
             })
     }
@@ -495,6 +496,21 @@ impl SalvagedCatalog {
             if let Some(f) = self.catalog.families.get_mut(id) {
                 // No store writes a second operator name for a family.
                 f.merge_operator.get_or_insert_with(|| operator.clone());
+            }
+        }
+        for (id, seq) in &edit.pages {
+            // An edit that made the family is lost, if it is not known.
+            let known = self.dropped_families.contains(id);
+            let f = (!known).then(|| self.family(*id, options));
+            if let Some(f) = f.filter(|f| f.tables.is_empty()) {
+                f.pages = f.pages.max(Some(*seq));
+                self.catalog.last_seq = self.catalog.last_seq.max(*seq);
+            }
+        }
+        for (id, tree) in &edit.trees {
+            let f = self.catalog.families.get_mut(id);
+            if let Some(f) = f.filter(|f| f.pages.is_some()) {
+                f.tree = *tree;
             }
         }
         for id in edit.drop_families.iter().filter(|id| **id != 0) {

@@ -13,6 +13,8 @@
 //!    same sequence numbers. In the end every reference leads to a record of its own. If the levels
 //!    are not certain, a family's tables become one sorted run, so that repair relies on no order
 //!    between levels.
+//!    `trees` does the same for families in pages: what can be read of a damaged tree goes into a
+//!    new one, and logs are replayed into trees behind what they have.
 //! 5. `blobs`: the readable records of damaged blob files go into new ones. This step follows
 //!    references: a reference without a readable record becomes a tombstone. Garbage is computed
 //!    anew.
@@ -24,12 +26,13 @@
 mod blobs;
 mod logs;
 mod tables;
+mod trees;
 
 use super::check;
 use super::manifest_salvage::{self, SalvagedCatalog};
 use super::report::{Loss, RepairReport};
 use super::walk::{Progress, lock_store};
-use crate::db::pages::PAGES_DIR;
+use crate::db::pages::PageView;
 use crate::db::store_files::{LOST_DIR, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::CatalogTable;
@@ -55,6 +58,12 @@ struct Repair<'a> {
     learned: SalvagedCatalog,
     /// Tables of the catalog that the check found damaged.
     bad_tables: BTreeSet<u64>,
+    /// Families whose trees of pages the check found damaged.
+    bad_trees: BTreeSet<u32>,
+    /// The trees of families in pages.
+    trees: BTreeMap<u32, PageView>,
+    /// Names of the directories of damaged trees.
+    aside_trees: Vec<String>,
     tables: Arc<TableStore>,
     next_number: u64,
     /// The blob files, as far as they have been read.
@@ -103,13 +112,10 @@ pub(crate) fn repair(
             .clone()
             .context("a later version wrote this store; repair it with that version"));
     }
-    if !walked.report.damage.is_empty() && fs.exists(&dir.join(PAGES_DIR))? {
-        return Err(Error::unsupported(
-            "the store is damaged and has families in pages, which this version cannot repair; nothing was changed",
-        ));
-    }
     if walked.report.damage.is_empty() {
         report.sound = true;
+        let families = walked.learned.catalog.families.values();
+        report.trees_kept = families.filter(|f| f.pages.is_some()).count() as u64;
         report.tables_kept = walked
             .learned
             .catalog
@@ -157,6 +163,9 @@ pub(crate) fn repair(
         names: walked.names,
         learned: walked.learned,
         bad_tables: walked.bad_tables,
+        bad_trees: walked.bad_trees,
+        trees: BTreeMap::new(),
+        aside_trees: Vec::new(),
         tables: TableStore::new(env, dir),
         indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
         other_families: false,
@@ -177,6 +186,7 @@ impl Repair<'_> {
             self.set_aside(&name, "it is damaged");
         }
         self.salvage_tables()?;
+        self.salvage_trees()?;
         self.replay_logs()?;
         self.place_unreferenced_tables()?;
         self.note_reappearing();
@@ -193,6 +203,7 @@ impl Repair<'_> {
         }
         self.check_levels()?;
         let aside = self.link_aside()?;
+        self.link_trees_aside()?;
         self.env.fs().sync_metadata(self.dir)?;
 
         let number = self.new_number();
@@ -204,6 +215,7 @@ impl Repair<'_> {
         Manifest::create(self.env, self.dir, store, number, &state.encode())?;
 
         // The repaired store is current; from here on only names are removed.
+        self.close_trees()?;
         let fs = self.env.fs();
         for (name, target) in &aside {
             let path = self.dir.join(name);

@@ -108,6 +108,10 @@ pub struct RepairReport {
     /// Number of tables written: with readable data of damaged tables and logs, and by merges of
     /// tables whose level is not known.
     pub tables_written: u64,
+    /// Number of trees of pages kept as they are, but for what logs add.
+    pub trees_kept: u64,
+    /// Number of trees of pages written, with what can be read of damaged ones.
+    pub trees_written: u64,
     /// Number of blob files kept as they are. Their garbage is computed anew.
     pub blobs_kept: u64,
     /// Number of blob files written, with the readable records of damaged ones.

@@ -64,6 +64,9 @@ fn sample(r: &Random) -> Edit {
         pages: (0..r.below(3))
             .map(|i| (i as u32, r.next_u64() >> 9))
             .collect(),
+        trees: (0..r.below(3))
+            .map(|i| (i as u32, r.next_u64() as u32))
+            .collect(),
         wall_ms: opt(r).map(|n| n >> 16),
         add_blobs: (0..r.below(3)).map(|_| sample_blob(r)).collect(),
         remove_blobs: (0..r.below(3)).map(|_| r.next_u64()).collect(),

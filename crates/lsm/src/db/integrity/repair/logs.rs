@@ -7,6 +7,8 @@ use crate::db::integrity::report::Loss;
 use crate::db::integrity::walk::{LogScan, is_missing};
 use crate::db::memtable_set::MemtableSet;
 use crate::db::open::{bind_families, check_record};
+use crate::db::page_flush::write_pages;
+use crate::db::pages::PageView;
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::apply::{self, insert};
 use crate::db::write_path::log_space::log_path;
@@ -332,7 +334,21 @@ impl Repair<'_> {
                 replay.memtable_set = replay.memtable_set.with_family(id, cmp);
             }
         }
-        insert(&replay.memtable_set, &record.payload, record.first_seq)?;
+        let last = record.first_seq + u64::from(record.count.max(1)) - 1;
+        // Their trees have the batch.
+        let have_it = self.trees.iter().filter(|(_, tree)| last <= tree.flushed);
+        let have_it: Vec<u32> = have_it.map(|(id, _)| *id).collect();
+        match have_it.is_empty() {
+            true => insert(&replay.memtable_set, &record.payload, record.first_seq)?,
+            false => {
+                let mut others = replay.memtable_set.clone();
+                for id in have_it {
+                    others = others.without_family(id);
+                }
+                insert(&others, &record.payload, record.first_seq)?;
+            }
+        }
+        replay.memtable_set.note_seq(last);
         replay.memtable_set.book_memory();
         Ok(Ok(()))
     }
@@ -344,6 +360,14 @@ impl Repair<'_> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         let full = std::mem::replace(&mut replay.memtable_set, self.memtable_set()?);
         for (id, mem) in full.mems.iter().filter(|(_, m)| !m.is_empty()) {
+            if let Some(tree) = self.trees.get_mut(id) {
+                let seq = full.last_seq();
+                write_pages(self.env, tree, &families[id], mem, seq)?;
+                *tree = PageView::of(&tree.pages, seq);
+                let f = self.learned.catalog.families.get_mut(id);
+                f.expect("it has a tree").pages = Some(seq);
+                continue;
+            }
             let number = self.new_number();
             // A later merge separates large values again.
             let table = write_table(&self.tables, number, &families[id], mem, &[], false, None)?;

@@ -1,0 +1,244 @@
+//! Families in pages of a damaged store: what can be read of a damaged tree goes into a new one.
+//!
+//! A tree says itself up to which sequence number it has the entries of its family. So logs are
+//! replayed behind that number, even if the edit is lost that says the same.
+
+use super::Repair;
+use crate::db::integrity::report::{KeyRange, Loss};
+use crate::db::pages::{self, FamilyPages, PAGES_DIR, PageView, tree_dir, tree_name};
+use crate::db::store_files::LOST_DIR;
+use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::key::SeqNo;
+use basalt_tree::{LostPages, PageTree, TreeOptions};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The tree of a family in pages, as the catalog has it.
+struct KnownTree {
+    family: u32,
+    name: String,
+    tree: u32,
+    recorded: SeqNo,
+}
+
+impl KnownTree {
+    /// Returns the path of the tree in the directory of the store.
+    fn path(&self) -> PathBuf {
+        Path::new(PAGES_DIR).join(tree_name(self.family, self.tree))
+    }
+
+    fn loss(&self, lost: &LostPages) -> Loss {
+        let file = self.path().join(&lost.file);
+        Loss {
+            family: Some(self.name.clone()),
+            keys: Some(KeyRange {
+                from: lost.from.clone(),
+                to: lost.to.clone(),
+            }),
+            older_may_reappear: lost.older_may_reappear,
+            ..Loss::of_file(&file.to_string_lossy(), lost.bytes.clone(), &lost.reason)
+        }
+    }
+}
+
+impl Repair<'_> {
+    /// Opens the trees of all families in pages. What can be read of a damaged one goes into a new
+    /// tree, which takes its place.
+    pub(super) fn salvage_trees(&mut self) -> Result<()> {
+        if !self.learned.sure {
+            self.add_unnamed_trees()?;
+        }
+        let of_pages = self.learned.catalog.families.iter();
+        let known: Vec<KnownTree> = of_pages
+            .filter_map(|(id, f)| {
+                Some(KnownTree {
+                    family: *id,
+                    name: f.name.clone(),
+                    tree: f.tree,
+                    recorded: f.pages?,
+                })
+            })
+            .collect();
+        known.iter().try_for_each(|tree| self.salvage_tree(tree))
+    }
+
+    /// Adds the trees that no readable edit names, because a lost edit may have made their
+    /// families.
+    fn add_unnamed_trees(&mut self) -> Result<()> {
+        // Of several trees of a family, a repair has written the one with the highest number.
+        let mut trees = BTreeMap::new();
+        for (family, tree) in pages::unnamed(self.env, self.dir, &self.learned.catalog) {
+            let highest = trees.entry(family).or_insert(tree);
+            *highest = tree.max(*highest);
+        }
+        for (family, tree) in trees {
+            let known = self.learned.catalog.families.get(&family);
+            if self.learned.dropped_families.contains(&family)
+                || known.is_some_and(|f| f.pages.is_some() || !f.tables.is_empty())
+            {
+                continue;
+            }
+            let dir = tree_dir(self.dir, family, tree);
+            match PageTree::open_read_only(self.env, &dir, &TreeOptions::default(), &|_| true) {
+                Ok(tree) => {
+                    let is_new = tree.note().is_empty();
+                    tree.abandon()?;
+                    // The family was being made, and nothing was written to it.
+                    if is_new && family != 0 {
+                        continue;
+                    }
+                }
+                Err(e) if is_damage(&e) => {
+                    self.bad_trees.insert(family);
+                }
+                Err(e) => return Err(e),
+            }
+            self.other_families |= family != 0;
+            let f = self.learned.family(family, self.options);
+            (f.pages, f.tree) = (Some(0), tree);
+        }
+        Ok(())
+    }
+
+    fn salvage_tree(&mut self, of: &KnownTree) -> Result<()> {
+        let (env, options) = (self.env, TreeOptions::default());
+        let dir = tree_dir(self.dir, of.family, of.tree);
+        let upto = |note: &[u8]| pages::seq_of(note).is_some_and(|seq| seq <= of.recorded);
+        let all = |_: &[u8]| true;
+        // If edits are lost, so may be the one that says that the last write to the tree counts.
+        let is_upto = self.learned.sure && {
+            let opened = PageTree::open_read_only(env, &dir, &options, &upto);
+            opened.and_then(|tree| tree.abandon()).is_ok()
+        };
+        let keep: &dyn Fn(&[u8]) -> bool = match is_upto {
+            true => &upto,
+            false => &all,
+        };
+        let is_sound = !self.bad_trees.contains(&of.family)
+            || PageTree::check(env, &dir, &options, keep)?
+                .damage
+                .is_empty();
+        let (tree, note) = match is_sound {
+            true => {
+                let options = options.create_if_missing(false);
+                let tree = PageTree::open_keeping(env, &dir, &options, keep)?;
+                self.report.trees_kept += 1;
+                let note = pages::seq_of(&tree.note()).unwrap_or(0);
+                (
+                    pages::FamilyPages::new(env, self.tables.jobs(), dir, tree),
+                    note,
+                )
+            }
+            false => self.write_readable(of, &dir, keep)?,
+        };
+        if note < of.recorded {
+            self.lose(Loss {
+                family: Some(of.name.clone()),
+                seqs: Some((note + 1, Some(of.recorded))),
+                older_may_reappear: true,
+                ..Loss::of_file(
+                    &of.path().join("logs").to_string_lossy(),
+                    0..0,
+                    "the system log of the tree has lost its end; these operations of the family are lost",
+                )
+            });
+        }
+        let catalog = &mut self.learned.catalog;
+        let family = catalog.families.get_mut(&of.family).expect("it is known");
+        family.pages = Some(note);
+        catalog.last_seq = catalog.last_seq.max(note);
+        self.trees.insert(of.family, PageView::of(&tree, note));
+        Ok(())
+    }
+
+    /// Writes what can be read of a damaged tree to a new one. Returns it, and the sequence number
+    /// up to which it has entries.
+    fn write_readable(
+        &mut self,
+        of: &KnownTree,
+        dir: &Path,
+        keep: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<(std::sync::Arc<FamilyPages>, SeqNo)> {
+        let (env, options) = (self.env, TreeOptions::default());
+        let salvage = PageTree::salvage(env, dir, &options, keep)?;
+        for lost in salvage.lost() {
+            self.lose(of.loss(lost));
+        }
+        // Without a note, the manifest's number is the only one there is.
+        let note = salvage.note().map(|note| pages::seq_of(note).unwrap_or(0));
+        let note = note.unwrap_or(of.recorded);
+        let number = pages::unused_tree(env, self.dir, of.family);
+        let new_dir = tree_dir(self.dir, of.family, number);
+        env.fs().create_dir(&self.dir.join(PAGES_DIR))?;
+        let tree = PageTree::open(env, &new_dir, &options)?;
+        let entries = tree.write_salvaged(salvage, pages::note_of(note))?;
+        self.report.trees_written += 1;
+        self.report.notes.push(format!(
+            "{}: {entries} entries are readable, and are now in {}",
+            of.path().display(),
+            tree_name(of.family, number)
+        ));
+        let family = self.learned.catalog.families.get_mut(&of.family);
+        family.expect("it is known").tree = number;
+        self.aside_trees.push(tree_name(of.family, of.tree));
+        let pages = FamilyPages::new(env, self.tables.jobs(), new_dir, tree);
+        Ok((pages, note))
+    }
+
+    /// Gives every file of the damaged trees a second name in `lost`.
+    pub(super) fn link_trees_aside(&mut self) -> Result<()> {
+        let fs = self.env.fs();
+        for name in &self.aside_trees {
+            let from = self.dir.join(PAGES_DIR).join(name);
+            if !fs.exists(&from)? {
+                continue;
+            }
+            let lost = self.dir.join(LOST_DIR);
+            fs.create_dir(&lost)?;
+            let mut target = format!("{PAGES_DIR}-{name}");
+            let mut n = 1;
+            while fs.exists(&lost.join(&target))? {
+                n += 1;
+                target = format!("{PAGES_DIR}-{name}~{n}");
+            }
+            self.link_all(&from, &lost.join(&target))?;
+            fs.sync_metadata(&lost)?;
+            self.report.set_aside.push(format!("{LOST_DIR}/{target}"));
+        }
+        Ok(())
+    }
+
+    /// Links all files of a directory, and of those in it.
+    fn link_all(&self, from: &Path, to: &Path) -> Result<()> {
+        let fs = self.env.fs();
+        fs.create_dir(to)?;
+        for entry in fs.list(from)? {
+            let (from, to) = (from.join(&entry.name), to.join(&entry.name));
+            match entry.is_dir {
+                true => self.link_all(&from, &to)?,
+                false => fs.link(&from, &to)?,
+            }
+        }
+        fs.sync_metadata(to)
+    }
+
+    /// Closes the trees, after the manifest that says that all writes to them count.
+    pub(super) fn close_trees(&mut self) -> Result<()> {
+        for (_, view) in std::mem::take(&mut self.trees) {
+            view.pages.tree().confirm();
+            view.pages.leave(true)?;
+        }
+        // If a damaged tree cannot be removed, the next open tries again: no edit names it.
+        for name in &self.aside_trees {
+            let _ = PageTree::destroy(self.env, self.dir.join(PAGES_DIR).join(name));
+        }
+        Ok(())
+    }
+}
+
+fn is_damage(e: &Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported
+    )
+}
