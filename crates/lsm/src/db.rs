@@ -43,6 +43,7 @@ mod metrics;
 mod multi_get;
 mod open;
 mod page_flush;
+mod page_inspector;
 mod page_iter;
 mod page_maintenance;
 mod page_versions;
@@ -71,6 +72,10 @@ pub use crate::version::EngineKind;
 pub use approximate_sizes::UserRange;
 pub use basalt_kv::family::Family;
 pub use basalt_kv::snapshot::Snapshot;
+pub use basalt_tree::{
+    InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
+    PagePosition, PageRange,
+};
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 pub use compact_range::{Bottommost, CompactOptions, OnProgress};
@@ -79,6 +84,7 @@ pub use ingest::{Prepared, TableWriter};
 pub use integrity::check::VerifyReport;
 pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use manual_calls::{CompactControl, CompactProgress};
+pub use page_inspector::PageInspector;
 pub use precondition::{MAX_PRECONDITIONS, Precondition};
 pub use stats::{
     BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats,

@@ -15,6 +15,7 @@
 //! | `page_reads` | reads of many pages at once |
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
+//! | `inspect` | the pages of a tree one by one, for tools |
 //! | `verify` | the check of a tree, page by page |
 //! | `page_tree` | the interface of the storage tier |
 //!
@@ -28,6 +29,7 @@ mod collection;
 mod compaction;
 mod cursor;
 mod entries;
+mod inspect;
 mod mapping;
 mod options;
 mod page;
@@ -45,8 +47,12 @@ mod user_checkpoint;
 mod verify;
 
 pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
+pub use inspect::{
+    InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
+    PagePosition, PageRange,
+};
 pub use options::TreeOptions;
 pub use page_tree::{
-    EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeIter, TreeSnapshot,
+    EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeCopyReport, TreeIter, TreeSnapshot,
 };
 pub use stats::PageTreeStats;

@@ -12,6 +12,7 @@ use super::ingest::{Prepared, TableWriter};
 use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
+use super::page_inspector::PageInspector;
 use super::pages;
 use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
@@ -716,6 +717,14 @@ impl Db {
         self.engine()
             .checkpoint(target, options, parts)
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
+    }
+
+    /// Returns the pages of a family as they are now, for tools. They stay while the result lives.
+    ///
+    /// Errors: `InvalidArgument` if the family is kept in levels of tables, `NotFound` if it was
+    /// dropped, `Closed`.
+    pub fn inspect_pages(&self, family: &Family) -> Result<PageInspector> {
+        self.engine().inspect_pages(family)
     }
 
     /// Returns the engines that the store has beside its tables. This store does not open them.

@@ -278,6 +278,7 @@ impl StoreWalk<'_, '_> {
         let families = bind_families(catalog, options)?;
         for found in pages::check(self.env, self.dir, catalog, &families)? {
             self.report.files += 1;
+            self.report.entries += found.counts.entries;
             self.report.damage.extend(found.damage);
             self.progress.step(found.bytes);
         }
