@@ -24,6 +24,7 @@ mod counters;
 mod cursor;
 mod engine;
 mod events;
+mod explain;
 mod families;
 mod flush;
 mod flush_values;
@@ -73,13 +74,17 @@ pub use approximate_sizes::UserRange;
 pub use basalt_kv::family::Family;
 pub use basalt_kv::snapshot::Snapshot;
 pub use basalt_tree::{
-    InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
-    PagePosition, PageRange,
+    ExplainedLeaf, ExplainedPage, IndexStep, InspectedExtent, InspectedNode, InspectedPage,
+    PageContent, PageCounts, PageEntry, PageExplanation, PagePosition, PageRange, PageVerdict,
+    TreeCheck,
 };
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 pub use compact_range::{Bottommost, CompactOptions, OnProgress};
 pub use cursor::Iter;
+pub use explain::{
+    ExplainedMemtable, ExplainedTable, ExplainedVersion, ReadExplanation, TableVerdict,
+};
 pub use ingest::{Prepared, TableWriter};
 pub use integrity::check::VerifyReport;
 pub use integrity::report::{KeyRange, Loss, RepairReport};

@@ -167,7 +167,8 @@ impl InspectedNode {
 }
 
 impl PageCounts {
-    fn add(&mut self, node: &InspectedNode) {
+    /// Adds the pages of a leaf or an index page.
+    pub fn add(&mut self, node: &InspectedNode) {
         match node.level {
             0 => self.leaves += 1,
             _ => self.index_pages += 1,

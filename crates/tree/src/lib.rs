@@ -16,6 +16,7 @@
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
 //! | `inspect` | the pages of a tree one by one, for tools |
+//! | `explain` | what a lookup of a key visits, and why |
 //! | `verify` | the check of a tree, page by page |
 //! | `page_tree` | the interface of the storage tier |
 //!
@@ -29,6 +30,7 @@ mod collection;
 mod compaction;
 mod cursor;
 mod entries;
+mod explain;
 mod inspect;
 mod mapping;
 mod options;
@@ -47,6 +49,7 @@ mod user_checkpoint;
 mod verify;
 
 pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
+pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};
 pub use inspect::{
     InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
     PagePosition, PageRange,

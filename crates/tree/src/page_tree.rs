@@ -2,6 +2,7 @@
 
 use crate::cursor::TreeCursor;
 use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
+use crate::explain::PageExplanation;
 use crate::inspect::{InspectedExtent, InspectedNode, PageCounts};
 use crate::options::TreeOptions;
 use crate::stats::PageTreeStats;
@@ -26,7 +27,7 @@ pub type FoundEntry = Option<(Kind, Bytes)>;
 /// [`PageTree::maintain`] and other writes go on beside a write.
 #[derive(Clone)]
 pub struct PageTree {
-    storage: Arc<Storage>,
+    pub(crate) storage: Arc<Storage>,
 }
 
 /// The content of a tree at a moment. Pages that it needs stay while it lives.
@@ -336,6 +337,12 @@ impl PageTree {
         each: &mut dyn FnMut(InspectedNode) -> bool,
     ) {
         self.storage.inspect(&snapshot.view, with_entries, each);
+    }
+
+    /// Explains a lookup of a key: which pages it visits, and why. Reads all pages that the lookup
+    /// may read, past the cache. Damage is a part of the explanation.
+    pub fn explain(&self, snapshot: &TreeSnapshot, key: &[u8]) -> PageExplanation {
+        self.storage.explain(&snapshot.view, key)
     }
 
     /// Returns all extents, those of base pages first.

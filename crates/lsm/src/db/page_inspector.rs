@@ -1,10 +1,15 @@
 //! The pages of a family, for tools.
 
 use super::engine::Engine;
-use super::pages::PageView;
-use basalt_fs::{Error, Result};
+use super::open::{bind_families, load_catalog};
+use super::pages::{self, PageView};
+use super::store_files::LOCK;
+use crate::options::Options;
+use basalt_env::Env;
+use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::family::Family;
-use basalt_tree::{InspectedExtent, InspectedNode, PageTreeStats};
+use basalt_tree::{InspectedExtent, InspectedNode, PageTreeStats, TreeCheck};
+use std::path::Path;
 
 /// The pages of a family at the moment at which [`super::Db::inspect_pages`] was called. What it
 /// needs is kept until it is dropped. The entries of memtables are not in it.
@@ -56,4 +61,30 @@ impl Engine {
             ))),
         }
     }
+}
+
+/// See [`super::Db::check_pages`].
+pub(super) fn check_pages(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+) -> Result<Vec<(String, TreeCheck)>> {
+    let fs = env.fs();
+    let none = || Error::new(ErrorKind::NotFound, "no store here").in_file(dir);
+    if !fs.exists(dir)? {
+        return Err(none());
+    }
+    let _lock = fs.lock_shared(&dir.join(LOCK))?;
+    let files = fs.list(dir)?.into_iter().filter(|e| !e.is_dir);
+    let names: Vec<String> = files.map(|e| e.name).collect();
+    let loaded = load_catalog(env, dir, &names)?.ok_or_else(none)?;
+    let families = bind_families(&loaded.catalog, options)?;
+    let mut checked = Vec::new();
+    for (id, family) in &loaded.catalog.families {
+        let mut one = loaded.catalog.clone();
+        one.families.retain(|other, _| other == id);
+        let found = pages::check(env, dir, &one, &families)?;
+        checked.extend(found.into_iter().map(|found| (family.name.clone(), found)));
+    }
+    Ok(checked)
 }
