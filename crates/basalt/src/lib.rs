@@ -111,9 +111,13 @@ pub use basalt_kv::{Compression, Family, Snapshot, WriteBatch};
 pub use basalt_lsm::db::{
     BlobCompressionStats, BlobFamilyStats, BlobFileStats, BlobReadStats, BlobShare, BlobStats,
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
-    CompactProgress, Db, FamilyStats, Iter, KeyRange, LevelStats, Loss, MAX_PRECONDITIONS,
-    OnProgress, Precondition, Prepared, RangeSize, ReadOnlyReason, RepairReport, StallStats, Stats,
-    TableWriter, Ticket, UserRange, ValueMeta, ValueWithExpiry, VerifyReport,
+    CompactProgress, Db, ExplainedLeaf, ExplainedMemtable, ExplainedPage, ExplainedTable,
+    ExplainedVersion, FamilyStats, IndexStep, InspectedExtent, InspectedNode, InspectedPage, Iter,
+    KeyRange, LevelStats, Loss, MAX_PRECONDITIONS, OnProgress, PageContent, PageCounts, PageEntry,
+    PageExplanation, PageInspector, PagePosition, PageRange, PageTreeStats, PageVerdict,
+    Precondition, Prepared, RangeSize, ReadExplanation, ReadOnlyReason, RepairReport, StallStats,
+    Stats, TableVerdict, TableWriter, Ticket, TreeCheck, UserRange, ValueMeta, ValueWithExpiry,
+    VerifyReport,
 };
 pub use basalt_lsm::listener::{
     BackgroundErrorReason, BlobFileInfo, BlobFileReason, CompactionInfo, CompactionReason, Event,

@@ -186,6 +186,14 @@ fn every_type_of_a_signature_has_a_name() {
     is::<BlobCompressionStats>(stats.blob_compression);
     is::<Vec<env::BudgetUse>>(stats.budgets.clone());
     is::<Option<Vec<(WriteCause, f64)>>>(stats.write_amp_by_cause());
+    is::<Option<&PageTreeStats>>(stats.pages().next());
+    is::<Option<PageInspector>>(db.inspect_pages(&family).ok());
+    is::<Option<fn(InspectedNode, InspectedPage, InspectedExtent)>>(None);
+    is::<Option<ReadExplanation>>(db.explain(&family, b"key").ok());
+    is::<Option<fn(ExplainedMemtable, ExplainedVersion, ExplainedTable, TableVerdict)>>(None);
+    is::<Option<fn(PageExplanation, IndexStep, ExplainedLeaf, ExplainedPage, PageVerdict)>>(None);
+    is::<Option<fn(TreeCheck, PageCounts)>>(None);
+    is::<Option<fn(PageContent, PageEntry, PagePosition, PageRange)>>(None);
     assert_eq!(stats.stalls[0].cause, StallCause::Memtables);
     db.close().unwrap();
     let db: Db = Db::open_read_only(&env, "store", options.clone()).unwrap();

@@ -52,6 +52,8 @@ pub enum Command {
     Blob(Blob),
     /// List, print, append to, follow, trim, check and repair the logs of a log store
     Log(crate::log_args::Log),
+    /// Print and verify the pages of a store in pages, and explain a read of a key
+    Tree(crate::tree_args::Tree),
     /// Merge a closed store's tables, so that deleted and overwritten data takes no space
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space

@@ -44,6 +44,7 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
         };
         let report = json!({
             "dir": place.directory(), "out": args.out.display().to_string(), "tables": tables.tables,
+            "page_families": tables.page_families, "page_files": tables.page_files, "page_bytes": tables.page_bytes,
             "linked_bytes": tables.linked_bytes, "copied_bytes": tables.copied_bytes, "log_bytes": tables.log_bytes,
             "logs": logs.map(of_logs),
         });
@@ -53,8 +54,17 @@ pub fn checkpoint(args: args::Checkpoint) -> Outcome {
             None => args.out.display().to_string(),
             Some(image) => format!("{}:{}", image.display(), args.out.display()),
         };
+        let pages = match tables.page_families {
+            0 => String::new(),
+            families => format!(
+                ", {} of pages of {} in {}",
+                human_bytes(tables.page_bytes),
+                count(families, "family", "families"),
+                count(tables.page_files, "file", "files")
+            ),
+        };
         let mut text = format!(
-            "{out}: {}, {} linked, {} copied, {} of log\n",
+            "{out}: {}{pages}, {} linked, {} copied, {} of log\n",
             count(tables.tables, "table", "tables"),
             human_bytes(tables.linked_bytes),
             human_bytes(tables.copied_bytes),

@@ -6,7 +6,7 @@ use crate::output::print;
 use crate::progress::{self, human_bytes};
 use crate::store::{Access, open_db};
 use basalt::ErrorKind;
-use basalt::{BlobStats, Bottommost, CompactOptions};
+use basalt::{BlobStats, Bottommost, CompactOptions, PageTreeStats, Stats};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ pub fn compact(args: args::Compact) -> Outcome {
         levels.map(|l| l.bytes).sum()
     };
     let values = || db.stats().blobs;
-    let (before, values_before, mut read) = (bytes(), values().bytes, 0);
+    let pages = || PageBytes::of(&db.stats());
+    let (before, values_before, pages_before, mut read) = (bytes(), values().bytes, pages(), 0);
     for name in names {
         let Some(family) = db.family(&name) else {
             return Err(Failure::new(format!(
@@ -60,29 +61,77 @@ pub fn compact(args: args::Compact) -> Outcome {
             });
         }
     }
+    if pages_before.extents > 0 {
+        // Extents of pages that were written again become free in the background.
+        db.wait_idle().map_err(|e| Failure::store(place, e))?;
+    }
     // The total includes compactions that were due anyway and began at the open.
     let read = read.max(db.stats().compaction_bytes_read);
     // Old files are removed before the store is closed, so that the number is that of the
     // directory.
     let after = bytes();
     let values = values();
+    let in_pages = pages();
     db.close().map_err(|e| Failure::store(place, e))?;
     print(&if args.json {
         let report = json!({
             "dir": place.directory(), "merged_bytes": read,
             "table_bytes_before": before, "table_bytes_after": after, "value_bytes_relocated": values.relocated_bytes,
+            "page_bytes_before": pages_before.extents, "page_bytes_after": in_pages.extents, "page_bytes_written": in_pages.written,
+            "delta_bytes_before": pages_before.deltas, "delta_bytes_after": in_pages.deltas,
             "blob_bytes_before": values_before, "blob_bytes_after": values.bytes, "blob_garbage_bytes": values.garbage_bytes(),
         });
         format!("{report:#}\n")
     } else {
-        format!(
-            "{} merged; tables had {}, now {}\n",
-            human_bytes(read),
-            human_bytes(before),
-            human_bytes(after)
-        ) + &of_values(&args, values_before, &values)
+        // A store that has only pages says nothing of tables.
+        let of_tables = match (before + after, pages_before.extents + in_pages.extents) {
+            (0, 1..) => String::new(),
+            _ => format!(
+                "{} merged; tables had {}, now {}\n",
+                human_bytes(read),
+                human_bytes(before),
+                human_bytes(after)
+            ),
+        };
+        of_tables + &of_pages(&pages_before, &in_pages) + &of_values(&args, values_before, &values)
     })?;
     Ok(0)
+}
+
+/// Bytes of pages, all families together.
+struct PageBytes {
+    /// Bytes of extents, garbage included.
+    extents: u64,
+    /// Bytes of delta pages.
+    deltas: u64,
+    /// Bytes of pages that were written since the store was opened.
+    written: u64,
+}
+
+impl PageBytes {
+    fn of(stats: &Stats) -> PageBytes {
+        let sum = |of: fn(&PageTreeStats) -> u64| stats.pages().map(of).sum();
+        PageBytes {
+            extents: sum(PageTreeStats::extent_bytes),
+            deltas: sum(|pages| pages.delta_bytes),
+            written: sum(|pages| pages.base_bytes_written + pages.delta_bytes_written),
+        }
+    }
+}
+
+/// Returns the report about pages, if there are any.
+fn of_pages(before: &PageBytes, after: &PageBytes) -> String {
+    if before.extents == 0 && after.extents == 0 {
+        return String::new();
+    }
+    format!(
+        "{} of pages written; delta pages had {}, now {}; files of pages had {}, now {}\n",
+        human_bytes(after.written),
+        human_bytes(before.deltas),
+        human_bytes(after.deltas),
+        human_bytes(before.extents),
+        human_bytes(after.extents)
+    )
 }
 
 /// Returns the report about blob files, if there are any.

@@ -5,7 +5,7 @@ use crate::budget::Budget;
 use crate::failure::Failure;
 use crate::location::StoreEngine;
 use basalt::{Db, Env, Options, TreeOptions};
-use basalt_server::engine_defaults;
+use basalt_server::{engine_defaults, fit_families};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,40 +23,44 @@ pub fn check_flags(engine: StoreEngine, budget: &Budget) -> Result<(), Failure> 
 /// that are made in an existing store get the engine of its default family.
 ///
 /// A manifest that cannot be read changes no options: opening the store then reports the cause.
-pub fn options(env: &Env, dir: &Path, engine: StoreEngine, budget: Option<&Budget>) -> Options {
+///
+/// Errors: a message if the flags ask for blob files, and the store is in pages.
+pub fn options(
+    env: &Env,
+    dir: &Path,
+    engine: StoreEngine,
+    budget: Option<&Budget>,
+) -> Result<Options, Failure> {
     let options = budget.map_or_else(engine_defaults, Budget::engine);
     let pages = budget.map_or_else(TreeOptions::default, |b| b.separation.pages());
-    let asks_for_blobs = budget.is_some_and(|b| b.separation.asks_for_blobs());
     let found = Db::families_of_closed(env, dir).unwrap_or_default();
-    fit(options, &found, engine, pages, asks_for_blobs)
+    if is_in_pages(&found) && budget.is_some_and(|b| b.separation.asks_for_blobs()) {
+        return Err(Failure::new(
+            "the store is kept in pages, which have all values in them; leave --min-blob-size out",
+        ));
+    }
+    Ok(fit(options, &found, engine, &pages))
 }
 
-/// Adapts options to the families that a store has. The value of a family is `true` if it is kept
-/// in pages. Options that the flags ask for stay, so that the engine can refuse them.
+/// Returns true if the default family of a store is in pages.
+fn is_in_pages(found: &BTreeMap<String, bool>) -> bool {
+    found.get(DEFAULT).is_some_and(|is_in_pages| *is_in_pages)
+}
+
+/// Adapts options to the engine of a new store, and to the families that a store has. The value of
+/// a family is `true` if it is kept in pages. If the flag asks for pages, and the store is in
+/// levels, the options ask for them, too, so that the engine can refuse them.
 fn fit(
     mut options: Options,
     found: &BTreeMap<String, bool>,
     engine: StoreEngine,
-    pages: TreeOptions,
-    asks_for_blobs: bool,
+    pages: &TreeOptions,
 ) -> Options {
-    let levels = options.default_family.clone();
-    let in_pages = match asks_for_blobs {
-        true => levels.clone(),
-        false => levels.clone().min_blob_size(None).pages(Some(pages)),
-    };
-    let default_is_in_pages = found.get(DEFAULT).is_some_and(|in_pages| *in_pages);
-    if default_is_in_pages || engine == StoreEngine::Tree {
-        options.default_family = in_pages.clone();
+    if engine == StoreEngine::Tree && !is_in_pages(found) {
+        let family = options.default_family.min_blob_size(None);
+        options.default_family = family.pages(Some(pages.clone()));
     }
-    for (name, is_in_pages) in found.iter().filter(|(name, _)| *name != DEFAULT) {
-        let family = match is_in_pages {
-            true => in_pages.clone(),
-            false => levels.clone(),
-        };
-        options.families.insert(name.clone(), family);
-    }
-    options
+    fit_families(options, found, pages)
 }
 
 /// The name of the family that every store has.

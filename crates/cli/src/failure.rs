@@ -112,7 +112,7 @@ impl Failure {
                     Some((what, advice)) if advice.contains("allow_nonempty_dir") => format!(
                         "{what}; name an empty or missing directory with --dir, or make the store among them with --allow-nonempty-dir"
                     ),
-                    _ => message_at(&e, place),
+                    _ => with_flags(&message_at(&e, place)),
                 },
                 _ => format!("{e} (store in {place})"),
             },
@@ -352,6 +352,15 @@ fn message_at(e: &basalt::Error, place: &StoreLocation) -> String {
         ),
         None => text,
     }
+}
+
+/// Replaces the engine's advice that names an option by advice that names the flag.
+fn with_flags(text: &str) -> String {
+    let pages = "open it without `pages`, or copy its entries into a new family";
+    let flag = "leave --engine tree out, or export its entries and load them into a new store";
+    let text = text.replace(pages, flag);
+    let blobs = "open it without `min_blob_size`";
+    text.replace(blobs, "leave --min-blob-size out")
 }
 
 /// Replaces `67108864 bytes` and `67108864 more bytes` by `64.00 MiB` and `64.00 MiB more`. Small

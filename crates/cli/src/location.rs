@@ -94,6 +94,15 @@ impl fmt::Display for StoreLocation {
 }
 
 impl StoreLocation {
+    /// Returns the location that an argument names: a directory, or `IMAGE:PATH`.
+    pub fn of_argument(path: &Path) -> StoreLocation {
+        let (image, dir) = match in_image(path) {
+            Some((image, dir)) => (Some(image), dir),
+            None => (None, path.to_path_buf()),
+        };
+        StoreLocation { dir, image }
+    }
+
     /// Returns the flags of this location for advice: `--dir DIR` or `--image FILE`.
     pub fn flags(&self) -> String {
         match &self.image {

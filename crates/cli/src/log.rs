@@ -10,7 +10,7 @@ mod tail;
 
 use crate::escape::{escape, for_shell};
 use crate::failure::{Failure, Outcome};
-use crate::location::{Make, StoreLocation, in_image};
+use crate::location::{Make, StoreLocation};
 use crate::log_args::{Action, Log};
 use crate::output::note;
 use crate::store::{
@@ -95,18 +95,8 @@ impl LogPlace {
     }
 
     fn new(path: &Path, wait: Duration) -> LogPlace {
-        let store = match in_image(path) {
-            Some((image, dir)) => StoreLocation {
-                dir,
-                image: Some(image),
-            },
-            None => StoreLocation {
-                dir: path.to_path_buf(),
-                image: None,
-            },
-        };
         LogPlace {
-            store,
+            store: StoreLocation::of_argument(path),
             argument: path.display().to_string(),
             wait,
             waited: Cell::new(Duration::ZERO),

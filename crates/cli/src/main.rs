@@ -39,6 +39,8 @@ mod serve;
 mod stats;
 mod store;
 mod text_entry;
+mod tree;
+mod tree_args;
 
 use args::Command;
 use clap::Parser;
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Stats(a) => stats::stats(a),
         Command::Blob(a) => blob::blob(a),
         Command::Log(a) => log::log(a),
+        Command::Tree(a) => tree::tree(a),
         Command::Compact(a) => compact::compact(a),
         Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),

@@ -43,6 +43,15 @@ pub fn prompt(text: Arguments<'_>) {
     let _ = std::io::stderr().write_all(text.to_string().as_bytes());
 }
 
+/// Formats names and values, one a line.
+pub fn rows(lines: &[(&str, String)]) -> String {
+    let mut out = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(out, "  {name:<30} {value}");
+    }
+    out
+}
+
 /// Formats rows as columns. The first column is aligned to the left, the others to the right.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];

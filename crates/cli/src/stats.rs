@@ -1,15 +1,18 @@
 //! `stats`: the shape and the costs of the tree, as tables for people and as JSON for scripts.
 
+mod pages;
+
 use crate::args;
 use crate::failure::{Failure, Outcome};
-use crate::output::{print, table};
+use crate::output::{print, rows, table};
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, open_all};
 use basalt::env::{CacheStats, LedgerUse};
 use basalt::fs::FsStats;
 use basalt::log::LogEngineStats;
-use basalt::{BlobStats, ReadOnlyReason, Stats};
+use basalt::{BlobStats, Db, ReadOnlyReason, Stats};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// All values of the report.
@@ -21,6 +24,9 @@ pub struct Report {
     pub engine: Stats,
     /// The logical logs; `None` for a store without any.
     pub logs: Option<LogEngineStats>,
+    /// The number of leaves of each family in pages, by its name. A family whose index pages cannot
+    /// be read is not in it.
+    pub leaves: BTreeMap<String, u64>,
     pub cache: CacheStats,
     pub memory: LedgerUse,
     pub fs: FsStats,
@@ -31,6 +37,7 @@ pub fn stats(args: args::Stats) -> Outcome {
     let place = &args.store;
     let store = open_all(place, Access::Read)?;
     let env = store.db().env().clone();
+    let leaves = leaves(store.db());
     let engines = store.stats();
     let report = Report {
         dir: place.directory(),
@@ -38,6 +45,7 @@ pub fn stats(args: args::Stats) -> Outcome {
         filesystem: env.fs().info().description,
         engine: engines.tables,
         logs: engines.logs,
+        leaves,
         cache: env.cache().stats(),
         memory: env.ledger().usage(),
         fs: env.fs().stats(),
@@ -58,6 +66,17 @@ pub fn stats(args: args::Stats) -> Outcome {
     Ok(0)
 }
 
+/// Returns the number of leaves of each family in pages.
+fn leaves(db: &Db) -> BTreeMap<String, u64> {
+    let families = db.families().into_iter();
+    let count = |name: &String| {
+        let pages = db.inspect_pages(&db.family(name)?).ok()?;
+        pages.count_leaves().ok()
+    };
+    let counted = families.filter_map(|name| count(&name).map(|leaves| (name, leaves)));
+    counted.collect()
+}
+
 /// Returns a quotient, or `None` if the divisor is 0.
 fn ratio(a: u64, b: u64) -> Option<f64> {
     (b > 0).then(|| (a as f64 / b as f64 * 100.0).round() / 100.0)
@@ -71,6 +90,11 @@ impl Report {
             + e.ingested_bytes
             + e.compaction_bytes_written
             + e.blobs.collected_bytes_written
+            + e.pages().map(|p| p.bytes_written()).sum::<u64>()
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.engine.pages().map(|p| p.extent_bytes()).sum()
     }
 
     fn table_bytes(&self) -> u64 {
@@ -78,9 +102,9 @@ impl Report {
         levels.map(|l| l.bytes).sum()
     }
 
-    /// Returns the bytes on disk for each byte of the lowest levels, which have each key once, and
-    /// of reachable values in blob files. This is an upper bound of the cost of old versions,
-    /// tombstones and logs.
+    /// Returns the bytes on disk for each byte of the lowest levels, which have each key once, of
+    /// the largest page of each leaf, and of reachable values in blob files. This is an upper bound
+    /// of the cost of old versions, tombstones, garbage and logs.
     fn space_amp(&self) -> Option<f64> {
         let lowest = |f: &basalt::FamilyStats| {
             f.levels
@@ -91,9 +115,10 @@ impl Report {
         };
         let live: u64 = self.engine.families.iter().map(lowest).sum();
         let (blobs, logs) = (&self.engine.blobs, self.engine.log_bytes);
+        let pages: u64 = self.engine.pages().map(|p| p.least_bytes).sum();
         ratio(
-            self.table_bytes() + logs + blobs.bytes,
-            live + blobs.reachable_bytes(),
+            self.table_bytes() + self.page_bytes() + logs + blobs.bytes,
+            live + pages + blobs.reachable_bytes(),
         )
     }
 
@@ -137,9 +162,10 @@ impl Report {
         json!({
             "dir": self.dir,
             "filesystem": self.filesystem,
-            "families": families_json(e),
+            "families": self.families_json(),
             "table_files": e.table_files,
             "table_bytes": self.table_bytes(),
+            "page_bytes": self.page_bytes(),
             "log_bytes": e.log_bytes,
             "blobs": blobs_json(e),
             "logs": self.logs.as_ref().map(logs_json),
@@ -193,6 +219,18 @@ impl Report {
         })
     }
 
+    fn families_json(&self) -> Vec<Value> {
+        let one = |f: &basalt::FamilyStats| {
+            let leaves = self.leaves.get(&f.name).copied();
+            let pages = (f.pages.as_ref()).map(|of_family| pages::json(f, of_family, leaves));
+            json!({
+                "name": f.name, "sorted_runs": Report::sorted_runs(f), "levels": levels_json(f),
+                "pages": pages,
+            })
+        };
+        self.engine.families.iter().map(one).collect()
+    }
+
     pub fn tables(&self) -> String {
         let e = &self.engine;
         let mut out = format!("{} ({})\n", self.place, self.filesystem);
@@ -210,7 +248,10 @@ impl Report {
             }
         }
         for f in &e.families {
-            out.push_str(&levels(f));
+            out.push_str(&match &f.pages {
+                Some(of_family) => pages::section(f, of_family, self.leaves.get(&f.name).copied()),
+                None => levels(f),
+            });
         }
         let number = |r: Option<f64>| r.map_or_else(|| "-".to_string(), |r| format!("{r:.2}"));
         out.push_str(&section(
@@ -236,6 +277,7 @@ impl Report {
                         e.table_files
                     ),
                 ),
+                ("pages", human_bytes(self.page_bytes())),
                 ("logs, recycled space included", human_bytes(e.log_bytes)),
             ],
         ));
@@ -395,12 +437,8 @@ fn levels(f: &basalt::FamilyStats) -> String {
 }
 
 /// Returns a title, and a line for each name and value.
-fn section(title: &str, rows: &[(&str, String)]) -> String {
-    let mut out = format!("\n{title}\n");
-    for (name, value) in rows {
-        let _ = writeln!(out, "  {name:<30} {value}");
-    }
-    out
+fn section(title: &str, lines: &[(&str, String)]) -> String {
+    format!("\n{title}\n{}", rows(lines))
 }
 
 fn blob_files(e: &Stats) -> String {
@@ -528,31 +566,20 @@ fn logs(logs: &LogEngineStats) -> String {
     )
 }
 
-fn families_json(e: &Stats) -> Vec<Value> {
-    e
-        .families
-        .iter()
-        .map(|f| {
-            let levels: Vec<Value> = f
-                .levels
-                .iter()
-                .enumerate()
-                .map(|(n, l)| {
-                    json!({
-                        "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
-                        "entries": l.entries, "deletes": l.deletes, "range_deletes": l.range_deletes, "score": rounded(l.score),
-                        "compacting": l.compacting,
-                        "since_open": {
-                            "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
-                            "bytes_written": l.bytes_written, "bytes_moved": l.bytes_moved,
-                            "compactions": l.compactions, "write_amp": l.write_amp().map(rounded),
-                        },
-                    })
-                })
-                .collect();
-            json!({"name": f.name, "sorted_runs": Report::sorted_runs(f), "levels": levels})
+fn levels_json(f: &basalt::FamilyStats) -> Vec<Value> {
+    let levels = f.levels.iter().enumerate().map(|(n, l)| {
+        json!({
+            "level": n, "tables": l.tables, "bytes": l.bytes, "target_bytes": l.target_bytes,
+            "entries": l.entries, "deletes": l.deletes, "range_deletes": l.range_deletes, "score": rounded(l.score),
+            "compacting": l.compacting,
+            "since_open": {
+                "bytes_entered": l.bytes_entered, "bytes_read": l.bytes_read,
+                "bytes_written": l.bytes_written, "bytes_moved": l.bytes_moved,
+                "compactions": l.compactions, "write_amp": l.write_amp().map(rounded),
+            },
         })
-        .collect()
+    });
+    levels.collect()
 }
 
 fn blobs_json(e: &Stats) -> Value {

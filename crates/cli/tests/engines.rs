@@ -93,16 +93,18 @@ fn flags_that_exclude_each_other_are_refused() {
         .ok();
     expect_pages(&s);
     s.run("compact", ["--min-blob-size", "8K"])
-        .fails(2, &["kept in pages", "min_blob_size"]);
+        .fails(2, &["kept in pages", "leave --min-blob-size out"]);
+    s.run("serve", ["--min-blob-size", "4K", "--port", "0"])
+        .fails(2, &["kept in pages", "leave --min-blob-size out"]);
     // The engine of an existing store stays, in both directions.
     s.run("put", ["--engine", "lsm", "k", "v"]).ok();
     expect_pages(&s);
     let s = Scratch::new("tree-on-lsm");
     s.run("put", ["k", "v"]).ok();
     s.run("put", ["--engine", "tree", "k", "w"])
-        .fails(2, &["kept in levels of tables", "pages"]);
+        .fails(2, &["kept in levels of tables", "leave --engine tree out"]);
     s.run("serve", ["--engine", "tree", "--port", "0"])
-        .fails(2, &["kept in levels of tables", "pages"]);
+        .fails(2, &["kept in levels of tables", "leave --engine tree out"]);
     assert_eq!(s.run("get", ["k"]).ok(), b"v");
 }
 
@@ -121,6 +123,14 @@ fn the_server_works_over_pages() {
         server.reply(&["XADD", "events", "1-1", "f", "v"]),
         "$3\r\n1-1\r\n"
     );
+    let info = server.reply(&["INFO", "basalt"]);
+    for part in [
+        "redis_keys_pages:",
+        "redis_keys_page_extents:",
+        "redis_keys_page_writes:",
+    ] {
+        assert!(info.contains(part), "{part} is not in {info}");
+    }
     server.stop();
     expect_pages(&s);
     let server = Server::start(&s, &[]);
@@ -137,4 +147,103 @@ fn the_server_works_over_pages() {
     assert_eq!(s.scan(), "new\tn\n");
     s.run("compact", NONE).ok();
     assert_eq!(s.run("check", NONE).code, Some(0));
+}
+
+/// Returns a number of a JSON object by the names that lead to it.
+fn figure(of: &serde_json::Value, path: &str) -> u64 {
+    let found = of.pointer(path).and_then(serde_json::Value::as_u64);
+    found.unwrap_or_else(|| panic!("{path} is not a number in {of:#}"))
+}
+
+/// Returns the bytes of all extents on the disk.
+fn extent_bytes(s: &Scratch, dir: &str) -> u64 {
+    let files = harness::tree(&s.path(dir)).into_iter();
+    let extents = files.filter(|(name, _)| name.extension().is_some_and(|e| e == "extent"));
+    extents.map(|(_, content)| content.len() as u64).sum()
+}
+
+#[test]
+fn reports_count_pages_as_they_count_tables() {
+    let s = Scratch::new("tree-figures");
+    let text = lines();
+    s.run_with(
+        "load",
+        ["--engine", "tree", "--format", "tsv"],
+        text.as_bytes(),
+    )
+    .ok();
+    for key in ["k0001", "k0200"] {
+        s.run("put", [key, "newer"]).ok();
+    }
+    let stats = json(s.run("stats", ["--json"]));
+    let families = stats["families"].as_array().expect("a list");
+    let named = |name: &str| families.iter().find(|f| f["name"] == name).unwrap();
+    let keys = &named("redis.keys")["pages"];
+    assert!(figure(keys, "/leaves") > 3, "{keys:#}");
+    // Each put was flushed when its command ended.
+    assert_eq!(figure(keys, "/delta_pages"), 2, "{keys:#}");
+    assert_eq!(figure(keys, "/leaves_with_deltas"), 2, "{keys:#}");
+    assert_eq!(figure(keys, "/longest_chain"), 1, "{keys:#}");
+    assert!(figure(keys, "/base_bytes") > 0 && figure(keys, "/delta_bytes") > 0);
+    let disk = extent_bytes(&s, "db");
+    assert_eq!(figure(&stats, "/page_bytes"), disk);
+    let amp = stats["amplification"]["space"].as_f64().expect("a number");
+    assert!((1.0..10.0).contains(&amp), "{amp}");
+    let shown = s.run("stats", NONE).ok();
+    let shown = String::from_utf8(shown).unwrap();
+    for part in [
+        "family redis.keys, in pages, 1 level of index pages",
+        "leaves / with delta pages",
+        "page mapping table",
+        "since the last system checkpoint",
+        "space amplification, at most",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    assert!(
+        !shown.contains("L0"),
+        "levels of a family in pages\n{shown}"
+    );
+    let metrics = String::from_utf8(s.run("stats", ["--prometheus"]).ok()).unwrap();
+    for name in ["base_bytes", "delta_bytes", "longest_chain", "debt_percent"] {
+        let name = format!("basalt_pages_{name}{{");
+        let lines = metrics.lines().filter(|line| line.starts_with(&name));
+        assert!(
+            lines
+                .clone()
+                .any(|line| line.contains("family=\"redis.keys\"")),
+            "{name} is not in\n{metrics}"
+        );
+    }
+    // 300 entries in base pages, 2 newer ones, and those of the server.
+    let checked = json(s.run("check", ["--json"]));
+    let entries = figure(&checked, "/entries");
+    assert!((302..320).contains(&entries), "{checked:#}");
+    assert!(figure(&checked, "/bytes") >= disk);
+    let report = json(s.run("compact", ["--json"]));
+    // Garbage may be collected before the report begins.
+    assert!(figure(&report, "/page_bytes_before") > 0, "{report:#}");
+    assert!(figure(&report, "/page_bytes_written") > 0, "{report:#}");
+    assert!(figure(&report, "/delta_bytes_before") > 0, "{report:#}");
+    assert_eq!(figure(&report, "/delta_bytes_after"), 0, "{report:#}");
+    let said = String::from_utf8(s.run("compact", NONE).ok()).unwrap();
+    assert!(
+        said.contains("of pages written; delta pages had 0 B, now 0 B")
+            && !said.contains("tables had"),
+        "{said}"
+    );
+    let copied = json(s.run("checkpoint", ["--json", "copy"]));
+    assert!(figure(&copied, "/page_families") >= 2, "{copied:#}");
+    let pages = harness::tree(&s.path("copy/pages"));
+    let of_families = pages
+        .iter()
+        .filter(|(_, content)| !content.is_empty())
+        .count();
+    assert!(figure(&copied, "/page_files") > 0 && of_families > 0);
+    assert!(
+        figure(&copied, "/page_bytes") >= extent_bytes(&s, "copy"),
+        "{copied:#}"
+    );
+    let said = String::from_utf8(s.run("checkpoint", ["second"]).ok()).unwrap();
+    assert!(said.contains(" of pages of "), "{said}");
 }

@@ -82,6 +82,7 @@ fn prepare() -> Scratch {
         (seq 16; seq 18 1000) | sed 's/.*/&\t&/' | basalt log append logs orders --with-lsns
         basalt fs format store.lava --size 1G --sparse
         basalt put --image store.lava a hello
+        basalt put --dir pages --engine tree user:1 hello
         basalt log append store.lava:logs orders hello
         basalt fs mkdir store.lava monday restored old basalt-data/lost
         basalt fs cp entries.jsonl store.lava:notes.txt

@@ -24,6 +24,7 @@ mod counters;
 mod cursor;
 mod engine;
 mod events;
+mod explain;
 mod families;
 mod flush;
 mod flush_values;
@@ -44,6 +45,7 @@ mod multi_get;
 mod open;
 mod page_changes;
 mod page_flush;
+mod page_inspector;
 mod page_iter;
 mod page_maintenance;
 mod page_versions;
@@ -72,14 +74,23 @@ pub use crate::version::EngineKind;
 pub use approximate_sizes::UserRange;
 pub use basalt_kv::family::Family;
 pub use basalt_kv::snapshot::Snapshot;
+pub use basalt_tree::{
+    ExplainedLeaf, ExplainedPage, IndexStep, InspectedExtent, InspectedNode, InspectedPage,
+    PageContent, PageCounts, PageEntry, PageExplanation, PagePosition, PageRange, PageVerdict,
+    TreeCheck,
+};
 pub use blob_files::{BlobFamilyStats, BlobFileStats};
 pub use checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 pub use compact_range::{Bottommost, CompactOptions, OnProgress};
 pub use cursor::Iter;
+pub use explain::{
+    ExplainedMemtable, ExplainedTable, ExplainedVersion, ReadExplanation, TableVerdict,
+};
 pub use ingest::{Prepared, TableWriter};
 pub use integrity::check::VerifyReport;
 pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use manual_calls::{CompactControl, CompactProgress};
+pub use page_inspector::PageInspector;
 pub use precondition::{MAX_PRECONDITIONS, Precondition};
 pub use stats::{
     BlobCompressionStats, BlobReadStats, BlobShare, BlobStats, FamilyStats, LevelStats,

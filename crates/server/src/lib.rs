@@ -34,4 +34,4 @@ pub mod stream_check;
 mod value;
 
 pub use net::{Listening, Server, ShutdownHandle, serve, serve_on};
-pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults};
+pub use options::{MIN_BLOB_SIZE, ServerOptions, SyncPolicy, engine_defaults, fit_families};

@@ -2,6 +2,7 @@
 
 use crate::resp::request::Limits;
 use basalt::{Error, Result};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +17,39 @@ pub const MIN_BLOB_SIZE: usize = 4096;
 pub fn engine_defaults() -> basalt::Options {
     basalt::Options::default()
         .default_family(basalt::FamilyOptions::default().min_blob_size(Some(MIN_BLOB_SIZE)))
+}
+
+/// The name of the family that every store has.
+const DEFAULT_FAMILY: &str = "default";
+
+/// Adapts options to the families that a store has, as [`basalt::Db::families_of_closed`] returns
+/// them. A family in pages gets `pages`, unless it has settings of pages already, and no
+/// `min_blob_size`, because it has no blob files. A family in levels gets no settings of pages. If
+/// the default family is in levels, its options stay, so that the engine refuses pages for it.
+pub fn fit_families(
+    mut options: basalt::Options,
+    found: &BTreeMap<String, bool>,
+    pages: &basalt::TreeOptions,
+) -> basalt::Options {
+    let asked = options.default_family.clone();
+    for (name, is_in_pages) in found {
+        let mut family = options.families.get(name).unwrap_or(&asked).clone();
+        match is_in_pages {
+            true => {
+                family.min_blob_size = None;
+                family.pages.get_or_insert_with(|| pages.clone());
+            }
+            false if name == DEFAULT_FAMILY => continue,
+            false => family.pages = None,
+        }
+        match name == DEFAULT_FAMILY {
+            true => options.default_family = family,
+            false => {
+                options.families.insert(name.clone(), family);
+            }
+        }
+    }
+    options
 }
 
 /// The moment at which the server acknowledges a write.
@@ -101,7 +135,8 @@ pub struct ServerOptions {
     /// Time that a stopping server waits for its clients in all, also for those that take their
     /// replies slowly. Commits are finished at any duration. Default 60 s.
     pub drain_in_all: Duration,
-    /// Options of the engine. Default [`engine_defaults`].
+    /// Options of the engine. Default [`engine_defaults`]. They are fitted to the families of the
+    /// store ([`fit_families`]).
     pub engine: basalt::Options,
 }
 

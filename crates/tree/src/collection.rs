@@ -7,7 +7,7 @@ use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageBuilder, PageKind};
 use crate::page_id::PageId;
 use crate::page_reads::LoadedPages;
-use crate::storage::{PageWriter, Storage};
+use crate::storage::{PageWriteCause, PageWriter, Storage};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_fs::Result;
@@ -76,6 +76,7 @@ impl Storage {
                 None => continue,
             };
             let mut writer = PageWriter::new(self, StreamKind::Base);
+            writer.cause = PageWriteCause::Collection;
             let mut tx = SystemTx::default();
             for (begin, end) in ranges {
                 let mut at = begin;
@@ -199,6 +200,8 @@ impl Storage {
         });
         let mut deltas = PageWriter::new(self, StreamKind::Delta);
         let mut bases = PageWriter::new(self, StreamKind::Base);
+        deltas.cause = PageWriteCause::Collection;
+        bases.cause = PageWriteCause::Collection;
         let mut tx = SystemTx::default();
         let mut to_split = Vec::new();
         for key in chains {

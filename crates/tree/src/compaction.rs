@@ -9,7 +9,7 @@ use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
 use crate::page_reads::LoadedPages;
-use crate::storage::{PageWriter, Prepared, Storage, View};
+use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
@@ -193,10 +193,15 @@ pub(crate) struct Compaction<'a> {
 
 impl<'a> Compaction<'a> {
     pub fn new(storage: &'a Storage, view: Arc<View>) -> Compaction<'a> {
+        let writer = |kind| {
+            let mut writer = PageWriter::new(storage, kind);
+            writer.cause = PageWriteCause::Compaction;
+            writer
+        };
         Compaction {
             storage,
-            base: PageWriter::new(storage, StreamKind::Base),
-            delta: PageWriter::new(storage, StreamKind::Delta),
+            base: writer(StreamKind::Base),
+            delta: writer(StreamKind::Delta),
             view,
             tx: SystemTx::default(),
             rewrites: Rewrites::Nothing,

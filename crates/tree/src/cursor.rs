@@ -75,6 +75,11 @@ impl Storage {
     pub fn index_page(&self, view: &View, key: PageId, level: u8) -> Result<Page> {
         let base = self.pages_of(view, key)?.base;
         let page = self.page(StreamKind::Base, base)?;
+        self.check_index_page(base, page, level)
+    }
+
+    /// Returns the page if it is an index page of a level.
+    pub fn check_index_page(&self, base: PageId, page: Page, level: u8) -> Result<Page> {
         match page.level == level && page.kind == crate::page::PageKind::Index {
             true => Ok(page),
             false => Err(self.bad_page(

@@ -15,6 +15,8 @@
 //! | `page_reads` | reads of many pages at once |
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
+//! | `inspect` | the pages of a tree one by one, for tools |
+//! | `explain` | what a lookup of a key visits, and why |
 //! | `verify` | the check of a tree, page by page |
 //! | `salvage` | what can be read of a damaged tree |
 //! | `page_tree` | the interface of the storage tier |
@@ -29,6 +31,8 @@ mod collection;
 mod compaction;
 mod cursor;
 mod entries;
+mod explain;
+mod inspect;
 mod mapping;
 mod options;
 mod page;
@@ -47,9 +51,14 @@ mod user_checkpoint;
 mod verify;
 
 pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
+pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};
+pub use inspect::{
+    InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
+    PagePosition, PageRange,
+};
 pub use options::TreeOptions;
 pub use page_tree::{
-    EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeIter, TreeSnapshot,
+    EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeCopyReport, TreeIter, TreeSnapshot,
 };
 pub use salvage::{LostPages, TreeSalvage};
 pub use stats::PageTreeStats;

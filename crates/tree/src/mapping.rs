@@ -152,6 +152,23 @@ pub(crate) struct Effects {
     pub old: Vec<PageId>,
 }
 
+/// The sums over all chains of the table.
+#[derive(Default, Debug)]
+pub(crate) struct ChainSums {
+    /// Bytes of memory, about.
+    pub memory: u64,
+    /// Leaves that have delta pages.
+    pub leaves: u64,
+    pub delta_pages: u64,
+    pub longest: u64,
+    /// Leaves with at least so many delta pages as the caller asked for, and the bytes of those.
+    pub due_leaves: u64,
+    pub due_bytes: u64,
+    /// Bytes by which delta pages are larger than the base page of their leaf. Of each leaf, the
+    /// largest delta page counts.
+    pub beyond_base: u64,
+}
+
 /// The table.
 pub(crate) struct MappingTable {
     shards: Vec<RwLock<HashMap<PageId, Chain>>>,
@@ -214,6 +231,24 @@ impl MappingTable {
             }
         }
         bytes
+    }
+
+    /// Returns sums over all chains. Leaves with at least `due` delta pages are counted apart.
+    /// Looks at each key of the table.
+    pub fn sums(&self, due: usize) -> ChainSums {
+        let mut sums = ChainSums::default();
+        for shard in &self.shards {
+            let shard = shard.read();
+            // A hash map has one more byte for each place.
+            sums.memory += (shard.capacity() * (size_of::<(PageId, Chain)>() + 1)) as u64;
+            for chain in shard.values() {
+                sums.memory += chain_memory(chain);
+                if let Some(State::Live(pages)) = chain.last().map(|v| &v.state) {
+                    sums.add(pages, due);
+                }
+            }
+        }
+        sums
     }
 
     /// Calls `each` with all keys and their states now.
@@ -426,6 +461,50 @@ impl MappingTable {
         }
         true
     }
+}
+
+impl ChainSums {
+    fn add(&mut self, pages: &Pages, due: usize) {
+        let count = pages.deltas.len();
+        if count == 0 {
+            return;
+        }
+        self.leaves += 1;
+        self.delta_pages += count as u64;
+        self.longest = self.longest.max(count as u64);
+        let lens = pages.deltas.iter().map(|delta| delta.id.len);
+        let largest = lens.clone().max().unwrap_or(0);
+        self.beyond_base += u64::from(largest.saturating_sub(pages.base.len));
+        if count >= due {
+            self.due_leaves += 1;
+            self.due_bytes += lens.map(u64::from).sum::<u64>();
+        }
+    }
+}
+
+/// Returns the bytes of memory that a chain has beside its place in the map.
+fn chain_memory(chain: &Chain) -> u64 {
+    let mut bytes = match chain.spilled() {
+        true => chain.capacity() * size_of::<Version>(),
+        false => 0,
+    };
+    for version in chain {
+        match &version.state {
+            State::Live(pages) => {
+                if pages.deltas.spilled() {
+                    bytes += pages.deltas.capacity() * size_of::<Delta>();
+                }
+                let parts = pages.deltas.iter().filter_map(|delta| delta.part.as_ref());
+                let ends = |part: &Part| part.low.len() + part.high.as_ref().map_or(0, |h| h.len());
+                bytes += parts.map(ends).sum::<usize>();
+            }
+            State::Rewritten(with) => {
+                let lows = with.iter().map(|(low, _)| low.len());
+                bytes += size_of_val(&with[..]) + lows.sum::<usize>();
+            }
+        }
+    }
+    bytes as u64
 }
 
 /// Returns the state of a key that the table does not have.

@@ -346,6 +346,11 @@ impl Page {
         (self.body.len() - self.slots) / SLOT
     }
 
+    /// Returns the bytes before compression, without the header.
+    pub fn raw_len(&self) -> usize {
+        self.body.len()
+    }
+
     /// Returns an entry; `i` must be below the count.
     pub fn entry(&self, i: usize) -> Entry<'_> {
         let (entry, _) = self.parse(self.slot(i)).expect("the page was verified");

@@ -92,6 +92,14 @@ impl Storage {
     }
 }
 
+/// Returns the number of device reads that pages cost which are read as one batch, and the bytes of
+/// the pages.
+pub(crate) fn cost_of(refs: &[PageRef]) -> (u64, u64) {
+    let runs = runs_of(refs, (0..refs.len()).collect());
+    let bytes = refs.iter().map(|(_, id)| u64::from(id.len)).sum();
+    (runs.len() as u64, bytes)
+}
+
 /// Returns the runs of the pages with these indexes.
 fn runs_of(refs: &[PageRef], mut indexes: Vec<usize>) -> Vec<Run> {
     indexes.sort_unstable_by_key(|i| refs[*i]);

@@ -2,6 +2,8 @@
 
 use crate::cursor::TreeCursor;
 use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
+use crate::explain::PageExplanation;
+use crate::inspect::{InspectedExtent, InspectedNode, PageCounts};
 use crate::options::TreeOptions;
 use crate::salvage::TreeSalvage;
 use crate::stats::PageTreeStats;
@@ -26,7 +28,7 @@ pub type FoundEntry = Option<(Kind, Bytes)>;
 /// [`PageTree::maintain`] and other writes go on beside a write.
 #[derive(Clone)]
 pub struct PageTree {
-    storage: Arc<Storage>,
+    pub(crate) storage: Arc<Storage>,
 }
 
 /// The content of a tree at a moment. Pages that it needs stay while it lives.
@@ -132,15 +134,22 @@ impl PageTree {
             Err(e) => return Err(e),
         }
         let tree = PageTree::open_read_only(env, path, options, keep);
+        let mut counts = PageCounts::default();
         let verified = tree.and_then(|tree| {
-            let stats = tree.stats();
-            bytes += stats.base_extent_bytes + stats.delta_extent_bytes;
+            bytes += tree.stats().extent_bytes();
             note = Some(tree.note());
-            let verified = tree.verify();
-            tree.abandon().and(verified)
+            let survey = tree.storage.survey();
+            counts = survey.counts;
+            tree.abandon().map(|()| survey.damage)
         });
         match verified {
-            Ok(()) => {}
+            Ok(of_pages) => {
+                // A device that fails is no damage.
+                if let Some(failed) = of_pages.iter().find(|e| !is_damage(e)) {
+                    return Err(failed.clone());
+                }
+                damage.extend(of_pages);
+            }
             // The log engine has reported it.
             Err(e) if is_damage(&e) && !damage.is_empty() => {}
             Err(e) if is_damage(&e) => damage.push(e),
@@ -150,6 +159,7 @@ impl PageTree {
             bytes,
             note,
             damage,
+            counts,
         })
     }
 
@@ -339,6 +349,35 @@ impl PageTree {
         self.storage.verify()
     }
 
+    /// Calls `each` with all index pages and leaves, in the order of their keys, an index page
+    /// before those below it, as long as it returns true. If `with_entries`, leaves come with their
+    /// entries. Pages are read past the cache. After a damaged page, the walk goes on with the next
+    /// one that it can reach.
+    pub fn inspect(
+        &self,
+        snapshot: &TreeSnapshot,
+        with_entries: bool,
+        each: &mut dyn FnMut(InspectedNode) -> bool,
+    ) {
+        self.storage.inspect(&snapshot.view, with_entries, each);
+    }
+
+    /// Explains a lookup of a key: which pages it visits, and why. Reads all pages that the lookup
+    /// may read, past the cache. Damage is a part of the explanation.
+    pub fn explain(&self, snapshot: &TreeSnapshot, key: &[u8]) -> PageExplanation {
+        self.storage.explain(&snapshot.view, key)
+    }
+
+    /// Returns all extents, those of base pages first.
+    pub fn inspect_extents(&self) -> Vec<InspectedExtent> {
+        self.storage.inspect_extents()
+    }
+
+    /// Returns the number of leaves. Reads all index pages, through the cache.
+    pub fn count_leaves(&self, snapshot: &TreeSnapshot) -> Result<u64> {
+        self.storage.count_leaves(&snapshot.view)
+    }
+
     /// Returns about how many bytes the pages of a range of keys have, by the index pages. `to` is
     /// exclusive, and `None` is the end. The pages of the leaves at both ends count as a whole.
     pub fn approximate_bytes(
@@ -419,6 +458,20 @@ pub struct TreeCheck {
     pub note: Option<Vec<u8>>,
     /// All damage that was found.
     pub damage: Vec<Error>,
+    /// What the tree has, as far as it is reached through sound pages.
+    pub counts: PageCounts,
+}
+
+/// The files of a copy that [`TreeCopy::write`] has made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TreeCopyReport {
+    /// Number of extents, and of files of the system log.
+    pub files: u64,
+    /// Bytes of files that were linked.
+    pub linked_bytes: u64,
+    /// Bytes of files that were copied: the end of the system log.
+    pub copied_bytes: u64,
 }
 
 /// A copy of a tree that is being made.
@@ -431,26 +484,28 @@ pub struct TreeCopy {
 
 impl TreeCopy {
     /// Writes the copy into a directory that does not exist. Extents are linked. Everything in it
-    /// but its name is durable when the call returns. Returns the bytes of linked files.
+    /// but its name is durable when the call returns.
     ///
     /// Errors: `Unsupported` if the filesystem has no links, `InvalidArgument` for another
     /// filesystem, those of the filesystem. After an error, [`PageTree::destroy`] removes what is
     /// there.
-    pub fn write(self, dir: impl AsRef<Path>) -> Result<u64> {
+    pub fn write(self, dir: impl AsRef<Path>) -> Result<TreeCopyReport> {
         let (fs, dir) = (self.storage.env.fs(), dir.as_ref());
         fs.create_dir(dir)?;
-        let mut bytes = 0;
+        let mut report = TreeCopyReport::default();
         for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
             let linked = stream.link(dir.join(name))?;
-            bytes += linked
-                .extents()
-                .iter()
-                .map(|extent| extent.len)
-                .sum::<u64>();
+            for extent in linked.extents() {
+                report.files += 1;
+                report.linked_bytes += extent.len;
+            }
         }
-        bytes += self.log.write(dir.join(LOGS), false)?.linked_bytes;
+        let log = self.log.write(dir.join(LOGS), false)?;
+        report.files += log.files;
+        report.linked_bytes += log.linked_bytes;
+        report.copied_bytes += log.copied_bytes;
         fs.sync_metadata(dir)?;
-        Ok(bytes)
+        Ok(report)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Statistics of a tree.
 
-/// What a tree has and costs.
+/// What a tree has and costs. Counters begin at 0 when the tree is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageTreeStats {
@@ -8,18 +8,81 @@ pub struct PageTreeStats {
     pub levels: u64,
     /// Entries of the page mapping table.
     pub mapped_pages: u64,
+    /// Bytes of memory of the page mapping table, about.
+    pub mapping_bytes: u64,
+    /// Number of leaves that have delta pages.
+    pub leaves_with_deltas: u64,
+    /// Number of delta pages. A page shared by several leaves counts once for each.
+    pub delta_pages: u64,
+    /// Delta pages of the leaf that has most.
+    pub longest_chain: u64,
+    /// Number of leaves that are due for a compaction.
+    pub due_leaves: u64,
+    /// Bytes of delta pages of the leaves that are due for a compaction.
+    pub due_delta_bytes: u64,
     /// Bytes of valid base pages.
     pub base_bytes: u64,
     /// Bytes of valid delta pages. A page shared by several leaves counts once for each.
     pub delta_bytes: u64,
+    /// Bytes of the largest page of each leaf, and of all index pages: at least this much is left
+    /// when all leaves are written again, unless delta pages delete keys.
+    pub least_bytes: u64,
+    /// Number of extents of base pages.
+    pub base_extents: u64,
+    /// Number of extents of delta pages.
+    pub delta_extents: u64,
     /// Bytes of all extents of base pages.
     pub base_extent_bytes: u64,
     /// Bytes of all extents of delta pages.
     pub delta_extent_bytes: u64,
-    /// Bytes of base pages that were written since the tree was opened.
+    /// Bytes of extents of base pages that no valid page has, headers included.
+    pub base_garbage_bytes: u64,
+    /// Bytes of extents of delta pages that no valid page has, headers included. At least so many:
+    /// a page shared by several leaves hides garbage of its extent.
+    pub delta_garbage_bytes: u64,
+    /// Bytes of base pages that were written.
     pub base_bytes_written: u64,
-    /// Bytes of delta pages that were written since the tree was opened.
+    /// Bytes of delta pages that were written.
     pub delta_bytes_written: u64,
+    /// Bytes of pages that user checkpoints wrote.
+    pub flush_bytes_written: u64,
+    /// Bytes of pages that compactions wrote.
+    pub compaction_bytes_written: u64,
+    /// Bytes of pages that garbage collections wrote. If a collection has to split a leaf, the
+    /// pages of that leaf count for compactions.
+    pub collection_bytes_written: u64,
     /// Bytes of the system log since the last system checkpoint.
     pub system_log_bytes: u64,
+    /// Bytes of system transactions and system checkpoints that were written.
+    pub system_log_bytes_written: u64,
+    /// Number of system checkpoints that were taken.
+    pub system_checkpoints: u64,
+}
+
+impl PageTreeStats {
+    /// Returns the bytes of all extents, garbage included.
+    pub fn extent_bytes(&self) -> u64 {
+        self.base_extent_bytes + self.delta_extent_bytes
+    }
+
+    /// Returns the bytes of all extents that no valid page has.
+    pub fn garbage_bytes(&self) -> u64 {
+        self.base_garbage_bytes + self.delta_garbage_bytes
+    }
+
+    /// Returns the delta pages of a leaf that has some, on average; 0 without any.
+    pub fn mean_chain(&self) -> f64 {
+        self.delta_pages as f64 / self.leaves_with_deltas.max(1) as f64
+    }
+
+    /// Returns the bytes of extents for each byte of [`PageTreeStats::least_bytes`]. This is an
+    /// upper bound of the cost of delta pages and garbage, unless delta pages delete keys.
+    pub fn space_amp(&self) -> f64 {
+        self.extent_bytes() as f64 / self.least_bytes.max(1) as f64
+    }
+
+    /// Returns the bytes that were written: pages, system transactions and system checkpoints.
+    pub fn bytes_written(&self) -> u64 {
+        self.base_bytes_written + self.delta_bytes_written + self.system_log_bytes_written
+    }
 }

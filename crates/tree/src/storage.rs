@@ -15,7 +15,7 @@ use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::key::Kind;
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogCopy, LogEngine};
-use basalt_stream::{ExtentId, Stream};
+use basalt_stream::{ExtentId, ExtentInfo, Stream};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +45,26 @@ pub(crate) struct Prepared<'a> {
     pub view: Arc<View>,
     pub _writers: Vec<PageWriter<'a>>,
     pub _maintenance: Option<MutexGuard<'a, ()>>,
+}
+
+/// Why pages are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageWriteCause {
+    Flush,
+    Compaction,
+    Collection,
+}
+
+/// Counters of what was written since the tree was opened.
+#[derive(Default)]
+struct WriteCounters {
+    /// Bytes of base pages and of delta pages.
+    by_stream: [AtomicU64; 2],
+    /// Bytes of pages, in the order of [`PageWriteCause`].
+    by_cause: [AtomicU64; 3],
+    /// Bytes of system transactions and system checkpoints.
+    system_log: AtomicU64,
+    system_checkpoints: AtomicU64,
 }
 
 /// State of the commit of system transactions.
@@ -87,8 +107,7 @@ pub(crate) struct Storage {
     /// Held by the one thread that erases extents.
     erasing: Mutex<()>,
     commit: Mutex<Commit>,
-    /// Bytes of base pages and of delta pages that were written.
-    written: [AtomicU64; 2],
+    written: WriteCounters,
     pub usage: Mutex<UsageTable>,
     view: RwLock<Arc<View>>,
 }
@@ -135,7 +154,7 @@ impl Storage {
             maintenance: named("Storage::maintenance", Mutex::new(())),
             erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
-            written: [AtomicU64::new(0), AtomicU64::new(0)],
+            written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
             view: named("Storage::view", RwLock::new(view)),
         }
@@ -201,14 +220,7 @@ impl Storage {
 
     /// Returns the error for a page that is not what it should be.
     pub fn bad_page(&self, kind: StreamKind, id: PageId, what: &str) -> Error {
-        let directory = match kind {
-            StreamKind::Base => BASE,
-            StreamKind::Delta => DELTA,
-        };
-        let path = self
-            .dir
-            .join(directory)
-            .join(format!("{}.extent", id.extent));
+        let path = self.dir.join(extent_file(kind, id.extent));
         Error::corruption(&path, u64::from(id.offset), what)
     }
 
@@ -332,6 +344,7 @@ impl Storage {
         }
         commit.next_time += 1;
         commit.log_bytes += record.len() as u64;
+        (self.written.system_log).fetch_add(record.len() as u64, SeqCst);
         if let Some(note) = &tx.note {
             commit.note.clone_from(note);
         }
@@ -462,6 +475,9 @@ impl Storage {
             batch.append(&self.checkpoint, first + i as u64, part)?;
         }
         self.log.write(batch, &SYNC)?;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        (self.written.system_log).fetch_add(bytes as u64, SeqCst);
+        self.written.system_checkpoints.fetch_add(1, SeqCst);
         commit.next_part = first + parts.len() as u64;
         commit.log_bytes = 0;
         self.checkpoint.trim(first - 1, &SYNC)?;
@@ -515,22 +531,47 @@ impl Storage {
     /// Returns what the tier has and costs.
     pub fn stats(&self) -> PageTreeStats {
         let system_log_bytes = self.commit.lock().log_bytes;
-        let bytes_of = |stream: &Stream| stream.extents().iter().map(|e| e.len).sum();
+        let chains = self.mapping.sums(self.options.max_deltas);
+        let (base, delta) = (self.base.extents(), self.delta.extents());
         let usage = self.usage.lock();
         let valid = |kind: StreamKind| {
             let of_kind = usage.iter().filter(|(_, usage)| usage.kind == kind);
             of_kind.map(|(_, usage)| usage.valid).sum()
         };
+        let garbage = |extents: &[ExtentInfo]| {
+            let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
+            let garbage = extents.iter().map(|e| e.len.saturating_sub(valid(e.id)));
+            garbage.sum()
+        };
+        let bytes = |extents: &[ExtentInfo]| extents.iter().map(|e| e.len).sum();
+        let base_bytes = valid(StreamKind::Base);
+        let by_cause = |cause| self.written.by_cause[cause as usize].load(SeqCst);
         PageTreeStats {
             levels: u64::from(self.view().root.level),
             mapped_pages: self.mapping.len() as u64,
-            base_bytes: valid(StreamKind::Base),
+            mapping_bytes: chains.memory,
+            leaves_with_deltas: chains.leaves,
+            delta_pages: chains.delta_pages,
+            longest_chain: chains.longest,
+            due_leaves: chains.due_leaves,
+            due_delta_bytes: chains.due_bytes,
+            base_bytes,
             delta_bytes: valid(StreamKind::Delta),
-            base_extent_bytes: bytes_of(&self.base),
-            delta_extent_bytes: bytes_of(&self.delta),
-            base_bytes_written: self.written[0].load(SeqCst),
-            delta_bytes_written: self.written[1].load(SeqCst),
+            least_bytes: base_bytes + chains.beyond_base,
+            base_extents: base.len() as u64,
+            delta_extents: delta.len() as u64,
+            base_extent_bytes: bytes(&base),
+            delta_extent_bytes: bytes(&delta),
+            base_garbage_bytes: garbage(&base),
+            delta_garbage_bytes: garbage(&delta),
+            base_bytes_written: self.written.by_stream[0].load(SeqCst),
+            delta_bytes_written: self.written.by_stream[1].load(SeqCst),
+            flush_bytes_written: by_cause(PageWriteCause::Flush),
+            compaction_bytes_written: by_cause(PageWriteCause::Compaction),
+            collection_bytes_written: by_cause(PageWriteCause::Collection),
             system_log_bytes,
+            system_log_bytes_written: self.written.system_log.load(SeqCst),
+            system_checkpoints: self.written.system_checkpoints.load(SeqCst),
         }
     }
 
@@ -574,6 +615,7 @@ impl Storage {
 pub(crate) struct PageWriter<'a> {
     storage: &'a Storage,
     kind: StreamKind,
+    pub cause: PageWriteCause,
     /// Pages that are not appended yet, one behind the other, and the length of each.
     bytes: Vec<u8>,
     lens: Vec<u32>,
@@ -582,10 +624,12 @@ pub(crate) struct PageWriter<'a> {
 }
 
 impl<'a> PageWriter<'a> {
+    /// Returns a writer for a user checkpoint. Others set [`PageWriter::cause`].
     pub fn new(storage: &'a Storage, kind: StreamKind) -> PageWriter<'a> {
         PageWriter {
             storage,
             kind,
+            cause: PageWriteCause::Flush,
             bytes: Vec::new(),
             lens: Vec::new(),
             ids: Vec::new(),
@@ -638,11 +682,13 @@ impl<'a> PageWriter<'a> {
                 begin = end;
             }
         })?;
-        let written = match self.kind {
-            StreamKind::Base => &self.storage.written[0],
-            StreamKind::Delta => &self.storage.written[1],
+        let (written, bytes) = (&self.storage.written, self.bytes.len() as u64);
+        let by_stream = match self.kind {
+            StreamKind::Base => &written.by_stream[0],
+            StreamKind::Delta => &written.by_stream[1],
         };
-        written.fetch_add(self.bytes.len() as u64, SeqCst);
+        by_stream.fetch_add(bytes, SeqCst);
+        written.by_cause[self.cause as usize].fetch_add(bytes, SeqCst);
         self.bytes.clear();
         self.lens.clear();
         Ok(())
@@ -666,6 +712,15 @@ impl Drop for PageWriter<'_> {
 pub(crate) const BASE: &str = "base";
 pub(crate) const DELTA: &str = "delta";
 pub(crate) const LOGS: &str = "logs";
+
+/// Returns the path of an extent from the tree's directory on.
+pub(crate) fn extent_file(kind: StreamKind, extent: ExtentId) -> String {
+    let directory = match kind {
+        StreamKind::Base => BASE,
+        StreamKind::Delta => DELTA,
+    };
+    format!("{directory}/{extent}.extent")
+}
 
 fn cache_key(id: PageId) -> CacheKey {
     CacheKey {

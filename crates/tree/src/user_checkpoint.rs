@@ -6,7 +6,7 @@ use crate::entries::SortedEntries;
 use crate::mapping::Change;
 use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
 use crate::page_id::PageId;
-use crate::storage::{PageWriter, Prepared, Storage, View};
+use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
@@ -100,6 +100,7 @@ impl Storage {
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
         builder.as_of = view.time + 1;
         let mut compaction = Compaction::new(self, view);
+        compaction.base.cause = PageWriteCause::Flush;
         let mut lows: Vec<Vec<u8>> = Vec::new();
         while changes.advance()? {
             let value = Bytes::copy_from_slice(changes.value());

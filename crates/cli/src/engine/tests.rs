@@ -2,10 +2,14 @@
 
 use super::*;
 
-fn fitted(found: &[(&str, bool)], engine: StoreEngine, asks_for_blobs: bool) -> Options {
+fn fitted(found: &[(&str, bool)], engine: StoreEngine) -> Options {
     let found = found.iter().map(|(name, pages)| (name.to_string(), *pages));
-    let (found, pages) = (found.collect(), TreeOptions::default());
-    fit(engine_defaults(), &found, engine, pages, asks_for_blobs)
+    fit(
+        engine_defaults(),
+        &found.collect(),
+        engine,
+        &TreeOptions::default(),
+    )
 }
 
 /// Returns whether the options of a family have pages, and whether they have blob files.
@@ -16,9 +20,9 @@ fn parts(options: &Options, family: &str) -> (bool, bool) {
 
 #[test]
 fn a_new_store_has_the_engine_of_the_flag() {
-    let lsm = fitted(&[], StoreEngine::Lsm, false);
+    let lsm = fitted(&[], StoreEngine::Lsm);
     assert_eq!(parts(&lsm, DEFAULT), (false, true));
-    let tree = fitted(&[], StoreEngine::Tree, false);
+    let tree = fitted(&[], StoreEngine::Tree);
     assert_eq!(parts(&tree, DEFAULT), (true, false));
     assert_eq!(parts(&tree, "new"), (true, false));
 }
@@ -27,26 +31,20 @@ fn a_new_store_has_the_engine_of_the_flag() {
 fn an_existing_store_keeps_the_engine_of_each_family() {
     let found = [(DEFAULT, true), ("levels", false), ("pages", true)];
     for engine in [StoreEngine::Lsm, StoreEngine::Tree] {
-        let options = fitted(&found, engine, false);
+        let options = fitted(&found, engine);
         assert_eq!(parts(&options, DEFAULT), (true, false));
         assert_eq!(parts(&options, "new"), (true, false));
         assert_eq!(parts(&options, "levels"), (false, true));
         assert_eq!(parts(&options, "pages"), (true, false));
     }
-    let options = fitted(
-        &[(DEFAULT, false), ("pages", true)],
-        StoreEngine::Lsm,
-        false,
-    );
+    let options = fitted(&[(DEFAULT, false), ("pages", true)], StoreEngine::Lsm);
     assert_eq!(parts(&options, DEFAULT), (false, true));
     assert_eq!(parts(&options, "new"), (false, true));
     assert_eq!(parts(&options, "pages"), (true, false));
 }
 
 #[test]
-fn what_the_flags_ask_for_is_left_to_the_engine_to_refuse() {
-    let options = fitted(&[(DEFAULT, true)], StoreEngine::Lsm, true);
-    assert_eq!(parts(&options, DEFAULT), (false, true));
-    let options = fitted(&[(DEFAULT, false)], StoreEngine::Tree, false);
+fn an_engine_that_the_flag_asks_for_is_left_to_the_engine_to_refuse() {
+    let options = fitted(&[(DEFAULT, false)], StoreEngine::Tree);
     assert!(parts(&options, DEFAULT).0);
 }

@@ -23,6 +23,7 @@ fn report() -> Report {
         place: "d".into(),
         filesystem: "f".into(),
         logs: None,
+        leaves: BTreeMap::new(),
         engine: {
             let mut stats = Stats::default();
             stats.families = vec![{

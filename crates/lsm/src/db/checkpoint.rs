@@ -62,9 +62,16 @@ pub struct CheckpointReport {
     pub tables: u64,
     /// Number of blob files in the checkpoint.
     pub blob_files: u64,
-    /// Bytes of tables and blob files that were linked.
+    /// Number of families in the checkpoint that are kept in pages.
+    pub page_families: u64,
+    /// Number of files of these families: extents of pages, and files of system logs.
+    pub page_files: u64,
+    /// Bytes of the files of pages that were linked or copied. They are also in the two fields
+    /// below.
+    pub page_bytes: u64,
+    /// Bytes of tables, blob files and files of pages that were linked.
     pub linked_bytes: u64,
-    /// Bytes of tables and blob files that were copied.
+    /// Bytes of tables and blob files that were copied, and of the ends of system logs.
     pub copied_bytes: u64,
     /// Bytes of log that were copied.
     pub log_bytes: u64,
@@ -250,7 +257,12 @@ impl Engine {
         let has_trees = !trees.is_empty();
         for (id, tree) in trees {
             let number = catalog.families.get(&id).map_or(0, |f| f.tree);
-            report.linked_bytes += tree.write(tree_dir(dir, id, number))?;
+            let tree = tree.write(tree_dir(dir, id, number))?;
+            report.page_families += 1;
+            report.page_files += tree.files;
+            report.page_bytes += tree.linked_bytes + tree.copied_bytes;
+            report.linked_bytes += tree.linked_bytes;
+            report.copied_bytes += tree.copied_bytes;
             self.ctx.check_open()?;
         }
         if has_trees {

@@ -65,10 +65,14 @@ impl Engine {
                     });
                 }
             }
+            let pages = view.pages.get(&f.id);
+            let tree = pages.map(|view| view.pages.tree().stats());
+            debt += tree.as_ref().map_or(0, |tree| tree.due_delta_bytes);
             families.push(FamilyStats {
                 name: f.name.to_string(),
                 levels,
-                pages: (view.pages.get(&f.id)).map(|view| view.pages.tree().stats()),
+                pages: tree,
+                page_debt: pages.map_or(0.0, |view| view.debt),
             });
         }
         let (live_logs, compactions, blobs) = {

@@ -2,7 +2,7 @@
 //! sampled, beside the counters that run.
 
 use super::engine::Engine;
-use super::stats::{BlobStats, LevelStats, Stats};
+use super::stats::{BlobStats, FamilyStats, LevelStats, PageTreeStats, Stats};
 use basalt_env::{BUDGET_LIMIT, BUDGET_USED, MetricSample, MetricValue};
 use std::sync::Arc;
 
@@ -186,6 +186,136 @@ const LEVEL_COUNTERS: &[LevelRow] = &[
     }),
 ];
 
+type PageRow = (&'static str, &'static str, fn(&PageTreeStats) -> u64);
+
+const PAGE_GAUGES: &[PageRow] = &[
+    ("pages_index_levels", "Levels of index pages.", |p| p.levels),
+    ("pages_mapped", "Entries of the page mapping table.", |p| {
+        p.mapped_pages
+    }),
+    (
+        "pages_mapping_bytes",
+        "Bytes of memory of the page mapping table.",
+        |p| p.mapping_bytes,
+    ),
+    (
+        "pages_leaves_with_deltas",
+        "Leaves that have delta pages.",
+        |p| p.leaves_with_deltas,
+    ),
+    (
+        "pages_deltas",
+        "Delta pages; a shared one counts for each leaf.",
+        |p| p.delta_pages,
+    ),
+    (
+        "pages_longest_chain",
+        "Delta pages of the leaf that has most.",
+        |p| p.longest_chain,
+    ),
+    (
+        "pages_due_leaves",
+        "Leaves that are due for a compaction.",
+        |p| p.due_leaves,
+    ),
+    (
+        "pages_due_delta_bytes",
+        "Bytes of delta pages of leaves that are due for a compaction.",
+        |p| p.due_delta_bytes,
+    ),
+    ("pages_base_bytes", "Bytes of valid base pages.", |p| {
+        p.base_bytes
+    }),
+    (
+        "pages_delta_bytes",
+        "Bytes of valid delta pages; a shared one counts for each leaf.",
+        |p| p.delta_bytes,
+    ),
+    ("pages_base_extents", "Extents of base pages.", |p| {
+        p.base_extents
+    }),
+    ("pages_delta_extents", "Extents of delta pages.", |p| {
+        p.delta_extents
+    }),
+    (
+        "pages_base_extent_bytes",
+        "Bytes of extents of base pages.",
+        |p| p.base_extent_bytes,
+    ),
+    (
+        "pages_delta_extent_bytes",
+        "Bytes of extents of delta pages.",
+        |p| p.delta_extent_bytes,
+    ),
+    (
+        "pages_base_garbage_bytes",
+        "Bytes of extents of base pages that no valid page has.",
+        |p| p.base_garbage_bytes,
+    ),
+    (
+        "pages_delta_garbage_bytes",
+        "Bytes of extents of delta pages that no valid page has.",
+        |p| p.delta_garbage_bytes,
+    ),
+    (
+        "pages_space_amp_percent",
+        "Bytes of extents for each hundred that the largest pages of all leaves have.",
+        |p| (p.space_amp() * 100.0) as u64,
+    ),
+    (
+        "pages_system_log_bytes",
+        "Bytes of the system log since the last system checkpoint.",
+        |p| p.system_log_bytes,
+    ),
+];
+
+const PAGE_COUNTERS: &[PageRow] = &[
+    (
+        "pages_flush_bytes_written_total",
+        "Bytes of pages that flushes wrote.",
+        |p| p.flush_bytes_written,
+    ),
+    (
+        "pages_compaction_bytes_written_total",
+        "Bytes of pages that compactions wrote.",
+        |p| p.compaction_bytes_written,
+    ),
+    (
+        "pages_collection_bytes_written_total",
+        "Bytes of pages that garbage collections wrote.",
+        |p| p.collection_bytes_written,
+    ),
+    (
+        "pages_system_log_bytes_written_total",
+        "Bytes of system transactions and system checkpoints.",
+        |p| p.system_log_bytes_written,
+    ),
+    (
+        "pages_system_checkpoints_total",
+        "System checkpoints that were taken.",
+        |p| p.system_checkpoints,
+    ),
+];
+
+/// Adds the samples of a family that is kept in pages.
+fn page_samples(family: &FamilyStats, store: (&str, &str), out: &mut Vec<MetricSample>) {
+    let Some(pages) = &family.pages else {
+        return;
+    };
+    let labels = [store, ("family", family.name.as_str())];
+    for (name, help, read) in PAGE_GAUGES {
+        out.push(MetricSample::new(name, &labels, help, gauge(read(pages))));
+    }
+    for (name, help, read) in PAGE_COUNTERS {
+        let value = MetricValue::Counter(read(pages));
+        out.push(MetricSample::new(name, &labels, help, value));
+    }
+    let help = "Bytes that compactions of pages are behind, for each hundred that they may be.";
+    let debt = gauge((family.page_debt * 100.0) as u64);
+    let name = "pages_debt_percent";
+    out.push(MetricSample::new(name, &labels, help, debt));
+}
+
 /// Metrics are signed; a size past 8 EiB is shown as that.
 fn gauge(n: u64) -> MetricValue {
     MetricValue::Gauge(i64::try_from(n).unwrap_or(i64::MAX))
@@ -256,6 +386,7 @@ impl Engine {
             ));
         }
         for family in &stats.families {
+            page_samples(family, store, out);
             for (n, level) in family.levels.iter().enumerate() {
                 let number = n.to_string();
                 let labels = [

@@ -47,7 +47,7 @@ pub struct Stats {
     pub user_bytes_written: u64,
     /// Bytes written to logs.
     pub wal_bytes_written: u64,
-    /// Table bytes that flushes wrote.
+    /// Table bytes that flushes wrote. Pages are in [`PageTreeStats`], also for the fields below.
     pub flush_bytes_written: u64,
     /// Number of flushes. One flush writes out the memtables of all families of one moment.
     pub flushes: u64,
@@ -101,7 +101,7 @@ pub struct Stats {
     pub blob_reads: BlobReadStats,
     /// Compression of values in blob files, by all stores of the environment since it was made.
     pub blob_compression: BlobCompressionStats,
-    /// Bytes that compactions should move soon.
+    /// Bytes of tables and of delta pages that compactions should move soon.
     pub compaction_debt: u64,
     /// Number of compactions running or queued.
     pub compactions: u64,
@@ -313,16 +313,31 @@ impl Stats {
     /// Returns the bytes written for each byte that users wrote, by cause. `None` if users wrote no
     /// bytes.
     pub fn write_amp_by_cause(&self) -> Option<Vec<(WriteCause, f64)>> {
+        if self.user_bytes_written == 0 {
+            return None;
+        }
         let of = |bytes: u64| bytes as f64 / self.user_bytes_written as f64;
-        (self.user_bytes_written > 0).then(|| {
-            vec![
-                (WriteCause::Log, of(self.wal_bytes_written)),
-                (WriteCause::Flush, of(self.flush_bytes_written)),
-                (WriteCause::Ingest, of(self.ingested_bytes)),
-                (WriteCause::Compaction, of(self.compaction_bytes_written)),
-                (WriteCause::Gc, of(self.blobs.collected_bytes_written)),
-            ]
-        })
+        let pages = |bytes: fn(&PageTreeStats) -> u64| self.pages().map(bytes).sum::<u64>();
+        let flushed = self.flush_bytes_written + pages(|p| p.flush_bytes_written);
+        let compacted = self.compaction_bytes_written + pages(|p| p.compaction_bytes_written);
+        let collected = self.blobs.collected_bytes_written + pages(|p| p.collection_bytes_written);
+        let mut causes = vec![
+            (WriteCause::Log, of(self.wal_bytes_written)),
+            (WriteCause::Flush, of(flushed)),
+            (WriteCause::Ingest, of(self.ingested_bytes)),
+            (WriteCause::Compaction, of(compacted)),
+            (WriteCause::Gc, of(collected)),
+        ];
+        if self.pages().next().is_some() {
+            let bytes = pages(|p| p.system_log_bytes_written);
+            causes.push((WriteCause::SystemLog, of(bytes)));
+        }
+        Some(causes)
+    }
+
+    /// Returns the statistics of the pages of each family that is kept in pages.
+    pub fn pages(&self) -> impl Iterator<Item = &PageTreeStats> {
+        self.families.iter().filter_map(|f| f.pages.as_ref())
     }
 
     /// Returns the bytes written for each byte that users wrote, for all causes. `None` if users
@@ -375,6 +390,9 @@ pub struct FamilyStats {
     pub levels: Vec<LevelStats>,
     /// The pages of the family; `None` for a family in levels.
     pub pages: Option<PageTreeStats>,
+    /// Bytes that compactions of pages are behind, for each byte that they may be. Writers are
+    /// slowed above 1. It is 0 for a family in levels.
+    pub page_debt: f64,
 }
 
 /// Statistics of one level in [`FamilyStats`].

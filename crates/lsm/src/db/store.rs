@@ -7,11 +7,13 @@ use super::checkpoint::{CheckpointOptions, CheckpointPart, CheckpointReport};
 use super::compact_range::CompactOptions;
 use super::cursor::Iter;
 use super::engine::Engine;
+use super::explain::ReadExplanation;
 use super::families::FamilyEntry;
 use super::ingest::{Prepared, TableWriter};
 use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
+use super::page_inspector::{self, PageInspector};
 use super::pages;
 use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
@@ -28,6 +30,7 @@ use basalt_kv::family::{Family, FamilyConfig};
 use basalt_kv::key::SeqNo;
 use basalt_kv::snapshot::Snapshot;
 use basalt_table::ReadBudget;
+use basalt_tree::TreeCheck;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -724,6 +727,39 @@ impl Db {
         self.engine()
             .checkpoint(target, options, parts)
             .map_err(|e| e.context(format!("making a checkpoint in {}", target.display())))
+    }
+
+    /// Returns the pages of a family as they are now, for tools. They stay while the result lives.
+    ///
+    /// Errors: `InvalidArgument` if the family is kept in levels of tables, `NotFound` if it was
+    /// dropped, `Closed`.
+    pub fn inspect_pages(&self, family: &Family) -> Result<PageInspector> {
+        self.engine().inspect_pages(family)
+    }
+
+    /// Explains a read of a key as of now: what it visits, in which order, and why. Reads all pages
+    /// or tables that may have the key, also those that a read would leave out, and fills no cache.
+    /// Damage of pages and tables is a part of the explanation.
+    ///
+    /// Errors: `NotFound` if the family was dropped, `Closed`; `Corruption` for an entry in memory
+    /// that does not decode.
+    pub fn explain(&self, family: &Family, key: &[u8]) -> Result<ReadExplanation> {
+        self.engine().explain(family, key)
+    }
+
+    /// Reads and verifies the pages of all families of a closed store that are kept in pages: that
+    /// the page mapping table, the usage of extents and the streams agree, and that all pages have
+    /// their checksums and their order of keys. Returns the name of each family and the findings.
+    /// Nothing is changed. [`Db::verify_store`] does this and checks all other files, too.
+    ///
+    /// Errors: `NotFound` if there is no store, `Busy` if a process has it open to change it,
+    /// `Corruption` if the manifest is damaged, `Io`.
+    pub fn check_pages(
+        env: &Env,
+        path: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<Vec<(String, TreeCheck)>> {
+        page_inspector::check_pages(env, path.as_ref(), options)
     }
 
     /// Returns the engines that the store has beside its tables. This store does not open them.

@@ -10,6 +10,7 @@ mod clock;
 mod compact_range;
 mod compressed_values;
 mod disk_full;
+mod explain;
 mod gc_drop;
 mod idle_work;
 mod ingest;

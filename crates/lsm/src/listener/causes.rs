@@ -115,7 +115,9 @@ causes! {
         Ingest = "ingest",
         /// Compactions.
         Compaction = "compaction",
-        /// Garbage collections of blob files.
+        /// Garbage collections of blob files, and of extents of pages.
         Gc = "collection",
+        /// System transactions and system checkpoints of families in pages.
+        SystemLog = "system_log",
     }
 }

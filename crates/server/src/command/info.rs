@@ -3,7 +3,7 @@
 use super::client::REDIS_VERSION;
 use super::{CommandResult, Context, Count, Executor, Outcome};
 use crate::resp::request::Request;
-use basalt::Stats;
+use basalt::{PageTreeStats, Stats};
 use std::fmt::Write as _;
 
 type Section = (&'static str, fn(&mut Executor, &mut String));
@@ -384,9 +384,53 @@ fn logical_logs(e: &Executor, out: &mut String) {
     line!(out, "logical_log_index_pages:{}", s.index_pages);
 }
 
-/// Adds the levels of each family that has tables.
+/// Adds the pages of a family.
+fn pages(family: &str, pages: &PageTreeStats, debt: f64, out: &mut String) {
+    line!(
+        out,
+        "{family}_pages:index_levels={},base_bytes={},delta_bytes={},delta_pages={},leaves_with_deltas={},longest_chain={},mean_chain={:.2},mapped={},mapping_bytes={},due_leaves={},due_delta_bytes={},debt={debt:.2}",
+        pages.levels,
+        pages.base_bytes,
+        pages.delta_bytes,
+        pages.delta_pages,
+        pages.leaves_with_deltas,
+        pages.longest_chain,
+        pages.mean_chain(),
+        pages.mapped_pages,
+        pages.mapping_bytes,
+        pages.due_leaves,
+        pages.due_delta_bytes
+    );
+    line!(
+        out,
+        "{family}_page_extents:base={},base_bytes={},base_garbage={},delta={},delta_bytes={},delta_garbage={},space_amp={:.2}",
+        pages.base_extents,
+        pages.base_extent_bytes,
+        pages.base_garbage_bytes,
+        pages.delta_extents,
+        pages.delta_extent_bytes,
+        pages.delta_garbage_bytes,
+        pages.space_amp()
+    );
+    line!(
+        out,
+        "{family}_page_writes:flush={},compaction={},collection={},system_log={},system_checkpoints={},system_log_bytes={}",
+        pages.flush_bytes_written,
+        pages.compaction_bytes_written,
+        pages.collection_bytes_written,
+        pages.system_log_bytes_written,
+        pages.system_checkpoints,
+        pages.system_log_bytes
+    );
+}
+
+/// Adds the pages of each family that has some, and the levels of each family that has tables.
 fn levels(s: &Stats, out: &mut String) {
     for family in &s.families {
+        if let Some(of_family) = &family.pages {
+            let name = family.name.replace('.', "_");
+            pages(&name, of_family, family.page_debt, out);
+        }
         for (level, l) in family.levels.iter().enumerate() {
             if l.tables > 0 {
                 line!(

@@ -8,11 +8,12 @@ use super::{
 };
 use crate::catalog::{self, DATABASE, Retired};
 use crate::layout::{self, DataType, ELEMENTS_FAMILY, KEYS_FAMILY, STRING_HEADER};
+use crate::options::fit_families;
 use crate::value::{Known, Meta, Value};
 use basalt::log::LogEngine;
 use basalt::{
     Bytes, Db, Env, Error, Family, Options, ReadOptions, Result, Snapshot, StoreOptions,
-    WriteBatch, WriteOptions,
+    TreeOptions, WriteBatch, WriteOptions,
 };
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -32,10 +33,14 @@ pub(crate) struct DbStore {
 }
 
 impl DbStore {
-    /// Opens the store in `dir`, and makes missing families and a missing catalog. Fails with
+    /// Opens the store in `dir`, and makes missing families and a missing catalog. The options are
+    /// fitted to the families that are there. Fails with
     /// `Corruption` if a part of the catalog is lost.
     pub fn open(env: &Env, dir: &Path, options: Options) -> Result<DbStore> {
         let retired = Retired::default();
+        // A manifest that cannot be read changes no options: the open below reports the cause.
+        let found = Db::families_of_closed(env, dir).unwrap_or_default();
+        let options = fit_families(options, &found, &TreeOptions::default());
         let options = retired.add_to(options);
         let all = StoreOptions::default().tables(options.clone());
         let engines = basalt::Store::open(env, dir, all)?;

@@ -28,7 +28,7 @@ use basalt_records::verify::{Padding, check_spare};
 use basalt_records::{FileKind, RecordReader};
 use basalt_table::salvage::{KnownTable, salvage};
 use basalt_table::{TableMeta, TableReader, TableVerified};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The result of [`crate::db::Db::verify_store`]: what was walked, and the damage that was found.
@@ -86,6 +86,8 @@ pub(super) struct Walked {
     pub bad_tables: BTreeSet<u64>,
     /// Families whose trees of pages are damaged or missing.
     pub bad_trees: BTreeSet<u32>,
+    /// Entries of the pages of each family in pages.
+    pub tree_entries: BTreeMap<u32, u64>,
     /// Blob files of the catalog that are damaged or missing.
     pub bad_blobs: BTreeSet<u64>,
     /// Files of the directory.
@@ -128,6 +130,7 @@ pub(super) fn walk(
         report: VerifyReport::default(),
         bad_tables: BTreeSet::new(),
         bad_trees: BTreeSet::new(),
+        tree_entries: BTreeMap::new(),
         bad_blobs: BTreeSet::new(),
         bad_spare: Vec::new(),
         progress,
@@ -160,6 +163,7 @@ pub(super) fn walk(
         learned,
         bad_tables: w.bad_tables,
         bad_trees: w.bad_trees,
+        tree_entries: w.tree_entries,
         bad_blobs: w.bad_blobs,
         names,
     })
@@ -210,6 +214,7 @@ struct StoreWalk<'a, 'p> {
     report: VerifyReport,
     bad_tables: BTreeSet<u64>,
     bad_trees: BTreeSet<u32>,
+    tree_entries: BTreeMap<u32, u64>,
     bad_blobs: BTreeSet<u64>,
     /// Logs and manifests whose records are whole and whose header or padding is damaged.
     bad_spare: Vec<String>,
@@ -286,6 +291,8 @@ impl StoreWalk<'_, '_> {
             if !found.damage.is_empty() {
                 self.bad_trees.insert(id);
             }
+            self.report.entries += found.counts.entries;
+            self.tree_entries.insert(id, found.counts.entries);
             self.report.damage.extend(found.damage);
             self.progress.step(found.bytes);
         }

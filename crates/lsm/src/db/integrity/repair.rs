@@ -60,6 +60,8 @@ struct Repair<'a> {
     bad_tables: BTreeSet<u64>,
     /// Families whose trees of pages the check found damaged.
     bad_trees: BTreeSet<u32>,
+    /// Entries of the pages of each family in pages, without those of logs.
+    tree_entries: BTreeMap<u32, u64>,
     /// The trees of families in pages.
     trees: BTreeMap<u32, PageView>,
     /// Names of the directories of damaged trees.
@@ -164,6 +166,7 @@ pub(crate) fn repair(
         learned: walked.learned,
         bad_tables: walked.bad_tables,
         bad_trees: walked.bad_trees,
+        tree_entries: walked.tree_entries,
         trees: BTreeMap::new(),
         aside_trees: Vec::new(),
         tables: TableStore::new(env, dir),
@@ -249,6 +252,7 @@ impl Repair<'_> {
             .values()
             .flat_map(|f| f.tables.values())
             .map(|t| t.meta.entries)
+            .chain(self.tree_entries.into_values())
             .sum();
         Ok(self.report)
     }

@@ -116,7 +116,8 @@ pub struct RepairReport {
     pub blobs_kept: u64,
     /// Number of blob files written, with the readable records of damaged ones.
     pub blobs_written: u64,
-    /// Entries in the tables of the repaired store.
+    /// Entries in the tables and pages of the repaired store, without those that logs added to
+    /// pages.
     pub entries_kept: u64,
     /// Exactly what is lost, a sentence each.
     pub lost: Vec<String>,

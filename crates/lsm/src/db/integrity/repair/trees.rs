@@ -173,6 +173,7 @@ impl Repair<'_> {
         let tree = PageTree::open(env, &new_dir, &options)?;
         let entries = tree.write_salvaged(salvage, pages::note_of(note))?;
         self.report.trees_written += 1;
+        self.tree_entries.insert(of.family, entries);
         self.report.notes.push(format!(
             "{}: {entries} entries are readable, and are now in {}",
             of.path().display(),

@@ -1,0 +1,426 @@
+//! `tree` with the real binary: the pages of a store are printed, checked, and a read is explained.
+//! Nothing is changed.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the host's files by hand"
+)]
+
+mod harness;
+use harness::{Ran, Scratch, ended, json, tree};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Runs `basalt tree` in the scratch directory.
+fn run(s: &Scratch, args: &[&str]) -> Ran {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+    c.current_dir(&s.dir).arg("tree").args(args);
+    c.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ended(c.spawn().expect("the tool starts"))
+}
+
+fn text(ran: Ran) -> String {
+    String::from_utf8(ran.ok()).expect("text")
+}
+
+/// Returns the objects that `dump --json` prints.
+fn dump(s: &Scratch, args: &[&str]) -> Vec<Value> {
+    let args = [&["dump", "db", "--json"], args].concat();
+    let lines = text(run(s, &args));
+    let objects = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    objects.collect()
+}
+
+/// Returns the nodes of a kind in a family.
+fn nodes<'a>(all: &'a [Value], family: &str, kind: &str) -> Vec<&'a Value> {
+    let wanted = |node: &&Value| node["family"] == family && node["node"] == kind;
+    all.iter().filter(wanted).collect()
+}
+
+/// Values that do not become shorter by compression, so that there are many pages.
+fn value(n: u32) -> String {
+    let mut x = u64::from(n).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut digit = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        char::from(b'a' + (x % 26) as u8)
+    };
+    (0..400).map(|_| digit()).collect()
+}
+
+/// Makes a store in pages of some leaves, of which two have delta pages.
+fn filled(name: &str) -> Scratch {
+    let s = Scratch::new(name);
+    let lines: String = (0..1000)
+        .map(|n| format!("k{n:04}\t{}\n", value(n)))
+        .collect();
+    let load = ["--engine", "tree", "--format", "tsv"];
+    s.run_with("load", load, lines.as_bytes()).ok();
+    s.run("put", ["k0010", "newer"]).ok();
+    s.run("del", ["k0900"]).ok();
+    s
+}
+
+#[test]
+fn a_dump_prints_every_page_and_entry() {
+    let s = filled("tree-dump");
+    let before = tree(&s.path("db"));
+    let all = dump(&s, &["--entries"]);
+    let leaves = nodes(&all, "redis.keys", "leaf");
+    assert!(leaves.len() > 4, "{}", leaves.len());
+    // Each leaf begins where the one before ends.
+    assert_eq!(leaves[0]["keys"]["from"], Value::Null);
+    for two in leaves.windows(2) {
+        assert_eq!(two[0]["keys"]["to"], two[1]["keys"]["from"]);
+    }
+    assert_eq!(leaves.last().unwrap()["keys"]["to"], Value::Null);
+    let index = nodes(&all, "redis.keys", "index");
+    assert_eq!(index[0]["base"]["entries"], leaves.len());
+    let pages = |leaf: &Value| -> Vec<Value> {
+        let deltas = leaf["deltas"].as_array().unwrap().iter();
+        std::iter::once(&leaf["base"])
+            .chain(deltas)
+            .cloned()
+            .collect()
+    };
+    let mut newest = std::collections::BTreeMap::new();
+    for page in leaves.iter().flat_map(|leaf| pages(leaf)) {
+        let list = page["list"].as_array().expect("entries");
+        assert_eq!(page["entries"], list.len());
+        for entry in list {
+            newest.insert(entry["key"].to_string(), entry["kind"].clone());
+        }
+        // The page is where the dump says.
+        let path = s.path("db/pages/1").join(page["file"].as_str().unwrap());
+        let end = page["offset"].as_u64().unwrap() + page["bytes"].as_u64().unwrap();
+        assert!(std::fs::metadata(path).unwrap().len() >= end);
+    }
+    let kind = |key: &str| {
+        let mut found = newest
+            .iter()
+            .filter(|(k, _)| k.ends_with(&format!("{key}\"")));
+        found
+            .next()
+            .unwrap_or_else(|| panic!("{key} is not there"))
+            .1
+    };
+    assert_eq!(kind("k0010"), "value");
+    assert_eq!(kind("k0900"), "tombstone");
+    let summary = nodes(&all, "redis.keys", "family")[0];
+    assert_eq!(summary["counts"]["leaves"], leaves.len());
+    assert_eq!(summary["counts"]["delta_pages"], 2);
+    assert_eq!(summary["is_whole"], true);
+    let extents = summary["extents"].as_array().unwrap();
+    assert!(extents.len() >= 2, "{extents:?}");
+    // The default family has pages, too.
+    assert_eq!(nodes(&all, "default", "leaf").len(), 1);
+    let shown = text(run(
+        &s,
+        &["dump", "db", "--family", "redis.keys", "--entries"],
+    ));
+    for part in [
+        "family redis.keys, 1 level of index pages",
+        "index page of level 1: all keys",
+        "leaf 1: keys before ",
+        "leaf 2: keys from ",
+        "  delta  delta/",
+        "1 tombstone",
+        "tombstone\t",
+        "k0010\t\\x",
+        "in use, sealed",
+    ] {
+        assert!(
+            shown.contains(part) || part.contains("\\x"),
+            "{part:?}\n{shown}"
+        );
+    }
+    assert!(shown.contains("printed: ") && !shown.contains("there are more"));
+    assert_eq!(tree(&s.path("db")), before, "a dump changes nothing");
+}
+
+#[test]
+fn a_limited_dump_says_that_there_is_more() {
+    let s = filled("tree-limit");
+    let all = dump(&s, &["--family", "redis.keys", "--limit", "2"]);
+    assert_eq!(nodes(&all, "redis.keys", "leaf").len(), 2);
+    assert!(nodes(&all, "default", "leaf").is_empty());
+    let first = &nodes(&all, "redis.keys", "leaf")[0]["base"];
+    assert!(first["entries"].as_u64().unwrap() > 0 && first["list"].is_null());
+    assert_eq!(nodes(&all, "redis.keys", "family")[0]["is_whole"], false);
+    let shown = text(run(&s, &["dump", "db", "--limit", "1"]));
+    assert!(
+        shown.contains("printed, and there are more: 1 leaf"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_check_counts_pages_and_finds_damage() {
+    let s = filled("tree-check");
+    let sound = json(run(&s, &["check", "db", "--json"]));
+    assert_eq!(sound["sound"], true, "{sound:#}");
+    let families = sound["families"].as_array().unwrap();
+    let keys = families.iter().find(|f| f["name"] == "redis.keys").unwrap();
+    assert!(keys["counts"]["leaves"].as_u64().unwrap() > 4, "{keys:#}");
+    assert!(
+        keys["counts"]["entries"].as_u64().unwrap() >= 1002,
+        "{keys:#}"
+    );
+    assert_eq!(keys["counts"]["delta_pages"], 2);
+    let shown = text(run(&s, &["check", "db", "--family", "redis.keys"]));
+    assert!(
+        shown.contains("family redis.keys: ") && shown.contains("sound in its pages: 1 family"),
+        "{shown}"
+    );
+    // One byte of the page of the second leaf.
+    let all = dump(&s, &["--family", "redis.keys"]);
+    let leaves = nodes(&all, "redis.keys", "leaf");
+    let damaged = &leaves[1]["base"];
+    let (file, offset) = (
+        damaged["file"].as_str().unwrap(),
+        damaged["offset"].as_u64().unwrap(),
+    );
+    let path = s.path("db/pages/1").join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[offset as usize + 100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let before = tree(&s.path("db"));
+    let ran = run(&s, &["check", "db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let place = format!("{file} at {offset}");
+    for part in [
+        "damage: ",
+        file,
+        "damaged in 1 place",
+        "basalt repair --dir db",
+    ] {
+        assert!(
+            ran.text().contains(part),
+            "{part:?} is not in {}",
+            ran.text()
+        );
+    }
+    let ran = run(&s, &["check", "db", "--json"]);
+    assert_eq!(ran.code, Some(1));
+    let report: Value = serde_json::from_slice(&ran.out).unwrap();
+    let families = report["families"].as_array().unwrap();
+    let keys = families.iter().find(|f| f["name"] == "redis.keys").unwrap();
+    assert_eq!(keys["damage"][0]["offset"], offset, "{keys:#}");
+    assert_eq!(keys["damage"].as_array().unwrap().len(), 1);
+    assert_eq!(keys["counts"]["leaves"], leaves.len(), "the rest was read");
+    // A dump says where, and goes on with the rest.
+    let ran = run(&s, &["dump", "db", "--family", "redis.keys"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let shown = ran.text();
+    assert!(
+        shown.contains("DAMAGED: ") && shown.contains(&place),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(&format!("leaf {}: ", leaves.len())),
+        "{shown}"
+    );
+    let ran = run(&s, &["dump", "db", "--family", "redis.keys", "--json"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    // Keys of the leaf cannot be read, and those of others can.
+    let low = leaves[1]["keys"]["from"].as_str().unwrap();
+    let key = &low[low.rfind('k').unwrap()..];
+    let ran = run(&s, &["explain", "db", key]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("DAMAGED: ") && ran.text().contains("A read fails: "));
+    assert!(text(run(&s, &["explain", "db", "k0999"])).contains("A read finds a value of 401 B."));
+    assert_eq!(tree(&s.path("db")), before, "nothing was changed");
+}
+
+#[test]
+fn an_explanation_says_what_a_read_visits() {
+    let s = filled("tree-explain");
+    let explain = |key: &str| json(run(&s, &["explain", "db", key, "--json"]));
+    let verdicts = |explained: &Value| -> Vec<String> {
+        let pages = explained["pages"]["leaf"]["pages"].as_array().unwrap();
+        let verdict = |page: &Value| format!("{} {}", page["page"], page["verdict"]);
+        pages.iter().map(|p| verdict(p).replace('"', "")).collect()
+    };
+    let newer = explain("k0010");
+    assert_eq!(
+        verdicts(&newer),
+        ["delta found", "base hidden"],
+        "{newer:#}"
+    );
+    assert_eq!(
+        newer["answer"]["value_bytes"], 6,
+        "with the byte of its type"
+    );
+    assert_eq!(newer["memtables_decide"], false);
+    let deleted = explain("k0900");
+    assert_eq!(verdicts(&deleted), ["delta found", "base hidden"]);
+    assert_eq!(deleted["pages"]["versions"][0]["kind"], "Delete");
+    assert_eq!(deleted["answer"]["found"], false);
+    // A neighbour in the leaf needs the base page.
+    let neighbour = explain("k0011");
+    assert_eq!(verdicts(&neighbour), ["delta absent", "base found"]);
+    let plain = explain("k0500");
+    assert_eq!(verdicts(&plain), ["base found"]);
+    // An index page and a leaf.
+    assert_eq!(plain["device_reads"], 2, "{plain:#}");
+    assert_eq!(plain["pages"]["index"].as_array().unwrap().len(), 1);
+    let of_pages = plain["pages"]["index"][0]["page"]["bytes"]
+        .as_u64()
+        .unwrap()
+        + plain["pages"]["leaf"]["pages"][0]["bytes"]
+            .as_u64()
+            .unwrap();
+    assert_eq!(plain["device_bytes"], of_pages);
+    let absent = explain("k0500x");
+    assert_eq!(verdicts(&absent), ["base absent"]);
+    let shown = text(run(&s, &["explain", "db", "k0010"]));
+    for part in [
+        "key k0010 in family redis.keys, stored as ",
+        "  1. memtable of 0 entries",
+        "  2. index page of level 1, base/",
+        "the page mapping table has its base page and 1 delta page",
+        "the newest entry of the key: value of 6 B",
+        "hidden by the newer page",
+        "device reads of",
+        "A read finds a value of 6 B.",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    let shown = text(run(&s, &["explain", "db", "k0900"]));
+    assert!(
+        shown.contains("the newest entry of the key: tombstone")
+            && shown.contains("A read finds no value."),
+        "{shown}"
+    );
+}
+
+#[test]
+fn an_explanation_shows_what_the_log_has() {
+    let s = filled("tree-log");
+    // A killed server leaves its writes in the log.
+    let server = harness::Server::start(&s, &[]);
+    assert_eq!(server.reply(&["SET", "k0500", "in the log"]), "+OK\r\n");
+    assert_eq!(
+        server.reply(&["SET", "k0600", "short", "PX", "1"]),
+        "+OK\r\n"
+    );
+    server.signal(rustix::process::Signal::KILL);
+    ended(server.child);
+    let shown = text(run(&s, &["explain", "db", "k0500"]));
+    for part in [
+        "value of 11 B at sequence number ",
+        "The memtables decide: a read visits none of the pages below.",
+        "A read finds a value of 11 B.",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    let shown = text(run(&s, &["explain", "db", "k0600"]));
+    assert!(
+        shown.contains(", expired at ") && shown.contains("A read finds no value."),
+        "{shown}"
+    );
+    let shown = text(run(&s, &["explain", "db", "k0700"]));
+    assert!(
+        shown.contains("that are not flushed): no entry of the key"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_family_in_levels_is_explained_and_has_no_pages() {
+    let s = Scratch::new("tree-levels");
+    for round in 0..2 {
+        s.run("put", ["--family", "mine", "k", &format!("v{round}")])
+            .ok();
+        s.run("put", ["--family", "mine", "other", "v"]).ok();
+    }
+    let shown = text(run(&s, &["explain", "db", "k", "--family", "mine"]));
+    for part in [
+        "level ",
+        ".tbl",
+        "value of 2 B at sequence number ",
+        "A read finds a value of 2 B.",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    let report = json(run(
+        &s,
+        &["explain", "db", "k", "--family", "mine", "--json"],
+    ));
+    assert_eq!(report["pages"], Value::Null);
+    assert_eq!(report["tables"][0]["verdict"], "found", "{report:#}");
+    // The older version is hidden, or was merged away.
+    for older in &report["tables"].as_array().unwrap()[1..] {
+        assert_eq!(older["verdict"], "hidden");
+    }
+    run(&s, &["dump", "db", "--family", "mine"])
+        .fails(2, &["mine is kept in levels of tables", "basalt stats"]);
+    run(&s, &["check", "db", "--family", "mine"])
+        .fails(2, &["mine is kept in levels of tables", "basalt stats"]);
+    run(&s, &["dump", "db"]).fails(2, &["db has no family in pages"]);
+    run(&s, &["check", "db"]).fails(2, &["db has no family in pages"]);
+    // There are no keys of Redis clients.
+    run(&s, &["explain", "db", "k"]).fails(2, &["no keys of Redis clients", "--family", "mine"]);
+}
+
+#[test]
+fn wrong_arguments_get_an_error_that_names_them() {
+    let s = filled("tree-errors");
+    for action in ["dump", "check"] {
+        run(&s, &[action, "db", "--family", "yours"])
+            .fails(2, &["no family yours", "default", "redis.keys"]);
+        run(&s, &[action, "missing"]).fails(2, &["there is no store in missing"]);
+    }
+    run(&s, &["explain", "db", "k", "--family", "yours"])
+        .fails(2, &["no family yours", "default", "redis.keys"]);
+    run(&s, &["explain", "missing", "k"]).fails(2, &["there is no store in missing"]);
+    run(&s, &["explain", "db", "-e", "\\q"]).fails(2, &["\\q is unknown"]);
+    s.file("plain/notes.txt", "mine");
+    run(&s, &["dump", "plain"]).fails(2, &["there is no store in plain"]);
+    let server = harness::Server::start(&s, &[]);
+    // Before it answers, it may not hold its store yet.
+    assert_eq!(server.reply(&["PING"]), "+PONG\r\n");
+    for args in [
+        &["dump", "db"][..],
+        &["check", "db"],
+        &["explain", "db", "k"],
+    ] {
+        run(&s, args).fails(2, &["the store in db is in use by"]);
+    }
+    server.stop();
+    // Without a stream, the tree does not open: the message says where.
+    let extent = |name: &PathBuf| name.starts_with("pages/1/base");
+    let files = tree(&s.path("db"));
+    for (name, _) in files.iter().filter(|(name, _)| extent(name)) {
+        std::fs::remove_file(s.path("db").join(name)).unwrap();
+    }
+    run(&s, &["dump", "db"]).fails(2, &["the store in db is damaged", "db/pages/1"]);
+    let ran = run(&s, &["check", "db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("db/pages/1"), "{}", ran.text());
+}
+
+#[test]
+fn pages_in_an_image_are_shown() {
+    let s = Scratch::new("tree-image");
+    harness::fs(&s, &["format", "store.lava", "--size", "256M", "--sparse"]).ok();
+    let mut put = Command::new(env!("CARGO_BIN_EXE_basalt"));
+    put.current_dir(&s.dir)
+        .args(["put", "--image", "store.lava", "--dir", "db"]);
+    put.args(["--engine", "tree", "k", "v"])
+        .stdin(Stdio::null());
+    assert!(put.status().unwrap().success());
+    let shown = text(run(&s, &["dump", "store.lava:db", "--entries"]));
+    assert!(
+        shown.contains("family redis.keys") && shown.contains("value\t"),
+        "{shown}"
+    );
+    assert!(text(run(&s, &["check", "store.lava:db"])).contains("is sound in its pages"));
+    let shown = text(run(&s, &["explain", "store.lava:db", "k"]));
+    assert!(shown.contains("A read finds a value of 2 B."), "{shown}");
+}
