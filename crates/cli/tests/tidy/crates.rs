@@ -20,6 +20,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "lsm",
         &["fs", "env", "kv", "records", "table", "blob", "tree"],
     ),
+    ("transactions", &["fs", "env", "kv", "lsm"]),
     ("store", &["fs", "env", "lsm", "log"]),
     // These build the sources of nine crates again, for tests alone.
     ("env-schedules", &["fs"]),
@@ -36,7 +37,16 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ),
     (
         "basalt",
-        &["fs", "env", "kv", "lava", "lsm", "log", "store"],
+        &[
+            "fs",
+            "env",
+            "kv",
+            "lava",
+            "lsm",
+            "log",
+            "store",
+            "transactions",
+        ],
     ),
     ("raft", &["log", "basalt"]),
     ("server", &["basalt"]),
