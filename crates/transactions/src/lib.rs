@@ -33,6 +33,9 @@
 //! [`Db::write_if`]: basalt_lsm::Db::write_if
 
 #![deny(missing_docs)]
+// Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
+// ordinary build.
+#![cfg(not(all(test, feature = "schedules")))]
 
 mod context;
 mod counters;
@@ -47,6 +50,9 @@ mod wait_graph;
 
 pub use counters::TransactionStats;
 pub use iter::TransactionIter;
+#[cfg(feature = "schedules")]
+#[doc(hidden)]
+pub use lock_table::LOCK_ORDER;
 pub use options::{
     Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, TransactionDbOptions,
     TransactionOptions,

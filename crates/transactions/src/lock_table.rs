@@ -23,6 +23,16 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// All locks of this crate, for tests under the scheduler: `docs/testing/schedules.md`. A stripe
+/// serialises the locks of its keys, and the graph the waits of all stripes. A thread holds one
+/// stripe at a time, and calls no other crate but for the time while it does.
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
+    basalt_env::sync::lock_log::CrateLocks {
+        order: &["LockTable::stripe", "LockTable::graph"],
+        leaves: &[],
+    };
+
 /// Number of stripes.
 const STRIPES: usize = 16;
 

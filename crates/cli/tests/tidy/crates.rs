@@ -22,7 +22,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ),
     ("transactions", &["fs", "env", "kv", "lsm"]),
     ("store", &["fs", "env", "lsm", "log"]),
-    // These build the sources of nine crates again, for tests alone.
+    // These build the sources of ten crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
     ("records-schedules", &["fs", "env", "kv"]),
@@ -35,6 +35,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "lsm-schedules",
         &["fs", "env", "kv", "records", "table", "blob", "tree"],
     ),
+    ("transactions-schedules", &["fs", "env", "kv", "lsm"]),
     (
         "basalt",
         &[

@@ -4,6 +4,7 @@ mod anomalies;
 mod limits;
 mod locks;
 mod model;
+mod serial;
 mod store;
 mod whole;
 
