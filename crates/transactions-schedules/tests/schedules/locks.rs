@@ -81,7 +81,7 @@ fn locks_exclude_each_other_and_every_wait_ends() {
         case(seed, move || {
             let db = open(TransactionDbOptions::default());
             let holders = Holders::default();
-            let threads = (0..2 + below(2)).map(|thread| {
+            let threads = (0..2 + below(3)).map(|thread| {
                 let (db, holders) = (db.clone(), holders.clone());
                 shuttle::thread::spawn(move || run(&db, &holders, thread))
             });

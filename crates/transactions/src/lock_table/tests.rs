@@ -137,6 +137,38 @@ fn a_queue_is_served_in_order_and_upgrades_go_first() {
     assert!(graph.is_empty());
 }
 
+/// A writer behind readers waits for each of them once they have the lock, not for the last alone.
+#[test]
+fn a_grant_gives_the_next_request_edges_to_all_holders() {
+    let locks = Locks::new(Family::detached(1));
+    let mut lock = KeyLock::default();
+    lock.hold(1, Exclusive);
+    for (id, mode) in [(2, Shared), (3, Shared), (4, Exclusive)] {
+        let call = LockCall {
+            id,
+            family: &locks.family,
+            key: b"a",
+            mode,
+            timeout: Duration::ZERO,
+        };
+        let granted = Arc::new(Condvar::new());
+        locks.table.enqueue(&mut lock, &call, granted).unwrap();
+    }
+    let mut graph = locks.table.graph.lock();
+    lock.holders.clear();
+    lock.grant(&mut graph);
+    for reader in [2, 3] {
+        graph.add(reader, "b".into(), Blockers::from_slice(&[4]));
+        assert!(graph.cycle(reader).is_some(), "{reader} and 4");
+        graph.remove(reader);
+    }
+    // A holder that ends is no part of a cycle any more.
+    lock.holders.retain(|h| h.id != 2);
+    lock.grant(&mut graph);
+    graph.add(2, "b".into(), Blockers::from_slice(&[4]));
+    assert_eq!(graph.cycle(2), None);
+}
+
 /// If a writer at the front gives up, the readers behind it have the lock at once.
 #[test]
 fn a_request_that_gives_up_lets_others_pass() {
