@@ -223,3 +223,8 @@ pub mod lava {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/logs.md")]
 struct PageOnLogs;
+
+/// The examples of the page on transactions.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/transactions.md")]
+struct PageOnTransactions;

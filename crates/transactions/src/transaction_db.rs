@@ -10,7 +10,8 @@ use basalt_fs::{Error, ErrorKind, Result};
 use basalt_lsm::{Db, WriteOptions};
 use std::sync::Arc;
 
-/// A store with transactions. A clone is cheap and means the same handle, with the same locks.
+/// A store with transactions. A clone is cheap and means the same handle, with the same locks. The
+/// handle and its transactions keep the store open, as clones of the [`Db`] do.
 ///
 /// Transactions of two handles that were made of one store do not see each other's locks. The
 /// commits still detect changes of the same keys, and end with `Conflict`. So does the commit of a

@@ -21,9 +21,10 @@ fn balance(own: &mut Transaction, db: &TransactionDb, account: u64) -> Result<u6
     Ok(u64::from_le_bytes(found[..].try_into().unwrap()))
 }
 
-/// Moves 1 from an account to the next one. Returns false if it has to begin again.
-fn transfer(db: &TransactionDb, from: u64) -> bool {
-    let concurrency = match percent(60) {
+/// Moves 1 from an account to the next one. Returns false if it has to begin again. Without checks
+/// at the commit, locks alone must keep the transfers apart.
+fn transfer(db: &TransactionDb, from: u64, checks: bool) -> bool {
+    let concurrency = match !checks || percent(60) {
         true => Concurrency::Pessimistic,
         false => Concurrency::Optimistic,
     };
@@ -67,7 +68,8 @@ fn no_transfer_is_lost_in_any_schedule() {
         let _repeat = repeat!(no_transfer_is_lost_in_any_schedule, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || {
-            let db = open(TransactionDbOptions::default());
+            let checks = percent(60);
+            let db = open(TransactionDbOptions::default().check_unlocked_writes(checks));
             let family = db.db().default_family();
             for account in 0..ACCOUNTS {
                 let (key, value) = (account.to_be_bytes(), BALANCE.to_le_bytes());
@@ -78,7 +80,7 @@ fn no_transfer_is_lost_in_any_schedule() {
                 let db = db.clone();
                 shuttle::thread::spawn(move || {
                     let from = below(ACCOUNTS);
-                    while !transfer(&db, from) {}
+                    while !transfer(&db, from, checks) {}
                     from
                 })
             });
